@@ -47,7 +47,7 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
         words = f"{target.name} has no {op.kind}"
         return _on_floats(target, op, f"{words}: {_BETWEEN}" if quantized else words, f"{target.name} has none" if quantized else "")
     if not quantized:
-        is_real = rule == "real" and op.outputs and "float" in graph[op.outputs[0]].dtype
+        is_real = rule == "real" and any("float" in graph[name].dtype for name in list(filter(None, op.outputs))[:1])
         return _on_floats(target, op, "its data are float") if is_real else Verdict("floats", "nothing of it is quantized")
     if rule == "move" and (lacking := _unmoved(target, graph, op)):
         return _on_floats(target, op, f"{lacking}: {_BETWEEN}", lacking)

@@ -50,15 +50,15 @@ def finished(
 
 
 def _without_unread(draft: Draft, outputs: Sequence[str]) -> None:
-    """Leaves away the optional results that nobody reads: last states, and all steps where these alone are wanted."""
+    """Leaves away the last states that nobody reads; the first result of an operator always has a name."""
     read = {*outputs, *(name for op in draft.ops for name in op.inputs)}
     for index, op in enumerate(draft.ops):
-        if op.kind in GATES and not read.issuperset(op.outputs):
-            names = [name if name in read else "" for name in op.outputs]
+        if op.kind in GATES and not read.issuperset(op.outputs[1:]):
+            names = [op.outputs[0], *(name if name in read else "" for name in op.outputs[1:])]
             while not names[-1]:
                 names.pop()
             draft.ops[index] = replace(op, outputs=tuple(names))
-            for name in {*op.outputs} - read:
+            for name in {*op.outputs[1:]} - read:
                 del draft.tensors[name]
 
 

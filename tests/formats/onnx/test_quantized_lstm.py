@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-from qconvert import convert, load
+from qconvert import check, convert, load
 from qconvert.evaluate import evaluate
 from qconvert.graph.kinds import is_dynamic
 
@@ -111,3 +111,23 @@ def test_it_is_written_again(tmp_path: Path, case: dict[str, Any]) -> None:
             {item.name: numpy_helper.to_array(item) for item in onnx.load(f).graph.initializer} for f in (tmp_path / "b.onnx", path)
         )
         np.testing.assert_array_equal(ours["w"], theirs["w"])
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_a_recurrence_of_which_only_the_last_values_are_read(tmp_path: Path, kind: str) -> None:
+    """Its first output has no name in the file."""
+    rng = np.random.default_rng(0)
+    rows = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind] * _CELLS
+    weights = {
+        "w": rng.normal(0, 0.5, (1, rows, _INPUTS)).astype(np.float32),
+        "r": rng.normal(0, 0.5, (1, rows, _CELLS)).astype(np.float32),
+    }
+    node = helper.make_node(kind, ["x", "w", "r"], ["", "y_h"], hidden_size=_CELLS)
+    inputs = [helper.make_tensor_value_info("x", 1, [7, 2, _INPUTS])]
+    outputs = [helper.make_tensor_value_info("y_h", 1, [1, 2, _CELLS])]
+    graph = helper.make_graph([node], "g", inputs, outputs, [numpy_helper.from_array(data, name) for name, data in weights.items()])
+    path = tmp_path / "a.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    for result in ("b.onnx", "b.tflite"):
+        convert(path, tmp_path / result)
+        assert check(path, tmp_path / result).passed

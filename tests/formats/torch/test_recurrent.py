@@ -13,7 +13,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from qconvert import convert, load
+from qconvert import check, convert, load
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph.kinds import is_dynamic
@@ -295,3 +295,41 @@ def test_a_projection_is_spelled_out(tmp_path: Path) -> None:
     session = ort.InferenceSession(tmp_path / "a.onnx")
     (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
     assert np.abs(found - module(x).detach().numpy()).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("lstm_deep_both_ways", None), ("gru_batch_first", None), ("rnn_relu_both_ways", None), ("lstm_deep_both_ways", torch.qint8),
+     ("gru_batch_first", torch.qint8)],
+)  # fmt: skip
+def test_they_are_written_for_torch_again(tmp_path: Path, name: str, dtype: torch.dtype | None) -> None:
+    """As PyTorch's own layers, and step by step where they round their data."""
+    torch.manual_seed(11)
+    module, x = quantized(Alone(_LAYERS[name]()), dtype), torch.randn(12, 3, 5)
+    path = saved(tmp_path / "a", module, (x,), "traced")
+    wanted = module(x).detach().numpy()
+    convert(path, tmp_path / "again.pt2", dynamic="keep")
+    program = torch.export.load(tmp_path / "again.pt2").module()
+    assert np.abs(program(x)[0].numpy() - wanted).max() < 2e-6
+    targets = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    kind = name.partition("_")[0]
+    assert (f"aten.{'rnn_relu' if kind == 'rnn' else kind}.input" in targets) == (dtype is None)
+    assert [op.kind for op in load(tmp_path / "again.pt2").ops].count(kind.upper()) == [op.kind for op in load(path).ops].count(
+        kind.upper()
+    )
+
+
+def test_what_is_checked_passes(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    module, x = quantized(Alone(nn.GRU(5, 6)), torch.qint8), torch.randn(12, 2, 5)
+    path = saved(tmp_path / "a", module, (x,), "traced")
+    for options in ({}, {"dynamic": "keep"}):
+        convert(path, tmp_path / "a.onnx", force=True, **options)
+        assert check(path, tmp_path / "a.onnx").passed
+    model = onnx.load(tmp_path / "a.onnx")
+    weights = next(item for item in model.graph.initializer if item.data_type == onnx.TensorProto.INT8)
+    data = onnx.numpy_helper.to_array(weights).copy()
+    data[0, 0, 0] += 9
+    weights.CopyFrom(onnx.numpy_helper.from_array(data, weights.name))
+    onnx.save(model, tmp_path / "wrong.onnx")
+    assert not check(path, tmp_path / "wrong.onnx").passed

@@ -19,7 +19,7 @@ from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Array, Op, Quantization, Tensor
 from qconvert.graph.kinds.recurrent import NORM, PROJECTION
 
-__all__ = ["READERS", "quantized_lstm_reason", "write_quantized_lstm"]
+__all__ = ["READERS", "named_outputs", "quantized_lstm_reason", "write_quantized_lstm"]
 
 _DATA, _WEIGHTS, _RECURRENT, _BIAS, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLES, _SCALE, _POINT, _RECURRENT_SCALE, _RECURRENT_POINT = range(12)
 _GATES = 4
@@ -41,7 +41,7 @@ def read_quantized_lstm(r: Reading) -> None:
         others = [r.inputs[index] if r.has(index) else "" for index in range(_BIAS, _PEEPHOLES + 1)]
         if direction != "forward":
             common["direction"] = direction
-        r.emit("LSTM", _trimmed([r.input(_DATA), *names, *others]), integers=True, **common)
+        r.emit("LSTM", _trimmed([r.input(_DATA), *names, *others]), named_outputs(r), integers=True, **common)
         return
     parts: list[str] = []
     for place in range(count):
@@ -53,6 +53,13 @@ def read_quantized_lstm(r: Reading) -> None:
     for index, name in enumerate(r.outputs):
         if name:
             r.emit("Concat", [parts[index], parts[index + _OUTPUTS]], [name], axis=0 if index else 1)
+
+
+def named_outputs(r: Reading) -> list[str]:
+    """The outputs of a recurrence; the first has a name also where nobody reads it, as the first of every operator has."""
+    if r.outputs[0]:
+        return list(r.outputs)
+    return [r.draft.add(f"{next(filter(None, r.outputs))}/all", r.tensor(0).dtype, None), *r.outputs[1:]]
 
 
 _WAYS = ("forward", "reverse")

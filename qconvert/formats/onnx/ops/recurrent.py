@@ -8,7 +8,7 @@ from typing import Any
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.quantized_lstm import READERS as QUANTIZED
-from qconvert.formats.onnx.ops.quantized_lstm import quantized_lstm_reason, write_quantized_lstm
+from qconvert.formats.onnx.ops.quantized_lstm import named_outputs, quantized_lstm_reason, write_quantized_lstm
 from qconvert.formats.onnx.ops.spelled_gates import write_spelled_gates
 from qconvert.formats.onnx.ops.spelled_lstm import is_spelled, write_spelled_lstm
 from qconvert.formats.onnx.reading import ReadFunction, Reading
@@ -39,8 +39,7 @@ def read_recurrence(r: Reading) -> None:
     if limit := r.attribute("clip"):
         found["clip"] = float(limit)
     found |= {name: int(value) for name in _FLAGS if name in own and (value := r.attribute(name))}
-    outputs = r.outputs + ("",) * (KINDS[r.op_type].outputs[1] - len(r.outputs))
-    r.emit(r.op_type, outputs=outputs[: len(r.outputs)], **found)
+    r.emit(r.op_type, outputs=named_outputs(r), **found)
 
 
 def _foreign(names: Sequence[str]) -> str:

@@ -322,8 +322,10 @@ def read_cell(kind: str, activation: str = "", *, packed: bool = False) -> ReadF
         if c.rank("input") != 2 or len(given) != (2 if kind == "LSTM" else 1):
             raise c.invalid(f"data of rank {c.rank('input')} and {len(given)} states")
         states = [] if all(_is_zero(c, name) for name in given) else [_unsqueezed(c, name) for name in given]
-        _, last = _Layer(c, kind, activation).run(_unsqueezed(c, data), [weights], states)
-        found = tuple(c.emit("Squeeze", [name, c.list64([0], "axes")], hint=hint) for name, hint in zip(last, _ENDS, strict=False))
+        whole, last = _Layer(c, kind, activation).run(_unsqueezed(c, data), [weights], states)
+        found = tuple(
+            c.emit("Squeeze", [name, c.list64([0], "axes")], hint=hint) for name, hint in zip((*whole, *last[1:]), _ENDS, strict=False)
+        )
         return found if kind == "LSTM" else found[0]
 
     return read

@@ -9,7 +9,7 @@ from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Op
 from qconvert.graph.kinds import range_axes
 
-__all__ = ["rounded_data"]
+__all__ = ["rounded", "rounded_data"]
 
 
 def rounded_data(op: Op, b: Builder, data: Node) -> Node:
@@ -21,7 +21,15 @@ def rounded_data(op: Op, b: Builder, data: Node) -> Node:
         data: float32, perhaps padded with zeros.
     """
     kernel = [int(size) for size in b.shape(op, op.inputs[1])[2:] if isinstance(size, int)]
-    axes = [int(axis) for axis in range_axes(op, b.rank(op), kernel)]
+    return _rounded(op, b, data, [int(axis) for axis in range_axes(op, b.rank(op), kernel)])
+
+
+def rounded(op: Op, b: Builder, data: Node, rank: int) -> Node:
+    """The same of what a recurrent operator multiplies: its sequence of data, or the hidden values of one step."""
+    return _rounded(op, b, data, [int(axis) for axis in range_axes(op, rank, ())])
+
+
+def _rounded(op: Op, b: Builder, data: Node, axes: list[int]) -> Node:
     low = b.aten("clamp_max", b.aten("amin", data, axes, True), 0.0)
     high = b.aten("clamp_min", b.aten("amax", data, axes, True), 0.0)
     b.note_operator()

@@ -1,0 +1,177 @@
+"""LSTM, GRU and RNN as PyTorch's layers of these names, whose gates have another order; those that round their data, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.torch.nodes import Node
+from qconvert.formats.torch.writers.dynamic import rounded
+from qconvert.formats.torch.writing import Builder, WriteFunction
+from qconvert.graph import Op
+from qconvert.graph.kinds import is_dynamic
+from qconvert.graph.kinds.recurrent import GATES, activation_names
+
+__all__ = ["WRITERS"]
+
+#: Where PyTorch's gates stand among ONNX's.
+_ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
+_BIAS, _LENGTHS, _STATE, _PEEPHOLES = 3, 4, 5, 7
+#: Steps of a sequence up to which they are written one behind the other.
+_MOST_STEPS = 256
+
+
+def write_recurrence(op: Op, b: Builder) -> None:
+    """aten::lstm, gru, rnn_tanh or rnn_relu, on real values; a layer that begins at the end of its data reads them turned round."""
+    name = _operator(op, b)
+    directions = 2 if op["direction"] == "bidirectional" else 1
+    data = b.real(op.inputs[0])
+    data = b.aten("transpose.int", data, 0, 1) if op["layout"] else data
+    turned = op["direction"] == "reverse"
+    data = b.aten("flip", data, [0]) if turned else data
+    if is_dynamic(op):
+        b.note_operator()
+        whole, *last = _unrolled(op, b, data)
+    else:
+        params = [part for direction in range(directions) for part in _weights(op, b, direction)]
+        states = _states(op, b, data, directions)
+        found = b.aten(
+            f"{name}.input", data, states if op.kind == "LSTM" else states[0], params, True, 1, 0.0, False, directions == 2, False
+        )
+        whole, *last = (b.call("operator.getitem", found, place) for place in range(3 if op.kind == "LSTM" else 2))
+        whole = _by_direction(b, whole, int(op["hidden_size"]), directions)
+    whole = b.aten("flip", whole, [0]) if turned else whole
+    if op["layout"]:
+        b.note_operator()
+        whole, last = b.aten("permute", whole, [2, 0, 1, 3]), [b.aten("transpose.int", state, 0, 1) for state in last]
+    for index, node in enumerate((whole, *last)):
+        if index < len(op.outputs) and op.outputs[index]:
+            b.finish(op, node, index)
+
+
+def _operator(op: Op, b: Builder) -> str:
+    """The name of PyTorch's layer; raises UnsupportedError for what it cannot say."""
+    for attribute in ("clip", "input_forget", "cell_clip", "projection_clip", "activation_alpha", "activation_beta"):
+        if op.attributes.get(attribute):
+            raise b.unsupported(op, attribute)
+    if op.kind == "GRU" and not op["linear_before_reset"]:
+        raise b.unsupported(op, "a reset in front of the product with the hidden values")
+    if any(len(op.inputs) > index and op.inputs[index] for index in (_LENGTHS, *range(_PEEPHOLES, len(op.inputs)))):
+        raise b.unsupported(op, "lengths of sequences, peepholes, a projection or a normalization")
+    names = {item.lower() for item in activation_names(op)}
+    wanted = {"LSTM": {"sigmoid", "tanh"}, "GRU": {"sigmoid", "tanh"}}.get(op.kind)
+    if (wanted is not None and [item.lower() for item in activation_names(op)] != _plain(op)) or (wanted is None and len(names) != 1):
+        raise b.unsupported(op, f"activations {', '.join(activation_names(op))}")
+    if op.kind != "RNN":
+        return op.kind.lower()
+    curve = names.pop()
+    if curve not in ("tanh", "relu"):
+        raise b.unsupported(op, f"the activation {curve}")
+    return f"rnn_{curve}"
+
+
+def _plain(op: Op) -> list[str]:
+    each = ["sigmoid", "tanh", "tanh"] if op.kind == "LSTM" else ["sigmoid", "tanh"]
+    return each * (2 if op["direction"] == "bidirectional" else 1)
+
+
+def _weights(op: Op, b: Builder, direction: int) -> list[Node]:
+    """Matrices and biases of one direction, gates in PyTorch's order."""
+    found = []
+    for index in (1, 2):
+        found.append(_in_order(op, b, _direction(b, op.inputs[index], direction)))
+    half = GATES[op.kind] * int(op["hidden_size"])
+    if len(op.inputs) > _BIAS and op.inputs[_BIAS]:
+        both = _direction(b, op.inputs[_BIAS], direction)
+        parts = [b.aten("slice.Tensor", both, 0, start, start + half) for start in (0, half)]
+        return [*found, *(_in_order(op, b, part) for part in parts)]
+    zeros = np.zeros(half, np.float64 if b.wide else np.float32)
+    return [*found, *(b.buffer(zeros, f"{next(filter(None, op.outputs))}/bias") for _ in range(2))]
+
+
+def _direction(b: Builder, name: str, direction: int) -> Node:
+    """One direction of an input. Constants are cut before they are written."""
+    tensor = b.tensor(name)
+    if tensor.data is not None and tensor.quantization is None:
+        data = tensor.data[direction]
+        return b.buffer(data.astype(np.float64) if b.wide else data, f"{name}/{direction}")
+    return b.aten("select.int", b.real(name), 0, direction)
+
+
+def _in_order(op: Op, b: Builder, node: Node) -> Node:
+    """Rows of all gates in PyTorch's order."""
+    order, size = _ORDER[op.kind], int(op["hidden_size"])
+    if len(order) == 1:
+        return node
+    if node.data is not None:
+        parts = np.split(node.data, len(order))
+        return b.buffer(np.concatenate([parts[place] for place in order]), f"{node.name}/gates")
+    return b.aten("cat", [b.aten("slice.Tensor", node, 0, place * size, (place + 1) * size) for place in order])
+
+
+def _states(op: Op, b: Builder, data: Node, directions: int) -> list[Node]:
+    """The first states, (directions, rows, cells)."""
+    found = []
+    for place in range(2 if op.kind == "LSTM" else 1):
+        name = op.inputs[_STATE + place] if len(op.inputs) > _STATE + place else ""
+        if name:
+            node = b.real(name)
+            found.append(b.aten("transpose.int", node, 0, 1) if op["layout"] else node)
+            continue
+        row = b.aten("slice.Tensor", b.aten("select.int", data, 0, 0), 1, 0, 1)
+        zeros = b.aten("unsqueeze", b.aten("mul.Tensor", b.aten("zeros_like", row), 0.0), 0)
+        found.append(b.aten("expand", zeros, [directions, -1, int(op["hidden_size"])]))
+    return found
+
+
+def _by_direction(b: Builder, whole: Node, cells: int, directions: int) -> Node:
+    """(steps, rows, cells of all directions) as (steps, directions, rows, cells)."""
+    if directions == 1:
+        return b.aten("unsqueeze", whole, 1)
+    return b.aten("stack", [b.aten("slice.Tensor", whole, 2, place * cells, (place + 1) * cells) for place in range(directions)], 1)
+
+
+def _unrolled(op: Op, b: Builder, data: Node) -> list[Node]:
+    """All steps, the last hidden values, and of an LSTM the last cells, of one direction that rounds what it multiplies."""
+    steps = b.shape(op, op.inputs[0])[1 if op["layout"] else 0]
+    if op["direction"] == "bidirectional" or not isinstance(steps, int) or steps > _MOST_STEPS:
+        raise b.unsupported(op, f"data that it rounds in both directions, in more than {_MOST_STEPS} steps, or in a number that is open,")
+    (w, r, wb, rb), states = _weights(op, b, 0), [b.aten("select.int", node, 0, 0) for node in _states(op, b, data, 1)]
+    sums = b.aten("linear", rounded(op, b, data, 3), w, wb)
+    shown = []
+    for step in range(steps):
+        own = b.aten("linear", rounded(op, b, states[0], 2), r, rb)
+        states = _STEPS[op.kind](op, b, b.aten("select.int", sums, 0, step), own, states)
+        shown.append(states[0])
+    whole = b.aten("unsqueeze", b.aten("stack", shown), 1)
+    return [whole, *(b.aten("unsqueeze", state, 0) for state in states)]
+
+
+def _rnn_step(op: Op, b: Builder, theirs: Node, own: Node, states: Sequence[Node]) -> list[Node]:
+    return [b.aten(activation_names(op)[0].lower(), b.aten("add.Tensor", own, theirs))]
+
+
+def _gru_step(op: Op, b: Builder, theirs: Node, own: Node, states: Sequence[Node]) -> list[Node]:
+    first, second = (_gates(op, b, node) for node in (own, theirs))
+    reset, update = (b.aten("sigmoid", b.aten("add.Tensor", *pair)) for pair in zip(first[:2], second[:2], strict=True))
+    new = b.aten("tanh", b.aten("add.Tensor", second[2], b.aten("mul.Tensor", first[2], reset)))
+    return [b.aten("add.Tensor", b.aten("mul.Tensor", b.aten("sub.Tensor", states[0], new), update), new)]
+
+
+def _lstm_step(op: Op, b: Builder, theirs: Node, own: Node, states: Sequence[Node]) -> list[Node]:
+    enters, stays, new, opens = _gates(op, b, b.aten("add.Tensor", own, theirs))
+    kept = b.aten("mul.Tensor", b.aten("sigmoid", stays), states[1])
+    cell = b.aten("add.Tensor", kept, b.aten("mul.Tensor", b.aten("sigmoid", enters), b.aten("tanh", new)))
+    return [b.aten("mul.Tensor", b.aten("sigmoid", opens), b.aten("tanh", cell)), cell]
+
+
+def _gates(op: Op, b: Builder, node: Node) -> list[Node]:
+    size = int(op["hidden_size"])
+    return [b.aten("slice.Tensor", node, 1, place * size, (place + 1) * size) for place in range(GATES[op.kind])]
+
+
+_STEPS: Mapping[str, Any] = {"RNN": _rnn_step, "GRU": _gru_step, "LSTM": _lstm_step}
+
+WRITERS: dict[str, WriteFunction] = dict.fromkeys(GATES, write_recurrence)
