@@ -1,4 +1,4 @@
-"""TFLite's int8 LSTM, step by step over a sequence: LiteRT, its exact form in onnxruntime and the fast one.
+"""TFLite's int8 LSTM, step by step over a sequence: LiteRT, its exact form in onnxruntime, also unrolled, and the fast one.
 
     python benchmarks/recurrent.py [--runs N] [--markdown docs/benchmarks.md]
 
@@ -33,9 +33,11 @@ def lines(inputs: int, cells: int, runs: int, folder: Path) -> list[list[str]]:
     source = folder / f"{cells}.tflite"
     source.write_bytes(Lstm(steps=STEPS, inputs=inputs, cells=cells, cell_clip=10.0, data=(0.002, -3)).file())
     sessions = {"LiteRT": Session(source)}
-    for numerics in ("exact", "fast"):
-        convert(source, folder / f"{cells}.{numerics}.onnx", numerics=numerics)
-        sessions[f"onnxruntime, {numerics}"] = Session(folder / f"{cells}.{numerics}.onnx")
+    forms = {"exact": {}, "exact, unrolled": {"unroll": STEPS}, "fast": {"numerics": "fast"}}
+    for form, options in forms.items():
+        result = folder / f"{cells}.{form}.onnx"
+        convert(source, result, **options)
+        sessions[f"onnxruntime, {form}"] = Session(result)
     rng = np.random.default_rng(0)
     feeds = [rng.integers(-128, 128, (1, STEPS, inputs)).astype(np.int8) for _ in range(10)]
     given = {form: [_one(session, feed).astype(int) for feed in feeds] for form, session in sessions.items()}
@@ -64,8 +66,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         found = [line for inputs, cells in SIZES for line in lines(inputs, cells, options.runs, Path(name))]
     note = (
-        f"{options.runs} runs of each form in turns, 1 thread. Exact is integer arithmetic in float64 in a Scan, fast an LSTM on real "
-        "values (`--numerics fast`). Differences are those of 10 sequences, with states carried; the sums of these weights saturate in "
+        f"{options.runs} runs of each form in turns, 1 thread. Exact is integer arithmetic in float64 in a Scan, unrolled the same step by step "
+        "in the graph (`--unroll 50`), fast an LSTM on real values (`--numerics fast`). Differences are those of 10 sequences, with states carried; the sums of these weights saturate in "
         "the two larger layers, which the fast form does not do. " + machine(load)
     )
     publish(Section("Integer LSTM", HEADER, found, note), options.markdown, "python benchmarks/recurrent.py", 200)

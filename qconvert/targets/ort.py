@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # targets are listed without numpy
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "lift_states", "carry_custom", "dynamic_range", "fuse_recurrence", "real_recurrence",
+    "lift_states", "carry_custom", "dynamic_range", "fuse_recurrence", "real_recurrence", "unroll_sequences",
     "fold_qat_batch_norm", "fuse_dilation", "fuse_pad", "match_rounding", "assign_layout",
     "store_activations", "guard_saturation", "float_io", "integer_io", "states_to_io",
     "spell_weights",

@@ -70,6 +70,7 @@ IDLE = (
     "settle_sizes",
     "spread_addends",
     "states_to_io",
+    "unroll_sequences",
 )
 #: What makes a pass have something to do more often.
 FAVOURED = {
