@@ -66,8 +66,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         found = [line for inputs, cells in SIZES for line in lines(inputs, cells, options.runs, Path(name))]
     note = (
-        f"{options.runs} runs of each form in turns, 1 thread. Exact is integer arithmetic in float64 in a Scan, unrolled the same step by step "
-        "in the graph (`--unroll 50`), fast an LSTM on real values (`--numerics fast`). Differences are those of 10 sequences, with states carried; the sums of these weights saturate in "
+        f"{options.runs} runs of each form in turns, 1 thread. Exact is integer arithmetic in float64 in a Scan, unrolled the same step by "
+        "step in the graph (`--unroll 50`), fast an LSTM on real values (`--numerics fast`). Differences are those of 10 sequences, with "
+        "states carried; the sums of these weights saturate in "
         "the two larger layers, which the fast form does not do. " + machine(load)
     )
     publish(Section("Integer LSTM", HEADER, found, note), options.markdown, "python benchmarks/recurrent.py", 200)
