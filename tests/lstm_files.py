@@ -155,24 +155,26 @@ def svdf_file(
     memory: int = 5,
     bias: bool = True,
     output: tuple[float, int] = (0.01, -128),
+    state: str = "int16",
 ) -> tuple[bytes, dict[str, Any]]:
-    """An int8 SVDF with random weights, and its parts."""
+    """An int8 SVDF with random weights, and its parts; with a state of int8 it is one for tflite-micro alone."""
     rng = np.random.default_rng(seed)
     f = File()
-    filters = units * rank
+    filters, is_wide = units * rank, state == "int16"
+    high = 20000 if is_wide else 120
     made = {
         "feature": rng.integers(-127, 128, (filters, inputs)).astype("int8"),
-        "time": rng.integers(-20000, 20001, (filters, memory)).astype("int16"),
+        "time": rng.integers(-high, high + 1, (filters, memory)).astype(state),
         "bias": rng.integers(-20000, 20001, units).astype("int32") if bias else None,
-        "scales": (0.03, 0.006, 1e-5, 0.002), "output": output,
+        "scales": (0.03, 0.006, 1e-5, 0.002) if is_wide else (0.03, 0.006, 0.002, 0.4), "output": output,
     }  # fmt: skip
-    data, feature, time, state = made["scales"]
+    data, feature, time, kept = made["scales"]
     places = [
         f.tensor("data", (rows, inputs), "int8", (data, 4)),
         f.tensor("feature", (filters, inputs), "int8", (feature, 0), made["feature"]),
-        f.tensor("time", (filters, memory), "int16", (time, 0), made["time"]),
-        f.tensor("bias", (units,), "int32", (state * time, 0), made["bias"]) if bias else -1,
-        f.tensor("state", (rows, filters * memory), "int16", (state, 0), state=True),
+        f.tensor("time", (filters, memory), state, (time, 0), made["time"]),
+        f.tensor("bias", (units,), "int32", (kept * time, 0), made["bias"]) if bias else -1,
+        f.tensor("state", (rows, filters * memory), state, (kept, 0), state=True),
     ]
     result = f.tensor("output", (rows, units), "int8", output)
     options = f.schema.SVDFOptionsT()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,26 @@ def test_an_svdf_gives_the_kernels_bytes(variant: dict[str, Any]) -> None:
             seen.update(expected.reshape(-1).tolist())
             np.testing.assert_array_equal(found, expected)
         assert len(seen) > 10
+
+
+@pytest.mark.skipif(find_spec("tflite_micro") is None, reason="tflite_micro is not installed (extra micro)")
+@pytest.mark.parametrize("variant", [{}, {"rank": 2}, {"rows": 3}, {"memory": 1}], ids=str)
+def test_an_svdf_with_an_int8_memory_gives_the_bytes_of_tflite_micro(variant: dict[str, Any]) -> None:
+    from qconvert.runtimes.tflite_micro import TFLiteMicro
+
+    content, made = svdf_file(3, output=(0.05, 0), state="int8", **variant)
+    micro = TFLiteMicro(content)
+    scales = [float(np.float32(scale)) for scale in made["scales"]]
+    parts = (made["feature"], scales[1]), (made["time"], scales[2]), made["bias"], (scales[0], 4), (float(np.float32(0.05)), 0), scales[3]
+    own, kept = IntegerSvdf(*parts, variant.get("rank", 1)), np.zeros((variant.get("rows", 1), *made["time"].shape), np.int8)
+    ((_, shape),) = micro.inputs.values()
+    rng, seen = np.random.default_rng(0), set()
+    for _ in range(12):
+        fed = rng.integers(-128, 128, shape).astype(np.int8)
+        found, kept = own.run(fed, kept)
+        np.testing.assert_array_equal(found, micro.run_in_order([fed])[0])
+        seen.update(found.reshape(-1).tolist())
+    assert len(seen) > 10
 
 
 def test_the_inverse_of_roots() -> None:

@@ -87,6 +87,13 @@ def test_an_svdf_is_read_and_written(variant: dict[str, Any], tmp_path: Path) ->
     assert [op.kind for op in graph.ops] == ["ReadState", "IntegerSVDF", "WriteState"]
 
 
+def test_an_svdf_with_an_int8_memory_is_refused_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "svdf.tflite"
+    path.write_bytes(svdf_file(state="int8")[0])
+    with pytest.raises(QConvertError, match="a memory of int8, as only tflite-micro has it"):
+        load(path)
+
+
 @pytest.mark.parametrize(("name", "count"), [("coral_lstm_mnist_int8", 2), ("tflm_keyword_svdf_int8", 7)])
 def test_real_models(name: str, count: int, tmp_path: Path) -> None:
     graph = compare((FIXTURES / f"{name}.tflite").read_bytes(), tmp_path / "model.tflite", 6)
