@@ -40,6 +40,8 @@ def completed(graph: Graph, values: Mapping[str, Array], states: MutableMapping[
 def _pass_state(graph: Graph, op: Op, found: dict[str, Array], states: MutableMapping[str, Array]) -> None:
     first = graph.states[str(op["state"])].data if op["state"] in graph.states else None
     value = states.get(str(op["state"]), first)
+    if op.outputs and op.outputs[0] in found:  # as the runtime has it
+        return
     if op.outputs and value is not None:
         found[op.outputs[0]] = value
     elif not op.outputs and op.inputs[0] in found:

@@ -90,6 +90,11 @@ class LiteRT:
         for name, value in values.items():
             self._interpreter.set_tensor(places[name]["index"], _own_type(value).reshape(places[name]["shape"]))
 
+    def kept(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+        """What operators keep of the run before, by the names of their variables; those that the model has, in these shapes."""
+        places = {item["name"]: item["index"] for item in self._interpreter.get_tensor_details() if item["name"] in shapes}
+        return {name: np.array(self._interpreter.get_tensor(index)).reshape(shapes[name]) for name, index in places.items()}
+
     def run_in_order(self, inputs: list[Array]) -> list[Array]:
         """Runs once with inputs and outputs in the model's order; names need not be unique."""
         given = [(item, _own_type(_joined(item, value))) for item, value in zip(self._given, inputs, strict=True)]
@@ -210,13 +215,18 @@ class LiteRTInside:
         model, self._order = with_outputs(_accepted(file))
         self._probe = LiteRT(model, file.kernels)
         self.names = frozenset(self._order)
+        reads = (op for op in graph.ops if op.kind == "ReadState" and str(op["state"]) in keeps(graph))
+        self._kept = {op.outputs[0]: shape for op in reads if (shape := graph[op.outputs[0]].static_shape) is not None}
 
     def reset(self) -> None:
         """The next run is the first of a sequence."""
         self._probe.reset()
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        found = self._probe.run_in_order(list(feed.values()))
+        """All tensors by name, and what operators keep, as the run before left it."""
+        given = list(feed.values())
+        feed = {**feed, **self._probe.kept(self._kept)} if self._kept else feed
+        found = self._probe.run_in_order(given)
         return {**feed, **{name: np.asarray(value) for name, value in zip(self._order, found, strict=True)}}
 
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
