@@ -10,7 +10,7 @@ from qconvert.graph.functions import all_ops, named_functions, with_used_functio
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Graph, Op, Tensor
 
-__all__ = ["Inlining", "distinct", "prefix_of", "rewritten", "whiles_to_loops", "without_calls"]
+__all__ = ["Inlining", "distinct", "prefix_of", "require_few", "rewritten", "whiles_to_loops", "without_calls"]
 
 #: Operators that may come into one graph in the place of calls: functions that call others twice double at each step.
 _MOST = 50_000
@@ -77,6 +77,20 @@ def without_calls(graph: Graph) -> Graph:
         new.inline(functions[str(op["function"])], op.inputs, op.outputs, prefix_of(op))
 
     return rewritten(graph, "Call", inlined)
+
+
+def require_few(graph: Graph) -> None:
+    """For formats that hold a function inside each operator that names it.
+
+    Raises:
+        UnsupportedError: that would be more operators than any network has, as where each of many functions names the next one twice.
+    """
+    sizes: dict[str, int] = {}
+    for name in _callees_first(graph):
+        inner = graph.functions[name]
+        sizes[name] = len(inner.ops) + sum(sizes[one] for op in inner.ops for one in named_functions(op))
+    if sum(sizes[one] for op in graph.ops for one in named_functions(op)) > _MOST:
+        raise UnsupportedError(f"functions inside of operators would bring more than {_MOST:,} operators")
 
 
 def whiles_to_loops(graph: Graph) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,45 @@ def test_variables_in_a_branch_of_tflite(tmp_path: Path) -> None:
         found = [next(iter(run.run({next(iter(run.inputs)): feed}).values())).tolist() for run in runs]
         found.append(evaluate(graph, {"x": feed}, states)["y"].tolist())
         assert found == [found[0]] * 4
+
+
+def called(ops: list[OpSpec], behind: tuple[OpSpec, ...] = (), further: tuple[Any, ...] = ()) -> bytes:
+    """y is what a subgraph with these operators makes of x."""
+    named = [TensorSpec(name, F, "float32") for name in ("x", "y", "old", "z")] + [TensorSpec("v", (), "resource")]
+    main = [OpSpec("CALL", ["x"], ["y"], {"subgraph": 1}), *behind]
+    return model(main, named, ["x"], ["z" if behind else "y"], further=[(ops, named, ["x"], ["y"]), *further])
+
+
+HANDLE = OpSpec("VAR_HANDLE", [], ["v"], {"sharedName": "sum", "container": ""})
+ASSIGN, NEG = OpSpec("ASSIGN_VARIABLE", ["v", "x"], []), OpSpec("NEG", ["x"], ["y"])
+READS = (HANDLE, OpSpec("READ_VARIABLE", ["v"], ["old"]), OpSpec("ADD", ["y", "old"], ["z"]))
+FIRST = (
+    [HANDLE, OpSpec("ASSIGN_VARIABLE", ["v", "c"], [])],
+    [TensorSpec("v", (), "resource"), TensorSpec("c", F, "float32", data=np.zeros(2, np.float32))], [], [],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (lambda: called([*READS[:2], OpSpec("ADD", ["x", "old"], ["y"])]), "before anything gives it a value"),
+        (lambda: called([HANDLE, ASSIGN, NEG], READS), "before anything gives it a value"),
+        (lambda: called([HANDLE, ASSIGN, ASSIGN, NEG], (*READS[:1], ASSIGN, *READS[1:])), "for the second time in a run"),
+        (lambda: called([OpSpec("CALL_ONCE", [], [], {"initSubgraphIndex": 2}), NEG], (), (FIRST,)), "first values in a subgraph"),
+        (lambda: called([ASSIGN, NEG], READS), "before any operator has computed it"),
+    ],
+    ids=["read", "written where it may not run", "written twice", "first values", "another's handle"],
+)  # fmt: skip
+def test_what_variables_of_a_subgraph_cannot_be(data: Any, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "m.tflite").write_bytes(data())
+    with pytest.raises(qconvert.QConvertError, match=reason):
+        qconvert.load(tmp_path / "m.tflite")
+
+
+def test_a_condition_that_writes_a_state_is_refused() -> None:
+    graph = looping("While")
+    condition = graph.functions["condition"]
+    writing = condition.evolve(ops=[*condition.ops, Op("WriteState", ("x",), (), {"state": "s"})])
+    changed = replace(graph, functions={**graph.functions, "condition": writing})
+    with pytest.raises(qconvert.QConvertError, match="'condition': it is the condition of a loop and writes a state"):
+        run_passes(changed, ("lift_states",))

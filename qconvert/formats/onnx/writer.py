@@ -22,7 +22,7 @@ from qconvert.formats.reading.signatures import noted_signatures
 from qconvert.formats.reading.spelled import spelled_notes
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.functions import all_graphs, all_ops
-from qconvert.graph.inlining import whiles_to_loops, without_calls
+from qconvert.graph.inlining import require_few, whiles_to_loops, without_calls
 from qconvert.graph.metadata import (
     RELABELLED,
     SOURCE_KERNELS,
@@ -95,6 +95,7 @@ def build(
 
         graph = as_qonnx(_with_torch_forms(graph))  # Quant takes no arithmetic
     graph = whiles_to_loops(without_calls(graph))
+    require_few(graph)
     opset = _chosen_opset(graph, opset)
     writers = operators("onnx", "write")
     missing = Counter(op.kind for op in all_ops(graph) if op.kind not in writers)

@@ -22,6 +22,10 @@ _FIELDS = {
 }
 
 
+#: Subgraphs that run within one another; a valid graph has no more (graph/validation/scopes.py).
+_DEEPEST = 50
+
+
 def subgraphs_of(name: str, options: Any) -> list[int]:
     """The subgraphs that a builtin operator runs."""
     return [int(getattr(options, field, 0)) for field in _FIELDS.get(name, ())]
@@ -45,13 +49,15 @@ class Functions:
         """The name of the function that a subgraph is.
 
         Raises:
-            InvalidModelError: there is no such subgraph, it is the main one, or it runs itself.
+            InvalidModelError: there is no such subgraph, it is the main one, it runs itself, or it stands in too many others.
         """
         if not 0 < index < len(self._model.subgraphs):
             raise InvalidModelError(f"names subgraph {index} of {len(self._model.subgraphs)} to be run", where=where)
         if index in self._open:
             raise InvalidModelError(f"subgraph {index} runs itself", where=where)
         if index not in self._done:
+            if len(self._open) >= _DEEPEST:
+                raise InvalidModelError(f"more than {_DEEPEST} subgraphs run within one another", where=where)
             self._open.add(index)
             graph = self._graph(index, outer)
             self._open.remove(index)

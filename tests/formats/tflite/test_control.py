@@ -146,6 +146,49 @@ def test_a_subgraph_that_runs_itself_is_refused() -> None:
         read_bytes(recursive(), "g")
 
 
+def nested(depth: int) -> bytes:
+    """A branch whose branches are both the next one, and so on."""
+    sides = [X, C, Y]
+    parts = [([OpSpec("IF", ["c", "x", "c"], ["y"], {"thenSubgraphIndex": i + 2, "elseSubgraphIndex": i + 2})], sides, ["x", "c"], ["y"])
+             for i in range(depth)]  # fmt: skip
+    op = OpSpec("IF", ["c", "x", "c"], ["y"], {"thenSubgraphIndex": 1, "elseSubgraphIndex": 1})
+    return model([op], sides, ["x", "c"], ["y"], further=[*parts, ([OpSpec("NEG", ["x"], ["y"])], sides, ["x", "c"], ["y"])])
+
+
+def test_subgraphs_that_run_each_other_are_refused() -> None:
+    sides = [X, C, Y]
+    parts = [
+        ([OpSpec("IF", ["c", "x", "c"], ["y"], {"thenSubgraphIndex": i, "elseSubgraphIndex": i})], sides, ["x", "c"], ["y"]) for i in (2, 1)
+    ]
+    op = OpSpec("IF", ["c", "x", "c"], ["y"], {"thenSubgraphIndex": 1, "elseSubgraphIndex": 2})
+    with pytest.raises(QConvertError, match="subgraph 1 runs itself"):
+        read_bytes(model([op], sides, ["x", "c"], ["y"], further=parts), "g")
+
+
+@pytest.mark.parametrize("depth", [60, 400])
+def test_subgraphs_that_stand_too_deep_are_refused(depth: int) -> None:
+    with pytest.raises(QConvertError, match="more than 50 subgraphs run within one another"):
+        read_bytes(nested(depth), "g")
+
+
+def test_functions_that_double_at_each_step_stay_functions(tmp_path: Path) -> None:
+    """TFLite names them; ONNX would hold each twice in the one before, which is refused."""
+    (tmp_path / "m.tflite").write_bytes(nested(30))
+    qconvert.convert(tmp_path / "m.tflite", tmp_path / "r.tflite")
+    with pytest.raises(QConvertError, match="functions inside of operators would bring more than 50,000 operators"):
+        qconvert.convert(tmp_path / "m.tflite", tmp_path / "r.onnx")
+    assert not (tmp_path / "r.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "results", "reason"), [(["x", "x"], ["y"], "takes 1 values, not 2"), (["x"], ["y", "c"], "gives 1 values, not 2")]
+)
+def test_a_call_with_other_values_than_its_subgraph_has_is_refused(given: list[str], results: list[str], reason: str) -> None:
+    part = ([OpSpec("NEG", ["x"], ["y"])], [X, Y], ["x"], ["y"])
+    with pytest.raises(QConvertError, match=reason):
+        read_bytes(model([OpSpec("CALL", given, results, {"subgraph": 1})], [X, Y, C], ["x"], results, further=[part]), "g")
+
+
 def looped(condition: str = "bool", carried: int = 1) -> bytes:
     n = TensorSpec("n", (), "int32")
     limit = TensorSpec("limit", (), "int32", data=np.array(5, np.int32))
