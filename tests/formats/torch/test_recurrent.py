@@ -254,9 +254,9 @@ def test_what_is_not_covered_is_named(tmp_path: Path) -> None:
         load(path)
 
 
-@pytest.mark.parametrize(("name", "style"), [("gru_deep_both_ways", "traced"), ("gru_batch_first", "frozen")])
+@pytest.mark.parametrize(("name", "style"), [("gru_deep_both_ways", "traced"), ("gru_batch_first", "frozen"), ("lstm", "frozen")])
 def test_onnx_rounds_as_torch_does_if_it_is_asked_to(tmp_path: Path, name: str, style: str) -> None:
-    """GRUs as a Scan over the steps, found again as what they are; by default they compute on real data."""
+    """A Scan over the steps, found again as what it is; by default layers compute on real data."""
     torch.manual_seed(11)
     module, x = quantized(Alone(_LAYERS[name]()), torch.qint8), torch.randn(60, 3, 5)
     path = saved(tmp_path / "a", module, (x,), style)
@@ -269,8 +269,8 @@ def test_onnx_rounds_as_torch_does_if_it_is_asked_to(tmp_path: Path, name: str, 
         difference = np.abs(found - wanted).max()
         assert difference < 2e-6 if mode == "keep" else 1e-4 < difference < 0.05
         stored = {item.name for item in onnx.load(result).graph.initializer if item.data_type == onnx.TensorProto.INT8}
-        assert len(stored) == 2 * sum(op.kind == "GRU" for op in load(path).ops)
-    again = [op["arithmetic"] for op in load(tmp_path / "keep.onnx").ops if op.kind == "GRU"]
+        assert len(stored) == 2 * sum(op.kind in ("GRU", "LSTM") for op in load(path).ops)
+    again = [op["arithmetic"] for op in load(tmp_path / "keep.onnx").ops if op.kind in ("GRU", "LSTM")]
     assert set(again) == {"dynamic_reduced"} and len(again) == len(stored) // 2
 
 

@@ -66,8 +66,6 @@ def write_recurrence(op: Op, b: Builder) -> None:
         write_spelled_lstm(op, b)
         return
     if is_dynamic(op):
-        if op.kind == "LSTM":
-            raise b.unsupported(op, "data that it rounds when it runs")
         write_spelled_gates(op, b)
         return
     if foreign := _foreign(activation_names(op)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic import OF_ROWS
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
 from qconvert.formats.onnx.ops.rescaling import Emitter
 from qconvert.formats.onnx.ops.rounded_rows import product, rounded_rows, summed_exactly
@@ -31,12 +30,12 @@ _EPSILON = 1e-8
 def is_spelled(op: Op) -> bool:
     """Whether ONNX's LSTM does not say what an LSTM of the graph does."""
     foreign = not {name.lower() for name in activation_names(op)} <= {name.lower() for name in ONNX_ACTIVATIONS}
-    return foreign or op["arithmetic"] in OF_ROWS or bool(op["cell_clip"]) or any(_has(op, index) for index in (PROJECTION, NORM))
+    return foreign or is_dynamic(op) or bool(op["cell_clip"]) or any(_has(op, index) for index in (PROJECTION, NORM))
 
 
 def write_spelled_lstm(op: Op, b: Builder) -> None:
     """A Scan over the steps, or the one step itself."""
-    what = "a limited cell, a projection, a normalization, rounded rows or an activation of TFLite"
+    what = "a limited cell, a projection, a normalization, rounded data or an activation of TFLite"
     for name, value in {"clip": 0.0, "layout": 0, "activation_alpha": (), "activation_beta": ()}.items():
         if op[name] != value:
             raise b.unsupported(op, f"{what}, and {name}")
