@@ -88,8 +88,15 @@ class OnnxRuntime:
 
 
 def described(items: Sequence[Any], states: Collection[str] = ()) -> dict[str, tuple[str, tuple[Any, ...]]]:
-    """The types and shapes of inputs or outputs, without those that are states."""
-    return {item.name: (TYPES.get(item.type, item.type), tuple(item.shape)) for item in items if item.name not in states}
+    """The types and shapes of inputs or outputs, without those that are states. An output that is given twice has a second name there."""
+    found: dict[str, tuple[str, tuple[Any, ...]]] = {}
+    for item in items:
+        name = item.name
+        while name in found:
+            name = f"{name}_1"
+        if item.name not in states:
+            found[name] = (TYPES.get(item.type, item.type), tuple(item.shape))
+    return found
 
 
 def _package() -> Any:

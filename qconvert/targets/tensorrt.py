@@ -30,6 +30,8 @@ _FP8 = ("float8e4m3fn",)
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 #: Kinds that choose among stored integers where all sides have one grid.
 _CHOOSING = ("Concat", "Max", "Min", "Where", "Resize", "ArgMax", "ArgMin")
+#: The rank of data over three dimensions.
+_RANK_OF_VOLUMES = 5
 #: Kinds that move stored integers.
 _MOVING = (
     "MaxPool", "GlobalMaxPool", "Identity", "ReduceMax", "ReduceMin", "TopK", "Pack", "Unpack", "Split", "Reshape", "Squeeze", "Unsqueeze",
@@ -67,6 +69,8 @@ def _move(graph: Graph, op: Op) -> str:
     moved = [graph[name] for name in KINDS[op.kind].moved(op)]
     if any(tensor.is_constant for tensor in moved):
         return "constants among what is moved"
+    if op.kind == "MaxPool" and moved[0].rank == _RANK_OF_VOLUMES:
+        return "pools over three dimensions"
     q = moved[0].quantization
     return "padding with a zero point" if op.kind == "Pad" and op["mode"] == "constant" and q is not None and q.zero_point.any() else ""
 

@@ -256,3 +256,13 @@ def test_products_of_sixteen_bits_beside_zero_points_run_on_integers(dtype: str,
     assert [layer.integer for layer in found.layers if layer.sums] == [True]
     if dtype == "FLOAT16":
         assert check(source, result).passed
+
+
+def test_pools_over_three_dimensions_are_real(tmp_path: Path, builder: Builder) -> None:
+    """TensorRT has none of int8."""
+    pool = helper.make_node("MaxPool", ["x_r"], ["m"], kernel_shape=[2, 2, 2])
+    model = network([*pairs("x"), pool, *pairs("m")], [side("x", shape=(1, 2, 4, 4, 4))], [side("m_r", shape=(1, 2, 3, 3, 3))], GRID)
+    onnx.save(model, tmp_path / "model.onnx")
+    report = convert(tmp_path / "model.onnx", tmp_path / "result.onnx", target="tensorrt")
+    assert any("1 MaxPool" in str(change) and "pools over three dimensions" in str(change) for change in report.changes)
+    assert builder.build(tmp_path / "result.onnx").built
