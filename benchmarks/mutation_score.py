@@ -17,7 +17,7 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import numpy as np
 
 from qconvert import check, convert, load, save
 from qconvert.arithmetic import dequantize, quantize
+from qconvert.conversion import run_passes
 from qconvert.conversion.read_options import load_pair
 from qconvert.data import random_inputs
 from qconvert.errors import QConvertError
@@ -34,6 +35,7 @@ from qconvert.graph import Array, Graph, Op, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import OPTIONS
 from qconvert.graph.validation import validate
+from qconvert.plugins import target_named
 
 __all__ = ["MODELS", "Mutant", "Score", "mutants", "score"]
 
@@ -57,8 +59,13 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "torch/attention/fx_fbgemm_frozen.pt": ("onnx", {"input_shape": "2,5,16"}),
     "torch/small/pt2e_xnnpack_batch.pt2": ("tflite", {}),
     "torch/upward/fx_fbgemm_frozen.pt": ("tflite", {"input_shape": "2,3,5,6"}),
+    "recurrent/lstm_float.tflite": ("onnx", {}),
+    "recurrent/while_float.tflite": ("onnx", {}),
+    "recurrent/nested_float.tflite": ("onnx", {}),
+    "coral_lstm_mnist_int8.tflite": ("onnx", {}),
 }
 SAMPLES = 2
+Way = Callable[[Graph, Graph, np.random.Generator], "Mutant | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,7 @@ def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False) 
     if bare:
         graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != OPTIONS})
     feeds = [_fed(own, graph, feed) for feed in random_inputs(own, SAMPLES, 0)]
-    expected = [evaluate(graph, feed) for feed in feeds]
+    expected = _run(graph, feeds)
     written, read = ({key: value for key, value in options.items() if key == name} for name in ("form", "input_shape"))
     started = time.perf_counter()
     for mutant in mutants(graph, own, np.random.default_rng(seed)):
@@ -119,9 +126,9 @@ def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False) 
             break
         try:
             validate(mutant.graph)
-            save(mutant.graph, path, force=True, **written)
+            save(_carried(mutant.graph, suffix), path, force=True, **written)
             again = load(path)
-            got = [evaluate(again, feed) for feed in feeds]
+            got = _run(again, feeds)
         except (QConvertError, KeyError):
             continue  # no model
         if all(_same(a, b) for a, b in zip(expected, got, strict=True)):
@@ -143,6 +150,17 @@ def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False) 
             found.unnamed.append(f"{mutant.change}, of {sorted(mutant.tensors)}: {report.problems[0]}")
     found.seconds = time.perf_counter() - started
     return found
+
+
+def _carried(graph: Graph, suffix: str) -> Graph:
+    """States as inputs and outputs, where the format has no variables."""
+    return run_passes(graph, ("states_to_io",), target_named("generic"))[0] if graph.states and suffix == "onnx" else graph
+
+
+def _run(graph: Graph, feeds: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
+    """The outputs of each run; states live from one to the next."""
+    states: dict[str, Array] = {}
+    return [evaluate(graph, feed, states) for feed in feeds]
 
 
 def _fed(own: Graph, graph: Graph, feed: Mapping[str, Array]) -> dict[str, Array]:
@@ -177,7 +195,13 @@ def mutants(graph: Graph, source: Graph, rng: np.random.Generator) -> Iterator[M
     """
     ways = (_value, _value, _value, _scale, _zero_point, _attribute, _attribute, _edge, _edge, _swapped, _bypassed)
     while True:
-        mutant = ways[rng.integers(len(ways))](graph, source, rng)
+        way = ways[rng.integers(len(ways))]
+        if graph.states and rng.integers(4) == 0:
+            way = (_first_value, _other_state)[rng.integers(2)]
+        if graph.functions and way in _WITHIN and rng.integers(2):
+            mutant = _in_function(graph, source, rng, way)
+        else:
+            mutant = way(graph, source, rng)
         if mutant is not None:
             yield mutant
 
@@ -189,6 +213,8 @@ def _pick(items: list[Any], rng: np.random.Generator) -> Any:
 def _value(graph: Graph, source: Graph, rng: np.random.Generator) -> Mutant | None:
     """One element of a constant, or all of them by one place."""
     tensor = _pick([item for item in graph.constants() if item.data is not None and item.data.size], rng)
+    if tensor is None:
+        return None
     data = tensor.data.copy().reshape(-1)
     place, way = int(rng.integers(data.size)), int(rng.integers(4))
     if way == 0 and data.size > 1:
@@ -301,6 +327,48 @@ def _bypassed(graph: Graph, source: Graph, rng: np.random.Generator) -> Mutant |
     return Mutant(changed, f"{op} is left out", _named(graph, source, [gone, *readers]))
 
 
+def _first_value(graph: Graph, source: Graph, rng: np.random.Generator) -> Mutant | None:
+    """An element of a state's first value."""
+    state = _pick(sorted(graph.states.values(), key=lambda item: item.name), rng)
+    if state.data is None or not state.data.size or state.data.dtype.kind not in "fiu":
+        return None
+    data = state.data.copy().reshape(-1)
+    data[rng.integers(data.size)] += data.dtype.type(5)
+    states = {**graph.states, state.name: replace(state, data=data.reshape(state.data.shape))}
+    reads = [name for op in graph.ops if op.kind == "ReadState" and op["state"] == state.name for name in op.outputs]
+    return Mutant(replace(graph, states=states), f"the first value of state {state.name!r}", _named(graph, source, reads))
+
+
+def _other_state(graph: Graph, source: Graph, rng: np.random.Generator) -> Mutant | None:
+    """Two operators write, or read, each other's state."""
+    kind = ("ReadState", "WriteState")[rng.integers(2)]
+    one = _pick([op for op in graph.ops if op.kind == kind], rng)
+    mine = graph.states[str(one["state"])]
+    alike = [op for op in graph.ops if op.kind == kind and op is not one and _fits(mine, graph.states[str(op["state"])])]
+    other = _pick(alike, rng)
+    if other is None:
+        return None
+    turned = {id(one): one.with_attributes(state=other["state"]), id(other): other.with_attributes(state=one["state"])}
+    names = [name for op in graph.ops if op.kind == "ReadState" and op["state"] in (one["state"], other["state"]) for name in op.outputs]
+    ops = [turned.get(id(op), op) for op in graph.ops]
+    return Mutant(graph.evolve(ops=ops), f"{one} and {other} exchange their states", _named(graph, source, names))
+
+
+def _fits(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.quantization == b.quantization
+
+
+def _in_function(graph: Graph, source: Graph, rng: np.random.Generator, way: Way) -> Mutant | None:
+    """A change within a function; it may be named at any operator that runs functions."""
+    name = _pick(sorted(graph.functions), rng)
+    found = way(graph.functions[name], source, rng)
+    if found is None:
+        return None
+    runs = [output for op in graph.ops if KINDS[op.kind].rule == "control" for output in op.outputs]
+    functions = {**graph.functions, name: found.graph}
+    return Mutant(replace(graph, functions=functions), f"in {name!r}: {found.change}", _named(graph, source, runs))
+
+
 def _with_op(graph: Graph, source: Graph, old: Op, new: Op, change: str) -> Mutant:
     ops = [new if item is old else item for item in graph.ops]
     return Mutant(graph.evolve(ops=ops), change, _named(graph, source, old.outputs))
@@ -357,6 +425,10 @@ def main() -> None:
     print(", ".join(f"{count} {what}" for what, count in totals.items()))
     if given.json:
         given.json.write_text(json.dumps([{name: getattr(item, name) for name in item.__slots__} for item in scores], indent=2))
+
+
+#: Ways that change a function as they change a network.
+_WITHIN = (_value, _scale, _zero_point, _attribute, _edge, _swapped, _bypassed)
 
 
 if __name__ == "__main__":

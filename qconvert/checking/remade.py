@@ -107,7 +107,7 @@ def _compared(again: Graph, graph: Graph) -> tuple[dict[str, str], bool]:
         if other is None or other.kind != op.kind:
             gone = True
         else:
-            found.setdefault(next(filter(None, op.outputs), ""), []).extend(_altered(again, op, graph, other))
+            found.setdefault(next(filter(None, (*op.outputs, *op.inputs)), ""), []).extend(_altered(again, op, graph, other))
     for name, tensor in again.tensors.items():
         other_tensor = graph.tensors.get(name)
         if other_tensor is not None and not tensor.is_constant and not other_tensor.is_constant:
@@ -134,7 +134,7 @@ def _altered(again: Graph, op: Op, graph: Graph, other: Op) -> Iterator[str]:
             yield f"input {name!r} -> {own!r}"
         elif name and again[name].is_constant and graph[own].is_constant:
             yield from (f"constant {name!r}: {text}" for text in tensor_differences(again[name], graph[own]))
-        elif name != own and name in graph.tensors and own in again.tensors:
+        elif name != own and own in again.tensors:
             yield f"reads {own!r} instead of {name!r}"
 
 

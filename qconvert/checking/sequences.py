@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.checking.outputs import Border
-from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.changed_values import constant_difference
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins import LoadedModel
@@ -98,11 +98,31 @@ def _other_places(graph: Graph, other: Graph) -> Iterator[str]:
         if own[name] != its[name]:
             yield f"{name!r} is read of the state {its[name]!r}, not {own[name]!r}"
     before, after = (_written(side, graph.tensors.keys() & other.tensors.keys()) for side in (graph, other))
+    written = {str(op["state"]): op.inputs[0] for op in graph.ops if op.kind == "WriteState"}
     for state in before.keys() & other.states.keys():
         if state not in after:
             yield f"nothing is written to the state {state!r} in the result"
         elif before[state] and after[state] and before[state] != after[state]:
             yield f"{after[state]} is written to the state {state!r}, not {before[state]}"
+        elif after[state] and not before[state] and not _comes_from(graph, written[state], after[state]):
+            yield f"{after[state]} is written to the state {state!r}, not {written[state]!r}, which is not computed from it"
+
+
+def _comes_from(graph: Graph, name: str, words: str) -> bool:
+    """Whether what `words` name is among what a tensor is computed from; see _written()."""
+    producers, seen, waiting = graph.producers(), set[str](), [name]
+    while waiting:
+        found = waiting.pop()
+        op = producers.get(found) if found not in seen else None
+        seen.add(found)
+        if words == repr(found) or (op is not None and op.kind == "ReadState" and words == _of_state(op)):
+            return True
+        waiting += filter(None, op.inputs if op is not None else ())
+    return False
+
+
+def _of_state(op: Op) -> str:
+    return f"what is read of the state {op['state']!r}"
 
 
 def _read(graph: Graph) -> dict[str, str]:
@@ -121,7 +141,7 @@ def _written(graph: Graph, shared: Collection[str]) -> dict[str, str]:
         while name and not words:
             maker = producers.get(name)
             if maker is not None and maker.kind == "ReadState":
-                words = f"what is read of the state {maker['state']!r}"
+                words = _of_state(maker)
             elif name in shared:
                 words = repr(name)
             name = maker.inputs[0] if maker is not None and KINDS[maker.kind].rule in ("move", "relabel", "convert") else ""

@@ -15,6 +15,7 @@ from qconvert.conversion.normalizing import require_valid
 from qconvert.errors import InternalError, InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
+from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import turned_between
 from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Pass
@@ -139,7 +140,7 @@ def change(before: Graph, after: Graph, a: Mapping[str, Array], b: Mapping[str, 
     found, unseen = [(0.0, "")], _turned_unseen(before, after)
     for (name, old), (_, new) in zip(_outputs(before, a), _outputs(after, b), strict=True):
         turns = [new.transpose(turn) for turn in _TURNS] if new.ndim == 4 and (new.shape != old.shape or name in unseen) else []
-        found.append((min(_share(old, form, _reach(before[name], old)) for form in (new, *turns)), name))
+        found.append((min(_share(old, form, _reach(_stored(before, name), old)) for form in (new, *turns)), name))
     return max(found, key=lambda item: item[0])
 
 
@@ -150,6 +151,19 @@ def _outputs(graph: Graph, values: Mapping[str, Array]) -> Sequence[tuple[str, A
         q, value = graph[name].quantization, values[name]
         found.append((name, value if q is None else dequantize(value, q).astype(np.float32)))
     return found
+
+
+def _stored(graph: Graph, name: str) -> Tensor:
+    """The quantized tensor whose real values an output gives, moved or not; the output itself where there is none.
+
+    Real values of a coarse grid are a few steps of it, so that a rounding is a large share of the largest of them.
+    """
+    producers, found = graph.producers(), name
+    while (op := producers.get(found)) is not None and (op.kind == "Dequantize" or KINDS[op.kind].rule == "move"):
+        found = op.inputs[0] if op.kind == "Dequantize" else KINDS[op.kind].moved(op)[0]
+        if graph[found].is_quantized:
+            return graph[found]
+    return graph[name]
 
 
 def _reach(tensor: Tensor, values: Array) -> float:

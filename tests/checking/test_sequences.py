@@ -16,6 +16,7 @@ from qconvert.checking.sequences import STEPS, drift
 from qconvert.conversion import run_passes
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import STATES
+from qconvert.plugins import target_named
 
 WAKE_WORD = Path(__file__).parents[2] / "fixtures" / "mww_okay_nabu_streaming_int8.tflite"
 GRID = Quantization.per_tensor(0.25, 3)
@@ -161,3 +162,35 @@ def test_a_state_goes_along_to_another_grid(name: str, tmp_path: Path) -> None:
         assert not real.any()
     found = qconvert.check(WAKE_WORD, tmp_path / "a.onnx", samples=1)
     assert found.passed, found.problems
+
+
+RECURRENT = Path(__file__).parents[2] / "fixtures" / "recurrent" / "lstm_float.tflite"
+
+
+def hidden_for_cell(graph: Graph) -> Graph:
+    """A layer's cells keep what its hidden values are; then nothing in the file computes what should be kept."""
+    hidden, cell = next(op.outputs[1:3] for op in graph.ops if op.kind == "LSTM")
+    return graph.evolve(ops=[replace(op, inputs=(hidden,)) if op.inputs == (cell,) else op for op in graph.ops])
+
+
+def exchanged(graph: Graph) -> Graph:
+    """Both values of a layer are written to each other's state."""
+    layer = next(op.outputs[1:3] for op in graph.ops if op.kind == "LSTM")
+    one, two = (op for op in graph.ops if op.kind == "WriteState" and op.inputs[0] in layer)
+    turned = {id(one): one.with_attributes(state=two["state"]), id(two): two.with_attributes(state=one["state"])}
+    return graph.evolve(ops=[turned.get(id(op), op) for op in graph.ops])
+
+
+@pytest.mark.parametrize("has_metadata", [True, False])
+@pytest.mark.parametrize("change", [hidden_for_cell, exchanged])
+def test_a_state_that_takes_another_value_of_its_layer_is_named(
+    change: Callable[[Graph], Graph], has_metadata: bool, tmp_path: Path
+) -> None:
+    """Operators of real values are alike by themselves, whatever is kept of them."""
+    qconvert.convert(RECURRENT, tmp_path / "sound.onnx")
+    graph = change(qconvert.load(tmp_path / "sound.onnx"))
+    graph = graph if has_metadata else replace(graph, metadata={})
+    qconvert.save(run_passes(graph, ("states_to_io",), target_named("generic"))[0], tmp_path / "wrong.onnx")
+    report = qconvert.check(RECURRENT, tmp_path / "wrong.onnx", samples=1)
+    assert report.verdict == "not equal"
+    assert any("is written to the state" in text for text in report.problems)

@@ -167,6 +167,13 @@ def kept(item: Pass, seed: int, target: Target, options: dict[str, Any]) -> floa
     return share
 
 
+@pytest.mark.parametrize("seed", [67652528, 1926482243, 3970157241])
+def test_real_values_of_a_coarse_grid_are_measured_by_its_range(seed: int) -> None:
+    """Outputs that are a few steps of 0.4 to 0.8: half a step is a tenth of the largest of them, and little of what the grid holds."""
+    share = kept(BUILTIN["sparse_pairs"], seed, target_named("ort-arm"), {"pairs": "sparse"})
+    assert share is not None and 0 < share < 0.005
+
+
 #: Passes between grids, which find nothing to do in what they leave.
 SETTLED = (
     "affine_activations", "change_bits", "google_scales", "narrow_range", "per_axis_to_per_tensor", "per_tensor_to_per_axis",
