@@ -64,6 +64,7 @@ IDLE = (
     "fold_qat_batch_norm",
     "fuse_recurrence",
     "io_to_states",
+    "lift_states",
     "real_recurrence",
     "restate_attributes",
     "restore_zero_points",
