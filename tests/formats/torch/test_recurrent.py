@@ -333,3 +333,23 @@ def test_what_is_checked_passes(tmp_path: Path) -> None:
     weights.CopyFrom(onnx.numpy_helper.from_array(data, weights.name))
     onnx.save(model, tmp_path / "wrong.onnx")
     assert not check(path, tmp_path / "wrong.onnx").passed
+
+
+def test_a_static_lstm_is_read_as_its_steps(tmp_path: Path) -> None:
+    """torch.ao.nn.quantized.LSTM, made of quantized layers for each step."""
+    torch.manual_seed(0)
+    ao = torch.ao
+    torch.backends.quantized.engine = "fbgemm"
+    module = ao.quantization.QuantWrapper(Alone(nn.LSTM(6, 5))).eval()
+    module.qconfig = ao.quantization.get_default_qconfig("fbgemm")
+    observed = {"float_to_observed_custom_module_class": {nn.LSTM: ao.nn.quantizable.LSTM}}
+    prepared = ao.quantization.prepare(module, prepare_custom_config_dict=observed)
+    x = torch.randn(4, 2, 6)
+    prepared(x)
+    made = {"observed_to_quantized_custom_module_class": {ao.nn.quantizable.LSTM: ao.nn.quantized.LSTM}}
+    static = ao.quantization.convert(prepared, convert_custom_config_dict=made)
+    path = saved(tmp_path / "a", static, (x,), "traced")
+    convert(path, tmp_path / "a.onnx")
+    session = ort.InferenceSession(tmp_path / "a.onnx")
+    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_array_equal(found, static(x).detach().numpy())
