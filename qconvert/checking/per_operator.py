@@ -136,9 +136,10 @@ class _Comparison:
                         yield name, restated.finding(op, index, stored, pair, self.judge_restated, self.concerned[name])
                     else:
                         found = self.judge.finding(op, index, known, pair)
-                        if found.verdict == "unexplained":
-                            real = on_real_values(graph, self.judge.other, op, index, known, pair)
-                            found = real or self.judge.by_own(op, index, known, pair, own, found)
+                        if found.verdict != "equal" and (real := on_real_values(graph, self.judge.other, op, index, known, pair)):
+                            found = real
+                        elif found.verdict == "unexplained":
+                            found = self.judge.by_own(op, index, known, pair, own, found)
                         yield name, found
             progress(position + 1, len(graph.ops))
 

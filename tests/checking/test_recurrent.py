@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lstm_files import Lstm
 
 import qconvert
 from qconvert.checking.sequences import STEPS
@@ -73,6 +74,14 @@ def test_an_lstm_on_real_values_is_as_declared_and_its_drift_is_told(tmp_path: P
     assert "the earliest is step" in cost and "the largest difference" in cost and "by UNIDIRECTIONAL_SEQUENCE_LSTM #1 on real" in cost
     (layer,) = [item for item in report.operators if item.operator == "UNIDIRECTIONAL_SEQUENCE_LSTM #1"]
     assert layer.verdict == "requantized" and layer.equal < 1 and layer.sqnr_db is not None and layer.sqnr_db > 40
+
+
+def test_a_drift_of_one_step_is_a_drift(tmp_path: Path) -> None:
+    source, result = tmp_path / "a.tflite", tmp_path / "a.onnx"
+    source.write_bytes(Lstm(inputs=3, cells=4, outputs=4, rows=3, data=(0.01, -3)).file())
+    qconvert.convert(source, result, numerics="fast")
+    report = qconvert.check(source, result, samples=1)
+    assert report.verdict == "as declared" and report.outputs[0].largest == 1, report
 
 
 @pytest.mark.parametrize("shape", [(1, 80, 28), (1, 80, 20), (1, 160), (80,)], ids=["weight", "recurrent weight", "bias", "scale"])
