@@ -136,3 +136,14 @@ def test_nans_that_signal_are_compared_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert "values of 'a'" in constant_difference(a, b)
+
+
+@pytest.mark.parametrize("kind", ["SpaceToBatch", "BatchToSpace"])
+def test_blocks_that_are_none(kind: str) -> None:
+    none = np.zeros(0, np.int64)
+    tensors = [Tensor("x", "float32", (4, 2, 2, 1)), Tensor("y", "float32", (4, 2, 2, 1))]
+    tensors += [Tensor(name, "int64", (0,), none) for name in ("blocks", "edges")]
+    op = Op(kind, ("x", "blocks", "edges"), ("y",), {"data_format": "channels_last"})
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
+    with pytest.raises(QConvertError, match=r"blocks \[\] and edges \[\] do not fit data"):
+        validate(graph)

@@ -99,8 +99,16 @@ def _svdf_problem(op: Op, tensors: dict[str, Tensor]) -> str:
     rank = int(op["rank"])
     if rank < 1 or filters % rank:
         return f"has {filters} filters, which are no units of {rank}"
+    if not _same_rows((tensors["data"], 0), (tensors["memory"], 0)):
+        return f"has data of shape {tensors['data'].shape} and memory of shape {tensors['memory'].shape}"
     wanted = {"data": (None, inputs), "memory": (None, filters * places), "time": (filters, places), "bias": (filters // rank,)}
     return _misshapen({name: wanted.get(name) for name in tensors}, tensors)
+
+
+def _same_rows(*places: tuple[Tensor, int]) -> bool:
+    """Whether tensors have as many rows along these axes, as far as that is known."""
+    known = {shape[axis] for tensor, axis in places if (shape := tensor.shape) is not None and axis < len(shape)}
+    return len({size for size in known if isinstance(size, int)}) <= 1
 
 
 def _misshapen(wanted: Mapping[str, tuple[Size | None, ...] | None], tensors: dict[str, Tensor]) -> str:

@@ -64,7 +64,8 @@ def _blocks(op: Op, s: ShapeContext, data: Shape) -> tuple[list[int], list[Size]
     edges = s.sizes(2, 2 * len(blocks))
     first = 1 if op["data_format"] == "channels_last" or len(data) != 4 else 2
     if (
-        first + len(blocks) > len(data)
+        not blocks
+        or first + len(blocks) > len(data)
         or len(edges) != 2 * len(blocks)
         or min([*blocks, 1]) < 1
         or any(isinstance(edge, int) and edge < 0 for edge in edges)

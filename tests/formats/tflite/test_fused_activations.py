@@ -78,3 +78,16 @@ def test_of_plain_integers(name: str, dtype: str, activation: str) -> None:
     tensors = [TensorSpec(tensor, (50,), dtype) for tensor in "xzy"]
     data = single_op(name, {"fusedActivationFunction": ACTIVATIONS[activation]}, tensors[:2], tensors[2:])
     _compare(data, -9, 10, 0)
+
+
+def test_a_concatenation_has_no_activation_whatever_it_states() -> None:
+    """LiteRT's kernels do not look at it, so neither does what is made of the file."""
+    x, z, y = TensorSpec("x", (1, 4), "float32"), TensorSpec("z", (1, 4), "float32"), TensorSpec("y", (1, 8), "float32")
+    data = single_op("CONCATENATION", {"axis": 1, "fusedActivationFunction": ACTIVATIONS["relu"]}, [x, z], [y])
+    feeds = [np.array([[-3, -1, 0, 2]], np.float32), np.array([[5, -7, 8, -0.5]], np.float32)]
+    (wanted,) = run_litert(data, feeds)
+    assert wanted.min() == -7
+    graph = tflite_graph(data)
+    assert [op.kind for op in graph.ops] == ["Concat"] and "activation" not in graph.ops[0].attributes
+    (again,) = run_litert(build(graph, {}), feeds)
+    np.testing.assert_array_equal(again, wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Graph
+from qconvert.graph.validation import validate
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 VARIANTS: list[dict[str, Any]] = [
@@ -118,3 +120,12 @@ def test_a_state_with_another_first_value_is_refused(tmp_path: Path) -> None:
     (name, state), *_ = graph.states.items()
     with pytest.raises(QConvertError, match="starts with zeros"):
         build(replace(graph, states={name: replace(state, data=np.ones_like(state.data))}), {})
+
+
+def test_an_svdf_keeps_a_memory_for_each_row(tmp_path: Path) -> None:
+    path = tmp_path / "svdf.tflite"
+    path.write_bytes(svdf_file()[0])
+    graph = load(path)
+    more = replace(graph[graph.inputs[0]], shape=(2, 10))
+    with pytest.raises(QConvertError, match=r"has data of shape \(2, 10\) and memory of shape \(1, 30\)"):
+        validate(graph.evolve(tensors=[more]))

@@ -14,6 +14,7 @@ from qconvert.evaluate import evaluate
 from qconvert.formats.torch.quantized_modules.kernels import KERNELS, kernel_obstacle
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import target_named
+from qconvert.runtimes.saturation import has_vnni
 
 ENGINES = ("fbgemm", "x86", "qnnpack")
 DATA = Quantization.per_tensor(0.02, 131)
@@ -169,17 +170,17 @@ REFUSED: Mapping[str, Graph] = {
 }  # fmt: skip
 
 
-def _feed(graph: Graph) -> dict[str, Any]:
-    """All bytes, in every place, and where there are several inputs others."""
+def _feed(graph: Graph, largest: int = 255) -> dict[str, Any]:
+    """All bytes up to the largest, in every place, and where there are several inputs others."""
     rng = np.random.default_rng(3)
-    return {name: rng.integers(0, 256, graph[name].static_shape).astype(np.uint8) for name in graph.inputs}
+    return {name: rng.integers(0, largest, graph[name].static_shape, endpoint=True).astype(np.uint8) for name in graph.inputs}
 
 
-def _off(graph: Graph) -> np.ndarray:
+def _off(graph: Graph, largest: int = 255) -> np.ndarray:
     """By how much each result of the module is off."""
     from qconvert.formats.torch.quantized_modules.writer import live
 
-    feed = _feed(graph)
+    feed = _feed(graph, largest)
     found, expected = run(live(graph), graph, feed)["y"], evaluate(graph, feed)["y"]
     assert found.dtype == expected.dtype and found.shape == expected.shape
     return np.abs(found.astype(int) - expected.astype(int))
@@ -191,8 +192,10 @@ def _off(graph: Graph) -> np.ndarray:
 def test_kernels_compute_what_the_graph_means(case: str, name: str) -> None:
     graph, share = TAKEN[case]
     assert kernel_obstacle(graph, graph.ops[0]) == ""
+    # Without VNNI fbgemm adds two products in 16 bits, which saturate for larger bytes: PyTorch calibrates to 7 bits there (reduce_range).
+    largest = 255 if name == "qnnpack" or has_vnni() else 127
     with engine(name):
-        off = _off(graph)
+        off = _off(graph, largest)
     assert off.max(initial=0) <= 1 and (off > 0).mean() <= share
 
 
