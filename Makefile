@@ -9,7 +9,7 @@ ZOO ?= build/zoo
 # PyTorch without GPU libraries (190 MB, not 3 GB) is not in the usual index for Linux.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: demo test lint fuzz bench zoo clean
+.PHONY: demo test lint slow fuzz bench zoo clean
 
 demo: $(STAMP)
 	mkdir -p $(DEMO)
@@ -24,6 +24,10 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The few tests that take half a minute each.
+slow: $(STAMP)
+	QCONVERT_SLOW=1 $(BIN)/python -m pytest -m slow
 
 # Every pass on many random graphs, and every reader on many damaged files; the suite tries a few of them.
 fuzz: $(STAMP)

@@ -83,7 +83,7 @@ def test_scales_along_another_axis_than_time_survive() -> None:
 PLUGIN = """
 import numpy as np
 import qconvert
-from qconvert.graph.kinds import has, integer, kind
+from qconvert.plugin import has, integer, kind, replaces
 
 def reverse(call):
     data = np.moveaxis(call.raw(), (call["batch"], call["time"]), (0, 1))
@@ -97,6 +97,7 @@ def qconvert_kinds():
     return [kind("acme.Reverse", "data index", shape=lambda op, s: [s.shape(0)], rule="move", evaluate=reverse,
                  attributes=has(time=integer(), batch=integer()))]
 
+@replaces("REVERSE_SEQUENCE")
 def read_tflite(r):
     r.emit("acme.Reverse", [r.input(0), r.int64(1)], time=r.option("seqDim"), batch=r.option("batchDim"))
 

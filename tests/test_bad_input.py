@@ -201,7 +201,7 @@ def mutated(which: int, changes: list[tuple[float, int]], tail: bool) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=1500)
+@settings(max_examples=700)
 @given(**MUTATIONS)
 def test_mutated_models_become_valid_onnx_or_are_refused(which: int, changes: list[tuple[float, int]], tail: bool) -> None:
     try:

@@ -147,3 +147,13 @@ def test_blocks_that_are_none(kind: str) -> None:
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
     with pytest.raises(QConvertError, match=r"blocks \[\] and edges \[\] do not fit data"):
         validate(graph)
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("LSTM", (2, 1, 4)), ("GRU", (2, 1, 4)), ("RNN", (1, 4))])
+def test_first_states_are_one_of_each_direction(kind: str, shape: tuple[int, ...]) -> None:
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
+    sizes = {"x": (3, 1, 5), "w": (1, 4 * gates, 5), "r": (1, 4 * gates, 4), "h": shape, "y": (3, 1, 1, 4)}
+    tensors = {name: Tensor(name, "float32", size) for name, size in sizes.items()}
+    op = Op(kind, ("x", "w", "r", "", "", "h"), ("y",), {"hidden_size": 4})
+    with pytest.raises(QConvertError, match=f"begins with states of shape .*{', '.join(map(str, shape))}.*, in 1 directions"):
+        validate(Graph("g", tensors, (op,), ("x", "w", "r", "h"), ("y",)))

@@ -12,7 +12,6 @@ import typer
 
 from qconvert.cli.flags import DebugFlag
 from qconvert.errors import OptionError
-from qconvert.files.names import access_errors
 
 __all__ = ["add_plugin_commands"]
 
@@ -158,6 +157,7 @@ def _new(
     debug: DebugFlag = False,
 ) -> None:
     """Write a package with a format, a pass and a target to begin with, and tests that pass."""
+    from qconvert.files.names import access_errors
     from qconvert.plugins import API_VERSION
 
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(name):

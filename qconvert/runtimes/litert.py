@@ -224,10 +224,9 @@ class LiteRTInside:
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """All tensors by name, and what operators keep, as the run before left it."""
-        given = list(feed.values())
-        feed = {**feed, **self._probe.kept(self._kept)} if self._kept else feed
-        found = self._probe.run_in_order(given)
-        return {**feed, **{name: np.asarray(value) for name, value in zip(self._order, found, strict=True)}}
+        kept = self._probe.kept(self._kept) if self._kept else {}  # a variable is given out too where a DEQUANTIZE makes its first value
+        found = self._probe.run_in_order(list(feed.values()))
+        return {**feed, **{name: np.asarray(value) for name, value in zip(self._order, found, strict=True)}, **kept}
 
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         raise NotImplementedError("LiteRT does not cut files")

@@ -117,6 +117,7 @@ def test_accuracy_behind_calibration(model: Path, options: dict[str, Any], image
     assert accuracy(tmp_path / "f.onnx", data[100:], labels[100:]) == pytest.approx(expected, abs=0.012 if BOTH[1] in options else 0)
 
 
+@pytest.mark.slow
 def test_bias_correction_brings_the_means_of_channels_back(drawn: np.ndarray, tmp_path: Path) -> None:
     """With 4-bit weights rounding moves the means a lot."""
     (expected,) = OnnxRuntime(DRAWN).run({"x": drawn[100:300]}).values()
@@ -130,6 +131,7 @@ def test_bias_correction_brings_the_means_of_channels_back(drawn: np.ndarray, tm
     assert moved(bias_correction=True) < 0.7 * moved()
 
 
+@pytest.mark.slow
 def test_tensors_that_cost_most_stay_float(images: np.ndarray, tmp_path: Path) -> None:
     found = calibrated(FLOAT, images[:20], keep_float=2)
     costs = [one.sqnr_db for one in found.sensitivity]

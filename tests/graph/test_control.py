@@ -12,7 +12,8 @@ import pytest
 from qconvert.errors import InvalidGraphError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
-from qconvert.graph.inlining import loops_to_whiles, whiles_to_loops, without_calls
+from qconvert.graph.inlining import whiles_to_loops, without_calls
+from qconvert.graph.loops import loops_to_whiles
 from qconvert.graph.validation import validate
 
 

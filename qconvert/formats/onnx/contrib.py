@@ -62,7 +62,7 @@ CONTRIB_SIGNATURES: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 
 #: The most outputs of those that have others than one.
-OUTPUTS: Mapping[str, int] = {"DynamicQuantizeLSTM": 3}
+OUTPUTS: Mapping[str, tuple[int, int]] = {"DynamicQuantizeLSTM": (0, 3)}
 
 _ROUNDED = {"signed": "INT", "narrow": "INT", "rounding_mode": "STRING"}
 _QONNX: Mapping[str, tuple[str, Mapping[str, str]]] = {

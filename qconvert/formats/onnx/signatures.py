@@ -114,7 +114,7 @@ def signature(op_type: str, domain: str, version: int) -> Signature | None:
     """The signature of an operator in an opset of its domain; None if nobody here knows it."""
     if domain in SIGNATURES:
         described = SIGNATURES[domain].get(op_type)
-        return None if described is None else _contrib_signature(*described, OUTPUTS.get(op_type, 1))
+        return None if described is None else _contrib_signature(*described, OUTPUTS.get(op_type, (1, 1)))
     from onnx import defs
 
     if not defs.has(op_type, version, domain):
@@ -143,7 +143,7 @@ def _types(parameter: Any, constraints: Mapping[str, Any]) -> tuple[str, frozens
     return letter, frozenset(_TYPE_NAMES.get(name, name) for name in names if "(" not in name)
 
 
-def _contrib_signature(inputs: str, attributes: Mapping[str, str], outputs: int) -> Signature:
+def _contrib_signature(inputs: str, attributes: Mapping[str, str], outputs: tuple[int, int]) -> Signature:
     """From contrib.py's notation. Versions of onnxruntime differ in attributes, so others are let through."""
     names = inputs.split()
     needed = tuple(not name.endswith("?") for name in names)
@@ -151,7 +151,7 @@ def _contrib_signature(inputs: str, attributes: Mapping[str, str], outputs: int)
     types = {name: _NUMBERS[kind.rstrip("!")] for name, kind in attributes.items()}
     required = frozenset(name for name, kind in attributes.items() if kind.endswith("!"))
     most = _ENDLESS if names[-1].endswith("*") else len(names)
-    return Signature((fewest, most), (1, outputs), needed, types, required, is_closed=False)
+    return Signature((fewest, most), outputs, needed, types, required, is_closed=False)
 
 
 def _arity_reason(node: Any, signature: Signature) -> str:

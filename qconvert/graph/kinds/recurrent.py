@@ -111,6 +111,10 @@ def _applied(function: Callable[[Array, float, float], Array], alpha: float, bet
     return function(x, alpha, beta)
 
 
+#: The inputs that the states begin with, hidden and cell.
+_STATES = (5, 6)
+
+
 def _shape(op: Op, s: ShapeContext) -> Shapes:
     """Y: all hidden states; Y_h and Y_c: the last ones."""
     unknown = [name for name in op["activations"] if name.lower() not in {known.lower() for known in ACTIVATIONS}]
@@ -128,6 +132,7 @@ def _shape(op: Op, s: ShapeContext) -> Shapes:
         raise failure(op, f"takes sequences of rank 3, not of shape {data}")
     width = _width(op, s, hidden)
     _require_weights(op, s, (count, hidden, width, data[2]))
+    _require_states(op, s, count)
     first, second = data[:2]
     if op["layout"]:
         found = [(first, second, count, width), (first, count, width), (first, count, hidden)]
@@ -144,6 +149,17 @@ def _width(op: Op, s: ShapeContext, hidden: int) -> Size:
         return hidden
     shape = s.shape(PROJECTION)
     return shape[1] if shape is not None and len(shape) == 3 else f"{op.inputs[PROJECTION]}/width"
+
+
+def _require_states(op: Op, s: ShapeContext, count: int) -> None:
+    """Raises an error for first states that are not one of each direction."""
+    for place in _STATES[: 2 if op.kind == "LSTM" else 1]:
+        shape = s.shape(place) if s.has(place) else None
+        if shape is None:
+            continue
+        directions = shape[1 if op["layout"] else 0] if len(shape) == 3 else None
+        if len(shape) != 3 or (isinstance(directions, int) and directions != count):
+            raise failure(op, f"begins with states of shape {shape}, in {count} directions")
 
 
 def _require_weights(op: Op, s: ShapeContext, sizes: tuple[int, int, Size, Size]) -> None:

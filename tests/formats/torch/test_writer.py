@@ -233,6 +233,7 @@ def test_a_graph_is_a_module_in_memory() -> None:
 
 
 @needs_torch
+@pytest.mark.slow
 @pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("clang++")) or platform.machine() != "x86_64", reason="inductor needs a compiler"
 )

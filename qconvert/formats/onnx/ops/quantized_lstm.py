@@ -57,6 +57,8 @@ def read_quantized_lstm(r: Reading) -> None:
 
 def named_outputs(r: Reading) -> list[str]:
     """The outputs of a recurrence; the first has a name also where nobody reads it, as the first of every operator has."""
+    if not any(r.outputs):
+        raise r.invalid("has no output")
     if r.outputs[0]:
         return list(r.outputs)
     return [r.draft.add(f"{next(filter(None, r.outputs))}/all", r.tensor(0).dtype, None), *r.outputs[1:]]
