@@ -14,6 +14,7 @@ from qconvert.batches.planning import RECORDS, planned
 from qconvert.batches.types import BatchReport, Job, Outcome
 from qconvert.batches.working import done, end_all, recorded
 from qconvert.errors import FileAccessError, OptionError
+from qconvert.files import whole_file
 from qconvert.plugins import format_named, target_named
 
 __all__ = ["batch"]
@@ -77,7 +78,8 @@ def batch(
         if progress is not None:
             progress("models", count, total)
     report = BatchReport(str(folder), str(out), tuple(sorted(outcomes, key=lambda item: item.name)), round(time.monotonic() - began, 3))
-    _write(out / RECORDS / "results.json", {**asdict(report), "counts": report.counts})
+    with whole_file(out / RECORDS / "results.json", force=True) as results:
+        results.write_text(json.dumps({**asdict(report), "counts": report.counts}, indent=1), encoding="utf-8")
     return report
 
 
@@ -123,9 +125,3 @@ def _here(jobs: Iterable[Job], count: int) -> Iterator[Outcome]:
         end_all()
         raise
     pool.shutdown()
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    os.replace(part, path)

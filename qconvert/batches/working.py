@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.batches.types import Job, Outcome
+from qconvert.files import whole_file
 from qconvert.files.processes import how_it_ended
 
 __all__ = ["done", "end_all", "recorded"]
@@ -32,11 +33,9 @@ def done(job: Job) -> Outcome:
         return before
     began = time.monotonic()
     found = replace(_done(job), seconds=round(time.monotonic() - began, 3))
-    record = Path(job.record)
-    record.parent.mkdir(parents=True, exist_ok=True)
-    part = record.with_suffix(f".{os.getpid()}.{time.monotonic_ns()}.part")
-    part.write_text(json.dumps({"key": job.key, **asdict(found)}), encoding="utf-8")
-    os.replace(part, record)
+    Path(job.record).parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(Path(job.record), force=True) as record:
+        record.write_text(json.dumps({"key": job.key, **asdict(found)}), encoding="utf-8")
     return found
 
 

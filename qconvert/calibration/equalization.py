@@ -79,7 +79,7 @@ class _Layer:
 
     @classmethod
     def of(cls, graph: Graph, op: Op) -> _Layer:
-        weights, bias = graph.constant(op.inputs[1]), graph.constant(op.inputs[2]) if len(op.inputs) > 2 and op.inputs[2] else None
+        weights, bias = graph.constant(op.inputs[1]), graph.constant(op.inputs[2]) if op.has(2) else None
         assert weights is not None
         groups = 1 if op.kind == "Gemm" else int(op["group"])
         wide = None if bias is None else np.broadcast_to(bias.reshape(-1), weights.shape[:1]).astype(np.float64)

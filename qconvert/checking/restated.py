@@ -119,7 +119,7 @@ def _as_reduction(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
 
 def _with_positive_axes(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
     rank = graph[op.inputs[0]].rank
-    axes = graph.constant(op.inputs[1]) if len(op.inputs) > 1 and op.inputs[1] else None
+    axes = graph.constant(op.inputs[1]) if op.has(1) else None
     if rank is None or axes is None:
         return op
     return replace(op, inputs=(op.inputs[0], _constant(graph, f"{op.outputs[0]}/axes", np.sort(axes % rank), tensors), *op.inputs[2:]))

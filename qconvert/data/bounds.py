@@ -94,7 +94,7 @@ def _segments(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
 def _embedded(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
     """EmbedLayerNormalization of com.microsoft: (word ids, segment ids, table of words, of positions, of segments, …)."""
     for index, table in ((0, 2), (1, 4)):
-        if table < len(op.inputs) and op.inputs[table]:
+        if op.has(table):
             yield op.inputs[index], 0, _size(graph, op.inputs[table], 0, number) - 1
 
 

@@ -159,7 +159,7 @@ class KnownSizes:
     def _reduced(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
         """A sum or product over axes that are known; without any, over all."""
         shape, forms = self._shape(op.inputs[0]), self._found[op.inputs[0]]
-        axes = self._found.get(op.inputs[1]) if len(op.inputs) > 1 and op.inputs[1] else ()
+        axes = self._found.get(op.inputs[1]) if op.has(1) else ()
         known = [number(axis) for axis in axes or ()]
         if shape is None or forms is None or axes is None or any(axis is None or not -len(shape) <= axis < len(shape) for axis in known):
             return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from qconvert.errors import UnsupportedError
 from qconvert.graph.functions import all_ops, named_functions, with_used_functions
 from qconvert.graph.names import Names
@@ -38,6 +40,10 @@ class Inlining:
         name = self._names.fresh(hint or tensor.name)
         self.tensors[name] = replace(tensor, name=name)
         return name
+
+    def integers(self, values: Sequence[int], hint: str) -> str:
+        """Adds a constant of int64 along one axis, under a free name, which is returned."""
+        return self.add(Tensor("", "int64", (len(values),), np.array(values, np.int64)), hint)
 
     def inline(self, function: Graph, inputs: Sequence[str], outputs: Sequence[str], prefix: str) -> None:
         """Adds the operators of a function.

@@ -122,13 +122,13 @@ class _While:
         away again is returned, to stand behind the While.
         """
         inner, outer = self.body.tensors[value], self.outer
-        first = self._filled(inner, (1, *sizes), outer.add(_integers([1, *sizes]), f"{self.prefix}/sizes"))
+        first = self._filled(inner, (1, *sizes), outer.integers([1, *sizes], f"{self.prefix}/sizes"))
         words = ("so far", "longer")
         whole, longer = (self.body.add(replace(inner, shape=(f"{value}/{word}", *sizes), data=None), f"{value}/{word}") for word in words)
         self._behind.append(Op("Concat", (whole, self.row(value)), (longer,), {"axis": 0}))
         stack = outer.add(replace(outer.tensors[result], shape=(f"{result}/rows", *sizes), data=None), f"{result}/stack")
         self.carried.add(first, whole, longer, stack)
-        bounds = [outer.add(_integers([bound]), f"{result}/{word}") for word, bound in (("second", 1), ("end", _FAR), ("axis", 0))]
+        bounds = [outer.integers([bound], f"{result}/{word}") for word, bound in (("second", 1), ("end", _FAR), ("axis", 0))]
         return Op("Slice", (stack, *bounds), (result,), {}, self.op.source)
 
     def _filled(self, like: Tensor, sizes: Sequence[Size], dims: str) -> str:
@@ -143,14 +143,14 @@ class _While:
             value = maker.inputs[0]
         tensor = self.body.tensors[value]
         row = self.body.add(replace(tensor, shape=(1, *(tensor.shape or ())), data=None), f"{value}/row")
-        self._behind.append(Op("Unsqueeze", (value, self.body.add(_integers([0]), "axis")), (row,)))
+        self._behind.append(Op("Unsqueeze", (value, self.body.integers([0], "axis")), (row,)))
         return row
 
     def place(self, rank: int) -> str:
         """Where in a stack of that rank the turn's row begins."""
         dtype = self.body.tensors[self.turn].dtype
         flat = self.body.add(Tensor("", dtype, (1,)), "turn/flat")
-        self._behind.append(Op("Reshape", (self.turn, self.body.add(_integers([1]), "flat")), (flat,)))
+        self._behind.append(Op("Reshape", (self.turn, self.body.integers([1], "flat")), (flat,)))
         zeros = Tensor("", dtype, (rank - 1,), np.zeros(rank - 1, numpy_dtype(dtype)))
         if rank == 1:
             return flat
@@ -199,10 +199,6 @@ class _While:
             end = new.add(Tensor("goes on", "bool", turn.shape))
             ops.append(Op("And", (go, below), (end,)))
         return graph.evolve(tensors=new.tensors.values(), ops=ops, outputs=(end,))
-
-
-def _integers(values: Sequence[int]) -> Tensor:
-    return Tensor("", "int64", (len(values),), np.array(values, np.int64))
 
 
 def _from_scan(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
@@ -303,14 +299,14 @@ class _Length:
     @staticmethod
     def known(new: Inlining, loop: _While, size: int) -> _Length:
         limit = new.add(Tensor("", "int32", (), np.array(size, np.int32)), f"{loop.prefix}/turns")
-        return _Length(size, limit, new.add(_integers([size]), f"{loop.prefix}/turns"))
+        return _Length(size, limit, new.integers([size], f"{loop.prefix}/turns"))
 
     @staticmethod
     def of_sequence(new: Inlining, loop: _While, sequence: str) -> _Length:
         flat = _size_of(new, loop.prefix, sequence, 0)
         counted = new.add(Tensor("", "int64", ()), f"{loop.prefix}/turns")
         limit = new.add(Tensor("", "int32", ()), f"{loop.prefix}/turns")
-        new.ops.append(Op("Reshape", (flat, new.add(_integers([]), f"{loop.prefix}/scalar")), (counted,)))
+        new.ops.append(Op("Reshape", (flat, new.integers([], f"{loop.prefix}/scalar")), (counted,)))
         new.ops.append(Op("Cast", (counted,), (limit,), {"to": "int32"}))
         return _Length((new.tensors[sequence].shape or (f"{loop.prefix}/turns",))[0], limit, flat)
 
@@ -319,10 +315,10 @@ class _Length:
         data = new.tensors[count].data
         if data is not None:
             turns = max(int(data.reshape(-1)[0]), 0)
-            return _Length(turns, count, new.add(_integers([turns]), f"{loop.prefix}/turns"))
+            return _Length(turns, count, new.integers([turns], f"{loop.prefix}/turns"))
         least, flat = (new.add(Tensor("", "int64", (1,)), f"{loop.prefix}/turns") for _ in range(2))
-        new.ops.append(Op("Reshape", (count, new.add(_integers([1]), f"{loop.prefix}/flat")), (least,)))
-        new.ops.append(Op("Max", (least, new.add(_integers([0]), f"{loop.prefix}/none")), (flat,)))
+        new.ops.append(Op("Reshape", (count, new.integers([1], f"{loop.prefix}/flat")), (least,)))
+        new.ops.append(Op("Max", (least, new.integers([0], f"{loop.prefix}/none")), (flat,)))
         return _Length(f"{loop.prefix}/turns", count, flat)
 
 
@@ -357,9 +353,7 @@ def _transposed(new: Inlining, op: Op, name: str, order: Sequence[int], result: 
 
 def _reversed(new: Inlining, op: Op, name: str, result: str) -> str:
     result = result or new.add(replace(new.tensors[name], data=None), f"{name}/reversed")
-    bounds = [
-        new.add(_integers([value]), f"{name}/{word}") for word, value in (("last", -1), ("first", _FAR_BACK), ("axis", 0), ("step", -1))
-    ]
+    bounds = [new.integers([value], f"{name}/{word}") for word, value in (("last", -1), ("first", _FAR_BACK), ("axis", 0), ("step", -1))]
     new.ops.append(Op("Slice", (name, *bounds), (result,), {}, op.source))
     return result
 
@@ -384,11 +378,9 @@ def _stacked(loop: _While, value: str, length: _Length, sources: Mapping[str, tu
     new, parts, fixed = loop.outer, [length.flat], isinstance(length.size, int) and all(isinstance(size, int) for size in shape)
     if fixed:
         numbers = [int(size) for size in (length.size, *shape)]
-        return list(numbers), new.add(_integers(numbers), f"{loop.prefix}/sizes")
+        return list(numbers), new.integers(numbers, f"{loop.prefix}/sizes")
     for size in shape:
-        parts.append(
-            new.add(_integers([size]), f"{loop.prefix}/size") if isinstance(size, int) else _size_of(new, loop.prefix, *sources[size])
-        )
+        parts.append(new.integers([size], f"{loop.prefix}/size") if isinstance(size, int) else _size_of(new, loop.prefix, *sources[size]))
     dims = new.add(Tensor("", "int64", (len(parts),)), f"{loop.prefix}/sizes")
     new.ops.append(Op("Concat", tuple(parts), (dims,), {"axis": 0}, loop.op.source))
     return [length.size, *shape], dims
@@ -399,7 +391,7 @@ def _size_of(new: Inlining, prefix: str, name: str, axis: int) -> str:
     sizes = new.add(Tensor("", "int64", (len(new.tensors[name].shape or ()),)), f"{prefix}/shape")
     new.ops.append(Op("Shape", (name,), (sizes,)))
     one = new.add(Tensor("", "int64", (1,)), f"{prefix}/size")
-    new.ops.append(Op("Gather", (sizes, new.add(_integers([axis]), f"{prefix}/axis")), (one,), {"axis": 0}))
+    new.ops.append(Op("Gather", (sizes, new.integers([axis], f"{prefix}/axis")), (one,), {"axis": 0}))
     return one
 
 

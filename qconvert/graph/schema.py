@@ -153,6 +153,10 @@ class Op:
         """What it is called: its first result, which no other operator has, or, without results, its kind and what it came from."""
         return self.outputs[0] if self.outputs else " ".join(filter(None, (self.kind, self.source)))
 
+    def has(self, index: int) -> bool:
+        """Whether input `index`, which may be an optional one, is there."""
+        return index < len(self.inputs) and bool(self.inputs[index])
+
     def with_attributes(self, **changes: Attribute) -> Op:
         return replace(self, attributes={**self.attributes, **changes})
 

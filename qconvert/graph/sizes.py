@@ -52,7 +52,7 @@ class ShapeContext:
 
     def has(self, index: int) -> bool:
         """Whether input `index` is there."""
-        return index < len(self._op.inputs) and bool(self._op.inputs[index])
+        return self._op.has(index)
 
     def shape(self, index: int) -> Shape | None:
         """The shape of input `index`; None if its rank is not known."""

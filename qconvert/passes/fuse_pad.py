@@ -42,7 +42,7 @@ def fuse_pads(graph: Graph, wanted: Callable[[Op], bool]) -> tuple[Graph, tuple[
 
 def _pads_smallest(graph: Graph, op: Op) -> bool:
     """Whether a Pad fills with the smallest value there is."""
-    filler, result = graph.constant(op.inputs[2]) if len(op.inputs) > 2 and op.inputs[2] else None, graph[op.outputs[0]]
+    filler, result = graph.constant(op.inputs[2]) if op.has(2) else None, graph[op.outputs[0]]
     if filler is None:
         zero = 0 if result.quantization is None else int(result.quantization.zero_point[0])
         return "int" in result.dtype and zero == integer_range(result.dtype)[0]

@@ -190,7 +190,7 @@ class _Restoring:
     def _linear(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> bool:
         """Takes the shifts out of a bias; whether that could be done."""
         data, weights = self._graph[op.inputs[0]], self._graph[op.inputs[1]]
-        old = self._graph[op.inputs[2]] if len(op.inputs) > 2 and op.inputs[2] else None
+        old = self._graph[op.inputs[2]] if op.has(2) else None
         is_clipped = op.outputs[0] in self._points and op.attributes.get("activation")  # an unshifted result is bounded as before
         is_unsound = op.kind == "Conv" and op.inputs[0] in self._points and (any(op["pads"]) or op["auto_pad"] != "NOTSET")
         if not data.is_quantized or weights.data is None or weights.quantization is None or is_unsound or is_clipped:

@@ -41,7 +41,7 @@ def needs_storage(graph: Graph, op: Op) -> bool:
         return not all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
     if op.kind == "AveragePool" and op["arithmetic"] == "ties_away":  # away from a stored zero, which only uint8 is known to keep at 128
         return graph[op.inputs[0]].dtype not in ("int8", "uint8")
-    return len(op.inputs) > 2 and op.inputs[2] != "" and KINDS[op.kind].has_weights and graph[op.inputs[2]].dtype == "int64"
+    return op.has(2) and KINDS[op.kind].has_weights and graph[op.inputs[2]].dtype == "int64"
 
 
 def _states_as_stored(graph: Graph) -> frozenset[str]:

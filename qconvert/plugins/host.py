@@ -101,6 +101,15 @@ class _Host:
             return error
         return None
 
+    def remove(self, name: str) -> None:
+        """Takes a plugin out, with what was noticed of it, whether it failed or not."""
+        if self.manager.has_plugin(name):
+            self.manager.unregister(name=name)
+        del self.origins[name]
+        self.problems.pop(name, None)
+        self.noticed.pop(name, None)
+        _forget()
+
 
 @cache
 def _host() -> _Host:
@@ -153,12 +162,7 @@ def register(plugin: Any, name: str = "") -> None:
     _forget()
     problem = host.problems.get(name) or next((item.problem for item in loaded() if item.name == name), "")
     if problem:
-        if failed is None:
-            host.manager.unregister(name=name)
-        del host.origins[name]
-        host.problems.pop(name, None)
-        host.noticed.pop(name, None)
-        _forget()
+        host.remove(name)
         raise OptionError(f"the plugin {name!r} fails: {problem}") from failed
 
 
@@ -171,10 +175,7 @@ def registered(plugin: Any, name: str = "") -> Iterator[None]:
     try:
         yield
     finally:
-        _host().manager.unregister(name=name)
-        del _host().origins[name]
-        _host().noticed.pop(name, None)
-        _forget()
+        _host().remove(name)
 
 
 def _forget() -> None:

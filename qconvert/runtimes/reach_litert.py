@@ -75,7 +75,7 @@ def _growth(graph: Graph, op: Op) -> float:
 
 def _rounded_once(graph: Graph, op: Op, exact: Array) -> Reach:
     """XNNPACK's sums of products; 4-bit weights and depthwise convolutions of uint8 are left to TFLite's own kernels."""
-    if len(op.inputs) > 1 and op.inputs[1]:
+    if op.has(1):
         weights = graph[op.inputs[1]]
         if "int4" in weights.dtype or (op.kind == "Conv" and weights.dtype == "uint8" and weights.shape and weights.shape[1] == 1):
             return _rounded_twice(graph, op, exact)
@@ -207,7 +207,7 @@ def _multiplied(graph: Graph, op: Op, exact: Array) -> Reach:
     off by is multiplied by all elements that follow (reduce.h, QuantizedReduceProd; reduce.cc, GetQuantProdScaling). What is beyond 16 bits
     may leave the 32 of the next step, with any result."""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    axes = graph[op.inputs[1]].data if len(op.inputs) > 1 and op.inputs[1] else np.arange(data.rank or 0)
+    axes = graph[op.inputs[1]].data if op.has(1) else np.arange(data.rank or 0)
     sizes = [data.shape[int(axis)] for axis in axes.reshape(-1)] if data.shape is not None and axes is not None else [""]
     count = int(np.prod([size for size in sizes if isinstance(size, int)]))
     if data.quantization is None or result.quantization is None or not count or not all(isinstance(size, int) for size in sizes):

@@ -35,7 +35,7 @@ def _product(graph: Graph, op: Op, exact: Array) -> Reach:
     """A real bias is rounded to input scale * weight scale (weight_bias_quantization.cc), which few bits leave coarse."""
     data, weights, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
     found = 10 * fine(exact)
-    bias = graph[op.inputs[2]] if len(op.inputs) > 2 and op.inputs[2] else None
+    bias = graph[op.inputs[2]] if op.has(2) else None
     grids = data.quantization, weights.quantization, result.quantization
     if bias is None or bias.is_quantized or any(grid is None for grid in grids):
         return found, False

@@ -107,7 +107,7 @@ def _constants(op: Op, b: Builder) -> tuple[Tensor, Array, Quantization, Any] | 
     if torch_package().backends.quantized.engine != "qnnpack":
         return None
     data, weights = b.tensor(op.inputs[0]), b.tensor(op.inputs[1])
-    bias = b.tensor(op.inputs[2]) if len(op.inputs) > 2 and op.inputs[2] else None
+    bias = b.tensor(op.inputs[2]) if op.has(2) else None
     known = weights.data is not None and weights.quantization is not None and (bias is None or bias.data is not None)
     if not _is_quantized(data) or not known or op["activation"] not in ("", "relu") or op.attributes.get("arithmetic"):
         return None

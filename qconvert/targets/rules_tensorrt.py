@@ -184,7 +184,7 @@ def _flat(graph: Graph, op: Op) -> Iterator[Breach]:
 
 def _unconditional(graph: Graph, op: Op) -> Iterator[Breach]:
     """The condition of a loop's body, which the parser does not know where the loop is given none."""
-    if op.kind != "Loop" or (len(op.inputs) > 1 and op.inputs[1]):
+    if op.kind != "Loop" or op.has(1):
         return
     body = graph.functions[str(op["body"])]
     condition = body.inputs[1]

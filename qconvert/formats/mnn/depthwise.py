@@ -42,11 +42,11 @@ def compensated(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, int]:
             ops.append(op)
             continue
         step = np.float64(layer.data.scale) * layer.scales.astype(np.float64)
-        bias = network[op.inputs[2]].data if len(op.inputs) > 2 and op.inputs[2] else np.zeros(len(step), np.float32)
+        bias = network[op.inputs[2]].data if op.has(2) else np.zeros(len(step), np.float32)
         if bias is None or bias.shape != step.shape:
             ops.append(op)
             continue
-        name = names.fresh(f"{op.inputs[2] if len(op.inputs) > 2 and op.inputs[2] else op.outputs[0]}/compensated")
+        name = names.fresh(f"{op.inputs[2] if op.has(2) else op.outputs[0]}/compensated")
         whole = np.rint(bias / step) + units
         tensors[name] = Tensor(name, "float32", step.shape, ((whole + _ABOVE * np.sign(whole)) * step).astype(np.float32))
         ops.append(replace(op, inputs=(*op.inputs[:2], name)))

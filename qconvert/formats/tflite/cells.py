@@ -111,7 +111,7 @@ class Cell:
         return self._new("Gemm", inputs, (self._body.tensors[weights[part]].shape or (0,))[0], "product")
 
     def _split(self, value: str, count: int) -> list[str]:
-        sizes = self._body.add(Tensor("", "int64", (count,), np.full(count, self._cells, np.int64)), "sizes")
+        sizes = self._body.integers([self._cells] * count, "sizes")
         parts = [self._body.add(Tensor("", "float32", (self._rows, self._cells)), "gate") for _ in range(count)]
         self._body.ops.append(Op("Split", (value, sizes), tuple(parts), {"axis": 1}))
         return parts

@@ -284,7 +284,7 @@ class _Recurrence:
         self._new.ops.append(Op(kind, inputs, (result,), attributes, self._op.source))  # type: ignore[arg-type]
 
     def _ints(self, values: Sequence[int]) -> str:
-        return self._new.add(Tensor("", "int64", (len(values),), np.array(values, np.int64)), f"{self._prefix}/numbers")
+        return self._new.integers(values, f"{self._prefix}/numbers")
 
 
 def _grid(grid: Quantization | None, direction: int, rows: slice) -> Quantization | None:

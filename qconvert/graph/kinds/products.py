@@ -30,7 +30,7 @@ def is_dynamic(op: Op) -> bool:
 
 def integer_weights(op: Op) -> tuple[int, ...]:
     """The inputs of an operator of dynamic range that are integer weights, those alone that it has."""
-    return tuple(index for index in _WEIGHTS.get(op.kind, (1,)) if index < len(op.inputs) and op.inputs[index])
+    return tuple(index for index in _WEIGHTS.get(op.kind, (1,)) if op.has(index))
 
 
 def output_axis(op: Op, rank: int) -> int:

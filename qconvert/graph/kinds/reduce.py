@@ -54,7 +54,7 @@ def _arguments(call: Call) -> dict[str, Any]:
 
 def reduced_count(graph: Graph, op: Op) -> int | None:
     """How many elements of its data a reduction makes one of; None if that is not known."""
-    data, axes = graph[op.inputs[0]], graph.constant(op.inputs[1]) if len(op.inputs) > 1 and op.inputs[1] else np.array([], np.int64)
+    data, axes = graph[op.inputs[0]], graph.constant(op.inputs[1]) if op.has(1) else np.array([], np.int64)
     if axes is None or data.shape is None:
         return None
     sizes = [data.shape[int(axis)] for axis in (axes.reshape(-1) if axes.size else range(len(data.shape)))]

@@ -103,8 +103,8 @@ def _clipped(op: Op, whole: Interval, found: Mapping[str, Interval]) -> Interval
         return max(whole[0], 0.0), max(whole[1], 0.0)
     if op.kind != "Clip":
         return whole
-    floor = found[op.inputs[1]][0] if len(op.inputs) > 1 and op.inputs[1] else -math.inf
-    ceiling = found[op.inputs[2]][1] if len(op.inputs) > 2 and op.inputs[2] else math.inf
+    floor = found[op.inputs[1]][0] if op.has(1) else -math.inf
+    ceiling = found[op.inputs[2]][1] if op.has(2) else math.inf
     return min(max(whole[0], floor), ceiling), min(max(whole[1], floor), ceiling)
 
 
@@ -123,7 +123,7 @@ _SUMS: Mapping[str, Callable[[Interval, Interval], Interval]] = {
 def _summed(graph: Graph, op: Op, found: Mapping[str, Interval]) -> Interval:
     """The bounds of a sum of products with constant weights; padding gives zeros."""
     weights, (low, high) = graph[op.inputs[1]], _hull([found[op.inputs[0]], (0.0, 0.0)])
-    bias = graph[op.inputs[2]] if len(op.inputs) > 2 and op.inputs[2] else None
+    bias = graph[op.inputs[2]] if op.has(2) else None
     if weights.data is None or not math.isfinite(low) or not math.isfinite(high) or op.kind == "ConvTranspose" or "float" in weights.dtype:
         return _ANY
     if weights.quantization is None or weights.quantization.block_size or (bias is not None and bias.data is None) or not weights.data.size:

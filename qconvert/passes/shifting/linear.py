@@ -29,7 +29,7 @@ def linear_obstacle(graph: Graph, op: Op, is_shifted: bool) -> str:
         return "part of their data is float"
     if weights.data is None:
         return "what they multiply with is computed"
-    if len(op.inputs) > 2 and op.inputs[2] and graph[op.inputs[2]].data is None:
+    if op.has(2) and graph[op.inputs[2]].data is None:
         return "their bias is computed"
     return "they pad data whose sizes are not known" if is_shifted and op.kind == "Conv" and _pads(graph, op) is None else ""
 

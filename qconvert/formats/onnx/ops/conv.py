@@ -48,7 +48,7 @@ def apart(op: Op, b: Builder, value: str) -> str:
     It does so between DequantizeLinear and QuantizeLinear alone (weight_bias_quantization.cc): a Max of one operand, which its optimizer
     leaves alone, stands between.
     """
-    bias = b.tensor(op.inputs[2]) if b.forms.guards and len(op.inputs) > 2 and op.inputs[2] else None
+    bias = b.tensor(op.inputs[2]) if b.forms.guards and op.has(2) else None
     data, weights = (b.tensor(name).quantization for name in op.inputs[:2])
     if bias is None or bias.data is None or data is None or weights is None or weights.block_size or data.axis is not None:
         return value

@@ -60,7 +60,7 @@ def _means_nothing(op: Op, b: Builder) -> bool:
     tensor, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if op.kind != "ReduceMean" or tensor.dtype not in REALS or result.is_quantized:
         return False
-    axes = b.graph.constant(op.inputs[1]) if len(op.inputs) > 1 and op.inputs[1] else None
+    axes = b.graph.constant(op.inputs[1]) if op.has(1) else None
     shape = tensor.shape
     return shape is not None and 0 in (shape if axes is None or not axes.size else [shape[int(axis)] for axis in axes.reshape(-1)])
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
+from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.rescaling import Emitter
-from qconvert.formats.onnx.ops.rounded_rows import product, rounded_rows, summed_exactly
 from qconvert.formats.onnx.ops.scan_body import ScanBody, zero_states
-from qconvert.graph import Array, Op, Quantization
+from qconvert.formats.onnx.ops.spelled_recurrence import BIAS, FLOAT32, HIDDEN, LENGTHS, Recurrence, require_plain
+from qconvert.graph import Op
 from qconvert.graph.kinds import is_dynamic
 from qconvert.graph.kinds.recurrent import NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names
 
 __all__ = ["is_spelled", "write_spelled_lstm"]
 
-_FLOAT32 = ELEMENT_TYPES["float32"]
-#: Inputs of an LSTM behind its data and weights.
-_BIAS, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLES = 3, 4, 5, 6, 7
+#: Inputs of an LSTM that GRU and RNN lack.
+_CELL, _PEEPHOLES = 6, 7
 #: The opset from which on axes of a ReduceMean are an input.
 _AXES_AS_INPUT = 18
 
@@ -30,62 +29,44 @@ _EPSILON = 1e-8
 def is_spelled(op: Op) -> bool:
     """Whether ONNX's LSTM does not say what an LSTM of the graph does."""
     foreign = not {name.lower() for name in activation_names(op)} <= {name.lower() for name in ONNX_ACTIVATIONS}
-    return foreign or is_dynamic(op) or bool(op["cell_clip"]) or any(_has(op, index) for index in (PROJECTION, NORM))
+    return foreign or is_dynamic(op) or bool(op["cell_clip"]) or any(op.has(index) for index in (PROJECTION, NORM))
 
 
 def write_spelled_lstm(op: Op, b: Builder) -> None:
     """A Scan over the steps, or the one step itself."""
     what = "a limited cell, a projection, a normalization, rounded data or an activation of TFLite"
-    for name, value in {"clip": 0.0, "layout": 0, "activation_alpha": (), "activation_beta": ()}.items():
-        if op[name] != value:
-            raise b.unsupported(op, f"{what}, and {name}")
+    require_plain(op, b, what)
     names = activation_names(op)
     if op["direction"] == "bidirectional" or names[0] != "Sigmoid" or names[1] not in _CURVES or names[2] not in _CURVES:
         raise b.unsupported(op, f"{what}, and both directions or activations {', '.join(names)}")
-    if _has(op, _LENGTHS):
+    if op.has(LENGTHS):
         raise b.unsupported(op, f"{what}, and lengths of sequences")
     _Lstm(op, b).write()
 
 
-def _has(op: Op, index: int) -> bool:
-    return index < len(op.inputs) and bool(op.inputs[index])
-
-
-def _scales(grid: Quantization | None) -> Array:
-    assert grid is not None
-    return grid.scale.reshape(()) if grid.is_per_tensor else grid.scale
-
-
-class _Lstm:
-    def __init__(self, op: Op, b: Builder) -> None:
-        self._op, self._b = op, b
-        self._cells = int(op["hidden_size"])
-        self._hint = next(filter(None, op.outputs))
-
+class _Lstm(Recurrence):
     def write(self) -> None:
         op, b = self._op, self._b
         b.domains.setdefault("", b.opset)
         batch = b.tensor(op.inputs[0]).shape
-        states = [self._first(index, batch) for index in (_HIDDEN, _CELL)]
+        states = [self._first(index, batch) for index in (HIDDEN, _CELL)]
         parts = self._data_parts()
         if batch is not None and batch[0] == 1:
             step = b.node("Squeeze", [parts, self._axis(0)], hint=f"{self._hint}/step")[0]
             hidden, cell = self._step(b, step, *states)
             whole = b.node("Unsqueeze", [hidden, self._axis(0)], hint=f"{self._hint}/steps")[0]
         else:
-            body = ScanBody(b, f"{self._hint}/body", dict.fromkeys(("hidden", "cell", "part"), _FLOAT32))
+            body = ScanBody(b, f"{self._hint}/body", dict.fromkeys(("hidden", "cell", "part"), FLOAT32))
             after = self._step(body, body.inputs[2], *body.inputs[:2])
             shown = body.node("Identity", [after[0]], hint="shown")[0]
             backwards = bool(op["direction"] == "reverse")
-            hidden, cell, whole = body.scan([*states, parts], list(after), shown, _FLOAT32, f"{self._hint}/scan", backwards)
-        for index, (value, axis) in enumerate(((whole, 1), (hidden, 0), (cell, 0))):
-            if index < len(op.outputs) and op.outputs[index]:
-                b.finish(op, b.node("Unsqueeze", [value, self._axis(axis)], hint=f"{op.outputs[index]}/value")[0], index)
+            hidden, cell, whole = body.scan([*states, parts], list(after), shown, FLOAT32, f"{self._hint}/scan", backwards)
+        self._finish(((whole, 1), (hidden, 0), (cell, 0)))
 
     def _first(self, index: int, shape: tuple[int | str, ...] | None) -> str:
         """A state at first, of shape (rows, cells)."""
         b = self._b
-        if _has(self._op, index):
+        if self._op.has(index):
             return b.node("Squeeze", [b.real(self._op.inputs[index]), self._axis(0)], hint=f"{self._hint}/first")[0]
         recurrent = b.tensor(self._op.inputs[2]).static_shape
         size = self._cells if index == _CELL or recurrent is None else recurrent[2]
@@ -97,20 +78,20 @@ class _Lstm:
         """What the data give to each gate for all steps, with all biases, unless these stand behind normalizations."""
         b, op = self._b, self._op
         sums = self._product(b, b.real(op.inputs[0]), 1, f"{self._hint}/sums")
-        if not _has(op, _BIAS) or _has(op, NORM):
+        if not op.has(BIAS) or op.has(NORM):
             return sums
         return b.node("Add", [sums, self._bias(b)], hint=f"{self._hint}/sums")[0]
 
     def _bias(self, to: Emitter) -> str:
         """The biases for data and hidden values together."""
-        both = to.node("Split", [self._flat(to, _BIAS), self._sizes([4 * self._cells] * 2)], 2, hint=f"{self._hint}/bias")
+        both = to.node("Split", [self._flat(to, BIAS), self._sizes([4 * self._cells] * 2)], 2, hint=f"{self._hint}/bias")
         return to.node("Add", both, hint=f"{self._hint}/bias")[0]
 
     def _flat(self, to: Emitter, index: int) -> str:
         """An input without its axis of directions. Integers become real here: what is made real outside a reader takes for a constant."""
         if index == _PEEPHOLES and is_dynamic(self._op) and self._b.tensor(self._op.inputs[index]).is_quantized:
             whole = to.node("Squeeze", [self._b.stored(self._op.inputs[index]), self._axis(0)], hint="flat")
-            return to.node("Mul", [*to.node("Cast", whole, hint="flat", to=_FLOAT32), self._steps(index)], hint="flat")[0]
+            return to.node("Mul", [*to.node("Cast", whole, hint="flat", to=FLOAT32), self._scales(index)], hint="flat")[0]
         return to.node("Squeeze", [self._b.real(self._op.inputs[index]), self._axis(0)], hint=f"{self._hint}/flat")[0]
 
     def _product(self, to: Emitter, rows: str, index: int, hint: str) -> str:
@@ -121,16 +102,7 @@ class _Lstm:
             return to.node("MatMul", [rows, *turned], hint=hint)[0]
         if weights.data is None or weights.quantization is None or weights.dtype != "int8" or not weights.quantization.is_symmetric:
             raise b.unsupported(self._op, "weights that are no constant of int8 with zero point 0")
-        flat = to.node("Squeeze", [b.stored(weights.name), self._axis(0)], hint="weights")
-        turned = to.node("Transpose", flat, hint="weights", perm=[1, 0])
-        steps, scale = rounded_rows(b, to, rows, str(self._op["arithmetic"]), f"{hint}/rows")
-        sums = product(b, to, steps, turned[0], hint, exact=summed_exactly(weights.data))
-        return to.node("Mul", [sums, *to.node("Mul", [scale, self._steps(index)], hint=f"{hint}/scale")], hint=hint)[0]
-
-    def _steps(self, index: int) -> str:
-        """The scales of integer weights: one for each row, or one for all."""
-        tensor = self._b.tensor(self._op.inputs[index])
-        return self._b.once("scales", tensor.name, lambda: [self._b.const(_scales(tensor.quantization), f"{tensor.name}/scales")])[0]
+        return self._rounded_product(to, rows, index, hint)
 
     def _step(self, to: Emitter, part: str, hidden: str, cell: str) -> tuple[str, str]:
         """One step: the next hidden values and the next cell. The order of gates is input, output, forget, cell."""
@@ -152,14 +124,14 @@ class _Lstm:
 
     def _split(self, to: Emitter, index: int, count: int) -> list[str]:
         """An optional input, cut into the parts of so many gates."""
-        if not _has(self._op, index):
+        if not self._op.has(index):
             return []
         return to.node("Split", [self._flat(to, index), self._sizes([self._cells] * count)], count, hint="part")
 
     def _norms(self, to: Emitter) -> list[tuple[str, str]]:
         """The factor of each gate's normalization, and what is added behind it."""
         factors = self._split(to, NORM, 4)
-        if not factors or not _has(self._op, _BIAS):
+        if not factors or not self._op.has(BIAS):
             return [(factor, "") for factor in factors]
         added = to.node("Split", [self._bias(to), self._sizes([self._cells] * 4)], 4, hint="bias")
         return list(zip(factors, added, strict=True))
@@ -185,10 +157,10 @@ class _Lstm:
         return to.node("Clip" if limits else name, [value, *limits], hint="curve")[0]
 
     def _projected(self, to: Emitter, value: str) -> str:
-        if not _has(self._op, PROJECTION):
+        if not self._op.has(PROJECTION):
             return value
         value = self._product(to, value, PROJECTION, "projected")
-        if _has(self._op, PROJECTION_BIAS):
+        if self._op.has(PROJECTION_BIAS):
             value = to.node("Add", [value, self._flat(to, PROJECTION_BIAS)], hint="projected")[0]
         return self._limited(to, value, "projection_clip")
 
@@ -201,7 +173,3 @@ class _Lstm:
 
     def _axis(self, value: int) -> str:
         return self._sizes([value])
-
-    def _sizes(self, values: list[int]) -> str:
-        key = f"{values} int64"
-        return self._b.once(key, "list", lambda: [self._b.const(np.array(values, np.int64), "constant/sizes")])[0]

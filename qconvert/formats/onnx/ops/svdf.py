@@ -23,7 +23,7 @@ def write_svdf(op: Op, b: Builder) -> None:
     filters, places = shape
     kept, moved = moved_memory(b, b.real(op.inputs[_MEMORY]), _newest(op, b), (filters, places), hint)
     total = unit_sums(b, kept, b.real(op.inputs[_TIME]), (filters // rank, rank * places), hint)
-    if len(op.inputs) > _BIAS and op.inputs[_BIAS]:
+    if op.has(_BIAS):
         total = b.node("Add", [total, b.real(op.inputs[_BIAS])], hint=f"{hint}/total")[0]
     b.finish(op, total)
     b.rename(moved, op.outputs[1])

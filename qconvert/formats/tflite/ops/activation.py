@@ -203,7 +203,7 @@ def _clip_of_bytes(low: float, high: float, data: Tensor, result: Tensor) -> str
 
 def _bound(op: Op, w: Writing, position: int) -> float:
     """A real bound; infinite where there is none."""
-    if len(op.inputs) <= position or not op.inputs[position]:
+    if not op.has(position):
         return -np.inf if position == 1 else np.inf
     value, q = w.constant(op, position).reshape(-1)[0], w.tensor(op.inputs[position]).quantization
     return float(value) if q is None else float(q.scale[0]) * (int(value) - int(q.zero_point[0]))

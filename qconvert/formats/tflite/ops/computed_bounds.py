@@ -139,7 +139,7 @@ def write_computed(op: Op, w: Writing) -> None:
     """Slice with bounds that are computed: SLICE where the ends are begins plus sizes, else STRIDED_SLICE."""
     rank = w.tensor(op.inputs[0]).rank
     axes = [w.axis(op, axis, op.inputs[0]) for axis in w.values(op, 3)]
-    steps = w.values(op, 4) if len(op.inputs) > 4 and op.inputs[4] else [1] * len(axes)
+    steps = w.values(op, 4) if op.has(4) else [1] * len(axes)
     total = w.producer(op.inputs[2])
     is_sum = total is not None and total.kind == "Add" and total.inputs[0] == op.inputs[1] and w.successor(op.inputs[2]) is not None
     if total is not None and is_sum and axes == list(range(rank or 0)) and set(steps) <= {1}:

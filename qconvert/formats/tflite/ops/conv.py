@@ -91,7 +91,7 @@ def write_conv(op: Op, w: Writing) -> None:
 
 def write_bias(op: Op, w: Writing, index: int) -> list[str]:
     """The bias: int64 beside int16 data, as the 16x8 specification has it, and zeros where there is none: not all kernels do without."""
-    if len(op.inputs) > index and op.inputs[index]:
+    if op.has(index):
         bias = w.tensor(op.inputs[index])
         if bias.data is None or (bias.dtype, w.tensor(op.inputs[0]).dtype) != ("int32", "int16") or w.graph.is_from("tflite"):
             return [bias.name]

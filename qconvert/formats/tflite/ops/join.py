@@ -137,7 +137,7 @@ def write_pad(op: Op, w: Writing) -> None:
         w.emit("MIRROR_PAD", [data, rows], op.outputs, "MirrorPadOptions", mode=int(op["mode"] == "symmetric"))
     elif op["mode"] != "constant":
         raise w.unsupported(op, f"mode {op['mode']!r}")
-    elif len(op.inputs) > 2 and op.inputs[2]:
+    elif op.has(2):
         w.emit("PADV2", [data, rows, op.inputs[2]], op.outputs, "PadV2Options")
     else:
         w.emit("PAD", [data, rows], op.outputs, "PadOptions")

@@ -26,7 +26,7 @@ def write_lstm(op: Op, w: Writing) -> None:
     """Of one direction, with states that go on from run to run: those of TFLite's operator always do."""
     _require(w, op)
     other = partner(w, op, ("hidden_size", "activations", "arithmetic", "cell_clip", "projection_clip"))
-    if other is not None and not _has(op, NORM) and not _has(other, NORM) and _width(w, op) == _width(w, other):
+    if other is not None and not op.has(NORM) and not other.has(NORM) and _width(w, op) == _width(w, other):
         _require(w, other)
         w.absorb(other)
         _write_both_ways(w, *((op, other) if op["direction"] == "forward" else (other, op)))
@@ -75,10 +75,6 @@ def _write_both_ways(w: Writing, forth: Op, back: Op) -> None:
     )  # fmt: skip
 
 
-def _has(op: Op, index: int) -> bool:
-    return index < len(op.inputs) and bool(op.inputs[index])
-
-
 def _width(w: Writing, op: Op) -> int:
     return int(w.constant(op, 2).shape[2])
 
@@ -95,10 +91,10 @@ def _listed(w: Writing, op: Op) -> dict[str, str]:
         ("peephole", _gates(w, op, _PEEPHOLES, "peephole", (cells,), PEEPHOLES)),
     ):
         found |= {f"{gate}_{what}": name for gate, name in names.items()}
-    if _has(op, PROJECTION):
+    if op.has(PROJECTION):
         ((data, grid),) = _parts(w, op, PROJECTION, 1)
         found["projection_weights"] = w.const(data, f"{_hint(op)}/projection_weights", grid)
-    if _has(op, PROJECTION_BIAS):
+    if op.has(PROJECTION_BIAS):
         found["projection_bias"] = w.const(w.constant(op, PROJECTION_BIAS)[0], f"{_hint(op)}/projection_bias")
     return found
 
@@ -109,7 +105,7 @@ def _hint(op: Op) -> str:
 
 def _gates(w: Writing, op: Op, index: int, what: str, shape: tuple[int, ...], gates: tuple[str, ...] = ROWS) -> dict[str, str]:
     """Each gate's part of a constant."""
-    if not _has(op, index):
+    if not op.has(index):
         return {}
     parts = _parts(w, op, index, len(gates))
     return _named(w, op, {gate: (part.reshape(shape), grid) for gate, (part, grid) in zip(gates, parts, strict=True)}, what)

@@ -85,7 +85,7 @@ READERS: dict[str, ReadFunction] = {
 
 def reduced_axes(op: Op, w: Writing) -> str:
     """The axes of a reduction as an int32 tensor; without any, all axes."""
-    if len(op.inputs) > 1 and op.inputs[1] and w.tensor(op.inputs[1]).shape != (0,):
+    if op.has(1) and w.tensor(op.inputs[1]).shape != (0,):
         return w.index(op, 1)
     rank = w.tensor(op.inputs[0]).rank
     if rank is None:

@@ -145,7 +145,7 @@ def _bounds(op: Op, w: Writing) -> dict[int, tuple[int, int, int]] | None:
     if any(w.tensor(name).data is None for name in op.inputs[1:]):
         return None
     starts, ends, axes = (w.values(op, position) for position in (1, 2, 3))
-    steps = w.values(op, 4) if len(op.inputs) > 4 and op.inputs[4] else [1] * len(starts)
+    steps = w.values(op, 4) if op.has(4) else [1] * len(starts)
     rows = zip(axes, starts, ends, steps, strict=True)
     return {w.axis(op, axis, op.inputs[0]): (start, end, step) for axis, start, end, step in rows}
 

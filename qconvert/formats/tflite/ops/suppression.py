@@ -44,10 +44,10 @@ def write_suppression(op: Op, w: Writing) -> None:
     TFLite suppresses at the threshold, ONNX above it, which therefore is one float higher.
     """
     images, classes, count = w.shape(op.inputs[1], op)
-    most = min(w.values(op, 2)[0], count) if len(op.inputs) > 2 and op.inputs[2] else 0
+    most = min(w.values(op, 2)[0], count) if op.has(2) else 0
     if not 0 < images * classes <= _MOST or most < 1:
         raise w.unsupported(op, f"{images * classes} suppressions of at most {most} boxes each")
-    overlap, least = (float(w.constant(op, index).reshape(())) if len(op.inputs) > index and op.inputs[index] else default
+    overlap, least = (float(w.constant(op, index).reshape(())) if op.has(index) else default
                       for index, default in ((3, 0.0), (4, float(np.finfo(np.float32).min))))  # fmt: skip
     result = op.outputs[0]
     numbers = [w.const(np.array(most, np.int32), f"{result}/most")]

@@ -65,7 +65,7 @@ def _packed(graph: Graph, op: Op, axis: int = 0) -> str:
         return _BYTES
     if weights.data is None or grid is None or grid.block_size or weights.dtype not in ("int8", "uint8") or grid.axis not in (None, axis):
         return "weights that are no constants of 8 bits with a scale for each output"
-    bias = graph[op.inputs[2]] if len(op.inputs) > 2 and op.inputs[2] else None
+    bias = graph[op.inputs[2]] if op.has(2) else None
     if bias is not None and (bias.data is None or bias.data.shape != (weights.data.shape[axis],)):
         return "a bias that is no constant for each output"
     return ""

@@ -22,7 +22,7 @@ def _signed(data: Array, grid: Quantization) -> tuple[Array, Quantization]:
 
 
 def _bias(op: Op, b: ModuleBuilder) -> Array | None:
-    return b.real_vector(op.inputs[2]) if len(op.inputs) > 2 and op.inputs[2] else None
+    return b.real_vector(op.inputs[2]) if op.has(2) else None
 
 
 def write_conv(op: Op, b: ModuleBuilder) -> None:

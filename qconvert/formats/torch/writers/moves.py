@@ -40,7 +40,7 @@ def write_transpose(op: Op, b: Builder) -> None:
 def write_squeeze(op: Op, b: Builder) -> None:
     """Squeeze: one axis after the other, the last first."""
     node, rank = b.stored(op.inputs[0]), b.rank(op)
-    stated = b.integers(op, 1) if len(op.inputs) > 1 and op.inputs[1] else None
+    stated = b.integers(op, 1) if op.has(1) else None
     if stated is None:
         stated = [axis for axis, size in enumerate(b.shape(op, op.inputs[0])) if size == 1]
     b.set(op.outputs[0], b.aten("squeeze.dims", node, sorted(axis % rank for axis in stated)))
@@ -106,8 +106,8 @@ def write_slice(op: Op, b: Builder) -> None:
     node = b.stored(op.inputs[0])
     starts, ends = sizes_of(b, op.inputs[1]), sizes_of(b, op.inputs[2])
     rank, shape = b.rank(op), b.shape(op, op.inputs[0])
-    axes = b.integers(op, 3) if len(op.inputs) > 3 and op.inputs[3] else list(range(len(starts)))
-    steps = b.integers(op, 4) if len(op.inputs) > 4 and op.inputs[4] else [1] * len(starts)
+    axes = b.integers(op, 3) if op.has(3) else list(range(len(starts)))
+    steps = b.integers(op, 4) if op.has(4) else [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis %= rank
         if step < 0:
@@ -130,7 +130,7 @@ def write_pad(op: Op, b: Builder) -> None:
     data = b.tensor(op.inputs[0])
     if op["mode"] == "constant":
         value: Any = 0 if data.quantization is None else int(data.quantization.zero_point[0])
-        if len(op.inputs) > 2 and op.inputs[2]:
+        if op.has(2):
             filler = b.constant(op.inputs[2])
             if filler is None:
                 raise b.unsupported(op, "a filler that is computed at run time")

@@ -95,7 +95,7 @@ def _reduce_integers(op: Op, b: Builder) -> None:
 def axes_of(op: Op, b: Builder) -> list[int]:
     """The axes of a reduction, from 0 on; all where none are stated."""
     rank = b.rank(op)
-    stated = b.integers(op, 1) if len(op.inputs) > 1 and op.inputs[1] else []
+    stated = b.integers(op, 1) if op.has(1) else []
     return [axis % max(rank, 1) for axis in stated] or list(range(rank))
 
 

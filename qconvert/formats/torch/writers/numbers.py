@@ -65,7 +65,7 @@ def write_known(op: Op, b: Builder) -> None:
 
 def write_trilu(op: Op, b: Builder) -> None:
     """Trilu from a known diagonal on."""
-    first = b.integers(op, 1)[0] if len(op.inputs) > 1 and op.inputs[1] else 0
+    first = b.integers(op, 1)[0] if op.has(1) else 0
     b.note_operator()
     b.set(op.outputs[0], b.aten("triu" if op["upper"] else "tril", b.stored(op.inputs[0]), first))
 

@@ -58,7 +58,7 @@ def _operator(op: Op, b: Builder) -> str:
             raise b.unsupported(op, attribute)
     if op.kind == "GRU" and not op["linear_before_reset"]:
         raise b.unsupported(op, "a reset in front of the product with the hidden values")
-    if any(len(op.inputs) > index and op.inputs[index] for index in (_LENGTHS, *range(_PEEPHOLES, len(op.inputs)))):
+    if any(op.has(index) for index in (_LENGTHS, *range(_PEEPHOLES, len(op.inputs)))):
         raise b.unsupported(op, "lengths of sequences, peepholes, a projection or a normalization")
     names = {item.lower() for item in activation_names(op)}
     wanted = {"LSTM": {"sigmoid", "tanh"}, "GRU": {"sigmoid", "tanh"}}.get(op.kind)
@@ -83,7 +83,7 @@ def _weights(op: Op, b: Builder, direction: int) -> list[Node]:
     for index in (1, 2):
         found.append(_in_order(op, b, _direction(b, op.inputs[index], direction)))
     half = GATES[op.kind] * int(op["hidden_size"])
-    if len(op.inputs) > _BIAS and op.inputs[_BIAS]:
+    if op.has(_BIAS):
         both = _direction(b, op.inputs[_BIAS], direction)
         parts = [b.aten("slice.Tensor", both, 0, start, start + half) for start in (0, half)]
         return [*found, *(_in_order(op, b, part) for part in parts)]

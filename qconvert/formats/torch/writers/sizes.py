@@ -60,7 +60,7 @@ def _joined(op: Op, b: Builder) -> list[Any]:
 
 
 def _sliced(op: Op, b: Builder) -> list[Any]:
-    steps = b.integers(op, 4) if len(op.inputs) > 4 and op.inputs[4] else [1]
+    steps = b.integers(op, 4) if op.has(4) else [1]
     return sizes_of(b, op.inputs[0])[slice(b.integers(op, 1)[0], b.integers(op, 2)[0], steps[0])]
 
 

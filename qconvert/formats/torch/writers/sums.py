@@ -48,7 +48,7 @@ def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
     grids = x.quantization, w.quantization
     if not b.wide or grids[0] is None or grids[1] is None or not (_fits(x, None) and _fits(w, 0 if KINDS[op.kind].has_weights else None)):
         return None
-    bias = b.tensor(op.inputs[2]) if len(op.inputs) > 2 and op.inputs[2] else None
+    bias = b.tensor(op.inputs[2]) if op.has(2) else None
     scale = grids[0].scale.astype(np.float64) * grids[1].scale.astype(np.float64)
     joins = bias is not None and bias.quantization is not None and is_accumulator_scale(bias.quantization.scale, scale)
     largest = _largest(x, w, length) + (_magnitude(bias) if bias is not None and joins else 0)
@@ -76,7 +76,7 @@ def sum_as_tflite(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, No
     x, w, y = (b.tensor(name) for name in (*op.inputs[:2], *op.outputs))
     if x.quantization is None or w.quantization is None or y.quantization is None:
         return False
-    bias = b.aten("to.dtype", b.stored(op.inputs[2]), b.dtype("float64")) if len(op.inputs) > 2 and op.inputs[2] else None
+    bias = b.aten("to.dtype", b.stored(op.inputs[2]), b.dtype("float64")) if op.has(2) else None
     weights = whole(b, b.stored(w.name), "float64", w.quantization, w.rank or 0)
     total = made(whole(b, data, "float64", x.quantization, 0), weights, bias)
     rounded_as_tflite(op, b, total, (x.quantization, w.quantization, y.quantization))
