@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import gc
 import os
 
 import pytest
@@ -18,3 +19,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("slow") is not None:
                 item.add_marker(pytest.mark.skip(reason="takes half a minute: make slow runs it"))
+
+
+def pytest_collection_finish() -> None:
+    """Fifteen thousand tests are millions of objects that stay: a collection of garbage, of which each conversion asks for some, need not
+    look at them again."""
+    gc.collect()
+    gc.freeze()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusters import four_workers
 
 from qconvert import batch
 from qconvert.batches.planning import planned
@@ -157,12 +158,11 @@ def test_a_damaged_record_is_none(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_worker_of_a_cluster_dies_and_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
     models, out = tmp_path / "models", tmp_path / "out"
     models.mkdir()
     for number in range(12):
         shutil.copy(SMALL, models / f"{number}.onnx")
-    with distributed.LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50) as cluster:
+    with four_workers() as cluster:
 
         def end_one() -> None:
             while not list((out / "qconvert-batch").glob("*.json")):

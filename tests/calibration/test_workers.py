@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clusters import four_workers
 from dying_workers import always_ended, ended
 
 from qconvert.calibration import workers as module
@@ -33,8 +34,7 @@ def scales(found: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50) as found:
+    with four_workers() as found:
         yield found
 
 
