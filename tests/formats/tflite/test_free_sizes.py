@@ -73,12 +73,18 @@ OPEN = {
     "a whole power": "p = Abs (x) y = Pow (p, i3)",
     "joined before a Relu": "n = Neg (x) j = Concat <axis=1> (x, n) y = Relu (j)",
     "the largest half": "s = Shape (x) h = Slice (s, i2, i3) k = Div (h, i2) y, i = TopK <axis=2> (x, k)",
+    "the last row and the first": "y = Gather <axis=2> (x, ends)",
+    "the last column": "y = Gather <axis=3> (x, end)",
+    "a computed row from the end": "a = ArgMin <axis=1> (one) r = Reshape (a, i1) m = Sub (r, i2) y = Gather <axis=2> (x, m)",
+    "a corner": "t = Transpose <perm=[2,3,0,1]> (x) y = GatherND (t, corner)",
+    "computed corners": "s = Shape (x) h = Slice (s, i2, i4) n = Neg (h) t = Transpose <perm=[2,3,0,1]> (x) y = GatherND (t, n)",
     "an index with its axis": "i = ArgMax <axis=1, keepdims=1> (x) y = Cast <to=1> (i)",
 }
 _OPEN_CONSTANTS = {
     **{f"i{value}": np.array([value]) for value in range(5)},
     "axes": np.array([1, -1]), "cut": np.array([0, 1, -1, 2, 0, 0, -2, -1]),
     "copied": np.array([0, 0, -1]), "last": np.array([-1]), "one": np.full((1, 1, 1, 1), 2, np.float32),
+    "ends": np.array([-1, 0]), "end": np.array(-1), "corner": np.array([[-1, 0], [1, -2]]),
     "factors": np.array([1, 1, 2, 3], np.float32), "w": np.random.default_rng(0).normal(size=(2, 2, 3, 3)).astype(np.float32),
 }  # fmt: skip
 

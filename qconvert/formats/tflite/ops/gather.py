@@ -13,7 +13,7 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, integer_range
 from qconvert.graph.metadata import SOURCE
 
-__all__ = ["READERS", "WRITERS", "counts_from_the_front", "wrapped"]
+__all__ = ["READERS", "WRITERS", "counts_from_the_front", "sizes_of", "wrapped"]
 
 
 def read_gather(r: Reading) -> None:
@@ -109,14 +109,12 @@ def write_gather(op: Op, w: Writing) -> None:
 
 
 def _indices(op: Op, w: Writing, axis: int, wide: bool = True) -> str:
-    """The indices of a Gather; constants that count from the end count from the start in TFLite."""
+    """The indices of a Gather; those that count from the end count from the start in TFLite."""
     data, size = w.tensor(op.inputs[1]).data, (w.tensor(op.inputs[0]).shape or ("",) * (axis + 1))[axis]
-    if data is None and isinstance(size, int) and not counts_from_the_front(w, op.inputs[1]):
-        return wrapped(w, w.index(op, 1, wide=wide), size)
-    if data is None or (data >= 0).all():
+    if counts_from_the_front(w, op.inputs[1]) if data is None else (data >= 0).all():
         return w.index(op, 1, wide=wide)
-    if not isinstance(size, int):
-        raise w.unsupported(op, f"negative indices along an axis of size {size}")
+    if data is None or not isinstance(size, int):
+        return wrapped(w, w.index(op, 1, wide=wide), op.inputs[0], axis)
     return w.variant(op.inputs[1], f"int32 of {size}", np.where(data < 0, data + size, data).astype(np.int32), None)
 
 
@@ -205,12 +203,28 @@ def _is_lifted(w: Writing, op: Op) -> bool:
     return False
 
 
-def wrapped(w: Writing, name: str, sizes: int | Sequence[int]) -> str:
-    """Indices of axes, those that count from the end too, as the remainder that counts from the front."""
-    tensor = w.tensor(name)
-    result = w.add(f"{name}/from_the_front", tensor.dtype, tensor.shape)
-    w.emit("FLOOR_MOD", [name, w.const(np.array(sizes, tensor.dtype), f"{name}/size")], [result], "FloorModOptions")
+def wrapped(w: Writing, indices: str, data: str, axes: int | Sequence[int]) -> str:
+    """Indices of axes of the data, those that count from the end too, as the remainder that counts from the front."""
+    tensor, shape = w.tensor(indices), w.tensor(data).shape
+    known = [] if shape is None else [shape[axis] for axis in np.ravel(axes)]
+    if known and all(isinstance(size, int) for size in known):
+        sizes = w.const(np.array(known, tensor.dtype).reshape(np.shape(axes)), f"{indices}/size")
+    else:
+        sizes = sizes_of(w, data, tensor.dtype, axes)
+    result = w.add(f"{indices}/from_the_front", tensor.dtype, tensor.shape)
+    w.emit("FLOOR_MOD", [indices, sizes], [result], "FloorModOptions")
     return result
+
+
+def sizes_of(w: Writing, name: str, dtype: str = "int32", axes: int | Sequence[int] | None = None) -> str:
+    """The sizes of a tensor that are known only at run time; of these axes alone, of one without an axis of its own."""
+    found = w.add(f"{name}/sizes", dtype, (w.tensor(name).rank or 0,))
+    w.emit("SHAPE", [name], [found], "ShapeOptions", outType=DTYPE_NUMBERS[dtype])
+    if axes is None:
+        return found
+    chosen = w.add(f"{name}/sizes_of_axes", dtype, np.shape(axes))
+    w.emit("GATHER", [found, w.ints(axes, f"{name}/axes")], [chosen], "GatherOptions", axis=0)
+    return chosen
 
 
 def write_topk(op: Op, w: Writing) -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from qconvert.formats.tflite.ops.compositions import Formula
-from qconvert.formats.tflite.ops.gather import counts_from_the_front, wrapped
+from qconvert.formats.tflite.ops.gather import counts_from_the_front, sizes_of, wrapped
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -23,7 +23,7 @@ def write_gather_nd(op: Op, w: Writing) -> None:
 
 def _batched(op: Op, w: Writing) -> str:
     batch, data, indices = int(op["batch_dims"]), w.tensor(op.inputs[0]), w.tensor(op.inputs[1])
-    if not batch and indices.data is None:
+    if not batch and (indices.data is None or (data.static_shape is None and (indices.data < 0).any())):
         return _from_the_front(op, w, w.index(op, 1, wide=True))
     shape = w.shape(indices.name, op)
     w.require_small(op, shape)
@@ -40,11 +40,10 @@ def _from_the_front(op: Op, w: Writing, indices: str, axis: int | None = None) -
     """Indices that are computed at run time, counted from the front: of one axis, or of as many behind the batches as a row has."""
     if counts_from_the_front(w, op.inputs[1]):
         return indices
-    first, shape = (int(op["batch_dims"]) if op.kind == "GatherND" else 0) if axis is None else axis, w.tensor(indices).shape or ("",)
-    count = shape[-1] if axis is None else 1
-    sizes = (w.tensor(op.inputs[0]).shape or ())[first : first + count] if isinstance(count, int) else ("",)
-    numbers = [size for size in sizes if isinstance(size, int)]
-    return wrapped(w, indices, numbers[0] if axis is not None else numbers) if numbers and len(numbers) == len(sizes) else indices
+    if axis is not None:
+        return wrapped(w, indices, op.inputs[0], axis)
+    first, count = int(op["batch_dims"]) if op.kind == "GatherND" else 0, (w.tensor(indices).shape or ("",))[-1]
+    return wrapped(w, indices, op.inputs[0], range(first, first + count)) if isinstance(count, int) else indices
 
 
 def _counted(op: Op, w: Writing, indices: Array, axes: list[int]) -> Array:
@@ -88,14 +87,7 @@ def write_gather_elements(op: Op, w: Writing) -> None:
     result = op.outputs[0]
     flat = w.like(f"{result}/list", op.inputs[0], ("count",))
     w.emit("GATHER_ND", [op.inputs[0], _open_places(op, w)[0]], [flat], "GatherNdOptions")
-    w.emit("RESHAPE", [flat, _sizes(w, indices.name)], [result], "ReshapeOptions")
-
-
-def _sizes(w: Writing, name: str) -> str:
-    """The sizes of a tensor, which are known only at run time."""
-    found = w.add(f"{name}/sizes", "int32", (w.tensor(name).rank or 0,))
-    w.emit("SHAPE", [name], [found], "ShapeOptions", outType=DTYPE_NUMBERS["int32"])
-    return found
+    w.emit("RESHAPE", [flat, sizes_of(w, indices.name)], [result], "ReshapeOptions")
 
 
 def _open_places(op: Op, w: Writing) -> tuple[str, str]:
@@ -104,14 +96,9 @@ def _open_places(op: Op, w: Writing) -> tuple[str, str]:
     The rows are those of a tensor that is true everywhere, in which the column of the axis is the index.
     """
     result, axis = op.outputs[0], w.axis(op, op["axis"], op.inputs[0])
-    data, indices = w.tensor(op.inputs[0]), _from_the_front(op, w, w.index(op, 1), axis)
+    indices = _from_the_front(op, w, w.index(op, 1), axis)
     shape = w.tensor(indices).shape or ()
     rank = len(shape)
-    if isinstance((data.shape or ("",))[axis], str) and not counts_from_the_front(w, op.inputs[1]):
-        size, front = w.add(f"{result}/size", "int32", (1,)), w.add(f"{result}/from_the_front", "int32", shape)
-        w.emit("GATHER", [_sizes(w, data.name), w.ints([axis], f"{result}/axis")], [size], "GatherOptions", axis=0)
-        w.emit("FLOOR_MOD", [indices, size], [front], "FloorModOptions")
-        indices = front
     true, rows = w.add(f"{result}/everywhere", "bool", shape), w.add(f"{result}/rows", "int64", ("count", rank))
     w.emit("EQUAL", [indices, indices], [true], "EqualOptions")
     w.emit("WHERE", [true], [rows], "WhereOptions")
@@ -160,7 +147,7 @@ def write_scatter_elements(op: Op, w: Writing) -> None:
     flat, ones = w.like(f"{result}/updates", updates.name, ("count",)), w.add(f"{result}/ones", "bool", ("count",))
     for name, item in ((updates.name, flat), (true, ones)):
         w.emit("RESHAPE", [name, w.ints([-1], f"{item}/list")], [item], "ReshapeOptions")
-    sizes, alone = _sizes(w, data.name), w.like(f"{result}/alone", updates.name, data.shape)
+    sizes, alone = sizes_of(w, data.name), w.like(f"{result}/alone", updates.name, data.shape)
     w.emit("SCATTER_ND", [places, flat, sizes], [alone], "ScatterNdOptions")
     if op["reduction"] == "add":
         Formula(op, w).end("ADD", data.name, alone)
