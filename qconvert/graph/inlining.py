@@ -12,7 +12,7 @@ from qconvert.graph.functions import all_ops, named_functions, with_used_functio
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Graph, Op, Tensor
 
-__all__ = ["Inlining", "distinct", "prefix_of", "require_few", "rewritten", "whiles_to_loops", "without_calls"]
+__all__ = ["Inlining", "distinct", "needed", "prefix_of", "require_few", "rewritten", "whiles_to_loops", "without_calls"]
 
 #: Operators that may come into one graph in the place of calls: functions that call others twice double at each step.
 _MOST = 50_000
@@ -175,3 +175,13 @@ def distinct(new: Inlining, outputs: Sequence[str], inputs: Iterable[str]) -> tu
         taken.add(name)
         found.append(name)
     return tuple(found)
+
+
+def needed(ops: Sequence[Op], outputs: Iterable[str]) -> list[Op]:
+    """The operators that outputs need, in their order."""
+    wanted, kept = set(outputs), []
+    for op in reversed(ops):
+        if wanted.intersection(op.outputs):
+            wanted.update(op.inputs)
+            kept.append(op)
+    return kept[::-1]

@@ -6,6 +6,7 @@ on: a turn writes its place. Where nobody knows beforehand how many turns there 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,11 +14,13 @@ import numpy as np
 
 from qconvert.arithmetic.dtypes import numpy_dtype
 from qconvert.errors import UnsupportedError
-from qconvert.graph.inlining import Inlining, distinct, prefix_of, rewritten
+from qconvert.graph.inlining import Inlining, distinct, needed, prefix_of, rewritten
 from qconvert.graph.kinds.control import scan_axes
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Graph, Op, Tensor
+from qconvert.graph.shapes import infer
 from qconvert.graph.sizes import Size
+from qconvert.graph.turns import turns_of
 
 __all__ = ["loops_to_whiles"]
 
@@ -115,18 +118,20 @@ class _While:
         self._behind.append(Op("DynamicUpdateSlice", (whole, self.row(value), start), (written,)))
         self.carried.add(first, whole, written, result)
 
-    def growing(self, value: str, result: str, sizes: Sequence[int]) -> Op:
-        """The stack of what each turn gives, one longer behind each turn; of `sizes` each.
+    def growing(self, value: str, result: str, sizes: Sequence[Size], dims: str) -> Op:
+        """The stack of what each turn gives, one longer behind each turn, which has `dims` (a tensor) at first, known as `sizes`.
 
         It begins with a row that nobody wants, since LiteRT's WHILE carries nothing that is empty (measured). The operator that takes that
         away again is returned, to stand behind the While.
         """
         inner, outer = self.body.tensors[value], self.outer
-        first = self._filled(inner, (1, *sizes), outer.integers([1, *sizes], f"{self.prefix}/sizes"))
+        first = self._filled(inner, sizes, dims)
         words = ("so far", "longer")
-        whole, longer = (self.body.add(replace(inner, shape=(f"{value}/{word}", *sizes), data=None), f"{value}/{word}") for word in words)
+        whole, longer = (
+            self.body.add(replace(inner, shape=(f"{value}/{word}", *sizes[1:]), data=None), f"{value}/{word}") for word in words
+        )
         self._behind.append(Op("Concat", (whole, self.row(value)), (longer,), {"axis": 0}))
-        stack = outer.add(replace(outer.tensors[result], shape=(f"{result}/rows", *sizes), data=None), f"{result}/stack")
+        stack = outer.add(replace(outer.tensors[result], shape=(f"{result}/rows", *sizes[1:]), data=None), f"{result}/stack")
         self.carried.add(first, whole, longer, stack)
         bounds = [outer.integers([bound], f"{result}/{word}") for word, bound in (("second", 1), ("end", _FAR), ("axis", 0))]
         return Op("Slice", (stack, *bounds), (result,), {}, self.op.source)
@@ -175,7 +180,7 @@ class _While:
         condition = self._condition(inner, go)
         read = {*self.carried.after, *(name for op in (*self.function.ops, *self._behind) for name in op.inputs)}
         kept = [op for op in self.function.ops if op.kind != "Identity" or op.outputs[0] in read]
-        self.body.ops = [*self._first, *kept, *self._behind]
+        self.body.ops = needed([*self._first, *kept, *self._behind], self.carried.after)
         after = distinct(self.body, self.carried.after, ())
         body = self.function.evolve(tensors=self.body.tensors.values(), ops=self.body.ops, inputs=tuple(self.carried.inside), outputs=after)
         attributes = {}
@@ -228,7 +233,7 @@ def _from_scan(new: Inlining, op: Op, functions: dict[str, Graph], names: Names)
         if axis % rank or way:
             stack = new.add(replace(new.tensors[result], shape=None, data=None), f"{result}/stack")
             finished.append((stack, result, axis % rank, way))
-        sizes, dims = _stacked(loop, value, length, sources)
+        sizes, dims = _stacked(loop, value, length.size, length.flat, sources)
         loop.stack(value, stack, sizes, dims)
         new.tensors[stack] = replace(new.tensors[stack], shape=tuple(sizes))
     loop.write(length.limit, "", functions, names)
@@ -242,8 +247,11 @@ def _from_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names)
     function = functions[str(op["body"])]
     turn, before, *rest = function.inputs
     loop = _While(new, op, function, "int64", turn)
-    always = _goes_on(new, op, function)
-    if always:
+    turns = turns_of(new.tensors, op, function)
+    always, limit = turns is not None, op.inputs[0]
+    if turns is not None:
+        if math.isfinite(turns):
+            limit = new.add(Tensor("", "int64", (), np.array(turns, np.int64)), f"{loop.prefix}/turns")
         loop.body.tensors[before] = replace(loop.body.tensors[before], data=np.ones(function[before].static_shape or (), np.bool_))
     else:
         go = op.inputs[1] or new.add(Tensor("", "bool", (), np.array(True)), f"{loop.prefix}/go")
@@ -252,34 +260,19 @@ def _from_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names)
         loop.carried.add(op.inputs[2 + index], rest[index], function.outputs[1 + index], op.outputs[index])
     for given, inside in zip(op.inputs[2 + count :], rest[count:], strict=True):
         loop.capture(given, inside)
-    length = _Length.of_count(new, loop, op.inputs[0]) if always and op.inputs[0] else None
+    length = _Length.of_count(new, loop, limit) if always and limit else None
     sources = _sources(new, function, ("", "", *op.inputs[2:]), range(0))
     behind: list[Op] = []
     for value, result in zip(function.outputs[1 + count :], op.outputs[count:], strict=True):
         if not result:
             continue
         if length is not None:
-            loop.stack(value, result, *_stacked(loop, value, length, sources))
-            continue
-        sizes = function[value].static_shape
-        if sizes is None:
-            raise _open_sizes(op, value)
-        behind.append(loop.growing(value, result, sizes))
-    loop.write(op.inputs[0], "" if always else before, functions, names)
+            loop.stack(value, result, *_stacked(loop, value, length.size, length.flat, sources))
+        else:
+            one = new.integers([1], f"{loop.prefix}/one")
+            behind.append(loop.growing(value, result, *_stacked(loop, value, 1, one, sources)))
+    loop.write(limit, "" if always else before, functions, names)
     new.ops += behind
-
-
-def _goes_on(new: Inlining, op: Op, function: Graph) -> bool:
-    """Whether the condition of a Loop is true before its first turn and behind each."""
-    if op.inputs[1]:
-        first = new.tensors[op.inputs[1]].data
-        if first is None or not first.all():
-            return False
-    makers, name = function.producers(), function.outputs[0]
-    while (maker := makers.get(name)) is not None and maker.kind == "Identity":
-        name = maker.inputs[0]
-    data = function.constant(name)
-    return name == function.inputs[1] or (data is not None and bool(data.all()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,20 +363,22 @@ def _sources(new: Inlining, function: Graph, given: Sequence[str], elements: ran
     return found
 
 
-def _stacked(loop: _While, value: str, length: _Length, sources: Mapping[str, tuple[str, int]]) -> tuple[list[Size], str]:
-    """The sizes of the stack of a value, and the tensor that holds them."""
-    shape = loop.function[value].shape
-    if shape is None or any(isinstance(size, str) and size not in sources for size in shape):
+def _stacked(loop: _While, value: str, length: Size, flat: str, sources: Mapping[str, tuple[str, int]]) -> tuple[list[Size], str]:
+    """The sizes of the stack of a value, of a length that the tensor `flat` says, and the tensor that holds them."""
+    # A file may call the size of a result otherwise than its operators do.
+    shapes = (graph[value].shape for graph in (loop.function, infer(loop.function)))
+    shape = next((one for one in shapes if one is not None and all(isinstance(size, int) or size in sources for size in one)), None)
+    if shape is None:
         raise _open_sizes(loop.op, value)
-    new, parts, fixed = loop.outer, [length.flat], isinstance(length.size, int) and all(isinstance(size, int) for size in shape)
-    if fixed:
-        numbers = [int(size) for size in (length.size, *shape)]
+    new, parts = loop.outer, [flat]
+    if all(isinstance(size, int) for size in (length, *shape)):
+        numbers = [int(size) for size in (length, *shape)]
         return list(numbers), new.integers(numbers, f"{loop.prefix}/sizes")
     for size in shape:
         parts.append(new.integers([size], f"{loop.prefix}/size") if isinstance(size, int) else _size_of(new, loop.prefix, *sources[size]))
     dims = new.add(Tensor("", "int64", (len(parts),)), f"{loop.prefix}/sizes")
     new.ops.append(Op("Concat", tuple(parts), (dims,), {"axis": 0}, loop.op.source))
-    return [length.size, *shape], dims
+    return [length, *shape], dims
 
 
 def _size_of(new: Inlining, prefix: str, name: str, axis: int) -> str:

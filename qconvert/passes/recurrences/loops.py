@@ -13,6 +13,7 @@ import numpy as np
 
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
+from qconvert.graph.inlining import needed
 
 __all__ = ["ScanForm", "scan_form"]
 
@@ -213,7 +214,7 @@ def _scan_body(
         values.append(flat)
     outputs = (*(body.outputs[index] for index in states), *values)
     ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in body.ops if id(op) not in gathers]
-    kept = _needed([*ops, *shapes], outputs)
+    kept = needed([*ops, *shapes], outputs)
     written = {name for op in kept for name in op.outputs}
     constants = {tensor.name for tensor in body.constants()} | {tensor.name for tensor in tensors if tensor.is_constant}
     if any(name and name not in written and name not in constants and name not in inputs for op in kept for name in op.inputs):
@@ -221,12 +222,3 @@ def _scan_body(
     if any(name not in written for name in outputs):  # a state that is an input or a constant
         return None
     return body.evolve(tensors=tensors, ops=kept, inputs=inputs, outputs=outputs)
-
-
-def _needed(ops: list[Op], outputs: tuple[str, ...]) -> list[Op]:
-    wanted, kept = set(outputs), []
-    for op in reversed(ops):
-        if wanted.intersection(op.outputs):
-            wanted.update(op.inputs)
-            kept.append(op)
-    return kept[::-1]

@@ -201,8 +201,47 @@ def test_a_stack_of_open_sizes_is_refused_by_name(tmp_path: Path) -> None:
         .replace("again = Identity(c) w", "again = Not(c) w")
         .replace("(float[k,3] y)", "(float[k,3] y, float[a,b,3] s)")
     )
-    text = text.replace("y = Loop", "y, s = Loop").replace("float[r,3] w) {", "float[r,3] w, float[r,3] z) { z = Neg(v)")
+    text = text.replace("y = Loop", "y, s = Loop").replace("float[r,3] w) {", "float[r,3] w, float[r,3] z) { z = Concat <axis=0> (v, v)")
     (tmp_path / "m.onnx").write_bytes(model(text))
     with pytest.raises(QConvertError, match="gives a stack of 'z', whose size is known only at run time"):
         qconvert.convert(tmp_path / "m.onnx", tmp_path / "m.tflite")
     assert not (tmp_path / "m.tflite").exists()
+
+
+#: Conditions of a loop over 5 steps whose counter t starts at 1, with 4 turns as its count: what they say, and how many turns run.
+CONDITIONS = {
+    "below the length, on reals": ("t1f = Cast <to=1> (t1) lim = Constant <value = float {6}> () again = Less (t1f, lim)", 4),
+    "the turn and the counter": (
+        """two = Constant <value = int64 {2}> () b0 = Less (i, two) lim = Constant <value = int32 {3}> () b1 = Less (t1, lim)
+           again = And (b0, b1)""", 2),
+    "at most one": ("lim = Constant <value = int32 {-7}> () again = Less (t1, lim)", 1),
+    "a length that is given": ("again = Less (t1, limit)", 3),
+    "a step of two": ("t2 = Add (t1, one) lim = Constant <value = int32 {5}> () again = Less (t2, lim)", 3),
+    "not below": ("lim = Constant <value = int32 {3}> () stop = Less (lim, t1) again = Not (stop)", 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_a_condition_that_counts(name: str, tmp_path: Path) -> None:
+    """A recurrence as tf2onnx spells it out: rows are as many as the run says, and the stack of results has their size."""
+    from tests.formats.onnx.test_control import model
+
+    condition, turns = CONDITIONS[name]
+    data = model(
+        f"""(float[5,n,3] x, float[n,3] h, int32 limit) => (float[n,3] y, float[k,n,3] s) {{
+              t0 = Constant <value = int32 {{1}}> () four = Constant <value = int64 {{4}}> () go = Constant <value = bool {{1}}> ()
+              t, y, s = Loop (four, go, t0, h) <body = body (int64 i, bool c, int32 t_in, float[n,3] v)
+                                                     => (bool again, int32 t1, float[n,3] w, float[p,3] z) {{
+                one = Constant <value = int32 {{1}}> () t1 = Add (t_in, one) e = Gather <axis=0> (x, t_in) w0 = Add (v, e) w = Tanh (w0)
+                z = Identity (w) {condition}
+              }}> }}"""
+    )
+    graph = converted(data, tmp_path)
+    for rows in (1, 3):
+        rng = np.random.default_rng(rows)
+        feed = {"x": rng.normal(size=(5, rows, 3)), "h": rng.normal(size=(rows, 3))}
+        feed = {key: value.astype(np.float32) for key, value in feed.items()} | {"limit": np.array(4, np.int32)}
+        found = run_litert((tmp_path / "m.tflite").read_bytes(), [feed[key] for key in graph.inputs], kernels="default")
+        for one, other in zip(outputs(data, feed), found, strict=True):
+            assert one.shape == other.shape and len(found[1]) == turns
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
