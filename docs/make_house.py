@@ -36,6 +36,7 @@ FLOORS = (
     "calibration",
     "streaming",
     "checking",
+    "reports",
     "batches",
     "plugin",
     "testing",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from qconvert.graph.differences import diff
     from qconvert.live import from_torch, to_torch
     from qconvert.plugins import Change, Cost, Format, Option, Pass, Runtime, Target, hookimpl, register
+    from qconvert.reports import html_report
 
 _HOMES = {
     "qconvert.batches": "BatchReport batch",
@@ -44,6 +45,7 @@ _HOMES = {
     "qconvert.graph": "Graph Op Quantization Signature Tensor",
     "qconvert.live": "from_torch to_torch",
     "qconvert.plugins": "Change Cost Format Option Pass Runtime Target hookimpl register",
+    "qconvert.reports": "html_report",
 }
 __all__ = [
     "AuditReport",
@@ -83,6 +85,7 @@ __all__ = [
     "extract",
     "from_torch",
     "hookimpl",
+    "html_report",
     "load",
     "load_encodings",
     "pass_costs",

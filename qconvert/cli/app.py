@@ -18,6 +18,7 @@ from qconvert.cli.flags import (
     DataFlag,
     DebugFlag,
     FromFlag,
+    HtmlFlag,
     JsonFlag,
     KernelsFlag,
     MeanFlag,
@@ -81,6 +82,7 @@ def check_command(
     ] = None,
     seed: SeedFlag = 0,
     encodings: Annotated[Path | None, typer.Option("--encodings", help="Scales with which the source is to be quantized first.")] = None,
+    html: HtmlFlag = None,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
     debug: DebugFlag = False,
@@ -89,7 +91,9 @@ def check_command(
     """Run source and result in their own runtimes and say whether they are equal: exit code 0, 1 if not, 4 if that cannot be judged."""
     from qconvert import check
     from qconvert.cli.reports import check_document, print_check, progress
+    from qconvert.cli.viewing import page_for
 
+    page = page_for(html, data=data or (), **options)
     with progress(quiet or json) as step:
         report = check(
             source,
@@ -110,6 +114,7 @@ def check_command(
         typer.echo(json_module.dumps(check_document(report), indent=2))
     elif not quiet:
         print_check(report)
+    page(report)
     if not report.passed:
         raise typer.Exit(NOT_EQUAL if report.problems else NOT_JUDGED)
 
@@ -334,11 +339,13 @@ def main() -> None:
         from qconvert.cli.convert import add_commands
         from qconvert.cli.encodings import add_encodings_commands
         from qconvert.cli.scaffold import add_plugin_commands
+        from qconvert.cli.viewing import add_view_command
 
         add_commands(app)
         add_encodings_commands(app)
         add_calibration_commands(app)
         add_batch_command(app)
+        add_view_command(app)
         add_plugin_commands(app)
         add_read_flags(app)
         if "_QCONVERT_COMPLETE" not in os.environ:  # the shell asks for the options of any command

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.completion import known_targets
-from qconvert.cli.flags import DebugFlag, ForceFlag, JsonFlag, QuietFlag, ToFlag, with_flags
+from qconvert.cli.flags import DebugFlag, ForceFlag, HtmlFlag, JsonFlag, QuietFlag, ToFlag, with_flags
 from qconvert.cli.names import shortened
 from qconvert.cli.preparing import preparation_of
 from qconvert.errors import OptionError
@@ -75,6 +75,7 @@ def _calibrate(
     runtime: Annotated[str, typer.Option("--runtime", help="What runs the model: onnxruntime or litert.")] = "onnxruntime",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes that run it; 0 for one a core.")] = 1,
     scheduler: Annotated[str, typer.Option("--scheduler", help="Address of a dask.distributed scheduler whose workers run it.")] = "",
+    html: HtmlFlag = None,
     force: ForceFlag = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
@@ -85,7 +86,9 @@ def _calibrate(
     """Choose the scales of a float model from data, and write them, or the quantized model; the suffix says which."""
     from qconvert.calibration.files import calibrate_file
     from qconvert.cli.reports import conversion_document, print_conversion, progress
+    from qconvert.cli.viewing import page_for
 
+    page = page_for(html, force=force)
     arguments: dict[str, Any] = {
         "method": method, "weights_method": weights_method, "skip": tuple(skip or ()), "samples": samples,
         "preparation": preparation_of(mean=mean, std=std, range=range_, resize=resize, crop=crop, colour=colour, layout=layout),
@@ -101,6 +104,7 @@ def _calibrate(
             jobs=jobs, scheduler=scheduler, progress=step, **{**read, **arguments, **parsed(method_option or ())},
         )  # fmt: skip
     found = replace(found, notes=(*told, *found.notes))
+    page(found)
     if json:
         said = [str(change) for change in written] if isinstance(written, tuple) else conversion_document(written)
         typer.echo(json_module.dumps({**calibration_document(found), "result": str(result), "written": said}, indent=2))

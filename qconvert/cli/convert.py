@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.completion import known_pass_lists, known_passes
-from qconvert.cli.flags import DebugFlag, ForceFlag, FromFlag, JsonFlag, QuietFlag, TargetFlag, ToFlag, VerboseFlag, with_flags
+from qconvert.cli.flags import DebugFlag, ForceFlag, FromFlag, HtmlFlag, JsonFlag, QuietFlag, TargetFlag, ToFlag, VerboseFlag, with_flags
 from qconvert.errors import OptionError
 from qconvert.plugins import Pass, declared_options, formats, pass_named
 from qconvert.plugins.options import parsed
@@ -43,6 +43,7 @@ def _convert(
         typer.Option("--print-after", help="Print the graph behind a pass, or behind all; repeatable.", autocompletion=known_passes),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and lost, and write nothing.")] = False,
+    html: HtmlFlag = None,
     force: ForceFlag = False,
     quiet: QuietFlag = False,
     verbose: VerboseFlag = False,
@@ -60,6 +61,7 @@ def _convert(
         option or (),
         print_after or (),
         dry_run=dry_run,
+        html=html,
         json=json,
         quiet=quiet,
         verbose=verbose,
@@ -81,6 +83,7 @@ def run_conversion(
     print_after: Sequence[str] = (),
     *,
     dry_run: bool = False,
+    html: Path | None = None,
     json: bool,
     quiet: bool,
     verbose: bool,
@@ -96,18 +99,22 @@ def run_conversion(
         others: those given as name=value.
         print_after: names of passes behind which the graph is printed.
         dry_run: whether nothing is to be written.
+        html: a page to write.
         json, quiet, verbose: how to report.
         source_format, result_format, arguments: of convert().
     """
     from qconvert import convert
     from qconvert.cli.reports import conversion_document, print_conversion
     from qconvert.cli.streams import is_stream, read_from, write_nowhere, write_to
+    from qconvert.cli.viewing import page_for
 
+    page = page_for(html, force=bool(arguments.get("force")))
     options = _options(flags, parsed(others), convert)
     place = write_nowhere if dry_run else write_to
     with read_from(source, source_format) as read, place(result, result_format) as written:
         observer = _printer(print_after) if print_after else None
         report = convert(read, written, source_format=source_format, result_format=result_format, observer=observer, **arguments, **options)
+        page(report)
     report = replace(report, source=str(source), result="nothing" if dry_run else str(result))
     aside = is_stream(result) and not dry_run  # standard output has the model
     if json:

@@ -1,0 +1,61 @@
+"""The command `view`, and --html of others: pages for a browser."""
+
+from __future__ import annotations
+
+import tempfile
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qconvert.cli.flags import DataFlag, DebugFlag, ForceFlag, ModelArgument
+
+__all__ = ["add_view_command", "page_for"]
+
+
+def page_for(html: Path | None, *, force: bool = False, **options: Any) -> Callable[[Any], None]:
+    """A function that writes the page of a report to `html`, or does nothing without one. That the page can be written is seen at once,
+    before the work that it is about.
+
+    Args:
+        html: the .html file.
+        force, options: of html_report().
+    """
+    if html is None:
+        return lambda report: None
+    from qconvert.reports.pages import html_report, require_page
+
+    require_page(html, force)
+    return lambda report: html_report(report, html, force=force, **options)
+
+
+def _view(
+    model: ModelArgument,
+    page: Annotated[Path | None, typer.Argument(help="The .html file to write; without it one is made and opened.")] = None,
+    data: DataFlag = None,
+    values: Annotated[bool, typer.Option("--values/--no-values", help="Whether the model is run, for histograms of activations.")] = True,
+    show: Annotated[bool | None, typer.Option("--open/--no-open", help="Open it in a browser; by default if no file is named.")] = None,
+    force: ForceFlag = False,
+    debug: DebugFlag = False,
+    **options: Any,
+) -> None:
+    """Show a model in a browser: its graph, its scales, histograms of its weights and activations, and where it is from."""
+    from qconvert import html_report
+
+    place = page if page is not None else Path(tempfile.mkdtemp(prefix="qconvert-view-"), f"{model.stem}.html")
+    try:
+        html_report(model, place, force=force, data=data or (), values=values, **options)
+    except BaseException:
+        if page is None:
+            place.parent.rmdir()
+        raise
+    typer.echo(str(place))
+    if page is None if show is None else show:
+        webbrowser.open(place.resolve().as_uri())
+
+
+def add_view_command(app: typer.Typer) -> None:
+    """Adds `view`."""
+    app.command("view")(_view)

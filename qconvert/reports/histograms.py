@@ -1,0 +1,87 @@
+"""How often each value occurs in a tensor, over its grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from qconvert.calibration.observer import Histogram
+from qconvert.graph import Array, Tensor, integer_range
+
+__all__ = ["Bars", "bars_of", "bars_of_histogram"]
+
+#: Bars of a picture.
+_BARS = 64
+#: Of larger tensors every n-th element is counted, so that about as many are.
+_ELEMENTS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A histogram as a page draws it.
+
+    Attributes:
+        low, high: where the first bar begins and the last ends: stored integers of a quantized tensor, else real values.
+        counts: of each bar.
+        ends: of the grid, in the same unit; () without a grid.
+        stored: whether the unit is stored integers.
+        used: how many of the grid's integers occur; 0 where that is not counted.
+    """
+
+    low: float
+    high: float
+    counts: tuple[int, ...]
+    ends: tuple[float, ...] = ()
+    stored: bool = False
+    used: int = 0
+
+
+def bars_of(tensor: Tensor, values: Array) -> Bars | None:
+    """The histogram of a tensor's stored values; None where there is nothing to count.
+
+    Args:
+        tensor: whose type and grid are meant.
+        values: stored ones, of any shape.
+    """
+    flat = np.asarray(values).reshape(-1)
+    flat = flat[:: max(1, flat.size // _ELEMENTS)]
+    if flat.size < 2 or flat.dtype.kind not in "iuf":
+        return None
+    if flat.dtype.kind == "f":
+        flat = flat[np.isfinite(flat)].astype(np.float64)
+        return _counted(flat) if flat.size else None
+    if tensor.quantization is None or tensor.dtype not in ("int4", "uint4", "int2", "uint2", "int8", "uint8"):
+        return _counted(flat.astype(np.float64), _ends(tensor), stored=tensor.quantization is not None)
+    low, high = integer_range(tensor.dtype)
+    each = np.bincount(np.clip(flat.astype(np.int64), low, high) - low, minlength=high - low + 1)
+    width = max(1, each.size // _BARS)
+    counts = each.reshape(-1, width).sum(axis=1)
+    return Bars(low - 0.5, high + 0.5, tuple(map(int, counts)), _ends(tensor), True, int((each > 0).sum()))
+
+
+def bars_of_histogram(histogram: Histogram, ends: tuple[float, ...]) -> Bars:
+    """What calibration counted, in fewer bars; `ends` of the grid that was chosen, as real values."""
+    counts, edges = np.asarray(histogram.counts), np.asarray(histogram.edges)
+    filled = np.flatnonzero(counts)
+    if filled.size:
+        counts, edges = counts[filled[0] : filled[-1] + 1], edges[filled[0] : filled[-1] + 2]
+    starts = np.arange(0, counts.size, max(1, -(-counts.size // _BARS)))
+    return Bars(float(edges[0]), float(edges[-1]), tuple(int(item) for item in np.add.reduceat(counts, starts)), ends)
+
+
+def _ends(tensor: Tensor) -> tuple[float, ...]:
+    """Of the grid; those of 32 bits and more are beyond any picture."""
+    if tensor.quantization is None or tensor.dtype in ("int32", "int64"):
+        return ()
+    return tuple(map(float, tensor.quantization.limits(tensor.dtype)))
+
+
+def _counted(values: Array, ends: tuple[float, ...] = (), *, stored: bool = False) -> Bars | None:
+    low, high = float(values.min()), float(values.max())
+    if not np.isfinite(high - low):
+        return None
+    if low == high:
+        return Bars(low, high, (values.size,), ends, stored)
+    counts, edges = np.histogram(values, _BARS, (low, high))
+    return Bars(float(edges[0]), float(edges[-1]), tuple(map(int, counts)), ends, stored)

@@ -1,0 +1,202 @@
+"""html_report(): the page of a model, or of what a command found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from qconvert.calibration.report import Calibration
+from qconvert.checking.findings import CheckReport
+from qconvert.conversion import ConversionReport, load
+from qconvert.conversion.loading import source_format
+from qconvert.conversion.read_options import divided
+from qconvert.errors import OptionError, QConvertError
+from qconvert.files import whole_file
+from qconvert.files.names import access_errors, require_writable
+from qconvert.graph import Graph
+from qconvert.reports.activations import activation_bars
+from qconvert.reports.graphs import graph_document
+from qconvert.reports.histograms import Bars, bars_of_histogram
+from qconvert.reports.rendering import GENERATOR, Page, rendered
+from qconvert.reports.sections import (
+    Rows,
+    calibration_tables,
+    changes_table,
+    check_tables,
+    conversion_tables,
+    error_plot,
+    file_table,
+    graph_tables,
+    noted_changes,
+    sentence_of,
+)
+from qconvert.reports.words import said, shown
+
+__all__ = ["html_report", "require_page"]
+
+#: Bytes of a page in which it says what made it.
+_HEAD = 512
+Subject = str | Path | Graph | CheckReport | ConversionReport | Calibration
+
+
+def html_report(
+    subject: Subject, out: str | Path, *, force: bool = False, data: Sequence[str | Path] = (), values: bool = True, **options: Any
+) -> None:
+    """Writes a page that a browser shows by itself: the verdict, graphs side by side, tables, histograms, and where all is from.
+
+    Args:
+        subject: a model file or a graph, or what convert(), check() or calibrated() returned. The files that a report names are read
+            again; what cannot be read is left out, and the page says so.
+        out: the .html file.
+        force: whether any existing file may be replaced; a page that qconvert wrote is.
+        data: files and folders of inputs of the source, for the histograms of activations; random inputs without.
+        values: whether a model is run for these; of a check and of a model file only.
+        options: of the readers, as given to check() or convert().
+
+    Raises:
+        QConvertError: the model cannot be read, or the page cannot be written.
+    """
+    reads = [Path(name) for name in _files_of(subject).values()]
+    force = require_page(Path(out), force)
+    with whole_file(Path(out), force=force, reads=[path for path in reads if path.exists()]) as path:
+        path.write_text(rendered(_page(subject, data, values, options)), encoding="utf-8")
+
+
+def require_page(out: Path, force: bool = False) -> bool:
+    """Whether what stands at a place may be replaced by a page: where `force` is on, or it is a page of qconvert's.
+
+    Raises:
+        OptionError: the name is none of a page.
+        QConvertError: the place cannot be written, or another file is there.
+    """
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise OptionError("a page has the suffix .html", file=str(out))
+    if out.is_file():
+        with access_errors(out), out.open("rb") as file:
+            force = force or GENERATOR.encode() in file.read(_HEAD)
+    require_writable(out, force=force)
+    return force
+
+
+def _page(subject: Subject, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
+    if isinstance(subject, CheckReport):
+        return _of_check(subject, data, values, options)
+    if isinstance(subject, ConversionReport):
+        return _of_conversion(subject, options)
+    if isinstance(subject, Calibration):
+        return _of_calibration(subject, options)
+    return _of_model(subject, data, values, options)
+
+
+def _files_of(subject: Subject) -> dict[str, str]:
+    """The model files by what they are."""
+    if isinstance(subject, (CheckReport, ConversionReport)):
+        return {"source": subject.source, "result": subject.result}
+    return {"model": str(subject)} if isinstance(subject, (str, Path)) else {}
+
+
+@dataclass(slots=True)
+class _Sides:
+    """Both graphs of a report, and in words which could not be read."""
+
+    graphs: dict[str, Graph] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, files: Mapping[str, str], options: Mapping[str, Any]) -> _Sides:
+        found = cls()
+        for title, name in files.items():
+            try:
+                found.graphs[title] = load(name, **_own(files, title, options))
+            except QConvertError as error:
+                found.unread.append(f"The graph of the {title} is not shown: {said(error.reason)}.")
+        return found
+
+
+def _own(files: Mapping[str, str], title: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that belong to the reader of one of the files."""
+    if "result" not in files:
+        return dict(options)
+    first, second = divided(options, source_format(Path(files["source"])), source_format(Path(files["result"])))
+    return dict(first if title == "source" else second)
+
+
+def _of_check(report: CheckReport, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
+    files = _files_of(report)
+    sides = _Sides.of(files, options)
+    sentence, state = sentence_of(report)
+    marks = {op.output: op.verdict for op in report.operators}
+    bars: dict[str, dict[str, Bars]] = {}
+    for title, graph in sides.graphs.items():
+        if values and report.runs:
+            own: tuple[Any, ...] = (data, options) if title == "source" else ((), {})
+            bars[title], said = activation_bars(Path(files[title]), graph, *own)
+            sides.unread += [said] if said else []
+    result = sides.graphs.get("result")
+    tables = check_tables(report)
+    if result is not None:
+        tables.append(changes_table(noted_changes(result)))
+    return _joined(shown(Path(report.result).name), sentence, state, (*report.kernels, *sides.unread), tables, sides.graphs, files,
+                   {"kernels": " and ".join(report.kernels), **options}, marks, bars, error_plot(report))  # fmt: skip
+
+
+def _of_conversion(report: ConversionReport, options: Mapping[str, Any]) -> Page:
+    files = _files_of(report)
+    sides = _Sides.of(files, options)
+    integers = sum(line.count for line in report.audit if line.integer)
+    total = sum(line.count for line in report.audit)
+    runs = f"; {integers} of {total} quantized operators run as integers" if total else ""
+    kept = "every scale and integer is the source's own" if report.kept_all else "some scales or integers are new: see the changes"
+    sentence = f"{shown(Path(report.source).name)} became {shown(Path(report.result).name)}: {kept}{runs}."
+    target = (f"for {report.target}",) if report.target else ()
+    return _joined(shown(Path(report.result).name), sentence, "good" if report.kept_all else "declared", (*target, *sides.unread),
+                   conversion_tables(report), sides.graphs, files, options)  # fmt: skip
+
+
+def _of_calibration(found: Calibration, options: Mapping[str, Any]) -> Page:
+    known = [item.sqnr_db for item in found.tensors if item.sqnr_db is not None]
+    worst = f"; the worst activation keeps {min(known):.1f} dB" if known else ""
+    sentence = f"{shown(found.graph.name) or 'The network'}: grids of {len(found.tensors)} activations from {found.samples} samples{worst}."
+    histograms = tuple(
+        {"name": shown(item.names[0]), "bars": asdict(bars_of_histogram(item.histogram, item.range))}
+        for item in found.tensors
+        if item.histogram is not None
+    )
+    origin, graphs = shown(found.encodings.origin), {"network": found.graph}
+    return replace(_joined("calibration", sentence, "", (origin,), calibration_tables(found), graphs, {}, options), histograms=histograms)
+
+
+def _of_model(model: str | Path | Graph, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
+    graph = model if isinstance(model, Graph) else load(model, **options)
+    files = _files_of(model)
+    said, bars = "", dict[str, Bars]()
+    if values and files:
+        bars, said = activation_bars(Path(files["model"]), graph, data, options)
+    summary = graph.summary()
+    name = shown(Path(files["model"]).name) if files else shown(graph.name) or "network"
+    counts = f"{sum(summary.operators.values())} operators, {summary.quantized} of {summary.computed} computed tensors quantized"
+    sentence = f"{name}: {counts}, {summary.parameters:,} constants."
+    tables = [Rows("Kinds", ("operator", ">how many"), tuple((shown(kind), str(count)) for kind, count in summary.operators.items())),
+              changes_table(noted_changes(graph))]  # fmt: skip
+    return _joined(name, sentence, "", (said,) if said else (), tables, {"model": graph}, files, options, bars={"model": bars})
+
+
+def _joined(
+    title: str,
+    sentence: str,
+    state: str,
+    facts: Sequence[str],
+    tables: Sequence[Rows],
+    graphs: Mapping[str, Graph],
+    files: Mapping[str, str],
+    options: Mapping[str, Any],
+    marks: Mapping[str, str] | None = None,
+    bars: Mapping[str, Mapping[str, Bars]] | None = None,
+    plot: dict[str, Any] | None = None,
+) -> Page:
+    documents = [graph_document(name, graph, marks or {}, (bars or {}).get(name, {})) for name, graph in graphs.items()]
+    listed = [table for name, graph in graphs.items() for table in graph_tables(name, graph)]
+    tables = (*tables, file_table(files, graphs, options), *listed)
+    return Page(f"{title}: qconvert", sentence, state, tuple(facts), tables, tuple(documents), plot or {})
