@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from qconvert.batches import BatchReport, batch
     from qconvert.calibration.driver import calibrate
     from qconvert.calibration.report import Calibration
+    from qconvert.checking.accuracy import Accuracy, accuracy
     from qconvert.checking.auditing import AuditReport, audit
     from qconvert.checking.check import check
     from qconvert.checking.findings import CheckReport
@@ -31,6 +32,7 @@ _HOMES = {
     "qconvert.batches": "BatchReport batch",
     "qconvert.calibration.driver": "calibrate",
     "qconvert.calibration.report": "Calibration",
+    "qconvert.checking.accuracy": "Accuracy accuracy",
     "qconvert.checking.auditing": "AuditReport audit",
     "qconvert.checking.check": "check",
     "qconvert.checking.findings": "CheckReport",
@@ -48,6 +50,7 @@ _HOMES = {
     "qconvert.reports": "html_report",
 }
 __all__ = [
+    "Accuracy",
     "AuditReport",
     "BatchReport",
     "Calibration",
@@ -75,6 +78,7 @@ __all__ = [
     "Target",
     "Tensor",
     "__version__",
+    "accuracy",
     "apply",
     "audit",
     "batch",

@@ -42,6 +42,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tmp_path = tmp_path_factory.mktemp("documentation")
     shutil.copy(MODEL, tmp_path / "model.tflite")
     shutil.copytree(ROOT / "fixtures" / "images", tmp_path / "photos")
+    for number, photograph in enumerate(sorted((ROOT / "fixtures" / "images").glob("*.*"))[:2]):
+        (tmp_path / "labelled" / str(number)).mkdir(parents=True)
+        shutil.copy(photograph, tmp_path / "labelled" / str(number))
     shutil.copy(ROOT / "fixtures" / "mww_okay_nabu_streaming_int8.tflite", tmp_path / "wake_word.tflite")
     (tmp_path / "models").mkdir()
     shutil.copy(ROOT / "fixtures" / "onnx" / "brevitas_int4_weights.onnx", tmp_path / "models")

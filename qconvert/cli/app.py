@@ -15,6 +15,7 @@ import typer
 from qconvert.cli.completion import known_targets
 from qconvert.cli.exits import NOT_EQUAL, NOT_JUDGED, exit_code, note_plugins
 from qconvert.cli.flags import (
+    CropFlag,
     DataFlag,
     DebugFlag,
     FromFlag,
@@ -25,6 +26,7 @@ from qconvert.cli.flags import (
     ModelArgument,
     QuietFlag,
     RangeFlag,
+    ResizeFlag,
     SeedFlag,
     StdFlag,
     add_read_flags,
@@ -69,7 +71,7 @@ def check_command(
     mean: MeanFlag = None,
     std: StdFlag = None,
     range_: RangeFlag = None,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
+    samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs to run at most; 5, with --labels all.")] = None,
     kernels: KernelsFlag = None,
     trust_source: Annotated[
         bool, typer.Option("--trust-source", help="Let PyTorch load its files as they are, which runs what they say: torch:trusted.")
@@ -82,6 +84,18 @@ def check_command(
     ] = None,
     seed: SeedFlag = 0,
     encodings: Annotated[Path | None, typer.Option("--encodings", help="Scales with which the source is to be quantized first.")] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option("--labels", help="Compare accuracy instead: a list of files of --data with labels, or `folders`, one for each class."),
+    ] = None,
+    resize: ResizeFlag = None,
+    crop: CropFlag = None,
+    scores: Annotated[str, typer.Option("--scores", help="With --labels: the output that has the scores.")] = "",
+    label_offset: Annotated[int, typer.Option("--label-offset", help="With --labels: added to them, 1 if class 0 is the background.")] = 0,
+    class_names: Annotated[Path | None, typer.Option("--class-names", help="With --labels: a file with a class in each line.")] = None,
+    max_drop: Annotated[
+        float, typer.Option("--max-drop", min=0, help="With --labels: per cent of top-1 that may be lost before the exit code is 1.")
+    ] = 1.0,
     html: HtmlFlag = None,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
@@ -93,15 +107,23 @@ def check_command(
     from qconvert.cli.reports import check_document, print_check, progress
     from qconvert.cli.viewing import page_for
 
+    chosen = [*(kernels or ()), *(["torch:trusted"] if trust_source else [])]
+    prepared = preparation_of(mean=mean, std=std, range=range_, resize=resize, crop=crop)
+    if labels is not None:
+        from qconvert.cli.accuracy import run_accuracy
+
+        run_accuracy(source, result, data or (), labels, max_drop, json=json, quiet=quiet, preparation=prepared, samples=samples,
+                     scores=scores, label_offset=label_offset, class_names=class_names or "", kernels=chosen, **options)  # fmt: skip
+        return
     page = page_for(html, data=data or (), **options)
     with progress(quiet or json) as step:
         report = check(
             source,
             result,
             data=data or (),
-            preparation=preparation_of(mean=mean, std=std, range=range_),
-            samples=samples,
-            kernels=[*(kernels or ()), *(["torch:trusted"] if trust_source else [])],
+            preparation=prepared,
+            samples=samples or 5,
+            kernels=chosen,
             per_op=per_op,
             quick=quick,
             max_lsb=max_lsb,

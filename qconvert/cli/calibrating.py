@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.completion import known_targets
-from qconvert.cli.flags import DebugFlag, ForceFlag, HtmlFlag, JsonFlag, QuietFlag, ToFlag, with_flags
+from qconvert.cli.flags import CropFlag, DebugFlag, ForceFlag, HtmlFlag, JsonFlag, QuietFlag, ResizeFlag, ToFlag, with_flags
 from qconvert.cli.names import shortened
 from qconvert.cli.preparing import preparation_of
 from qconvert.errors import OptionError
@@ -65,8 +65,8 @@ def _calibrate(
     mean: Annotated[str | None, typer.Option("--mean", help="Taken from images and real numbers: one number, or one a channel.")] = None,
     std: Annotated[str | None, typer.Option("--std", help="What they are then divided by: one number, or one a channel.")] = None,
     range_: Annotated[str | None, typer.Option("--range", help="What pixels 0 and 255 become before that, such as 0,1.")] = None,
-    resize: Annotated[str | None, typer.Option("--resize", help="Of images: stretch, SHORTER or HEIGHT,WIDTH.")] = None,
-    crop: Annotated[str | None, typer.Option("--crop", help="Of images, behind resizing: HEIGHT,WIDTH of the middle.")] = None,
+    resize: ResizeFlag = None,
+    crop: CropFlag = None,
     colour: Annotated[str, typer.Option("--colour", help="Of images: rgb, bgr, gray, rgba, bgra.")] = "",
     layout: Annotated[str, typer.Option("--layout", help="Of images: nchw or nhwc; by default what the input's shape says.")] = "",
     target: Annotated[

@@ -14,8 +14,8 @@ from qconvert.cli.completion import choices_of, known_formats, known_targets
 from qconvert.plugins import Option, formats
 
 __all__ = [
-    "DataFlag", "DebugFlag", "ForceFlag", "FromFlag", "HtmlFlag", "JsonFlag", "KernelsFlag", "MeanFlag", "ModelArgument", "QuietFlag",
-    "RangeFlag", "SeedFlag", "StdFlag", "TargetFlag", "ToFlag", "VerboseFlag", "add_read_flags", "with_flags",
+    "CropFlag", "DataFlag", "DebugFlag", "ForceFlag", "FromFlag", "HtmlFlag", "JsonFlag", "KernelsFlag", "MeanFlag", "ModelArgument",
+    "QuietFlag", "RangeFlag", "ResizeFlag", "SeedFlag", "StdFlag", "TargetFlag", "ToFlag", "VerboseFlag", "add_read_flags", "with_flags",
 ]  # fmt: skip
 
 ModelArgument = Annotated[Path, typer.Argument(help="The model to read.")]
@@ -43,6 +43,8 @@ DataFlag = Annotated[
 MeanFlag = Annotated[str | None, typer.Option("--mean", help="Taken from images and real numbers of --data: one number, or R,G,B.")]
 StdFlag = Annotated[str | None, typer.Option("--std", help="What they are then divided by: one number, or R,G,B.")]
 RangeFlag = Annotated[str | None, typer.Option("--range", help="What pixels 0 and 255 become before that, such as 0,1.")]
+ResizeFlag = Annotated[str | None, typer.Option("--resize", help="Of images: stretch, SHORTER or HEIGHT,WIDTH.")]
+CropFlag = Annotated[str | None, typer.Option("--crop", help="Of images, behind resizing: HEIGHT,WIDTH of the middle.")]
 SeedFlag = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")]
 
 

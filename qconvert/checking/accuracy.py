@@ -1,0 +1,232 @@
+"""accuracy(): how often source and result name the right class, over labelled inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.checking.checked_file import sides_of
+from qconvert.checking.outputs import Border
+from qconvert.data import InputFiles, Preparation
+from qconvert.data.labels import class_names as read_names
+from qconvert.data.labels import labelled
+from qconvert.errors import OptionError
+from qconvert.graph import Array, Graph
+from qconvert.graph.changed_values import declared_names
+
+__all__ = ["Accuracy", "ChangedClass", "Share", "accuracy"]
+
+#: The quantile of the normal distribution for intervals of 95%.
+_Z = 1.959963984540054
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many of all inputs, and the interval in which the share of a whole population lies with 95% confidence."""
+
+    hits: int
+    total: int
+
+    @property
+    def value(self) -> float:
+        return self.hits / self.total
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """By Wilson's score (E. B. Wilson, Probable inference, the law of succession, and statistical inference, 1927)."""
+        share, n = self.value, self.total
+        middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+        half = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
+        return max(0.0, middle - half), min(1.0, middle + half)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedClass:
+    """An input to which source and result give different classes.
+
+    Attributes:
+        where: the file, and the row in it.
+        label: the right class.
+        before, after: the class that source and result name.
+    """
+
+    where: str
+    label: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """What accuracy() found.
+
+    Attributes:
+        source, result: the files.
+        output: the source's name of the output that has the scores.
+        kernels: what ran the source, and what the result.
+        top1, top5: of source and result; top5 is None for fewer than 6 classes.
+        gained, lost: inputs on which the result alone is right, and the source alone.
+        changed: inputs that changed class.
+        names: of the classes, where they were given.
+        notes: what the user should know.
+    """
+
+    source: str
+    result: str
+    output: str
+    kernels: tuple[str, ...]
+    top1: tuple[Share, Share]
+    top5: tuple[Share, Share] | None
+    gained: int
+    lost: int
+    changed: tuple[ChangedClass, ...]
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def difference(self) -> float:
+        """Top-1 of the result less that of the source, as a share."""
+        return self.top1[1].value - self.top1[0].value
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """In which the difference lies with 95% confidence, as both saw the same inputs: Wald's interval with half an input added to each
+        cell of the table (A. Agresti and Y. Min, Simple improved confidence intervals for comparing matched proportions, 2005)."""
+        n, gained, lost = self.top1[0].total + 2, self.gained + 0.5, self.lost + 0.5
+        middle = (gained - lost) / n
+        half = _Z * math.sqrt(gained + lost - (gained - lost) ** 2 / n) / n
+        return max(-1.0, middle - half), min(1.0, middle + half)
+
+    def class_name(self, number: int) -> str:
+        """The name of a class, or its number."""
+        return self.names[number] if 0 <= number < len(self.names) else str(number)
+
+
+def accuracy(
+    source: str | Path,
+    result: str | Path,
+    data: str | Path,
+    labels: str | Path = "",
+    *,
+    preparation: Preparation | None = None,
+    samples: int | None = None,
+    scores: str = "",
+    label_offset: int = 0,
+    class_names: str | Path = "",
+    kernels: str | Sequence[str] = (),
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    **options: Any,
+) -> Accuracy:
+    """Runs source and result on labelled inputs, each in its own runtime, one input after the other.
+
+    Args:
+        source, result: model files.
+        data: a folder with a folder for each class; a folder of files that `labels` lists; or an .npy or .npz file of many samples.
+        labels: a list of files with labels, or of labels alone, or an array of them; see qconvert/data/labels.py.
+        preparation: of images; without a rule of resizing they are stretched to the input's size.
+        samples: how many inputs at most, the first ones; None for all.
+        scores: the output that has a score for each class; by default the only one that has one row of numbers.
+        label_offset: what is added to a label for its place among the scores: 1 where class 0 of the model is the background.
+        class_names: a file with a name in each line.
+        kernels: what runs the files, as in check().
+        progress: is called with (what, done, total).
+        options: of the readers of both formats, as in check().
+
+    Raises:
+        QConvertError: a file cannot be read or run, the inputs or labels do not fit.
+    """
+    if samples is not None and samples < 1:
+        raise OptionError("at least one sample is needed")
+    (before, after), note = sides_of(Path(source), Path(result), kernels, options)
+    if before.graph.states or after.graph.states:
+        raise OptionError("accuracy is that of models without states, whose answer depends on one input", file=str(source))
+    names = read_names(Path(class_names)) if class_names else ()
+    found = labelled(Path(data), labels, names)
+    files = found.files if samples is None else found.files[:samples]
+    inputs = InputFiles(_one_by_one(before.graph), files, samples, (preparation or Preparation()).stretching())
+    if len(inputs) > len(found.labels) or (samples is None and len(inputs) < len(found.labels)):
+        raise OptionError(f"there are {len(found.labels)} labels for {len(inputs)} inputs", file=str(labels or data))
+    border = Border.of(before.graph, after.graph, declared_names(after.graph, before.graph))
+    models = before.open(), after.open()
+    output, rows = scores or _scores(before.graph), list[tuple[int, int, int, int, int]]()
+    if output not in before.graph.outputs:
+        raise OptionError(f"there is no output {output!r}", file=str(source), remedy=_remedy(before.graph))
+    for index in range(len(inputs)):
+        feed = inputs[index]
+        given = {name: feed[name] for name in models[0].inputs}
+        pairs = border.matched_outputs(models[0].run(given), models[1].run(border.matched_inputs(given, models[1])))
+        pair = next((a, b) for name, a, b in pairs if name == output)
+        if found.counted and not index and found.counted + label_offset != pair[0].size:
+            remedy = "Say which class is which: --class-names FILE, one in a line, or --label-offset 1 if class 0 is the background."
+            raise OptionError(
+                f"has folders for {found.counted} classes, {output!r} has {pair[0].size} scores", file=str(data), remedy=remedy
+            )
+        rows.append(_judged(pair, found.labels[index] + label_offset, inputs.where(index), output))
+        progress("inputs", index + 1, len(inputs))
+    notes = tuple(filter(None, (note, *border.problems, *(model.note for model in models))))
+    return _report(rows, [inputs.where(index) for index in range(len(rows))], label_offset, pair[0].size,
+                   {"source": str(source), "result": str(result), "output": output, "kernels": (before.choice, after.choice),
+                    "names": names, "notes": notes})  # fmt: skip
+
+
+def _one_by_one(graph: Graph) -> Graph:
+    """The graph with inputs of one row where their first size is open, so that a file of many rows is many inputs."""
+    opened = (graph[name] for name in graph.inputs)
+    return graph.evolve(
+        tensors=[replace(item, shape=(1, *item.shape[1:])) for item in opened if item.shape and isinstance(item.shape[0], str)]
+    )
+
+
+def _report(rows: Sequence[tuple[int, ...]], places: Sequence[str], offset: int, classes: int, said: Mapping[str, Any]) -> Accuracy:
+    """What the answers come to: (label, the source's class, the result's, the rank that each gives the label) of each input."""
+    table = np.array(rows, np.int64)
+    total, ranks = len(table), table[:, 3:]
+
+    def within(most: int) -> tuple[Share, Share]:
+        first, second = (ranks < most).sum(axis=0)
+        return Share(int(first), total), Share(int(second), total)
+
+    right = ranks < 1
+    changed = tuple(ChangedClass(place, row[0] - offset, row[1] - offset, row[2] - offset)
+                    for place, row in zip(places, rows, strict=True) if row[1] != row[2])  # fmt: skip
+    return Accuracy(top1=within(1), top5=within(5) if classes > 5 else None, gained=int((right[:, 1] & ~right[:, 0]).sum()),
+                    lost=int((right[:, 0] & ~right[:, 1]).sum()), changed=changed, **said)  # fmt: skip
+
+
+def _judged(pair: tuple[Array, Array], label: int, where: str, output: str) -> tuple[int, int, int, int, int]:
+    rows = [np.asarray(value).reshape(-1) for value in pair]
+    if rows[0].shape != rows[1].shape or rows[0].size < 2:
+        raise OptionError(f"the output {output!r} has no row of scores for each input, or not the same on both sides", file=where)
+    if not 0 <= label < rows[0].size:
+        remedy = "--label-offset N is added to labels: 1 where class 0 of the model is the background, -1 where labels count from 1."
+        raise OptionError(f"the label is number {label} of {rows[0].size} scores", file=where, remedy=remedy)
+    return label, int(rows[0].argmax()), int(rows[1].argmax()), *(_rank(row, label) for row in rows)  # type: ignore[return-value]
+
+
+def _rank(scores: Array, label: int) -> int:
+    """How many classes come before a label: those of higher score, and of an equal one those before it, as argmax has it."""
+    own = scores[label]
+    return scores.size if own != own else int((scores > own).sum() + (scores[:label] == own).sum())
+
+
+def _scores(graph: Graph) -> str:
+    """The output that has one row of several numbers."""
+    found = [name for name in graph.outputs if _is_row(graph[name].shape)]
+    if len(found) != 1:
+        raise OptionError(f"{len(found)} outputs could be the scores of classes", remedy=_remedy(graph))
+    return found[0]
+
+
+def _is_row(shape: Sequence[int | str] | None) -> bool:
+    sizes = [size for size in shape or () if size != 1]
+    numbers = [size for size in sizes if isinstance(size, int)]
+    return shape is None or (len(numbers) == 1 and len(sizes) <= 2) or (len(sizes) == 1)
+
+
+def _remedy(graph: Graph) -> str:
+    return f"Name it with --scores: {', '.join(map(repr, graph.outputs[:8]))}."

@@ -1,0 +1,190 @@
+"""Labels of inputs: what each file of a folder shows, from the folders' names or from a list beside them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from qconvert.data.files import SUFFIXES
+from qconvert.errors import FileAccessError, OptionError
+
+__all__ = ["Labelled", "class_names", "labelled"]
+
+#: Lists of labels are small: 100 bytes for each of a million and more.
+_MOST_BYTES = 256 << 20
+_TABLES, _ARRAYS = (".csv", ".tsv", ".txt"), (".npy", ".npz")
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Files of inputs and the class of each sample.
+
+    Attributes:
+        files: in order.
+        labels: the class of each file's only sample, or of each sample of the only file.
+        counted: how many classes there are, where folders were counted; else 0.
+    """
+
+    files: tuple[Path, ...]
+    labels: tuple[int, ...]
+    counted: int = 0
+
+
+def labelled(data: Path, labels: str | Path = "", names: Sequence[str] = ()) -> Labelled:
+    """Files with their classes.
+
+    Args:
+        data: a folder, or one file that holds many samples (.npy, .npz).
+        labels: a list of "file,label" or "file label" in lines (.csv, .tsv, .txt), files named within `data`; a list of labels alone, for
+            the files of `data` in the order of their names; or an array of whole numbers (.npy; of an .npz the array "labels"). Without
+            it, `data` has a folder for each class, whose name is its number, or one of `names`; else they are counted in the order of their
+            names.
+        names: of the classes, the first is class 0; where labels are no numbers.
+
+    Raises:
+        FileAccessError: something is not there or cannot be read.
+        OptionError: a label is none, a file is named twice or lies elsewhere, or a class has no file.
+    """
+    if not data.exists():
+        raise FileAccessError("does not exist", file=str(data))
+    if not labels:
+        return _by_folders(data, names)
+    path = Path(labels)
+    if path.suffix.lower() in _ARRAYS:
+        return _in_order(data, _array(path), path)
+    if path.suffix.lower() not in _TABLES:
+        raise OptionError(f"is no list of labels: its suffix is none of {', '.join((*_TABLES, *_ARRAYS))}", file=str(path))
+    rows = _rows(path)
+    if all(len(row) == 1 for _, row in rows):
+        return _in_order(data, [_label(row[0], names, f"{path}:{line}") for line, row in rows], path)
+    return _by_name(data, path, rows, names)
+
+
+def class_names(path: Path) -> tuple[str, ...]:
+    """Names of classes, one in a line, the first of class 0.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        OptionError: a name occurs twice.
+    """
+    found = tuple(line.strip() for line in _text(path).splitlines())
+    if len({*found}) != len(found):
+        twice = next(name for name in found if found.count(name) > 1)
+        raise OptionError(f"names the class {twice!r} twice", file=str(path))
+    return found
+
+
+def _by_folders(data: Path, names: Sequence[str]) -> Labelled:
+    if not data.is_dir():
+        raise OptionError(
+            "labels are needed", file=str(data), remedy="Name a list with --labels, or a folder with a folder for each class."
+        )
+    folders = sorted(item for item in data.iterdir() if item.is_dir() and not item.name.startswith("."))
+    if not folders:
+        raise OptionError("has no folder for each class", file=str(data), remedy="Name a list with --labels.")
+    stated = bool(names) or all(folder.name.isascii() and folder.name.isdigit() for folder in folders)
+    files: list[Path] = []
+    labels: list[int] = []
+    for index, folder in enumerate(folders):
+        own = _files(folder)
+        if not own:
+            raise OptionError("is the folder of a class and holds no input", file=str(folder))
+        files += own
+        labels += [_label(folder.name, names, str(folder)) if stated else index] * len(own)
+    return Labelled(tuple(files), tuple(labels), 0 if stated else len(folders))
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(item for item in folder.iterdir() if item.is_file() and not item.name.startswith(".") and item.suffix.lower() in SUFFIXES)
+
+
+def _in_order(data: Path, labels: Sequence[int], where: Path) -> Labelled:
+    """Labels without names of files: of the samples of one file, or of the files of a folder."""
+    files = _files(data) if data.is_dir() else [data]
+    if data.is_dir() and len(files) != len(labels):
+        raise OptionError(f"has {len(labels)} labels, {data.name} {len(files)} inputs", file=str(where))
+    return Labelled(tuple(files), tuple(labels))
+
+
+def _by_name(data: Path, path: Path, rows: Sequence[tuple[int, list[str]]], names: Sequence[str]) -> Labelled:
+    if not data.is_dir():
+        raise OptionError("the list names files, so --data names the folder that they are in", file=str(path))
+    files: list[Path] = []
+    labels: list[int] = []
+    seen: dict[Path, int] = {}
+    root = data.resolve()
+    for position, (line, row) in enumerate(rows):
+        where = f"{path}:{line}"
+        if len(row) != 2:
+            raise OptionError(f"has {len(row)} cells, not a file and a label", file=where)
+        if position == 0 and not (data / row[0]).exists() and not row[1].lstrip("-").isdigit() and row[1] not in names:
+            continue  # a head
+        file = (data / row[0]).resolve()
+        if not file.is_relative_to(root):
+            raise OptionError(f"names {row[0]!r}, which lies outside {data}", file=where)
+        if not file.is_file():
+            raise FileAccessError(f"names {row[0]!r}, which is not in {data}", file=where)
+        if file in seen:
+            raise OptionError(f"names {row[0]!r} again, which line {seen[file]} does", file=where)
+        seen[file] = line
+        files.append(file)
+        labels.append(_label(row[1], names, where))
+    if not files:
+        raise OptionError("names no file", file=str(path))
+    return Labelled(tuple(files), tuple(labels))
+
+
+def _label(text: str, names: Sequence[str], where: str) -> int:
+    if text in names:
+        return names.index(text)
+    if text.isascii() and text.lstrip("-").isdigit() and len(text) < 10:
+        return int(text)
+    remedy = "Write numbers, or name the classes with --class-names FILE, one in a line."
+    raise OptionError(f"{text[:80]!r} is no class", file=where, remedy=remedy)
+
+
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
+    """The lines that have something, with their numbers: cells between commas, tabulators or, without either, blanks."""
+    text = _text(path)
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    mark = next((mark for mark in (",", "\t", ";") if mark in first), "")
+    try:
+        if mark:
+            reader = csv.reader(text.splitlines(), delimiter=mark)
+            found = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
+        else:
+            found = [(number, line.rsplit(maxsplit=1)) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    except csv.Error as error:
+        raise OptionError(f"is no table: {error}", file=str(path)) from error
+    if not found:
+        raise OptionError("is empty", file=str(path))
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise OptionError(f"has more than {_MOST_BYTES >> 20} MiB", file=str(path))
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileAccessError("is no text in UTF-8", file=str(path)) from error
+    except OSError as error:
+        raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
+
+
+def _array(path: Path) -> list[int]:
+    """Labels in an array; see labelled()."""
+    try:
+        found = np.load(path, allow_pickle=False, mmap_mode="r" if path.suffix.lower() == ".npy" else None)
+        if path.suffix.lower() == ".npz":
+            with found as arrays:
+                found = arrays["labels" if "labels" in arrays.files else arrays.files[0]]
+    except (OSError, ValueError, EOFError, KeyError, IndexError) as error:
+        raise FileAccessError(f"is no array of labels: {error}", file=str(path)) from error
+    if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size:
+        raise OptionError(f"holds {found.dtype} of shape {found.shape}, not a row of whole numbers", file=str(path))
+    return [int(item) for item in found]
