@@ -1,6 +1,6 @@
-"""Calibration beside onnxruntime's quantize_static: accuracy with each method, time and memory. Writes a section of docs/benchmarks.md.
+"""Calibration beside onnxruntime's quantize_static: accuracy with each method, time and memory. Writes a section of docs/benchmarks/calibration.md.
 
-    python benchmarks/calibration.py [--inputs N] [--skip-mobilenet] [--markdown docs/benchmarks.md]
+    python benchmarks/calibration.py [--inputs N] [--skip-mobilenet] [--markdown docs/benchmarks/calibration.md]
 
 Accuracy: the two float networks of fixtures/digits, calibrated with the first 100 of the held-out images, judged by the other 500, both as
 QDQ in onnxruntime with int8 weights per channel. Time and memory: MobileNet v2 at 224 x 224, made of the float form of

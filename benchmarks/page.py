@@ -17,6 +17,8 @@ from measures import Fidelity
 __all__ = ["LITERT", "Row", "Section", "machine", "publish", "sections", "show", "update", "write"]
 
 LITERT = "LiteRT"
+#: Of a page that is not there yet.
+TITLE = "# Benchmarks\n"
 COLUMNS = "The column qconvert is the default target ort-x86, qconvert-vnni the target ort-x86-vnni."
 
 
@@ -174,11 +176,11 @@ def _failures(rows: list[Row], tools: list[str]) -> list[Section]:
 
 
 def write(page: Path, parts: list[Section], command: str, facts: list[str]) -> None:
-    """The page: facts about machine and versions, a section for each topic; sections that other scripts made stay behind them."""
+    """The page: facts about machine and versions, a section for each topic; its title, and sections that other scripts made, stay."""
     titles = {part.title for part in parts}
-    old = page.read_text().split("\n## ")[1:] if page.exists() else []
+    title, *old = page.read_text().split("\n## ") if page.exists() else [TITLE]
     kept = [section.rstrip() for section in old if section.partition("\n")[0] not in titles and "\nMade by `" in section]
-    lines = ["# Benchmarks", "", f"Made by `{command}`: everything side by side in one run, on one machine.", COLUMNS, ""]
+    lines = [title.partition("\n")[0], "", f"Made by `{command}`: everything side by side in one run, on one machine.", COLUMNS, ""]
     lines += [*(f"- {fact}" for fact in facts), ""]
     for part in parts:
         lines += [f"## {part.title}", "", *_table(part), "", part.note, ""]
@@ -210,7 +212,7 @@ def show(console: Any, parts: list[Section], facts: list[str]) -> None:
 
 def update(page: Path, part: Section, command: str) -> None:
     """Writes one section into a page, in place of the one of the same title, with the command that made it."""
-    text = page.read_text() if page.exists() else "# Benchmarks\n"
+    text = page.read_text() if page.exists() else TITLE
     before, _, rest = text.partition(f"## {part.title}\n")
     _, mark, after = rest.partition("\n## ")
     lines = [f"## {part.title}", "", f"Made by `{command}`.", "", *_table(part), "", part.note]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODEL = ROOT / "fixtures" / "tflm_person_detect_int8.tflite"
 NAMES = {
     **dict.fromkeys(("IN", "SOURCE", "A"), "model.tflite"),

@@ -1,7 +1,7 @@
 """spell_weights: integer weights of operators on real values are spelled as Cast, Sub and Mul, which onnxruntime computes once.
 
 onnxruntime folds operators on constants when it loads a model, but leaves every DequantizeLinear alone for the sake of QDQ patterns
-(constant_folding.cc), and so computes all weights anew with each run: five times the latency of a MobileNet v2 (docs/benchmarks.md). The
+(constant_folding.cc), and so computes all weights anew with each run: five times the latency of a MobileNet v2 (measured). The
 file keeps the integers and the scales; the real values are the same, (q - zero point) * scale in one rounding. absorb_quantization reads
 the three operators as the Dequantize that they are.
 """
