@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from qconvert.formats.tflite.writing import Writing as TfliteWriting
     from qconvert.formats.torch.writing import Builder as TorchBuilder
     from qconvert.graph import Array, Attribute, Graph, Names, Op, Quantization, Shape, Signature, Tensor, integer_range, numpy_dtype
+    from qconvert.graph.carried import Carried, carried
     from qconvert.graph.kinds import (
         KINDS,
         REQUIRED,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         texts,
     )
     from qconvert.graph.matching import Match, Pattern, matches
+    from qconvert.graph.metadata import STATES
     from qconvert.graph.validation import validate
     from qconvert.plugins import (
         API_VERSION,
@@ -88,6 +90,8 @@ _HOMES = {
         "Pieces Runtime Target Verdict Violation hookimpl loaded register registered replaces"
     ),
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
+    "qconvert.graph.carried": "Carried carried",
+    "qconvert.graph.metadata": "STATES",
     "qconvert.graph.matching": "Match Pattern matches",
     "qconvert.graph.validation": "validate",
     "qconvert.graph.kinds": (
@@ -112,10 +116,12 @@ __all__ = [
     "API_VERSION",
     "KINDS",
     "REQUIRED",
+    "STATES",
     "Array",
     "Attribute",
     "AttributeSpec",
     "Call",
+    "Carried",
     "Change",
     "Cost",
     "Derived",
@@ -166,6 +172,7 @@ __all__ = [
     "Verdict",
     "Violation",
     "WrongFormatError",
+    "carried",
     "choice",
     "choose_grid",
     "convert",

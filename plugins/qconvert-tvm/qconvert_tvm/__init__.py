@@ -1,0 +1,32 @@
+"""Apache TVM as a runtime of checks: .onnx files imported by Relax and compiled for this machine's CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from qconvert.plugin import Runtime, hookimpl
+
+if TYPE_CHECKING:
+    from qconvert.plugin import Array, Graph, LoadedModel, ModelFile, Op
+
+#: The version of qconvert's plugin interface that this was made for.
+QCONVERT_API = "1.0"
+
+
+def _open(file: ModelFile) -> LoadedModel:
+    from qconvert_tvm.running import TvmModel
+
+    return TvmModel(file)
+
+
+def _reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Array, bool]:
+    from qconvert_tvm.reach import reach
+
+    return reach(graph, op, exact)
+
+
+@hookimpl
+def qconvert_runtimes() -> Iterable[Runtime]:
+    summary = "Apache TVM: imported by Relax, compiled by LLVM for this machine's CPU"
+    return [Runtime("tvm", ("onnx",), summary, "TVM", _open, _reach, ("llvm",), layout="channels_first")]

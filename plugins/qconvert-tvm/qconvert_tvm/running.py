@@ -1,0 +1,143 @@
+"""An .onnx file in TVM: imported by the Relax frontend, compiled for the CPU, run by Relax's virtual machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import (
+    STATES,
+    Array,
+    Carried,
+    InvalidModelError,
+    MissingPackageError,
+    ModelFile,
+    RuntimeRefusedError,
+    carried,
+)
+
+__all__ = ["TvmModel"]
+
+_LINES = 3  # of an error of TVM, the first of which says what is wrong
+
+
+class TvmModel:
+    """A model that TVM has compiled.
+
+    Attributes:
+        inputs: name -> (dtype, shape), in order; a size known only at run time is a text. Those that are states are left out.
+        outputs: likewise.
+        note: which TVM ran it, for which CPU.
+
+    Raises:
+        MissingPackageError: TVM is not installed.
+        InvalidModelError: the file is no ONNX model.
+        RuntimeRefusedError: TVM's importer or compiler does not take the model.
+    """
+
+    def __init__(self, file: ModelFile) -> None:
+        tvm = _package()
+        model = _proto(file.path)
+        given = {item.name for item in model.graph.initializer}
+        own = [item for item in model.graph.input if item.name not in given]
+        self._order = [item.name for item in own]
+        self._types = {item.name: _described(item) for item in (*own, *model.graph.output)}
+        self._results = [item.name for item in model.graph.output]
+        self._states = _states_of(model, {*self._order}, {*self._results})
+        kept = {item.input for item in self._states}, {item.output for item in self._states}
+        self.inputs = {name: self._types[name] for name in self._order if name not in kept[0]}
+        self.outputs = {name: self._types[name] for name in self._results if name not in kept[1]}
+        self._machine = _compiled(model, str(file.path), file.threads)
+        self._tensor, self._device = tvm.runtime.tensor, tvm.cpu()
+        self.note = f"TVM {tvm.__version__} compiled it for {_cpu(tvm)}; its layers compute on real values between quantize and dequantize"
+        self.reset()
+
+    def reset(self) -> None:
+        """The next run is the first of a sequence: states have their first values."""
+        self._values: dict[str, Array] = {item.input: item.first for item in self._states}
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs once. Inputs and outputs are stored values by name."""
+        values = {**inputs, **self._values}
+        try:
+            fed = [np.array(values[name], self._types[name][0], order="C") for name in self._order]
+            found = self._machine["main"](*(self._tensor(value, self._device) for value in fed))
+            arrays = [found.numpy()] if hasattr(found, "numpy") else [item.numpy() for item in found]
+        except Exception as error:  # errors of TVM share no base class but Exception
+            raise RuntimeRefusedError(f"TVM failed while running the model: {_short(error)}") from error
+        results = dict(zip(self._results, arrays, strict=True))
+        self._values = {item.input: results[item.output] for item in self._states}
+        return {name: results[name] for name in self.outputs}
+
+
+def _package() -> Any:
+    try:
+        import tvm
+    except ImportError as error:
+        remedy = "Install it with: pip install 'apache-tvm>=0.27,<0.28'"
+        raise MissingPackageError(f"the package tvm, which runs the model, cannot be imported: {error}", remedy=remedy) from error
+    return tvm
+
+
+def _proto(path: Path) -> Any:
+    """The onnx.ModelProto of a file, with constants that lie beside it."""
+    import onnx
+
+    try:
+        return onnx.load(str(path))
+    except Exception as error:  # of protobuf, of onnx's own, of the file system
+        raise InvalidModelError(f"cannot be read as ONNX: {_short(error)}", file=str(path)) from error
+
+
+def _described(item: Any) -> tuple[str, tuple[Any, ...]]:
+    from onnx import helper
+
+    kind = item.type.tensor_type
+    try:
+        dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    except (KeyError, ValueError) as error:
+        raise RuntimeRefusedError(f"TVM takes tensors alone, and {item.name!r} is none", remedy="Check it in onnxruntime.") from error
+    return dtype, tuple(size.dim_value if size.HasField("dim_value") else size.dim_param or "?" for size in kind.shape.dim)
+
+
+def _states_of(model: Any, inputs: set[str], outputs: set[str]) -> tuple[Carried, ...]:
+    """The inputs and outputs that stand for states, by the model's metadata."""
+    found = next((carried(entry.value) for entry in model.metadata_props if entry.key == STATES), ())
+    for item in found:
+        if item.input not in inputs or item.output not in outputs:
+            raise InvalidModelError(f"the metadata entry {STATES} names {item.input!r} and {item.output!r}, which the model does not have")
+    return found
+
+
+def _compiled(model: Any, path: str, threads: int) -> Any:
+    """Relax's virtual machine with the model; raises RuntimeRefusedError, with the operators that the importer does not know."""
+    tvm = _package()
+    from tvm import relax
+    from tvm.relax.frontend.onnx import from_onnx
+
+    try:
+        module = from_onnx(model, keep_params_in_input=False)
+    except Exception as error:  # OpNotImplemented lists operators by their types; what an operator lacks is any exception
+        remedy = "Check it in another runtime, such as --kernels onnxruntime."
+        raise RuntimeRefusedError(f"TVM does not import the model: {_short(error)}", file=path, remedy=remedy) from error
+    try:
+        if threads:
+            tvm.get_global_func("runtime.config_threadpool")(1, threads)
+        with tvm.transform.PassContext(opt_level=3):
+            return relax.VirtualMachine(tvm.compile(module, target=tvm.target.Target("llvm")), tvm.cpu())
+    except Exception as error:
+        raise RuntimeRefusedError(f"TVM does not compile the model: {_short(error)}", file=path) from error
+
+
+def _cpu(tvm: Any) -> str:
+    return str(tvm.target.Target("llvm").attrs.get("mtriple", "this machine's CPU"))
+
+
+def _short(error: Exception) -> str:
+    """What TVM says, without the stack of its own functions."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("File ", "Traceback", "^", "[bt]"))][:_LINES]
+    return f"{type(error).__name__}: {' '.join(told)}" if told else type(error).__name__

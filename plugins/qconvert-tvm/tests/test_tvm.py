@@ -1,0 +1,100 @@
+"""TVM runs files as onnxruntime and LiteRT do, and what it does not import is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from qconvert_tvm.running import TvmModel
+
+import qconvert
+from qconvert.plugin import ModelFile, RuntimeRefusedError, convert, evaluate, load, save
+from qconvert.testing import random_inputs, sample_graphs
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+
+
+def opened(path: Path) -> TvmModel:
+    return TvmModel(ModelFile(path, "llvm"))
+
+
+@pytest.mark.parametrize("name", sorted(sample_graphs()))
+def test_sample_graphs_give_the_exact_integers(name: str, tmp_path: Path) -> None:
+    save(sample_graphs()[name], tmp_path / "model.qgraph")
+    convert(tmp_path / "model.qgraph", tmp_path / "model.onnx")
+    written = load(tmp_path / "model.onnx")
+    given = random_inputs(written)
+    found, exact = opened(tmp_path / "model.onnx").run(given), evaluate(written, given)
+    for output in written.outputs:
+        steps = np.abs(found[output].astype(np.float64) - exact[output].astype(np.float64))
+        if written[output].dtype == "float32":
+            np.testing.assert_allclose(found[output], exact[output], rtol=1e-5, atol=1e-5)
+        else:
+            assert steps.max() <= 1 and (steps > 0).mean() < 0.05
+
+
+def test_resnet8_is_equal_in_every_integer(tmp_path: Path) -> None:
+    source, result = FIXTURES / "tiny_resnet_cifar10_int8.tflite", tmp_path / "resnet.onnx"
+    convert(source, result)
+    report = qconvert.check(source, result, kernels="tvm", per_op=True)
+    assert report.passed
+    assert {finding.verdict for finding in report.operators} == {"equal"}
+    assert any("TVM" in note for note in report.notes)
+
+
+def test_states_are_carried_from_run_to_run(tmp_path: Path) -> None:
+    source, result = FIXTURES / "mww_okay_nabu_streaming_int8.tflite", tmp_path / "wake.onnx"
+    convert(source, result)
+    model, other = opened(result), load(result)
+    assert list(model.inputs) == list(other.inputs) and len(other.states) > 1
+    frames = [random_inputs(other, seed) for seed in range(3)]
+    first = [model.run(frame) for frame in frames]
+    model.reset()
+    again = [model.run(frame) for frame in frames]
+    for one, two in zip(first, again, strict=True):
+        for name, value in one.items():
+            assert np.array_equal(value, two[name])
+    report = qconvert.check(source, result, kernels="tvm")
+    assert report.passed
+
+
+def model_of(*nodes: Any, domain: str = "") -> Any:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3]) for name in ("x", "y")]
+    graph = helper.make_graph(list(nodes), "g", values[:1], values[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)] + ([helper.make_opsetid(domain, 1)] if domain else []))
+
+
+def test_operators_that_tvm_does_not_know_are_all_named(tmp_path: Path) -> None:
+    nodes = helper.make_node("Bernoulli", ["x"], ["a"]), helper.make_node("Wonder", ["a"], ["y"], domain="acme")
+    onnx.save(model_of(*nodes, domain="acme"), tmp_path / "odd.onnx")
+    with pytest.raises(RuntimeRefusedError, match="Wonder") as caught:
+        opened(tmp_path / "odd.onnx")
+    assert "Bernoulli" in caught.value.reason and caught.value.exit_code == 4 and "odd.onnx" in caught.value.file
+
+
+def test_open_sizes_are_open(tmp_path: Path) -> None:
+    onnx.save(model_of(helper.make_node("Relu", ["x"], ["y"])), tmp_path / "open.onnx")
+    model = opened(tmp_path / "open.onnx")
+    assert model.inputs == {"x": ("float32", ("n", 3))}
+    for rows in (1, 4):
+        value = np.linspace(-1, 1, 3 * rows, dtype=np.float32).reshape(rows, 3)
+        assert np.array_equal(model.run({"x": value})["y"], np.maximum(value, 0))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x08\x07broken", b"\x00" * 64])
+def test_a_damaged_file_is_an_error_of_qconvert(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(data)
+    with pytest.raises(qconvert.QConvertError):
+        opened(tmp_path / "bad.onnx")
+
+
+def test_values_of_another_shape_are_refused(tmp_path: Path) -> None:
+    onnx.save(model_of(helper.make_node("Relu", ["x"], ["y"])), tmp_path / "model.onnx")
+    model = opened(tmp_path / "model.onnx")
+    given = {"x": np.zeros((2, 5), np.float32)}
+    with pytest.raises(RuntimeRefusedError, match="TVM failed"):
+        model.run(given)
