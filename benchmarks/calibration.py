@@ -1,4 +1,4 @@
-"""Calibration beside onnxruntime's quantize_static: accuracy with each method, time and memory. Writes a section of docs/benchmarks/calibration.md.
+"""Calibration beside onnxruntime's quantize_static: accuracy, time and memory. Writes a part of docs/benchmarks/calibration.md.
 
     python benchmarks/calibration.py [--inputs N] [--skip-mobilenet] [--markdown docs/benchmarks/calibration.md]
 
