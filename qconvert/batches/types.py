@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from qconvert.tables import Rows, Shown, said, shown
+
 __all__ = ["ENDS", "BatchReport", "Job", "Outcome"]
 
 #: How a model of a batch ends, in words, the best first.
@@ -74,8 +76,8 @@ class Outcome:
     before: bool = field(default=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class BatchReport(Shown):
     """What came of all models of a folder.
 
     Attributes:
@@ -95,3 +97,15 @@ class BatchReport:
         """How many models ended in each way, in the order of ENDS; ways in which none did are left out."""
         found = Counter(item.end for item in self.outcomes)
         return {end: found[end] for end in ENDS if found[end]}
+
+    @property
+    def sentence(self) -> str:
+        """How many models ended in which way."""
+        counts = ", ".join(f"{count} {end}" for end, count in self.counts.items())
+        before = sum(item.before for item in self.outcomes)
+        return f"{len(self.outcomes)} models: {counts}; {self.seconds:.1f} s" + (f"; {before} were done before" if before else "")
+
+    def tables(self) -> tuple[Rows, ...]:
+        """What came of each model."""
+        rows = [(shown(item.name), item.end, str(item.operators or ""), f"{item.seconds:.1f}", said(item.reason)) for item in self.outcomes]
+        return (Rows("Models", ("model", "end", ">operators", ">seconds", "why"), tuple(rows)),)

@@ -8,6 +8,7 @@ from qconvert.calibration.observer import Histogram
 from qconvert.calibration.sensitivity import Sensitivity
 from qconvert.encodings import Encodings, Grid
 from qconvert.graph import Graph
+from qconvert.tables import Rows, Shown, numbers, said, shown
 
 __all__ = ["Calibration", "TensorReport"]
 
@@ -43,8 +44,8 @@ class TensorReport:
         return low, high
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
+@dataclass(frozen=True, slots=True, repr=False)
+class Calibration(Shown):
     """What calibrate() found.
 
     Attributes:
@@ -66,3 +67,28 @@ class Calibration:
     kept_float: tuple[str, ...] = ()
     is_changed: bool = False
     notes: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """How many activations have grids, and how good the worst is."""
+        known = [item.sqnr_db for item in self.tensors if item.sqnr_db is not None]
+        worst = f"; the worst activation keeps {min(known):.1f} dB" if known else ""
+        return f"{shown(self.graph.name) or 'The network'}: grids of {len(self.tensors)} activations from {self.samples} samples{worst}."
+
+    def tables(self) -> tuple[Rows, ...]:
+        """The grid of each activation, and what quantizing tensors by themselves costs."""
+        rows = tuple(
+            (shown(" = ".join(item.names)), f"{item.lowest:.6g}", f"{item.highest:.6g}", f"{item.range[0]:.6g}", f"{item.range[1]:.6g}",
+             numbers(item.grid.quantization.scale), "" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB", f"{100 * item.clipped:.3g}%",
+             shown(item.origin))
+            for item in self.tensors
+        )  # fmt: skip
+        costs = tuple(
+            (shown(" = ".join(one.names)), "none" if one.sqnr_db is None else f"{one.sqnr_db:.1f} dB") for one in self.sensitivity
+        )
+        columns = ("tensor", ">lowest seen", ">highest seen", ">grid from", ">to", ">scale", ">SQNR", ">clipped", "chosen by")
+        return (
+            Rows("Activations", columns, rows, note=f"{self.samples} samples.", folded=len(rows) > 60),
+            Rows("What quantizing each by itself costs the outputs", ("tensor", ">SQNR of the outputs"), costs, folded=len(costs) > 60),
+            Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
+        )

@@ -18,6 +18,7 @@ from qconvert.data.labels import labelled
 from qconvert.errors import OptionError
 from qconvert.graph import Array, Graph
 from qconvert.graph.changed_values import declared_names
+from qconvert.tables import Rows, Shown, said, shown
 
 __all__ = ["Accuracy", "ChangedClass", "Share", "accuracy"]
 
@@ -61,8 +62,8 @@ class ChangedClass:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class Accuracy:
+@dataclass(frozen=True, slots=True, repr=False)
+class Accuracy(Shown):
     """What accuracy() found.
 
     Attributes:
@@ -105,6 +106,35 @@ class Accuracy:
     def class_name(self, number: int) -> str:
         """The name of a class, or its number."""
         return self.names[number] if 0 <= number < len(self.names) else str(number)
+
+    @property
+    def sentence(self) -> str:
+        """The difference with its interval, and how many changed."""
+        low, high = self.interval
+        points = f"top-1 changes by {100 * self.difference:+.2f} points (95%: {100 * low:+.2f} to {100 * high:+.2f})"
+        return f"{points}: {self.gained} inputs gained, {self.lost} lost, {len(self.changed)} changed class."
+
+    def tables(self) -> tuple[Rows, ...]:
+        """Shares with their intervals, and the inputs that changed class."""
+        sides = zip(("source", "result"), self.kernels, range(2), strict=True)
+        shares = [
+            (f"{who}, {kernels}", *_cells(self.top1[index]), *(("", "") if self.top5 is None else _cells(self.top5[index])))
+            for who, kernels, index in sides
+        ]
+        changed = [
+            (shown(one.where), *(shown(self.class_name(number)) for number in (one.label, one.before, one.after))) for one in self.changed
+        ]
+        title = f"{self.top1[0].total} inputs, scores in {shown(self.output)}"
+        return (
+            Rows(title, ("", ">top-1", "95%", ">top-5", "95%"), tuple(shares)),
+            Rows("Inputs that changed class", ("input", "label", "source says", "result says"), tuple(changed), folded=len(changed) > 60),
+            Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
+        )
+
+
+def _cells(found: Share) -> tuple[str, str]:
+    low, high = found.interval
+    return f"{100 * found.value:.2f}%", f"{100 * low:.2f} to {100 * high:.2f}%"
 
 
 def accuracy(

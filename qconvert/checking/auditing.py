@@ -16,6 +16,7 @@ from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, target_named, targets
+from qconvert.tables import Rows, Shown, said, shown
 from qconvert.targets.audit import AuditLine
 from qconvert.targets.audit import audit as predicted
 from qconvert.targets.violations import refuse_violations
@@ -67,8 +68,8 @@ class AuditedLayer:
     otherwise: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AuditReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class AuditReport(Shown):
     """The audit of a model for a target.
 
     Attributes:
@@ -95,6 +96,38 @@ class AuditReport:
     def otherwise(self) -> tuple[AuditedOperator, ...]:
         """The operators that ran otherwise than predicted."""
         return tuple(op for op in self.operators if op.ran is not None and op.ran != op.integer)
+
+    @property
+    def sentence(self) -> str:
+        """How many operators are predicted to run as integers, and how many ran otherwise."""
+        integers, total = (sum(line.count for line in self.lines if line.integer or every) for every in (False, True))
+        words = f"{shown(Path(self.source).name)} for {shown(self.target)}: {integers} of {total} quantized operators run as integers"
+        seen = sum(op.ran is not None for op in self.operators)
+        ran = f"; {shown(self.runtime)} ran {seen - len(self.otherwise)} of {seen} as predicted" if seen else ""
+        return f"{words}{ran}." + (f" Could not be judged: {said(self.unjudged)}." if self.unjudged else "")
+
+    def tables(self) -> tuple[Rows, ...]:
+        """The prediction by kind and reason, what ran otherwise, and the layers of an engine."""
+        lines = [(line.kind, str(line.count), _runs(line.integer), said(line.reason)) for line in self.lines]
+        marks = tuple("" if line.integer else "approximate" for line in self.lines)
+        others = [
+            (shown(op.operator), shown(op.output), _runs(op.integer), _runs(op.ran), shown(op.layer), said(op.reason))
+            for op in self.otherwise
+        ]
+        layers = [
+            (shown(layer.name), layer.kind, " ".join(layer.operators), _runs(layer.integer), said("; ".join(layer.reasons)))
+            for layer in self.layers
+        ]
+        return (
+            Rows(f"What runs as integers on {shown(self.target)}", ("operator", ">how many", "runs on", "why"), tuple(lines), marks),
+            Rows("What ran otherwise than predicted", ("operator", "output", "predicted", "ran on", "layer", "why"), tuple(others)),
+            Rows("Layers of the engine", ("layer", "kind", "operators", "runs on", "why"), tuple(layers), folded=len(layers) > 60),
+            Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
+        )
+
+
+def _runs(integer: bool | None) -> str:
+    return "" if integer is None else "integers" if integer else "real values"
 
 
 def audit(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from qconvert.graph import Op
+from qconvert.tables import Rows, Shown, said, share, shown
 
 __all__ = [
     "AS_DECLARED", "CLASSES", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "OVERFLOW", "PASSED", "CheckReport", "Finding", "OutputComparison",
-    "joined",
+    "joined", "outputs_table",
 ]  # fmt: skip
 
 #: An operator that a runtime refuses by itself, or that has no counterpart by name: nothing is known of it.
@@ -99,8 +101,8 @@ class OutputComparison:
         return self.largest > 0
 
 
-@dataclass(frozen=True, slots=True)
-class CheckReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class CheckReport(Shown):
     """What a check found.
 
     Attributes:
@@ -138,3 +140,51 @@ class CheckReport:
     def passed(self) -> bool:
         """Whether nothing is wrong with the result: PASSED or AS_DECLARED."""
         return self.verdict in (PASSED, AS_DECLARED)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence."""
+        names = f"{shown(Path(self.result).name)} beside {shown(Path(self.source).name)}"
+        inputs = f"{self.runs} inputs" if self.runs != 1 else "1 input"
+        if self.verdict == PASSED:
+            equal = all(item.equal == 1 for item in self.outputs)
+            how = "every output element is equal" if equal else "each operator that differs is explained"
+            return f"Passed: {names}: {how}, over {inputs}."
+        if self.verdict == AS_DECLARED:
+            return f"As declared: {names}: what differs is the cost of the passes that were asked for, over {inputs}."
+        if self.verdict == NOT_EQUAL:
+            return f"Not equal: {names}: {said(self.problems[0])}."
+        return f"Could not be judged: {names}: {said(self.unjudged[0])}."
+
+    def tables(self) -> tuple[Rows, ...]:
+        """What is wrong, the outputs, the operators, and what the reader should know."""
+        found = [(word, said(text)) for word, texts in (
+            ("problem", self.problems), ("not judged", self.unjudged), ("cost", self.costs), ("note", self.notes),
+            ("machine", self.machine),
+        ) for text in texts]  # fmt: skip
+        operators = [
+            (shown(op.operator), shown(op.output), share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.2g}%", op.verdict,
+             shown(op.reason))
+            for op in self.operators
+        ]  # fmt: skip
+        return (
+            Rows("What was found", ("", "in words"), tuple(found)),
+            outputs_table(self.outputs),
+            Rows("Operators", ("operator", "output", ">equal", ">largest", ">predicted", "class", "reason"), tuple(operators),
+                 tuple(op.verdict for op in self.operators), _classes(self.operators), len(operators) > 40),
+        )  # fmt: skip
+
+
+def outputs_table(outputs: Sequence[OutputComparison]) -> Rows:
+    """How far each output is equal."""
+    rows = [
+        (shown(item.name), share(item.equal), f"{item.largest:.6g} {item.unit}", f"{item.mean:.2g}",
+         "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB", "" if item.same_top1 is None else share(item.same_top1))
+        for item in outputs
+    ]  # fmt: skip
+    return Rows("Outputs", ("output", ">equal", ">largest", ">mean", ">SQNR", ">same top-1"), tuple(rows))
+
+
+def _classes(found: Sequence[Finding]) -> str:
+    counts = [(verdict, sum(item.verdict == verdict for item in found)) for verdict in CLASSES]
+    return "; ".join(f"{count} {verdict}" for verdict, count in counts if count)

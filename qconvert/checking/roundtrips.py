@@ -25,6 +25,7 @@ from qconvert.graph.differences import diff, paired
 from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Format, format_named, kernels_listed, named_changes, runtimes, target_named
 from qconvert.plugins.options import checked
+from qconvert.tables import Rows, Shown, said, share, shown
 from qconvert.targets.violations import refuse_violations
 
 __all__ = ["Kept", "Leg", "RoundtripReport", "roundtrip"]
@@ -87,8 +88,8 @@ class Leg:
     machine: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RoundtripReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class RoundtripReport(Shown):
     """All conversions of a round trip, in order, and notes on how it was made."""
 
     source: str
@@ -107,6 +108,32 @@ class RoundtripReport:
     @property
     def passed(self) -> bool:
         return self.verdict == PASSED
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, and what is the same at the end."""
+        kept = self.legs[-1].kept
+        same = f"{kept.integers} quantized integers in {kept.constants} constants and {kept.scales} quantizations"
+        ends = {PASSED: f"are the same after {len(self.legs)} conversions", NOT_EQUAL: "went round, and something was lost"}
+        return f"{shown(Path(self.source).name)}: {self.verdict}: {same} {ends.get(self.verdict, 'went round, and not all could be run')}."
+
+    def tables(self) -> tuple[Rows, ...]:
+        """A row for each conversion, what is wrong, and what the outputs say."""
+        rows = [
+            (leg.form, f"{len(leg.differences)} differences" if leg.differences else "equal",
+             f"{leg.kept.constants_equal} of {leg.kept.constants}",
+             f"{leg.kept.scales_equal} of {leg.kept.scales}", share(min(o.equal for o in leg.outputs)) if leg.outputs else "not run")
+            for leg in self.legs
+        ]  # fmt: skip
+        found = [(leg.form, word, said(text)) for leg in self.legs for word, texts in (
+            ("problem", leg.problems), ("not judged", leg.unjudged), ("change", tuple(map(str, leg.changes))), ("note", leg.notes),
+            ("arithmetic", tuple(filter(None, (leg.arithmetic, leg.explained)))), ("machine", leg.machine),
+        ) for text in texts]  # fmt: skip
+        found += [(self.form, "note", said(text)) for text in self.notes]
+        return (
+            Rows("Conversions", ("to", "graph", ">constants equal", ">scales equal", ">outputs equal"), tuple(rows)),
+            Rows("What was found", ("of", "", "in words"), tuple(found)),
+        )
 
 
 @dataclass(frozen=True, slots=True)

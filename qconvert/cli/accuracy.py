@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,27 +62,12 @@ def _share_document(item: Share) -> dict[str, Any]:
 
 def print_accuracy(found: Accuracy) -> None:
     """Shares with their intervals, the difference, and the inputs that changed class."""
-    from qconvert.cli.reports import show, table_of
+    from qconvert.cli.reports import show
+    from qconvert.tables import rich_table
 
-    table = table_of("", ">top-1", "95%", ">top-5", "95%", title=f"{found.top1[0].total} inputs, scores in {found.output}")
-    for index, who in enumerate((f"source, {found.kernels[0]}", f"result, {found.kernels[1]}")):
-        fifth = ("", "") if found.top5 is None else _cells(found.top5[index])
-        table.add_row(who, *_cells(found.top1[index]), *fifth)
-    show(table)
-    for note in found.notes:
-        show(f"note: {note}")
-    low, high = found.interval
-    said = f"top-1 changes by {100 * found.difference:+.2f} points (95%: {100 * low:+.2f} to {100 * high:+.2f})"
-    show(f"{said}: {found.gained} inputs gained, {found.lost} lost, {len(found.changed)} changed class")
-    if found.changed:
-        listed = table_of("input", "label", "source says", "result says")
-        for item in found.changed[:_MOST]:
-            listed.add_row(item.where, *(found.class_name(number) for number in (item.label, item.before, item.after)))
-        show(listed)
-        if len(found.changed) > _MOST:
-            show(f"and {len(found.changed) - _MOST} more: --json has all")
-
-
-def _cells(item: Share) -> tuple[str, str]:
-    low, high = item.interval
-    return f"{100 * item.value:.2f}%", f"{100 * low:.2f} to {100 * high:.2f}"
+    shares, changed, _ = found.tables()
+    show(rich_table(shares), *(f"note: {note}" for note in found.notes), found.sentence)
+    if changed.rows:
+        show(rich_table(replace(changed, title="", rows=changed.rows[:_MOST])))
+        if len(changed.rows) > _MOST:
+            show(f"… and {len(changed.rows) - _MOST} more; --json has them all")

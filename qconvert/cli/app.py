@@ -18,6 +18,7 @@ from qconvert.cli.flags import (
     CropFlag,
     DataFlag,
     DebugFlag,
+    ExplorerFlag,
     FromFlag,
     HtmlFlag,
     JsonFlag,
@@ -97,6 +98,7 @@ def check_command(
         float, typer.Option("--max-drop", min=0, help="With --labels: per cent of top-1 that may be lost before the exit code is 1.")
     ] = 1.0,
     html: HtmlFlag = None,
+    explorer: ExplorerFlag = None,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
     debug: DebugFlag = False,
@@ -105,7 +107,7 @@ def check_command(
     """Run source and result in their own runtimes and say whether they are equal: exit code 0, 1 if not, 4 if that cannot be judged."""
     from qconvert import check
     from qconvert.cli.reports import check_document, print_check, progress
-    from qconvert.cli.viewing import page_for
+    from qconvert.cli.viewing import pages_for
 
     chosen = [*(kernels or ()), *(["torch:trusted"] if trust_source else [])]
     prepared = preparation_of(mean=mean, std=std, range=range_, resize=resize, crop=crop)
@@ -115,7 +117,7 @@ def check_command(
         run_accuracy(source, result, data or (), labels, max_drop, json=json, quiet=quiet, preparation=prepared, samples=samples,
                      scores=scores, label_offset=label_offset, class_names=class_names or "", kernels=chosen, **options)  # fmt: skip
         return
-    page = page_for(html, data=data or (), **options)
+    page = pages_for(html, explorer, data=data or (), **options)
     with progress(quiet or json) as step:
         report = check(
             source,
@@ -124,7 +126,7 @@ def check_command(
             preparation=prepared,
             samples=samples or 5,
             kernels=chosen,
-            per_op=per_op,
+            per_op=per_op or explorer is not None,
             quick=quick,
             max_lsb=max_lsb,
             seed=seed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +26,8 @@ _POLICIES: dict[str, dict[str, int]] = {
     "unequal": {"fault": FAULT, "not equal": NOT_EQUAL},
     "never": {},
 }
+#: Ends of which the table tells only where it is asked to.
+_GOOD = ("equal", "as declared", "converted")
 
 
 def _batch(
@@ -85,19 +87,14 @@ def _batch(
 
 def _print(report: BatchReport, verbose: bool) -> None:
     """A table of the models that did not end well, or of all; and how many ended in each way."""
-    from qconvert.cli.reports import show, table_of
+    from qconvert.cli.reports import show
+    from qconvert.tables import rich_table
 
-    good = ("equal", "as declared", "converted")
-    rows = [item for item in report.outcomes if verbose or item.end not in good]
+    (listed,) = report.tables()
+    rows = tuple(row for row, item in zip(listed.rows, report.outcomes, strict=True) if verbose or item.end not in _GOOD)
     if rows:
-        table = table_of("model", "end", ">operators", ">seconds", "why")
-        for item in rows:
-            table.add_row(item.name, item.end, str(item.operators or ""), f"{item.seconds:.1f}", item.reason)
-        show(table)
-    counts = ", ".join(f"{count} {end}" for end, count in report.counts.items())
-    before = sum(item.before for item in report.outcomes)
-    again = f"; {before} were done before" if before else ""
-    show(f"{len(report.outcomes)} models: {counts}; {report.seconds:.1f} s{again}\n{report.out}/qconvert-batch/results.json has it all")
+        show(rich_table(replace(listed, title="", rows=rows)))
+    show(f"{report.sentence}\n{report.out}/qconvert-batch/results.json has it all")
 
 
 def add_batch_command(app: typer.Typer) -> None:

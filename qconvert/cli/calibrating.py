@@ -86,9 +86,9 @@ def _calibrate(
     """Choose the scales of a float model from data, and write them, or the quantized model; the suffix says which."""
     from qconvert.calibration.files import calibrate_file
     from qconvert.cli.reports import conversion_document, print_conversion, progress
-    from qconvert.cli.viewing import page_for
+    from qconvert.cli.viewing import pages_for
 
-    page = page_for(html, force=force)
+    page = pages_for(html, force=force)
     arguments: dict[str, Any] = {
         "method": method, "weights_method": weights_method, "skip": tuple(skip or ()), "samples": samples,
         "preparation": preparation_of(mean=mean, std=std, range=range_, resize=resize, crop=crop, colour=colour, layout=layout),

@@ -106,9 +106,9 @@ def run_conversion(
     from qconvert import convert
     from qconvert.cli.reports import conversion_document, print_conversion
     from qconvert.cli.streams import is_stream, read_from, write_nowhere, write_to
-    from qconvert.cli.viewing import page_for
+    from qconvert.cli.viewing import pages_for
 
-    page = page_for(html, force=bool(arguments.get("force")))
+    page = pages_for(html, force=bool(arguments.get("force")))
     options = _options(flags, parsed(others), convert)
     place = write_nowhere if dry_run else write_to
     with read_from(source, source_format) as read, place(result, result_format) as written:

@@ -14,8 +14,9 @@ from qconvert.cli.completion import choices_of, known_formats, known_targets
 from qconvert.plugins import Option, formats
 
 __all__ = [
-    "CropFlag", "DataFlag", "DebugFlag", "ForceFlag", "FromFlag", "HtmlFlag", "JsonFlag", "KernelsFlag", "MeanFlag", "ModelArgument",
-    "QuietFlag", "RangeFlag", "ResizeFlag", "SeedFlag", "StdFlag", "TargetFlag", "ToFlag", "VerboseFlag", "add_read_flags", "with_flags",
+    "CropFlag", "DataFlag", "DebugFlag", "ExplorerFlag", "ForceFlag", "FromFlag", "HtmlFlag", "JsonFlag", "KernelsFlag", "MeanFlag",
+    "ModelArgument", "QuietFlag", "RangeFlag", "ResizeFlag", "SeedFlag", "StdFlag", "TargetFlag", "ToFlag", "VerboseFlag",
+    "add_read_flags", "with_flags",
 ]  # fmt: skip
 
 ModelArgument = Annotated[Path, typer.Argument(help="The model to read.")]
@@ -34,6 +35,9 @@ ForceFlag = Annotated[bool, typer.Option("--force", "-f", help="Replace a result
 QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 VerboseFlag = Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ExplorerFlag = Annotated[
+    Path | None, typer.Option("--model-explorer", help="Write node data for Model Explorer too, a .json file; see docs/reports.md.")
+]
 HtmlFlag = Annotated[Path | None, typer.Option("--html", help="Also write a page for a browser: graphs, plots, tables.")]
 DebugFlag = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 

@@ -10,25 +10,37 @@ from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.flags import DataFlag, DebugFlag, ForceFlag, ModelArgument
+from qconvert.cli.flags import DataFlag, DebugFlag, ExplorerFlag, ForceFlag, ModelArgument
 
-__all__ = ["add_view_command", "page_for"]
+__all__ = ["add_view_command", "pages_for"]
 
 
-def page_for(html: Path | None, *, force: bool = False, **options: Any) -> Callable[[Any], None]:
-    """A function that writes the page of a report to `html`, or does nothing without one. That the page can be written is seen at once,
-    before the work that it is about.
+def pages_for(html: Path | None, explorer: Path | None = None, *, force: bool = False, **options: Any) -> Callable[[Any], None]:
+    """A function that writes what is to be looked at of a report. That files can be written is seen at once, before the work that
+    they are about.
 
     Args:
-        html: the .html file.
+        html: the .html file of a page; or None.
+        explorer: the .json file of node data for Model Explorer; or None.
         force, options: of html_report().
     """
-    if html is None:
+    if html is None and explorer is None:
         return lambda report: None
+    from qconvert.reports.explorer import require_node_data, write_node_data
     from qconvert.reports.pages import html_report, require_page
 
-    require_page(html, force)
-    return lambda report: html_report(report, html, force=force, **options)
+    if html is not None:
+        require_page(html, force)
+    if explorer is not None:
+        require_node_data(explorer, force)
+
+    def write(report: Any) -> None:
+        if explorer is not None:
+            write_node_data(report, explorer, force=force, reads=(Path(report.source), Path(report.result)))
+        if html is not None:
+            html_report(report, html, force=force, **options)
+
+    return write
 
 
 def _view(
@@ -37,13 +49,21 @@ def _view(
     data: DataFlag = None,
     values: Annotated[bool, typer.Option("--values/--no-values", help="Whether the model is run, for histograms of activations.")] = True,
     show: Annotated[bool | None, typer.Option("--open/--no-open", help="Open it in a browser; by default if no file is named.")] = None,
+    explorer: ExplorerFlag = None,
     force: ForceFlag = False,
     debug: DebugFlag = False,
     **options: Any,
 ) -> None:
     """Show a model in a browser: its graph, its scales, histograms of its weights and activations, and where it is from."""
-    from qconvert import html_report
+    from qconvert import html_report, load
 
+    if explorer is not None:
+        from qconvert.reports.explorer import write_node_data
+
+        write_node_data(load(model, **options), explorer, force=force, reads=(model,))
+        typer.echo(str(explorer))
+        if page is None and not show:
+            return
     place = page if page is not None else Path(tempfile.mkdtemp(prefix="qconvert-view-"), f"{model.stem}.html")
     try:
         html_report(model, place, force=force, data=data or (), values=values, **options)

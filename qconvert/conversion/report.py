@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from qconvert.graph import Graph
@@ -21,12 +22,14 @@ from qconvert.graph.metadata import (
     TRAINED_SCALES,
 )
 from qconvert.plugins import Change, Target
+from qconvert.plugins.change import changes_table
+from qconvert.tables import Rows, Shown, said, shown
 
 __all__ = ["ConversionReport", "carried_over", "keeps_values", "on_floats", "remarks"]
 
 
-@dataclass(frozen=True, slots=True)
-class ConversionReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class ConversionReport(Shown):
     """What a conversion did.
 
     Attributes:
@@ -68,6 +71,27 @@ class ConversionReport:
     def kept_all(self) -> bool:
         """Whether every scale and integer that was carried over stands for the real value that it had."""
         return keeps_values(self.changes)
+
+    @property
+    def sentence(self) -> str:
+        """What became of the source."""
+        integers = sum(line.count for line in self.audit if line.integer)
+        total = sum(line.count for line in self.audit)
+        runs = f"; {integers} of {total} quantized operators run as integers" if total else ""
+        kept = "every scale and integer is the source's own" if self.kept_all else "some scales or integers are new: see the changes"
+        return f"{shown(Path(self.source).name)} became {shown(Path(self.result).name)}: {kept}{runs}."
+
+    def tables(self) -> tuple[Rows, ...]:
+        """What was carried over, what passes changed and cost, and what runs as integers."""
+        kept = tuple((what, f"{count:,}") for what, count in self.kept.items())
+        note = "None was changed." if self.kept_all else "Some are new: see the changes."
+        audit = tuple((line.kind, str(line.count), "integers" if line.integer else "real values", said(line.reason)) for line in self.audit)
+        marks = tuple("" if line.integer else "approximate" for line in self.audit)
+        return (
+            Rows("Carried over", ("what", ">how many"), kept, note=note),
+            changes_table(self.changes),
+            Rows(f"What runs as integers on {shown(self.target)}", ("operator", ">how many", "runs on", "why"), audit, marks),
+        )
 
 
 def keeps_values(changes: Iterable[Change]) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import INTEGERS, Array, canonical_dtype, equal_data, integer_range, read_only
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Quantization
+from qconvert.tables import Rows, Shown, numbers, said, shown
 
 __all__ = ["BATCH_NORM", "FOLDED", "FUSED", "Encoding", "Encodings", "Grid", "Place", "Range"]
 
@@ -118,8 +119,8 @@ class Encoding:
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, slots=True)
-class Encodings:
+@dataclass(frozen=True, slots=True, repr=False)
+class Encodings(Shown):
     """The encodings of a network.
 
     Attributes:
@@ -163,6 +164,28 @@ class Encodings:
     def evolve(self, entries: Mapping[Place, Encoding]) -> Encodings:
         """A copy with other entries."""
         return replace(self, entries=entries)
+
+    @property
+    def sentence(self) -> str:
+        """How many there are, and what made them."""
+        return f"{len(self)} encodings" + (f" from {said(self.origin)}" if self.origin else "")
+
+    def tables(self) -> tuple[Rows, ...]:
+        """Each with its grid or range."""
+        rows = tuple((shown(place), *_cells(found), said(found.origin)) for place, found in self.entries.items())
+        return (
+            Rows("Encodings", ("place", "type", ">scale", ">zero point", "range", "integers", "chosen by"), rows, folded=len(rows) > 60),
+            Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
+        )
+
+
+def _cells(found: Encoding) -> tuple[str, ...]:
+    integers = "" if found.integers is None else f"{found.integers.size:,}"
+    if found.grid is not None:
+        q = found.grid.quantization
+        return found.grid.dtype, numbers(q.scale), numbers(q.zero_point), "", integers
+    assert found.range is not None
+    return "", "", "", f"{numbers(found.range.lowest)} to {numbers(found.range.highest)}", integers
 
 
 def _require_place(place: Place) -> None:

@@ -252,6 +252,9 @@ class Graph:
 
         return summed_up(self)
 
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
     def with_quantization(self, name: str, quantization: Quantization) -> Graph:
         """A copy in which the tensor `name` has another grid, and integer biases that depend on it have theirs; see graph/regrid.py."""
         from qconvert.graph.regrid import with_quantization

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 
 from qconvert.errors import printable
 from qconvert.graph.schema import Graph, Tensor
+from qconvert.tables import Rows, Shown, shown
 
 __all__ = ["Summary", "summed_up"]
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+@dataclass(frozen=True, slots=True, repr=False)
+class Summary(Shown):
     """What a graph holds.
 
     Attributes:
@@ -51,22 +51,15 @@ class Summary:
     def __str__(self) -> str:
         return "\n".join([printable(self.name, one_line=True) or "network", *(f"  {head:10} {text}" for head, text in self._rows())])
 
-    def show(self) -> None:
-        """Prints it as a table."""
-        from rich.box import SIMPLE
-        from rich.console import Console
-        from rich.table import Table
+    @property
+    def sentence(self) -> str:
+        """How much there is."""
+        counts = f"{sum(self.operators.values())} operators, {self.quantized} of {self.computed} computed tensors quantized"
+        return f"{shown(self.name) or 'network'}: {counts}, {self.parameters:,} constants."
 
-        table = Table(title=printable(self.name, one_line=True), box=SIMPLE, title_justify="left", show_header=False)
-        for row in self._rows():
-            table.add_row(*row)
-        Console(highlight=False, markup=False, emoji=False).print(table)
-
-    def _repr_html_(self) -> str:
-        """A table for notebooks. Every name is escaped: a model's names are not trusted."""
-        left = 'style="text-align:left"'
-        rows = "".join(f"<tr><th {left}>{escape(head)}</th><td {left}>{escape(text)}</td></tr>" for head, text in self._rows())
-        return f"<table><caption>{escape(printable(self.name, one_line=True))}</caption>{rows}</table>"
+    def tables(self) -> tuple[Rows, ...]:
+        """Inputs, outputs and counts."""
+        return (Rows("", ("", ""), tuple(self._rows())),)
 
 
 def summed_up(graph: Graph) -> Summary:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from qconvert.errors import OptionError
+from qconvert.tables import Rows, said, shown
 
-__all__ = ["Change", "Cost", "at_worst", "named_changes"]
+__all__ = ["Change", "Cost", "at_worst", "changes_table", "named_changes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +73,14 @@ def named_changes(notes: Iterable[Change | str] | None, *, by: str, exact: bool 
         raise OptionError(f"{by} returned {notes!r}", remedy="Return a tuple of texts or Changes, which says what was changed.")
     found = (note if isinstance(note, Change) else Change(note, exact) for note in notes)
     return tuple(replace(note, by=by, user_named=user_named) for note in found)
+
+
+def changes_table(changes: Iterable[Change]) -> Rows:
+    """What passes and the writer did, and what it cost."""
+    found = tuple(changes)
+    rows = [
+        (shown(change.by), said(change.text), "yes" if change.exact else "no", said(at_worst(change.costs)) if change.costs else "")
+        for change in found
+    ]
+    marks = tuple("" if change.exact else "requantized" for change in found)
+    return Rows("What passes changed", ("pass", "what it did", "exact", "cost"), tuple(rows), marks)

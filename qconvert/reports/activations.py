@@ -15,7 +15,7 @@ from qconvert.errors import QConvertError
 from qconvert.graph import Array, Graph
 from qconvert.plugins import runtime_of
 from qconvert.reports.histograms import Bars, bars_of
-from qconvert.reports.words import said
+from qconvert.tables import said
 
 __all__ = ["activation_bars"]
 

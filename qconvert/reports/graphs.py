@@ -10,7 +10,8 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.functions import all_graphs
 from qconvert.graph.kinds import KINDS
 from qconvert.reports.histograms import Bars, bars_of
-from qconvert.reports.words import grid_of, shown, sized
+from qconvert.reports.words import grid_of, sized
+from qconvert.tables import shown
 
 __all__ = ["graph_document", "runs_as"]
 

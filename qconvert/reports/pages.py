@@ -8,36 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.calibration.report import Calibration
-from qconvert.checking.findings import CheckReport
+from qconvert.checking.findings import AS_DECLARED, NOT_EQUAL, NOT_JUDGED, PASSED, CheckReport
 from qconvert.conversion import ConversionReport, load
 from qconvert.conversion.loading import source_format
 from qconvert.conversion.read_options import divided
-from qconvert.errors import OptionError, QConvertError
+from qconvert.errors import QConvertError
 from qconvert.files import whole_file
-from qconvert.files.names import access_errors, require_writable
 from qconvert.graph import Graph
+from qconvert.plugins.change import changes_table
 from qconvert.reports.activations import activation_bars
 from qconvert.reports.graphs import graph_document
 from qconvert.reports.histograms import Bars, bars_of_histogram
 from qconvert.reports.rendering import GENERATOR, Page, rendered
-from qconvert.reports.sections import (
-    Rows,
-    calibration_tables,
-    changes_table,
-    check_tables,
-    conversion_tables,
-    error_plot,
-    file_table,
-    graph_tables,
-    noted_changes,
-    sentence_of,
-)
-from qconvert.reports.words import said, shown
+from qconvert.reports.replacing import require_own
+from qconvert.reports.sections import error_plot, file_table, graph_tables, noted_changes
+from qconvert.tables import Rows, said, shown
 
 __all__ = ["html_report", "require_page"]
 
-#: Bytes of a page in which it says what made it.
-_HEAD = 512
+#: How the sentence of a verdict is coloured.
+_STATES = {PASSED: "good", AS_DECLARED: "declared", NOT_EQUAL: "bad", NOT_JUDGED: "open"}
 Subject = str | Path | Graph | CheckReport | ConversionReport | Calibration
 
 
@@ -65,19 +55,8 @@ def html_report(
 
 
 def require_page(out: Path, force: bool = False) -> bool:
-    """Whether what stands at a place may be replaced by a page: where `force` is on, or it is a page of qconvert's.
-
-    Raises:
-        OptionError: the name is none of a page.
-        QConvertError: the place cannot be written, or another file is there.
-    """
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise OptionError("a page has the suffix .html", file=str(out))
-    if out.is_file():
-        with access_errors(out), out.open("rb") as file:
-            force = force or GENERATOR.encode() in file.read(_HEAD)
-    require_writable(out, force=force)
-    return force
+    """Whether what stands at a place may be replaced by a page; see require_own()."""
+    return require_own(out, (".html", ".htm"), GENERATOR, "a page", force)
 
 
 def _page(subject: Subject, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
@@ -126,7 +105,6 @@ def _own(files: Mapping[str, str], title: str, options: Mapping[str, Any]) -> di
 def _of_check(report: CheckReport, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
     files = _files_of(report)
     sides = _Sides.of(files, options)
-    sentence, state = sentence_of(report)
     marks = {op.output: op.verdict for op in report.operators}
     bars: dict[str, dict[str, Bars]] = {}
     for title, graph in sides.graphs.items():
@@ -135,37 +113,30 @@ def _of_check(report: CheckReport, data: Sequence[str | Path], values: bool, opt
             bars[title], said = activation_bars(Path(files[title]), graph, *own)
             sides.unread += [said] if said else []
     result = sides.graphs.get("result")
-    tables = check_tables(report)
+    tables = list(report.tables())
     if result is not None:
         tables.append(changes_table(noted_changes(result)))
-    return _joined(shown(Path(report.result).name), sentence, state, (*report.kernels, *sides.unread), tables, sides.graphs, files,
+    return _joined(shown(Path(report.result).name), report.sentence, _STATES[report.verdict],
+                   (*report.kernels, *sides.unread), tables, sides.graphs, files,
                    {"kernels": " and ".join(report.kernels), **options}, marks, bars, error_plot(report))  # fmt: skip
 
 
 def _of_conversion(report: ConversionReport, options: Mapping[str, Any]) -> Page:
     files = _files_of(report)
     sides = _Sides.of(files, options)
-    integers = sum(line.count for line in report.audit if line.integer)
-    total = sum(line.count for line in report.audit)
-    runs = f"; {integers} of {total} quantized operators run as integers" if total else ""
-    kept = "every scale and integer is the source's own" if report.kept_all else "some scales or integers are new: see the changes"
-    sentence = f"{shown(Path(report.source).name)} became {shown(Path(report.result).name)}: {kept}{runs}."
     target = (f"for {report.target}",) if report.target else ()
-    return _joined(shown(Path(report.result).name), sentence, "good" if report.kept_all else "declared", (*target, *sides.unread),
-                   conversion_tables(report), sides.graphs, files, options)  # fmt: skip
+    return _joined(shown(Path(report.result).name), report.sentence, "good" if report.kept_all else "declared", (*target, *sides.unread),
+                   report.tables(), sides.graphs, files, options)  # fmt: skip
 
 
 def _of_calibration(found: Calibration, options: Mapping[str, Any]) -> Page:
-    known = [item.sqnr_db for item in found.tensors if item.sqnr_db is not None]
-    worst = f"; the worst activation keeps {min(known):.1f} dB" if known else ""
-    sentence = f"{shown(found.graph.name) or 'The network'}: grids of {len(found.tensors)} activations from {found.samples} samples{worst}."
     histograms = tuple(
         {"name": shown(item.names[0]), "bars": asdict(bars_of_histogram(item.histogram, item.range))}
         for item in found.tensors
         if item.histogram is not None
     )
     origin, graphs = shown(found.encodings.origin), {"network": found.graph}
-    return replace(_joined("calibration", sentence, "", (origin,), calibration_tables(found), graphs, {}, options), histograms=histograms)
+    return replace(_joined("calibration", found.sentence, "", (origin,), found.tables(), graphs, {}, options), histograms=histograms)
 
 
 def _of_model(model: str | Path | Graph, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
@@ -176,8 +147,7 @@ def _of_model(model: str | Path | Graph, data: Sequence[str | Path], values: boo
         bars, said = activation_bars(Path(files["model"]), graph, data, options)
     summary = graph.summary()
     name = shown(Path(files["model"]).name) if files else shown(graph.name) or "network"
-    counts = f"{sum(summary.operators.values())} operators, {summary.quantized} of {summary.computed} computed tensors quantized"
-    sentence = f"{name}: {counts}, {summary.parameters:,} constants."
+    sentence = summary.sentence if not files else f"{name}: {summary.sentence.partition(': ')[2]}"
     tables = [Rows("Kinds", ("operator", ">how many"), tuple((shown(kind), str(count)) for kind, count in summary.operators.items())),
               changes_table(noted_changes(graph))]  # fmt: skip
     return _joined(name, sentence, "", (said,) if said else (), tables, {"model": graph}, files, options, bars={"model": bars})

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from qconvert.reports.sections import Rows
+from qconvert.tables import Rows
 from qconvert.version import __version__
 
 __all__ = ["GENERATOR", "Page", "rendered"]

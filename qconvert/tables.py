@@ -1,0 +1,136 @@
+"""Tables of words, which pages, notebooks and terminals show in their own ways; and how names and numbers of models stand in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from qconvert.errors import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["Rows", "Shown", "numbers", "rich_table", "said", "share", "shown"]
+
+#: A model's names may be megabytes long.
+_LONGEST = 200
+_LONGEST_SENTENCE = 2000
+#: Of a list of numbers, as many are shown.
+_MOST_NUMBERS = 4
+#: Of a long table a notebook shows as many rows; pages and to_html's callers have all.
+_MOST_ROWS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A table.
+
+    Attributes:
+        title: above it.
+        columns: heads; those that begin with > have numbers.
+        rows: cells in words.
+        marks: of each row, a class of finding that colours it, or "".
+        note: a sentence on what it says.
+        folded: whether it is opened by a click, as long lists are.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    marks: tuple[str, ...] = ()
+    note: str = ""
+    folded: bool = False
+
+
+class Shown:
+    """What can say itself in a sentence and tables: in a terminal by show(), in a notebook by itself."""
+
+    __slots__ = ()
+
+    @property
+    def sentence(self) -> str:
+        """What it is, or what was found."""
+        raise NotImplementedError
+
+    def tables(self) -> Sequence[Rows]:
+        """All that is in it, in words."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.sentence}>"
+
+    def show(self) -> None:
+        """Prints the sentence and the tables."""
+        from rich.console import Console
+
+        console = Console(highlight=False, markup=False, emoji=False)
+        console.print(self.sentence, soft_wrap=True)
+        for item in self.tables():
+            if item.rows:
+                console.print(rich_table(item), *([item.note] if item.note else []))
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks. Every text is escaped: a model's names are not trusted."""
+        return f"<p><b>{escape(self.sentence)}</b></p>" + "".join(_html(item) for item in self.tables() if item.rows)
+
+
+def rich_table(item: Rows) -> Table:
+    """The table for a terminal; its cells are texts, in which nothing is markup where the console says so."""
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    heads = any(item.columns)
+    table = Table(title=item.title or None, box=SIMPLE, title_justify="left", pad_edge=False, show_header=heads)
+    for column in item.columns:
+        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+    for row in item.rows:
+        table.add_row(*row)
+    return table
+
+
+def _html(item: Rows) -> str:
+    align = ["right" if column.startswith(">") else "left" for column in item.columns]
+
+    def line(cells: Iterable[str], element: str) -> str:
+        return "".join(f'<{element} style="text-align:{side}">{escape(cell)}</{element}>' for cell, side in zip(cells, align, strict=True))
+
+    heads = f"<thead><tr>{line((column.lstrip('>') for column in item.columns), 'th')}</tr></thead>" if any(item.columns) else ""
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in item.rows[:_MOST_ROWS])
+    more = len(item.rows) - _MOST_ROWS
+    notes = [item.note, f"… and {more} more rows." if more > 0 else ""]
+    table = f"<table>{heads}<tbody>{body}</tbody></table>" + "".join(f"<p>{escape(text)}</p>" for text in notes if text)
+    if item.folded:
+        return f"<details><summary>{escape(item.title)}</summary>{table}</details>"
+    return (f"<p>{escape(item.title)}</p>" if item.title else "") + table
+
+
+def shown(text: object) -> str:
+    """A text of a model on one line, without control characters, its middle left out where it is long. Escaping is the page's work."""
+    words = printable(str(text)[: 4 * _LONGEST], one_line=True) if len(str(text)) > 4 * _LONGEST else printable(str(text), one_line=True)
+    return words if len(words) <= _LONGEST else f"{words[: _LONGEST // 2]}…{words[-_LONGEST // 2 :]}"
+
+
+def said(text: object) -> str:
+    """A sentence of qconvert's own, which may be long and quote names, or a value of metadata."""
+    words = str(text)
+    if words.startswith("base64:"):
+        return f"{3 * (len(words) - 7) // 4:,} bytes"
+    return printable(words[:_LONGEST_SENTENCE], one_line=True) + ("…" if len(words) > _LONGEST_SENTENCE else "")
+
+
+def numbers(values: Any) -> str:
+    """A few numbers, such as the scales of channels: one where all are equal, else the first, and how many there are."""
+    import numpy as np  # the command line has tables before it has any numbers
+
+    found = np.asarray(values).reshape(-1)
+    if found.size and (found == found[0]).all():
+        return f"{found[0]:.9g}" + (f" × {found.size}" if found.size > 1 else "")
+    some = ", ".join(f"{value:.6g}" for value in found[:_MOST_NUMBERS])
+    return some + (f" … ({found.size})" if found.size > _MOST_NUMBERS else "")
+
+
+def share(value: float) -> str:
+    """A share in per cent; only all of them print as 100%."""
+    return "100%" if value == 1 else f"{min(100 * value, 99.9999):.4f}%"

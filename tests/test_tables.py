@@ -1,0 +1,106 @@
+"""What reports say of themselves in terminals and notebooks; names of models stay text."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qconvert
+from qconvert.calibration.driver import calibrated
+from qconvert.checking.findings import CheckReport, Finding, OutputComparison
+from qconvert.tables import Rows, Shown, numbers
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+MODEL = FIXTURES / "tiny_ad_toycar_int8.tflite"
+SCRIPT = "<script>alert(1)</script>\x1b[31m"
+
+
+class _Cells(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[str] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.elements.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def page_of(item: Shown) -> _Cells:
+    return _Cells(item._repr_html_())
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, qconvert.ConversionReport]:
+    out = tmp_path_factory.mktemp("tables") / "out.onnx"
+    return out, qconvert.convert(MODEL, out)
+
+
+def test_a_conversion_and_its_check(converted: tuple[Path, qconvert.ConversionReport], capsys: pytest.CaptureFixture[str]) -> None:
+    out, report = converted
+    assert "became out.onnx: every scale and integer is the source's own" in repr(report)
+    assert "weights" in " ".join(page_of(report).text)
+    found = qconvert.check(MODEL, out, samples=1, per_op=True)
+    assert repr(found) == "<CheckReport: Passed: out.onnx beside tiny_ad_toycar_int8.tflite: every output element is equal, over 1 input.>"
+    found.show()
+    shown = capsys.readouterr().out
+    assert shown.startswith("Passed: out.onnx") and "100%" in shown and found.operators[0].output[:12] in shown
+
+
+def test_every_report(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each says what it is in its repr, prints, and makes a page of its rows."""
+    network = FIXTURES / "digits" / "float.onnx"
+    images = [{"x": np.full((1, 1, 8, 8), value, np.float32)} for value in (0.0, 1.0)]
+    name = qconvert.load(network).inputs[0]
+    reports: dict[str, Shown] = {
+        "run as integers": qconvert.audit(MODEL, "ort-x86"),
+        "are the same after": qconvert.roundtrip(MODEL, samples=1),
+        "encodings": qconvert.extract(MODEL)[1],
+        "from 2 samples": calibrated(network, [{name: item["x"]} for item in images]),
+        "constants": qconvert.load(MODEL).summary(),
+    }
+    for words, report in reports.items():
+        assert words in repr(report) and repr(report).startswith(f"<{type(report).__name__}: "), report
+        assert len(repr(report)) < 300
+        rows = sum(len(item.rows) for item in report.tables())
+        report.show()
+        assert rows and capsys.readouterr().out.startswith(report.sentence)
+        assert page_of(report).elements.count("tr") >= min(rows, 200)
+        for item in report.tables():
+            assert {len(row) for row in item.rows} <= {len(item.columns)}, item.title
+            assert not item.marks or len(item.marks) == len(item.rows)
+
+
+def test_names_are_text() -> None:
+    finding = Finding("unexplained", SCRIPT, 0.5, float("inf"), 0.0, 3, SCRIPT, SCRIPT)
+    output = OutputComparison(SCRIPT, 0.5, 3.0, 1.0, "LSB", None, None)
+    report = CheckReport(SCRIPT, SCRIPT, 1, (output,), (finding,), (SCRIPT,), notes=(SCRIPT,))
+    assert "script" not in page_of(report).elements and "\x1b" not in report._repr_html_()
+    assert "<script>alert(1)</script>" in " ".join(page_of(report).text)
+    assert "\x1b" not in repr(report)
+
+
+def test_a_long_table_says_that_it_is_cut() -> None:
+    class Long(Shown):
+        sentence = "long"
+
+        def tables(self) -> list[Rows]:
+            return [Rows("T", ("a", ">b"), tuple((str(i), "x") for i in range(250)), folded=True)]
+
+    page = page_of(Long())
+    assert page.elements.count("tr") == 201 and "details" in page.elements
+    assert "… and 50 more rows." in page.text
+
+
+@pytest.mark.parametrize(
+    ("values", "words"), [([0.5], "0.5"), ([0.5, 0.5], "0.5 × 2"), ([], ""), ([1, 2], "1, 2"), (range(9), "0, 1, 2, 3 … (9)")]
+)
+def test_numbers(values: Any, words: str) -> None:
+    assert numbers(np.array(list(values), np.float32)) == words
