@@ -49,6 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tmp_path / "models").mkdir()
     shutil.copy(ROOT / "fixtures" / "onnx" / "brevitas_int4_weights.onnx", tmp_path / "models")
     convert(tmp_path / "model.tflite", tmp_path / "model.onnx")
+    convert(tmp_path / "model.tflite", tmp_path / "four.onnx", batch=4)
     convert(tmp_path / "model.onnx", tmp_path / "phone.tflite")
     convert(tmp_path / "model.tflite", tmp_path / "model.qgraph")
     convert(tmp_path / "model.onnx", tmp_path / "qoperator.onnx", form="qoperator")

@@ -88,7 +88,7 @@ def test_float_io_by_hand_does_what_its_name_says() -> None:
         (
             {"opsett": 17},
             "nothing in a conversion from tflite to onnx takes the option 'opsett'",
-            "Known options: biases, calibration_cache, custom, dynamic, external_data, form,",
+            "Known options: batch, between, biases, calibration_cache, custom, dynamic, external_data, form,",
         ),
         ({"partial": "forbid"}, "nothing in a conversion from tflite to onnx takes the option 'partial'", "io_layout, numerics, opset"),
         ({"opset": "x"}, "the option opset takes a whole number, not 'x'", ""),
@@ -122,7 +122,10 @@ def test_the_command_line_spells_the_same_options(tmp_path: Path) -> None:
     assert flagged.read_bytes() == named.read_bytes() == (tmp_path / "c.onnx").read_bytes()
     for words, reason in (
         (("-O", "opset"), "'opset' is no option"),
-        (("-O", "depth=3"), "takes the option 'depth'\nKnown options: biases, calibration_cache, custom, dynamic, external_data"),
+        (
+            ("-O", "depth=3"),
+            "takes the option 'depth'\nKnown options: batch, between, biases, calibration_cache, custom, dynamic, external_data",
+        ),
         (("-O", "opset=17", "-O", "opset=18"), "the option opset is given twice"),
         (("-O", "opset=17", "--opset", "18"), "the option opset is given twice"),
         (("-O", "force=yes"), "force is no option of a format or a pass"),

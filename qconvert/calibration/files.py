@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -12,8 +12,9 @@ from typing import Any
 from qconvert.calibration.driver import calibrated
 from qconvert.calibration.plots import plot, require_plots
 from qconvert.calibration.report import Calibration
-from qconvert.conversion import ConversionReport, convert, save
+from qconvert.conversion import ConversionReport, convert, load, save
 from qconvert.conversion.encoded import save_encodings
+from qconvert.conversion.loading import source_format
 from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.data.streams import Data
 from qconvert.errors import OptionError
@@ -49,7 +50,7 @@ def calibrate_file(
         result_format: the name of a format; by default the suffix decides.
         target: what the result is for; the grids suit it.
         force: whether existing files may be replaced.
-        writing: options of the passes and of the result's writer.
+        writing: options of the model's reader, of the passes and of the result's writer.
         options: of calibrated().
 
     Returns:
@@ -59,8 +60,8 @@ def calibrate_file(
         QConvertError: see calibrated() and convert(); nothing is written then.
     """
     model, result = Path(model), Path(result)
-    written = [Path(one) for one in (result, real, scales, plotted) if one]
-    _require_places(written, [model, *_data_among(written, data)], force)
+    places = [Path(one) for one in (result, real, scales, plotted) if one]
+    _require_places(places, [model, *_data_among(places, data)], force)
     kind = _encodings_format(result, result_format)
     target = target or (kind.default_target if kind is not None else "")
     if kind is not None and not real and (options.get("equalization") or options.get("bias_correction")):
@@ -70,7 +71,10 @@ def calibrate_file(
         )
     if plotted:
         require_plots(Path(plotted))
-    found = calibrated(model, data, target=target, histograms=bool(plotted), **options)
+    own = {option.name for option in source_format(model).read_options}
+    reading = {name: value for name, value in writing.items() if name in own}
+    network = load(model, **reading) if reading else model
+    found = calibrated(network, data, target=target, histograms=bool(plotted), **options)
     if plotted:
         plot(found, plotted, force=force)
     if scales:
@@ -78,9 +82,11 @@ def calibrate_file(
     if real:
         _save_real(found, Path(real), force, model)
     if kind is not None:
-        reads = (model,)
-        return found, save_encodings(found.encodings, result, kind.name, graph=found.graph, force=force, reads=reads, **writing)
-    return found, _converted(found, model, result, scales, {**writing, "result_format": result_format, "target": target, "force": force})
+        written = {name: value for name, value in writing.items() if name not in reading}
+        return found, save_encodings(found.encodings, result, kind.name, graph=found.graph, force=force, reads=(model,), **written)
+    return found, _converted(
+        found, model, result, scales, reading, {**writing, "result_format": result_format, "target": target, "force": force}
+    )
 
 
 def _data_among(paths: Sequence[Path], data: Data) -> list[Path]:
@@ -98,8 +104,10 @@ def _require_places(paths: Sequence[Path], reads: Sequence[Path], force: bool) -
             raise OptionError("two results are to be written to this file", file=str(path), remedy="Give each of them its own name.")
 
 
-def _converted(found: Calibration, model: Path, result: Path, kept: str | Path, arguments: Mapping[str, Any]) -> ConversionReport:
-    """The quantized model, of the float one, or of the network that was made of it."""
+def _converted(
+    found: Calibration, model: Path, result: Path, kept: str | Path, reading: Collection[str], arguments: Mapping[str, Any]
+) -> ConversionReport:
+    """The quantized model, of the float one, or of the network that was made of it, which was read with the options in `reading`."""
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
         scales, source = Path(kept or Path(folder, "calibration.json")), model
         if not kept:
@@ -107,6 +115,7 @@ def _converted(found: Calibration, model: Path, result: Path, kept: str | Path, 
         if found.is_changed:
             source = Path(folder, f"{model.stem}.qgraph")
             save(found.graph, source)
+            arguments = {name: value for name, value in arguments.items() if name not in reading}
         return replace(convert(source, result, encodings=str(scales), **arguments), source=str(model))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.checking.checked_file import sides_of
+from qconvert.checking.adapted_source import adapted_source
+from qconvert.checking.checked_file import Side, sides_of
 from qconvert.checking.outputs import Border
 from qconvert.data import InputFiles, Preparation
 from qconvert.data.labels import class_names as read_names
@@ -172,7 +174,30 @@ def accuracy(
     """
     if samples is not None and samples < 1:
         raise OptionError("at least one sample is needed")
-    (before, after), note = sides_of(Path(source), Path(result), kernels, options)
+    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+        (before, after), note = sides_of(Path(source), Path(result), kernels, options)
+        copy = adapted_source(before, Path(folder))
+        if copy is not None:
+            note = "; ".join(filter(None, (note, *copy.notes, *copy.problems)))
+            before = copy.side
+        return _measured((before, after), note, source, data, labels, preparation, samples, scores, label_offset, class_names, progress)
+
+
+def _measured(
+    sides: tuple[Side, Side],
+    note: str,
+    source: str | Path,
+    data: str | Path,
+    labels: str | Path,
+    preparation: Preparation | None,
+    samples: int | None,
+    scores: str,
+    label_offset: int,
+    class_names: str | Path,
+    progress: Callable[[str, int, int], None],
+) -> Accuracy:
+    """What accuracy() gives, of these sides."""
+    before, after = sides
     if before.graph.states or after.graph.states:
         raise OptionError("accuracy is that of models without states, whose answer depends on one input", file=str(source))
     names = read_names(Path(class_names)) if class_names else ()
@@ -200,7 +225,7 @@ def accuracy(
         progress("inputs", index + 1, len(inputs))
     notes = tuple(filter(None, (note, *border.problems, *(model.note for model in models))))
     return _report(rows, [inputs.where(index) for index in range(len(rows))], label_offset, pair[0].size,
-                   {"source": str(source), "result": str(result), "output": output, "kernels": (before.choice, after.choice),
+                   {"source": str(source), "result": str(after.path), "output": output, "kernels": (before.choice, after.choice),
                     "names": names, "notes": notes})  # fmt: skip
 
 

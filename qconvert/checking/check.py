@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.checking import verdicts
+from qconvert.checking.adapted_source import adapted_source
 from qconvert.checking.attributes import other_attributes
 from qconvert.checking.checked_file import Side, sides_of
 from qconvert.checking.custom import Around, around_custom
@@ -92,8 +93,11 @@ def check(
         named, note = sides_of(Path(source), Path(result), kernels, options)
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
             sides, scales = named, Path(encodings) if encodings else None
+            copy = adapted_source(named[0], Path(folder), seed) if scales is None else None
             if scales is not None:
                 sides = quantized_source(*named, scales, Path(folder), kernels), named[1]
+            elif copy is not None:
+                sides = copy.side, named[1]
             stand = unread(*sides) if sides[1].format.read is None else Unread(sides[1])
             sides = sides[0], stand.side
             whole = next((side.runtime for side in sides if side.runtime.whole), None)
@@ -101,8 +105,11 @@ def check(
                 raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
             around = around_custom(sides, Path(folder))
             if around is None:
-                files = (named[0], sides[1]) if scales is not None else sides
+                files = (named[0], sides[1]) if scales is not None or copy is not None else sides
                 found = _Check(sides, bool(kernels), progress, files, note, scales, notes=list(stand.notes), altered=stand.altered)
+                if copy is not None:
+                    found.notes += copy.notes
+                    found.problems += copy.problems
                 return found.report(data, preparation, samples, seed, per_op, quick, max_lsb)
             return _around(around, sides, note, bool(kernels), progress, (data, preparation, samples, seed, per_op, quick, max_lsb))
     except (RuntimeRefusedError, MissingPackageError) as error:
@@ -198,9 +205,8 @@ class _Check:
             changed = {**again.altered, **attributes, **changed, **self.altered}
             self._judge(border, feeds, models[1], outputs, changed, declared, per_op or again.rebuilt)
         machine = tuple(dict.fromkeys(model.note for model in models if model.note))
-        named = self.files[0] if self.encodings else source
         return CheckReport(
-            str(named.path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
+            str(self.files[0].path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
             tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, (self.read, *self.notes))), machine,
             tuple(self.costs),
         )  # fmt: skip

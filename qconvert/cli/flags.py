@@ -71,7 +71,7 @@ def with_flags(
     of_options = {item.name for item in flags}
 
     def called(**arguments: Any) -> None:
-        command(**{name: value for name, value in arguments.items() if name not in of_options or value is not None}, **fixed)
+        command(**{name: value for name, value in arguments.items() if name not in of_options or value not in (None, [])}, **fixed)
 
     called.__doc__ = command.__doc__
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -81,7 +81,7 @@ def with_flags(
 
 def _flag(option: Option) -> inspect.Parameter:
     """The option as a flag: `--io-layout`. Without it the option is not given."""
-    kind: Any = option.type
+    kind: Any = list[str] if option.many else option.type
     completed = choices_of(option) if option.choices else None
     spelled = typer.Option(f"--{option.name.replace('_', '-')}", help=option.help, autocompletion=completed)
     return inspect.Parameter(option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Annotated[kind | None, spelled])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qconvert.cli.names import shortened
 from qconvert.errors import printable
 from qconvert.plugins import Option, formats, loaded, passes, runtimes, targets
+from qconvert.plugins.options import READING, for_every_format
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -270,7 +271,16 @@ def formats_document() -> dict[str, Any]:
 
 def _options_document(options: Iterable[Option]) -> list[dict[str, Any]]:
     """Options as plain data."""
-    return [{"name": o.name, "type": o.type.__name__, "default": o.default, "choices": list(o.choices), "help": o.help} for o in options]
+    return [
+        {
+            "name": o.name,
+            "type": o.type.__name__,
+            "default": list(o.default) if o.many else o.default,
+            "choices": list(o.choices),
+            "help": o.help,
+        }
+        for o in options
+    ]
 
 
 def _options_table(rows: Iterable[tuple[str, Option]], owner: str) -> Table:
@@ -288,7 +298,8 @@ def print_formats() -> None:
     for item in formats_document()["formats"]:
         words = ["yes" if item[key] else "no" for key in ("reads", "writes")]
         listed.add_row(item["name"], " ".join(item["suffixes"]), *words, item["summary"])
-    rows = [(f"{f.name}, reading", option) for f in formats().values() for option in f.read_options]
+    rows = [("any, reading", option) for option in READING]
+    rows += [(f"{f.name}, reading", option) for f in formats().values() for option in f.read_options if not for_every_format(option)]
     rows += [(f"{f.name}, writing", option) for f in formats().values() for option in f.write_options]
     goals = table_of("target", "format", "what it is")
     for item in formats_document()["targets"]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qconvert.conversion.adapting import adapted, asked, left_to_reader
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError, QConvertError, WrongFormatError
 from qconvert.files import require_utf8
 from qconvert.graph import Graph
@@ -24,7 +25,8 @@ def load(path: str | Path, format: str = "", **options: Any) -> Graph:
     Args:
         path: the file.
         format: a format's name; by default the file's suffix decides.
-        options: of the format's reader; `qconvert formats` lists them.
+        options: of the format's reader; `qconvert formats` lists them. Every format takes between ("in:out": a part of the network),
+            input_shape, batch and rename (["old=new"]), in this order; names are those of the file.
 
     Raises:
         QConvertError: the file cannot be read, is damaged, or holds what is not covered. The error names it.
@@ -37,7 +39,8 @@ def load(path: str | Path, format: str = "", **options: Any) -> Graph:
         raise OptionError(f"networks of the format {reader.name} cannot be read", file=str(path), remedy=scales)
     given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
-        return normal_form(as_read(path, reader, taken(given, reader.read_options)), reader)
+        graph = normal_form(as_read(path, reader, taken(given, reader.read_options)), reader)
+        return adapted(graph, asked(reader, given))
     except QConvertError as error:
         if isinstance(error, InvalidModelError) and (found := _recognized(path, reader.name)):
             raise WrongFormatError(
@@ -59,6 +62,7 @@ def as_read(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
         QConvertError: see load().
     """
     assert reader.read is not None
+    options = left_to_reader(reader, options)
     if reader.parameters is None or not options.get("graph"):
         graph = reader.read(path, options)
         if not isinstance(graph, Graph):  # of a plugin

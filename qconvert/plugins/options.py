@@ -11,7 +11,7 @@ from typing import Any
 
 from qconvert.errors import OptionError
 
-__all__ = ["CACHE", "FORM", "NUMERICS", "Option", "checked", "json_object", "parsed", "taken"]
+__all__ = ["CACHE", "FORM", "NUMERICS", "READING", "Option", "checked", "for_every_format", "json_object", "parsed", "taken"]
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _ARTICLES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -31,6 +31,7 @@ class Option:
         border: whether it is about the network's inputs and outputs; functions inside it keep the default.
         is_file: whether it names a file that is read. What is written says the file's name and digest, and no path.
         beside: of a format's reader, whether it is about a graph beside a file that has none.
+        many: whether it may be given several times: its values are a tuple of texts, and a flag is repeatable.
         scales: of a format's writer, the name of a format of encodings: the option names a file of these, into which the scales go, and the
             model is written on real values. What is written says the file's name, and no path.
     """
@@ -44,6 +45,7 @@ class Option:
     border: bool = False
     is_file: bool = False
     beside: bool = False
+    many: bool = False
     scales: str = ""
 
     def __post_init__(self) -> None:
@@ -56,6 +58,11 @@ class Option:
         Raises:
             OptionError: it is none, or not one of the choices.
         """
+        if self.many:
+            return tuple(self._one(item) for item in (given if isinstance(given, list | tuple) else (given,)))
+        return self._one(given)
+
+    def _one(self, given: Any) -> Any:
         found = self._typed(given)
         if found is None:
             raise OptionError(f"the option {self.name} takes {_ARTICLES[self.type]}, not {given!r}")
@@ -95,6 +102,20 @@ CACHE = (
         ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration"),
     ),
 )  # fmt: skip
+
+#: What every reader takes, besides its own: what is asked of a graph once it is read (conversion/adapting). A reader that declares an
+#: option of one of these names itself does what it asks for.
+READING = (
+    Option("between", str, "", "in:out: the part of the network between these tensors; several names have commas between them."),
+    Option("input_shape", str, "", "sizes of inputs, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),
+    Option("batch", int, 0, "how many samples each run takes, along the first axis of every input."),
+    Option("rename", str, (), "old=new: another name for an input, an output or a tensor inside; repeatable.", many=True),
+)
+
+
+def for_every_format(option: Option) -> bool:
+    """Whether an option is one of READING itself; a reader's own may be declared alike."""
+    return any(option is item for item in READING)
 
 
 def parsed(texts: Sequence[str]) -> dict[str, str]:

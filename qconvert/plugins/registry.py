@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.plugins.host import collected, operator_tables, remembered
-from qconvert.plugins.options import Option, checked, taken
+from qconvert.plugins.options import READING, Option, checked, taken
 from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Format, Pass, Runtime
 
@@ -37,8 +38,14 @@ __all__ = [
 
 @remembered
 def formats() -> Mapping[str, Format]:
-    """Every format, by name."""
-    return collected("qconvert_formats")
+    """Every format, by name; those that read networks take the options for every format too."""
+    return {name: _reading(item) for name, item in collected("qconvert_formats").items()}
+
+
+def _reading(item: Format) -> Format:
+    own = {option.name for option in item.read_options}
+    shared = tuple(option for option in READING if option.name not in own)
+    return replace(item, read_options=(*item.read_options, *shared)) if item.read is not None else item
 
 
 @remembered

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qconvert.checking.checked_file import model_file
+from qconvert.checking.adapted_source import adapted_source
+from qconvert.checking.checked_file import Side, model_file
 from qconvert.conversion.loading import source_format
 from qconvert.data import accepted_inputs, load_inputs
 from qconvert.errors import QConvertError
@@ -37,19 +39,26 @@ def activation_bars(path: Path, graph: Graph, data: Sequence[str | Path], option
         runtime, kernels = runtime_of(form.name, ())
         taken = {option.name for option in form.read_options}
         file = model_file(path, form, kernels, {name: value for name, value in options.items() if name in taken})
-        inside = None if runtime.inside is None else runtime.inside(file, graph)
-        if inside is None:
-            return {}, f"{runtime.title} gives out no inner tensors: activations have no histograms."
-        if data:
-            feeds = load_inputs(graph, data, _INPUTS)[0]
-        else:
-            feeds = accepted_inputs(graph, _INPUTS, 0, runtime.open(file).run)[0]
-        runs = [inside.values(feed) for feed in feeds]
+        with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+            side = Side(file, form, runtime)
+            copy = adapted_source(side, Path(folder))
+            feeds, runs = _run(side if copy is None else copy.side, graph, data)
     except QConvertError as error:
         return {}, f"Activations have no histograms: {said(error.reason)}."
+    if runs is None:
+        return {}, f"{runtime.title} gives out no inner tensors: activations have no histograms."
     joined: dict[str, list[Array]] = {}
     for values in (*runs, *feeds):
         for name, value in values.items():
             joined.setdefault(name, []).append(np.asarray(value).reshape(-1))
     found = {name: bars_of(graph[name], np.concatenate(parts)) for name, parts in joined.items() if name in graph}
     return {name: bars for name, bars in found.items() if bars is not None}, ""
+
+
+def _run(side: Side, graph: Graph, data: Sequence[str | Path]) -> tuple[list[dict[str, Array]], list[dict[str, Array]] | None]:
+    """Inputs, and the inner tensors in each run of them; None where the runtime gives out none."""
+    inside = side.inside(graph)
+    if inside is None:
+        return [], None
+    feeds = load_inputs(graph, data, _INPUTS)[0] if data else accepted_inputs(graph, _INPUTS, 0, side.open().run)[0]
+    return feeds, [inside.values(feed) for feed in feeds]

@@ -77,7 +77,7 @@ _WRITE_OPTIONS = (
     Option("freeze", bool, False, "TorchScript of PyTorch: one function, without the modules around its constants."),
 )
 _READ_OPTIONS = (
-    Option("input_shape", str, "", "shapes of inputs of a PyTorch file, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),
+    Option("input_shape", str, "", "sizes of inputs, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),
     Option("graph", str, "", "the network of a state_dict without quantization: .onnx or .pt2.", is_file=True, beside=True),
     Option(
         "modules", str, "", "beside --graph: module=tensor; …: behind which tensors of the graph the grids of modules stand.", beside=True

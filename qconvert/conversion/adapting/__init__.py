@@ -1,0 +1,59 @@
+"""What the user asks of a graph that has been read: a part of it, other sizes of inputs, another batch, other names; for every format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qconvert.errors import OptionError
+from qconvert.graph import Graph
+from qconvert.graph.validation import validate
+from qconvert.plugins import Format
+from qconvert.plugins.options import for_every_format
+
+__all__ = ["adapted", "asked", "left_to_reader"]
+
+
+def left_to_reader(reader: Format, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the reader of a format takes itself, without those that are for every format."""
+    own = {option.name for option in reader.read_options if not for_every_format(option)}
+    return {name: value for name, value in options.items() if name in own}
+
+
+def asked(reader: Format, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for every format that are not at their default, and that the reader does not take itself."""
+    shared = [option for option in reader.read_options if for_every_format(option)]
+    return {option.name: options[option.name] for option in shared if options.get(option.name, option.default) != option.default}
+
+
+def adapted(graph: Graph, options: Mapping[str, Any]) -> Graph:
+    """The graph with what is asked for, in this order: the part between tensors, sizes of inputs, the batch, names. All names in the
+    options are those that the graph has before.
+
+    Args:
+        graph: in its format's normal form.
+        options: as asked() gives them; without any the graph comes back as it is.
+
+    Raises:
+        OptionError: a name is none of the graph's, or sizes do not go through it; the operator is named.
+    """
+    from qconvert.conversion.adapting.batch import with_batch
+    from qconvert.conversion.adapting.between import between
+    from qconvert.conversion.adapting.renaming import renamed
+    from qconvert.conversion.adapting.shapes import with_shapes
+
+    if not options:
+        return graph
+    if options.get("batch", 0) < 0:
+        raise OptionError(f"a batch of {options['batch']} is none", remedy="Write --batch 4.")
+    whole = graph
+    if text := options.get("between"):
+        graph = between(graph, text)
+    if text := options.get("input_shape"):
+        graph = with_shapes(graph, text)
+    if number := options.get("batch"):
+        graph = with_batch(graph, number)
+    if pairs := options.get("rename"):
+        graph = renamed(graph, pairs, whole)
+    validate(graph)
+    return graph

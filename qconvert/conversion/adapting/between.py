@@ -1,0 +1,160 @@
+"""--between in:out: the part of a graph between tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from qconvert.errors import OptionError
+from qconvert.graph import Graph, Op, Signature
+from qconvert.graph.functions import all_graphs, functions_run, with_used_functions
+from qconvert.graph.names import near
+
+__all__ = ["between", "ends"]
+
+_REMEDY = "Write --between in:out; several names have commas between them."
+
+
+def between(graph: Graph, text: str) -> Graph:
+    """The operators that lead from tensors to tensors.
+
+    Args:
+        graph: the whole.
+        text: names of the inputs, a colon, names of the outputs. A side without names is the graph's own.
+
+    States stay where an operator of the part reads them, and what writes them belongs to the part then.
+
+    Raises:
+        OptionError: a name is none of an activation, the part lacks an input, or an input leads to no output.
+    """
+    inputs, outputs = ends(graph, text)
+    constants = [name for name in (*inputs, *outputs) if graph[name].is_constant]
+    if constants:
+        raise OptionError(f"--between names a constant: {constants[0]!r}", remedy="Cut at what is computed, or at an input.")
+    if both := [name for name in outputs if name in inputs]:
+        raise OptionError(f"--between has {both[0]!r} on both sides of the colon, with nothing between")
+    cuts = frozenset(inputs or graph.inputs)
+    ops, missing, read = _leading(graph, cuts, outputs or graph.outputs)
+    if missing:
+        listed = ", ".join(map(repr, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        raise OptionError(f"the part between {text!r} also needs the input {listed}", remedy="Name it in front of the colon too.")
+    if idle := [name for name in inputs if name not in read]:
+        raise OptionError(f"nothing between {text!r} reads {idle[0]!r}", remedy="Leave it out, or cut further behind.")
+    return _part(graph, ops, inputs or tuple(name for name in graph.inputs if name in read), outputs or graph.outputs)
+
+
+def ends(graph: Graph, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names on both sides; names may have colons and commas themselves.
+
+    Raises:
+        OptionError: there is no colon, a name is not known, or the text can be read in several ways.
+    """
+    places = [place for place, letter in enumerate(text) if letter == ":"]
+    if not places:
+        raise OptionError(f"--between {text!r} has no colon", remedy=_REMEDY)
+    found: dict[tuple[tuple[str, ...], tuple[str, ...]], None] = {}
+    for place in places:
+        sides = [names_in(side, graph.tensors) for side in (text[:place], text[place + 1 :])]
+        if all(side is not None for side in sides):
+            found[tuple(sides[0] or ()), tuple(sides[1] or ())] = None
+    if len(found) > 1:
+        raise OptionError(
+            f"--between {text!r} can be read in {len(found)} ways", remedy="Give the tensor another name first, with --rename."
+        )
+    if not found:
+        raise _unknown(graph, text, places)
+    first, second = next(iter(found))
+    if not first and not second:
+        raise OptionError(f"--between {text!r} names no tensor", remedy=_REMEDY)
+    for side in (first, second):
+        if len(set(side)) < len(side):
+            raise OptionError(f"--between names {next(name for name in side if side.count(name) > 1)!r} twice")
+    return first, second
+
+
+def _unknown(graph: Graph, text: str, places: Sequence[int]) -> OptionError:
+    """The error for names that are not known, at the colon that leaves the fewest."""
+
+    def strangers(place: int) -> list[str]:
+        parts = [part.strip() for side in (text[:place], text[place + 1 :]) for part in side.split(",")]
+        return [part for part in parts if part and part not in graph.tensors]
+
+    unknown = min(map(strangers, places), key=len)
+    inside = next((name for name, inner in all_graphs(graph) if name and any(part in inner.tensors for part in unknown)), "")
+    if inside:
+        return OptionError(f"--between names a tensor inside the function {inside!r}", remedy="Only the network itself can be cut.")
+    activations = [name for name, tensor in graph.tensors.items() if not tensor.is_constant]
+    return OptionError(f"there is no tensor {near(unknown or [text], activations)}", remedy="`qconvert inspect` lists them.")
+
+
+def names_in(text: str, known: Collection[str]) -> tuple[str, ...] | None:
+    """The known names in a list with commas, which may be in the names too; None if something else is there."""
+    if not text.strip():
+        return ()
+    parts = text.split(",")
+    found: list[str] = []
+    while parts:
+        for count in range(len(parts), 0, -1):
+            name = ",".join(parts[:count])
+            name = name if name in known else name.strip()
+            if name in known:
+                break
+        else:
+            return None
+        found.append(name)
+        del parts[:count]
+    return tuple(found)
+
+
+def _leading(graph: Graph, cuts: frozenset[str], outputs: Iterable[str]) -> tuple[list[Op], list[str], set[str]]:
+    """The operators that lead to outputs and to the states that they read, the inputs that these lack, and what is read."""
+    writers = graph.producers()
+    waiting, seen = list(outputs), set[str]()
+    kept: set[int] = set()
+    missing: dict[str, None] = {}
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in cuts or graph[name].is_constant:
+            continue
+        op = writers.get(name)
+        if op is None:
+            missing[name] = None
+        elif id(op) not in kept:
+            kept.add(id(op))
+            waiting += filter(None, op.inputs)
+            for other in _writing(graph, set(_states(graph, [op]))):
+                if id(other) not in kept:
+                    kept.add(id(other))
+                    waiting += filter(None, other.inputs)
+    order = {name: place for place, name in enumerate(graph.tensors)}
+    return [op for op in graph.ops if id(op) in kept], sorted(missing, key=order.__getitem__), seen
+
+
+def _states(graph: Graph, ops: Sequence[Op]) -> Iterator[str]:
+    """The states that operators name, and those of the functions that they run."""
+    inner = [op for name in functions_run(graph, ops) for op in graph.functions[name].ops]
+    return (str(op["state"]) for op in (*ops, *inner) if op.kind in ("ReadState", "WriteState"))
+
+
+def _writing(graph: Graph, states: set[str]) -> Iterator[Op]:
+    """The operators that write one of these states."""
+    return (op for op in graph.ops if states and op.kind != "ReadState" and not states.isdisjoint(_states(graph, [op])))
+
+
+def _part(graph: Graph, ops: Sequence[Op], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
+    states = set(_states(graph, ops))
+    kept = {*inputs, *outputs}
+    signatures = tuple(signature for signature in graph.signatures if signature.function or _is_whole(signature, kept))
+    return with_used_functions(
+        graph.evolve(
+            ops=ops, inputs=inputs, outputs=outputs, signatures=signatures,
+            states={name: state for name, state in graph.states.items() if name in states},
+        )
+    )  # fmt: skip
+
+
+def _is_whole(signature: Signature, kept: set[str]) -> bool:
+    """Whether the part still has all that an entry point names."""
+    return kept.issuperset((*signature.inputs.values(), *signature.outputs.values()))

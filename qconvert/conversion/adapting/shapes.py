@@ -1,0 +1,191 @@
+"""--input-shape: other sizes of inputs, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from qconvert.conversion.adapting.batch import UNSIZED, rebatched
+from qconvert.errors import InvalidGraphError, OptionError, QConvertError
+from qconvert.evaluate.known_sizes import KnownSizes
+from qconvert.graph import Graph, Op, Shape, Tensor
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.names import near
+from qconvert.graph.shapes import UNKNOWN, compatible, merged, output_shapes
+from qconvert.graph.sizes import Size, failure
+
+__all__ = ["inferred", "settled", "stated", "with_shapes"]
+
+_REMEDY = "Write --input-shape 1,3,224,224, or x=1,3,224,224; y=1,10 of several inputs."
+_LARGEST = 2**31 - 1
+
+
+def with_shapes(graph: Graph, text: str) -> Graph:
+    """The graph whose inputs have the sizes that a text states; see stated().
+
+    Sizes that were open become numbers, or get other names, everywhere. Where a number becomes another, operators have the shapes that
+    their rules give, as a runtime's resizing of inputs does it; where they do not fit and the first axis changed, that is the batch.
+
+    Raises:
+        OptionError: no input is called so, the rank is another, or an operator does not take the sizes; it is named.
+    """
+    wanted = stated(graph, text)
+    symbols: dict[str, Size] = {}
+    for name, shape in wanted.items():
+        for old, new in zip(graph[name].shape or (), shape, strict=False):
+            if isinstance(old, str) and symbols.setdefault(old, new) != new:
+                raise OptionError(f"--input-shape makes the size {old!r} both {symbols[old]} and {new}")
+    try:
+        graph = settled(graph, symbols, wanted)
+        changed = {name: shape for name, shape in wanted.items() if graph[name].shape != shape}
+        return inferred(graph, changed) if changed else graph
+    except QConvertError as error:
+        if isinstance(error, InvalidGraphError):
+            if (found := _as_batch(graph, wanted)) is not None:
+                return found
+            raise OptionError(f"the model does not take inputs of these sizes: {error.reason}", where=error.where) from error
+        raise
+
+
+def _as_batch(graph: Graph, wanted: Mapping[str, Shape]) -> Graph | None:
+    """The graph with the first sizes changed as a batch, behind the other sizes; None where that does not go either."""
+    first = {name: (before[0], shape[0]) for name, shape in wanted.items() if (before := graph[name].shape) and before[0] != shape[0]}
+    if len(set(first.values())) != 1 or not all(isinstance(size, int) for size in next(iter(first.values()))):
+        return None
+    old, new = next(iter(first.values()))
+    others = {name: (old, *shape[1:]) if name in first else shape for name, shape in wanted.items()}
+    try:
+        sized = inferred(graph, {name: shape for name, shape in others.items() if graph[name].shape != shape})
+        return rebatched(sized, dict.fromkeys(first, 0), int(old), int(new))
+    except QConvertError:
+        return None
+
+
+def stated(graph: Graph, text: str) -> dict[str, Shape]:
+    """The shapes that a text states: "1,3,224,224" in the order of the inputs, or each behind a name and "=", with ";" between. An open
+    size may stay open, by a name.
+
+    Raises:
+        OptionError: it is no such text, or does not fit the inputs.
+    """
+    found: dict[str, Shape] = {}
+    listed = 0
+    entry = ""
+    for part in text.split(";"):
+        entry = f"{entry};{part}" if entry else part.strip()
+        name, equals, sizes = entry.rpartition("=")
+        shape = _shape(sizes)
+        if shape is None or (equals and name.strip() not in graph.inputs):
+            continue  # names may have semicolons
+        if not equals and listed >= len(graph.inputs):
+            raise OptionError(f"--input-shape states {listed + 1} shapes, and there are {len(graph.inputs)} inputs")
+        name = name.strip() if equals else graph.inputs[listed]
+        listed += not equals
+        if found.setdefault(name, shape) != shape:
+            raise OptionError(f"--input-shape states two shapes of {name!r}")
+        entry = ""
+    if entry:
+        raise _wrong(graph, entry)
+    for name, shape in found.items():
+        _require_fitting(graph[name], shape)
+    return found
+
+
+def _shape(text: str) -> Shape | None:
+    items = [item.strip() for item in text.split(",")] if text.strip() else []
+    if not all(item.isascii() and (item.isdecimal() or item.isidentifier()) for item in items):
+        return None
+    return tuple(int(item) if item.isdecimal() else item for item in items)
+
+
+def _wrong(graph: Graph, entry: str) -> OptionError:
+    name, equals, sizes = entry.rpartition("=")
+    if equals and _shape(sizes) is not None:
+        return OptionError(f"--input-shape: there is no input {near([name.strip()], graph.inputs)}",
+                           remedy=f"Inputs: {', '.join(map(repr, graph.inputs[:8]))}.")  # fmt: skip
+    return OptionError(f"--input-shape {entry.strip()!r} has a size that is neither a number nor a name", remedy=_REMEDY)
+
+
+def _require_fitting(tensor: Tensor, shape: Shape) -> None:
+    old = tensor.shape
+    what = f"the input {tensor.name!r}"
+    if old is not None and len(old) != len(shape):
+        raise OptionError(f"{what} has {len(old)} axes, {_listed(old)}, and --input-shape states {len(shape)}", remedy=_REMEDY)
+    for axis, size in enumerate(shape):
+        if isinstance(size, int) and not 1 <= size <= _LARGEST:
+            raise OptionError(f"--input-shape states {size} along axis {axis} of {what}", remedy="Sizes are at least 1.")
+        if isinstance(size, str) and old is not None and isinstance(old[axis], int):
+            raise OptionError(f"axis {axis} of {what} has the size {old[axis]}, which cannot become the open size {size!r}")
+
+
+def _listed(shape: Shape) -> str:
+    return ",".join(map(str, shape)) or "none"
+
+
+def settled(graph: Graph, symbols: Mapping[str, Size], inputs: Mapping[str, Shape]) -> Graph:
+    """The graph with sizes in place of open ones, and what follows from them. Inputs without a rank get the shape stated.
+
+    Raises:
+        InvalidGraphError: an operator does not take the sizes; it is named.
+    """
+    ranked = {name: shape for name, shape in inputs.items() if graph[name].shape is None}
+    if not symbols and not ranked:
+        return graph
+
+    def exchanged(tensor: Tensor) -> Tensor:
+        if tensor.name in ranked:
+            return replace(tensor, shape=ranked[tensor.name])
+        if tensor.shape is None or not any(size in symbols for size in tensor.shape if isinstance(size, str)):
+            return tensor
+        return replace(tensor, shape=tuple(symbols.get(size, size) if isinstance(size, str) else size for size in tensor.shape))
+
+    tensors = {name: exchanged(tensor) for name, tensor in graph.tensors.items()}
+    found = replace(graph, tensors=tensors)
+
+    def shape_of(op: Op, name: str, shape: Shape | None, old: Shape | None) -> Shape | None:
+        if not compatible(old, shape):
+            raise failure(op, f"gives {name!r} the shape {_listed(shape or ())}, but the model says {_listed(old or ())}")
+        return merged(name, shape, old)
+
+    return _walked(found, tensors, {op.outputs for op in graph.ops}, shape_of)
+
+
+def inferred(graph: Graph, inputs: Mapping[str, Shape]) -> Graph:
+    """The graph with these shapes of inputs, and of all that depends on them the shapes that the rules of the operators give.
+
+    Raises:
+        InvalidGraphError: an operator does not take the sizes; it is named.
+        OptionError: what it gives depends on functions or on an operator of which nothing is known; likewise.
+    """
+    tensors = {name: replace(tensor, shape=inputs.get(name, tensor.shape)) for name, tensor in graph.tensors.items()}
+    touched = set(inputs)
+    behind: set[tuple[str, ...]] = set()
+    for op in graph.ops:
+        if op.kind != "WriteState" and not touched.isdisjoint(op.inputs):  # validation says whether a state still fits
+            if KINDS[op.kind].rule in UNSIZED:
+                raise OptionError("what this operator makes of other sizes is not known", where=f"{op.source} {op}".strip())
+            touched.update(op.outputs)
+            behind.add(op.outputs)
+    return _walked(graph, tensors, behind, lambda op, name, shape, old: merged(name, shape, None))
+
+
+def _walked(
+    graph: Graph,
+    tensors: dict[str, Tensor],
+    behind: set[tuple[str, ...]],
+    shape_of: Callable[[Op, str, Shape | None, Shape | None], Shape | None],
+) -> Graph:
+    """The graph with the shapes of the outputs in `behind` worked out anew, in order."""
+    known = KnownSizes(tensors, graph.producers())
+
+    def integers(name: str) -> list[Size] | None:
+        forms = known.get(name)
+        return None if forms is None else [UNKNOWN if (size := known.named(form)) is None else size for form in forms]
+
+    for op in graph.ops:
+        if op.outputs not in behind or KINDS[op.kind].rule in UNSIZED:
+            continue
+        for name, shape in zip(op.outputs, output_shapes(tensors, op, integers), strict=True):
+            if name:
+                tensors[name] = replace(tensors[name], shape=shape_of(op, name, shape, tensors[name].shape))
+    return replace(graph, tensors=tensors)
