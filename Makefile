@@ -9,7 +9,7 @@ ZOO ?= build/zoo
 # PyTorch without GPU libraries (190 MB, not 3 GB) is not in the usual index for Linux.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: demo test lint slow fuzz bench zoo clean
+.PHONY: demo test lint slow fuzz bench zoo plugins clean
 
 demo: $(STAMP)
 	mkdir -p $(DEMO)
@@ -43,6 +43,17 @@ bench: $(STAMP)
 zoo: $(STAMP)
 	$(BIN)/python fixtures/zoo/run.py $(ZOO) --jobs 2 --coverage docs/coverage.md
 	QCONVERT_ZOO=1 $(BIN)/python -m pytest -q tests/targets/test_tensorrt.py -k whole_models
+
+# Each package in plugins/ by itself: an environment with qconvert, the plugin and its real tool, its tests, and mypy.
+# `make plugin-qconvert-gguf` is one of them.
+PLUGINS := $(notdir $(wildcard plugins/*))
+plugins: $(PLUGINS:%=plugin-%)
+
+plugin-%:
+	test -x build/plugins-venv/$*/bin/python || $(PYTHON) -m venv build/plugins-venv/$*
+	build/plugins-venv/$*/bin/python -m pip install --quiet --editable . --editable 'plugins/$*[test]'
+	build/plugins-venv/$*/bin/python -m pytest -q plugins/$*/tests
+	build/plugins-venv/$*/bin/python -m mypy --config-file plugins/$*/pyproject.toml plugins/$*/$(subst -,_,$*)
 
 clean:
 	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
