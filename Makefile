@@ -9,7 +9,10 @@ ZOO ?= build/zoo
 # PyTorch without GPU libraries (190 MB, not 3 GB) is not in the usual index for Linux.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: demo test lint slow fuzz bench zoo plugins clean
+TOOLS := build/tools
+TOOLS_STAMP := $(TOOLS)/.installed
+
+.PHONY: demo test lint slow fuzz bench zoo site look dist clean
 
 demo: $(STAMP)
 	mkdir -p $(DEMO)
@@ -44,16 +47,16 @@ zoo: $(STAMP)
 	$(BIN)/python fixtures/zoo/run.py $(ZOO) --jobs 2 --coverage docs/coverage.md
 	QCONVERT_ZOO=1 $(BIN)/python -m pytest -q tests/targets/test_tensorrt.py -k whole_models
 
-# Each package in plugins/ by itself: an environment with qconvert, the plugin and its real tool, its tests, and mypy.
-# `make plugin-qconvert-gguf` is one of them.
-PLUGINS := $(notdir $(wildcard plugins/*))
-plugins: $(PLUGINS:%=plugin-%)
+# The documentation as a site, in build/site; links to nowhere are errors. `make look` opens every page of it in Chromium.
+site: $(TOOLS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(TOOLS)/bin/mkdocs build --strict --quiet
 
-plugin-%:
-	test -x build/plugins-venv/$*/bin/python || $(PYTHON) -m venv build/plugins-venv/$*
-	build/plugins-venv/$*/bin/python -m pip install --quiet --editable . --editable 'plugins/$*[test]'
-	build/plugins-venv/$*/bin/python -m pytest -q plugins/$*/tests
-	build/plugins-venv/$*/bin/python -m mypy --config-file plugins/$*/pyproject.toml plugins/$*/$(subst -,_,$*)
+look: site
+	$(TOOLS)/bin/python docs/look.py build/site
+
+# Wheel and sdist in build/dist, each installed and tried in a fresh environment with every Python that is there.
+dist: $(TOOLS_STAMP)
+	$(TOOLS)/bin/python tests/distribution.py build/dist
 
 clean:
 	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -65,3 +68,9 @@ $(STAMP): pyproject.toml constraints.txt
 		$(BIN)/python -m pip install --quiet --constraint constraints.txt --extra-index-url $(TORCH_INDEX) torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
+
+$(TOOLS_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --upgrade pip
+	$(TOOLS)/bin/python -m pip install --quiet --constraint constraints.txt --group docs --group release
+	touch $(TOOLS_STAMP)

@@ -1,6 +1,6 @@
 """The rooms of qconvert and the imports between them, read from the code; draws the picture in docs/architecture.md.
 
-python docs/make_house.py            writes the picture and the table between the marks in docs/architecture.md
+python docs/make_house.py            writes docs/pictures/house.svg, and the table between the marks in docs/architecture.md
 python docs/make_house.py --check    says whether they are up to date
 """
 
@@ -11,9 +11,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from house_picture import drawn
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "qconvert"
 PAGE = Path(__file__).with_name("architecture.md")
+PICTURE = PAGE.parent / "pictures" / "house.svg"
 BEGIN, END = "<!-- house: begin (docs/make_house.py) -->", "<!-- house: end -->"
 
 #: From the bottom up: a room may import those before it, and of its own floor none but those before it.
@@ -100,16 +105,11 @@ def reduced(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 
 def picture() -> str:
-    """The marked part of docs/architecture.md."""
+    """The marked part of docs/architecture.md, around the picture itself."""
     found = arrows()
     rooms = {room_of(module) for module in modules()}
-    drawn = sorted(reduced(set(found)), key=lambda pair: (ORDER.index(pair[0]), ORDER.index(pair[1])))
-    names = {room: room.replace(".", "_").strip("_") for room in ORDER}
-    text = ["```mermaid", "flowchart TB"]
-    text += [f'    {names[room]}["{room}"]' for room in reversed(ORDER) if room in rooms]
-    text += [f"    {names[a]} --> {names[b]}" for a, b in reversed(drawn)]
-    text += [
-        "```",
+    text = [
+        "![The rooms of qconvert](pictures/house.svg)",
         "",
         f"{len(rooms & {*ORDER})} rooms, {len(found)} arrows; those that a path of others stands for are",
     ]
@@ -117,6 +117,13 @@ def picture() -> str:
     for room in reversed(ORDER):
         text.append(f"| {room} | {', '.join(other for other in ORDER if (room, other) in found) or 'none'} |")
     return "\n".join(text)
+
+
+def svg() -> str:
+    """The picture, docs/pictures/house.svg."""
+    rooms = {room_of(module) for module in modules()}
+    arrows_drawn = sorted(reduced(set(arrows())), key=lambda pair: (ORDER.index(pair[0]), ORDER.index(pair[1])))
+    return drawn([room for room in ORDER if room in rooms], arrows_drawn)
 
 
 def page() -> str:
@@ -128,5 +135,6 @@ def page() -> str:
 
 if __name__ == "__main__":
     if "--check" in sys.argv[1:]:
-        raise SystemExit(PAGE.read_text() != page())
+        raise SystemExit(PAGE.read_text() != page() or PICTURE.read_text() != svg())
     PAGE.write_text(page())
+    PICTURE.write_text(svg())

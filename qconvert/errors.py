@@ -1,6 +1,6 @@
 """The errors that a user can cause. Each names the file, the operator or tensor, the reason and what to do.
 
-The command line prints them on one screen and exits with their `exit_code` (README.md has the table); `code` is stable, so that scripts
+The command line prints them on one screen and exits with their `exit_code` (docs/exit-codes.md); `code` is stable, so that scripts
 can rely on it.
 """
 

@@ -352,26 +352,32 @@ def _register_plugins() -> None:
     sys.argv[:] = kept
 
 
+def all_commands() -> typer.Typer:
+    """The program with every command, those of formats too. Called once."""
+    from qconvert.cli.batching import add_batch_command
+    from qconvert.cli.calibrating import add_calibration_commands
+    from qconvert.cli.convert import add_commands
+    from qconvert.cli.encodings import add_encodings_commands
+    from qconvert.cli.scaffold import add_plugin_commands
+    from qconvert.cli.viewing import add_view_command
+
+    add_commands(app)
+    add_encodings_commands(app)
+    add_calibration_commands(app)
+    add_batch_command(app)
+    add_view_command(app)
+    add_plugin_commands(app)
+    add_read_flags(app)
+    return app
+
+
 def main() -> None:
     """Entry point of the program. Every error is printed on one screen, and its kind is the exit code (exits.py)."""
     # Graphs are millions of small objects without cycles, which the garbage collector would walk again and again: a tenth of a conversion.
     gc.set_threshold(100_000, 20, 50)
     try:
         _register_plugins()
-        from qconvert.cli.batching import add_batch_command
-        from qconvert.cli.calibrating import add_calibration_commands
-        from qconvert.cli.convert import add_commands
-        from qconvert.cli.encodings import add_encodings_commands
-        from qconvert.cli.scaffold import add_plugin_commands
-        from qconvert.cli.viewing import add_view_command
-
-        add_commands(app)
-        add_encodings_commands(app)
-        add_calibration_commands(app)
-        add_batch_command(app)
-        add_view_command(app)
-        add_plugin_commands(app)
-        add_read_flags(app)
+        all_commands()
         if "_QCONVERT_COMPLETE" not in os.environ:  # the shell asks for the options of any command
             _keep_only(next((argument for argument in sys.argv[1:] if not argument.startswith("-")), ""))
         raise SystemExit(app(standalone_mode=False) or 0)
