@@ -12,7 +12,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TOOLS := build/tools
 TOOLS_STAMP := $(TOOLS)/.installed
 
-.PHONY: demo test lint slow fuzz bench zoo site look dist clean
+.PHONY: demo test lint slow fuzz bench zoo plugins site look dist clean
 
 demo: $(STAMP)
 	mkdir -p $(DEMO)
@@ -57,6 +57,17 @@ look: site
 # Wheel and sdist in build/dist, each installed and tried in a fresh environment with every Python that is there.
 dist: $(TOOLS_STAMP)
 	$(TOOLS)/bin/python tests/distribution.py build/dist
+
+# Each package in plugins/ by itself: an environment with qconvert, the plugin and its real tool, its tests, and mypy.
+# `make plugin-qconvert-gguf` is one of them.
+PLUGINS := $(notdir $(wildcard plugins/*))
+plugins: $(PLUGINS:%=plugin-%)
+
+plugin-%:
+	test -x build/plugins-venv/$*/bin/python || $(PYTHON) -m venv build/plugins-venv/$*
+	build/plugins-venv/$*/bin/python -m pip install --quiet --editable . --editable 'plugins/$*[test]'
+	build/plugins-venv/$*/bin/python -m pytest -q plugins/$*/tests
+	build/plugins-venv/$*/bin/python -m mypy --config-file plugins/$*/pyproject.toml plugins/$*/$(subst -,_,$*)
 
 clean:
 	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         WrongFormatError,
     )
     from qconvert.evaluate import evaluate
+    from qconvert.files import map_file
     from qconvert.formats.onnx.builder import Builder as OnnxBuilder
     from qconvert.formats.onnx.reading import Reading as OnnxReading
     from qconvert.formats.tflite.reading import Reading as TfliteReading
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     )
     from qconvert.graph.matching import Match, Pattern, matches
     from qconvert.graph.metadata import STATES
+    from qconvert.graph.names import near
     from qconvert.graph.validation import validate
     from qconvert.plugins import (
         API_VERSION,
@@ -92,7 +94,9 @@ _HOMES = {
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
     "qconvert.graph.carried": "Carried carried",
     "qconvert.graph.metadata": "STATES",
+    "qconvert.files": "map_file",
     "qconvert.graph.matching": "Match Pattern matches",
+    "qconvert.graph.names": "near",
     "qconvert.graph.validation": "validate",
     "qconvert.graph.kinds": (
         "KINDS REQUIRED AttributeSpec Call ExactResult Kind choice flag function has integer integers kind number numbers text texts"
@@ -188,7 +192,9 @@ __all__ = [
     "kind",
     "load",
     "loaded",
+    "map_file",
     "matches",
+    "near",
     "normalize",
     "number",
     "numbers",

@@ -1,0 +1,61 @@
+"""GGUF: the weights of a network in blocks of 32 with a scale each, beside a float network that has the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from qconvert.plugin import Change, Format, Graph, Option, hookimpl
+
+#: The version of qconvert's plugin interface that this was made for.
+QCONVERT_API = "1.0"
+
+_NAMES = Option(
+    "names", str, "", "GGUF: a JSON object, name in the network -> name in the .gguf file; others have one name in both.", is_file=True
+)
+_READ_OPTIONS = (
+    Option("graph", str, "", "the float network whose weights the file has.", is_file=True, beside=True),
+    _NAMES,
+    Option("rest", str, "refuse", "GGUF: tensors that the network lacks: refuse or ignore.", ("refuse", "ignore")),
+    Option("resemblance", str, "demand", "GGUF: weights far from the network's own: demand (an error) or waive.", ("demand", "waive")),
+)
+_WRITE_OPTIONS = (
+    _NAMES,
+    Option("rounding", str, "refuse", "GGUF: scales and minima that float16 does not hold: refuse or round.", ("refuse", "round")),
+)
+
+
+def _read(path: Path, options: Mapping[str, Any]) -> Graph:
+    from qconvert_gguf.reader import read
+
+    return read(path, options)
+
+
+def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
+    from qconvert_gguf.writer import write
+
+    return write(graph, path, options)
+
+
+def _contents(path: Path) -> Mapping[str, Any]:
+    from qconvert_gguf.container import contents
+
+    return contents(path)
+
+
+@hookimpl
+def qconvert_formats() -> Iterable[Format]:
+    return [
+        Format(
+            "gguf",
+            (".gguf",),
+            "GGUF: weights in blocks of 32 (Q4_0, Q4_1, Q8_0), beside a float network that has the operators",
+            read=_read,
+            write=_write,
+            recognizes=lambda start: start[:4] == b"GGUF",
+            contents=_contents,
+            read_options=_READ_OPTIONS,
+            write_options=_WRITE_OPTIONS,
+        )
+    ]

@@ -1,0 +1,202 @@
+"""What a .gguf file holds, every count and offset held against the file's size before it is used.
+
+The layout is that of ggml's docs/gguf.md, versions 2 and 3, little-endian. The gguf package reads files too, but trusts them: a count of
+2^60 keeps it busy for ever, and an offset behind the end gives an array of another size.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import Array, InvalidModelError, UnsupportedError, map_file
+
+__all__ = ["Stored", "contents", "listed", "raw"]
+
+_VERSIONS = (2, 3)
+_ALIGNMENT = "general.alignment"
+#: Sizes of numbers by the file's codes of types: struct's letter each. 8 is a text, 9 an array.
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_TEXT, _ARRAY = 8, 9
+#: The least bytes of an entry: what a count is held against.
+_LEAST_FIELD, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 8 + 4 + 8
+#: What ggml has room for: GGML_MAX_DIMS, and GGML_MAX_NAME with the zero behind it.
+MOST_AXES, LONGEST_NAME = 4, 63
+_MOST_TEXTS, _LARGEST_ALIGNMENT = 2**24, 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor in the file.
+
+    Attributes:
+        name: its name.
+        type: ggml's name of its type, such as "Q4_0".
+        shape: sizes as numpy has them, the last one innermost: the reverse of the file's.
+        start: its first byte.
+        size: its bytes.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    start: int
+    size: int
+
+
+class _Cursor:
+    """A place in the file; nothing behind the end is read."""
+
+    def __init__(self, data: Any) -> None:
+        self.data, self.at = memoryview(data), 0
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.at
+
+    def skip(self, size: int, what: str) -> int:
+        if size > self.left:
+            raise InvalidModelError(f"ends in {what}: {size} bytes at byte {self.at}, and the file has {len(self.data)}")
+        self.at += size
+        return self.at - size
+
+    def number(self, letter: str, what: str) -> Any:
+        return struct.unpack_from(f"<{letter}", self.data, self.skip(struct.calcsize(f"<{letter}"), what))[0]
+
+    def count(self, least: int, what: str) -> int:
+        """A number of entries, each of at least so many bytes."""
+        found = int(self.number("Q", what))
+        if found * least > self.left:
+            raise InvalidModelError(f"says that it has {found} {what}, for which the file is too short")
+        return found
+
+    def text(self, what: str) -> str:
+        size = int(self.number("Q", what))
+        start = self.skip(size, what)
+        try:
+            return bytes(self.data[start : self.at]).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidModelError(f"{what} is not UTF-8: {error.reason} at byte {start + error.start}") from error
+
+
+def listed(data: Any) -> tuple[dict[str, Any], list[Stored]]:
+    """The metadata of a file, arrays left out, and its tensors in the file's order.
+
+    Args:
+        data: its bytes, mapped.
+
+    Raises:
+        InvalidModelError: it is damaged.
+        UnsupportedError: it is of another version, big-endian, or has a type that the gguf package does not know.
+    """
+    cursor = _Cursor(data)
+    if bytes(cursor.data[:4]) != b"GGUF":
+        raise InvalidModelError("is no GGUF file: it does not begin with 'GGUF'")
+    cursor.at = 4
+    version = int(cursor.number("I", "the version"))
+    if version not in _VERSIONS:
+        is_big = int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS
+        raise UnsupportedError(
+            f"is of version {version}" if not is_big else "is big-endian", remedy="Versions 2 and 3, little-endian, are read."
+        )
+    tensors, fields = cursor.count(0, "tensors"), cursor.count(_LEAST_FIELD, "fields")
+    if tensors * _LEAST_TENSOR > cursor.left:
+        raise InvalidModelError(f"says that it has {tensors} tensors, for which the file is too short")
+    metadata: dict[str, Any] = {}
+    for _ in range(fields):
+        key = cursor.text("the name of a field")
+        if key in metadata:
+            raise InvalidModelError("is a field twice", where=repr(key))
+        metadata[key] = _value(cursor, int(cursor.number("I", f"the field {key!r}")), f"the field {key!r}")
+    found = [_tensor(cursor) for _ in range(tensors)]
+    return metadata, _placed(found, cursor, _alignment(metadata))
+
+
+def _value(cursor: _Cursor, code: int, what: str) -> Any:
+    """The value of a field; None for an array, which is skipped."""
+    if code == _TEXT:
+        return cursor.text(what)
+    if code in _NUMBERS:
+        return cursor.number(_NUMBERS[code], what)
+    if code != _ARRAY:
+        raise InvalidModelError(f"{what} has the type {code}, which GGUF does not have")
+    inner, size = int(cursor.number("I", what)), int(cursor.number("Q", what))
+    if inner in _NUMBERS:
+        cursor.skip(size * struct.calcsize(f"<{_NUMBERS[inner]}"), what)
+    elif inner != _TEXT:
+        raise UnsupportedError(f"{what} is an array of the type {inner}, which is not covered")
+    elif size * 8 > cursor.left or size > _MOST_TEXTS:
+        raise InvalidModelError(f"{what} says that it has {size} texts, for which the file is too short")
+    else:
+        for _ in range(size):
+            cursor.skip(int(cursor.number("Q", what)), what)
+    return None
+
+
+def _alignment(metadata: Mapping[str, Any]) -> int:
+    from gguf.constants import GGUF_DEFAULT_ALIGNMENT
+
+    found = metadata.get(_ALIGNMENT, GGUF_DEFAULT_ALIGNMENT)
+    if type(found) is not int or not 0 < found <= _LARGEST_ALIGNMENT or found & (found - 1):
+        raise InvalidModelError(f"has the alignment {found!r}, which is no power of two up to {_LARGEST_ALIGNMENT}")
+    return found
+
+
+def _tensor(cursor: _Cursor) -> Stored:
+    """A tensor's entry; its start is still that within the data."""
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    name = cursor.text("the name of a tensor")
+    where = repr(name)
+    if not name:
+        raise InvalidModelError("has a tensor without a name")
+    axes = int(cursor.number("I", where))
+    if not 1 <= axes <= MOST_AXES:
+        raise InvalidModelError(f"has {axes} axes, where GGUF has 1 to {MOST_AXES}", where=where)
+    shape = tuple(int(cursor.number("Q", where)) for _ in range(axes))[::-1]
+    code, start = int(cursor.number("I", where)), int(cursor.number("Q", where))
+    try:
+        kind = GGMLQuantizationType(code)
+    except ValueError as error:
+        raise UnsupportedError(f"is of ggml's type {code}, which this version of the package gguf does not know", where=where) from error
+    block, size = GGML_QUANT_SIZES[kind]
+    if not all(shape) or shape[-1] % block:
+        raise InvalidModelError(f"is of shape {list(shape)}, which has no whole blocks of {block} for {kind.name}", where=where)
+    return Stored(name, kind.name, shape, start, math.prod(shape) // block * size)
+
+
+def _placed(tensors: list[Stored], cursor: _Cursor, alignment: int) -> list[Stored]:
+    """The tensors with their places in the file: aligned, within it, and none within another."""
+    base = cursor.at + -cursor.at % alignment
+    names = [tensor.name for tensor in tensors]
+    if len(set(names)) < len(names):
+        raise InvalidModelError("is a tensor twice", where=repr(next(name for name in names if names.count(name) > 1)))
+    end = 0
+    for tensor in sorted(tensors, key=lambda item: item.start):
+        if tensor.start % alignment or tensor.start < end or base + tensor.start + tensor.size > len(cursor.data):
+            raise InvalidModelError(
+                f"lies at byte {tensor.start} of the data with {tensor.size} bytes: not aligned, within another, or behind the file's end",
+                where=repr(tensor.name),
+            )
+        end = tensor.start + tensor.size
+    return [Stored(item.name, item.type, item.shape, base + item.start, item.size) for item in tensors]
+
+
+def raw(data: Any, tensor: Stored) -> Array:
+    """The bytes of a tensor, uint8, a view on the file."""
+    return np.frombuffer(data, np.uint8, tensor.size, tensor.start)
+
+
+def contents(path: Path) -> Mapping[str, Any]:
+    """What a file says of itself, and how many tensors it has of each type."""
+    from collections import Counter
+
+    metadata, tensors = listed(map_file(path))
+    said = {key: value for key, value in metadata.items() if key.startswith("general.") and isinstance(value, str | int | float)}
+    return {**said, **{f"tensors of {name}": count for name, count in sorted(Counter(item.type for item in tensors).items())}}

@@ -1,0 +1,84 @@
+"""Which weights of a network a tensor of a .gguf file is, and which way round it lies.
+
+GGUF has the axis that is summed innermost, one row for each output. A product x @ w of ONNX has its weights the other way round.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from qconvert.plugin import Graph, InvalidModelError, Op, OptionError, UnsupportedError, map_file, near
+
+__all__ = ["by_file", "is_turned", "require_known", "turned"]
+
+_LARGEST_NAMES = 2**24
+
+
+def by_file(path: str) -> dict[str, str]:
+    """The names that a file of the option `names` states: in the network -> in the .gguf file.
+
+    Raises:
+        OptionError: it is no JSON object of texts, or two names in it are one.
+    """
+    if not path:
+        return {}
+    data = map_file(Path(path))
+    try:
+        found = json.loads(bytes(data)) if len(data) <= _LARGEST_NAMES else None
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"is no JSON: {error}", file=path) from error
+    if not isinstance(found, dict) or not all(isinstance(name, str) and name for name in found.values()):
+        raise OptionError("is no JSON object of names", file=path, remedy='Write {"name in the network": "name in the .gguf file"}.')
+    if len(set(found.values())) < len(found):
+        raise OptionError("gives one name of the .gguf file to two tensors of the network", file=path)
+    return found
+
+
+def is_turned(graph: Graph, name: str, consumers: Mapping[str, list[Op]]) -> bool:
+    """Whether a matrix of weights lies in the network the other way round than in a .gguf file.
+
+    Raises:
+        UnsupportedError: two operators read it, and either way is right for one of them.
+    """
+    ways = set(_ways(graph, name, consumers))
+    if len(ways) > 1:
+        raise UnsupportedError(
+            "is read by operators that sum along different axes, so it has no one order in a .gguf file", where=repr(name)
+        )
+    return ways.pop() if ways else False
+
+
+def _ways(graph: Graph, name: str, consumers: Mapping[str, list[Op]]) -> Iterator[bool]:
+    """Of each operator that reads a tensor, whether it sums along the last axis but one."""
+    for op in consumers.get(name, []):
+        if op.kind in ("Dequantize", "Identity", "Cast"):
+            yield from _ways(graph, op.outputs[0], consumers)
+        elif op.kind == "Transpose" and _swaps_last(tuple(op["perm"])):
+            yield from (not way for way in _ways(graph, op.outputs[0], consumers))
+        elif op.kind == "MatMul" and len(graph[name].shape or ()) > 1:
+            yield (not op["trans_b"]) if op.inputs[1] == name else bool(op["trans_a"])
+        else:
+            yield False
+
+
+def _swaps_last(perm: tuple[int, ...]) -> bool:
+    rank = len(perm)
+    return rank > 1 and perm == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def turned(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape with its last two axes exchanged."""
+    return (*shape[:-2], shape[-1], shape[-2])
+
+
+def require_known(stated: Mapping[str, str], graph: Graph, stored: list[str], path: str) -> None:
+    """Raises InvalidModelError where the file of names says names of neither side."""
+    lost = [name for name in stated if name not in graph.tensors or not graph[name].is_constant]
+    if lost:
+        constants = [tensor.name for tensor in graph.constants()]
+        raise InvalidModelError(f"names no weights of the network: {near(lost, constants)}", file=path)
+    missing = [name for name in stated.values() if name not in stored]
+    if missing:
+        raise InvalidModelError(f"names no tensors of the .gguf file: {near(missing, stored)}", file=path)

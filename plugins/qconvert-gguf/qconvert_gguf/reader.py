@@ -1,0 +1,226 @@
+"""A float network with the weights of a .gguf file: integers, scales and minima as the file has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import (
+    Array,
+    Graph,
+    InvalidModelError,
+    Op,
+    OptionError,
+    Quantization,
+    Tensor,
+    UnsupportedError,
+    load,
+    map_file,
+    near,
+    numpy_dtype,
+    run_passes,
+)
+from qconvert_gguf.blocks import BLOCK, TYPES, Blocks, unpacked
+from qconvert_gguf.container import Stored, listed, raw
+from qconvert_gguf.places import by_file, is_turned, require_known, turned
+
+__all__ = ["read"]
+
+#: Types of plain numbers, and numpy's.
+_PLAIN = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_REAL = ("float32", "float16", "bfloat16")
+#: How far weights may be from those of the network, as a share of these: quantization to 4 bits costs about a tenth.
+_RESEMBLANCE = 0.5
+_OTHERS = "Q4_0, Q4_1, Q8_0, F32, F16 and BF16 are read; llama-quantize makes a file of these types of another."
+
+
+def read(path: Path, options: Mapping[str, Any]) -> Graph:
+    """The network of the option `graph`, with the weights of the file.
+
+    Raises:
+        InvalidModelError: the file is damaged, or its tensors are not those of the network.
+        OptionError: no network is named.
+        UnsupportedError: it has tensors of other types.
+    """
+    if not options.get("graph"):
+        raise OptionError(
+            "a .gguf file has weights, and no operators", remedy="Name the float network that they are of: --graph float.onnx."
+        )
+    data = map_file(path)
+    _, stored = listed(data)
+    graph = _network(options, stored)
+    made = _Made(graph, options)
+    for name, tensor in _matched(graph, stored, options):
+        made.put(name, tensor, raw(data, tensor))
+    if not made.tensors:
+        raise InvalidModelError(f"has no weights of the network: {near([item.name for item in stored], list(graph.tensors))}")
+    return graph.evolve(tensors=made.tensors, ops=[*made.ops, *graph.ops])
+
+
+def _network(options: Mapping[str, Any], stored: list[Stored]) -> Graph:
+    """The network, with its constants computed where the file has more of its names then, such as that of a transposed matrix."""
+    graph = load(options["graph"])
+    folded, _ = run_passes(graph, ["fold_constants"])
+    names = {*(tensor.name for tensor in stored), *by_file(options.get("names") or "")}
+    return _without_identities(max((graph, folded), key=lambda item: len(names & {tensor.name for tensor in item.constants()})))
+
+
+def _without_identities(graph: Graph) -> Graph:
+    """The network without what gives constants a second name: a product is to read its weights themselves."""
+    names: dict[str, str] = {}
+    ops: list[Op] = []
+    for op in graph:
+        inputs = tuple(names.get(name, name) for name in op.inputs)
+        if op.kind == "Identity" and graph[inputs[0]].is_constant and op.name not in graph.public:
+            names[op.name] = inputs[0]
+        else:
+            ops.append(replace(op, inputs=inputs))
+    return graph.evolve(ops=ops) if names else graph
+
+
+def _matched(graph: Graph, stored: list[Stored], options: Mapping[str, Any]) -> list[tuple[str, Stored]]:
+    """The tensors of the file with their names in the network. Raises InvalidModelError or UnsupportedError with what does not fit."""
+    stated = by_file(options.get("names") or "")
+    require_known(stated, graph, [tensor.name for tensor in stored], options.get("names") or "")
+    names = {other: name for name, other in stated.items()}
+    pairs = [(names.get(tensor.name, tensor.name), tensor) for tensor in stored]
+    twice = [name for name, tensor in pairs if name in stated and stated[name] != tensor.name]
+    if twice:
+        raise InvalidModelError("is in the file too, beside the tensor that the names state for it", where=repr(twice[0]))
+    known = [(name, tensor) for name, tensor in pairs if name in graph.tensors and graph[name].is_constant]
+    lost = [tensor.name for name, tensor in pairs if name not in graph.tensors or not graph[name].is_constant]
+    if lost and options.get("rest") != "ignore":
+        raise InvalidModelError(
+            f"{len(lost)} tensors are no weights of the network: {near(lost, [tensor.name for tensor in graph.constants()])}",
+            remedy="State names that differ in a JSON file (-O names=names.json), or leave such tensors out (-O rest=ignore).",
+        )
+    others = sorted({tensor.type for _, tensor in known} - {*TYPES, *_PLAIN})
+    if others:
+        which = [f"{name} ({sum(item.type == name for _, item in known)})" for name in others]
+        first = next(tensor.name for _, tensor in known if tensor.type in others)
+        raise UnsupportedError(f"has tensors of the types {', '.join(which)}", where=repr(first), remedy=_OTHERS)
+    return known
+
+
+class _Made:
+    """What takes the place of the network's own weights.
+
+    Attributes:
+        tensors: new and changed ones.
+        ops: what computes real weights of stored ones.
+    """
+
+    def __init__(self, graph: Graph, options: Mapping[str, Any]) -> None:
+        self._graph, self._consumers = graph, graph.consumers()
+        self._names = graph.names()
+        self._demands = options.get("resemblance") != "waive"
+        self.tensors: list[Tensor] = []
+        self.ops: list[Op] = []
+
+    def put(self, name: str, stored: Stored, data: Array) -> None:
+        """Puts a tensor of the file in the place of the weights `name`."""
+        own = self._graph[name]
+        if own.data is None or own.dtype not in _REAL:
+            raise InvalidModelError(f"is {own.dtype} in the network, which is to be float", where=repr(name))
+        is_turned_round = is_turned(self._graph, name, self._consumers)
+        shape = turned(own.data.shape) if is_turned_round else own.data.shape
+        if _without_ones(stored.shape) != _without_ones(shape):
+            raise InvalidModelError(
+                f"is of shape {list(stored.shape)} in the file, and the network needs {list(shape)}"
+                + (f", rows of its weights {list(own.data.shape)} turned round" if is_turned_round else ""),
+                where=repr(name),
+            )
+        if stored.type in _PLAIN:
+            values = _plain(data, stored.type).reshape(shape)
+            values = np.swapaxes(values, -1, -2) if is_turned_round else values
+            self._resembles(values, own)
+            self.tensors.append(replace(own, data=_exactly(values, own)))
+            return
+        if _without_ones(stored.shape)[-1:] != shape[-1:]:
+            raise InvalidModelError(
+                f"has its blocks along an axis that is 1 in the network: {list(stored.shape)}, {list(shape)}", where=repr(name)
+            )
+        blocks = unpacked(data, stored.type, shape)
+        if not np.isfinite(blocks.scale).all() or (blocks.minimum is not None and not np.isfinite(blocks.minimum).all()):
+            raise InvalidModelError("has scales that are no finite numbers", where=repr(name))
+        self._resembles(np.swapaxes(blocks.values, -1, -2) if is_turned_round else blocks.values, own)
+        self._in_blocks(own, blocks, is_turned_round)
+
+    def _resembles(self, values: Array, own: Tensor) -> None:
+        """Raises InvalidModelError where weights are not those of the network, rounded: another tensor, or rows in another order."""
+        assert own.data is not None
+        wanted = own.data.astype(np.float32)
+        size = float(np.linalg.norm(wanted.reshape(-1)))
+        if self._demands and size and not float(np.linalg.norm((values.astype(np.float32) - wanted).reshape(-1))) <= _RESEMBLANCE * size:
+            raise InvalidModelError(
+                "is far from the network's own values: it is another tensor, or its rows are in another order, as llama.cpp puts those of "
+                "queries and keys",
+                where=repr(own.name),
+                remedy="If the network's own weights mean nothing: -O resemblance=waive.",
+            )
+
+    def _new(self, hint: str, dtype: str, shape: tuple[int, ...], data: Array | None = None) -> str:
+        name = self._names.fresh(hint)
+        self.tensors.append(Tensor(name, dtype, shape, data))
+        return name
+
+    def _in_blocks(self, own: Tensor, blocks: Blocks, is_turned_round: bool) -> None:
+        stored = blocks.on_grid(self._names.fresh(f"{own.name}/{blocks.type}"))
+        self.tensors.append(replace(own, data=None))
+        if stored is None:
+            self._with_minima(own, blocks, is_turned_round)
+            return
+        if is_turned_round:
+            assert stored.data is not None and stored.quantization is not None and stored.shape is not None
+            perm = (*range(len(stored.shape) - 2), len(stored.shape) - 1, len(stored.shape) - 2)
+            data = np.ascontiguousarray(stored.data.transpose(perm))
+            stored = Tensor(stored.name, stored.dtype, data.shape, data, stored.quantization.transposed(perm))
+        self.tensors.append(stored)
+        self.ops.append(Op("Dequantize", (stored.name,), (own.name,), {}, f"GGUF {own.name}"))
+
+    def _with_minima(self, own: Tensor, blocks: Blocks, is_turned_round: bool) -> None:
+        """d * q + m as operators: no zero point is an integer."""
+        assert blocks.minimum is not None
+        shape, source = blocks.stored.shape, f"GGUF {own.name}"
+        parts = (*shape[:-1], shape[-1] // BLOCK, BLOCK)
+        grid = Quantization(blocks.scale.astype(np.float32)[..., None], np.zeros((*blocks.scale.shape, 1), np.int64), len(parts) - 1, BLOCK)
+        q = self._names.fresh(f"{own.name}/{blocks.type}")
+        self.tensors.append(Tensor(q, "uint4", parts, blocks.stored.reshape(parts).astype(numpy_dtype("uint4")), grid))
+        m = self._new(f"{own.name}/minima", "float32", (*parts[:-1], 1), blocks.minimum.astype(np.float32)[..., None])
+        sizes = self._new(f"{own.name}/shape", "int64", (len(shape),), np.array(shape, np.int64))
+        steps, sums = (self._new(f"{own.name}/{hint}", "float32", parts) for hint in ("products", "sums"))
+        self.ops += [Op("Dequantize", (q,), (steps,), {}, source), Op("Add", (steps, m), (sums,), {}, source)]
+        ends = [*(["Transpose"] if is_turned_round else []), *(["Cast"] if own.dtype != "float32" else [])]
+        rows = own.name if not ends else self._new(f"{own.name}/rows", "float32", shape)
+        self.ops.append(Op("Reshape", (sums, sizes), (rows,), {}, source))
+        for kind in ends:
+            last = kind == ends[-1]
+            result = own.name if last else self._new(f"{own.name}/turned", "float32", turned(shape))
+            perm = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+            self.ops.append(Op(kind, (rows,), (result,), {"perm": perm} if kind == "Transpose" else {"to": own.dtype}, source))
+            rows = result
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without the leading ones that ggml does not keep."""
+    first = next((i for i, size in enumerate(shape) if size != 1), len(shape))
+    return shape[first:]
+
+
+def _plain(data: Array, type: str) -> Array:
+    """Numbers of F32, F16 or BF16; the latter as float32, whose upper half it is."""
+    numbers = np.asarray(data.view(_PLAIN[type]))
+    return (numbers.astype(np.uint32) << 16).view(np.float32) if type == "BF16" else numbers
+
+
+def _exactly(values: Array, own: Tensor) -> Array:
+    """Numbers in the type that the network has. Raises UnsupportedError where that does not hold one."""
+    with np.errstate(over="ignore"):
+        found = np.ascontiguousarray(values.astype(numpy_dtype(own.dtype)))
+    if not np.array_equal(found.astype(np.float32), values.astype(np.float32), equal_nan=True):
+        raise UnsupportedError(f"has numbers that {own.dtype}, the network's type, does not hold", where=repr(own.name))
+    return found.reshape(own.shape)

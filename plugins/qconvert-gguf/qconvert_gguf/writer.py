@@ -1,0 +1,218 @@
+"""The weights of a network as a .gguf file: those in blocks as Q4_0, Q4_1 or Q8_0, real ones as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import Array, Change, Graph, Op, OptionError, Tensor, UnsupportedError, near
+from qconvert_gguf.blocks import BLOCK, Blocks, packed
+from qconvert_gguf.container import LONGEST_NAME, MOST_AXES
+from qconvert_gguf.places import by_file, is_turned
+
+__all__ = ["write"]
+
+_ARCHITECTURE = "qconvert"
+_PLAIN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+#: Types of integers, and the stored one that is 0 of Q4_0 and Q8_0.
+_MIDDLES = {"int4": 0, "uint4": 8, "int8": 0, "uint8": 128}
+_SHOWN = 4
+#: Ends of the names that the reader gives to weights of Q4_1 on their way.
+_BETWEEN = ("/rows", "/turned")
+_REMEDY = "The pass change_bits gives weights a scale for each 32 of them: --passes change_bits -O weight_bits=4 -O block_size=32."
+
+
+class _Refusal(Exception):  # noqa: N818  # it is no error yet: all are listed together
+    """Why a tensor cannot be written."""
+
+
+def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
+    """Writes the weights of a network; its operators have no place in the file.
+
+    Raises:
+        UnsupportedError: tensors have no place in a .gguf file; all are named.
+    """
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+    if graph.functions:
+        raise UnsupportedError("the network has functions, whose weights have no names of their own in a .gguf file")
+    written = _Written(graph, options.get("rounding") == "round")
+    found, refused = dict[str, tuple[str, Array]](), list[str]()
+    for name, tensor in written.weights():
+        try:
+            found[name] = written.stored(name, tensor)
+        except _Refusal as reason:
+            refused.append(f"{name!r} {reason}")
+    if refused:
+        more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
+        raise UnsupportedError(f"{len(refused)} tensors have no place in a .gguf file: {'; '.join(refused[:_SHOWN])}{more}", remedy=_REMEDY)
+    if not any(type in ("Q4_0", "Q4_1", "Q8_0") for type, _ in found.values()):
+        raise UnsupportedError("has no weights in blocks", remedy=_REMEDY)
+    names = _names(list(found), options.get("names") or "")
+    writer = GGUFWriter(path, _ARCHITECTURE)
+    for key, value in sorted((options.get("provenance") or {}).items()):
+        writer.add_string(f"qconvert.{key}", str(value))
+    for name, (type, data) in found.items():
+        writer.add_tensor(names[name], data, raw_dtype=GGMLQuantizationType[type])
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()
+    types = [type for type, _ in found.values()]
+    counts = ", ".join(f"{types.count(type)} of {type}" for type in sorted(set(types)))
+    text = f"the file has the weights, {counts}, and no operators: it is read beside the float network (graph=…)"
+    return (Change(text, exact=True), *written.changes)
+
+
+def _names(found: list[str], path: str) -> dict[str, str]:
+    """Names in the file. Raises OptionError where two are one or the names state what is not there, UnsupportedError for one too long."""
+    stated = by_file(path)
+    lost = [name for name in stated if name not in found]
+    if lost:
+        raise OptionError(f"names no weights that are written: {near(lost, found)}", file=path)
+    names = {name: stated.get(name, name) for name in found}
+    if len(set(names.values())) < len(names):
+        raise OptionError("gives a tensor the name of another", file=path)
+    long = [name for name in names.values() if len(name.encode()) > LONGEST_NAME]
+    if long:
+        raise UnsupportedError(
+            f"{len(long)} names are longer than the {LONGEST_NAME} bytes that ggml keeps",
+            where=repr(long[0]),
+            remedy="State shorter ones in a JSON file: -O names=names.json.",
+        )
+    return names
+
+
+class _Written:
+    """The weights of a graph.
+
+    Args:
+        graph: whose weights are written.
+        may_round: whether scales and minima may be rounded to float16.
+
+    Attributes:
+        changes: what was rounded.
+    """
+
+    def __init__(self, graph: Graph, may_round: bool) -> None:
+        self._graph, self._may_round = graph, may_round
+        self._consumers = graph.consumers()
+        self._minima: dict[str, Array] = {}
+        self._inner: set[str] = set()
+        self.changes: list[Change] = []
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The constants that are weights, each with the name of its real values."""
+        found = [(self._real_name(tensor), tensor) for tensor in self._graph.constants()]
+        for name, tensor in found:
+            plain = tensor.quantization is None and tensor.dtype in _PLAIN and tensor.rank
+            if tensor.name not in self._inner and (tensor.quantization is not None or plain):
+                yield name, tensor
+
+    def _real_name(self, tensor: Tensor) -> str:
+        """What a constant is called where it is real; minima that are added to it are noted."""
+        if tensor.quantization is None:
+            return tensor.name
+        real = self._only_reader(tensor.name, "Dequantize")
+        if real is None:
+            return tensor.name
+        added = self._only_reader(real.outputs[0], "Add")
+        shaped = self._only_reader(added.outputs[0], "Reshape") if added is not None else None
+        if added is None or shaped is None:
+            return real.outputs[0]
+        other = next((name for name in added.inputs if name != real.outputs[0]), "")
+        minima = self._graph.constant(other)
+        shape, result = tensor.static_shape, self._graph[shaped.outputs[0]].static_shape
+        in_blocks = shape is not None and result == (*shape[:-2], shape[-2] * shape[-1]) and shape[-1] == BLOCK
+        if shape is None or minima is None or not in_blocks or minima.shape != (*shape[:-1], 1) or added.attributes.get("activation"):
+            return real.outputs[0]
+        self._minima[tensor.name] = minima[..., 0]
+        self._inner |= {other, shaped.inputs[1]}
+        name = shaped.outputs[0]
+        for kind in ("Transpose", "Cast"):  # those that the reader puts behind them; a Transpose of the network's own has another name
+            further = self._only_reader(name, kind) if name.endswith(_BETWEEN) else None
+            name = further.outputs[0] if further is not None else name
+        return name
+
+    def _only_reader(self, name: str, kind: str) -> Op | None:
+        readers = self._consumers.get(name, [])
+        is_one = len(readers) == 1 and readers[0].kind == kind and name not in self._graph.public
+        return readers[0] if is_one and readers[0].inputs.count(name) == 1 else None
+
+    def stored(self, name: str, tensor: Tensor) -> tuple[str, Array]:
+        """ggml's type of a tensor, and its numbers or bytes. Raises _Refusal."""
+        assert tensor.data is not None
+        try:
+            way = is_turned(self._graph, tensor.name if tensor.name not in self._minima else "", self._consumers)
+        except UnsupportedError as error:
+            raise _Refusal(error.reason) from error
+        if len(tensor.data.shape) > MOST_AXES:
+            raise _Refusal(f"has {len(tensor.data.shape)} axes, where ggml has {MOST_AXES}")
+        if not tensor.data.size:
+            raise _Refusal("is empty")
+        if tensor.quantization is None:
+            data = np.ascontiguousarray(np.swapaxes(tensor.data, -1, -2) if way else tensor.data)
+            return _PLAIN[tensor.dtype], data.view(np.uint8) if tensor.dtype == "bfloat16" else data
+        blocks = self._with_minima(name, tensor) if tensor.name in self._minima else self._blocks(name, tensor, way)
+        return blocks.type, packed(blocks)
+
+    def _with_minima(self, name: str, tensor: Tensor) -> Blocks:
+        q, data = tensor.quantization, tensor.data
+        assert q is not None and data is not None
+        is_one = q.block_size == BLOCK and q.axis == data.ndim - 1 and tensor.dtype == "uint4" and not q.zero_point.any()
+        if not is_one:
+            raise _Refusal("has sums in blocks that are none of Q4_1's")
+        minima = self._half(self._minima[tensor.name], name, "minima")
+        stored = data.astype(np.uint8).reshape(*data.shape[:-2], -1)
+        return Blocks("Q4_1", stored, self._half(q.scale[..., 0], name, "scales"), minima)
+
+    def _blocks(self, name: str, tensor: Tensor, way: bool) -> Blocks:
+        q, data = tensor.quantization, tensor.data
+        assert q is not None and data is not None
+        if tensor.dtype not in _MIDDLES:
+            raise _Refusal(f"is {tensor.dtype}, which no block of GGUF has")
+        if not q.block_size or q.axis is None:
+            raise _Refusal(
+                f"has {'one scale' if q.scale.size == 1 else f'a scale for each index of axis {q.axis}'}, not one for each {BLOCK}"
+            )
+        last = data.ndim - (2 if way else 1)
+        if q.axis != last:
+            raise _Refusal(f"has its blocks along axis {q.axis}, and GGUF has them along the axis that is summed, here {last}")
+        if q.block_size % BLOCK or data.shape[last] % BLOCK:
+            raise _Refusal(f"has blocks of {q.block_size} along {data.shape[last]}, which are no whole blocks of {BLOCK}")
+        times, count = q.block_size // BLOCK, data.shape[last] // BLOCK
+        stored, scale, points = data.astype(np.int16), q.scale, q.zero_point
+        if way:
+            stored, scale, points = (np.swapaxes(item, -1, -2) for item in (stored, scale, points))
+        scale, points = (np.repeat(item, times, axis=-1)[..., :count] for item in (scale, points))
+        middle, half = _MIDDLES[tensor.dtype], self._half(scale, name, "scales")
+        if (points == middle).all():
+            if tensor.dtype in ("int8", "uint8"):
+                return Blocks("Q8_0", stored - middle, half)
+            return Blocks("Q4_0", stored - middle + 8, half)
+        if tensor.dtype in ("int8", "uint8"):
+            raise _Refusal("has zero points, for which 8-bit blocks of GGUF have no place")
+        shift = 8 if tensor.dtype == "int4" else 0
+        with np.errstate(over="ignore"):
+            minima = 0 - (points + shift) * half.astype(np.float32)
+        return Blocks("Q4_1", stored + shift, half, self._half(minima, name, "minima"))
+
+    def _half(self, numbers: Array, name: str, what: str) -> Array:
+        """Numbers as float16; what that costs is noted. Raises _Refusal where it may cost nothing."""
+        with np.errstate(over="ignore"):
+            half = numbers.astype(np.float16)
+        wrong = half.astype(np.float64) != numbers.astype(np.float64)
+        if not wrong.any():
+            return half
+        if not np.isfinite(half).all():
+            raise _Refusal(f"has {what} up to {np.abs(numbers).max():g}, beyond float16")
+        if not self._may_round:
+            raise _Refusal(f"has {what} that float16 does not hold, such as {float(numbers[wrong][0]):.9g} (-O rounding=round rounds them)")
+        worst = float(np.max(np.abs(half.astype(np.float64) - numbers)[wrong] / np.abs(numbers[wrong])))
+        self.changes.append(Change(f"{int(wrong.sum())} of {numbers.size} {what} of {name!r} are rounded to float16, by up to {worst:.2g}"))
+        return half
