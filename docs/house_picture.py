@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 __all__ = ["drawn"]
 
-_WIDTH, _HEIGHT, _GAP, _ROW, _MARGIN = 122, 30, 12, 62, 12
+_WIDTH, _HEIGHT, _GAP, _ROW, _MARGIN = 102, 30, 8, 62, 8
 _STYLE = (
-    "text{font:13px ui-sans-serif,system-ui,sans-serif;text-anchor:middle;fill:#123}"
+    "text{font:14px ui-sans-serif,system-ui,sans-serif;text-anchor:middle;fill:#123}"
     "rect{fill:#d9eeea;stroke:#2a8577;stroke-width:1.2}path{fill:none;stroke:#7d8b99;stroke-width:1.1}"
     ".format{fill:#f3e6c8;stroke:#a5812c}"
 )
@@ -76,7 +76,9 @@ def _arrow(above: tuple[float, float], below: tuple[float, float]) -> str:
 
 def _room(room: str, x: float, y: float) -> str:
     kind = ' class="format"' if room.startswith("formats.") else ""
+    name = room.removeprefix("formats.")
+    fit = f' textLength="{_WIDTH - 8}" lengthAdjust="spacingAndGlyphs"' if len(name) > 12 else ""
     return (
         f'<rect{kind} x="{x - _WIDTH / 2:.0f}" y="{y:.0f}" width="{_WIDTH}" height="{_HEIGHT}" rx="5"/>'
-        f'<text x="{x:.0f}" y="{y + 20:.0f}">{room.removeprefix("formats.")}</text>'
+        f'<text x="{x:.0f}" y="{y + 20:.0f}"{fit}>{name}</text>'
     )

@@ -54,8 +54,10 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, page, content=moved((ROOT / file).read_text(), file, page)))
     named = set(_named(config["nav"]))
     rest = [file.src_uri for file in files.documentation_pages() if file.src_uri not in named and file.inclusion.is_included()]
-    if rest:
-        config["nav"].append({"More": sorted(rest)})
+    own = [page for page in rest if page.startswith("plugins/")]
+    for title, found in (("Plugins", own), ("More", [page for page in rest if page not in own])):
+        if found:
+            config["nav"].append({title: sorted(found)})
     return files
 
 

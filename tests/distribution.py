@@ -8,6 +8,7 @@ Needs build, hatchling and twine (the group `release`). Dependencies come from t
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,8 +91,9 @@ def pythons() -> list[Path]:
     return found
 
 
-def tried(python: Path, packages: Sequence[Path]) -> None:
-    """Installs each package in one fresh environment, the first with its dependencies, and uses what was installed."""
+def tried(python: Path, packages: Sequence[Path]) -> str:
+    """Installs each package in one fresh environment, the first with its dependencies, and uses what was installed; says what it did."""
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         run(python, "-m", "venv", folder / "venv")
@@ -107,6 +110,7 @@ def tried(python: Path, packages: Sequence[Path]) -> None:
             assert page.stat().st_size > 100_000
             run(own, "-c", _CALL, MODEL, cwd=folder)
         run(own, "-m", "pip", "check", cwd=folder)
+    return f"{run(python, '--version').strip()}: wheel and sdist installed, and a model converted, in {time.monotonic() - start:.0f} s"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -120,10 +124,9 @@ def main(arguments: Sequence[str]) -> int:
     faults = [*wheel_faults(wheel), *sdist_faults(sdist)]
     print(*faults, sep="\n", end="\n" if faults else "")
     print(f"{wheel.name}: {wheel.stat().st_size:,} bytes; {sdist.name}: {sdist.stat().st_size:,} bytes; {time.monotonic() - start:.0f} s")
-    for python in [Path(name) for name in given.pythons.split(",") if name] or pythons():
-        start = time.monotonic()
-        tried(python, (wheel, sdist))
-        print(f"{run(python, '--version').strip()}: wheel and sdist installed, and a model converted, in {time.monotonic() - start:.0f} s")
+    chosen = [Path(name) for name in given.pythons.split(",") if name] or pythons()
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        print(*pool.map(lambda python: tried(python, (wheel, sdist)), chosen), sep="\n")
     return int(bool(faults))
 
 

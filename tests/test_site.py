@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,65 @@ def test_every_target_is_in_the_table_of_machines() -> None:
 def test_the_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 120
+
+
+def test_hints_to_install_name_extras_that_there_are() -> None:
+    """In errors, pages and READMEs: `pip install '.[check]'` and `pip install 'qconvert[torch]'`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    package = [path for path in (ROOT / "qconvert").rglob("*.py") if path.name != "scaffold.py"]  # which writes of its own package
+    texts = [*package, *DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    named = {
+        extra.strip(): path
+        for path in texts
+        for extras in re.findall(r"pip install ['\"]?(?:qconvert|\.)\[([^\]{]+)\]", path.read_text())
+        for extra in extras.split(",")
+    }
+    assert {"check", "torch", "mnn", "micro", "tensorrt"} <= {*named}
+    assert [f"{extra} in {path}" for extra, path in named.items() if extra not in project["optional-dependencies"]] == []
+
+
+#: Where an error names an extra for a package of another name than the module that is imported: extra -> package.
+ASKED_FOR = {
+    "images": "pillow",
+    "plots": "matplotlib",
+    "cluster": "distributed",
+    "mnn": "mnn",
+    "torch": "torch",
+    "tensorrt": "tensorrt-rtx",
+}
+
+
+def test_packages_that_errors_ask_for_are_in_their_extras() -> None:
+    """`runtime_package(module, extra, …)` and the errors of other rooms: what is missing is what the extra installs."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    texts = {path: path.read_text() for path in (ROOT / "qconvert").rglob("*.py")}
+    calls = {call for text in texts.values() for call in re.findall(r"runtime_package\(\s*\"([\w.]+)\",\s*\"(\w+)\"", text)}
+    assert len(calls) >= 3
+    asked = {(extra, module.partition(".")[0].replace("_", "-")) for module, extra in calls} | {*ASKED_FOR.items()}
+    lacking = [
+        (extra, package)
+        for extra, package in sorted(asked)
+        if not any(r.lower().replace("_", "-").startswith(package) for r in extras[extra])
+    ]
+    assert lacking == []
+    named = {extra for text in texts.values() for extra in re.findall(r"qconvert\[(\w+)\]", text)}
+    assert named <= {extra for extra, _ in asked}
+
+
+def test_the_menu_names_pages_that_there_are() -> None:
+    """mkdocs says so too, when the site is built; here it costs nothing."""
+    menu = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    named = re.findall(r"([\w/-]+\.md)$", menu, re.M)
+    elsewhere = ("index.md", "changelog.md", "contributing.md")
+    assert len(named) > 40
+    assert [page for page in named if page not in elsewhere and not (DOCS / page).exists()] == []
+
+
+def test_nothing_in_pages_is_loaded_from_elsewhere() -> None:
+    """Pictures of pages and diagrams are files beside them."""
+    for page in [*DOCS.rglob("*.md"), ROOT / "README.md"]:
+        for source in re.findall(r"!\[[^\]\n]*\]\(([^)\s]+)\)", page.read_text()):
+            assert (page.parent / source).exists(), f"{page}: {source}"
+        assert "```mermaid" not in page.read_text(), f"{page}: the theme would load mermaid from elsewhere"
+    for picture in DOCS.rglob("*.svg"):
+        assert not re.findall(r"(?:href|src)=\"(?!#)|url\((?!#)|@import|<script", picture.read_text()), picture
