@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from qconvert.checking.pass_costs import PassCost, pass_costs
     from qconvert.checking.roundtrips import RoundtripReport, roundtrip
     from qconvert.conversion import ConversionReport, convert, load, save
+    from qconvert.conversion.comparing import diff
     from qconvert.conversion.encoded import apply, extract, load_encodings, save_encodings
     from qconvert.data import Preparation
     from qconvert.encodings import Encoding, Encodings, Grid, Place, Range
     from qconvert.errors import QConvertError
     from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
-    from qconvert.graph.differences import diff
     from qconvert.live import from_torch, to_torch
     from qconvert.plugins import Change, Cost, Format, Option, Pass, Runtime, Target, hookimpl, register
     from qconvert.reports import html_report
@@ -39,9 +39,9 @@ _HOMES = {
     "qconvert.checking.pass_costs": "PassCost pass_costs",
     "qconvert.checking.roundtrips": "RoundtripReport roundtrip",
     "qconvert.conversion": "ConversionReport convert load save",
+    "qconvert.conversion.comparing": "diff",
     "qconvert.conversion.encoded": "apply extract load_encodings save_encodings",
     "qconvert.encodings": "Encoding Encodings Grid Place Range",
-    "qconvert.graph.differences": "diff",
     "qconvert.data": "Preparation",
     "qconvert.errors": "QConvertError",
     "qconvert.graph": "Graph Op Quantization Signature Tensor",

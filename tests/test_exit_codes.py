@@ -115,7 +115,7 @@ BROKEN = {
     "audit": (["audit", MODEL, "--target", "tflite"], "import qconvert.checking.auditing as m; m.load = lambda *a: {}['lost']"),
     "roundtrip": (["roundtrip", MODEL, "--via", "qgraph"], "import qconvert.checking.roundtrips as m; m.load = lambda *a: {}['lost']"),
     "inspect": (["inspect", MODEL], "import qconvert.conversion as m; m.load = lambda *a: {}['lost']"),
-    "diff": (["diff", MODEL, MODEL], "import qconvert.conversion.read_options as m; m.load_pair = lambda *a: {}['lost']"),
+    "diff": (["diff", MODEL, MODEL], "import qconvert.conversion.comparing as m; m.load_pair = lambda *a: {}['lost']"),
 }
 
 

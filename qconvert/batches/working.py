@@ -79,7 +79,7 @@ def _run(job: Job, command: str, arguments: tuple[str, ...]) -> tuple[int | None
     """The exit code of a command, None if it was ended; its document; and, if it did not pass, why, in words."""
     # -P: no module is taken from where the command happens to be started, which may be a folder of somebody's models.
     start = [sys.executable, "-P", "-m", "qconvert.cli.limited", str(job.memory)]
-    line = [*start, command, job.source, job.result, *arguments, "--json"]
+    line = [*start, command, job.source, job.result, *arguments, "--json", "--no-config"]
     process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
     _running.add(process)
     try:

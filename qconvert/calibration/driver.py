@@ -26,6 +26,7 @@ from qconvert.calibration.sensitivity import Sensitivity, sensitivities, without
 from qconvert.calibration.watching import Watched, watched
 from qconvert.calibration.workers import Workers, workers_of
 from qconvert.conversion import load
+from qconvert.conversion.in_memory import Model
 from qconvert.conversion.normalizing import run_passes
 from qconvert.data import Preparation
 from qconvert.data.streams import Data, Samples
@@ -97,9 +98,10 @@ class _Work:
 
 
 def calibrated(
-    model: str | Path | Graph,
+    model: Model,
     data: Data,
     *,
+    format: str = "",
     method: str = "min-max",
     activations: str = "int8",
     symmetric: bool | None = None,
@@ -124,7 +126,8 @@ def calibrated(
     """Runs a float network on data, and chooses a grid for each tensor that integer kernels read or write.
 
     Args:
-        model: a file, or a graph.
+        model: a file, its content as bytes, or a graph.
+        format: the name of its format, where nothing else says it.
         data: files and folders; an array of samples; something that gives samples; a function that gives it anew (see data.streams).
         method: how ranges of activations are chosen; calibration.METHODS lists them.
         activations: storage type of activations.
@@ -157,7 +160,7 @@ def calibrated(
         symmetric = activations in target_named(target).symmetric_activations or None
     makes = observer(method, **options), observer(method, of_input=True, **options)
     chosen = Choices(method, options, activations, symmetric, weights, weights_method, per_channel, histograms)
-    graph, notes = prepared(model), list[str]()
+    graph, notes = prepared(model, format), list[str]()
     if equalization:
         graph, said = equalize(graph)
         notes += said
@@ -179,13 +182,13 @@ def calibrated(
     return Calibration(graph, encodings, reports, seen, costs, worst, changed, (*notes, *found.notes))
 
 
-def prepared(model: str | Path | Graph) -> Graph:
+def prepared(model: Model, format: str = "") -> Graph:
     """The network as it is quantized: a float graph whose weights are constants, and normalizations part of its layers.
 
     Raises:
         QConvertError: the file cannot be read, or the network is quantized already, or has functions or states.
     """
-    graph = model if isinstance(model, Graph) else load(model)
+    graph = load(model, format)
     file = "" if isinstance(model, Graph) else str(model)
     if graph.functions or graph.states:
         raise UnsupportedError("networks with functions or states are not calibrated", file=file, remedy="Calibrate the part without them.")

@@ -14,7 +14,7 @@ from qconvert.calibration.plots import plot, require_plots
 from qconvert.calibration.report import Calibration
 from qconvert.conversion import ConversionReport, convert, load, save
 from qconvert.conversion.encoded import save_encodings
-from qconvert.conversion.loading import source_format
+from qconvert.conversion.loading import source_format as format_to_read
 from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.data.streams import Data
 from qconvert.errors import OptionError
@@ -32,6 +32,7 @@ def calibrate_file(
     real: str | Path = "",
     scales: str | Path = "",
     plotted: str | Path = "",
+    source_format: str = "",
     result_format: str = "",
     target: str = "",
     force: bool = False,
@@ -47,7 +48,7 @@ def calibrate_file(
         real: a file for the float network as it was calibrated; "" for none. Equalized weights and corrected biases are in it.
         scales: a file for the encodings, beside a quantized model; "" for none. A check of the model against the float one needs it.
         plotted: an image for the histogram and the range of each tensor; "" for none.
-        result_format: the name of a format; by default the suffix decides.
+        source_format, result_format: names of formats; by default the suffixes decide.
         target: what the result is for; the grids suit it.
         force: whether existing files may be replaced.
         writing: options of the model's reader, of the passes and of the result's writer.
@@ -71,10 +72,10 @@ def calibrate_file(
         )
     if plotted:
         require_plots(Path(plotted))
-    own = {option.name for option in source_format(model).read_options}
+    own = {option.name for option in format_to_read(model, source_format).read_options}
     reading = {name: value for name, value in writing.items() if name in own}
-    network = load(model, **reading) if reading else model
-    found = calibrated(network, data, target=target, histograms=bool(plotted), **options)
+    network = load(model, source_format, **reading) if reading else model
+    found = calibrated(network, data, format=source_format, target=target, histograms=bool(plotted), **options)
     if plotted:
         plot(found, plotted, force=force)
     if scales:
@@ -84,9 +85,8 @@ def calibrate_file(
     if kind is not None:
         written = {name: value for name, value in writing.items() if name not in reading}
         return found, save_encodings(found.encodings, result, kind.name, graph=found.graph, force=force, reads=(model,), **written)
-    return found, _converted(
-        found, model, result, scales, reading, {**writing, "result_format": result_format, "target": target, "force": force}
-    )
+    arguments = {**writing, "source_format": source_format, "result_format": result_format, "target": target, "force": force}
+    return found, _converted(found, model, result, scales, reading, arguments)
 
 
 def _data_among(paths: Sequence[Path], data: Data) -> list[Path]:
@@ -115,7 +115,7 @@ def _converted(
         if found.is_changed:
             source = Path(folder, f"{model.stem}.qgraph")
             save(found.graph, source)
-            arguments = {name: value for name, value in arguments.items() if name not in reading}
+            arguments = {name: value for name, value in arguments.items() if name not in (*reading, "source_format")}
         return replace(convert(source, result, encodings=str(scales), **arguments), source=str(model))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from qconvert.checking.adapted_source import adapted_source
 from qconvert.checking.checked_file import Side, sides_of
 from qconvert.checking.outputs import Border
+from qconvert.conversion.in_memory import Model, as_file, called
 from qconvert.data import InputFiles, Preparation
 from qconvert.data.labels import class_names as read_names
 from qconvert.data.labels import labelled
@@ -140,11 +141,13 @@ def _cells(found: Share) -> tuple[str, str]:
 
 
 def accuracy(
-    source: str | Path,
-    result: str | Path,
+    source: Model,
+    result: Model,
     data: str | Path,
     labels: str | Path = "",
     *,
+    source_format: str = "",
+    result_format: str = "",
     preparation: Preparation | None = None,
     samples: int | None = None,
     scores: str = "",
@@ -157,7 +160,8 @@ def accuracy(
     """Runs source and result on labelled inputs, each in its own runtime, one input after the other.
 
     Args:
-        source, result: model files.
+        source, result: model files, their content as bytes, or graphs, of which files are written.
+        source_format, result_format: the names of their formats, where nothing else says them.
         data: a folder with a folder for each class; a folder of files that `labels` lists; or an .npy or .npz file of many samples.
         labels: a list of files with labels, or of labels alone, or an array of them; see qconvert/data/labels.py.
         preparation: of images; without a rule of resizing they are stretched to the input's size.
@@ -174,19 +178,26 @@ def accuracy(
     """
     if samples is not None and samples < 1:
         raise OptionError("at least one sample is needed")
-    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
-        (before, after), note = sides_of(Path(source), Path(result), kernels, options)
+    formats = ("" if isinstance(source, Graph) else source_format, "" if isinstance(result, Graph) else result_format)
+    with (
+        tempfile.TemporaryDirectory(prefix="qconvert-") as folder,
+        as_file(source, source_format, runs=True) as first,
+        as_file(result, result_format, runs=True) as second,
+    ):
+        (before, after), note = sides_of(first, second, kernels, options, formats)
         copy = adapted_source(before, Path(folder))
         if copy is not None:
             note = "; ".join(filter(None, (note, *copy.notes, *copy.problems)))
             before = copy.side
-        return _measured((before, after), note, source, data, labels, preparation, samples, scores, label_offset, class_names, progress)
+        arguments = (data, labels, preparation, samples, scores, label_offset, class_names, progress)
+        found = _measured((before, after), note, called(source), *arguments)
+    return replace(found, source=called(source), result=called(result))
 
 
 def _measured(
     sides: tuple[Side, Side],
     note: str,
-    source: str | Path,
+    source: str,
     data: str | Path,
     labels: str | Path,
     preparation: Preparation | None,
@@ -199,7 +210,7 @@ def _measured(
     """What accuracy() gives, of these sides."""
     before, after = sides
     if before.graph.states or after.graph.states:
-        raise OptionError("accuracy is that of models without states, whose answer depends on one input", file=str(source))
+        raise OptionError("accuracy is that of models without states, whose answer depends on one input", file=source)
     names = read_names(Path(class_names)) if class_names else ()
     found = labelled(Path(data), labels, names)
     files = found.files if samples is None else found.files[:samples]
@@ -210,7 +221,7 @@ def _measured(
     models = before.open(), after.open()
     output, rows = scores or _scores(before.graph), list[tuple[int, int, int, int, int]]()
     if output not in before.graph.outputs:
-        raise OptionError(f"there is no output {output!r}", file=str(source), remedy=_remedy(before.graph))
+        raise OptionError(f"there is no output {output!r}", file=source, remedy=_remedy(before.graph))
     for index in range(len(inputs)):
         feed = inputs[index]
         given = {name: feed[name] for name in models[0].inputs}
@@ -225,7 +236,7 @@ def _measured(
         progress("inputs", index + 1, len(inputs))
     notes = tuple(filter(None, (note, *border.problems, *(model.note for model in models))))
     return _report(rows, [inputs.where(index) for index in range(len(rows))], label_offset, pair[0].size,
-                   {"source": str(source), "result": str(after.path), "output": output, "kernels": (before.choice, after.choice),
+                   {"source": source, "result": str(after.path), "output": output, "kernels": (before.choice, after.choice),
                     "names": names, "notes": notes})  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from qconvert.checking.checked_file import model_file
 from qconvert.conversion import load, normalize, save
+from qconvert.conversion.in_memory import Model, called
 from qconvert.data.stated_sizes import Bounds, stated_bounds
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Graph
@@ -131,9 +132,10 @@ def _runs(integer: bool | None) -> str:
 
 
 def audit(
-    model: str | Path,
+    model: Model,
     target: str,
     *,
+    format: str = "",
     run: bool = False,
     build: bool = False,
     kernels: str | Sequence[str] = (),
@@ -143,7 +145,8 @@ def audit(
     """Predicts which operators of a model a target runs as integers; nothing is written.
 
     Args:
-        model: a model file.
+        model: a model file, its content as bytes, or a graph.
+        format: the name of its format, where nothing else says it.
         target: the name of a target whose kernels are known.
         run: whether the model is also converted, in a temporary folder, and the target's runtime asked what it makes of it.
         build: whether it is converted and an engine built of it, for a device that need not be at hand.
@@ -156,22 +159,22 @@ def audit(
         QConvertError: the model cannot be read, the target does not take it or its kernels are not known, or nothing runs its files.
         RuntimeRefusedError: the builder makes no engine of it.
     """
-    path, chosen = Path(model), target_named(target)
+    chosen = target_named(target)
     if not chosen.knows_kernels:
         known = ", ".join(item.name for item in targets().values() if item.knows_kernels)
         raise OptionError(f"the kernels of the target {target} are not known", remedy=f"Targets with an audit: {known}.")
     bounds = stated_bounds([shapes] if isinstance(shapes, str) and shapes else shapes)
     runtime = _runtime(chosen, kernels, build=build) if run or build else None
-    graph, _ = normalize(load(path, **options), chosen)
+    graph, _ = normalize(load(model, format, **options), chosen)
     judge = chosen if runtime is None else chosen.on(runtime[1])
     refuse_violations(graph, judge)
-    report = AuditReport(str(path), judge.name, predicted(graph, judge), _predictions(graph, judge))
+    report = AuditReport(called(model), judge.name, predicted(graph, judge), _predictions(graph, judge))
     if runtime is None:
         return report
     try:
         return _with_told(report, graph, judge, runtime, bounds)
     except RuntimeRefusedError as error:
-        error.file = str(path)  # what was written of it is gone when this is read
+        error.file = called(model)  # what was written of it is gone when this is read
         error.remedy = error.remedy or f"`qconvert convert` with --target {chosen.name} writes the file that was refused."
         raise
 

@@ -23,6 +23,7 @@ from qconvert.checking.requantized import costly_constants
 from qconvert.checking.sequences import STEPS, Sequences, drift, state_problems
 from qconvert.checking.unread import Unread, unread
 from qconvert.checking.with_encodings import lacks_encodings, quantized_source
+from qconvert.conversion.in_memory import Model, as_file, called
 from qconvert.data import Preparation, accepted_inputs, load_inputs
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Array, Graph
@@ -37,9 +38,11 @@ Outputs = tuple[OutputComparison, ...]
 
 
 def check(
-    source: str | Path,
-    result: str | Path,
+    source: Model,
+    result: Model,
     *,
+    source_format: str = "",
+    result_format: str = "",
     data: Sequence[str | Path] = (),
     preparation: Preparation | None = None,
     samples: int = 5,
@@ -60,8 +63,9 @@ def check(
     hardly vary with the inputs, or if an integer, scale or zero point is neither the source's nor declared.
 
     Args:
-        source: a model file of a format that a runtime loads.
+        source: a model file of a format that a runtime loads, its content as bytes, or a graph, of which a file is written.
         result: the converted model, likewise.
+        source_format, result_format: the names of their formats, where nothing else says them.
         data: files and folders of inputs (see qconvert/data); random inputs without.
         preparation: of images and real numbers in these.
         samples: how many inputs at most; of a model with states, how many sequences of 50.
@@ -89,10 +93,28 @@ def check(
         raise OptionError("only data from files is prepared", remedy="Name files or folders with --data.")
     if quick and per_op:
         raise OptionError("the outputs alone are judged, or the operators too", remedy="Leave out --quick or --per-op.")
+    formats = tuple("" if isinstance(model, Graph) else name for model, name in ((source, source_format), (result, result_format)))
+    with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
+        arguments = (data, preparation, samples, seed, per_op, quick, max_lsb)
+        found = _checked((before, after), formats, kernels, Path(encodings) if encodings else None, options, progress, arguments)
+    return replace(found, source=called(source), result=called(result))
+
+
+def _checked(
+    files: tuple[Path, Path],
+    formats: tuple[str, ...],
+    kernels: str | Sequence[str],
+    scales: Path | None,
+    options: Mapping[str, Any],
+    progress: Progress,
+    arguments: tuple[Any, ...],
+) -> CheckReport:
+    """The check of two files; `arguments` are of _Check.report()."""
+    seed, per_op = arguments[3:5]
     try:
-        named, note = sides_of(Path(source), Path(result), kernels, options)
+        named, note = sides_of(*files, kernels, options, (formats[0], formats[1]))
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
-            sides, scales = named, Path(encodings) if encodings else None
+            sides = named
             copy = adapted_source(named[0], Path(folder), seed) if scales is None else None
             if scales is not None:
                 sides = quantized_source(*named, scales, Path(folder), kernels), named[1]
@@ -105,15 +127,15 @@ def check(
                 raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
             around = around_custom(sides, Path(folder))
             if around is None:
-                files = (named[0], sides[1]) if scales is not None or copy is not None else sides
-                found = _Check(sides, bool(kernels), progress, files, note, scales, notes=list(stand.notes), altered=stand.altered)
+                read = (named[0], sides[1]) if scales is not None or copy is not None else sides
+                found = _Check(sides, bool(kernels), progress, read, note, scales, notes=list(stand.notes), altered=stand.altered)
                 if copy is not None:
                     found.notes += copy.notes
                     found.problems += copy.problems
-                return found.report(data, preparation, samples, seed, per_op, quick, max_lsb)
-            return _around(around, sides, note, bool(kernels), progress, (data, preparation, samples, seed, per_op, quick, max_lsb))
+                return found.report(*arguments)
+            return _around(around, sides, note, bool(kernels), progress, arguments)
     except (RuntimeRefusedError, MissingPackageError) as error:
-        return CheckReport(str(source), str(result), 0, (), (), (), (str(error),))
+        return CheckReport(str(files[0]), str(files[1]), 0, (), (), (), (str(error),))
 
 
 def _around(

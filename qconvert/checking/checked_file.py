@@ -99,11 +99,14 @@ class Side:
         return f"{self.runtime.name}:{self._taken.get(f'{name}/', chosen) if with_parts else chosen}"
 
 
-def sides_of(source: Path, result: Path, kernels: str | Sequence[str], options: Mapping[str, Any]) -> tuple[tuple[Side, Side], str]:
+def sides_of(
+    source: Path, result: Path, kernels: str | Sequence[str], options: Mapping[str, Any], formats: tuple[str, str] = ("", "")
+) -> tuple[tuple[Side, Side], str]:
     """Both files of a check, and a line on options of reading that the user did not give.
 
     Args:
-        source, result: the files, whose suffixes say the formats.
+        source, result: the files.
+        formats: of both; "" where the suffix says it.
         kernels: those that the user wants, as in plugins.runtime_of().
         options: of the readers, those that are not at their default.
 
@@ -111,7 +114,7 @@ def sides_of(source: Path, result: Path, kernels: str | Sequence[str], options: 
         OptionError: nothing runs such files, there are no such kernels, or nobody takes an option.
         QConvertError: the result cannot be read, and it is asked how the source was.
     """
-    before, after = source_format(source), source_format(result)
+    before, after = source_format(source, formats[0]), source_format(result, formats[1])
     own, others = divided(options, before, after)
     second = _as_for_target(_side(result, after, kernels, others), kernels)
     if before.read is None:

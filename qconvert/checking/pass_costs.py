@@ -17,6 +17,7 @@ import numpy as np
 from qconvert.arithmetic import scale_and_zero_point
 from qconvert.checking.outputs import Border
 from qconvert.conversion import load, normalize, run_passes
+from qconvert.conversion.in_memory import Model
 from qconvert.conversion.normalizing import chosen_target
 from qconvert.conversion.saving import write_file
 from qconvert.data import Preparation, accepted_inputs, load_inputs
@@ -64,8 +65,9 @@ class PassCost:
 
 
 def pass_costs(
-    model: str | Path | Graph,
+    model: Model,
     *,
+    format: str = "",
     names: Sequence[str] = (),
     data: Sequence[str | Path] = (),
     preparation: Preparation | None = None,
@@ -78,7 +80,8 @@ def pass_costs(
     """What each pass that is not exact would cost a model, the cheapest first; those that change nothing are left out.
 
     Args:
-        model: a model file, or a graph.
+        model: a model file, its content as bytes, or a graph.
+        format: the name of its format, where nothing else says it.
         names: of the passes to try; by default all that are not exact, with the options that they say (Pass.tried).
         data: files and folders of inputs (see qconvert/data); random inputs without.
         preparation: of images and real numbers in these.
@@ -93,7 +96,7 @@ def pass_costs(
     """
     if samples < 1:
         raise OptionError("at least one sample is needed")
-    graph = model if isinstance(model, Graph) else load(model, **options)
+    graph = load(model, format, **options)
     tried = [(item, chosen) for item in _passes(names) for chosen in item.tried]
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
         source = _Running.of(graph, Path(folder) / "source.onnx")

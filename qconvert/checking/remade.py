@@ -75,6 +75,7 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
             report = convert(
                 source.path,
                 again,
+                source_format=source.format.name,
                 target=str(said.get(TARGET, "")),
                 passes=given["passes"],
                 allow_loss=float("-inf"),

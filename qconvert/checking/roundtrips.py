@@ -16,6 +16,7 @@ from qconvert.checking.plain import plain
 from qconvert.checking.restated import restated
 from qconvert.conversion import load, normalize, save
 from qconvert.conversion.declared import Declared
+from qconvert.conversion.in_memory import Model, as_file, called
 from qconvert.conversion.loading import source_format
 from qconvert.conversion.normalizing import chosen_target
 from qconvert.conversion.pipeline import Observer
@@ -149,9 +150,10 @@ class _Form:
 
 
 def roundtrip(
-    model: str | Path,
+    model: Model,
     via: str = "onnx:qoperator",
     *,
+    format: str = "",
     times: int = 1,
     target: str = "",
     keep: str | Path | None = None,
@@ -170,7 +172,8 @@ def roundtrip(
     each explained and of at most 1 LSB, add up to.
 
     Args:
-        model: the file.
+        model: the file, its content as bytes, or a graph, which is written in the format that it was read from, or as ONNX, first.
+        format: the name of its format, where nothing else says it.
         via: a format that can be written and read, and perhaps a form: "onnx:qdq", "onnx:qoperator", "torch:modules", "qgraph".
         times: how often there and back.
         target: what the files on the way are for; by default the target that changes least.
@@ -184,19 +187,23 @@ def roundtrip(
     Raises:
         QConvertError: a file cannot be read, a format cannot hold the graph, or a file to keep exists.
     """
-    model = Path(model)
     if times < 1:
         raise OptionError("a round trip is made at least once")
-    source = source_format(model)
-    there = _form(via, target)
+    with as_file(model, format, runs=True) as path:
+        source = source_format(path, "" if isinstance(model, Graph) else format)
+        runs = _Runs(samples, seed, _unoptimized(kernels), checked(options, source.read_options, f"nothing that reads {source.name}"))
+        trip = _trip(path, source, _form(via, target), runs)
+        with _folder(keep) as folder:
+            legs, notes = trip.make(folder, times, progress)
+    return RoundtripReport(called(model), str(trip.own), str(trip.there), tuple(legs), tuple(notes))
+
+
+def _trip(model: Path, source: Format, there: _Form, runs: _Runs) -> _Trip:
+    """The way of a file of the format `source`."""
     own = _Form(source, "", source.own_target or source.default_target)
     if source.write is not None:
         own = _form(f"{source.name}:{_own_form(model)}" if source.name == "onnx" else source.name, "")
-    runs = _Runs(samples, seed, _unoptimized(kernels), checked(options, source.read_options, f"nothing that reads {source.name}"))
-    trip = _Trip(model, own, there, [there, own] if source.write is not None else [there], runs)
-    with _folder(keep) as folder:
-        legs, notes = trip.make(folder, times, progress)
-    return RoundtripReport(str(model), str(own), str(there), tuple(legs), tuple(notes))
+    return _Trip(model, own, there, [there, own] if source.write is not None else [there], runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +236,7 @@ class _Trip:
 
     def make(self, folder: Path, times: int, progress: Progress) -> tuple[list[Leg], list[str]]:
         """The conversions, and notes on how they were made."""
-        graph = load(self.model, **self.runs.read)
+        graph = load(self.model, self.own.format.name, **self.runs.read)
         own_rounding = _own_rounding(graph)
         references = [_expected(graph, self.there)]
         references += [_expected(references[0], self.own)] * (len(self.stations) - 1)
@@ -373,7 +380,7 @@ def _leg(
         arithmetic = "the model beside what TFLite's operators made of it"
     if not arithmetic and runs.rounds_otherwise:
         arithmetic = "the model's own rounding of ties beside plain operators"
-    report, explained, wrong, unjudged = _outputs(model, path, arithmetic, runs)
+    report, explained, wrong, unjudged = _outputs(model, own, path, arithmetic, runs)
     lost, outputs = (*problems, *wrong), report.outputs
     return Leg(str(station), path.name, changes, notes, differences, kept, outputs, arithmetic, explained, lost, unjudged, report.machine)
 
@@ -394,9 +401,15 @@ def _kept(a: Graph, b: Graph) -> Kept:
     return Kept(len(constants), len(same), integers, len(quantized), len(scaled))
 
 
-def _outputs(model: Path, path: Path, arithmetic: str, runs: _Runs) -> tuple[CheckReport, str, list[str], tuple[str, ...]]:
+def _outputs(model: Path, own: _Form, path: Path, arithmetic: str, runs: _Runs) -> tuple[CheckReport, str, list[str], tuple[str, ...]]:
     """The check of the outputs, the operators that explain a difference, problems, and what could not be judged."""
-    options: dict[str, Any] = {"samples": runs.samples, "seed": runs.seed, "kernels": runs.kernels, **runs.read}
+    options: dict[str, Any] = {
+        "samples": runs.samples,
+        "seed": runs.seed,
+        "kernels": runs.kernels,
+        "source_format": own.format.name,
+        **runs.read,
+    }
     report = check(model, path, quick=True, max_lsb=float("inf"), **options)  # how much they differ is judged below
     differing = [item for item in report.outputs if item.differs]
     if not differing:

@@ -26,7 +26,8 @@ def quantized_source(source: Side, result: Side, encodings: Path, folder: Path, 
     """
     written = folder / f"{source.path.stem}.onnx"
     options = {**source.file.options, **_stated(result)}
-    convert(source.path, written, target="generic", encodings=str(encodings), allow_loss=float("-inf"), **options)
+    how = {"target": "generic", "encodings": str(encodings), "allow_loss": float("-inf"), **options}
+    convert(source.path, written, source_format=source.format.name, **how)
     runtime, chosen = runtime_of("onnx", kernels)
     reader = format_named("onnx")
     return Side(model_file(written, reader, chosen), reader, runtime)

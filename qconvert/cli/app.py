@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import json as json_module
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,9 +30,11 @@ from qconvert.cli.flags import (
     ResizeFlag,
     SeedFlag,
     StdFlag,
+    ToFlag,
     add_read_flags,
 )
 from qconvert.cli.preparing import preparation_of
+from qconvert.cli.starting import configured, keep_only, register_plugins
 from qconvert.errors import printable
 
 app = typer.Typer(
@@ -59,15 +61,22 @@ def _main(
     plugin: Annotated[
         list[str] | None, typer.Option("--plugin", help="A Python file with a plugin, loaded as an installed one is; repeatable.")
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="A file with defaults of options; by default qconvert.toml, if it is there."),
+    ] = None,
+    no_config: Annotated[bool, typer.Option("--no-config", help="No defaults from qconvert.toml.")] = False,
 ) -> None:
     """Options of the program itself."""
-    assert plugin is None  # _register_plugins() took them off the command line, since they bring formats and options
+    assert plugin is None and config is None and not no_config  # main() took them off the command line, since they bring options
 
 
 @app.command("check")
 def check_command(
     source: ModelArgument,
-    result: Annotated[Path, typer.Argument(help="The converted model.")],
+    result: Annotated[Path, typer.Argument(help="The converted model; one of both may be -, with --from or --to.")],
+    source_format: FromFlag = "",
+    result_format: ToFlag = "",
     data: DataFlag = None,
     mean: MeanFlag = None,
     std: StdFlag = None,
@@ -107,21 +116,33 @@ def check_command(
     """Run source and result in their own runtimes and say whether they are equal: exit code 0, 1 if not, 4 if that cannot be judged."""
     from qconvert import check
     from qconvert.cli.reports import check_document, print_check, progress
+    from qconvert.cli.streams import read_both
     from qconvert.cli.viewing import pages_for
+
+    formats = {"source_format": source_format, "result_format": result_format}
 
     chosen = [*(kernels or ()), *(["torch:trusted"] if trust_source else [])]
     prepared = preparation_of(mean=mean, std=std, range=range_, resize=resize, crop=crop)
     if labels is not None:
         from qconvert.cli.accuracy import run_accuracy
 
-        run_accuracy(source, result, data or (), labels, max_drop, json=json, quiet=quiet, preparation=prepared, samples=samples,
-                     scores=scores, label_offset=label_offset, class_names=class_names or "", kernels=chosen, **options)  # fmt: skip
+        arguments = {
+            "scores": scores,
+            "label_offset": label_offset,
+            "class_names": class_names or "",
+            **formats,
+            **options,
+        }
+        with read_both(source, result, source_format, result_format) as (first, second):
+            run_accuracy(first, second, data or (), labels, max_drop, json=json, quiet=quiet, preparation=prepared, samples=samples,
+                         kernels=chosen, **arguments)  # fmt: skip
         return
     page = pages_for(html, explorer, data=data or (), **options)
-    with progress(quiet or json) as step:
+    with read_both(source, result, source_format, result_format) as (first, second), progress(quiet or json) as step:
         report = check(
-            source,
-            result,
+            first,
+            second,
+            **formats,
             data=data or (),
             preparation=prepared,
             samples=samples or 5,
@@ -134,11 +155,12 @@ def check_command(
             progress=step,
             **options,
         )
+        page(report)
+    report = replace(report, source=str(source), result=str(result))
     if json:
         typer.echo(json_module.dumps(check_document(report), indent=2))
     elif not quiet:
         print_check(report)
-    page(report)
     if not report.passed:
         raise typer.Exit(NOT_EQUAL if report.problems else NOT_JUDGED)
 
@@ -149,6 +171,7 @@ def audit_command(
     target: Annotated[
         str, typer.Option("--target", help="What it would be converted for; `qconvert formats` lists them.", autocompletion=known_targets)
     ],
+    source_format: FromFlag = "",
     run: Annotated[
         bool, typer.Option("--run", help="Also convert it, in a temporary folder, and compare with what the runtime makes of it.")
     ] = False,
@@ -169,9 +192,12 @@ def audit_command(
     """Say which operators a target runs as integers. Exit code 1 if its runtime ran them otherwise, 4 if that is not told here."""
     from qconvert import audit
     from qconvert.cli.reports import audit_document, print_audit
+    from qconvert.cli.streams import read_from
 
     chosen = [*(kernels or ()), *([f"tensorrt:sm{sm.lower().removeprefix('sm').replace('.', '')}"] if sm else [])]
-    report = audit(model, target, run=run, build=build or bool(sm or shape), kernels=chosen, shapes=shape or (), **options)
+    arguments = {"run": run, "build": build or bool(sm or shape), "kernels": chosen, "shapes": shape or (), **options}
+    with read_from(model, source_format) as path:
+        report = replace(audit(path, target, format=source_format, **arguments), source=str(model))
     if json:
         typer.echo(json_module.dumps(audit_document(report), indent=2))
     else:
@@ -184,6 +210,7 @@ def audit_command(
 def roundtrip_command(
     model: ModelArgument,
     via: Annotated[str, typer.Option("--via", help="A format, and for onnx a form: onnx:qoperator, onnx:qdq, qgraph.")],
+    source_format: FromFlag = "",
     times: Annotated[int, typer.Option("--times", min=1, help="How often there and back.")] = 1,
     target: Annotated[
         str,
@@ -202,11 +229,13 @@ def roundtrip_command(
     outputs could not be compared."""
     from qconvert import roundtrip
     from qconvert.cli.reports import print_roundtrip, progress, roundtrip_document
+    from qconvert.cli.streams import read_from
 
-    with progress(quiet or json) as step:
+    with read_from(model, source_format) as path, progress(quiet or json) as step:
         report = roundtrip(
-            model,
+            path,
             via,
+            format=source_format,
             times=times,
             target=target,
             keep=keep,
@@ -217,9 +246,9 @@ def roundtrip_command(
             **options,
         )
     if json:
-        typer.echo(json_module.dumps(roundtrip_document(report), indent=2))
+        typer.echo(json_module.dumps(roundtrip_document(replace(report, source=str(model))), indent=2))
     elif not quiet:
-        print_roundtrip(report)
+        print_roundtrip(replace(report, source=str(model)))
     if not report.passed:
         raise typer.Exit(NOT_EQUAL if any(leg.problems for leg in report.legs) else NOT_JUDGED)
 
@@ -246,16 +275,19 @@ def inspect_command(
 @app.command("diff")
 def diff_command(
     a: Annotated[Path, typer.Argument(help="The model before.")],
-    b: Annotated[Path, typer.Argument(help="The model after.")],
+    b: Annotated[Path, typer.Argument(help="The model after; one of both may be -, with --from or --to.")],
+    source_format: FromFlag = "",
+    result_format: ToFlag = "",
     json: JsonFlag = False,
     debug: DebugFlag = False,
     **options: Any,
 ) -> None:
     """Say how two models' graphs differ. Exit code 1 if they do."""
     from qconvert import diff
-    from qconvert.conversion.read_options import load_pair
+    from qconvert.cli.streams import read_both
 
-    lines = diff(*load_pair(a, b, options))
+    with read_both(a, b, source_format, result_format) as (before, after):
+        lines = diff(before, after, a_format=source_format, b_format=result_format, **options)
     typer.echo(
         json_module.dumps(lines, indent=2)
         if json
@@ -279,8 +311,9 @@ def formats_command(json: JsonFlag = False) -> None:
 @app.command("passes")
 def passes_command(
     costs: Annotated[
-        Path | None, typer.Option("--costs", help="A model: run each pass that is not exact on it, and say what it would cost.")
+        Path | None, typer.Option("--costs", help="A model, or -: run each pass that is not exact on it, and say what it would cost.")
     ] = None,
+    source_format: FromFlag = "",
     data: DataFlag = None,
     mean: MeanFlag = None,
     std: StdFlag = None,
@@ -296,10 +329,12 @@ def passes_command(
     if costs is not None:
         from qconvert import pass_costs
         from qconvert.cli.reports import costs_document, print_costs, progress
+        from qconvert.cli.streams import read_from
 
         prepared = preparation_of(mean=mean, std=std, range=range_)
-        with progress(quiet or json) as step:
-            found = pass_costs(costs, data=data or (), preparation=prepared, samples=samples, seed=seed, progress=step, **options)
+        arguments = {"data": data or (), "preparation": prepared, "samples": samples, "seed": seed, **options}
+        with read_from(costs, source_format) as path, progress(quiet or json) as step:
+            found = pass_costs(path, format=source_format, progress=step, **arguments)
         if json:
             typer.echo(json_module.dumps(costs_document(found), indent=2))
         elif not quiet:
@@ -322,34 +357,6 @@ def plugins_command(json: JsonFlag = False) -> None:
         typer.echo(json_module.dumps(plugins_document(), indent=2))
     else:
         print_plugins()
-
-
-def _listed() -> None:
-    """Stands for a command that is not called: it is listed, and its options need not be put together."""
-
-
-def _keep_only(wanted: str) -> None:
-    """Takes the functions of all commands but one away, from which Typer would make their options at every start."""
-    for command in app.registered_commands:
-        if command.name != wanted and command.callback is not None:
-            command.help = command.help or inspect.getdoc(command.callback)
-            command.callback = _listed
-
-
-def _register_plugins() -> None:
-    """Loads what --plugin names, wherever it stands on the command line, and takes it off."""
-    kept, words = sys.argv[:1], iter(sys.argv[1:])
-    for word in words:
-        name, is_assigned, value = word.partition("=")
-        if name == "--plugin":
-            from qconvert.plugins.named import register_file
-
-            register_file(Path(value if is_assigned else next(words, "")))
-        else:
-            kept.append(word)
-            if word == "--":
-                kept += words
-    sys.argv[:] = kept
 
 
 def all_commands() -> typer.Typer:
@@ -376,11 +383,13 @@ def main() -> None:
     # Graphs are millions of small objects without cycles, which the garbage collector would walk again and again: a tenth of a conversion.
     gc.set_threshold(100_000, 20, 50)
     try:
-        _register_plugins()
+        register_plugins()
         all_commands()
-        if "_QCONVERT_COMPLETE" not in os.environ:  # the shell asks for the options of any command
-            _keep_only(next((argument for argument in sys.argv[1:] if not argument.startswith("-")), ""))
-        raise SystemExit(app(standalone_mode=False) or 0)
+        if "_QCONVERT_COMPLETE" in os.environ:  # the shell asks for the options of any command
+            raise SystemExit(app(standalone_mode=False) or 0)
+        command, defaults = configured(app)
+        keep_only(app, command)
+        raise SystemExit(app(standalone_mode=False, default_map=defaults) or 0)
     except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(130) from None
     except Exception as error:

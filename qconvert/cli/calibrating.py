@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.completion import known_targets
-from qconvert.cli.flags import CropFlag, DebugFlag, ForceFlag, HtmlFlag, JsonFlag, QuietFlag, ResizeFlag, ToFlag, with_flags
+from qconvert.cli.flags import CropFlag, DebugFlag, ForceFlag, FromFlag, HtmlFlag, JsonFlag, QuietFlag, ResizeFlag, ToFlag, with_flags
 from qconvert.cli.names import shortened
 from qconvert.cli.preparing import preparation_of
 from qconvert.errors import OptionError
@@ -30,7 +30,7 @@ _MOST = 12
 
 
 def _calibrate(
-    model: Annotated[Path, typer.Argument(help="The float model to read.")],
+    model: Annotated[Path, typer.Argument(help="The float model to read; - for standard input, with --from.")],
     result: Annotated[Path, typer.Option("--output", "-o", help="Scales (scales.json) or a quantized model (q.onnx, q.tflite …).")],
     data: Annotated[list[str] | None, typer.Option("--data", help="A folder or files: images, .npy, .npz, .bin; repeatable.")] = None,
     mnn_config: Annotated[
@@ -80,12 +80,14 @@ def _calibrate(
     quiet: QuietFlag = False,
     json: JsonFlag = False,
     debug: DebugFlag = False,
+    source_format: FromFlag = "",
     result_format: ToFlag = "",
     **writing: Any,
 ) -> None:
     """Choose the scales of a float model from data, and write them, or the quantized model; the suffix says which."""
     from qconvert.calibration.files import calibrate_file
     from qconvert.cli.reports import conversion_document, print_conversion, progress
+    from qconvert.cli.streams import read_from
     from qconvert.cli.viewing import pages_for
 
     page = pages_for(html, force=force)
@@ -95,9 +97,9 @@ def _calibrate(
     }  # fmt: skip
     arguments = {name: value for name, value in arguments.items() if value}
     source, read, told = _of_mnn(data, mnn_config)
-    with progress(quiet or json) as step:
+    with read_from(model, source_format) as path, progress(quiet or json) as step:
         found, written = calibrate_file(
-            model, source, result, real=real or "", scales=scales or "", plotted=plotted or "",
+            path, source, result, source_format=source_format, real=real or "", scales=scales or "", plotted=plotted or "",
             result_format=result_format, target=target, force=force, writing=writing, activations=activations,
             symmetric=symmetric, weights=weights, per_channel=per_channel,
             equalization=equalization, bias_correction=bias_correction, sensitivity=sensitivity, keep_float=keep_float, runtime=runtime,

@@ -45,7 +45,7 @@ def _apply(
 
 
 def _extract(
-    model: Annotated[Path, typer.Argument(help="The quantized model.")],
+    model: Annotated[Path, typer.Argument(help="The quantized model; - for standard input, with --from.")],
     result: Annotated[Path, typer.Argument(help="The file for its scales, such as scales.json.")],
     real: Annotated[Path | None, typer.Option("--float", help="Also write the model on real values, to this file.")] = None,
     source_format: FromFlag = "",
@@ -57,11 +57,13 @@ def _extract(
     **flags: Any,
 ) -> None:
     """Take the scales out of a quantized model, with the integers of its weights, and write them beside the model on real values."""
+    from qconvert.cli.streams import read_from
     from qconvert.conversion.encoded import extract_file
 
-    found, changes = extract_file(
-        model, result, real=real or "", source_format=source_format, result_format=result_format, force=force, **flags
-    )
+    with read_from(model, source_format) as path:
+        found, changes = extract_file(
+            path, result, real=real or "", source_format=source_format, result_format=result_format, force=force, **flags
+        )
     constants = sum(item.integers is not None for item in found.entries.values())
     if json:
         said = {"result": str(result), "activations": len(found) - constants, "constants": constants}

@@ -19,7 +19,7 @@ __all__ = [
     "add_read_flags", "with_flags",
 ]  # fmt: skip
 
-ModelArgument = Annotated[Path, typer.Argument(help="The model to read.")]
+ModelArgument = Annotated[Path, typer.Argument(help="The model to read; - for standard input, with --from.")]
 
 FromFlag = Annotated[str, typer.Option("--from", help="Format of what is read, if its suffix does not say.", autocompletion=known_formats)]
 ToFlag = Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.", autocompletion=known_formats)]

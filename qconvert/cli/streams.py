@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TextIO
 
 from qconvert.errors import FileAccessError, OptionError, QConvertError
+from qconvert.plugins import format_named
 
-__all__ = ["is_stream", "read_from", "write_nowhere", "write_to"]
+__all__ = ["is_stream", "read_both", "read_from", "write_nowhere", "write_to"]
 
 
 def is_stream(path: Path) -> bool:
@@ -22,12 +23,13 @@ def is_stream(path: Path) -> bool:
 
 
 @contextmanager
-def read_from(path: Path, format: str) -> Iterator[Path]:
+def read_from(path: Path, format: str, flag: str = "--from") -> Iterator[Path]:
     """The file to read: `path`, or for `-` a temporary copy of standard input, since models are mapped into memory.
 
     Args:
         path: as the user gives it.
         format: the name of the format, which a stream has no suffix to say.
+        flag: that says it.
 
     Raises:
         OptionError: standard input has no format, or is a terminal.
@@ -36,14 +38,27 @@ def read_from(path: Path, format: str) -> Iterator[Path]:
     if not is_stream(path):
         yield path
         return
-    _require(format, "--from", sys.stdin, "standard input", "is a terminal")
-    with _temporary("stdin") as copy:
+    _require(format, flag, sys.stdin, "standard input", "is a terminal")
+    with _temporary(f"stdin{next(iter(format_named(format).suffixes), '')}") as copy:
         try:
             with copy.open("wb") as stream:
                 shutil.copyfileobj(sys.stdin.buffer, stream)
         except OSError as error:
             raise FileAccessError(f"standard input cannot be read: {error.strerror or error}") from error
         yield copy
+
+
+@contextmanager
+def read_both(first: Path, second: Path, first_format: str, second_format: str) -> Iterator[tuple[Path, Path]]:
+    """Two files to read, of which one may be standard input; see read_from(). --from is of the first, --to of the second.
+
+    Raises:
+        OptionError: both are standard input.
+    """
+    if is_stream(first) and is_stream(second):
+        raise OptionError("only one of two models can be standard input", remedy="Name a file.")
+    with read_from(first, first_format) as one, read_from(second, second_format, "--to") as other:
+        yield one, other
 
 
 @contextmanager

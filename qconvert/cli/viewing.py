@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.flags import DataFlag, DebugFlag, ExplorerFlag, ForceFlag, ModelArgument
+from qconvert.cli.flags import DataFlag, DebugFlag, ExplorerFlag, ForceFlag, FromFlag, ModelArgument
 
 __all__ = ["add_view_command", "pages_for"]
 
@@ -48,6 +48,7 @@ def _view(
     page: Annotated[Path | None, typer.Argument(help="The .html file to write; without it one is made and opened.")] = None,
     data: DataFlag = None,
     values: Annotated[bool, typer.Option("--values/--no-values", help="Whether the model is run, for histograms of activations.")] = True,
+    source_format: FromFlag = "",
     show: Annotated[bool | None, typer.Option("--open/--no-open", help="Open it in a browser; by default if no file is named.")] = None,
     explorer: ExplorerFlag = None,
     force: ForceFlag = False,
@@ -56,21 +57,25 @@ def _view(
 ) -> None:
     """Show a model in a browser: its graph, its scales, histograms of its weights and activations, and where it is from."""
     from qconvert import html_report, load
+    from qconvert.cli.streams import is_stream, read_from
 
-    if explorer is not None:
-        from qconvert.reports.explorer import write_node_data
+    with read_from(model, source_format) as path:
+        if explorer is not None:
+            from qconvert.reports.explorer import write_node_data
 
-        write_node_data(load(model, **options), explorer, force=force, reads=(model,))
-        typer.echo(str(explorer))
-        if page is None and not show:
-            return
-    place = page if page is not None else Path(tempfile.mkdtemp(prefix="qconvert-view-"), f"{model.stem}.html")
-    try:
-        html_report(model, place, force=force, data=data or (), values=values, **options)
-    except BaseException:
-        if page is None:
-            place.parent.rmdir()
-        raise
+            write_node_data(load(path, source_format, **options), explorer, force=force, reads=(path,))
+            typer.echo(str(explorer))
+            if page is None and not show:
+                return
+        place = page
+        if place is None:
+            place = Path(tempfile.mkdtemp(prefix="qconvert-view-"), "model.html" if is_stream(model) else f"{model.stem}.html")
+        try:
+            html_report(path, place, format=source_format, force=force, data=data or (), values=values, **options)
+        except BaseException:
+            if page is None:
+                place.parent.rmdir()
+            raise
     typer.echo(str(place))
     if page is None if show is None else show:
         webbrowser.open(place.resolve().as_uri())

@@ -6,12 +6,14 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qconvert.conversion.beside import Beside, target_beside
 from qconvert.conversion.declared import Declared
 from qconvert.conversion.given import Given, files_of, with_encodings
+from qconvert.conversion.in_memory import Model, as_file, called
 from qconvert.conversion.loading import load
 from qconvert.conversion.loading import source_format as source_format_of
 from qconvert.conversion.losses import LIMIT, refuse_losses
@@ -35,7 +37,7 @@ __all__ = ["convert"]
 
 
 def convert(
-    source: str | Path,
+    source: Model,
     result: str | Path,
     *,
     source_format: str = "",
@@ -51,7 +53,8 @@ def convert(
     """Converts a model file to another format, normalized for a target.
 
     Args:
-        source, result: the files; the result of some formats (mnn) is a folder where it has none of their suffixes.
+        source: the file, its content as bytes, or a graph.
+        result: the file to write; of some formats (mnn) a folder where it has none of their suffixes.
         source_format, result_format: names of formats; by default the suffixes decide.
         target: the name of a target of the result's format; "" for the format's default, or its own if the source has it too.
         force: whether an existing result may be replaced.
@@ -81,8 +84,39 @@ def convert(
         QConvertError: anything that the user can cause; nothing is written then.
         InternalError: with verify_each, a pass changed more than it declares.
     """
+    with as_file(source, source_format) as path:
+        report = _converted(
+            path,
+            Path(result),
+            source_format="" if isinstance(source, Graph) else source_format,  # a graph's file says it
+            result_format=result_format,
+            target=target,
+            force=force,
+            passes=passes,
+            allow_loss=allow_loss,
+            verify_each=verify_each,
+            observer=observer,
+            options=options,
+        )
+    return replace(report, source=called(source))
+
+
+def _converted(
+    source: Path,
+    result: Path,
+    *,
+    source_format: str,
+    result_format: str,
+    target: str,
+    force: bool,
+    passes: Sequence[str],
+    allow_loss: float,
+    verify_each: bool,
+    observer: Observer | None,
+    options: Mapping[str, Any],
+) -> ConversionReport:
+    """What convert() does with a file."""
     started = time.perf_counter()
-    source, result = Path(source), Path(result)
     writer = format_named(result_format) if result_format else format_of(result)
     reader = source_format_of(source, source_format)
     form = _form(writer, result, target, options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from qconvert.conversion.in_memory import Model
 from qconvert.conversion.loading import load
 from qconvert.encodings import Encodings, extracted
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
@@ -73,7 +74,13 @@ def _named(name: str) -> Format:
 
 
 def apply(
-    graph: Graph | str | Path, encodings: Encodings | str | Path, *, fill: str = "none", range_dtype: str = "int8", **options: Any
+    graph: Model,
+    encodings: Encodings | str | Path,
+    *,
+    format: str = "",
+    fill: str = "none",
+    range_dtype: str = "int8",
+    **options: Any,
 ) -> Graph:
     """The quantized graph of one without quantization: operators whose tensors have encodings become integer ones.
 
@@ -81,7 +88,8 @@ def apply(
     encoding stays real.
 
     Args:
-        graph: on real values, or its file.
+        graph: on real values, or its file, or bytes.
+        format: the name of its format, where nothing else says it.
         encodings: by the names of its tensors and operators, or their file.
         fill: "infer" carries grids on through data movement, pooling and Relu; "none" does not.
         range_dtype: int8, uint8, int16 or uint16: of activations for which the encodings have a range alone.
@@ -94,26 +102,27 @@ def apply(
 
     if fill not in ("none", "infer"):
         raise OptionError(f"there is no fill {fill!r}", remedy="Use none or infer.")
-    network = graph if isinstance(graph, Graph) else load(graph, **options)
+    network = load(graph, format, **options)
     found = encodings if isinstance(encodings, Encodings) else load_encodings(encodings)
     changed, _ = applied(network, found, fill=fill, range_dtype=range_dtype)
     validate(changed)
     return changed
 
 
-def extract(graph: Graph | str | Path, **options: Any) -> tuple[Graph, Encodings]:
+def extract(graph: Model, format: str = "", **options: Any) -> tuple[Graph, Encodings]:
     """A quantized graph taken apart: one on real values with the same names, and the encodings of its tensors.
 
     Those of constants hold their integers. apply() of the two gives the integers and scales back. Inputs and outputs are real.
 
     Args:
-        graph: quantized, or its file.
+        graph: quantized, or its file, or bytes.
+        format: the name of its format, where nothing else says it.
         options: of the reader of the graph's file.
 
     Raises:
         QConvertError: the file cannot be read, or operators are nothing without quantization.
     """
-    real, found = extracted(graph if isinstance(graph, Graph) else load(graph, **options))
+    real, found = extracted(load(graph, format, **options))
     try:
         validate(real)
     except QConvertError as error:

@@ -14,12 +14,19 @@ from qconvert.errors import FileAccessError, OptionError, QConvertError
 from qconvert.graph import Graph
 from qconvert.plugins import format_named, formats
 
-__all__ = ["Model", "as_file"]
+__all__ = ["Model", "as_file", "called"]
 
 #: A model: its file, its canonical graph, or the content of its file.
 Model = str | Path | Graph | bytes
 
 _LONGEST = 60
+
+
+def called(model: Model) -> str:
+    """What a model is called in reports and errors: a file by its path."""
+    if isinstance(model, str | Path):
+        return str(model)
+    return f"the graph {model.name!r}" if isinstance(model, Graph) else "the bytes"
 
 
 @contextmanager
@@ -40,7 +47,6 @@ def as_file(model: Model, format: str = "", *, runs: bool = False) -> Iterator[P
         return
     if not isinstance(model, Graph | bytes | bytearray | memoryview):
         raise OptionError(f"{type(model).__name__} is no model", remedy="Give a path, a qconvert.Graph, or bytes with their format.")
-    called = f"the graph {model.name!r}" if isinstance(model, Graph) else "the bytes"
     with _folder() as folder:
         path = folder
         try:
@@ -48,7 +54,7 @@ def as_file(model: Model, format: str = "", *, runs: bool = False) -> Iterator[P
             yield path
         except QConvertError as error:
             if error.file.startswith(str(folder)):
-                error.file = called
+                error.file = called(model)
             error.remedy = error.remedy.replace(str(path), path.name)
             raise
 

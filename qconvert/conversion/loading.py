@@ -9,22 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.conversion.adapting import adapted, asked, left_to_reader
+from qconvert.conversion.in_memory import Model, as_file
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError, QConvertError, WrongFormatError
 from qconvert.files import require_utf8
 from qconvert.graph import Graph
 from qconvert.graph.validation import validate
 from qconvert.plugins import Format, format_named, format_of, formats, pass_named
-from qconvert.plugins.options import checked, taken
+from qconvert.plugins.options import READING, checked, taken
 
 __all__ = ["as_read", "load", "normal_form", "source_format"]
 
 
-def load(path: str | Path, format: str = "", **options: Any) -> Graph:
+def load(path: Model, format: str = "", **options: Any) -> Graph:
     """The canonical graph of a model file.
 
     Args:
-        path: the file.
-        format: a format's name; by default the file's suffix decides.
+        path: the file, or its content as bytes, or a graph, of which the options for every format are done.
+        format: a format's name; by default the file's suffix decides, of bytes what they begin with.
         options: of the format's reader; `qconvert formats` lists them. Every format takes between ("in:out": a part of the network),
             input_shape, batch and rename (["old=new"]), in this order; names are those of the file.
 
@@ -32,7 +33,13 @@ def load(path: str | Path, format: str = "", **options: Any) -> Graph:
         QConvertError: the file cannot be read, is damaged, or holds what is not covered. The error names it.
         WrongFormatError: it is of another format.
     """
-    path = Path(path)
+    if isinstance(path, Graph):
+        return adapted(path, {name: value for name, value in checked(options, READING, "a graph").items() if value})
+    with as_file(path, format) as file:
+        return _loaded(file, format, options)
+
+
+def _loaded(path: Path, format: str, options: Mapping[str, Any]) -> Graph:
     reader = source_format(path, format)
     if reader.read is None:
         scales = f"Its scales can: `qconvert apply FLOAT.onnx {path.name} -o RESULT.onnx`." if reader.read_encodings else ""

@@ -17,20 +17,21 @@ from qconvert.plugins.options import checked
 __all__ = ["divided", "load_pair", "stated"]
 
 
-def load_pair(source: Path, result: Path, options: Mapping[str, Any]) -> tuple[Graph, Graph]:
+def load_pair(source: Path, result: Path, options: Mapping[str, Any], formats: tuple[str, str] = ("", "")) -> tuple[Graph, Graph]:
     """The graphs of a source and a result.
 
     Args:
-        source, result: the files, whose suffixes say the formats.
+        source, result: the files.
+        formats: of both; "" where the suffix says it.
         options: of their readers, those that are given. Where they say nothing, the source is read as the result's metadata say it was.
 
     Raises:
         QConvertError: one cannot be read, or nobody takes an option.
     """
-    before, after = source_format(source), source_format(result)
+    before, after = source_format(source, formats[0]), source_format(result, formats[1])
     own, others = divided(options, before, after)
-    second = load(result, **others)
-    return load(source, **{**stated(second.metadata, before), **own}), second
+    second = load(result, after.name, **others)
+    return load(source, before.name, **{**stated(second.metadata, before), **own}), second
 
 
 def divided(options: Mapping[str, Any], source: Format, result: Format) -> tuple[dict[str, Any], dict[str, Any]]:

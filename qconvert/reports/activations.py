@@ -25,7 +25,9 @@ __all__ = ["activation_bars"]
 _INPUTS = 2
 
 
-def activation_bars(path: Path, graph: Graph, data: Sequence[str | Path], options: Mapping[str, Any]) -> tuple[dict[str, Bars], str]:
+def activation_bars(
+    path: Path, graph: Graph, data: Sequence[str | Path], options: Mapping[str, Any], format: str = ""
+) -> tuple[dict[str, Bars], str]:
     """The histogram of each activation that the file's runtime gives out, by name, and in words why some or all are missing; "" else.
 
     Args:
@@ -33,9 +35,10 @@ def activation_bars(path: Path, graph: Graph, data: Sequence[str | Path], option
         graph: its canonical graph.
         data: files and folders of inputs; random inputs without.
         options: of its reader.
+        format: the name of its format; "" where the suffix says it.
     """
     try:
-        form = source_format(path)
+        form = source_format(path, format)
         runtime, kernels = runtime_of(form.name, ())
         taken = {option.name for option in form.read_options}
         file = model_file(path, form, kernels, {name: value for name, value in options.items() if name in taken})

@@ -10,6 +10,7 @@ from typing import Any
 from qconvert.calibration.report import Calibration
 from qconvert.checking.findings import AS_DECLARED, NOT_EQUAL, NOT_JUDGED, PASSED, CheckReport
 from qconvert.conversion import ConversionReport, load
+from qconvert.conversion.in_memory import Model, as_file
 from qconvert.conversion.loading import source_format
 from qconvert.conversion.read_options import divided
 from qconvert.errors import QConvertError
@@ -28,18 +29,26 @@ __all__ = ["html_report", "require_page"]
 
 #: How the sentence of a verdict is coloured.
 _STATES = {PASSED: "good", AS_DECLARED: "declared", NOT_EQUAL: "bad", NOT_JUDGED: "open"}
-Subject = str | Path | Graph | CheckReport | ConversionReport | Calibration
+Subject = Model | CheckReport | ConversionReport | Calibration
 
 
 def html_report(
-    subject: Subject, out: str | Path, *, force: bool = False, data: Sequence[str | Path] = (), values: bool = True, **options: Any
+    subject: Subject,
+    out: str | Path,
+    *,
+    format: str = "",
+    force: bool = False,
+    data: Sequence[str | Path] = (),
+    values: bool = True,
+    **options: Any,
 ) -> None:
     """Writes a page that a browser shows by itself: the verdict, graphs side by side, tables, histograms, and where all is from.
 
     Args:
-        subject: a model file or a graph, or what convert(), check() or calibrated() returned. The files that a report names are read
-            again; what cannot be read is left out, and the page says so.
+        subject: a model file, its content as bytes, or a graph, or what convert(), check() or calibrate() returned. The files that a
+            report names are read again; what cannot be read is left out, and the page says so.
         out: the .html file.
+        format: the name of a model's format, where nothing else says it.
         force: whether any existing file may be replaced; a page that qconvert wrote is.
         data: files and folders of inputs of the source, for the histograms of activations; random inputs without.
         values: whether a model is run for these; of a check and of a model file only.
@@ -51,7 +60,12 @@ def html_report(
     reads = [Path(name) for name in _files_of(subject).values()]
     force = require_page(Path(out), force)
     with whole_file(Path(out), force=force, reads=[path for path in reads if path.exists()]) as path:
-        path.write_text(rendered(_page(subject, data, values, options)), encoding="utf-8")
+        if isinstance(subject, bytes):
+            with as_file(subject, format) as model:
+                page = _page(model, format, data, values, options)
+        else:
+            page = _page(subject, format, data, values, options)
+        path.write_text(rendered(page), encoding="utf-8")
 
 
 def require_page(out: Path, force: bool = False) -> bool:
@@ -59,14 +73,14 @@ def require_page(out: Path, force: bool = False) -> bool:
     return require_own(out, (".html", ".htm"), GENERATOR, "a page", force)
 
 
-def _page(subject: Subject, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
+def _page(subject: Subject, format: str, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
     if isinstance(subject, CheckReport):
         return _of_check(subject, data, values, options)
     if isinstance(subject, ConversionReport):
         return _of_conversion(subject, options)
     if isinstance(subject, Calibration):
         return _of_calibration(subject, options)
-    return _of_model(subject, data, values, options)
+    return _of_model(subject, format, data, values, options)
 
 
 def _files_of(subject: Subject) -> dict[str, str]:
@@ -139,12 +153,12 @@ def _of_calibration(found: Calibration, options: Mapping[str, Any]) -> Page:
     return replace(_joined("calibration", found.sentence, "", (origin,), found.tables(), graphs, {}, options), histograms=histograms)
 
 
-def _of_model(model: str | Path | Graph, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
-    graph = model if isinstance(model, Graph) else load(model, **options)
+def _of_model(model: Model, format: str, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
+    graph = load(model, format, **options)
     files = _files_of(model)
     said, bars = "", dict[str, Bars]()
     if values and files:
-        bars, said = activation_bars(Path(files["model"]), graph, data, options)
+        bars, said = activation_bars(Path(files["model"]), graph, data, options, format)
     summary = graph.summary()
     name = shown(Path(files["model"]).name) if files else shown(graph.name) or "network"
     sentence = summary.sentence if not files else f"{name}: {summary.sentence.partition(': ')[2]}"

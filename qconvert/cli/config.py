@@ -1,0 +1,210 @@
+"""qconvert.toml: defaults of options for a project. It sets options alone, since a folder of somebody's models may have one."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+import typer
+
+from qconvert.errors import FileAccessError, OptionError
+from qconvert.graph.names import near
+from qconvert.plugins import declared_options, kernels_listed
+
+__all__ = ["Defaults", "defaults_for", "taken_off"]
+
+FILE = "qconvert.toml"
+_LARGEST = 2**20
+_OUTSIDE = "it names a file that is written"
+#: Names of options that no file sets, and why.
+_REFUSED = {
+    "plugin": "plugins are code that runs",
+    "scheduler": "a scheduler runs what it is given on other machines",
+    "trust-source": "it lets files run code",
+    "force": "it replaces files",
+    "option": "each option has a name of its own here",
+    **dict.fromkeys(("html", "model-explorer", "keep", "float", "scales", "plot", "output", "in"), _OUTSIDE),
+    **dict.fromkeys(("open", "version", "help", "config", "no-config", "debug"), "it is for one run"),
+}
+_KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    """An option of a command: the parameter, its spellings on the command line, its type, and whether it is repeatable."""
+
+    parameter: str
+    spellings: tuple[str, ...]
+    type: type
+    many: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a file sets for a command.
+
+    Attributes:
+        values: parameter -> value, as click's default_map takes them.
+        said: what of it holds, since the command line does not say it, as a line; "" if nothing does.
+    """
+
+    values: Mapping[str, Any]
+    said: str
+
+
+def taken_off(words: list[str]) -> tuple[list[str], Path | None]:
+    """The words of a command line without --config FILE and --no-config, and the file that sets defaults, if there is one.
+
+    Raises:
+        OptionError: --config has no file behind it.
+    """
+    kept: list[str] = []
+    named, wanted = "", True
+    rest = iter(words)
+    for word in rest:
+        name, is_assigned, value = word.partition("=")
+        if word == "--":
+            kept += [word, *rest]
+        elif word == "--no-config":
+            wanted = False
+        elif name == "--config":
+            named = value if is_assigned else next(rest, "")
+            if not named:
+                raise OptionError("--config has no file behind it", remedy=f"Write --config {FILE}.")
+        else:
+            kept.append(word)
+    if not wanted:
+        return kept, None
+    return kept, Path(named) if named else Path(FILE) if Path(FILE).exists() else None
+
+
+def defaults_for(file: Path, command: str, callbacks: Mapping[str, Callable[..., Any]], words: Sequence[str]) -> Defaults:
+    """What a file sets for a command: its top level, [convert] for the commands of pairs such as tflite2onnx, and the command's own table.
+
+    Args:
+        file: of TOML.
+        command: its name.
+        callbacks: the function of each command, by its name.
+        words: of the command line, which comes first.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        OptionError: it is no TOML, sets what is no option, what no file may set, or a wrong value. The error names it.
+    """
+    found = _read(file)
+    tables = {name: value for name, value in found.items() if isinstance(value, dict)}
+    top = {name: value for name, value in found.items() if name not in tables}
+    if strangers := [name for name in tables if name not in callbacks]:
+        raise OptionError(f"there is no command {near(strangers, callbacks)}", file=str(file), remedy="A table is called as a command.")
+    own = _flags(callbacks[command])
+    everywhere = {name for callback in callbacks.values() for name in _flags(callback)} if top else set()
+    given = {name: value for name, value in _checked(top, file, "at its top", everywhere).items() if name in own}
+    parents = ["convert"] if "2" in command and "convert" in tables else []
+    for table in (*parents, *([command] if command in tables else [])):
+        known = own if table == command else {**_flags(callbacks[table]), **own}
+        given |= {name: value for name, value in _checked(tables[table], file, f"in [{table}]", known).items() if name in own}
+    values = {own[name].parameter: _value(own[name], name, value, file) for name, value in given.items()}
+    said = ", ".join(f"{name} = {_shown(value)}" for name, value in given.items() if not _is_said(own[name], words))
+    return Defaults(values, f"{file} sets {said}" if said else "")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        if not file.is_file():
+            raise FileAccessError("there is no such file" if not file.exists() else "is no plain file", file=str(file))
+        with file.open("rb") as stream:
+            content = stream.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:
+        raise FileAccessError(f"cannot be read: {getattr(error, 'strerror', '') or error}", file=str(file)) from error
+    if len(content) > _LARGEST:
+        raise OptionError(f"is larger than {_LARGEST:,} bytes", file=str(file))
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"is no TOML: {error}", file=str(file)) from error
+
+
+def _checked(table: Mapping[str, Any], file: Path, where: str, known: Mapping[str, Any] | set[str]) -> dict[str, Any]:
+    """The options of a table by their names as flags have them; raises OptionError for what a file may not set, and for what is none."""
+    found: dict[str, Any] = {}
+    writing = {name.replace("_", "-") for name, option in declared_options().items() if option.scales}
+    for written, value in table.items():
+        name = written.replace("_", "-")
+        reason = _OUTSIDE if name in writing else _REFUSED.get(name, "")
+        if name == "kernels" and not reason:
+            texts = value if isinstance(value, list) else [value]
+            runs_code = any(runtime.runs_code for runtime, _ in kernels_listed([text for text in texts if isinstance(text, str)]))
+            reason = "they run code that is in files" if runs_code else ""
+        if reason:
+            raise OptionError(
+                f"sets {written} {where}, which no file may: {reason}", file=str(file), remedy="Write it on the command line."
+            )
+        if name not in known:
+            raise OptionError(f"sets what is no option {where}: {near([name], known)}", file=str(file))
+        if name in found:
+            raise OptionError(f"sets {name} twice {where}", file=str(file))
+        found[name] = value
+    return found
+
+
+def _value(flag: _Flag, name: str, value: Any, file: Path) -> Any:
+    if flag.many:
+        return [_one(flag, name, item, file) for item in (value if isinstance(value, list) else [value])]
+    return _one(flag, name, value, file)
+
+
+def _one(flag: _Flag, name: str, value: Any, file: Path) -> Any:
+    taken, words = _KINDS.get(flag.type, ((str, int, float), "one text"))
+    if not isinstance(value, taken) or (isinstance(value, bool) and flag.type is not bool):
+        raise OptionError(f"{name} takes {words}, not {_shown(value)}", file=str(file))
+    return value if flag.type in _KINDS else str(value)
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)[:80]
+
+
+def _is_said(flag: _Flag, words: Sequence[str]) -> bool:
+    """Whether the command line has the option."""
+    short = "".join(item[1] for item in flag.spellings if not item.startswith("--"))
+    for word in words:
+        if word == "--":
+            return False
+        if word.partition("=")[0] in flag.spellings:
+            return True
+        if short and word.startswith("-") and not word.startswith("--") and any(letter in short for letter in word[1:2]):
+            return True
+    return False
+
+
+def _flags(callback: Callable[..., Any]) -> dict[str, _Flag]:
+    """The options of a command, by their long names without dashes in front."""
+    found = {}
+    for item in inspect.signature(callback, eval_str=True).parameters.values():
+        info = next((part for part in getattr(item.annotation, "__metadata__", ()) if isinstance(part, typer.models.OptionInfo)), None)
+        if info is None:
+            continue
+        stated = [word for word in (info.default, *(info.param_decls or ())) if isinstance(word, str) and word.startswith("-")]
+        spellings = tuple(part for word in stated for part in word.split("/"))
+        kind, many = _kind(item.annotation.__origin__)
+        name = next(word for word in spellings if word.startswith("--")).removeprefix("--")
+        found[name] = _Flag(item.name, spellings, kind, many)
+    return found
+
+
+def _kind(annotation: Any) -> tuple[type, bool]:
+    """The type of an option's values, and whether there may be several."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        annotation = next(item for item in get_args(annotation) if item is not type(None))
+    if get_origin(annotation) is list:
+        return get_args(annotation)[0], True
+    return annotation, False
