@@ -155,7 +155,7 @@
       dagre.layout(layout);
       const { width, height } = layout.graph();
       this.size = { width: Math.max(width || 1, 1), height: Math.max(height || 1, 1) };
-      const svg = drawnElement("svg", { role: "img", "aria-label": `graph of the ${this.document.title}` });
+      const svg = drawnElement("svg", { preserveAspectRatio: "xMidYMin meet", role: "img", "aria-label": `graph of the ${this.document.title}` });
       const arrow = drawnElement("marker", { id: `arrow${this.index}`, viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" });
       arrow.append(drawnElement("path", { d: "M0,0L8,4L0,8z", class: "arrow" }));
       const group = drawnElement("g", {});
@@ -289,5 +289,12 @@
     if (seen) for (const one of data.histograms) histogram(seen.querySelector(".bars"), one.name, one.bars, 320);
     document.documentElement.classList.add("drawn");
   }
+  // What is folded is printed too; browsers that know ::details-content need only the style.
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("details:not([open])")];
+    for (const one of folded) one.open = true;
+  });
+  addEventListener("afterprint", () => { for (const one of folded) one.open = false; });
   requestAnimationFrame(start);
 })();
