@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -186,6 +187,36 @@ COMPLETED = {
     "convert --from o": ["onnx"],
     "inspect --from to": ["torch"],
     "audit m.onnx --target ort-a": ["ort-arm"],
+    "check a b --kernels lite": ["litert:default", "litert:reference"],
+    "check a b --kernels litert:r": ["reference"],
+    "check a b --kernels litert : r": ["reference"],  # as bash has it
+    "check a b --kernels litert :": ["default", "reference"],
+    "check a b --kernels tens": [f"tensorrt:sm{sm}" for sm in (89, 75, 80, 86, 120, 121)],
+    "check a b --labels ": ["folders"],
+    "check --betw": ["--between"],
+    "view --rena": ["--rename"],
+    "inspect --input": ["--input-shape"],
+    "calibrate --batc": ["--batch"],
+    "convert -O io_l": ["io_layout="],
+    "convert -O io_layout =": ["nchw", "nhwc"],
+    "convert -O partial=f": ["forbid"],
+    "convert --option io_float=t": ["true"],
+    "batch a b -O numerics=e": ["exact"],
+    "batch a b --fail-on u": ["unequal"],
+    "batch a b --to onn": ["onnx"],
+    "batch a b --passes fuse_p": ["fuse_pad"],
+    "roundtrip a --via onnx:qo": ["qoperator", "qonnx"],
+    "roundtrip a --via qg": ["qgraph"],
+    "calibrate --runtime o": ["onnxruntime"],
+    "calibrate --method e": ["entropy"],
+    "calibrate --weights-method a": ["admm"],
+    "calibrate --weights int": ["int8", "int4"],
+    "calibrate --colour rgb": ["rgb", "rgba"],
+    "calibrate --layout nh": ["nhwc"],
+    "calibrate --activations u": ["uint8"],
+    "calibrate --resize s": ["stretch"],
+    "convert --print-after al": ["all"],
+    "convert --form=q": ["qdq", "qoperator", "qonnx"],
 }
 
 
@@ -196,6 +227,25 @@ def test_tab(line: str) -> None:
     code = "import sys; sys.argv = ['qconvert']; from qconvert.cli.app import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert done.stdout.split() == COMPLETED[line], done.stderr
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_tab_in_bash(tmp_path: Path) -> None:
+    """The script that --show-completion prints, in bash, which takes words apart at colons and equal signs."""
+    program = tmp_path / "qconvert"
+    program.write_text(f"#!{sys.executable}\nfrom qconvert.cli.app import main\nmain()\n")
+    program.chmod(0o755)
+    script = """
+    eval "$(_QCONVERT_COMPLETE=source_bash qconvert)"
+    tab() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _qconvert_completion qconvert; echo "${COMPREPLY[*]}"; }
+    tab qconvert check a b --kernels litert : r
+    tab qconvert convert a b -O io_layout =
+    tab qconvert convert a b --target tflite-m
+    tab qconvert convert '"a b.tflite"' c --numerics ""
+    """
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=False, timeout=120, env=environment)
+    assert done.stdout.split() == ["reference", "nchw", "nhwc", "tflite-micro", "exact", "fast"], done.stderr
 
 
 def test_a_file_without_a_suffix_is_told_by_its_content(models: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import known_targets
+from qconvert.cli.completion import among, completed, known_forms, known_targets
 from qconvert.cli.exits import NOT_EQUAL, NOT_JUDGED, exit_code, note_plugins
 from qconvert.cli.flags import (
     CropFlag,
@@ -96,7 +96,11 @@ def check_command(
     encodings: Annotated[Path | None, typer.Option("--encodings", help="Scales with which the source is to be quantized first.")] = None,
     labels: Annotated[
         str | None,
-        typer.Option("--labels", help="Compare accuracy instead: a list of files of --data with labels, or `folders`, one for each class."),
+        typer.Option(
+            "--labels",
+            help="Compare accuracy instead: a list of files of --data with labels, or `folders`, one for each class.",
+            autocompletion=among("folders"),
+        ),
     ] = None,
     resize: ResizeFlag = None,
     crop: CropFlag = None,
@@ -209,7 +213,9 @@ def audit_command(
 @app.command("roundtrip")
 def roundtrip_command(
     model: ModelArgument,
-    via: Annotated[str, typer.Option("--via", help="A format, and for onnx a form: onnx:qoperator, onnx:qdq, qgraph.")],
+    via: Annotated[
+        str, typer.Option("--via", help="A format, and for onnx a form: onnx:qoperator, onnx:qdq, qgraph.", autocompletion=known_forms)
+    ],
     source_format: FromFlag = "",
     times: Annotated[int, typer.Option("--times", min=1, help="How often there and back.")] = 1,
     target: Annotated[
@@ -386,7 +392,8 @@ def main() -> None:
         register_plugins()
         all_commands()
         if "_QCONVERT_COMPLETE" in os.environ:  # the shell asks for the options of any command
-            raise SystemExit(app(standalone_mode=False) or 0)
+            completed(app)
+            return
         command, defaults = configured(app)
         keep_only(app, command)
         raise SystemExit(app(standalone_mode=False, default_map=defaults) or 0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qconvert.cli.completion import known_formats, known_pass_lists
+from qconvert.cli.completion import among, known_formats, known_pass_lists, known_settings
 from qconvert.cli.exits import FAULT, NOT_EQUAL, NOT_JUDGED, PASSED, USAGE
 from qconvert.cli.flags import DebugFlag, JsonFlag, QuietFlag, TargetFlag, VerboseFlag
 from qconvert.errors import OptionError
@@ -37,7 +37,8 @@ def _batch(
     target: TargetFlag = "",
     passes: Annotated[str, typer.Option("--passes", help="Passes to run first, as a,b,c.", autocompletion=known_pass_lists)] = "",
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-O", help="name=value: an option of a format or a pass; repeatable.")
+        list[str] | None,
+        typer.Option("--option", "-O", help="name=value: an option of a format or a pass; repeatable.", autocompletion=known_settings),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Run each model and its result, and compare.")] = False,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs a check runs.")] = 3,
@@ -46,7 +47,10 @@ def _batch(
     seconds: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that a conversion may take, and a check.")] = 600.0,
     memory: Annotated[float, typer.Option("--memory", min=0, help="GiB of address space that each may take; 0 for no limit.")] = 8.0,
     fail_on: Annotated[
-        str, typer.Option("--fail-on", help="What makes the exit code another than 0: any, unequal (or a fault), never.")
+        str,
+        typer.Option(
+            "--fail-on", help="What makes the exit code another than 0: any, unequal (or a fault), never.", autocompletion=among(*_POLICIES)
+        ),
     ] = "any",
     verbose: VerboseFlag = False,
     json: JsonFlag = False,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import known_targets
+from qconvert.cli.completion import among, known_methods, known_runtimes, known_targets, known_weights_methods
 from qconvert.cli.flags import CropFlag, DebugFlag, ForceFlag, FromFlag, HtmlFlag, JsonFlag, QuietFlag, ResizeFlag, ToFlag, with_flags
 from qconvert.cli.names import shortened
 from qconvert.cli.preparing import preparation_of
@@ -36,16 +36,30 @@ def _calibrate(
     mnn_config: Annotated[
         Path | None, typer.Option("--mnn-config", help="Configuration of MNN's quantizer: data, preparation and methods.")
     ] = None,
-    method: Annotated[str, typer.Option("--method", help="How ranges are chosen; docs/calibration.md has the methods.")] = "",
+    method: Annotated[
+        str, typer.Option("--method", help="How ranges are chosen; docs/calibration.md has the methods.", autocompletion=known_methods)
+    ] = "",
     method_option: Annotated[
         list[str] | None, typer.Option("--method-option", metavar="NAME=VALUE", help="An option of the method; repeatable.")
     ] = None,
-    activations: Annotated[str, typer.Option("--activations", help="Storage type of activations: int8, uint8, int16.")] = "int8",
+    activations: Annotated[
+        str,
+        typer.Option(
+            "--activations", help="Storage type of activations: int8, uint8, int16.", autocompletion=among("int8", "uint8", "int16")
+        ),
+    ] = "int8",
     symmetric: Annotated[
         bool | None, typer.Option("--symmetric/--affine", help="Whether zero points of activations are in the middle.")
     ] = None,
-    weights: Annotated[str, typer.Option("--weights", help="Storage type of weights: int8, int4.")] = "int8",
-    weights_method: Annotated[str, typer.Option("--weights-method", help="How scales of weights are chosen: max-abs, mse, admm.")] = "",
+    weights: Annotated[
+        str, typer.Option("--weights", help="Storage type of weights: int8, int4.", autocompletion=among("int8", "int4"))
+    ] = "int8",
+    weights_method: Annotated[
+        str,
+        typer.Option(
+            "--weights-method", help="How scales of weights are chosen: max-abs, mse, admm.", autocompletion=known_weights_methods
+        ),
+    ] = "",
     per_channel: Annotated[
         bool, typer.Option("--per-channel/--per-tensor", help="A scale for each output channel of weights, or one.")
     ] = True,
@@ -67,12 +81,22 @@ def _calibrate(
     range_: Annotated[str | None, typer.Option("--range", help="What pixels 0 and 255 become before that, such as 0,1.")] = None,
     resize: ResizeFlag = None,
     crop: CropFlag = None,
-    colour: Annotated[str, typer.Option("--colour", help="Of images: rgb, bgr, gray, rgba, bgra.")] = "",
-    layout: Annotated[str, typer.Option("--layout", help="Of images: nchw or nhwc; by default what the input's shape says.")] = "",
+    colour: Annotated[
+        str,
+        typer.Option("--colour", help="Of images: rgb, bgr, gray, rgba, bgra.", autocompletion=among("rgb", "bgr", "gray", "rgba", "bgra")),
+    ] = "",
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--layout", help="Of images: nchw or nhwc; by default what the input's shape says.", autocompletion=among("nchw", "nhwc")
+        ),
+    ] = "",
     target: Annotated[
         str, typer.Option("--target", help="What the result is for; by default scales suit ONNX and TFLite.", autocompletion=known_targets)
     ] = "",
-    runtime: Annotated[str, typer.Option("--runtime", help="What runs the model: onnxruntime or litert.")] = "onnxruntime",
+    runtime: Annotated[
+        str, typer.Option("--runtime", help="What runs the model: onnxruntime or litert.", autocompletion=known_runtimes)
+    ] = "onnxruntime",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes that run it; 0 for one a core.")] = 1,
     scheduler: Annotated[str, typer.Option("--scheduler", help="Address of a dask.distributed scheduler whose workers run it.")] = "",
     html: HtmlFlag = None,

@@ -2,15 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import io
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
 
 import typer
 
-from qconvert.plugins import Option, formats, passes, targets
+from qconvert.plugins import Option, declared_options, formats, passes, runtimes, targets
 
-__all__ = ["choices_of", "known_formats", "known_pass_lists", "known_passes", "known_targets"]
+__all__ = [
+    "among", "choices_of", "completed", "known_formats", "known_forms", "known_kernels", "known_methods", "known_pass_lists",
+    "known_passes", "known_runtimes", "known_settings", "known_targets", "known_weights_methods",
+]  # fmt: skip
 
 _Completed = list[tuple[str, str]]
+#: Where bash takes words apart, so that it completes what stands behind one of them (COMP_WORDBREAKS).
+_BREAKS = "=:"
+
+
+def completed(app: typer.Typer) -> None:
+    """Answers a shell that asks what may stand at the end of a command line.
+
+    bash takes words apart, `--kernels litert:reference` into four, and completes what stands behind the last break: here the words are put
+    together again first, and what stands in front of the break is taken off the answers.
+    """
+    before = _joined() if os.environ.get("_QCONVERT_COMPLETE") == "complete_bash" else ""
+    said = io.StringIO()
+    try:
+        with redirect_stdout(said):
+            app(standalone_mode=False)
+    finally:
+        for line in said.getvalue().splitlines():
+            if line != before or not before:
+                typer.echo(line.removeprefix(before))
+
+
+def _joined() -> str:
+    """Writes the words anew into the environment, and gives the part of the last one up to its last break."""
+    try:
+        words, place = shlex.split(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
+    except (KeyError, ValueError):  # an open quotation, which typer knows how to read
+        return ""
+    words += [""] * (place + 1 - len(words))
+    joined: list[str] = []
+    found, is_open = 0, False
+    for number, word in enumerate(words):
+        is_break = bool(word) and not word.strip(_BREAKS)
+        if joined and (is_break or is_open):
+            joined[-1] += word
+        else:
+            joined.append(word)
+        is_open = is_break
+        if number == place:
+            found = len(joined) - 1
+    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = shlex.join(joined), str(found)
+    return joined[found][: max(joined[found].rfind(letter) for letter in _BREAKS) + 1]
 
 
 def _beginning(incomplete: str, items: Iterable[tuple[str, str]]) -> _Completed:
@@ -29,6 +77,40 @@ def known_formats(incomplete: str) -> _Completed:
     return _beginning(incomplete, ((item.name, item.summary) for item in formats().values()))
 
 
+def known_forms(incomplete: str) -> _Completed:
+    """Formats that can be written and read, and with a colon behind them their forms."""
+    return _beginning(incomplete, _forms())
+
+
+def _forms() -> Iterator[tuple[str, str]]:
+    for item in formats().values():
+        if item.read is None or item.write is None:
+            continue
+        yield item.name, item.summary
+        forms = next((option.choices for option in item.write_options if option.name == "form"), ())
+        yield from ((f"{item.name}:{form}", "") for form in forms)
+
+
+def known_kernels(incomplete: str) -> _Completed:
+    """Runtimes with the sets of their kernels."""
+    return _beginning(incomplete, ((f"{item.name}:{kernels}", item.summary) for item in runtimes().values() for kernels in item.kernels))
+
+
+def known_runtimes(incomplete: str) -> _Completed:
+    """Runtimes that give out inner tensors, as calibration needs them."""
+    return _beginning(incomplete, ((item.name, item.summary) for item in runtimes().values() if item.watch is not None))
+
+
+def known_settings(incomplete: str) -> _Completed:
+    """Names of options as -O takes them, and behind the = what they may be."""
+    name, equals, _ = incomplete.partition("=")
+    option = declared_options().get(name.replace("-", "_"))
+    if not equals:
+        return _beginning(incomplete, ((f"{item.name}=", item.help) for item in declared_options().values()))
+    values = () if option is None else ("true", "false") if option.type is bool else option.choices
+    return _beginning(incomplete, ((f"{name}={value}", "") for value in values if value != ""))
+
+
 def known_passes(incomplete: str) -> _Completed:
     """Passes with what they change, and "all"."""
     return _beginning(
@@ -42,10 +124,29 @@ def known_pass_lists(incomplete: str) -> _Completed:
     return [(f"{before}{comma}{item.name}", item.summary) for item in passes().values() if item.name.startswith(last)]
 
 
-def choices_of(option: Option) -> Callable[[str], _Completed]:
-    """Completes the choices of a declared option."""
+def known_methods(incomplete: str) -> _Completed:
+    """Methods of calibration."""
+    from qconvert.calibration import METHODS
+
+    return _beginning(incomplete, ((name, "") for name in METHODS))
+
+
+def known_weights_methods(incomplete: str) -> _Completed:
+    """Methods that choose scales of weights."""
+    from qconvert.calibration import WEIGHT_METHODS
+
+    return _beginning(incomplete, ((name, "") for name in WEIGHT_METHODS))
+
+
+def among(*words: str) -> Callable[[str], _Completed]:
+    """Completes one of some words."""
 
     def complete(incomplete: str) -> _Completed:
-        return _beginning(incomplete, ((str(choice), "") for choice in option.choices))
+        return _beginning(incomplete, ((word, "") for word in words))
 
     return complete
+
+
+def choices_of(option: Option) -> Callable[[str], _Completed]:
+    """Completes the choices of a declared option."""
+    return among(*(str(choice) for choice in option.choices if choice != ""))

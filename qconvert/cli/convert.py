@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import known_pass_lists, known_passes
+from qconvert.cli.completion import known_pass_lists, known_passes, known_settings
 from qconvert.cli.flags import DebugFlag, ForceFlag, FromFlag, HtmlFlag, JsonFlag, QuietFlag, TargetFlag, ToFlag, VerboseFlag, with_flags
 from qconvert.errors import OptionError
 from qconvert.plugins import Pass, declared_options, formats, pass_named
@@ -32,7 +32,8 @@ def _convert(
         typer.Option("--passes", help="Passes to run first, as a,b,c; `qconvert passes` lists them.", autocompletion=known_pass_lists),
     ] = "",
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-O", help="name=value: an option of a format or a pass; repeatable.")
+        list[str] | None,
+        typer.Option("--option", "-O", help="name=value: an option of a format or a pass; repeatable.", autocompletion=known_settings),
     ] = None,
     allow_loss: Annotated[
         float, typer.Option("--allow-loss", metavar="DB", help="The lowest SQNR to which a target's own steps may bring a tensor.")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import choices_of, known_formats, known_targets
+from qconvert.cli.completion import among, choices_of, known_formats, known_kernels, known_targets
 from qconvert.plugins import Option, formats
 
 __all__ = [
@@ -28,7 +28,11 @@ TargetFlag = Annotated[
 ]
 KernelsFlag = Annotated[
     list[str] | None,
-    typer.Option("--kernels", help="What runs files, such as litert:reference or onnxruntime:unoptimized; `qconvert formats` lists them."),
+    typer.Option(
+        "--kernels",
+        help="What runs files, such as litert:reference or onnxruntime:unoptimized; `qconvert formats` lists them.",
+        autocompletion=known_kernels,
+    ),
 ]
 
 ForceFlag = Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")]
@@ -47,7 +51,9 @@ DataFlag = Annotated[
 MeanFlag = Annotated[str | None, typer.Option("--mean", help="Taken from images and real numbers of --data: one number, or R,G,B.")]
 StdFlag = Annotated[str | None, typer.Option("--std", help="What they are then divided by: one number, or R,G,B.")]
 RangeFlag = Annotated[str | None, typer.Option("--range", help="What pixels 0 and 255 become before that, such as 0,1.")]
-ResizeFlag = Annotated[str | None, typer.Option("--resize", help="Of images: stretch, SHORTER or HEIGHT,WIDTH.")]
+ResizeFlag = Annotated[
+    str | None, typer.Option("--resize", help="Of images: stretch, SHORTER or HEIGHT,WIDTH.", autocompletion=among("stretch"))
+]
 CropFlag = Annotated[str | None, typer.Option("--crop", help="Of images, behind resizing: HEIGHT,WIDTH of the middle.")]
 SeedFlag = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")]
 
