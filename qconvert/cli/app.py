@@ -354,17 +354,6 @@ def passes_command(
         print_passes()
 
 
-@app.command("plugins")
-def plugins_command(json: JsonFlag = False) -> None:
-    """List the plugins that are loaded, from where, and those that were skipped and why."""
-    from qconvert.cli.reports import plugins_document, print_plugins
-
-    if json:
-        typer.echo(json_module.dumps(plugins_document(), indent=2))
-    else:
-        print_plugins()
-
-
 def all_commands() -> typer.Typer:
     """The program with every command, those of formats too. Called once."""
     from qconvert.cli.batching import add_batch_command

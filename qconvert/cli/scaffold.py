@@ -1,7 +1,8 @@
-"""The command `plugin new`: a package with a plugin, and tests of it that pass."""
+"""The commands `plugins`, and `plugin new`: a package with a plugin, and tests of it that pass."""
 
 from __future__ import annotations
 
+import json as json_module
 import keyword
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from qconvert.cli.flags import DebugFlag
+from qconvert.cli.flags import DebugFlag, JsonFlag
 from qconvert.errors import OptionError
 
 __all__ = ["add_plugin_commands"]
@@ -184,9 +185,20 @@ def _write(place: Path, files: dict[str, str]) -> None:
         (place / path).write_text(text, encoding="utf-8")
 
 
+def _plugins(json: JsonFlag = False) -> None:
+    """List the plugins that are loaded, from where, and those that were skipped and why."""
+    from qconvert.cli.reports import plugins_document, print_plugins
+
+    if json:
+        typer.echo(json_module.dumps(plugins_document(), indent=2))
+    else:
+        print_plugins()
+
+
 def add_plugin_commands(app: typer.Typer) -> None:
-    """Adds `plugin new`."""
+    """Adds `plugins` and `plugin new`."""
     own = typer.Typer(help="Make a plugin.", no_args_is_help=True)
+    app.command("plugins")(_plugins)
     own.command("new")(_new)
     app.add_typer(own, name="plugin")
     own.callback()(lambda: None)  # so that `new` stays a word of its own
