@@ -75,6 +75,18 @@ class Looker:
         yield from self._said
 
 
+def searched(browser: Any, place: str) -> Iterator[str]:
+    """What is wrong with the search, which runs in the browser."""
+    tab = browser.new_page()
+    tab.goto(f"{place}index.html")
+    tab.locator(".md-search__input").fill("requantize")
+    try:
+        tab.wait_for_selector(".md-search-result__item", timeout=10_000)
+    except Exception as error:
+        yield f"the search finds nothing: {str(error).splitlines()[0]}"
+    tab.close()
+
+
 def main(arguments: list[str]) -> int:
     """Looks at all pages; gives the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -95,6 +107,9 @@ def main(arguments: list[str]) -> int:
     with served(site) as place, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         looker = Looker(browser, place)
+        for fault in searched(browser, place):
+            print(fault)
+            wrong += 1
         for name in pages:
             for fault in looker.faults(name, given.pictures):
                 print(f"{name}: {fault}")

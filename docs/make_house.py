@@ -115,7 +115,7 @@ def picture() -> str:
     ]
     text += ["not drawn. All of them:", "", "| room | imports |", "|---|---|"]
     for room in reversed(ORDER):
-        text.append(f"| {room} | {', '.join(other for other in ORDER if (room, other) in found) or 'none'} |")
+        text.append(f"| `{room}` | {', '.join(other for other in ORDER if (room, other) in found) or 'none'} |")
     return "\n".join(text)
 
 

@@ -100,7 +100,7 @@ def tried(python: Path, packages: Sequence[Path]) -> str:
         own, program = folder / "venv" / "bin" / "python", folder / "venv" / "bin" / "qconvert"
         for number, package in enumerate(packages):
             besides = ("--constraint", ROOT / "constraints.txt") if number == 0 else ("--force-reinstall", "--no-deps")
-            run(own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *besides, package)
+            run(own, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", *besides, package)
             assert "convert" in run(program, "--help", cwd=folder)
             result = folder / f"{number}.onnx"
             assert "kept:" in run(program, "convert", MODEL, result, cwd=folder)
