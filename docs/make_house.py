@@ -40,6 +40,7 @@ FLOORS = (
     "runtimes",
     "calibration",
     "streaming",
+    "partitioning",
     "checking",
     "reports",
     "batches",

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from qconvert.errors import QConvertError
     from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
     from qconvert.live import from_torch, to_torch
-    from qconvert.plugins import Change, Cost, Format, Option, Pass, Runtime, Target, hookimpl, register
+    from qconvert.partitioning.partition import partition
+    from qconvert.partitioning.types import Partition, Region
+    from qconvert.plugins import Change, Codegen, Cost, Format, Option, Pass, Runtime, Target, hookimpl, register
     from qconvert.reports import html_report
 
 _HOMES = {
@@ -46,7 +48,9 @@ _HOMES = {
     "qconvert.errors": "QConvertError",
     "qconvert.graph": "Graph Op Quantization Signature Tensor",
     "qconvert.live": "from_torch to_torch",
-    "qconvert.plugins": "Change Cost Format Option Pass Runtime Target hookimpl register",
+    "qconvert.partitioning.partition": "partition",
+    "qconvert.partitioning.types": "Partition Region",
+    "qconvert.plugins": "Change Codegen Cost Format Option Pass Runtime Target hookimpl register",
     "qconvert.reports": "html_report",
 }
 __all__ = [
@@ -56,6 +60,7 @@ __all__ = [
     "Calibration",
     "Change",
     "CheckReport",
+    "Codegen",
     "ConversionReport",
     "Cost",
     "Encoding",
@@ -65,6 +70,7 @@ __all__ = [
     "Grid",
     "Op",
     "Option",
+    "Partition",
     "Pass",
     "PassCost",
     "Place",
@@ -72,6 +78,7 @@ __all__ = [
     "QConvertError",
     "Quantization",
     "Range",
+    "Region",
     "RoundtripReport",
     "Runtime",
     "Signature",
@@ -92,6 +99,7 @@ __all__ = [
     "html_report",
     "load",
     "load_encodings",
+    "partition",
     "pass_costs",
     "register",
     "roundtrip",

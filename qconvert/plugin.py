@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from qconvert.plugins import (
         API_VERSION,
         Change,
+        Codegen,
         Cost,
         Derived,
         Engine,
@@ -88,8 +89,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "qconvert.plugins": (
-        "API_VERSION Change Cost Derived Engine Folding Format Inside Layer LoadedModel LoadedPlugin ModelFile Option Parameters Pass "
-        "Pieces Runtime Target Verdict Violation hookimpl loaded register registered replaces"
+        "API_VERSION Change Codegen Cost Derived Engine Folding Format Inside Layer LoadedModel LoadedPlugin ModelFile Option Parameters "
+        "Pass Pieces Runtime Target Verdict Violation hookimpl loaded register registered replaces"
     ),
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
     "qconvert.graph.carried": "Carried carried",
@@ -127,6 +128,7 @@ __all__ = [
     "Call",
     "Carried",
     "Change",
+    "Codegen",
     "Cost",
     "Derived",
     "Encoding",

@@ -36,7 +36,7 @@ def commands() -> list[str]:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the model under the names that the documentation uses, made once."""
-    from qconvert import convert
+    from qconvert import convert, partition
     from qconvert.conversion.encoded import extract_file
 
     tmp_path = tmp_path_factory.mktemp("documentation")
@@ -71,6 +71,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     convert(tmp_path / "float.onnx", tmp_path / "again.onnx", encodings=str(tmp_path / "scales.json"))
     convert(tmp_path / "model.tflite", tmp_path / "symmetric.qgraph", passes=["symmetric_activations"], edges="change")
     extract_file(tmp_path / "symmetric.qgraph", tmp_path / "scales.cache")
+    partition(tmp_path / "model.tflite", "tensorrt", tmp_path / "cut.onnx", split=tmp_path / "parts")
     return tmp_path
 
 

@@ -328,6 +328,7 @@ class _Check:
         cannot, self.findings = (found, ()) if isinstance(found, str) else ("", found)
         self.notes += verdicts.overflow_notes(self.findings)
         self.problems += verdicts.operator_problems(self.findings)
+        self.problems += verdicts.differing_parts(getattr(model, "parts", {}), self.findings)
         self.problems += verdicts.static_problems(graph, {**structure, **changed}, self.findings)
         if cannot:
             problems, unjudged = verdicts.fault_of(outputs, cannot, fixed)

@@ -96,7 +96,8 @@ class Side:
             except QConvertError:
                 self._taken = {}
         chosen = self._taken.get(self._called.get(name, name), self.kernels)
-        return f"{self.runtime.name}:{self._taken.get(f'{name}/', chosen) if with_parts else chosen}"
+        found = self._taken.get(f"{name}/", chosen) if with_parts else chosen
+        return found if ":" in found else f"{self.runtime.name}:{found}"
 
 
 def sides_of(

@@ -13,8 +13,8 @@ from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
 
 __all__ = [
-    "LEAST_ALONE", "LEAST_SQNR", "MOST_STEPS", "costly_alone", "differing_and_left_out", "drift_notes", "fault_of", "hardly_vary",
-    "limit_problems", "not_compared",
+    "LEAST_ALONE", "LEAST_SQNR", "MOST_STEPS", "costly_alone", "differing_and_left_out", "differing_parts", "drift_notes", "fault_of",
+    "hardly_vary", "limit_problems", "not_compared",
     "operator_problems", "overflow_notes", "real_problems", "shape_problems", "static_problems",
 ]  # fmt: skip
 
@@ -127,6 +127,12 @@ def operator_problems(findings: Iterable[Finding]) -> list[str]:
         seen = f"{op.unexplained} elements, by at most {op.largest:g}" if op.unexplained else "not seen with these inputs"
         found.append(f"{op.operator} ({op.output!r}): {op.reason}; {seen}")
     return found
+
+
+def differing_parts(parts: Mapping[str, str], findings: Iterable[Finding]) -> list[str]:
+    """The parts of a result in several that compute what is not explained. `parts`: tensor -> what computes it, in words."""
+    found = dict.fromkeys(parts[op.output] for op in findings if op.verdict == "unexplained" and op.output in parts)
+    return [f"{part} computes other values than the source" for part in found]
 
 
 def costly_alone(findings: Iterable[Finding]) -> list[str]:

@@ -360,6 +360,7 @@ def all_commands() -> typer.Typer:
     from qconvert.cli.calibrating import add_calibration_commands
     from qconvert.cli.convert import add_commands
     from qconvert.cli.encodings import add_encodings_commands
+    from qconvert.cli.partitioning import add_partition_command
     from qconvert.cli.scaffold import add_plugin_commands
     from qconvert.cli.viewing import add_view_command
 
@@ -368,6 +369,7 @@ def all_commands() -> typer.Typer:
     add_calibration_commands(app)
     add_batch_command(app)
     add_view_command(app)
+    add_partition_command(app)
     add_plugin_commands(app)
     add_read_flags(app)
     return app

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,8 @@ import typer
 
 from qconvert.cli.names import shortened
 from qconvert.errors import QConvertError, printable
-from qconvert.graph import Tensor
+from qconvert.graph import Graph, Tensor
+from qconvert.graph.metadata import REGIONS, origin
 from qconvert.plugins import Format
 
 __all__ = ["inspect_document", "print_inspection"]
@@ -78,6 +80,8 @@ def print_inspection(path: Path, format: str = "", shown: str = "", **options: A
         lines += ["", *_table(heads, [_state(t, graph.states[t["name"]]) for t in document["states"]], width)]
     if graph.functions:
         lines += ["", *_table(("function", ">operators", "kinds"), _functions(document["functions"]), width)]
+    if regions := _regions(graph):
+        lines += ["", *_table(("region", "target", ">operators"), regions, width)]
     ends = [f"{word}: {', '.join(document[word])}" for word in ("inputs", "outputs")]
     _echo([*lines, "", f"{shown or path}: {sizes}", *ends], width)
 
@@ -90,6 +94,18 @@ def _functions(documents: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         shown = ", ".join(f"{kind} {count}" for kind, count in kinds)
         found.append((name, len(one["ops"]), shown))
     return found
+
+
+def _regions(graph: Graph) -> list[tuple[Any, ...]]:
+    """The regions that a partition made, in a line each: those that are called, or what the metadata of a file say of those in it."""
+    calls = [(str(op["function"]), str(op["target"])) for op in graph.ops if op.kind == "Call" and op["target"]]
+    if calls:
+        return [(name, target, len(graph.functions[name].ops)) for name, target in calls]
+    try:
+        found = json.loads(str(origin(graph.metadata).get(REGIONS, "{}")))
+        return [(name, item["target"], item["operators"]) for name, item in found.items()]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # somebody else's entry of that name
+        return []
 
 
 def _reader(path: Path, format: str) -> Format:

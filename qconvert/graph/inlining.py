@@ -12,7 +12,7 @@ from qconvert.graph.functions import all_ops, named_functions, with_used_functio
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Graph, Op, Tensor
 
-__all__ = ["Inlining", "distinct", "needed", "prefix_of", "require_few", "rewritten", "whiles_to_loops", "without_calls"]
+__all__ = ["Inlining", "distinct", "needed", "prefix_of", "require_few", "rewritten", "whiles_to_loops", "without_calls", "without_regions"]
 
 #: Operators that may come into one graph in the place of calls: functions that call others twice double at each step.
 _MOST = 50_000
@@ -45,6 +45,13 @@ class Inlining:
         """Adds a constant of int64 along one axis, under a free name, which is returned."""
         return self.add(Tensor("", "int64", (len(values),), np.array(values, np.int64)), hint)
 
+    def _inner(self, tensor: Tensor, prefix: str) -> str:
+        """The name of a tensor of a function in the graph."""
+        known = self.tensors.get(tensor.name)
+        if not prefix and tensor.is_constant and known is not None and known.data is tensor.data and known.shares_grid(tensor):
+            return tensor.name
+        return self.add(tensor, f"{prefix}/{tensor.name}" if prefix else tensor.name)
+
     def inline(self, function: Graph, inputs: Sequence[str], outputs: Sequence[str], prefix: str) -> None:
         """Adds the operators of a function.
 
@@ -52,7 +59,8 @@ class Inlining:
             function: the function.
             inputs: what it is given.
             outputs: what its outputs become; "" for one that nobody reads.
-            prefix: stands in front of the names of its other tensors.
+            prefix: stands in front of the names of its other tensors; "" for a region, which has them from the graph around, and
+                constants that others have too.
 
         Raises:
             UnsupportedError: there would be more operators than any network has.
@@ -63,7 +71,7 @@ class Inlining:
         names |= ends
         for name, tensor in function.tensors.items():
             if name not in names:
-                names[name] = self.add(tensor, f"{prefix}/{name}")
+                names[name] = self._inner(tensor, prefix)
         self.ops += [
             replace(op, inputs=tuple(names.get(x, "") for x in op.inputs), outputs=tuple(names.get(x, "") for x in op.outputs))
             for op in function.ops
@@ -76,13 +84,31 @@ class Inlining:
                 self.ops.append(Op("Identity", (names[name],), (outer,)))
 
 
-def without_calls(graph: Graph) -> Graph:
-    """The graph with functions in the place of every Call, in its functions too."""
+def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -> Graph:
+    """The graph with functions in the place of every Call, in its functions too, but for those that are `kept`."""
 
     def inlined(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
-        new.inline(functions[str(op["function"])], op.inputs, op.outputs, prefix_of(op))
+        if kept(op):
+            new.ops.append(op)
+            return
+        new.inline(functions[str(op["function"])], op.inputs, op.outputs, "" if op["target"] else prefix_of(op))
 
     return rewritten(graph, "Call", inlined)
+
+
+def without_regions(graph: Graph) -> tuple[Graph, dict[str, str]]:
+    """The graph with the operators of regions in the place of their calls, and tensor -> the region, by its function, that computes it."""
+    if not any(op.kind == "Call" and op["target"] for op in graph.ops):
+        return graph, {}
+    new, found = Inlining(graph), dict[str, str]()
+    for op in graph.ops:
+        if op.kind != "Call" or not op["target"]:
+            new.ops.append(op)
+            continue
+        first, name = len(new.ops), str(op["function"])
+        new.inline(graph.functions[name], op.inputs, op.outputs, "")
+        found |= {result: name for inner in new.ops[first:] for result in inner.outputs if result}
+    return with_used_functions(graph.evolve(tensors=new.tensors.values(), ops=new.ops)), found
 
 
 def require_few(graph: Graph) -> None:

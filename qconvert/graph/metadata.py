@@ -23,6 +23,7 @@ __all__ = [
     "OBSERVED_SCALES",
     "OPTIONS",
     "PROVENANCE",
+    "REGIONS",
     "RELABELLED",
     "SCALES",
     "SHIFTED",
@@ -132,6 +133,9 @@ COMMAND = "qconvert.command"
 #: JSON, tensor -> digest: those whose values or grid a pass that is not exact has changed (graph/changed_values.py).
 CHANGED = "qconvert.changed"
 SCALES = "qconvert.scales"
+#: JSON, region -> its target and how many operators it has, in a file of a partitioned network (partitioning/). What the regions are, the
+#: file says in its own way: functions in ONNX, composites in TFLite.
+REGIONS = "qconvert.regions"
 #: The name of the .tflite metadata buffer that holds all of these as JSON.
 PROVENANCE = "qconvert"
 

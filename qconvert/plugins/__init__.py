@@ -8,6 +8,7 @@ from qconvert.plugins.host import LoadedPlugin, loaded, noticed, plugin_at_fault
 from qconvert.plugins.options import Option
 from qconvert.plugins.parameters import Folding, Parameters
 from qconvert.plugins.registry import (
+    codegen_of,
     declared_options,
     encodings_format_of,
     format_named,
@@ -25,12 +26,13 @@ from qconvert.plugins.registry import (
     targets,
 )
 from qconvert.plugins.target import Derived, Target
-from qconvert.plugins.types import Engine, Format, Inside, Layer, LoadedModel, ModelFile, Pass, Pieces, Runtime
+from qconvert.plugins.types import Codegen, Engine, Format, Inside, Layer, LoadedModel, ModelFile, Pass, Pieces, Runtime
 from qconvert.plugins.verdict import Verdict, Violation
 
 __all__ = [
     "API_VERSION",
     "Change",
+    "Codegen",
     "Cost",
     "Derived",
     "Engine",
@@ -50,6 +52,7 @@ __all__ = [
     "Verdict",
     "Violation",
     "at_worst",
+    "codegen_of",
     "declared_options",
     "encodings_format_of",
     "format_named",

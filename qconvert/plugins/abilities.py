@@ -11,6 +11,7 @@ from qconvert.plugins.verdict import Violation
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph, Op
+    from qconvert.graph.matching import Pattern
 
 __all__ = ["Abilities", "OwnRules"]
 
@@ -82,6 +83,9 @@ class Abilities:
             These run on real values too, and so do moves of integers.
         spelled_bounds: kinds into which the runtime fuses no activation rightly: spell_activations puts a Clip behind them whose bounds are
             those of the grid.
+        groups: what its kernels run as one: name -> Pattern. A partition takes the operators of a group together or not at all, groups that
+            stand first here first.
+        only_in_groups: kinds that a partition takes in such groups alone.
         exact_on_reals: kinds of fixed_outputs that run on real values, as fast, where their result has another grid and `numerics` is
             "exact": a rounding onto the fixed grid, and from there onto another, costs bits.
         floats: whether operators may run on real values, between Dequantize and Quantize.
@@ -144,6 +148,8 @@ class Abilities:
     kernel_faults: Mapping[str, Callable[[Graph, Op], str]] = field(default_factory=dict)
     missing_kernels: Mapping[str, Callable[[Graph, Op], str]] = field(default_factory=dict)
     spelled_bounds: tuple[str, ...] = ()
+    groups: Mapping[str, Pattern] = field(default_factory=dict)
+    only_in_groups: tuple[str, ...] = ()
     exact_on_reals: tuple[str, ...] = ()
     floats: bool = True
     activation_dtypes: tuple[str, ...] = ()
@@ -178,6 +184,13 @@ class Abilities:
             for dtype, others in getattr(self, name).items():
                 if not others:
                     raise OptionError(f"the target {self.name} names no type in {name} beside data of {dtype}")
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether it says anything of which operators it takes; without, a partition would give it whole networks."""
+        told = (self.integer_kernels, self.forbidden, self.missing_kernels, self.groups, self.only_in_groups, self.activation_dtypes,
+                self.weight_dtypes, self.own_rules)  # fmt: skip
+        return any(map(bool, told)) or not self.floats
 
     @property
     def knows_kernels(self) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pluggy
 
 from qconvert.plugins.target import Derived, Target
-from qconvert.plugins.types import Format, Pass, Runtime
+from qconvert.plugins.types import Codegen, Format, Pass, Runtime
 
 if TYPE_CHECKING:
     from qconvert.graph.kinds import Kind
@@ -75,6 +75,10 @@ class Hooks:
     @hookspec
     def qconvert_runtimes(self) -> Iterable[Runtime]:  # type: ignore[empty-body]
         """Runtimes to add, each a Runtime."""
+
+    @hookspec
+    def qconvert_codegen(self) -> Iterable[Codegen]:  # type: ignore[empty-body]
+        """Code generators to add, each a Codegen: what makes artefacts of the regions that `partition` gives a target."""
 
     @hookspec
     def qconvert_operators(self, format: str, direction: str) -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]

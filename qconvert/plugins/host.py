@@ -16,7 +16,7 @@ from qconvert.errors import OptionError
 from qconvert.plugins.announced import DISABLE, announced_plugins, is_disabled
 from qconvert.plugins.hooks import API_VERSION, GROUP, Hooks, replaced_by
 from qconvert.plugins.target import Derived, Target
-from qconvert.plugins.types import Format, Pass, Runtime
+from qconvert.plugins.types import Codegen, Format, Pass, Runtime
 
 __all__ = [
     "BUILTIN",
@@ -44,6 +44,7 @@ BUILTIN = {
     "targets": "qconvert.targets",
     "passes": "qconvert.passes",
     "runtimes": "qconvert.runtimes",
+    "partitioning": "qconvert.partitioning",
 }
 
 P = ParamSpec("P")
@@ -208,6 +209,7 @@ _GIVEN: Mapping[str, tuple[tuple[type, ...], str]] = {
     "qconvert_targets": ((Target, Derived), "target"),
     "qconvert_passes": ((Pass,), "pass"),
     "qconvert_runtimes": ((Runtime,), "runtime"),
+    "qconvert_codegen": ((Codegen,), "code generator"),
 }
 _TABLES = [(name, direction) for name in ("tflite", "onnx", "torch") for direction in ("read", "write")] + [("onnx", "write_qoperator")]
 

@@ -12,7 +12,7 @@ from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.plugins.host import collected, operator_tables, remembered
 from qconvert.plugins.options import READING, Option, checked, taken
 from qconvert.plugins.target import Derived, Target
-from qconvert.plugins.types import Format, Pass, Runtime
+from qconvert.plugins.types import Codegen, Format, Pass, Runtime
 
 if TYPE_CHECKING:
     from qconvert.encodings import Encodings
@@ -96,6 +96,16 @@ def declared_options() -> Mapping[str, Option]:
 def runtimes() -> Mapping[str, Runtime]:
     """Every runtime, by name."""
     return collected("qconvert_runtimes")
+
+
+def codegen_of(target: str) -> Codegen | None:
+    """What makes artefacts for a target of that name; None if nothing does, so that files of its format are written."""
+    return _codegens().get(target)
+
+
+@remembered
+def _codegens() -> Mapping[str, Codegen]:
+    return collected("qconvert_codegen")
 
 
 def operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:

@@ -91,7 +91,7 @@ def _asymmetric_activation(target: Abilities, graph: Graph, op: Op) -> Iterator[
 
 
 def _mixed_types(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    if KINDS[op.kind].rule in ("convert", "stored"):
+    if KINDS[op.kind].rule in ("convert", "stored", "control"):  # what functions take are as many values as operands
         return
     found = quantized_data(graph, op)
     for tensor in found[1:]:

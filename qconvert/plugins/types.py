@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qconvert.graph import Array, Graph, Op, Tensor
     from qconvert.graph.cutting import Cut
 
-__all__ = ["Engine", "Format", "Inside", "Layer", "LoadedModel", "ModelFile", "Pass", "Pieces", "Runtime"]
+__all__ = ["Codegen", "Engine", "Format", "Inside", "Layer", "LoadedModel", "ModelFile", "Pass", "Pieces", "Runtime"]
 
 
 def _is_suffix(item: object) -> bool:
@@ -173,7 +173,8 @@ class LoadedModel(Protocol):
         outputs: likewise.
         note: what a user should know of how it runs; "" if there is nothing.
 
-    It may have a text `unjudged` besides: why its outputs say nothing of the runtime, so that no verdict can rest on them.
+    It may have a text `unjudged` besides: why its outputs say nothing of the runtime, so that no verdict can rest on them. One of several
+    parts has `parts`: tensor -> which of them computes it, in words, for a check that finds it wrong.
 
     A model with states keeps them from one run to the next; a function `reset()` makes the next run the first of a sequence. Inputs and
     outputs that stand for states (graph/carried.py) are none of its own.
@@ -305,7 +306,8 @@ class Runtime:
         build: file -> the engine for the device that the kernels name, which need not be at hand; None if there are no engines. Raises
             RuntimeRefusedError with what the builder says.
         taken_by: file -> for operators whose arithmetic is that of another set of kernels than the chosen one, the set, by the
-            name of what they compute, with "/" behind it for an operator that the file has as several; None if all are of the chosen one.
+            name of what they compute, with "/" behind it for an operator that the file has as several; "onnxruntime:optimized" for one of
+            another runtime. None if all are of the chosen one.
         overflows: (graph, operator, stored inputs, kernels) -> its stored result to the last bit, where its kernel's integers overflow on
             these inputs, or several, of one of which each element is, as vectors and single elements may overflow otherwise; None where
             they do not, or where that is not known. What the kernel gives then is no fault of a conversion.
@@ -341,3 +343,30 @@ class Runtime:
         """Raises OptionError for a runtime without kernels, of which none could be chosen."""
         if not self.kernels or isinstance(self.kernels, str):
             raise OptionError(f"the runtime {self.name} has {self.kernels!r} as its kernels", remedy='Write ("exact",).')
+
+
+@dataclass(frozen=True, slots=True)
+class Codegen:
+    """What makes the artefact of a region that a partition gives a target: what its compiler, or its toolchain, makes of it.
+
+    Attributes:
+        name: of the target.
+        suffix: file name ending of the artefact, with the dot.
+        compile: (region, file) -> notes, or None: writes the file. The region is a graph of its own, fitted by the target's passes.
+        runtime: the name of the Runtime that runs the artefact; its `open` gets the file. Inputs and outputs are, in order, those of the
+            region.
+        states: whether an artefact can hold states that live from run to run; else these stay outside.
+        replaces: its own name, where it takes the place of what another plugin gives for that target.
+    """
+
+    name: str
+    suffix: str
+    compile: Callable[[Graph, Path], tuple[Change | str, ...] | None]
+    runtime: str
+    states: bool = False
+    replaces: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for a suffix that no file could have."""
+        if not _is_suffix(self.suffix):
+            raise OptionError(f"the artefacts for {self.name} have the suffix {self.suffix!r}", remedy='Write ".npu", with the dot.')

@@ -15,6 +15,7 @@ from qconvert.formats.onnx.mapped import Files
 from qconvert.formats.onnx.model import Model
 from qconvert.formats.onnx.old_opsets import lift_opset
 from qconvert.formats.onnx.ordering import inline_functions, sort_nodes
+from qconvert.formats.onnx.regions import taken_apart
 from qconvert.formats.onnx.signatures import check_signatures
 from qconvert.formats.onnx.verify import verify
 from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants
@@ -59,6 +60,8 @@ def parse_proto(data: mmap.mmap | bytes, folder: Path) -> Any:
     """The onnx.ModelProto in `data`, verified, with functions inlined, and large constants left out as wire.py says."""
     proto = _parsed(data)
     verify(proto, folder, len(data))
+    if proto.functions:
+        taken_apart(proto)
     if proto.functions:
         proto = inline_functions(proto)
     check_signatures(proto)

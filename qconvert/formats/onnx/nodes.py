@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,12 +27,16 @@ class Forms:
         kept: operators that have no QOperator form, by kind and reason.
         spelled: ids of the operators that became other nodes than their own.
         guards: whether nodes stand in the way of onnxruntime's optimizer where it would change values.
+        regions: tensor of the main graph -> the region that computes it; "" or no entry for the rest.
+        owners: id of a node of the main graph -> its region.
     """
 
     form: str = "qdq"
     kept: Counter[tuple[str, str]] | None = None
     spelled: set[int] = field(default_factory=set)
     guards: bool = True
+    regions: Mapping[str, str] = field(default_factory=dict)
+    owners: dict[int, str] = field(default_factory=dict)
 
 
 def write_ops(b: Builder) -> None:
@@ -44,6 +48,8 @@ def write_ops(b: Builder) -> None:
         reason = _write_qoperator(op, b) if b.forms.form == "qoperator" else None
         if reason != "":
             writers[op.kind](op, b)
+        region = b.forms.regions.get(op.outputs[0], "") if b.forms.regions and op.outputs else ""
+        b.forms.owners.update((id(node), region) for node in b.nodes[first:] if region)
         if reason and b.forms.kept is not None:
             b.forms.kept[op.kind, reason] += 1
         if reason != "" and is_spelled_out(op, [node.op_type for node in b.nodes[first:]]):

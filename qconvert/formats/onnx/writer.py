@@ -17,12 +17,13 @@ from qconvert.formats.onnx.initializers import inline, store
 from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.messages import all_nodes
 from qconvert.formats.onnx.nodes import Forms, graph_proto, used_nodes, write_ops
+from qconvert.formats.onnx.regions import put_together
 from qconvert.formats.onnx.relabelled import relabelled_notes
 from qconvert.formats.reading.signatures import noted_signatures
 from qconvert.formats.reading.spelled import spelled_notes
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.functions import all_graphs, all_ops
-from qconvert.graph.inlining import require_few, whiles_to_loops, without_calls
+from qconvert.graph.inlining import require_few, whiles_to_loops, without_calls, without_regions
 from qconvert.graph.metadata import (
     RELABELLED,
     SOURCE_KERNELS,
@@ -41,6 +42,8 @@ __all__ = ["DEFAULT_OPSET", "write"]
 DEFAULT_OPSET = 17
 LOWEST_OPSET, HIGHEST_OPSET = 13, 25
 _LARGEST_FILE = 2**31 - 1
+#: Counted where regions of a partition become no functions.
+_FLAT = ("", "regions")
 #: Values of `arithmetic` that become other nodes than the operator's own.
 _SPELLED_OUT = (*ADDITIONS, "xnnpack_qs8", "xnnpack_qu8", "tflite")
 
@@ -67,7 +70,9 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     if model.ByteSize() > _LARGEST_FILE:
         raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name)
     path.write_bytes(model.SerializeToString())
-    notes = [f"{count} {kind} {'stays' if count == 1 else 'stay'} in QDQ form: {reason}" for (kind, reason), count in sorted(kept.items())]
+    flat = kept.pop(_FLAT, 0)
+    notes = ["regions are no functions: in ONNX they share nodes, and would wait for each other"] if flat else []
+    notes += [f"{count} {kind} {'stays' if count == 1 else 'stay'} in QDQ form: {reason}" for (kind, reason), count in sorted(kept.items())]
     locations = {entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"}
     return (*notes, *(f"the constants are in {name}, which belongs to the model" for name in sorted(locations)))
 
@@ -94,6 +99,8 @@ def build(
         from qconvert.formats.onnx.qonnx.write import as_qonnx
 
         graph = as_qonnx(_with_torch_forms(graph))  # Quant takes no arithmetic
+    targets = {str(op["function"]): str(op["target"]) for op in graph.ops if op.kind == "Call"}
+    graph, regions = without_regions(graph)
     graph = whiles_to_loops(without_calls(graph))
     require_few(graph)
     opset = _chosen_opset(graph, opset)
@@ -103,7 +110,7 @@ def build(
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
         raise UnsupportedError(f"operators without an ONNX form: {listed}")
     source, graph = graph, _with_torch_forms(graph)
-    forms = Forms(form, kept, {id(op) for op in source.ops if has_torch_form(op)}, guards)
+    forms = Forms(form, kept, {id(op) for op in source.ops if has_torch_form(op)}, guards, regions)
     builder = Builder(graph, opset, numerics, forms)
     write_ops(builder)
     for name in graph.outputs:
@@ -116,6 +123,8 @@ def build(
     model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
     helper.set_model_props(model, _properties(source, builder, named, provenance, forms.spelled))
+    if regions and not put_together(model, [forms.owners.get(id(node), "") for node in nodes], targets) and kept is not None:
+        kept[_FLAT] += 1
     return model
 
 

@@ -14,6 +14,7 @@ from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Graph, Op
 from qconvert.graph.functions import all_graphs
 from qconvert.graph.inlining import without_calls
+from qconvert.graph.kinds import KINDS
 from qconvert.graph.loops import loops_to_whiles
 from qconvert.plugins import operators
 
@@ -77,7 +78,7 @@ def initial(graph: Graph) -> Writing | None:
 
 def _write(graph: Graph) -> Written:
     failures: list[tuple[Op, QConvertError]] = []
-    spelled = loops_to_whiles(without_calls(graph))
+    spelled = loops_to_whiles(without_calls(graph, lambda op: _is_composite(graph, op)))
     first = _INITIAL + (inner_states(graph) != set(graph.states))
     subgraphs = {name: first + position for position, name in enumerate(spelled.functions)}
     counted = counters(spelled)
@@ -85,6 +86,13 @@ def _write(graph: Graph) -> Written:
     made = (_written(inner, {**named, "counters": counted.get(name, frozenset())}, failures) for name, inner in all_graphs(spelled))
     writing, *functions = made
     return Written(graph, writing, tuple(functions), tuple(failures))
+
+
+def _is_composite(graph: Graph, op: Op) -> bool:
+    """Whether a region of a partition becomes a composite: it computes alone, without variables and without subgraphs of its own."""
+    if not op["target"] or not op.outputs:
+        return False
+    return all(KINDS[inner.kind].rule not in ("state", "control") for inner in graph.functions[str(op["function"])].ops)
 
 
 def _written(graph: Graph, known: Mapping[str, Any], failures: list[tuple[Op, QConvertError]]) -> Writing:

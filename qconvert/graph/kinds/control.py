@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qconvert.graph.kinds.attributes import function, has, integer, integers
+from qconvert.graph.kinds.attributes import function, has, integer, integers, text
 from qconvert.graph.kinds.kind import kind
 from qconvert.graph.schema import Op
 from qconvert.graph.sizes import Result as Shapes
@@ -140,5 +140,6 @@ KINDS = (
     kind("Scan", "data...?", "data...?", shape=_of_functions, rule="control", attributes=has(_SCANNED, body=function(), carried=integer())),
     # carried values -> carried values, as long as the first function gives true
     kind("While", "data...?", "data...?", shape=_of_functions, rule="control", attributes=has(condition=function(), body=function())),
-    kind("Call", "data...?", "data...?", shape=_of_functions, rule="control", attributes=has(function=function())),
+    # target: of a region that a partition made, what runs it
+    kind("Call", "data...?", "data...?", shape=_of_functions, rule="control", attributes=has(function=function(), target=text(""))),
 )  # fmt: skip

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from qconvert.formats.reading.flexbuffer import encoded
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
@@ -84,6 +87,13 @@ def _unread(w: Writing, name: str) -> str:
     return w.like(f"{name}/last", name, w.tensor(name).shape)
 
 
-WRITERS: dict[str, WriteFunction] = {"If": write_if, "While": write_while}
+def write_call(op: Op, w: Writing) -> None:
+    """A region of a partition: a composite, which LiteRT runs by its subgraph where no delegate knows the name. LiteRT has no CALL."""
+    attributes = np.frombuffer(encoded({}), np.uint8)
+    w.emit("STABLEHLO_COMPOSITE", op.inputs, op.outputs, "StableHLOCompositeOptions", name=f"qconvert.{op['target']}",
+           decompositionSubgraphIndex=w.function(str(op["function"])), compositeAttributes=attributes)  # fmt: skip
+
+
+WRITERS: dict[str, WriteFunction] = {"If": write_if, "While": write_while, "Call": write_call}
 
 READERS: dict[str, ReadFunction] = {"IF": read_if, "WHILE": read_while, "CALL": read_call}

@@ -1,0 +1,109 @@
+"""The command `partition`: a network cut into regions that targets run, and the rest."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qconvert.cli.completion import known_targets
+from qconvert.cli.flags import DebugFlag, ForceFlag, FromFlag, JsonFlag, ModelArgument, QuietFlag, ToFlag, VerboseFlag
+
+if TYPE_CHECKING:
+    from qconvert.partitioning import Partition
+
+__all__ = ["add_partition_command"]
+
+#: So many rows of a table and names in a row are printed without --verbose.
+_ROWS, _NAMES = 20, 2
+
+
+def _partition(
+    model: ModelArgument,
+    result: Annotated[Path | None, typer.Argument(help="Where the partitioned graph goes; without, nothing but the table is made.")] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="What runs regions; repeatable, the first has priority.", autocompletion=known_targets),
+    ] = None,
+    split: Annotated[
+        Path | None, typer.Option("--split", help="A folder for each region and the rest as files of their own, with manifest.json.")
+    ] = None,
+    rest: Annotated[
+        str, typer.Option("--rest", help="With --split: the target of the files of the rest.", autocompletion=known_targets)
+    ] = "ort-x86",
+    min_ops: Annotated[int, typer.Option("--min-ops", help="Regions with fewer operators, conversions apart, go back.")] = 1,
+    min_macs: Annotated[int, typer.Option("--min-macs", help="Regions with fewer multiplications go back.")] = 0,
+    lossless: Annotated[bool, typer.Option("--lossless", help="Take nothing of which a target's passes change a value.")] = False,
+    source_format: FromFlag = "",
+    result_format: ToFlag = "",
+    force: ForceFlag = False,
+    verbose: VerboseFlag = False,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+    debug: DebugFlag = False,
+    **options: Any,
+) -> None:
+    """Cut a model into the largest regions that targets take, and the rest."""
+    from qconvert import partition
+
+    found = partition(
+        model,
+        target or [],
+        result or "",
+        split=split or "",
+        rest=rest,
+        min_ops=min_ops,
+        min_macs=min_macs,
+        lossless=lossless,
+        source_format=source_format,
+        result_format=result_format,
+        force=force,
+        **options,
+    )
+    if json:
+        typer.echo(json_module.dumps(found.to_dict(), indent=2))
+    elif not quiet:
+        _print(found, verbose)
+
+
+def _print(found: Partition, verbose: bool) -> None:
+    """A table of the regions, one of what stayed outside and why, and what was taken of the whole."""
+    from qconvert.cli.reports import show, table_of
+
+    most = len(found.regions) + len(found.outside) if verbose else _ROWS
+    if found.regions:
+        table = table_of("region", "target", ">operators", ">MACs", ">bytes in", ">bytes out", "inputs", "outputs")
+        for region in found.regions[:most]:
+            table.add_row(region.name, region.target, str(region.size), f"{region.macs:,}", f"{region.bytes_in:,}", f"{region.bytes_out:,}",
+                          _listed(region.inputs), _listed(region.outputs))  # fmt: skip
+        show(table)
+        if len(found.regions) > most:
+            show(f"and {len(found.regions) - most} more regions; --verbose lists them")
+    reasons = found.reasons().most_common()
+    if reasons:
+        table = table_of(">outside", "kind", "target", "why")
+        for (target, kind, rule), count in reasons[:most]:
+            table.add_row(str(count), kind, target, rule)
+        show(table)
+        if len(reasons) > most:
+            show(f"and {len(reasons) - most} more reasons; --verbose lists them")
+    inside, total = found.taken_macs(), found.macs
+    share = f", {inside:,} of {total:,} MACs" if total else ""
+    regions = f"{len(found.regions)} region{'' if len(found.regions) == 1 else 's'}"
+    left = f"{len(found.outside)} of {found.operators} operators outside"
+    show("\n".join((f"{regions}; {left}{share} inside", *(f"written: {name}" for name in found.files))))
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    from qconvert.cli.names import shortened
+    from qconvert.errors import printable
+
+    shown = ", ".join(shortened(printable(name, one_line=True), 32) for name in names[:_NAMES])
+    return f"{shown} and {len(names) - _NAMES} more" if len(names) > _NAMES else shown
+
+
+def add_partition_command(app: typer.Typer) -> None:
+    """Adds `partition` to the program."""
+    app.command("partition")(_partition)

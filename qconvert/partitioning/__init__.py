@@ -1,0 +1,59 @@
+"""Networks cut into regions that targets run, and the rest: the algorithm, files of parts with a manifest, and what runs that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qconvert.partitioning.types import Outside, Partition, Region
+from qconvert.plugins import Format, Runtime, hookimpl
+
+if TYPE_CHECKING:
+    from qconvert.graph import Graph
+
+__all__ = ["Outside", "Partition", "Region"]
+
+
+def _read(path: Path, options: Mapping[str, Any]) -> Graph:
+    from qconvert.partitioning.composing import composed
+
+    return composed(path, options)
+
+
+def _recognizes(start: bytes) -> bool:
+    from qconvert.partitioning.manifest import is_manifest
+
+    return is_manifest(start)
+
+
+def _companions(path: Path) -> tuple[Path, ...]:
+    from qconvert.partitioning.manifest import read_manifest
+
+    return tuple(path.parent / item.file for item in read_manifest(path, verify=False).files())
+
+
+def _from(name: str) -> Callable[..., Any]:
+    """A function of running.py, which is imported when the function is called."""
+
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module("qconvert.partitioning.running"), name)(*arguments)
+
+    return call
+
+
+@hookimpl
+def qconvert_formats() -> Iterable[Format]:
+    summary = "the manifest of a model that was cut into files (partition, with --split)"
+    scopes = ("functions", "states")
+    return [Format("partition", (".json",), summary, read=_read, recognizes=_recognizes, companions=_companions, scopes=scopes)]
+
+
+@hookimpl
+def qconvert_runtimes() -> Iterable[Runtime]:
+    summary = "the parts of a manifest one after the other, each in the runtime that it names"
+    return [
+        Runtime("partition", ("partition",), summary, "the parts of the partition", open=_from("open_model"), reach=_from("reach"),
+                kernels=("parts",), layout="channels_first", inside=_from("PartitionInside"), taken_by=_from("taken_by"))
+    ]  # fmt: skip

@@ -1,0 +1,156 @@
+"""A split network as one graph: what the files of its parts hold, put together along the tensors that go from one to another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qconvert.conversion import load
+from qconvert.errors import InvalidModelError
+from qconvert.formats.reading.borders import with_input_grid, with_output_grid
+from qconvert.graph import Graph, Names, Op
+from qconvert.graph.functions import named_functions
+from qconvert.graph.inlining import Inlining
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import CHANGED, TRANSPOSED, origin, transposed_names
+from qconvert.graph.shapes import compatible
+from qconvert.graph.validation import validate
+from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
+
+__all__ = ["composed", "values_of"]
+
+
+def composed(path: Path, options: Mapping[str, Any]) -> Graph:
+    """The graph of a manifest: see plugins.Format. Options are those of no reader, since parts are of several formats.
+
+    Raises:
+        QConvertError: a file is damaged, or is not as the manifest says.
+    """
+    manifest = read_manifest(path)
+    values = values_of(path, manifest)
+    made = Inlining(values)
+    whole = _Whole(made)
+    for state in manifest.states:
+        made.ops += [Op("ReadState", (), (name,), {"state": state.name}) for name in state.reads]
+    for part in manifest.parts:
+        whole.add(part, _part_graph(path, part, values))
+    made.ops += [Op("WriteState", (state.written,), (), {"state": state.name}) for state in manifest.states if state.written]
+    graph = Graph(
+        Path(manifest.source.file).stem or path.parent.name,
+        made.tensors,
+        (),
+        manifest.inputs,
+        manifest.outputs,
+        metadata=whole.metadata(),
+        functions=whole.functions,
+        states={**values.states, **whole.states},
+    ).evolve(ops=made.ops)
+    validate(graph)
+    return graph
+
+
+def values_of(path: Path, manifest: Manifest) -> Graph:
+    """The tensors that go from part to part.
+
+    Raises:
+        InvalidModelError: one that the manifest names is missing, or the first value of a state is.
+    """
+    values = load(path.parent / manifest.values.file, "qgraph")
+    names = {*manifest.inputs, *manifest.outputs, *(name for part in manifest.parts for name in (*part.inputs, *part.outputs))}
+    names.update(name for state in manifest.states for name in (*state.reads, state.written) if name)
+    missing = sorted(names - values.tensors.keys())
+    if missing:
+        raise InvalidModelError(f"{manifest.values.file} does not say what {missing[0]!r} is", file=str(path))
+    computed = {*manifest.inputs, *(name for part in manifest.parts for name in part.outputs)}
+    computed.update(name for state in manifest.states for name in state.reads)
+    for name in sorted(names - computed):
+        if not values[name].is_constant:
+            raise InvalidModelError(f"{name!r} is computed by no part", file=str(path))
+    for name in sorted(computed):
+        if values[name].is_constant:
+            raise InvalidModelError(f"{name!r} is computed, and a constant", file=str(path))
+    for state in manifest.states:
+        if state.name not in values.states:
+            raise InvalidModelError(f"{manifest.values.file} has no first value of the state {state.name!r}", file=str(path))
+    return values
+
+
+def _part_graph(path: Path, part: PartFile, values: Graph) -> Graph:
+    """What the file of a part holds, on the grids that the tensors around have."""
+    graph = load(path.parent / part.graph.file, "qgraph") if part.graph is not None else load(path.parent / part.model.file, part.format)
+    for word, own, names in (("takes", graph.inputs, part.inputs), ("gives", graph.outputs, part.outputs)):
+        if len(own) != len(names):
+            raise InvalidModelError(f"{word} {len(own)} values, not {len(names)}", where=f"part {part.name!r}", file=str(path))
+        for mine, name in zip(own, names, strict=True):
+            if graph[mine].dtype != values[name].dtype or not compatible(graph[mine].shape, values[name].shape):
+                what = f"{graph[mine].dtype} {graph[mine].shape}, not {values[name].dtype} {values[name].shape}"
+                raise InvalidModelError(f"{word} {name!r} as {what}", where=f"part {part.name!r}", file=str(path))
+    graph = _with_own_outputs(graph)
+    for index, name in enumerate(part.inputs):
+        graph = with_input_grid(graph, index, values[name].quantization)
+    for index, name in enumerate(part.outputs):
+        graph = with_output_grid(graph, index, values[name].quantization)
+    return graph
+
+
+def _with_own_outputs(graph: Graph) -> Graph:
+    """The graph with an Identity behind outputs that are inputs, which no part may give out itself."""
+    new = Inlining(graph)
+    new.ops = list(graph.ops)
+    outputs = []
+    for name in graph.outputs:
+        if name in graph.inputs or graph[name].is_constant:
+            other = new.add(replace(graph[name], data=None), f"{name}/given")
+            new.ops.append(Op("Identity", (name,), (other,)))
+            name = other
+        outputs.append(name)
+    return graph.evolve(tensors=new.tensors.values(), ops=new.ops, outputs=tuple(outputs)) if tuple(outputs) != graph.outputs else graph
+
+
+class _Whole:
+    """Collects what parts bring beside their operators."""
+
+    def __init__(self, made: Inlining) -> None:
+        self.made = made
+        self.functions: dict[str, Graph] = {}
+        self.states: dict[str, Any] = {}
+        self._changed: dict[str, Any] = {}
+        self._turned: dict[str, None] = {}
+
+    def add(self, part: PartFile, graph: Graph) -> None:
+        """Puts a part behind those before it; its functions and states get names that are free."""
+        functions = {name: Names(self.functions).fresh(name) for name in graph.functions}
+        states = {name: Names(self.states, self.made.tensors).fresh(name) if name in self.states else name for name in graph.states}
+        self.functions |= {functions[name]: _renamed(inner, functions, states) for name, inner in graph.functions.items()}
+        self.states |= {states[name]: replace(state, name=states[name]) for name, state in graph.states.items()}
+        self.made.inline(_renamed(graph, functions, states), part.inputs, part.outputs, "")
+        self._changed |= _changed_of(graph)
+        self._turned |= dict.fromkeys(sorted(transposed_names(graph.metadata)))
+
+    def metadata(self) -> dict[str, str]:
+        """What all parts together say of how they were made."""
+        found = {CHANGED: json.dumps(self._changed)} if self._changed else {}
+        return {**found, **({TRANSPOSED: json.dumps(list(self._turned))} if self._turned else {})}
+
+
+def _renamed(graph: Graph, functions: Mapping[str, str], states: Mapping[str, str]) -> Graph:
+    """The operators of a graph with other names of functions and states."""
+    ops = []
+    for op in graph.ops:
+        changes = {key: functions[value] for key, value in op.attributes.items() if value in named_functions(op) and value in functions}
+        if op.kind in KINDS and KINDS[op.kind].rule == "state":
+            changes["state"] = states[str(op["state"])]
+        ops.append(op.with_attributes(**changes) if changes else op)
+    return replace(graph, ops=tuple(ops), functions={}, states={})
+
+
+def _changed_of(graph: Graph) -> dict[str, Any]:
+    """What the conversion of a part declared to have changed."""
+    try:
+        found = json.loads(str({**graph.metadata, **origin(graph.metadata)}.get(CHANGED, "{}")))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

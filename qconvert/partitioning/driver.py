@@ -1,0 +1,281 @@
+"""partition(): which regions of a network targets take, largest first, and which operators stay outside."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qconvert.errors import OptionError
+from qconvert.graph import Graph
+from qconvert.graph.costs import macs, stored_bytes
+from qconvert.graph.inlining import without_calls
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.validation import validate
+from qconvert.partitioning.expanding import expanded, states_of
+from qconvert.partitioning.growing import REST, grown, sorted_groups
+from qconvert.partitioning.judging import Judge, Refusal
+from qconvert.partitioning.rewriting import Part, named_parts, region_graph, with_regions
+from qconvert.partitioning.types import Outside, Partition, Region
+from qconvert.partitioning.units import STATES, Bases, Candidate, bases_of, candidates, kinds_of
+from qconvert.plugins import Target, pass_named, target_named
+
+__all__ = ["Cut", "asked", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A network as it is cut, before anything is written.
+
+    Attributes:
+        partition: what users see of it.
+        bases: the units.
+        parts: the regions, in the order of partition.regions.
+    """
+
+    partition: Partition
+    bases: Bases
+    parts: tuple[Part, ...]
+
+
+@dataclass(slots=True)
+class _Owners:
+    """Which target has which unit, as far as it is known.
+
+    Attributes:
+        bases: the smallest units.
+        judges: of the targets, by priority.
+        refused: (number of the target, unit) -> why it does not get it.
+    """
+
+    bases: Bases
+    judges: Sequence[Judge]
+    listed: Sequence[list[Candidate]]
+    refused: dict[tuple[int, int], str] = field(default_factory=dict)
+    banned: set[tuple[int, int]] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, bases: Bases, judges: Sequence[Judge]) -> _Owners:
+        listed = [candidates(bases, judge.target, judge.holds_states) for judge in judges]
+        return cls(bases, judges, listed)
+
+    def units(self) -> tuple[list[Candidate], list[int]]:
+        """Every unit that is taken together, and its owner: each target in turn has what those before it left, largest candidates first."""
+        units: list[Candidate] = []
+        owners: list[int] = []
+        free = set(range(len(self.bases.ops)))
+        for number in range(len(self.judges)):
+            for candidate in self.listed[number]:
+                if candidate.bases <= free and self._takes(number, candidate):
+                    units.append(candidate)
+                    owners.append(number)
+                    free -= candidate.bases
+        units += (Candidate(frozenset((base,))) for base in free)
+        owners += [REST] * len(free)
+        order = sorted(range(len(units)), key=lambda index: min(units[index].bases))
+        return [units[index] for index in order], [owners[index] for index in order]
+
+    def _takes(self, number: int, candidate: Candidate) -> bool:
+        if any((number, base) in self.banned for base in candidate.bases):
+            return False
+        reason = self._outside_group(number, candidate)
+        if not reason:
+            refusal = self.judges[number].refusal(self.bases.places(candidate.bases))
+            reason = refusal.rule if refusal is not None else ""
+        for base in candidate.bases if reason and (len(candidate.bases) == 1 or candidate.name == STATES) else ():
+            if candidate.name != STATES or states_of(self.bases.graph.graph, self.bases.graph.graph.ops[self.bases.main(base)]):
+                self.refused.setdefault((number, base), reason)
+        return not reason
+
+    def _outside_group(self, number: int, candidate: Candidate) -> str:
+        """Why an operator goes into no region by itself: it belongs to states, or to groups in which alone the target takes its kind."""
+        graph, judge = self.bases.graph.graph, self.judges[number]
+        ops = [graph.ops[place] for place in self.bases.places(candidate.bases)]
+        if candidate.name != STATES and any(states_of(graph, op) for op in ops):
+            if not judge.holds_states:
+                return f"{judge.target.name} holds no states"
+            return "a state goes into a region with all on the way from where it is read to where it is written"
+        alone = next((op.kind for op in ops if op.kind in judge.target.only_in_groups), "") if not candidate.name else ""
+        if not alone:
+            return ""
+        groups = [name for name, pattern in judge.target.groups.items() if alone in kinds_of(pattern)]
+        return f"{judge.target.name} takes {alone} in {' or '.join(groups) or 'groups'} alone"
+
+    def ban(self, number: int, bases: Iterable[int], reason: str) -> None:
+        """A target does not get units, whatever it takes of them by themselves."""
+        for base in bases:
+            self.banned.add((number, base))
+            self.refused[number, base] = reason
+
+
+def asked(targets: Sequence[str | Target]) -> list[Target]:
+    """The targets asked, in their order.
+
+    Raises:
+        OptionError: there is no such target, none or one twice, or one says nothing of what it takes.
+    """
+    found = [target if isinstance(target, Target) else target_named(target) for target in targets]
+    if not found:
+        raise OptionError("no target is named that regions are for", remedy="Name one or more: --target tensorrt.")
+    for index, target in enumerate(found):
+        if target.name in [other.name for other in found[:index]]:
+            raise OptionError(f"the target {target.name} is named twice")
+        if not target.has_rules:
+            raise OptionError(
+                f"the target {target.name} has no rules: it would take every operator", remedy="Name a target that says what it takes."
+            )
+    return found
+
+
+def cut(graph: Graph, targets: Sequence[Target], *, min_ops: int, min_macs: int, lossless: bool, source: str = "") -> Cut:
+    """A network cut into regions and the rest.
+
+    Args:
+        graph: the network; what nobody needs of it goes, and functions stand in the place of calls.
+        targets: by priority.
+        min_ops, min_macs: regions with less go back: to the next target, or to the rest. Quantize, Dequantize and Requantize do not count.
+        lossless: whether nothing is taken of which a target's passes change values.
+        source: the model's file.
+
+    Raises:
+        OptionError: a limit is negative.
+    """
+    for name, value in (("min_ops", min_ops), ("min_macs", min_macs)):
+        if value < 0:
+            raise OptionError(f"{name} is {value}, and nothing is smaller than 0")
+    graph = without_calls(graph)
+    for name in ("lift_states", "remove_dead_code"):  # states are the whole network's from here on
+        graph, _ = pass_named(name).run(graph, None)
+    bases = bases_of(expanded(graph))
+    owners = _Owners.of(bases, [Judge(target, bases.graph, lossless) for target in targets])
+    while True:
+        units, owned = _without_cycles(owners)
+        regions = _regions(bases, units, owned)
+        if not _given_back(owners, regions, min_ops, min_macs) and not _refused(owners, regions):
+            break
+    return _described(graph, owners, units, regions, source)
+
+
+#: Number of the target, and the units.
+_Found = tuple[int, tuple[int, ...]]
+
+
+def _without_cycles(owners: _Owners) -> tuple[list[Candidate], list[int]]:
+    """Units that do not wait for each other in a circle, as those may that hold several states: such go apart."""
+    while True:
+        units, owned = owners.units()
+        order = sorted_groups(owners.bases.before, [sorted(unit.bases) for unit in units])
+        if order is not None:
+            return units, owned
+        large = next(unit for unit, owner in zip(units, owned, strict=True) if owner != REST and len(unit.bases) > 1)
+        for listed in owners.listed:
+            if large in listed:
+                listed.remove(large)
+
+
+def _regions(bases: Bases, units: Sequence[Candidate], owned: Sequence[int]) -> list[_Found]:
+    """The regions that units grow to, in the order in which they can run."""
+    of = {base: number for number, unit in enumerate(units) for base in unit.bases}
+
+    def condensed(found: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+        return [frozenset(of[one] for base in unit.bases for one in found[base]) - {number} for number, unit in enumerate(units)]
+
+    before = condensed(bases.before)
+    regions = grown(before, condensed(bases.data), owned)
+    held = {unit for region in regions for unit in region}
+    groups = [*regions, *([unit] for unit in range(len(units)) if unit not in held)]
+    order = sorted_groups(before, groups) or []
+    return [
+        (owned[regions[number][0]], tuple(sorted(base for unit in regions[number] for base in units[unit].bases)))
+        for number in order
+        if number < len(regions)
+    ]
+
+
+def _given_back(owners: _Owners, regions: Sequence[_Found], min_ops: int, min_macs: int) -> bool:
+    """Whether regions are too small: their targets do not get them. One target in turn, as the next one may take what goes back."""
+    found: int | None = None
+    for number, bases in sorted(regions):
+        if found not in (None, number):
+            break
+        ops = [owners.bases.graph.graph.ops[place] for place in owners.bases.places(bases)]
+        total = sum(macs(owners.bases.graph.graph, op) for op in ops)
+        count = sum(KINDS[op.kind].rule != "convert" for op in ops)
+        if count < min_ops:
+            reason = f"its region would have {count} operators beside conversions, fewer than {min_ops}"
+        elif total < min_macs:
+            reason = f"its region would have {total:,} MACs, fewer than {min_macs:,}"
+        else:
+            continue
+        owners.ban(number, bases, reason)
+        found = number
+    return found is not None
+
+
+def _refused(owners: _Owners, regions: Sequence[_Found]) -> bool:
+    """Whether a target refuses a region of which it takes all parts: it does not get the operators that it names then."""
+    found = False
+    for number, bases in regions:
+        refusal = owners.judges[number].refusal(owners.bases.places(bases)) if len(bases) > 1 else None
+        if refusal is not None:
+            owners.ban(number, set(_named(owners.bases, bases, refusal)) or bases, refusal.rule)
+            found = True
+    return found
+
+
+def _named(bases: Bases, region: Sequence[int], refusal: Refusal) -> Iterator[int]:
+    """The units of a region of which a refusal speaks."""
+    for base in region:
+        op = bases.graph.graph.ops[bases.main(base)]
+        words = [word for word in (f"{op.source} " if op.source else "", *(repr(name) for name in op.outputs if name)) if word]
+        if any(word in place for place in refusal.places for word in words):
+            yield base
+
+
+def _described(graph: Graph, owners: _Owners, units: Sequence[Candidate], regions: Sequence[_Found], source: str) -> Cut:
+    bases, targets = owners.bases, [judge.target.name for judge in owners.judges]
+    parts = named_parts(graph, [(targets[number], found) for number, found in regions])
+    result = with_regions(bases, parts)
+    validate(result)
+    held = {base for part in parts for base in part.bases}
+    partition = Partition(
+        source=source,
+        graph=result,
+        targets=tuple(targets),
+        regions=tuple(_region(bases, part, units) for part in parts),
+        outside=tuple(_outside(owners, base, targets) for base in range(len(bases.ops)) if base not in held),
+        operators=len(graph.ops),
+        macs=sum(macs(graph, op) for op in graph.ops),
+    )
+    return Cut(partition, bases, tuple(parts))
+
+
+def _region(bases: Bases, part: Part, units: Sequence[Candidate]) -> Region:
+    function = region_graph(bases, part)
+    groups = Counter(unit.name for unit in units if unit.name and unit.bases <= {*part.bases})
+    return Region(
+        name=part.name,
+        target=part.target,
+        operators=dict(Counter(op.kind for op in function.ops).most_common()),
+        groups=dict(groups.most_common()),
+        inputs=function.inputs,
+        outputs=function.outputs,
+        bytes_in=sum(stored_bytes(function[name]) for name in function.inputs),
+        bytes_out=sum(stored_bytes(function[name]) for name in function.outputs),
+        macs=sum(macs(function, op) for op in function.ops),
+    )
+
+
+def _outside(owners: _Owners, base: int, targets: Sequence[str]) -> Outside:
+    op = owners.bases.graph.graph.ops[owners.bases.main(base)]
+    name = owners.bases.graph.original.get(op.name, op.name)
+    reasons = {target: owners.refused.get((number, base), "") for number, target in enumerate(targets)}
+    return Outside(op.kind, name, op.source, reasons)
+
+
+def read(model: str | Path | Graph) -> tuple[Graph, str]:
+    """The graph of a model, and the name of its file; "" where a graph is given."""
+    from qconvert.conversion import load
+
+    return (model, "") if isinstance(model, Graph) else (load(model), str(model))

@@ -1,0 +1,161 @@
+"""Which units go into a region together: regions are connected, convex, and cannot be joined any more.
+
+The steps are those of TVM's BYOC (annotate, merge, partition: src/relay/transforms/merge_compiler_regions.cc); regions grow in two. First
+all units are run through in an order in which they can run, and it goes on with units of one owner as long as there are any (Kahn 1962,
+with a preference; onnxruntime's partitioner does so, core/providers/partitioning_utils.cc): what is connected in such a stretch is a
+region, and no path leaves it and comes back, as all between its units in that order is in the same stretch. Then, as in TVM, regions with
+an edge between them are joined as long as no other path leads from one to the other, in the order of their units, until nothing can be
+joined. No other path means none through the regions as they are then, so that they never wait for each other in a circle. Both steps
+take what comes first: a graph has one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from heapq import heapify, heappop, heappush
+
+__all__ = ["REST", "edges", "grown", "order", "reachable", "sorted_groups"]
+
+#: The owner of units that no target takes.
+REST = -1
+
+
+def grown(before: Sequence[frozenset[int]], data: Sequence[frozenset[int]], owners: Sequence[int]) -> list[list[int]]:
+    """The regions, each as its units in order, by the first.
+
+    Args:
+        before: for each unit those that have to come before it; there is no cycle.
+        data: those of them whose results it reads: regions are connected by these.
+        owners: the number of the target of each unit; REST for those of none.
+    """
+    regions = _joined_neighbours(_stretches(before, owners), data)
+    regions = [region for region in regions if owners[region[0]] != REST]
+    return _merged(before, data, owners, regions)
+
+
+def _stretches(before: Sequence[frozenset[int]], owners: Sequence[int]) -> list[list[int]]:
+    """Units in an order in which they can run, in stretches of one owner that are as long as they can be, those of the rest first."""
+    behind = _behind(before)
+    missing = [len(found) for found in before]
+    ready: dict[int, list[int]] = {owner: [] for owner in sorted(set(owners))}
+    for unit, count in enumerate(missing):
+        if not count:
+            heappush(ready[owners[unit]], unit)
+    found: list[list[int]] = []
+    while waiting := [owner for owner in ready if ready[owner]]:
+        owner, stretch = waiting[0], list[int]()
+        while ready[owner]:
+            stretch.append(unit := heappop(ready[owner]))
+            for one in behind[unit]:
+                missing[one] -= 1
+                if not missing[one]:
+                    heappush(ready[owners[one]], one)
+        found.append(stretch)
+    return found
+
+
+def _joined_neighbours(stretches: Iterable[list[int]], data: Sequence[frozenset[int]]) -> list[list[int]]:
+    """The connected parts of each stretch, by their first units."""
+    parts: list[list[int]] = []
+    for stretch in stretches:
+        home = {unit: unit for unit in stretch}
+
+        def root(unit: int, home: dict[int, int] = home) -> int:
+            while home[unit] != unit:
+                home[unit] = unit = home[home[unit]]
+            return unit
+
+        for unit in stretch:
+            for one in data[unit]:
+                if one in home:
+                    low, high = sorted((root(unit), root(one)))
+                    home[high] = low
+        together: dict[int, list[int]] = {}
+        for unit in sorted(stretch):
+            together.setdefault(root(unit), []).append(unit)
+        parts += together.values()
+    return sorted(parts)
+
+
+def _merged(
+    before: Sequence[frozenset[int]], data: Sequence[frozenset[int]], owners: Sequence[int], regions: list[list[int]]
+) -> list[list[int]]:
+    """Regions joined as long as two of them have an edge between them, and no other path."""
+    while (pair := _joinable(before, data, owners, regions)) is not None:
+        first, second = pair
+        regions[first] = sorted(regions[first] + regions[second])
+        del regions[second]
+        regions.sort()
+    return regions
+
+
+def _joinable(
+    before: Sequence[frozenset[int]], data: Sequence[frozenset[int]], owners: Sequence[int], regions: Sequence[Sequence[int]]
+) -> tuple[int, int] | None:
+    """The first two regions of one owner that can be one."""
+    home = {unit: number for number, region in enumerate(regions) for unit in region}
+    pairs = {(home[one], home[unit]) for unit in home for one in data[unit] if one in home and home[one] != home[unit]}
+    wanted = sorted((a, b) for a, b in pairs if owners[regions[a][0]] == owners[regions[b][0]])
+    if not wanted:
+        return None
+    singles = [[unit] for unit in range(len(before)) if unit not in home]
+    groups = [*regions, *singles]
+    after = edges(before, groups)
+    ways = reachable(after)
+    for first, second in wanted:
+        if not any(other != second and ways[other] >> second & 1 for other in after[first]):
+            return min(first, second), max(first, second)
+    return None
+
+
+def reachable(after: Sequence[Iterable[int]]) -> list[int]:
+    """Of each node of a graph without cycles all that can be reached from it, itself included, as bits."""
+    ways = [0] * len(after)
+    for node in reversed(order(after)):
+        ways[node] = 1 << node
+        for other in after[node]:
+            ways[node] |= ways[other]
+    return ways
+
+
+def sorted_groups(before: Sequence[frozenset[int]], groups: Sequence[Sequence[int]]) -> list[int] | None:
+    """The numbers of groups of units in an order in which they can run, the earliest first where there is a choice; None for a cycle."""
+    found = order(edges(before, groups), [min(group) for group in groups])
+    return found if len(found) == len(groups) else None
+
+
+def edges(before: Sequence[frozenset[int]], groups: Sequence[Collection[int]]) -> list[set[int]]:
+    """Of each group the groups right behind it."""
+    home = {unit: number for number, group in enumerate(groups) for unit in group}
+    after: list[set[int]] = [set() for _ in groups]
+    for unit, found in enumerate(before):
+        for one in found:
+            if home[one] != home[unit]:
+                after[home[one]].add(home[unit])
+    return after
+
+
+def order(after: Sequence[Iterable[int]], keys: Sequence[int] | None = None) -> list[int]:
+    """Nodes in an order in which they can run, those of lower keys first; those in or behind cycles are missing."""
+    missing = [0] * len(after)
+    for others in after:
+        for node in others:
+            missing[node] += 1
+    ready = [(keys[node] if keys else node, node) for node, count in enumerate(missing) if not count]
+    heapify(ready)
+    found = []
+    while ready:
+        found.append(node := heappop(ready)[1])
+        for other in after[node]:
+            missing[other] -= 1
+            if not missing[other]:
+                heappush(ready, (keys[other] if keys else other, other))
+    return found
+
+
+def _behind(before: Sequence[frozenset[int]]) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in before]
+    for unit, others in enumerate(before):
+        for one in sorted(others):
+            found[one].append(unit)
+    return found

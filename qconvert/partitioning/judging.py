@@ -1,0 +1,112 @@
+"""What a target takes of a network: parts of it, fitted by the target's own passes as a conversion would fit them, and judged then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from qconvert.conversion.losses import LIMIT, refuse_losses
+from qconvert.conversion.normalizing import normalize
+from qconvert.errors import InternalError, QConvertError
+from qconvert.graph import Graph
+from qconvert.graph.functions import all_ops
+from qconvert.partitioning.expanding import Expanded
+from qconvert.plugins import Change, Codegen, Target, Violation, codegen_of, formats, operators
+from qconvert.plugins.rules import place
+from qconvert.targets.violations import violations
+
+__all__ = ["Judge", "Refusal", "fitted"]
+
+#: Kinds that formats write as others: calls are inlined, loops and states have forms of their own.
+_WRITTEN_OTHERWISE = ("Call", "Loop", "Scan", "While")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a target does not take a part.
+
+    Attributes:
+        rule: in words.
+        places: the operators and tensors concerned, as violations name them.
+    """
+
+    rule: str
+    places: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Judge:
+    """What one target takes of a graph.
+
+    Attributes:
+        target: the target.
+        graph: the graph.
+        lossless: whether it takes nothing of which its passes change a value; else what convert() allows.
+    """
+
+    target: Target
+    graph: Expanded
+    lossless: bool = False
+    _known: dict[frozenset[int], Refusal | None] = field(default_factory=dict)
+
+    @property
+    def codegen(self) -> Codegen | None:
+        return codegen_of(self.target.name)
+
+    @property
+    def holds_states(self) -> bool:
+        """Whether files for it can hold states: its format does, or makes inputs and outputs of them that its runtime carries on."""
+        if self.codegen is not None:
+            return self.codegen.states
+        known = formats().get(self.target.format)
+        return "states_to_io" in self.target.passes or (known is not None and "states" in known.scopes)
+
+    def refusal(self, places: Iterable[int]) -> Refusal | None:
+        """Why the target does not take operators, as a part of their own; None if it does.
+
+        Args:
+            places: of the operators.
+        """
+        key = frozenset(places)
+        if key not in self._known:
+            self._known[key] = self._judged(key)
+        return self._known[key]
+
+    def _judged(self, places: frozenset[int]) -> Refusal | None:
+        piece = self.graph.piece(places)
+        try:
+            made, changes = fitted(piece, self.target)
+        except InternalError:
+            raise
+        except QConvertError as error:
+            return Refusal(" ".join(error.reason.split()), (error.where,))
+        costs = [change for change in changes if any(cost.sqnr_db is not None for cost in change.costs)] if self.lossless else ()
+        if costs:
+            return Refusal(f"{costs[0].by} would change values", tuple(cost.tensor for cost in costs[0].costs))
+        found = violations(made, self.target)
+        if found:
+            return Refusal(_said(found[0], made), tuple(violation.where for violation in found))
+        return None if self.codegen is not None else self._unwritable(made)
+
+    def _unwritable(self, made: Graph) -> Refusal | None:
+        """That the target's format has no form of an operator; code generators take graphs."""
+        writers = {*operators(self.target.format, "write"), *_WRITTEN_OTHERWISE}
+        missing = [op for op in all_ops(made) if op.kind not in writers] if len(writers) > len(_WRITTEN_OTHERWISE) else []
+        return Refusal(f"files of the format {self.target.format} have no {missing[0].kind}") if missing else None
+
+
+def _said(violation: Violation, graph: Graph) -> str:
+    """The rule that is broken, and how, where that names no tensor."""
+    how = next((text for op in graph.ops if (text := violation.where.removeprefix(f"{place(op)}: ")) != violation.where), "")
+    return violation.rule if not how or "'" in how or '"' in how else f"{violation.rule}: {how}"
+
+
+def fitted(piece: Graph, target: Target) -> tuple[Graph, tuple[Change, ...]]:
+    """A part as the target's passes fit it, and what they changed.
+
+    Raises:
+        QConvertError: they cannot, or it would cost more than a conversion allows by itself.
+    """
+    made, changes = normalize(piece, target)
+    refuse_losses(changes, LIMIT)
+    return made, changes

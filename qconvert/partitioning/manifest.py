@@ -1,0 +1,234 @@
+"""The manifest of a network that was split: its parts in the order in which they run, what goes from one to another, and their hashes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from qconvert.errors import FileAccessError, InvalidModelError
+from qconvert.files import file_digest, map_file
+from qconvert.files.documents import fail, integer, json_of, listed, object_of, text, texts
+
+__all__ = ["NAME", "CrossingState", "FileOf", "Manifest", "PartFile", "hashed", "is_manifest", "read_manifest", "written_manifest"]
+
+#: The name that the manifest has in its folder.
+NAME = "manifest.json"
+#: The version of its form, under this key.
+_KEY, _VERSION = "qconvert_partition", 1
+#: A larger one is none.
+_LARGEST = 2**26
+
+
+@dataclass(frozen=True, slots=True)
+class FileOf:
+    """A file in the folder of the manifest.
+
+    Attributes:
+        file: its name.
+        sha256: of its content.
+    """
+
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """A part of the network.
+
+    Attributes:
+        name: of the region; "rest_0" … of what no target took.
+        target: what its file is for.
+        region: whether it is a region.
+        model: its file, or the artefact of a code generator.
+        format: of the file; "" of an artefact.
+        runtime: what runs it, as `--kernels` names it; "" if nothing here does.
+        graph: of an artefact, the region as a .qgraph file.
+        beside: further files that belong to it.
+        inputs, outputs: the tensors that it takes and gives, in the order of the file's own.
+        operators, macs: how large it is.
+    """
+
+    name: str
+    target: str
+    region: bool
+    model: FileOf
+    format: str
+    runtime: str
+    graph: FileOf | None
+    beside: tuple[FileOf, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    operators: int
+    macs: int
+
+
+@dataclass(frozen=True, slots=True)
+class CrossingState:
+    """A state that no part holds: what it is from one run to the next goes from part to part as a tensor.
+
+    Attributes:
+        name: of the state, whose first value the file of values has.
+        reads: the tensors that are its value from the run before.
+        written: the tensor that is its value for the next run; "" if it never changes.
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    written: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What manifest.json says.
+
+    Attributes:
+        source: name of the model's file, and its sha256; "" both of a graph.
+        targets: those that regions were cut for, by priority.
+        inputs, outputs: of the network.
+        values: a .qgraph file of all tensors that go from part to part, with their types and grids, of outputs that are constants, and of
+            the first values of states.
+        states: those that no part holds.
+        parts: in the order in which they run.
+    """
+
+    source: FileOf
+    targets: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    values: FileOf
+    states: tuple[CrossingState, ...]
+    parts: tuple[PartFile, ...]
+
+    def files(self) -> Iterator[FileOf]:
+        """Every file that belongs to it."""
+        yield self.values
+        for part in self.parts:
+            yield part.model
+            yield from part.beside
+            if part.graph is not None:
+                yield part.graph
+
+
+def written_manifest(manifest: Manifest, version: str) -> str:
+    """The JSON of a manifest."""
+    return json.dumps({_KEY: _VERSION, "qconvert": version, **asdict(manifest)}, indent=2) + "\n"
+
+
+def is_manifest(start: bytes) -> bool:
+    """Whether a file that starts so is a manifest."""
+    return start.lstrip().startswith(b"{") and f'"{_KEY}"'.encode() in start
+
+
+def read_manifest(path: Path, *, verify: bool = True) -> Manifest:
+    """The manifest in a file.
+
+    Args:
+        path: the file; those that it names lie beside it.
+        verify: whether these are compared with their hashes.
+
+    Raises:
+        FileAccessError: a file cannot be read.
+        InvalidModelError: it is none, contradicts itself, or a file is not the one that was written.
+    """
+    data = map_file(path)
+    if len(data) > _LARGEST:
+        raise InvalidModelError(f"a manifest of {len(data):,} bytes is none", file=str(path))
+    manifest = _manifest(json_of(bytes(data), "the manifest"))
+    _require_order(manifest)
+    for item in manifest.files() if verify else ():
+        place = path.parent / item.file
+        if not place.is_file():
+            raise FileAccessError(f"the file {item.file!r}, which the manifest names, is not there", file=str(path))
+        if file_digest(place) != item.sha256:
+            reason = f"the file {item.file!r} is not the one that was written: its sha256 is another"
+            raise InvalidModelError(reason, file=str(path), remedy="Split the model again.")
+    return manifest
+
+
+def _manifest(found: Any) -> Manifest:
+    keys = (_KEY, "qconvert", "source", "targets", "inputs", "outputs", "values", "states", "parts")
+    at = "manifest"
+    item = object_of(found, at, keys, ())
+    if integer(item[_KEY], f"{at}.{_KEY}") != _VERSION:
+        fail(f"{at}.{_KEY}", f"is {item[_KEY]}, not {_VERSION}")
+    return Manifest(
+        source=_file(item["source"], f"{at}.source", named=False),
+        targets=texts(item["targets"], f"{at}.targets"),
+        inputs=texts(item["inputs"], f"{at}.inputs"),
+        outputs=texts(item["outputs"], f"{at}.outputs"),
+        values=_file(item["values"], f"{at}.values"),
+        states=tuple(listed(item["states"], f"{at}.states", _state)),
+        parts=tuple(listed(item["parts"], f"{at}.parts", _part)),
+    )
+
+
+def _file(found: Any, at: str, *, named: bool = True) -> FileOf:
+    """A file beside the manifest: a name alone, which leads nowhere else."""
+    item = object_of(found, at, ("file", "sha256"), ())
+    name = text(item["file"], f"{at}.file")
+    if named and (not name or name in (".", "..", NAME) or any(char in name for char in "/\\\0:")):
+        fail(f"{at}.file", f"is {name!r}, which is no name of a file beside the manifest")
+    return FileOf(name, text(item["sha256"], f"{at}.sha256"))
+
+
+def _state(found: Any, at: str) -> CrossingState:
+    item = object_of(found, at, ("name", "reads", "written"), ())
+    return CrossingState(text(item["name"], f"{at}.name"), texts(item["reads"], f"{at}.reads"), text(item["written"], f"{at}.written"))
+
+
+def _part(found: Any, at: str) -> PartFile:
+    keys = ("name", "target", "region", "model", "format", "runtime", "graph", "beside", "inputs", "outputs", "operators", "macs")
+    item = object_of(found, at, keys, ())
+    if not isinstance(item["region"], bool):
+        fail(f"{at}.region", "is no truth value")
+    graph = None if item["graph"] is None else _file(item["graph"], f"{at}.graph")
+    form = text(item["format"], f"{at}.format")
+    if not form and graph is None:
+        fail(at, "has neither a format nor a graph")
+    return PartFile(
+        name=text(item["name"], f"{at}.name"),
+        target=text(item["target"], f"{at}.target"),
+        region=item["region"],
+        model=_file(item["model"], f"{at}.model"),
+        format=form,
+        runtime=text(item["runtime"], f"{at}.runtime"),
+        graph=graph,
+        beside=tuple(listed(item["beside"], f"{at}.beside", _file)),
+        inputs=texts(item["inputs"], f"{at}.inputs"),
+        outputs=texts(item["outputs"], f"{at}.outputs"),
+        operators=integer(item["operators"], f"{at}.operators", 0),
+        macs=integer(item["macs"], f"{at}.macs", 0),
+    )
+
+
+def _require_order(manifest: Manifest) -> None:
+    """Every part takes what is there when it runs, and nothing is computed twice. Outputs may be constants, which the values tell."""
+    _require_distinct((item.file for item in manifest.files()), "the file {} is named twice")
+    _require_distinct((part.name for part in manifest.parts), "two parts are called {}")
+    _require_distinct((state.name for state in manifest.states), "two states are called {}")
+    _require_distinct(manifest.inputs, "the input {} is named twice")
+    _require_distinct(manifest.outputs, "the output {} is named twice")
+    ready: list[str] = [*manifest.inputs, *(name for state in manifest.states for name in state.reads)]
+    for part in manifest.parts:
+        missing = next((name for name in part.inputs if name not in ready), None)
+        if missing is not None:
+            fail(f"part {part.name!r}", f"takes {missing!r}, which nothing has computed by then")
+        ready += part.outputs
+    _require_distinct(ready, "the tensor {} is computed twice")
+
+
+def _require_distinct(names: Iterable[str], reason: str) -> None:
+    seen: dict[str, None] = {}
+    for name in names:
+        if name in seen:
+            fail("manifest", reason.format(repr(name)))
+        seen[name] = None
+
+
+def hashed(folder: Path, name: str) -> FileOf:
+    """A file of a folder with its hash."""
+    return FileOf(name, file_digest(folder / name))

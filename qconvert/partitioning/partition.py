@@ -1,0 +1,125 @@
+"""partition(): a network cut into the largest regions that targets take, and the rest, written as one file or as files of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qconvert.conversion import load
+from qconvert.conversion.declared import Declared
+from qconvert.conversion.given import Given
+from qconvert.conversion.loading import source_format as source_format_of
+from qconvert.conversion.losses import refuse_losses
+from qconvert.conversion.normalizing import chosen_target, normalize
+from qconvert.conversion.provenance import provenance
+from qconvert.conversion.saving import require_place, write_file
+from qconvert.errors import OptionError
+from qconvert.graph import Graph
+from qconvert.graph.metadata import OPTIONS, REGIONS
+from qconvert.partitioning.driver import Cut, asked, cut
+from qconvert.partitioning.splitting import require_folder, split_up
+from qconvert.partitioning.types import Partition
+from qconvert.plugins import Format, Target, format_named, format_of
+from qconvert.plugins.options import checked
+from qconvert.targets.violations import refuse_violations
+
+__all__ = ["partition"]
+
+
+def partition(
+    model: str | Path | Graph,
+    targets: str | Target | Sequence[str | Target],
+    result: str | Path = "",
+    *,
+    split: str | Path = "",
+    rest: str = "ort-x86",
+    min_ops: int = 1,
+    min_macs: int = 0,
+    lossless: bool = False,
+    source_format: str = "",
+    result_format: str = "",
+    force: bool = False,
+    **options: Any,
+) -> Partition:
+    """Cuts a network into the largest connected, convex regions that targets take, and the rest.
+
+    A target takes an operator, or a group of those that it declares, if its own passes fit it and the target refuses nothing of what they
+    make of it. Dequantize goes where its value is used, Quantize with what it rounds. No two regions of a target can be joined.
+
+    Args:
+        model: a model file, or a graph.
+        targets: a target or its name, or several by priority: each takes of what those before it left.
+        result: where the partitioned graph goes: a function for each region (in ONNX a local function, in TFLite a composite); "" for
+            nowhere. Storage and layout stay the source's where the format allows it.
+        split: a folder for each region and each part of the rest as files of their own, and manifest.json, which a check runs; "" for none.
+        rest: the target that files of the rest are for.
+        min_ops, min_macs: regions with fewer operators (conversions apart) or products go back.
+        lossless: whether nothing is taken of which a target's passes change a value; else as much is allowed as convert() allows.
+        source_format, result_format: names of formats; by default the suffixes decide.
+        force: whether existing results may be replaced.
+        options: of the source's reader and of the result's writer.
+
+    Raises:
+        QConvertError: anything that the user can cause; nothing is written then.
+
+    Example:
+        >>> found = qconvert.partition("model.tflite", ["my-npu", "tensorrt"], split="parts")
+        >>> [(region.target, region.size) for region in found.regions]
+    """
+    listed = asked([targets] if isinstance(targets, str | Target) else list(targets))
+    source = None if isinstance(model, Graph) else Path(model)
+    place = Path(result) if result else None
+    reads = () if source is None else (source,)
+    writer = None if place is None else format_named(result_format) if result_format else format_of(place)
+    if place is not None and writer is not None:
+        require_place(place, writer, force=force, reads=reads)
+    if split:
+        require_folder(Path(split), force=force)
+    reader = None if source is None else source_format_of(source, source_format)
+    given = _sorted(options, reader, writer)
+    graph = model if isinstance(model, Graph) else load(model, source_format, **given.read)
+    found = cut(graph, listed, min_ops=min_ops, min_macs=min_macs, lossless=lossless, source=str(source or ""))
+    files = []
+    if place is not None and writer is not None:
+        _write(found, place, writer, reader, source, given, force)
+        files.append(str(place))
+    if split:
+        files.append(str(split_up(found, listed, Path(split), rest, source=source, force=force)))
+    return replace(found.partition, files=tuple(files))
+
+
+def _sorted(options: dict[str, Any], reader: Format | None, writer: Format | None) -> Given:
+    """The options of the reader and of the writer.
+
+    Raises:
+        OptionError: neither takes one, or its value is wrong.
+    """
+    read = {option.name: option for option in (reader.read_options if reader is not None else ())}
+    write = {option.name: option for option in (writer.write_options if writer is not None else ())}
+    given = checked(options, (*read.values(), *write.values()), "nothing in this partition")
+    return Given({name: given[name] for name in given if name in read}, {}, {name: given[name] for name in given if name in write})
+
+
+def _write(found: Cut, place: Path, writer: Format, reader: Format | None, source: Path | None, given: Given, force: bool) -> None:
+    """Writes the partitioned graph, with no more changed than the format demands: the target of conversions from it to itself."""
+    if writer.write is None:
+        raise OptionError(f"the format {writer.name} cannot be written", file=str(place))
+    target = chosen_target(writer, writer.own_target)
+    declared = Declared(found.partition.graph)
+    graph, changes = normalize(found.partition.graph, target, observers=(declared,))
+    refuse_losses(changes)
+    refuse_violations(graph, target)
+    others = reader.companions(source) if reader is not None and source is not None and reader.companions is not None else ()
+    origin = provenance(source, others, target, changes) if source is not None else {}
+    origin = {key: value for key, value in origin.items() if key != OPTIONS}  # it is no conversion, which a check would make again
+    origin |= {REGIONS: _regions(found.partition), **declared.provenance(graph)}
+    options = {**(target.write_options if target is not None else {}), **given.write}
+    write_file(graph, place, writer, force=force, provenance=origin, reads=() if source is None else (source, *others), **options)
+
+
+def _regions(found: Partition) -> str:
+    """What the metadata of a file say of its regions."""
+    return json.dumps({region.name: {"target": region.target, "operators": region.size} for region in found.regions})

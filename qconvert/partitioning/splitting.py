@@ -1,0 +1,183 @@
+"""A partitioned network as files of its own: a folder with a file for each region and each part of the rest, and the manifest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from qconvert.conversion import load
+from qconvert.conversion.declared import Declared
+from qconvert.conversion.losses import refuse_losses
+from qconvert.conversion.normalizing import normalize
+from qconvert.conversion.saving import write_file
+from qconvert.errors import FileAccessError, InternalError, OptionError, QConvertError, RuntimeRefusedError
+from qconvert.files import file_digest, whole_folder
+from qconvert.graph import Graph, Tensor
+from qconvert.graph.costs import macs
+from qconvert.graph.metadata import TARGET
+from qconvert.graph.shapes import compatible
+from qconvert.partitioning.driver import Cut
+from qconvert.partitioning.manifest import NAME, FileOf, Manifest, PartFile, hashed, read_manifest, written_manifest
+from qconvert.partitioning.staging import Staged, Stretch, staged
+from qconvert.plugins import Codegen, Target, codegen_of, format_named, kernels_named, named_changes, runtime_of, target_named
+from qconvert.targets.violations import refuse_violations
+from qconvert.version import __version__
+
+__all__ = ["require_folder", "split_up"]
+
+#: The file of the tensors that go from part to part.
+_VALUES = "values.qgraph"
+
+
+def split_up(found: Cut, targets: Sequence[Target], folder: Path, rest: str, *, source: Path | None, force: bool) -> Path:
+    """Writes each region and each part of the rest as a file of its own, and the manifest, whose path is returned.
+
+    A region is fitted by its target's passes and is a file of the target's format, or what its code generator makes of it.
+
+    Args:
+        found: the partition.
+        targets: of the regions.
+        folder: where the files go, all or none.
+        rest: the name of the target that the rest is for.
+        source: the model's file.
+        force: whether a split that is there may be replaced.
+
+    Raises:
+        QConvertError: a part cannot be written, or the rest's target does not take it.
+    """
+    known = {target.name: target for target in targets}
+    other = target_named(rest)
+    parts = staged(found.partition.graph)
+    old = _old_files(folder) if force else ()
+    reads = () if source is None else (source,)
+    with whole_folder(folder, (*old, NAME), force=force, reads=reads) as place:
+        written = []
+        for number, part in enumerate(parts.parts):
+            written.append(_written(part, known.get(part.target, other), place, number))
+        values = _values(found.partition.graph, parts)
+        write_file(values, place / _VALUES, format_named("qgraph"))
+        manifest = Manifest(
+            source=FileOf("", "") if source is None else FileOf(source.name, file_digest(source)),
+            targets=found.partition.targets,
+            inputs=found.partition.graph.inputs,
+            outputs=found.partition.graph.outputs,
+            values=hashed(place, _VALUES),
+            states=parts.states,
+            parts=tuple(written),
+        )
+        (place / NAME).write_text(written_manifest(manifest, __version__))
+        read_manifest(place / NAME)
+    return folder / NAME
+
+
+def require_folder(folder: Path, *, force: bool = False) -> None:
+    """Raises FileAccessError where a split cannot go, before anything is done: a file, or a folder with other things in it."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise FileAccessError("is a file, and the result is a folder", file=str(folder), remedy="Name another folder.")
+    if not any(folder.iterdir()):
+        return
+    if not (folder / NAME).is_file():
+        raise FileAccessError("is a folder with other files in it", file=str(folder), remedy="Name a new folder.")
+    if not force:
+        raise FileAccessError("already exists", file=str(folder), remedy="Use --force to replace the split that is in it.")
+    _old_files(folder)
+
+
+def _old_files(folder: Path) -> tuple[str, ...]:
+    """The files of a split that is in a folder; none where the folder is new."""
+    if not (folder / NAME).is_file():
+        return ()
+    try:
+        return tuple(item.file for item in read_manifest(folder / NAME, verify=False).files())
+    except QConvertError as error:
+        raise FileAccessError(f"holds a {NAME} that is not of a split: {error.reason}", file=str(folder)) from error
+
+
+def _written(part: Stretch, target: Target, folder: Path, number: int) -> PartFile:
+    """Writes one part, and returns what the manifest says of it."""
+    stem = f"{number:02}_{re.sub(r'[^A-Za-z0-9_-]+', '_', part.name)[:80]}"
+    declared = Declared(part.graph)
+    fitted, changes = normalize(part.graph, target, observers=(declared,))
+    refuse_losses(changes)
+    refuse_violations(fitted, target)
+    generator = codegen_of(part.target) if part.target else None
+    before = {item.name for item in folder.iterdir()}
+    if generator is not None:
+        name, form, runtime, graph = _generated(fitted, generator, folder, stem)
+    else:
+        form, graph = target.format, None
+        writer = format_named(form)
+        if not writer.suffixes or writer.folder:
+            raise OptionError(f"parts cannot be files of the format {form}", remedy="Use another target, or one with a code generator.")
+        name = stem + writer.suffixes[0]
+        write_file(fitted, folder / name, writer, provenance={TARGET: target.name, **declared.provenance(fitted)}, **target.write_options)
+        _require_border(load(folder / name, form), part.graph, part.name)
+        runtime = _runtime(form, target)
+    beside = sorted({item.name for item in folder.iterdir()} - before - {name, *([graph] if graph else ())})
+    return PartFile(
+        name=part.name,
+        target=target.name,
+        region=bool(part.target),
+        model=hashed(folder, name),
+        format=form,
+        runtime=runtime,
+        graph=None if graph is None else hashed(folder, graph),
+        beside=tuple(hashed(folder, item) for item in beside),
+        inputs=part.graph.inputs,
+        outputs=part.graph.outputs,
+        operators=len(part.graph.ops),
+        macs=sum(macs(part.graph, op) for op in part.graph.ops),
+    )
+
+
+def _runtime(form: str, target: Target) -> str:
+    """What runs files of a target here; "" if nothing does: they are made for elsewhere then."""
+    try:
+        loader, kernels = runtime_of(form, target.checked_by)
+    except RuntimeRefusedError:
+        return ""
+    return f"{loader.name}:{kernels}"
+
+
+def _generated(graph: Graph, generator: Codegen, folder: Path, stem: str) -> tuple[str, str, str, str]:
+    """The artefact of a region, what runs it, and the region as a graph beside it."""
+    name, beside = stem + generator.suffix, f"{stem}.qgraph"
+    loader, kernels = kernels_named(generator.runtime)
+    named_changes(generator.compile(graph, folder / name), by=generator.name)
+    if not (folder / name).is_file():
+        raise OptionError(
+            f"the code generator for {generator.name} wrote no file for {graph.name!r}", remedy="Write the file that it is given."
+        )
+    if name != beside:
+        write_file(graph, folder / beside, format_named("qgraph"))
+    return name, "", f"{loader.name}:{kernels}", beside
+
+
+def _require_border(file: Graph, part: Graph, name: str) -> None:
+    """What a file takes and gives is what its part does: other parts rely on it."""
+    for word, own, others in (("takes", part.inputs, file.inputs), ("gives", part.outputs, file.outputs)):
+        pairs = list(zip(own, others, strict=False))
+        same = len(own) == len(others) and all(_is_alike(part[a], file[b]) for a, b in pairs)
+        if not same:
+            raise InternalError(f"the file {word} {', '.join(map(repr, others))}, not what its part {word}", where=name)
+
+
+def _is_alike(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and compatible(a.shape, b.shape)
+
+
+def _values(graph: Graph, parts: Staged) -> Graph:
+    """A graph without operators that holds what goes from part to part, outputs that are constants, and first values of states."""
+    crossing = dict.fromkeys((*graph.inputs, *graph.outputs))
+    for part in parts.parts:
+        crossing |= dict.fromkeys((*part.graph.inputs, *part.graph.outputs))
+    for state in parts.states:
+        crossing |= dict.fromkeys(filter(None, (*state.reads, state.written)))
+    states = {state.name: graph.states[state.name] for state in parts.states}
+    given = tuple(name for name in crossing if not graph[name].is_constant)
+    return replace(graph, name="values", tensors={name: graph[name] for name in crossing}, ops=(), inputs=given, outputs=tuple(crossing),
+                   signatures=(), functions={}, states=states, metadata={})  # fmt: skip

@@ -1,0 +1,72 @@
+"""The command `partition`: tables, JSON, exit codes, and names that are scripts for terminals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qconvert import load, save
+from qconvert.graph import Op
+from tests.partitioning.cutting import network, t
+
+ROOT = Path(__file__).parents[2]
+RESNET = ROOT / "fixtures" / "tiny_resnet_cifar10_int8.tflite"
+SVDF = ROOT / "fixtures" / "tflm_keyword_svdf_int8.tflite"
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "qconvert", "partition", *map(str, words)], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+
+
+def test_the_table() -> None:
+    done = run(SVDF, "--target", "tensorrt")
+    assert done.returncode == 0, done.stderr
+    assert "5 regions; 24 of 29 operators outside, 4,160 of 21,056 MACs inside" in done.stdout
+    lines = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("tensorrt_0")]
+    assert lines == [["tensorrt_0", "tensorrt", "1", "1,024", "64", "16", "tensor_5", "tensor_8"]]
+    assert "TensorRT has no such operator: IntegerSVDF" in done.stdout
+    assert run(SVDF, "--target", "tensorrt", "--quiet").stdout == ""
+
+
+def test_json_and_files(tmp_path: Path) -> None:
+    done = run(SVDF, tmp_path / "cut.qgraph", "--target", "tensorrt", "--target", "tflite", "--split", tmp_path / "parts", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["files"] == [str(tmp_path / "cut.qgraph"), str(tmp_path / "parts" / "manifest.json")]
+    assert found["targets"] == ["tensorrt", "tflite"] and {region["target"] for region in found["regions"]} == {"tensorrt", "tflite"}
+    assert load(tmp_path / "cut.qgraph").functions.keys() == {region["name"] for region in found["regions"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "no target is named"),
+        (("--target", "nowhere"), "there is no target 'nowhere'"),
+        (("--target", "generic"), "has no rules"),
+        (("--target", "tensorrt", "--min-ops", "-1"), "min_ops is -1"),
+        (("--target", "tensorrt", "--min-macs", "-1"), "min_macs is -1"),
+        (("--target", "tensorrt", "--split", "fixtures"), "with other files in it"),
+        (("--target", "tensorrt", "--split", "README.md"), "is a file"),
+        (("out.unknown", "--target", "tensorrt"), "belongs to no known format"),
+        (("out.json", "--target", "tensorrt"), "the format partition cannot be written"),
+    ],
+)
+def test_wrong_words(words: tuple[str, ...], said: str) -> None:
+    done = run(RESNET, *words)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    assert not list(ROOT.glob("out.*"))
+
+
+def test_names_that_a_terminal_would_obey(tmp_path: Path) -> None:
+    name = "\x1b[31mred\nline"
+    ops = [Op("Neg", ("x",), (name,)), Op("IsNaN", (name,), ("y",))]
+    save(network(ops, [t("y", dtype="bool")], ["x"], ["y", name]), tmp_path / "names.qgraph")
+    done = run(tmp_path / "names.qgraph", "--target", "tensorrt", "--verbose")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout and "red" in done.stdout
