@@ -147,18 +147,20 @@ def test_a_browser_draws_it_and_runs_nothing_else(which: str, page: str, hostile
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here to print pages")
 def test_folded_tables_are_printed(page: str, tmp_path: Path) -> None:
-    """As many sheets as with every table open, and more than without the folded ones."""
+    """As many sheets as with every table open, and more than without them."""
 
     def sheets(text: str) -> int:
         (tmp_path / "page.html").write_text(text)
         command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
-                   f"--print-to-pdf={tmp_path / 'page.pdf'}", (tmp_path / "page.html").as_uri()]  # fmt: skip
+                   "--virtual-time-budget=5000", f"--print-to-pdf={tmp_path / 'page.pdf'}", (tmp_path / "page.html").as_uri()]  # fmt: skip
         subprocess.run(list(map(str, command)), capture_output=True, check=True, timeout=120)
         return len(re.findall(rb"/Type /Page\b", (tmp_path / "page.pdf").read_bytes()))
 
     folded = re.compile(r"<details>.*?</details>", re.S)
     assert len(folded.findall(page)) == 4
-    assert sheets(page) == sheets(page.replace("<details>", "<details open>")) > sheets(folded.sub("", page)) + 3
+    whole = sheets(page.replace("<details>", "<details open>"))
+    assert abs(sheets(page) - whole) <= 1  # whether the plots are drawn by then
+    assert whole > sheets(folded.sub("", page)) + 4
 
 
 def test_pages_of_a_conversion_and_of_a_calibration(tmp_path: Path) -> None:

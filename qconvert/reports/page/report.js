@@ -243,12 +243,18 @@
     const place = document.querySelector(".chosen");
     place.replaceChildren();
     pane.select(index, false);
-    describe(place, pane, index);
+    const boxes = [describe(place, pane, index)];
     const names = new Set(pane.graph.ops[index].out.map((tensor) => pane.graph.tensors[tensor].name));
     for (const other of panes) {
       if (other === pane) continue;
       const twin = other.graph.ops.findIndex((op) => op.out.some((tensor) => names.has(other.graph.tensors[tensor].name)));
-      if (twin >= 0) { other.select(twin, true); describe(place, other, twin); }
+      if (twin >= 0) { other.select(twin, true); boxes.push(describe(place, other, twin)); }
+    }
+    // Behind all boxes, since each makes those before it narrower.
+    for (const { box, tensors } of boxes) {
+      for (const tensor of tensors) {
+        if (tensor.bars) histogram(box, short(tensor.name, 90), tensor.bars, Math.max(220, Math.min(520, box.clientWidth - 40)));
+      }
     }
   }
 
@@ -267,10 +273,7 @@
     }
     box.append(element("table", {}, element("thead", {}, head), body));
     place.append(box);
-    for (const [, number] of rows) {
-      const tensor = pane.graph.tensors[number];
-      if (tensor.bars) histogram(box, short(tensor.name, 90), tensor.bars, Math.max(260, Math.min(520, box.clientWidth - 40)));
-    }
+    return { box, tensors: rows.map(([, number]) => pane.graph.tensors[number]) };
   }
 
   // ---- all of it --------------------------------------------------------------------------------------------------------------
