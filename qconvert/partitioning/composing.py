@@ -20,7 +20,7 @@ from qconvert.graph.shapes import compatible
 from qconvert.graph.validation import validate
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
 
-__all__ = ["composed", "values_of"]
+__all__ = ["composed", "part_graph", "values_of"]
 
 
 def composed(path: Path, options: Mapping[str, Any]) -> Graph:
@@ -78,9 +78,14 @@ def values_of(path: Path, manifest: Manifest) -> Graph:
     return values
 
 
+def part_graph(path: Path, part: PartFile) -> Graph:
+    """What the file of a part holds, or of an artefact the graph beside it. `path` is the manifest's."""
+    return load(path.parent / part.graph.file, "qgraph") if part.graph is not None else load(path.parent / part.model.file, part.format)
+
+
 def _part_graph(path: Path, part: PartFile, values: Graph) -> Graph:
     """What the file of a part holds, on the grids that the tensors around have."""
-    graph = load(path.parent / part.graph.file, "qgraph") if part.graph is not None else load(path.parent / part.model.file, part.format)
+    graph = part_graph(path, part)
     for word, own, names in (("takes", graph.inputs, part.inputs), ("gives", graph.outputs, part.outputs)):
         if len(own) != len(names):
             raise InvalidModelError(f"{word} {len(own)} values, not {len(names)}", where=f"part {part.name!r}", file=str(path))

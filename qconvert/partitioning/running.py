@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from qconvert.errors import QConvertError, RuntimeRefusedError
 from qconvert.graph import Array, Graph, Op, numpy_dtype
-from qconvert.partitioning.composing import values_of
+from qconvert.partitioning.composing import part_graph, values_of
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
 from qconvert.plugins import Inside, LoadedModel, ModelFile, Pieces, Runtime, format_named, kernels_named, runtimes
 from qconvert.plugins.options import taken
@@ -30,7 +31,7 @@ class PartitionModel:
     Attributes:
         inputs, outputs: name -> (dtype, shape), in order.
         note, unjudged: what the runtimes of the parts say, with the part's name.
-        parts: what a tensor is computed by, in words, by its name.
+        parts: tensor -> the part that computes it, in words, for tensors between parts and within; files are read for it.
 
     Raises:
         QConvertError: a file is not as the manifest says, or a runtime does not take it.
@@ -42,12 +43,20 @@ class PartitionModel:
         self._models = [(part, _opened(part, path.parent, threads)) for part in self.manifest.parts]
         self.inputs, self.outputs = (self._described(names) for names in (self.manifest.inputs, self.manifest.outputs))
         self.note, self.unjudged = ("; ".join(_said(self._models, what)) for what in ("note", "unjudged"))
-        self.parts = {name: _words(part) for part in self.manifest.parts for name in part.outputs}
+        self._path = path
         self._states: dict[str, Array] = {}
         self._begin()
 
     def _described(self, names: tuple[str, ...]) -> dict[str, tuple[str, tuple[Any, ...]]]:
         return {name: (self._values[name].dtype, self._values[name].shape or ()) for name in names}
+
+    @property
+    def parts(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for part in self.manifest.parts:
+            graph = part_graph(self._path, part)
+            found = {name: _words(part) for op in graph.ops for name in op.outputs} | found
+        return found | {name: _words(part) for part in self.manifest.parts for name in part.outputs}
 
     def _begin(self) -> None:
         self._states = {name: np.array(state.data) for name, state in self._values.states.items()}
@@ -152,6 +161,9 @@ class PartitionInside:
         self._inside = dict(_insides(self._model.manifest, file, graph))
         inner = Counter(name for found in self._inside.values() for name in found.names - borders)
         self._inner = frozenset(name for name, count in inner.items() if count == 1 and name in graph)
+        self._stateful = {
+            part.name for part in self._model.manifest.parts if part.name not in self._inside and part_graph(file.path, part).states
+        }
         self.names = self._inner | (borders & graph.tensors.keys())
 
     def reset(self) -> None:
@@ -180,23 +192,53 @@ class PartitionInside:
         )
 
     def _pieces_of(self, part: PartFile, names: frozenset[str], wanted: frozenset[str]) -> Pieces | None:
-        """The pieces of one part; None if it computes nothing that is wanted."""
+        """The pieces of one part; None if it computes nothing that is wanted, or goes on from states that a run by itself has not."""
         inside = self._inside.get(part.name)
         if inside is not None:
             own = inside.names & (self._inner | {*part.inputs, *part.outputs})
             here = (own & wanted) - {*part.inputs}
-            return inside.pieces(names & own, here) if here else None
+            # What the file takes is fed, whether or not both sides have it.
+            return self._fed_with(names, inside.pieces((names & own) | {*part.inputs}, here)) if here else None
         computed = frozenset(name for name in part.outputs if name in names)
-        if not wanted.intersection(computed):
+        if not wanted.intersection(computed) or part.name in self._stateful:
             return None
         # It is run as a whole: what it takes is fed, whether or not the cut is made there.
-        shapes = {name: self._values[name].shape for name in (*part.inputs, *computed)}
+        return self._fed_with(
+            names,
+            self._described(
+                part.inputs, computed, lambda values: {x: v for x, v in self._model.run_part(part.name, values).items() if x in computed}
+            ),
+        )
+
+    def _fed_with(self, names: frozenset[str], pieces: Pieces) -> Pieces:
+        """Pieces of which what they are fed with is computed by the parts before, where it is no place at which both sides are cut."""
+        parts = self._model.manifest.parts
+        fed, before = dict.fromkeys(pieces.fed), list[PartFile]()
+        for part in reversed(parts):
+            if any(name in fed and name not in names for name in part.outputs) and part.name not in self._stateful:
+                before.insert(0, part)
+                fed = dict.fromkeys((*(name for name in fed if name in names or name not in part.outputs), *part.inputs))
+        if not before:
+            return pieces
+
+        def run(values: Mapping[str, Array]) -> dict[str, Array]:
+            found = dict(values)
+            for part in before:
+                found = {**self._model.run_part(part.name, found), **found}
+            return pieces.run({name: found[name] for name in pieces.fed})
+
+        outer = self._described(tuple(fed), pieces.computed, run)
+        return replace(outer, dtypes={**pieces.dtypes, **outer.dtypes}, shapes={**pieces.shapes, **outer.shapes})
+
+    def _described(self, fed: tuple[str, ...], computed: frozenset[str], run: Callable[[Mapping[str, Array]], dict[str, Array]]) -> Pieces:
+        """Pieces between tensors that go from part to part, and others, of which nothing is said."""
+        tensors = [self._values[name] for name in (*fed, *computed) if name in self._values]
         return Pieces(
-            part.inputs,
+            fed,
             computed,
-            {name: self._values[name].dtype for name in shapes},
-            {name: None if shape is None else tuple(s if isinstance(s, int) else None for s in shape) for name, shape in shapes.items()},
-            lambda values: {name: value for name, value in self._model.run_part(part.name, values).items() if name in computed},
+            {tensor.name: tensor.dtype for tensor in tensors},
+            {t.name: None if t.shape is None else tuple(s if isinstance(s, int) else None for s in t.shape) for t in tensors},
+            run,
         )
 
 

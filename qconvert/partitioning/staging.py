@@ -52,7 +52,8 @@ def staged(graph: Graph) -> Staged:
         rest = [op for op in here if not _target(op)]
         listed += [("", rest)] if rest else []
         listed += [(_target(op), [op]) for op in here if _target(op)]
-    return Staged(_stretches(main, _with_dequantizes(main, listed), states), states)
+    kept = main.public.union(state.written for state in states)
+    return Staged(_stretches(main, _with_dequantizes(main, listed, kept), kept), states)
 
 
 def _target(op: Op) -> str:
@@ -107,7 +108,7 @@ def _levels(graph: Graph) -> list[int]:
     return found
 
 
-def _with_dequantizes(graph: Graph, listed: Sequence[tuple[str, list[Op]]]) -> list[tuple[str, list[Op]]]:
+def _with_dequantizes(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: frozenset[str]) -> list[tuple[str, list[Op]]]:
     """Each part of the rest with the Dequantize that it reads, so that integers cross, and without those that it does not need."""
     makers = graph.producers()
     found = []
@@ -118,14 +119,14 @@ def _with_dequantizes(graph: Graph, listed: Sequence[tuple[str, list[Op]]]) -> l
             before = [makers[name] for name in given if name in makers and name not in own and makers[name].kind == "Dequantize"]
             ops = [*before, *ops]
             read = {name for op in ops for name in op.inputs}
-            ops = [op for op in ops if op.kind != "Dequantize" or op.outputs[0] in read or op.outputs[0] in graph.public]
+            ops = [op for op in ops if op.kind != "Dequantize" or op.outputs[0] in read or op.outputs[0] in kept]
         if ops:
             found.append((target, ops))
     return found
 
 
-def _stretches(graph: Graph, listed: Sequence[tuple[str, list[Op]]], states: Sequence[CrossingState]) -> tuple[Stretch, ...]:
-    kept = graph.public.union(state.written for state in states)
+def _stretches(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: frozenset[str]) -> tuple[Stretch, ...]:
+    """The parts. `kept`: what is wanted whoever reads it."""
     reads = [{name for op in ops for name in op.inputs if name} for _, ops in listed]
     given: set[str] = set()
     parts: list[Stretch] = []

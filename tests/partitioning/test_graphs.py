@@ -253,6 +253,15 @@ def test_two_states_that_share_operators_are_in_one_region() -> None:
     same_runs(graph, found, staged(found.graph))
 
 
+def test_a_dequantize_that_only_a_state_wants() -> None:
+    ops = [Op("ReadState", (), ("old",), {"state": "s"}), Op("Add", ("x", "old"), ("y",)), Op("Quantize", ("y",), ("q",)),
+           Op("Dequantize", ("q",), ("r",)), Op("WriteState", ("r",), (), {"state": "s"})]  # fmt: skip
+    graph = network(ops, [Tensor("q", "int8", (2,), None, GRID)], ["x"], ["y"], states={"s": t("s", data=[5, -1])})
+    for kinds in (("Add",), ("Add", "Quantize"), ()):
+        _, parts = cut(graph, *kinds, format="onnx")
+        assert [state.written for state in parts.states] == ["r"]
+
+
 def test_a_delay_is_no_region() -> None:
     """y is the input of the run before: nothing goes from where the state is written to where it is read."""
     ops = [Op("ReadState", (), ("old",), {"state": "s"}), Op("Neg", ("old",), ("y",)), Op("Neg", ("x",), ("n",)),

@@ -69,6 +69,37 @@ def test_the_region_that_differs_is_named(tmp_path: Path) -> None:
     assert not any("rest_" in text for text in wrong), "each part is fed with the source's own values"
 
 
+def test_a_weight_that_somebody_changed_in_a_part_is_found(tmp_path: Path) -> None:
+    """With the hash of what the file is now, so that the manifest agrees with it."""
+    import onnx
+    from onnx import numpy_helper
+
+    partition(RESNET, "tensorrt", split=tmp_path / "parts")
+    file = tmp_path / "parts" / "00_tensorrt_0.onnx"
+    before, model = file_digest(file), onnx.load(file)
+    weights = next(item for item in model.graph.initializer if len(item.dims) == 4)
+    data = numpy_helper.to_array(weights).copy()
+    data.reshape(-1)[5] ^= 64
+    weights.CopyFrom(numpy_helper.from_array(data, weights.name))
+    onnx.save(model, file)
+    place = tmp_path / "parts" / "manifest.json"
+    place.write_text(place.read_text().replace(before, file_digest(file)))
+    report = check(RESNET, place, samples=1)
+    assert report.verdict == "not equal"
+    assert any("the region 'tensorrt_0' of tensorrt" in text for text in report.problems), report.problems
+
+
+def test_parts_of_one_operator_of_the_source_are_judged_together(tmp_path: Path) -> None:
+    """A recurrent layer of a .tflite file is several operators here: tensors between them are none of the file's."""
+    passes = ("lift_states", "dynamic_range", "fuse_recurrence", "assign_layout", "states_to_io")
+    npu = fussy("npu", ("Concat", "Reshape", "Slice"), format="onnx", layout="channels_first", passes=passes)
+    model = FIXTURES / "recurrent" / "lstm_both_ways_float.tflite"
+    assert partition(model, npu, split=tmp_path / "parts").regions
+    report = check(model, tmp_path / "parts" / "manifest.json", samples=1)
+    assert report.verdict == "passed", report.problems
+    assert not [item for item in report.operators if item.verdict == "not compared"]
+
+
 def test_states_cross_from_part_to_part(tmp_path: Path) -> None:
     """The memories of seven SVDFs are in the rest or in regions, and the network remembers as LiteRT does."""
     found = partition(SVDF, "tensorrt", split=tmp_path / "parts")
