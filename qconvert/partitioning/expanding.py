@@ -51,8 +51,9 @@ class Expanded:
         functions = {one: graph.functions[one] for one in functions_run(graph, ops)}
         states = {state: graph.states[state] for op in ops for state in states_of(graph, op)}
         metadata = {key: graph.metadata[key] for key in KEPT if key in graph.metadata}
-        return graph.evolve(ops=ops, name=name, inputs=tuple(read), outputs=tuple(given), signatures=(), metadata=metadata,
-                            functions=functions, states=states)  # fmt: skip
+        named = dict.fromkeys(x for op in ops for x in (*op.inputs, *op.outputs) if x)
+        tensors = {x: graph[x] for x in named}  # not by evolve(), which looks at all tensors of the whole
+        return Graph(name, tensors, tuple(ops), tuple(read), tuple(given), metadata=metadata, functions=functions, states=states)
 
     def restored(self, graph: Graph) -> Graph:
         """A part with copies called as what they are copies of; each is there once."""
