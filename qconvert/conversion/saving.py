@@ -10,6 +10,7 @@ from qconvert.conversion.beside import Beside
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
 from qconvert.files import require_writable, require_writable_folder, whole_file, whole_folder
 from qconvert.graph import Graph, Tensor, integer_range
+from qconvert.graph.inlining import without_calls
 from qconvert.graph.validation import validate
 from qconvert.plugins import Change, Format, format_named, format_of, named_changes
 from qconvert.plugins.options import checked, taken
@@ -65,6 +66,8 @@ def write_file(
         raise OptionError(f"the format {writer.name} cannot be written", file=str(path))
     given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
     chosen = {**taken(given, writer.write_options), "provenance": dict(provenance or {})}
+    if graph.functions and "functions" not in writer.scopes:
+        graph = without_calls(graph)
     _require_entries(graph, writer)
     _require_scopes(graph, writer)
     beside = Beside.of(writer, chosen)

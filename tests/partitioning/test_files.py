@@ -65,6 +65,24 @@ def test_regions_are_composites_in_tflite(model: Path, tmp_path: Path) -> None:
         assert diff(load(model), load(tmp_path / "cut.tflite")) == []
 
 
+def test_formats_without_functions_have_the_operators(tmp_path: Path) -> None:
+    """A partitioned graph goes to any format: where that has no functions, the operators stand in the place of calls."""
+    from qconvert.plugins import Format, hookimpl, registered
+
+    seen: list[Graph] = []
+
+    class Plugin:
+        @hookimpl
+        def qconvert_formats(self) -> list[Format]:
+            return [Format("flat", (".flat",), "no functions", write=lambda graph, path, options: seen.append(graph) or path.touch())]
+
+    found = partition(RESNET, NPU)
+    with registered(Plugin(), "flat"):
+        save(found.graph, tmp_path / "cut.flat")
+        partition(RESNET, NPU, tmp_path / "again.flat")
+    assert all(diff(load(RESNET), graph) == [] for graph in seen) and len(seen) == 2
+
+
 def test_what_files_say_of_their_regions(tmp_path: Path) -> None:
     for suffix in (".onnx", ".tflite"):
         found = partition(RESNET, NPU, tmp_path / f"cut{suffix}")
