@@ -31,8 +31,7 @@ FLOORS = (
     "plugins",
     "data",
     "formats.reading formats.flatbuffers",
-    "formats.tflite formats.onnx formats.torch formats.qgraph formats.encodings formats.aimet formats.mnn formats.ncnn"
-    " formats.calibration_cache",
+    "formats.tflite formats.onnx formats.torch formats.qgraph formats.encodings formats.mnn formats.ncnn formats.calibration_cache",
     "targets",
     "passes",
     "conversion",

@@ -13,7 +13,7 @@ from qconvert.lazy import lazily
 if TYPE_CHECKING:
     from qconvert.arithmetic import choose_grid, dequantize, quantize
     from qconvert.conversion import convert, load, normalize, run_passes, save
-    from qconvert.encodings import Encoding, Encodings, Grid, Place, Range
+    from qconvert.encodings import Encoding, Encodings, Grid, Place, Range, grid_of
     from qconvert.errors import (
         FileAccessError,
         InvalidGraphError,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         WrongFormatError,
     )
     from qconvert.evaluate import evaluate
-    from qconvert.files import map_file
+    from qconvert.files import documents, map_file
     from qconvert.formats.onnx.builder import Builder as OnnxBuilder
     from qconvert.formats.onnx.reading import Reading as OnnxReading
     from qconvert.formats.tflite.reading import Reading as TfliteReading
@@ -95,7 +95,7 @@ _HOMES = {
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
     "qconvert.graph.carried": "Carried carried",
     "qconvert.graph.metadata": "STATES",
-    "qconvert.files": "map_file",
+    "qconvert.files": "documents map_file",
     "qconvert.graph.matching": "Match Pattern matches",
     "qconvert.graph.names": "near",
     "qconvert.graph.validation": "validate",
@@ -104,7 +104,7 @@ _HOMES = {
     ),
     "qconvert.arithmetic": "choose_grid dequantize quantize",
     "qconvert.evaluate": "evaluate",
-    "qconvert.encodings": "Encoding Encodings Grid Place Range",
+    "qconvert.encodings": "Encoding Encodings Grid Place Range grid_of",
     "qconvert.conversion": "convert load normalize run_passes save",
     "qconvert.errors": (
         "FileAccessError InvalidGraphError InvalidModelError LossError MissingPackageError OptionError QConvertError "
@@ -183,9 +183,11 @@ __all__ = [
     "choose_grid",
     "convert",
     "dequantize",
+    "documents",
     "evaluate",
     "flag",
     "function",
+    "grid_of",
     "has",
     "hookimpl",
     "integer",

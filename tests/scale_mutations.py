@@ -1,4 +1,4 @@
-"""Alters files of scales beside a model: calibration caches, tables of ncnn, AIMET's encodings and qconvert's own, and applies them.
+"""Alters files of scales beside a model: calibration caches, tables of ncnn and qconvert's own encodings, and applies them.
 
 data = altered_scales(scale_seeds()["t.table"], np.random.default_rng(4711))
 """
@@ -27,13 +27,11 @@ Rng = np.random.Generator
 @cache
 def scale_seeds() -> dict[str, bytes]:
     """Small sound files by name; their suffixes say what they are."""
-    from qconvert import apply, extract, load, load_encodings, save_encodings
+    from qconvert import save_encodings
 
-    aimet = sorted((FIXTURES / "aimet").glob("*.encodings"))
-    found = {path.name: path.read_bytes() for path in aimet}
+    found: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("KL", "ADMM"):
-            graph, encodings = extract(apply(load(FIXTURES / "mnn" / "float.onnx"), load_encodings(FIXTURES / "mnn" / f"{name}_dump.json")))
+        for name, (graph, encodings) in _taken_apart().items():
             for suffix in ("json", "table", "cache"):
                 path = Path(folder, f"{name}.{suffix}")
                 save_encodings(encodings, path, "" if suffix != "json" else "encodings", graph=graph)
@@ -41,6 +39,15 @@ def scale_seeds() -> dict[str, bytes]:
     for version in range(2):
         found[f"blocks {version}.json"] = json.dumps(_documents()[version]).encode()
     return found
+
+
+@cache
+def _taken_apart() -> dict[str, tuple[Any, Any]]:
+    """The network with MNN's scales, once more without them, and these, whose names are its own."""
+    from qconvert import apply, extract, load, load_encodings
+
+    real = load(FIXTURES / "mnn" / "float.onnx")
+    return {name: extract(apply(real, load_encodings(FIXTURES / "mnn" / f"{name}_dump.json"))) for name in ("KL", "ADMM")}
 
 
 def _documents() -> list[dict[str, Any]]:
@@ -61,7 +68,7 @@ def _documents() -> list[dict[str, Any]]:
 def scale_suffix(data: bytes) -> str:
     """The suffix of a file by its start."""
     start = data.lstrip()[:4]
-    return "cache" if start == b"TRT-" else "table" if start[:1] != b"{" else "encodings" if b'"encodings": 1' not in data[:40] else "json"
+    return "cache" if start == b"TRT-" else "table" if start[:1] != b"{" else "json"
 
 
 def altered_scales(data: bytes, rng: Rng) -> bytes:
@@ -113,4 +120,4 @@ def apply_scales(path: Path) -> None:
 def _networks() -> tuple[Any, ...]:
     from qconvert import load
 
-    return load(FIXTURES / "aimet" / "float.onnx"), load(FIXTURES / "mnn" / "float.onnx")
+    return load(FIXTURES / "mnn" / "float.onnx"), *(graph for graph, _ in _taken_apart().values())

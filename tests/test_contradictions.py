@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from lstm_files import real_lstm_file
 from onnx import parser
 from tflite_models import OpSpec, TensorSpec, model, single_op
 
-from qconvert import Graph, Op, Tensor, convert, load, load_encodings, save
+from qconvert import Graph, Op, Tensor, convert, load, save
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.formats.tflite.reader import read_bytes
 from qconvert.graph.changed_values import constant_difference
@@ -106,19 +105,6 @@ def test_same_padding_of_transpose_conv_leads_back_to_the_data(height: int, fits
         LiteRT(data)
     with pytest.raises(InvalidModelError, match="SAME padding"):
         read_bytes(data, "test")
-
-
-@pytest.mark.parametrize("offset", [float("inf"), float("nan"), 2.0**70, -(2.0**63)])
-def test_offsets_of_aimet_that_no_integer_holds(offset: float, tmp_path: Path) -> None:
-    entry = {"name": "x", "enc_type": "PER_TENSOR", "dtype": "INT", "bw": 8, "scale": [0.1], "offset": [offset]}
-    document = {"version": "1.0.0", "activation_encodings": [entry], "param_encodings": []}
-    (tmp_path / "a.encodings").write_text(json.dumps(document))
-    with pytest.raises(InvalidModelError):
-        load_encodings(tmp_path / "a.encodings")
-    old = {"version": "0.6.1", "activation_encodings": {"x": [{"bitwidth": 8, "scale": 1e-30, "min": -1e30, "max": 1.0, "offset": -1}]}}
-    (tmp_path / "a.encodings").write_text(json.dumps({**old, "param_encodings": {}}))
-    with pytest.raises(InvalidModelError, match="offset"):
-        load_encodings(tmp_path / "a.encodings")
 
 
 def test_what_reads_a_state_has_its_shape() -> None:

@@ -33,7 +33,7 @@ def test_no_arrow_goes_upwards(house: ModuleType) -> None:
 
 
 def test_formats_do_not_know_each_other(house: ModuleType) -> None:
-    formats = {"formats.tflite", "formats.onnx", "formats.torch", "formats.qgraph", "formats.encodings", "formats.aimet"}
+    formats = {"formats.tflite", "formats.onnx", "formats.torch", "formats.qgraph", "formats.encodings"}
     formats |= {"formats.calibration_cache", "formats.ncnn"}
     assert [pair for pair in house.arrows() if set(pair) <= formats] == []
     assert [pair for pair in house.arrows() if pair[0] == "passes" and pair[1] in formats] == []

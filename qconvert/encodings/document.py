@@ -139,7 +139,8 @@ def _grid(value: Any, at: str) -> Grid:
     if zero_point.shape != scale.shape:
         fail(at, f"has {scale.size} scales and {zero_point.size} zero points")
     axis, block_size = _axis(fields, at), integer(fields.get("block_size", 0), f"{at}.block_size", 0)
-    if (scale.ndim > 1) != bool(block_size) or (block_size and (axis is None or axis >= scale.ndim)):
+    of_layer = axis is None and scale.ndim == 1
+    if (scale.ndim > 1 and not block_size) or (block_size and not of_layer and (axis is None or axis >= scale.ndim)):
         fail(at, f"blocks of {block_size} along axis {axis} do not fit scales of {scale.ndim} dimensions")
     limits = [integer(fields[name], f"{at}.{name}") if name in fields else None for name in ("quant_min", "quant_max")]
     spelled = fields.get("spelled", False)

@@ -49,7 +49,8 @@ class Grid:
     Attributes:
         dtype: the storage type.
         quantization: its scales. In an Encoding several scales without an axis are those of the output channels of the operator that reads
-            the tensor, whose layout the file does not say.
+            the tensor, whose layout the file does not say; with a block_size, of one dimension, they are channel by channel of the output
+            those of the blocks along the channels of the input.
         is_spelled: whether it is computed on real values, since its zero point is beyond the integers of its type.
     """
 

@@ -37,7 +37,6 @@ BUILTIN = {
     "torch": "qconvert.formats.torch",
     "qgraph": "qconvert.formats.qgraph",
     "encodings": "qconvert.formats.encodings",
-    "aimet": "qconvert.formats.aimet",
     "mnn": "qconvert.formats.mnn",
     "ncnn": "qconvert.formats.ncnn",
     "tensorrt-cache": "qconvert.formats.calibration_cache",

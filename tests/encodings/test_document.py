@@ -114,3 +114,8 @@ def test_what_is_no_document_is_one_error(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises((InvalidModelError, OptionError)):
         load_encodings(path)
+
+
+def test_blocks_of_a_layer_need_no_axis(tmp_path: Path) -> None:
+    of_layer = Encodings({"w": Encoding(Grid("int4", Quantization(np.float32([1, 2, 3, 4]), np.zeros(4, np.int64), None, 16)))})
+    assert from_document(json.loads(json.dumps(to_document(of_layer))))["w"] == of_layer["w"]

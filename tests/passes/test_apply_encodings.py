@@ -345,3 +345,68 @@ def test_a_check_with_the_scales(tmp_path: Path) -> None:
         assert check(source, result).verdict == "could not be judged"
         assert check(source, result, encodings=scales).passed
         assert check(source, result, encodings=tmp_path / "others.json").verdict == "not equal"
+
+
+def in_blocks(kind: str, shape: tuple[int, ...]) -> Graph:
+    """x times constant weights "w" of a shape, as a layer of a kind."""
+    attributes = {
+        "Conv": {**EDGES, "strides": (1, 1), "dilations": (1, 1), "group": 1},
+        "ConvTranspose": {**EDGES, "strides": (1, 1), "dilations": (1, 1), "group": 1, "output_padding": (0, 0)},
+    }.get(kind, {})
+    spatial = (1, 1) if len(shape) == 4 else ()
+    inputs, outputs = (shape[0], shape[1]) if kind == "MatMul" else (shape[1], shape[0])
+    weights = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) - 5
+    tensors = [
+        Tensor("x", "float32", (1, inputs, *spatial)),
+        Tensor("w", "float32", shape, weights),
+        Tensor("y", "float32", (1, outputs, *spatial)),
+    ]
+    return Graph("net", {t.name: t for t in tensors}, (Op(kind, ("x", "w"), ("y",), attributes),), ("x",), ("y",))
+
+
+def blocks_of_layer(count: int, size: int) -> Encodings:
+    scale = np.arange(1, count + 1, dtype=np.float32)
+    return Encodings({"w": Encoding(Grid("int8", Quantization(scale, np.zeros(count, np.int64), None, size)))})
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("Gemm", (2, 6)), ("MatMul", (6, 2)), ("Conv", (2, 6, 1, 1))])
+def test_blocks_without_an_axis_are_channel_by_channel(kind: str, shape: tuple[int, ...]) -> None:
+    """Scales 1, 2 are those of the first output channel, inputs 0 to 3 and 4 and 5; 3 and 4 those of the second."""
+    changed = apply(in_blocks(kind, shape), blocks_of_layer(4, 4))
+    q = changed["w"].quantization
+    assert q is not None and q.block_size == 4 and q.axis == (0 if kind == "MatMul" else 1)
+    by_output = q.scale.T if kind == "MatMul" else q.scale.reshape(2, 2)
+    np.testing.assert_array_equal(by_output, [[1, 2], [3, 4]])
+
+
+def test_one_scale_stands_for_all_places_of_a_kernel() -> None:
+    q = Quantization(np.float32([[[[1]], [[2]]], [[[3]], [[4]]]]), np.zeros((2, 2, 1, 1), np.int64), 1, 4)
+    graph = network()
+    wide = Tensor("w", "float32", (2, 6, 3, 3), np.ones((2, 6, 3, 3), np.float32))
+    tensors = [Tensor("x", "float32", (1, 6, 8, 8)), wide, Tensor("c", "float32", (1, 2, 6, 6))]
+    graph = Graph(
+        "net", {t.name: t for t in tensors}, (graph.ops[0].__class__("Conv", ("x", "w"), ("c",), graph.ops[0].attributes),), ("x",), ("c",)
+    )
+    found = apply(graph, Encodings({"w": Encoding(Grid("int8", q))}))["w"].quantization
+    assert found is not None
+    np.testing.assert_array_equal(found.scale, np.broadcast_to(q.scale, (2, 2, 3, 3)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "count", "size", "reason"),
+    [
+        ("Gemm", (2, 6), 5, 4, "2 channels in 2 blocks of 4 need 4"),
+        ("Gemm", (2, 6), 2, 4, "2 channels in 2 blocks of 4 need 4"),
+        ("ConvTranspose", (6, 2, 1, 1), 4, 4, "of the weights of a Conv, Gemm or MatMul"),
+    ],
+)
+def test_blocks_that_do_not_fit(kind: str, shape: tuple[int, ...], count: int, size: int, reason: str) -> None:
+    with pytest.raises(InvalidModelError, match=reason) as caught:
+        apply(in_blocks(kind, shape), blocks_of_layer(count, size))
+    assert caught.value.where == "'w'"
+
+
+def test_data_take_no_blocks_without_an_axis() -> None:
+    found = Encodings({"x": Encoding(Grid("int8", Quantization(np.ones(2, np.float32), np.zeros(2, np.int64), None, 3)))})
+    with pytest.raises(InvalidModelError, match="of the weights of a Conv"):
+        apply(in_blocks("Gemm", (2, 6)), found)

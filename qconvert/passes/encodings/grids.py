@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NoReturn
+
+import numpy as np
 
 from qconvert.encodings import Encoding, Grid, grid_of
 from qconvert.errors import InvalidModelError
-from qconvert.graph import Op, Tensor
+from qconvert.graph import Op, Quantization, Tensor
 from qconvert.graph.kinds import output_axis
 
 __all__ = ["fitted", "oriented"]
+
+#: Whose weights may have scales in blocks without an axis. A transposed convolution is none: files differ in which channels come first.
+_BLOCKED = frozenset(("Conv", "Gemm", "MatMul"))
 
 
 def fitted(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> Grid:
@@ -32,7 +38,10 @@ def fitted(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dt
         axis, count = encoding.range.axis, encoding.range.lowest.size
     if count == 1 and not tensor.is_constant:
         axis = None  # of one sample: kernels take activations with one scale alone
-    if axis is None and count > 1:
+    if encoding.grid is not None and encoding.grid.quantization.block_size:
+        q = _blocks(encoding.grid.quantization, tensor, reader, index)
+        encoding, axis, count = replace(encoding, grid=replace(encoding.grid, quantization=q)), q.axis, q.scale.size
+    elif axis is None and count > 1:
         axis = _channels(tensor, reader, index, count)
     _require_length(encoding, tensor, axis, count)
     if encoding.grid is not None:
@@ -78,6 +87,31 @@ def _channels(tensor: Tensor, reader: Op | None, index: int, count: int) -> int:
     return fitting[0]
 
 
+def _blocks(q: Quantization, tensor: Tensor, reader: Op | None, index: int) -> Quantization:
+    """Scales in blocks as ONNX has them: of the tensor's shape but for the axis of the blocks.
+
+    A file may say one scale for all places of a kernel, sizes of 1; or without an axis a list, channel by channel of the output, of the
+    blocks along the channels of the input.
+    """
+    shape = tuple(size for size in tensor.shape or () if isinstance(size, int))
+    axis, scale, points = q.axis, q.scale, q.zero_point
+    if axis is None:
+        if reader is None or index != 1 or not tensor.is_constant or reader.kind not in _BLOCKED or len(shape) < 2:
+            _refuse(tensor, scale.size, f"blocks of {q.block_size} without an axis are of the weights of a Conv, Gemm or MatMul")
+        out = output_axis(reader, len(shape))
+        axis = 1 if out == 0 else 2 * len(shape) - 3 - out
+        laid = (shape[out], -(-shape[axis] // q.block_size))
+        if scale.size != laid[0] * laid[1]:
+            _refuse(tensor, scale.size, f"{laid[0]} channels in {laid[1]} blocks of {q.block_size} need {laid[0] * laid[1]}")
+        sizes = [size if other == out else laid[1] if other == axis else 1 for other, size in enumerate(shape)]
+        scale, points = ((values.reshape(laid) if out < axis else values.reshape(laid).T).reshape(sizes) for values in (scale, points))
+    if scale.ndim == len(shape) and axis < len(shape):
+        whole = tuple(scale.shape[axis] if other == axis else size for other, size in enumerate(shape))
+        if all(have in (1, size) for have, size in zip(scale.shape, whole, strict=True)):
+            scale, points = np.broadcast_to(scale, whole), np.broadcast_to(points, whole)
+    return replace(q, scale=scale, zero_point=points, axis=axis)
+
+
 def _require_length(encoding: Encoding, tensor: Tensor, axis: int | None, count: int) -> None:
     """Raises InvalidModelError where scales do not fit the tensor."""
     q = encoding.grid.quantization if encoding.grid is not None else None
@@ -94,5 +128,5 @@ def _require_length(encoding: Encoding, tensor: Tensor, axis: int | None, count:
         _refuse(tensor, count, f"axis {axis} has {shape[axis]}")
 
 
-def _refuse(tensor: Tensor, count: int, why: str) -> None:
+def _refuse(tensor: Tensor, count: int, why: str) -> NoReturn:
     raise InvalidModelError(f"has {count} scales, which do not fit the shape {list(tensor.shape or ())}: {why}", where=repr(tensor.name))

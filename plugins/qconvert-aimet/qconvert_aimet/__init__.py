@@ -1,4 +1,4 @@
-"""Encodings of AIMET, which exports them beside an ONNX model: JSON of the versions 0.4 to 2.0."""
+"""Encodings of AIMET, which exports them beside an ONNX model: JSON, read in the versions 0.4 to 2.1, written in three of them."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Change, Format, Option, hookimpl
+from qconvert.plugin import Change, Format, Option, hookimpl
 
 if TYPE_CHECKING:
-    from qconvert.encodings import Encodings
-    from qconvert.graph import Graph
+    from qconvert.plugin import Encodings, Graph
+
+__all__ = ["qconvert_formats"]
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Encodings:
-    from qconvert.formats.aimet.reader import read
+    from qconvert_aimet.reading import read
 
     return read(path)
 
 
 def _write(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    from qconvert.formats.aimet.writer import write
+    from qconvert_aimet.writing import write
 
     return write(encodings, graph, path, str(options["aimet_version"]))
 
 
 def _holds(path: Path) -> bool:
-    from qconvert.formats.aimet.reader import holds
+    from qconvert_aimet.reading import holds
 
     return holds(path)
 
 
-_VERSION = Option("aimet_version", str, "1.0.0", "AIMET's encodings as version 1.0.0 or 2.0.0.", ("1.0.0", "2.0.0"))
+_VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
+_VERSION = Option("aimet_version", str, "1.0.0", "The version in which AIMET's encodings are written: 0.6.1, 1.0.0 or 2.0.0.", _VERSIONS)
 
 
 @hookimpl

@@ -1,0 +1,154 @@
+"""Entries of the versions 0.4 to 1.0, as they are stated.
+
+Version 0 has a list of objects for each tensor, one a channel; version 1 one object with lists, of blocks too. LPBQ has scales in two
+steps: scale of a block = per_block_int_scale * scale of its output channel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import UnsupportedError, documents
+
+__all__ = ["PARAMETERS", "SIDES", "Stated", "entries_of"]
+
+PARAMETERS = "param_encodings"
+SIDES = ("activation_encodings", PARAMETERS)
+_KINDS = ("PER_TENSOR", "PER_CHANNEL", "PER_BLOCK", "LPBQ")
+#: A parameter of many bits has a range that double precision rounds: offset and range agree within this part.
+_SAME = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What an entry says of one tensor.
+
+    Attributes:
+        name: of the tensor.
+        bits: of the grid; 0 of floats.
+        scales: one, or one for each channel or block.
+        offsets: likewise; real = (q + offset) * scale with q from 0.
+        block_size: values that share a scale; 0 for no blocks.
+        agrees: whether offsets are those of the ranges beside them.
+        is_float: whether the tensor stays real.
+    """
+
+    name: str
+    bits: int = 0
+    scales: tuple[float, ...] = ()
+    offsets: tuple[int, ...] = ()
+    block_size: int = 0
+    agrees: bool = True
+    is_float: bool = False
+
+
+def entries_of(value: Any, side: str) -> list[Stated]:
+    """The entries of one side: the object of version 0, or the list of version 1.
+
+    Raises:
+        InvalidModelError: they are damaged.
+        UnsupportedError: one has zero points between integers.
+    """
+    if isinstance(value, dict):
+        return [_of_version_zero(documents.text(name, side), item, f"{side}[{name!r}]") for name, item in value.items()]
+    return documents.listed(value, side, _of_version_one)
+
+
+def _object(value: Any, at: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        documents.fail(at, f"is {documents.sort_of(value)}, not an object")
+    return value
+
+
+def _bits(value: Any, at: str) -> int:
+    bits = documents.integer(value, at, 2)
+    if bits > 32:
+        documents.fail(at, f"is {bits}, beyond 32")
+    return bits
+
+
+def _is_symmetric(value: Any, at: str) -> bool:
+    if value not in (True, False, "True", "False", "true", "false") or isinstance(value, int) != isinstance(value, bool):
+        documents.fail(at, "is neither true nor false")
+    return value in (True, "True", "true")
+
+
+def _whole(value: Any, at: str) -> int:
+    """An offset, which files hold as a float."""
+    offset = documents.number(value, at)
+    if not (abs(offset) < 2**62 and offset == int(offset)):
+        documents.fail(at, f"is {offset:g}, not an integer of 62 bits")
+    return int(offset)
+
+
+def _of_version_zero(name: str, value: Any, at: str) -> Stated:
+    items = documents.listed(value, at, _object)
+    if not items:
+        documents.fail(at, "has no encodings")
+    kinds = {documents.text(item.get("dtype", "int"), f"{at}.dtype").lower() for item in items}
+    if kinds == {"float"}:
+        return Stated(name, is_float=True)
+    if kinds != {"int"}:
+        documents.fail(f"{at}.dtype", f"is {', '.join(sorted(kinds))}, not int or float")
+    widths = {_bits(item.get("bitwidth"), f"{at}.bitwidth") for item in items}
+    symmetric = {_is_symmetric(item.get("is_symmetric", "False"), f"{at}.is_symmetric") for item in items}
+    if len(widths) != 1 or len(symmetric) != 1:
+        documents.fail(at, "has channels of several bit widths" if len(widths) != 1 else "has symmetric and other channels")
+    scales = tuple(documents.number(item.get("scale"), f"{at}.scale") for item in items)
+    stated = [_whole(item.get("offset", 0), f"{at}.offset") for item in items]
+    implied = [_implied(item, scale, offset, at) for item, scale, offset in zip(items, scales, stated, strict=True)]
+    same = [abs(a - b) <= abs(b) * _SAME for a, b in zip(implied, stated, strict=True)]
+    offsets = tuple(b if alike else a for a, b, alike in zip(implied, stated, same, strict=True))
+    return Stated(name, widths.pop(), scales, offsets, agrees=all(same))
+
+
+def _implied(item: dict[str, Any], scale: float, offset: int, at: str) -> int:
+    """The offset that the range states; without one, or a scale to divide by, that which is stated."""
+    if "min" not in item:
+        return offset
+    low = documents.number(item["min"], f"{at}.min")
+    if not np.isfinite(low):
+        documents.fail(f"{at}.min", f"is {low}")
+    if not scale > 0 or not np.isfinite(low / scale):
+        return offset
+    return _whole(float(round(low / scale)), f"{at}.offset of the range")
+
+
+def _of_version_one(item: Any, place: str) -> Stated:
+    fields = _object(item, place)
+    name = documents.text(fields.get("name"), f"{place}.name")
+    at = f"{place.partition('[')[0]} of {name!r}"
+    dtype = documents.text(fields.get("dtype", "INT"), f"{at}, dtype")
+    if dtype == "FLOAT":
+        return Stated(name, is_float=True)
+    kind = documents.text(fields.get("enc_type", "PER_TENSOR"), f"{at}, enc_type")
+    if dtype != "INT" or kind not in _KINDS:
+        documents.fail(at, f"has the dtype {dtype!r}" if dtype != "INT" else f"has the enc_type {kind!r}")
+    _is_symmetric(fields.get("is_sym", False), f"{at}, is_sym")
+    shifts = fields.get("zero_point_shift", 0)
+    if any(documents.number(shift, f"{at}, zero_point_shift") for shift in (shifts if isinstance(shifts, list) else [shifts])):
+        raise UnsupportedError("has a zero point between two integers (zero_point_shift), which no integer grid has", where=repr(name))
+    scales = documents.listed(fields.get("scale"), f"{at}, scale", documents.number)
+    offsets = documents.listed(fields.get("offset", [0] * len(scales)), f"{at}, offset", _whole)
+    if not scales or len(scales) != len(offsets) or (kind == "PER_TENSOR" and len(scales) != 1):
+        documents.fail(at, f"has {len(scales)} scales and {len(offsets)} offsets, {kind}")
+    bits = _bits(fields.get("bw", 8), f"{at}, bw")
+    if kind in ("PER_TENSOR", "PER_CHANNEL"):
+        return Stated(name, bits, tuple(scales), tuple(offsets))
+    block_size = documents.integer(fields.get("block_size"), f"{at}, block_size", 1)
+    if kind == "PER_BLOCK":
+        return Stated(name, bits, tuple(scales), tuple(offsets), block_size)
+    return _in_two_steps(name, fields, scales, block_size, at)
+
+
+def _in_two_steps(name: str, fields: dict[str, Any], scales: list[float], block_size: int, at: str) -> Stated:
+    """LPBQ: integers that scale the blocks of each channel. Its values have compressed_bw bits and are symmetric."""
+    bits = _bits(fields.get("compressed_bw"), f"{at}, compressed_bw")
+    factors = documents.listed(fields.get("per_block_int_scale"), f"{at}, per_block_int_scale", documents.integer)
+    if not factors or len(factors) % len(scales):
+        documents.fail(at, f"has {len(scales)} scales of channels and {len(factors)} of blocks")
+    products = np.outer(scales, np.ones(len(factors) // len(scales))).reshape(-1) * np.array(factors, np.float64)
+    return Stated(name, bits, tuple(products.tolist()), (-(2 ** (bits - 1)),) * len(factors), block_size)

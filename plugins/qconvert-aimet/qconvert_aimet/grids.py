@@ -1,0 +1,57 @@
+"""Grids of so many bits, from and to the integer types that store them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.plugin import Array, Grid, InvalidModelError, Quantization, UnsupportedError, integer_range
+
+__all__ = ["REMEDY", "bits_of", "grid_of_bits"]
+
+REMEDY = "Write qconvert's own encodings, a .json file."
+#: Storage of so many bits; what is between uses a part of the next.
+_STORED = (2, 4, 8, 16, 32)
+
+
+def grid_of_bits(bits: int, signed: bool, scale: Array, points: Array, axis: int | None = None, block_size: int = 0, *, where: str) -> Grid:
+    """The grid of integers of so many bits.
+
+    Args:
+        bits: 2 to 32.
+        signed: from -2^(bits - 1) instead of 0.
+        scale: float64, as of a Quantization, or in blocks without an axis, as of an Encoding.
+        points: int64, zero points, likewise.
+        axis: that the scales or their blocks run along, or None.
+        block_size: how many values share a scale; 0 for no blocks.
+        where: the tensor, for errors.
+
+    Raises:
+        InvalidModelError: a scale is no positive number of float32, or a zero point is beyond the bits.
+    """
+    stored = next(size for size in _STORED if bits <= size)
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+    beyond = points[(points < low) | (points > high)]
+    if beyond.size:
+        raise InvalidModelError(f"has the zero point {beyond[0]}, beyond {bits} bits from {low} to {high}", where=repr(where))
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = scale.astype(np.float32)
+    limits = (low, high) if stored != bits else (None, None)
+    return Grid(f"{'int' if signed else 'uint'}{stored}", Quantization(narrow, points, axis, block_size, *limits))
+
+
+def bits_of(name: str, grid: Grid, *, is_constant: bool) -> int:
+    """How many bits a grid uses: AIMET's grids are whole, -2^(bits - 1) to 2^(bits - 1) - 1, or from 0.
+
+    That constants leave the smallest value out changes nothing, since they are rounded already; of activations it would.
+
+    Raises:
+        UnsupportedError: it is on floats, or has other limits.
+    """
+    if not grid.dtype.startswith(("int", "uint")) or integer_range(grid.dtype)[1] >= 2**32:
+        raise UnsupportedError(f"has a grid of {grid.dtype}, which AIMET's encodings have not", where=repr(name), remedy=REMEDY)
+    low, high = grid.quantization.limits(grid.dtype)
+    bits = (high - low).bit_length()
+    whole = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if grid.dtype.startswith("int") else (0, 2**bits - 1)
+    if (low, high) == whole or (is_constant and (low, high) == (-whole[1], whole[1])):
+        return bits
+    raise UnsupportedError(f"uses the integers {low} to {high}, and grids of AIMET's are whole", where=repr(name), remedy=REMEDY)

@@ -1,0 +1,96 @@
+"""Reads AIMET's encodings.
+
+Until 1.0 a grid is unsigned, [0, 2^bw - 1], with real = (q + offset) * scale; parameters are stored here as signed integers, activations
+as unsigned ones: zero point -offset - 2^(bw - 1), or -offset. Since 2.0 entries say what ONNX's QuantizeLinear does (entries_two.py).
+Sources: AIMET's "Quantization Encoding Specification"; aimet_onnx 2.42 (_encoding.py, qc_quantize_op.py), which the tests run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import Encoding, Encodings, Grid, InvalidModelError, Place, UnsupportedError, documents, map_file
+from qconvert_aimet.entries_one import PARAMETERS, SIDES, Stated, entries_of
+from qconvert_aimet.entries_two import second
+from qconvert_aimet.grids import grid_of_bits
+
+__all__ = ["holds", "read"]
+
+#: A zero point that its range states otherwise than the offset: AIMET's own examples do so.
+_NOTE = "tensors state an offset that is not that of their range; the range holds: "
+
+
+def holds(path: Path) -> bool:
+    """Whether a file is AIMET's by its content."""
+    try:
+        document = _document(path)
+    except InvalidModelError:
+        return False
+    if not isinstance(document, dict) or "version" not in document:
+        return False
+    return set(SIDES) <= document.keys() or isinstance(document.get("encodings"), list)
+
+
+def read(path: Path) -> Encodings:
+    """The encodings of a file.
+
+    Raises:
+        InvalidModelError: it is damaged.
+        UnsupportedError: it is of a later version, or says what no grid of integers is.
+    """
+    document = _document(path)
+    if not isinstance(document, dict):
+        documents.fail("AIMET's encodings", "is no object")
+    version = documents.text(document.get("version"), "AIMET's encodings, version")
+    if version.startswith("2."):
+        return _encodings(version, second(document), ())
+    if version.startswith(("0.", "1.")):
+        return _encodings(version, *_first(document))
+    raise UnsupportedError(f"version {version} of AIMET's encodings; those before 3 are read")
+
+
+def _document(path: Path) -> Any:
+    return documents.json_of(bytes(map_file(path)), "the file")
+
+
+def _encodings(version: str, found: Iterable[tuple[str, Grid]], notes: tuple[str, ...]) -> Encodings:
+    entries: dict[Place, Encoding] = {}
+    for name, grid in found:
+        if Place(name) in entries:
+            raise InvalidModelError("has two entries", where=repr(name))
+        # Biases are left to the rule of all biases, input scale * weight scale, which theirs nearly is.
+        if grid.dtype not in ("int32", "uint32"):
+            entries[Place(name)] = Encoding(grid, required=not name.endswith("__o"))
+    return Encodings(entries, f"AIMET's encodings {version}", metadata={"aimet.version": version}, notes=notes)
+
+
+def _first(document: Mapping[str, Any]) -> tuple[list[tuple[str, Grid]], tuple[str, ...]]:
+    """Versions 0.4 to 1.0: activations and parameters apart."""
+    stated = [(side, found) for side in SIDES for found in entries_of(document.get(side, {}), side)]
+    twice = _repeated([found.name for _, found in stated])
+    if twice:
+        raise InvalidModelError("has two entries", where=repr(twice))
+    grids = [(found.name, _grid(found, signed=side == PARAMETERS)) for side, found in stated if not found.is_float]
+    floats = [found.name for _, found in stated if found.is_float]
+    doubtful = [found.name for _, found in stated if not found.agrees]
+    notes = [f"{len(doubtful)} {_NOTE}{_some(doubtful)}"] if doubtful else []
+    notes += [f"{len(floats)} tensors are floats by their encodings and stay real: {_some(floats)}"] if floats else []
+    return grids, tuple(notes)
+
+
+def _repeated(names: list[str]) -> str:
+    return next((name for index, name in enumerate(names) if name in set(names[:index])), "") if len(set(names)) < len(names) else ""
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (" …" if len(names) > 3 else "")
+
+
+def _grid(found: Stated, *, signed: bool) -> Grid:
+    shift = 2 ** (found.bits - 1) if signed else 0
+    points = np.array([-offset - shift for offset in found.offsets], np.int64)
+    return grid_of_bits(found.bits, signed, np.array(found.scales, np.float64), points, None, found.block_size, where=found.name)

@@ -1,0 +1,155 @@
+"""Writes AIMET's encodings, of the versions 0.6.1, 1.0.0 and 2.0.0; the mirror of what reads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import Array, Encoding, Encodings, Graph, Grid, Place, Quantization, UnsupportedError, grid_of
+from qconvert_aimet.grids import REMEDY, bits_of
+
+__all__ = ["write"]
+
+
+def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -> tuple[str, ...]:
+    """Writes the file. Integers of constants are not in it: AIMET rounds the weights of the model anew, onto the same ones.
+
+    Args:
+        encodings: by tensors.
+        graph: that they belong to, which says what is a parameter; None where the entries' integers say it.
+        path: of the file.
+        version: "0.6.1", "1.0.0" or "2.0.0".
+
+    Raises:
+        UnsupportedError: an entry is of an operator's input or output, or on a grid that AIMET has not.
+    """
+    entries = [(_name(place), _grid(found), _is_parameter(place.name, found, graph)) for place, found in encodings.entries.items()]
+    if version == "2.0.0":
+        turned = _transposed(graph)
+        document: dict[str, Any] = {"encodings": [_second(*entry, is_turned=entry[0] in turned) for entry in entries]}
+    elif version == "1.0.0":
+        sides = {False: "activation_encodings", True: "param_encodings"}
+        document = {side: [_first(*entry) for entry in entries if entry[2] == is_parameter] for is_parameter, side in sides.items()}
+    else:
+        sides = {False: "activation_encodings", True: "param_encodings"}
+        document = {side: {entry[0]: _zeroth(*entry) for entry in entries if entry[2] == is_p} for is_p, side in sides.items()}
+    text = json.dumps({**document, "version": version, "producer": {"package": "qconvert"}}, indent=1)
+    path.write_text(text + "\n", encoding="utf-8")
+    kept = sum(found.integers is not None for found in encodings.entries.values())
+    return (f"the integers of {kept} constants are not in the file: AIMET rounds the model's weights onto these grids",) if kept else ()
+
+
+def _name(place: Place) -> str:
+    if place.role != "tensor":
+        raise UnsupportedError("AIMET names tensors, not operators", where=str(place), remedy=REMEDY)
+    return place.name
+
+
+def _grid(found: Encoding) -> Grid:
+    if found.grid is not None:
+        return found.grid
+    assert found.range is not None
+    return grid_of(found.range)
+
+
+def _is_parameter(name: str, found: Encoding, graph: Graph | None) -> bool:
+    if graph is not None and name in graph.tensors:
+        return graph[name].is_constant
+    return found.integers is not None or (found.grid is not None and found.grid.quantization.block_size > 0)
+
+
+def _offsets(grid: Grid, bits: int) -> Array:
+    """What version 0 and 1 add to an unsigned integer."""
+    return -grid.quantization.zero_point - (2 ** (bits - 1) if grid.dtype.startswith("int") else 0)
+
+
+def _zeroth(name: str, grid: Grid, is_parameter: bool) -> list[dict[str, Any]]:
+    q, bits = grid.quantization, bits_of(name, grid, is_constant=is_parameter)
+    if q.block_size:
+        raise UnsupportedError("has scales in blocks, which version 0.6.1 has not", where=repr(name), remedy="Write version 1.0.0.")
+    offsets = _offsets(grid, bits)
+    symmetric = str(bool((offsets == -(2 ** (bits - 1))).all()))
+    return [
+        {
+            "bitwidth": bits,
+            "dtype": "int",
+            "is_symmetric": symmetric,
+            "max": (offset + 2**bits - 1) * scale,
+            "min": offset * scale,
+            "offset": offset,
+            "scale": scale,
+        }
+        for offset, scale in zip(offsets.tolist(), q.scale.astype(float).tolist(), strict=True)
+    ]
+
+
+def _first(name: str, grid: Grid, is_parameter: bool) -> dict[str, Any]:
+    q, bits = grid.quantization, bits_of(name, grid, is_constant=is_parameter)
+    scale, offsets, blocks = q.scale, _offsets(grid, bits), {}
+    kind = "PER_TENSOR" if scale.size == 1 else "PER_CHANNEL"
+    if q.block_size:
+        kind, blocks = "PER_BLOCK", {"block_size": q.block_size}
+        scale, offsets = (_by_channel(name, values, q) for values in (scale, offsets))
+    return {
+        "name": name,
+        "enc_type": kind,
+        "dtype": "INT",
+        "bw": bits,
+        "is_sym": bool((offsets == -(2 ** (bits - 1))).all()),
+        "scale": scale.astype(float).reshape(-1).tolist(),
+        "offset": offsets.reshape(-1).tolist(),
+        **blocks,
+    }
+
+
+def _second(name: str, grid: Grid, is_parameter: bool, *, is_turned: bool) -> dict[str, Any]:
+    """An entry of version 2: of parameters as they are stored, of activations unsigned, as AIMET writes them."""
+    q, bits = grid.quantization, bits_of(name, grid, is_constant=is_parameter)
+    scale, points, axis = q.scale.astype(float), q.zero_point, q.axis
+    signed = grid.dtype.startswith("int")
+    if signed and not is_parameter:
+        signed, points = False, points + 2 ** (bits - 1)
+    if q.block_size:
+        scale, points = (_of_places(name, values) for values in (scale, points))
+    if is_turned and axis in (0, 1):
+        axis = 1 - axis
+        scale, points = (values.swapaxes(0, 1) if values.ndim > 1 else values for values in (scale, points))
+    if scale.size == 1 and not q.block_size:
+        scale, points = scale.reshape(()), points.reshape(())
+    entry = {"name": name, "output_dtype": f"{'int' if signed else 'uint'}{bits}", "y_scale": scale.tolist()}
+    if points.any():
+        entry["y_zero_point"] = points.tolist()
+    if axis is not None:
+        entry["axis"] = axis
+    return {**entry, "block_size": q.block_size} if q.block_size else entry
+
+
+def _transposed(graph: Graph | None) -> set[str]:
+    """Weights of transposed convolutions, whose input channels come first in ONNX."""
+    return {op.inputs[1] for op in graph.ops if op.kind == "ConvTranspose"} if graph is not None else set()
+
+
+def _by_channel(name: str, values: Array, q: Quantization) -> Array:
+    """Values of blocks, one output channel behind the other: a list of version 1 has no axes."""
+    laid = _of_places(name, values)
+    if laid.ndim < 2 or q.axis not in (0, 1) or (laid.ndim > 2 and (q.axis != 1 or any(size != 1 for size in laid.shape[2:]))):
+        reason = f"has blocks along axis {q.axis} of {laid.ndim}, which version 1.0.0 does not lay out"
+        raise UnsupportedError(reason, where=repr(name), remedy="Write version 2.0.0.")
+    return laid.T if laid.ndim == 2 and q.axis == 0 else laid
+
+
+def _of_places(name: str, values: Array) -> Array:
+    """Values of the blocks of a kernel, one for all of its places: AIMET has no others.
+
+    Raises:
+        UnsupportedError: places have values of their own.
+    """
+    if values.ndim < 3:
+        return values
+    one = values[(slice(None), slice(None), *(slice(0, 1),) * (values.ndim - 2))]
+    if not np.array_equal(np.broadcast_to(one, values.shape), values):
+        raise UnsupportedError("has scales of its own for each place of a kernel, in blocks", where=repr(name), remedy=REMEDY)
+    return one

@@ -1,0 +1,297 @@
+"""AIMET's encodings: three versions of its own export, what its simulation computes, and what is damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from qconvert import (
+    Encoding,
+    Encodings,
+    Graph,
+    Grid,
+    Op,
+    Place,
+    QConvertError,
+    Quantization,
+    Tensor,
+    apply,
+    convert,
+    extract,
+    load,
+    load_encodings,
+    save_encodings,
+)
+from qconvert.plugin import UnsupportedError, evaluate
+
+FOLDER = Path(__file__).parents[1] / "fixtures"
+VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
+
+
+def exported(version: str) -> Path:
+    return FOLDER / f"version_{version}.encodings"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_aimet_simulates(version: str, tmp_path: Path) -> None:
+    """Its fake quantization and onnxruntime's integers give the same codes, all 80."""
+    result = tmp_path / "quantized.onnx"
+    convert(FOLDER / "float.onnx", result, encodings=str(exported(version)))
+    found = load_encodings(exported(version))["y"].grid
+    assert found is not None
+    data = np.load(FOLDER / "simulated.npz")
+    session = onnxruntime.InferenceSession(result)
+    outputs = np.stack([session.run(None, {"x": item})[0] for item in data["x"]])
+    np.testing.assert_array_equal(np.rint(outputs / found.quantization.scale), np.rint(data["y"] / found.quantization.scale))
+
+
+def test_versions_say_the_same() -> None:
+    found = [load_encodings(exported(version)) for version in VERSIONS]
+    for place, entry in found[0].entries.items():
+        for other in found[1:]:
+            grid = other[place].grid
+            assert grid is not None and entry.grid is not None and grid.dtype == entry.grid.dtype
+            assert grid.quantization == entry.grid.quantization, place
+    assert found[0]["x"].grid == Grid("uint8", Quantization.per_tensor(float(found[0]["x"].grid.quantization.scale[0]), 124))
+    assert "AIMET" in found[2].origin
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_written_is_read_again(version: str, tmp_path: Path) -> None:
+    """Grids of int8 with zero points, as TensorFlow Lite has them; blocks in the versions that have them."""
+    real, found = extract(quantized())
+    path = tmp_path / "model.encodings"
+    notes = save_encodings(found, path, graph=real, aimet_version=version)
+    assert "integers of 2 constants" in notes[0].text
+    again = load_encodings(path)
+    assert found.entries.keys() - again.entries.keys() == {Place("b")}  # int32, left to the rule of all biases
+    for place, entry in again.entries.items():
+        grid, given = entry.grid, found[place].grid
+        assert grid is not None and given is not None
+        assert grid.dtype == ("int8" if place.name == "w" else "uint8")
+        np.testing.assert_array_equal(grid.quantization.scale, given.quantization.scale)
+        shift = 128 if place.name != "w" else 0
+        np.testing.assert_array_equal(grid.quantization.zero_point - shift, given.quantization.zero_point)
+    result = apply(real, again)
+    data = {"x": np.random.default_rng(0).integers(-128, 128, (2, 4)).astype(np.int8)}
+    given_x = {"x": (data["x"].astype(np.float32) - 3) * np.float32(0.5)}
+    np.testing.assert_array_equal(
+        evaluate(result, given_x)["y"], (evaluate(quantized(), data)["y"].astype(np.float32) + 7) * np.float32(0.25)
+    )
+
+
+def quantized() -> Graph:
+    """A linear layer of int8."""
+    tensors = [
+        Tensor("x", "int8", (2, 4), None, Quantization.per_tensor(0.5, 3)),
+        Tensor("w", "int8", (3, 4), np.arange(-6, 6, dtype=np.int8).reshape(3, 4), Quantization.per_axis([0.25, 0.1, 0.125], 0)),
+        Tensor(
+            "b", "int32", (3,), np.array([5, -20, 7], np.int32), Quantization.per_axis(np.float32([0.25, 0.1, 0.125]) * np.float32(0.5), 0)
+        ),
+        Tensor("y", "int8", (2, 3), None, Quantization.per_tensor(0.25, -7)),
+    ]
+    return Graph("hand", {t.name: t for t in tensors}, (Op("Gemm", ("x", "w", "b"), ("y",)),), ("x",), ("y",))
+
+
+def test_the_range_tells_where_the_offset_is_another(tmp_path: Path) -> None:
+    """AIMET's specification has an example with offset 11 whose range begins at -12 steps."""
+    entry = {"bitwidth": 8, "dtype": "int", "is_symmetric": "False", "min": -12 * 0.1, "max": 243 * 0.1, "offset": 11, "scale": 0.1}
+    path = tmp_path / "model.encodings"
+    path.write_text(json.dumps({"version": "0.6.1", "activation_encodings": {"x": [entry]}, "param_encodings": {}}))
+    found = load_encodings(path)
+    assert found["x"].grid is not None and int(found["x"].grid.quantization.zero_point[0]) == 12
+    assert "'x'" in found.notes[0]
+
+
+def test_bits_between_and_floats(tmp_path: Path) -> None:
+    entries = [
+        {"name": "w", "enc_type": "PER_TENSOR", "dtype": "INT", "bw": 6, "is_sym": True, "scale": [0.5], "offset": [-32]},
+        {"name": "f", "enc_type": "PER_TENSOR", "dtype": "FLOAT", "bw": 16},
+    ]
+    path = tmp_path / "model.encodings"
+    path.write_text(json.dumps({"version": "1.0.0", "activation_encodings": [], "param_encodings": entries}))
+    found = load_encodings(path)
+    q = Quantization(np.float32([0.5]), np.array([0]), None, 0, -32, 31)
+    assert found.entries.keys() == {Place("w")} and found["w"].grid == Grid("int8", q)
+    assert "1 tensors are floats" in found.notes[0]
+
+
+def one(**changes: Any) -> dict[str, Any]:
+    entry = {"name": "x", "enc_type": "PER_TENSOR", "dtype": "INT", "bw": 8, "is_sym": False, "scale": [0.5], "offset": [-3]}
+    return {"version": "1.0.0", "activation_encodings": [{**entry, **changes}], "param_encodings": []}
+
+
+def lpbq(**changes: Any) -> dict[str, Any]:
+    fields = {"enc_type": "LPBQ", "compressed_bw": 4, "block_size": 4, "per_block_int_scale": [3, 16], "offset": [-128]}
+    return one(**{**fields, **changes})
+
+
+def old(**changes: Any) -> dict[str, Any]:
+    entry = {"bitwidth": 8, "dtype": "int", "is_symmetric": "False", "min": -1.5, "max": 126.0, "offset": -3.0, "scale": 0.5}
+    return {"version": "0.6.1", "activation_encodings": {"x": [{**entry, **changes}]}, "param_encodings": {}}
+
+
+def two(**changes: Any) -> dict[str, Any]:
+    return {"version": "2.0.0", "encodings": [{"name": "x", "output_dtype": "int8", "y_scale": 0.5, **changes}]}
+
+
+INFINITE = float("inf")
+BAD = {
+    "version": ({**one(), "version": "3.0.0"}, "version 3.0.0"),
+    "version is a number": ({**one(), "version": 1}, "not text"),
+    "kind": (one(enc_type="PER_ROW"), "'x', has the enc_type|of 'x'.*PER_ROW"),
+    "type": (one(dtype="INT8"), "the dtype 'INT8'"),
+    "name": (one(name=3), "not text"),
+    "scale": (one(scale=[-1.0]), "'x': has the scale -1.0, which is no positive number"),
+    "NaN": (one(scale=[float("nan")]), "'x'.*no positive number"),
+    "infinite": (one(scale=[INFINITE]), "'x'.*no positive number"),
+    "beyond float32": (one(scale=[1e300]), "'x'.*no positive number"),
+    "below float32": (one(scale=[1e-300]), "'x'.*no positive number"),
+    "zero": (one(scale=[0]), "no positive number"),
+    "no scale": (one(scale=[]), "of 'x'.*0 scales"),
+    "scales": (one(scale=[1, 2]), "of 'x'.*2 scales and 1 offsets"),
+    "one scale": (one(scale=[1, 2], offset=[0, 0]), "2 scales and 2 offsets, PER_TENSOR"),
+    "offset": (one(offset=[-300]), "'x': has the zero point 300, beyond 8 bits from 0 to 255"),
+    "half an offset": (one(offset=[-3.5]), "of 'x', offset.*-3.5, not an integer"),
+    "NaN offset": (one(offset=[float("nan")]), "of 'x', offset.*not an integer"),
+    "infinite offset": (one(offset=[-INFINITE]), "of 'x', offset.*not an integer"),
+    "huge offset": (one(offset=[2.0**70]), "of 'x', offset.*not an integer"),
+    "shift": (one(zero_point_shift=[0.5]), "'x'.*between two integers"),
+    "symmetric": (one(is_sym="yes"), "of 'x', is_sym.*neither true nor false"),
+    "symmetric number": (one(is_sym=1), "neither true nor false"),
+    "bits": (one(bw=99), "of 'x', bw.*99, beyond 32"),
+    "one bit": (one(bw=1), "of 'x', bw.*outside 2"),
+    "no bits": (one(bw="8"), "is no integer"),
+    "twice": ({**one(), "param_encodings": one()["activation_encodings"]}, "'x': has two entries"),
+    "not a list": ({**one(), "activation_encodings": 5}, "not a list"),
+    "blocks of nothing": (one(enc_type="PER_BLOCK"), "block_size"),
+    "blocks of none": (one(enc_type="PER_BLOCK", block_size=0), "block_size"),
+    "lpbq: bits": (lpbq(compressed_bw=None), "of 'x', compressed_bw"),
+    "lpbq: none": (lpbq(per_block_int_scale=[]), "1 scales of channels and 0 of blocks"),
+    "lpbq: counts": (lpbq(scale=[1, 2], offset=[-128] * 2, per_block_int_scale=[3, 4, 5]), "2 scales of channels and 3 of blocks"),
+    "lpbq: zero": (lpbq(per_block_int_scale=[0, 1]), "no positive number"),
+    "lpbq: huge": (lpbq(per_block_int_scale=[2**70, 1]), "of 'x', per_block_int_scale.*outside"),
+    "old: widths": ({**old(), "activation_encodings": {"x": [{"bitwidth": b, "scale": 1.0} for b in (4, 8)]}}, "several bit widths"),
+    "old: nothing": ({**old(), "activation_encodings": {"x": []}}, "'x'.*no encodings"),
+    "old: no list": ({**old(), "activation_encodings": {"x": {"bitwidth": 8}}}, "'x'.*not a list"),
+    "old: symmetric": (old(is_symmetric="Maybe"), "'x'.*is_symmetric.*neither"),
+    "old: type": (old(dtype="fixed"), "'x'.*fixed"),
+    "old: scale": (old(scale="0.5"), "'x'.*scale.*text, not a number"),
+    "old: NaN": (old(scale=float("nan")), "'x'.*no positive number"),
+    "old: lowest": (old(min=float("nan")), "'x'.*min.*nan"),
+    "old: offset": (old(offset=-3.5), "'x'.*offset.*not an integer"),
+    "old: offset of the range": (old(scale=1e-30, min=-1e30), "'x'.*offset of the range"),
+    "two: type": (two(output_dtype="int99"), "'x'.*grid of int99"),
+    "two: float": (two(output_dtype="float8e4m3fn"), "'x'.*grid of float8e4m3fn"),
+    "two: no scale": ({"version": "2.0.0", "encodings": [{"name": "x", "output_dtype": "int8"}]}, "'x', y_scale.*not made of numbers"),
+    "two: points": (two(y_zero_point=[1, 2]), "of 'x'.*1 scales and 2 zero points"),
+    "two: ragged": (two(y_scale=[[1], [1, 2]]), "several lengths"),
+    "two: blocks": (two(y_scale=[[1.0], [2.0]]), "do not fit scales"),
+    "two: text": (two(y_scale=["a"]), "not made of numbers"),
+    "two: truth": (two(y_scale=[True]), "not made of numbers"),
+    "two: member": (two(scale=1), "does not belong"),
+    "two: steps": (two(y_scale={"x": [[1, 2]], "x_scale": [1, 2, 3], "axis": 0}, axis=1, block_size=4), "scales of channels of shape"),
+    "two: zero points of steps": (two(y_scale={"x": [[1]], "x_scale": [1.0], "x_zero_point": 1}), "'x': has scales with x_zero_point"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_damaged_is_one_error(case: str, tmp_path: Path) -> None:
+    document, reason = BAD[case]
+    path = tmp_path / "model.encodings"
+    path.write_text(json.dumps(document))
+    with pytest.raises(QConvertError, match=reason):
+        load_encodings(path, "aimet")
+
+
+def test_what_aimet_has_no_words_for(tmp_path: Path) -> None:
+    grid = Grid("int8", Quantization.per_tensor(1))
+    with pytest.raises(UnsupportedError, match="not operators"):
+        save_encodings(Encodings({Place("x", "input", 1): Encoding(grid)}), tmp_path / "a.encodings")
+    blocks = Quantization(np.ones((2, 2), np.float32), np.zeros((2, 2), np.int64), 1, 4)
+    found = Encodings({"w": Encoding(Grid("int8", blocks))})
+    with pytest.raises(UnsupportedError, match="blocks"):
+        save_encodings(found, tmp_path / "b.encodings", aimet_version="0.6.1")
+    for narrow in (
+        Quantization(np.float32([1]), np.array([0]), None, 0, -127, 127),
+        Quantization(np.float32([1]), np.array([0]), None, 0, -5, 9),
+    ):
+        with pytest.raises(UnsupportedError, match=r"'x': uses the integers"):
+            save_encodings(Encodings({"x": Encoding(Grid("int8", narrow))}), tmp_path / "b.encodings")
+    with pytest.raises(UnsupportedError, match="float8"):
+        save_encodings(Encodings({"x": Encoding(Grid("float8e4m3fn", Quantization.per_tensor(1)))}), tmp_path / "b.encodings")
+    own_places = Quantization(np.arange(1, 17, dtype=np.float32).reshape(2, 2, 2, 2), np.zeros((2, 2, 2, 2), np.int64), 1, 4)
+    for version in ("1.0.0", "2.0.0"):
+        with pytest.raises(UnsupportedError, match="each place of a kernel"):
+            save_encodings(Encodings({"w": Encoding(Grid("int8", own_places))}), tmp_path / "b.encodings", aimet_version=version)
+    assert not list(tmp_path.iterdir())
+    save_encodings(found, tmp_path / "c.encodings", aimet_version="2.0.0")
+    assert load_encodings(tmp_path / "c.encodings")["w"].grid == Grid("int8", blocks)
+
+
+def altered(value: Any, rng: np.random.Generator, chance: float) -> Any:
+    """A document with some of its values replaced by others that may stand in JSON."""
+    if rng.random() < chance:
+        odd = [
+            None,
+            True,
+            -1,
+            0,
+            2,
+            33,
+            2**40,
+            2**70,
+            1e-320,
+            1e400,
+            float("nan"),
+            "x",
+            "True",
+            [],
+            [[]],
+            {},
+            [0.5, "x"],
+            -0.5,
+            "LPBQ",
+            0.1,
+        ]
+        return odd[rng.integers(len(odd))]
+    if isinstance(value, dict):
+        return {key: altered(item, rng, chance) for key, item in value.items() if rng.random() > chance / 4}
+    if isinstance(value, list):
+        kept = [altered(item, rng, chance) for item in value if rng.random() > chance / 4]
+        return kept + kept[: int(rng.integers(0, 3))] if rng.random() < chance else kept
+    return value
+
+
+SEEDS = {
+    **{version: json.loads(exported(version).read_text()) for version in VERSIONS},
+    "lpbq": lpbq(),
+    "blocks": one(enc_type="PER_BLOCK", block_size=4),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_damaged_files_are_errors_by_name(seed: str, tmp_path: Path) -> None:
+    """Whatever values a file has, it is applied or refused."""
+    network, path, refused = load(FOLDER / "float.onnx"), tmp_path / "model.encodings", 0
+    rng = np.random.default_rng(11)
+    for _ in range(80):
+        path.write_text(json.dumps(altered(SEEDS[seed], rng, float(rng.choice([0.002, 0.02, 0.1])))))
+        try:
+            apply(network, load_encodings(path, "aimet"))
+        except QConvertError as error:
+            assert str(error)
+            refused += 1
+    assert refused > 20
+
+
+def test_names_that_the_model_has_not(tmp_path: Path) -> None:
+    path = tmp_path / "model.encodings"
+    path.write_text(json.dumps(one(name="stem_rleu")))
+    with pytest.raises(QConvertError, match=r"stem_rleu.*stem_relu"):
+        apply(FOLDER / "float.onnx", path)
