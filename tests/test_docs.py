@@ -105,8 +105,8 @@ def test_command(command: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-#: Pages whose Python is tried elsewhere: test_plugins.py, targets/test_made_up_target.py.
-ELSEWHERE = ("docs/plugins.md", "docs/targets.md")
+#: Pages whose Python is tried elsewhere: test_plugins.py, targets/test_made_up_target.py, plugins/qconvert-tvm/tests.
+ELSEWHERE = ("docs/plugins.md", "docs/targets.md", "docs/tvm.md")
 
 
 def examples() -> dict[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,19 @@ def test_open_sizes_are_open(tmp_path: Path) -> None:
     for rows in (1, 4):
         value = np.linspace(-1, 1, 3 * rows, dtype=np.float32).reshape(rows, 3)
         assert np.array_equal(model.run({"x": value})["y"], np.maximum(value, 0))
+
+
+def test_the_page_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch to ONNX to TVM, as docs/tvm.md has it."""
+    (block,) = re.findall(r"```py\n(.*?)```", (FIXTURES.parent / "docs" / "tvm.md").read_text(), re.S)
+    classifier = FIXTURES / "torch" / "classifier"
+    convert(classifier / "state_eager_fbgemm.pth", tmp_path / "classifier.onnx", graph=classifier / "float.pt2")
+    graph = load(tmp_path / "classifier.onnx")
+    (image,) = random_inputs(graph).values()
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"image": image}
+    exec(block, names)
+    np.testing.assert_allclose(names["scores"], evaluate(graph, {graph.inputs[0]: image})[graph.outputs[0]], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x08\x07broken", b"\x00" * 64])

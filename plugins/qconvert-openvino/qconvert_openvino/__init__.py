@@ -1,0 +1,124 @@
+"""OpenVINO: its intermediate representation (.xml with .bin) read and written, and a runtime of checks for it and for .onnx files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qconvert.plugin import Change, Format, Pass, Runtime, Target, hookimpl
+
+if TYPE_CHECKING:
+    from qconvert.plugin import Array, Graph, Layer, LoadedModel, ModelFile, Op
+
+#: The version of qconvert's plugin interface that this was made for.
+QCONVERT_API = "1.0"
+
+
+def _read(path: Path, options: Mapping[str, Any]) -> Graph:
+    from qconvert_openvino.reader import read
+
+    return read(path)
+
+
+def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
+    from qconvert_openvino.writer import write
+
+    return write(graph, path, options)
+
+
+def _companions(path: Path) -> tuple[Path, ...]:
+    beside = path.with_suffix(".bin")
+    return (beside,) if beside.is_file() else ()
+
+
+def _recognizes(start: bytes) -> bool:
+    """The declaration of XML, and the element that begins every model."""
+    return start.lstrip().startswith(b"<net ") or (start.startswith(b"<?xml") and b"<net " in start)
+
+
+def _round_plainly(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
+    from qconvert_openvino.passes import round_plainly
+
+    return round_plainly(graph)
+
+
+def _restore_names(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
+    from qconvert_openvino.passes import restore_names
+
+    return restore_names(graph), ()
+
+
+def _open(file: ModelFile) -> LoadedModel:
+    from qconvert_openvino.running import OpenVinoModel
+
+    return OpenVinoModel(file)
+
+
+def _layers(file: ModelFile) -> tuple[Layer, ...]:
+    from qconvert_openvino.running import layers
+
+    return layers(file)
+
+
+def _reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Array, bool]:
+    from qconvert_openvino.reach import reach
+
+    return reach(graph, op, exact, kernels)
+
+
+def _asymmetric(graph: Graph, op: Op) -> str:
+    q = graph[op.inputs[1]].quantization
+    return "" if q is None or q.is_symmetric else "weights whose zero point is not 0"
+
+
+@hookimpl
+def qconvert_formats() -> Iterable[Format]:
+    return [
+        Format(
+            "openvino",
+            (".xml",),
+            "OpenVINO's IR: FakeQuantize, and weights as integers, with a .bin file beside it",
+            read=_read,
+            write=_write,
+            default_target="openvino",
+            recognizes=_recognizes,
+            companions=_companions,
+            narrow_ranges=True,
+            normal_form=("io_to_states", "absorb_quantization", "openvino_names"),
+        )
+    ]
+
+
+@hookimpl
+def qconvert_passes() -> Iterable[Pass]:
+    plain = "what a kernel of the source rounds in its own way is rounded once, as OpenVINO's operators are"
+    names = "integers that are moved have the name that the file gives the values that they stand for"
+    return [Pass("openvino_rounding", plain, _round_plainly, exact=False, within=0.01), Pass("openvino_names", names, _restore_names)]
+
+
+#: Kinds that LPT, OpenVINO's low precision transformations, gives integer kernels (measured with 2026.4 on x86 with VNNI; README.md).
+_KERNELS = dict.fromkeys(("Conv", "Gemm", "MatMul", "Add", "AveragePool", "GlobalAveragePool", "MaxPool"), ("uint8", "int8"))
+_PASSES = (
+    "lift_states", "dynamic_range", "unroll_sequences", "fuse_dilation", "fuse_pad", "openvino_rounding", "assign_layout", "float_io",
+    "integer_io", "states_to_io",
+)  # fmt: skip
+
+
+#: LPT takes weights whose zero point is 0; beside others layers run on real values.
+_MISSING = dict.fromkeys(("Conv", "Gemm"), _asymmetric)
+
+
+@hookimpl
+def qconvert_targets() -> Iterable[Target]:
+    summary = "OpenVINO: grids, types and weights as the source has them"
+    return [
+        Target("openvino", "openvino", summary, passes=_PASSES, layout="channels_first", integer_kernels=_KERNELS, missing_kernels=_MISSING)
+    ]
+
+
+@hookimpl
+def qconvert_runtimes() -> Iterable[Runtime]:
+    summary = "OpenVINO's CPU plugin: integer kernels where it has them (int8), what sums take rounded (unfused), or real values (real)"
+    kernels = ("int8", "unfused", "real")
+    return [Runtime("openvino", ("openvino", "onnx"), summary, "OpenVINO", _open, _reach, kernels, layout="channels_first", layers=_layers)]

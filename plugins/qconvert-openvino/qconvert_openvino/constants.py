@@ -1,0 +1,241 @@
+"""Constants behind Convert, Subtract, Multiply, FakeQuantize and what moves elements: their integers, scales and zero points.
+
+That is how compressed weights stand in a file: Const (integers) -> Convert -> Subtract (zero points) -> Multiply (scales) -> Reshape.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qconvert.plugin import Array, Quantization, UnsupportedError, integer_range, numpy_dtype
+from qconvert_openvino.container import Node
+from qconvert_openvino.elements import DTYPES
+from qconvert_openvino.ranges import grid_of
+from qconvert_openvino.stated import fake_quantize_of
+
+__all__ = ["Constant", "constant_of", "grid_along"]
+
+_REALS = ("float16", "bfloat16", "float32", "float64")
+_WIDE = ("int32", "uint32", "int64", "uint64")
+_DEEPEST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A constant of the file.
+
+    Attributes:
+        name: of the Const.
+        dtype: of `data`.
+        data: integers where there is a scale, else the values themselves.
+        scale, point: float32 and int64, each of the shape of `data` (views that repeat few elements), or None.
+        limits: the smallest and largest integer that a FakeQuantize with few levels allows, or None.
+    """
+
+    name: str
+    dtype: str
+    data: Array
+    scale: Array | None = None
+    point: Array | None = None
+    limits: tuple[int | None, int | None] = (None, None)
+
+    @property
+    def quantization(self) -> Quantization | None:
+        """The grid: per tensor, per axis, or in blocks.
+
+        Raises:
+            UnsupportedError: scales run along several axes.
+        """
+        if self.scale is None or self.point is None:
+            return None
+        found = grid_along(self.scale, self.point)
+        return replace(found, quant_min=self.limits[0], quant_max=self.limits[1])
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is the numbers that it stores, at most behind a Convert."""
+        return self.scale is None or (bool((self.scale == 1).all()) and not np.any(self.point))
+
+    @property
+    def settled(self) -> Constant:
+        """Integers of 32 and 64 bits behind a Convert alone are plain numbers."""
+        if self.scale is None or self.dtype not in _WIDE or not self.is_plain:
+            return self
+        return Constant(self.name, "float32", self.data.astype(np.float32))
+
+    def reshaped(self, shape: tuple[int, ...]) -> Constant:
+        return self._mapped(lambda values: values.reshape(shape))
+
+    def transposed(self, perm: tuple[int, ...]) -> Constant:
+        return self._mapped(lambda values: values.transpose(perm))
+
+    def _mapped(self, function: object) -> Constant:
+        assert callable(function)
+        scale, point = (None if side is None else function(side) for side in (self.scale, self.point))
+        return replace(self, data=function(self.data), scale=scale, point=point)
+
+
+def constant_of(node: Node, depth: int = 0) -> Constant | None:
+    """What a layer gives where that is a constant, without any arithmetic but that of scales; None otherwise."""
+    if node.type == "Const":
+        assert node.data is not None
+        return Constant(node.name, DTYPES[node.attributes["element_type"]], node.data)
+    if node.type not in ("Convert", "Subtract", "Multiply", "Reshape", "Transpose", "FakeQuantize") or depth == _DEEPEST:
+        return None
+    read = node.inputs[:1] if node.type == "Reshape" else node.inputs  # the sizes of a Reshape are those of its result
+    given = [constant_of(source, depth + 1) for source, _ in read]
+    first = given[0] if given else None
+    if first is None or None in given:
+        return None
+    rest = [item for item in given[1:] if item is not None]
+    if node.type == "Convert":
+        return _converted(first, DTYPES.get(node.attributes.get("destination_type", ""), ""))
+    if node.type == "Reshape":
+        shape = next(iter(node.ports.values())).shape
+        return first.reshaped(shape) if -1 not in shape and np.prod(shape, dtype=np.int64) == first.data.size else None
+    if node.type == "Transpose":
+        order = rest[0].data.reshape(-1).tolist() if rest else []
+        perm = tuple(int(axis) for axis in order) or tuple(range(first.data.ndim))[::-1]
+        return first.transposed(perm) if sorted(perm) == [*range(first.data.ndim)] else None
+    if node.type == "FakeQuantize":
+        return _fake_quantized(node, first) if first.scale is None and first.dtype in _REALS else None
+    if len(rest) != 1:
+        return None
+    return _shifted(first, rest[0]) if node.type == "Subtract" else _scaled(first, rest[0])
+
+
+def _converted(item: Constant, dtype: str) -> Constant | None:
+    """A Convert: of integers that get their scale behind it nothing yet, of a scaled constant to another type of real values nothing."""
+    if dtype in _REALS and (item.scale is not None or "int" in item.dtype):
+        return replace(item, scale=item.scale if item.scale is not None else _full(np.float32(1), item), point=_points(item))
+    if item.scale is not None or dtype not in DTYPES.values():
+        return None
+    return replace(item, dtype=dtype, data=item.data.astype(numpy_dtype(dtype)))
+
+
+def _full(value: np.float32 | np.int64, item: Constant) -> Array:
+    return np.broadcast_to(np.asarray(value), item.data.shape)
+
+
+def _points(item: Constant) -> Array:
+    return item.point if item.point is not None else _full(np.int64(0), item)
+
+
+def _value(item: Constant) -> Array | None:
+    """The numbers of a small constant: scales, or zero points behind a Convert."""
+    if item.scale is None:
+        return item.data.astype(np.float64)
+    assert item.point is not None
+    return np.asarray((item.data.astype(np.float64) - item.point) * item.scale)
+
+
+def _spread(item: Constant, values: Array) -> Array | None:
+    try:
+        return np.broadcast_to(values, item.data.shape)
+    except ValueError:
+        return None
+
+
+def _shifted(item: Constant, other: Constant) -> Constant | None:
+    """A Subtract between Convert and Multiply: the zero points."""
+    values = _value(other)
+    if item.scale is None or values is None or not (item.scale == 1).all() or _points(item).any():
+        return None
+    if not np.isfinite(values).all() or (values != np.rint(values)).any() or np.abs(values).max(initial=0) > 2**31:
+        return None
+    spread = _spread(item, values.astype(np.int64))
+    return None if spread is None else replace(item, point=spread)
+
+
+def _scaled(item: Constant, other: Constant) -> Constant | None:
+    """A Multiply behind it: the scales."""
+    if item.scale is None and other.scale is not None:
+        item, other = other, item
+    values = _value(other)
+    if item.scale is None or values is None or not (item.scale == 1).all():
+        return None
+    scales = values.astype(np.float32)
+    if not (np.isfinite(scales).all() and (scales != 0).all()):
+        return None
+    spread = _spread(item, scales)
+    if spread is None:
+        return None
+    return replace(item, scale=spread) if (scales > 0).all() else _turned(item, spread, np.abs(scales))
+
+
+def _turned(item: Constant, spread: Array, sizes: Array) -> Constant | None:
+    """Scales below zero, which compressors use for -8: the integers and zero points change their sign, in int8 where 4 bits lack 8."""
+    signs = np.where(spread < 0, -1, 1)
+    data, point = item.data.astype(np.int64) * signs, _points(item) * signs
+    dtype = next((name for name in (item.dtype, "int8", "int16") if _holds(name, data)), "")
+    scale = _spread(item, sizes)
+    return (
+        None if not dtype or scale is None else replace(item, dtype=dtype, data=data.astype(numpy_dtype(dtype)), scale=scale, point=point)
+    )
+
+
+def _holds(dtype: str, data: Array) -> bool:
+    low, high = integer_range(dtype)
+    return bool((data >= low).all() and (data <= high).all())
+
+
+def _fake_quantized(node: Node, item: Constant) -> Constant | None:
+    """Real weights behind a FakeQuantize: the integers that OpenVINO computes of them, in float32 as it does."""
+    stated = fake_quantize_of(node)
+    if stated is None or not stated.is_plain:
+        return None
+    fake, axis = stated.taken, stated.axis
+    dtype, q = grid_of(fake, axis)
+    shape = [1] * item.data.ndim
+    if axis is not None:
+        shape[axis] = -1
+    low, high = fake.low.reshape(shape), fake.high.reshape(shape)
+    steps = np.rint((np.clip(item.data.astype(np.float32), low, high) - low) / (high - low) * np.float32(fake.levels - 1))
+    smallest = q.limits(dtype)[0]
+    data = (steps.astype(np.int64) + smallest).astype(numpy_dtype(dtype))
+    scale, point = (np.broadcast_to(side.reshape(shape), data.shape) for side in (q.scale, q.zero_point))
+    return Constant(item.name, dtype, data, scale, point, (q.quant_min, q.quant_max))
+
+
+def grid_along(scale: Array, point: Array) -> Quantization:
+    """The grid of scales and zero points that are given for each element: per tensor, per axis, or in blocks along one axis.
+
+    Raises:
+        UnsupportedError: they are none of these.
+    """
+    if not scale.size:
+        raise UnsupportedError("a constant without elements has scales")
+    stated = [axis for axis in range(scale.ndim) if scale.shape[axis] > 1 and (scale.strides[axis] or point.strides[axis])]
+    axes = stated if len(stated) == 1 else [axis for axis in stated if _varies(scale, axis) or _varies(point, axis)]
+    if not axes:
+        return Quantization(np.array([scale.flat[0]], np.float32), np.array([point.flat[0]], np.int64))
+    if len(axes) == 1:
+        at = tuple(slice(None) if axis == axes[0] else 0 for axis in range(scale.ndim))
+        block = min(_block(scale, axes[0]), _block(point, axes[0]))
+        if block == 1 or scale.ndim == 1:
+            return Quantization(scale[at].copy(), point[at].copy(), axes[0])
+    for axis in axes[::-1]:
+        block = int(np.gcd(_block(scale, axis), _block(point, axis)))
+        if block > 1:
+            firsts = tuple(slice(None, None, block if other == axis else 1) for other in range(scale.ndim))
+            return Quantization(scale[firsts].copy(), point[firsts].copy(), axis, block)
+    raise UnsupportedError("has scales along several axes")
+
+
+def _varies(values: Array, axis: int) -> bool:
+    return values.strides[axis] != 0 and bool((values != values.take([0], axis)).any())
+
+
+def _block(values: Array, axis: int) -> int:
+    """The largest number of neighbours along an axis, dividing its size, that are always equal."""
+    size = int(values.shape[axis])
+    if not _varies(values, axis):
+        return size
+    before, after = (values.take(range(start, size - 1 + start), axis) for start in (0, 1))
+    others = tuple(other for other in range(values.ndim) if other != axis)
+    changes = np.flatnonzero((before != after).any(axis=others)) + 1
+    block: int = math.gcd(size, *map(int, changes))
+    return block

@@ -1,0 +1,207 @@
+"""The files of an intermediate representation: operators as XML, constants in a file of the same name that ends in .bin.
+
+They are read here and not by OpenVINO, which takes what a damaged file says of sizes and offsets for true in places; and a file can be
+read where OpenVINO is not installed. The layout: https://docs.openvino.ai, "Intermediate Representation".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qconvert.plugin import Array, FileAccessError, InvalidModelError, UnsupportedError
+from qconvert_openvino.elements import DTYPES, array_of
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+__all__ = ["Model", "Node", "Port", "read_model"]
+
+_LARGEST_XML = 2**28
+_MOST_LAYERS = 2**20
+_LARGEST_SIZE = 2**40
+_VERSIONS = ("10", "11")
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A result of a layer: its type by OpenVINO's name, its sizes (-1 for one known only at run time), its names."""
+
+    type: str
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Node:
+    """A layer.
+
+    Attributes:
+        id: as in the file.
+        name, type, opset: what it is called, what it does, and of which operator set it is.
+        attributes: as texts.
+        ports: its results, by their ids in the file.
+        inputs: of each the layer that gives it and the id of that one's port, in order.
+        data: of a Const its elements.
+    """
+
+    id: int
+    name: str
+    type: str
+    opset: str
+    attributes: Mapping[str, str]
+    ports: dict[int, Port]
+    inputs: list[tuple[Node, int]] = field(default_factory=list)
+    data: Array | None = None
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A network: its layers, each behind those that it reads, and what qconvert noted in it."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    notes: Mapping[str, str]
+
+
+def read_model(path: Path) -> Model:
+    """The network in an .xml file and the .bin file beside it.
+
+    Raises:
+        FileAccessError: a file cannot be read.
+        InvalidModelError: they are damaged, or are no such files.
+        UnsupportedError: layers hold networks of their own (If, Loop, TensorIterator).
+    """
+    root = _root(path)
+    if root.tag != "net" or root.get("version") not in _VERSIONS:
+        raise InvalidModelError(f"is not an OpenVINO model of version {' or '.join(_VERSIONS)}", file=str(path))
+    layers = list(root.findall("layers/layer"))
+    if not layers or len(layers) > _MOST_LAYERS:
+        raise InvalidModelError(f"has {len(layers)} layers", file=str(path))
+    nodes: dict[int, Node] = {}
+    for layer in layers:
+        node = _node(layer)
+        if nodes.setdefault(node.id, node) is not node:
+            raise InvalidModelError(f"two layers have the id {node.id}", file=str(path))
+    _connect(nodes, {int(layer.get("id", "")): _port_ids(layer, "input") for layer in layers}, root.findall("edges/edge"))
+    _load(path.with_suffix(".bin"), nodes.values())
+    return Model(root.get("name", ""), tuple(_ordered(nodes)), _notes(root))
+
+
+def _root(path: Path) -> Element:
+    """The XML of a file. A document type, which could define entities, is no part of any model."""
+    from xml.etree.ElementTree import ParseError, fromstring
+
+    try:
+        if path.stat().st_size > _LARGEST_XML:
+            raise InvalidModelError("is too large for the operators of a model", file=str(path))
+        text = path.read_bytes()
+    except OSError as error:
+        raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
+    if b"<!DOCTYPE" in text or b"<!ENTITY" in text or text[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise InvalidModelError("has a document type, or is not UTF-8", file=str(path))
+    try:
+        return fromstring(text)
+    except (ParseError, ValueError, LookupError) as error:
+        raise InvalidModelError(f"is not XML: {error}", file=str(path)) from error
+
+
+def _number(text: str | None, what: str, low: int = 0, high: int = _LARGEST_SIZE) -> int:
+    if text is None or not re.fullmatch(r"-?[0-9]{1,18}", text.strip()) or not low <= int(text) <= high:
+        raise InvalidModelError(f"{what} is {str(text)[:40]!r}")
+    return int(text)
+
+
+def _node(layer: Element) -> Node:
+    data = layer.find("data")
+    ports = {}
+    for port in layer.findall("output/port"):
+        shape = tuple(_number(dim.text, "a size", -1) for dim in port.findall("dim"))
+        names = tuple(name.replace("\\,", ",") for name in re.findall(r"(?:[^,\\]|\\.)+", port.get("names", "")))
+        if len(shape) > 64:
+            raise InvalidModelError(f"a result of {layer.get('name', '')!r} has {len(shape)} dimensions")
+        ports[_number(port.get("id"), "the id of a port")] = Port(port.get("precision", "").lower().replace("fp", "f"), shape, names)
+    kind = layer.get("type", "")
+    if layer.find("body") is not None or layer.find("then_body") is not None:
+        raise UnsupportedError(f"{kind} holds a network of its own, which is not covered", where=repr(layer.get("name", "")))
+    number = _number(layer.get("id"), "the id of a layer")
+    return Node(number, layer.get("name", ""), kind, layer.get("version", "opset1"), {} if data is None else dict(data.items()), ports)
+
+
+def _port_ids(layer: Element, side: str) -> list[int]:
+    return [_number(port.get("id"), "the id of a port") for port in layer.findall(f"{side}/port")]
+
+
+def _connect(nodes: Mapping[int, Node], inputs: Mapping[int, list[int]], edges: list[Element]) -> None:
+    """Gives every layer what it reads; raises InvalidModelError for edges from nowhere, twice, or missing."""
+    found: dict[tuple[int, int], tuple[Node, int]] = {}
+    for edge in edges:
+        source, port, reader, place = (_number(edge.get(key), "an edge") for key in ("from-layer", "from-port", "to-layer", "to-port"))
+        if source not in nodes or port not in nodes[source].ports or (reader, place) in found:
+            raise InvalidModelError(f"an edge from layer {source}, port {port}, to layer {reader}, port {place}, fits nothing")
+        found[reader, place] = nodes[source], port
+    for number, places in inputs.items():
+        missing = [place for place in places if (number, place) not in found]
+        if missing:
+            raise InvalidModelError(f"nothing is connected to its port {missing[0]}", where=str(nodes[number]))
+        nodes[number].inputs = [found[number, place] for place in places]
+
+
+def _load(path: Path, nodes: Iterable[Node]) -> None:
+    """Gives constants their elements, views on the .bin file."""
+    constants = [node for node in nodes if node.type == "Const"]
+    if not constants:
+        return
+    try:
+        content: Array = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}; it holds the constants"
+        raise FileAccessError(reason, file=str(path), remedy="Keep the .bin file beside the .xml file.") from error
+    for node in constants:
+        offset, size = (_number(node.attributes.get(key), key) for key in ("offset", "size"))
+        own = node.attributes.get("element_type", "")
+        shape = tuple(_number(part, "a size") for part in node.attributes.get("shape", "").split(",") if part.strip())
+        if own not in DTYPES:
+            raise UnsupportedError(f"constants of the type {own!r} are not covered", where=str(node))
+        if offset + size > content.size:
+            reason = f"its {size} bytes at {offset} are not in the .bin file, which has {content.size}"
+            raise InvalidModelError(reason, where=str(node))
+        try:
+            node.data = array_of(content[offset : offset + size], own, shape)
+        except InvalidModelError as error:
+            error.where = str(node)
+            raise
+
+
+def _ordered(nodes: Mapping[int, Node]) -> Iterator[Node]:
+    """Each layer behind those that it reads, otherwise as in the file; raises InvalidModelError where they read each other in a circle."""
+    state: dict[int, int] = {}  # 1 while what it reads is looked at, 2 behind that
+    for first in nodes.values():
+        waiting = [first]
+        while waiting:
+            node = waiting[-1]
+            if state.get(node.id) is None:
+                state[node.id] = 1
+                open_ones = [source for source, _ in node.inputs if state.get(source.id) != 2]
+                if any(state.get(source.id) == 1 for source in open_ones):
+                    raise InvalidModelError("layers read each other in a circle", where=str(node))
+                waiting += open_ones[::-1]
+                continue
+            waiting.pop()
+            if state[node.id] == 1:
+                state[node.id] = 2
+                yield node
+
+
+def _notes(root: Element) -> dict[str, str]:
+    """What qconvert wrote into the model's runtime information."""
+    own = root.find("rt_info/qconvert")
+    return {} if own is None else {item.tag: item.get("value", "") for item in own}

@@ -1,0 +1,52 @@
+"""Element types of OpenVINO and how constants of them are stored."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.plugin import Array, InvalidModelError, numpy_dtype
+
+__all__ = ["BITS", "DTYPES", "TYPES", "array_of", "bytes_of"]
+
+#: OpenVINO's names of types -> those of the canonical graph.
+DTYPES = {
+    "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16", "boolean": "bool", "i4": "int4", "u4": "uint4",
+    **{f"{letter}{bits}": f"{name}{bits}" for letter, name in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+TYPES = {name: own for own, name in DTYPES.items()}
+BITS = {own: 8 if own == "boolean" else 16 if own == "bf16" else int(own[1:]) for own in DTYPES}
+
+
+def array_of(data: Array, own: str, shape: tuple[int, ...]) -> Array:
+    """The elements of a constant.
+
+    Args:
+        data: uint8, its bytes.
+        own: OpenVINO's name of the type.
+        shape: sizes.
+
+    Raises:
+        InvalidModelError: there are more or fewer bytes than the shape needs.
+    """
+    count = 1
+    for size in shape:
+        count *= size
+    if (count * BITS[own] + 7) // 8 != data.size:
+        raise InvalidModelError(f"{data.size} bytes are not {count} elements of {own}")
+    dtype = numpy_dtype(DTYPES[own])
+    if BITS[own] == 4:  # two elements a byte, the first in the lower half
+        halves = np.stack((data & 15, data >> 4), -1).reshape(-1)[:count]
+        signed = halves.astype(np.int8) - 16 * (halves > 7) if own == "i4" else halves
+        return np.asarray(signed.astype(dtype)).reshape(shape)
+    if own == "boolean":
+        return np.asarray(data != 0).reshape(shape)
+    return np.frombuffer(data.tobytes() if data.ctypes.data % dtype.itemsize else data, dtype).reshape(shape)
+
+
+def bytes_of(data: Array, own: str) -> Array:
+    """Elements as a constant stores them, uint8."""
+    if BITS[own] == 4:
+        halves = data.astype(np.int8).reshape(-1).astype(np.uint8) & 15
+        halves = np.append(halves, np.uint8(0)) if halves.size % 2 else halves
+        return np.asarray(halves[::2] | halves[1::2] << 4, np.uint8)
+    return np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)

@@ -1,0 +1,129 @@
+"""Convolutions. Weights are O,I,spatial, with groups G,O/G,I,spatial, and where they are transposed I,O,spatial; a bias is an Add."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import Array, Op, Quantization
+from qconvert_openvino.ops.bias import read_bias, write_bias
+from qconvert_openvino.reading import Reading
+from qconvert_openvino.writing import Writing, unsupported
+
+__all__ = ["PADDINGS", "READERS", "WRITERS", "write_pads"]
+
+#: OpenVINO's auto_pad -> the canonical one.
+PADDINGS = {"explicit": "NOTSET", "notset": "NOTSET", "same_upper": "SAME_UPPER", "same_lower": "SAME_LOWER", "valid": "VALID"}
+
+
+def read_convolution(r: Reading) -> None:
+    """Convolution, GroupConvolution and both BackpropData, with an Add of constants behind it as the bias."""
+    rank, kind = r.rank(), r.node.type
+    weights, group = _read_weights(r, "Group" in kind, "Backprop" in kind)
+    if "Backprop" in kind and r.count > 2:
+        raise r.unsupported("with an output shape that an input says")
+    auto = r.choice("auto_pad", PADDINGS, "explicit")
+    if "Backprop" in kind and auto != "NOTSET":
+        raise r.unsupported(f"with auto_pad {auto}")
+    attributes: dict[str, Any] = {
+        "data_format": "channels_first",
+        "strides": tuple(r.integers("strides")),
+        "dilations": tuple(r.integers("dilations")),
+        "pads": (*r.integers("pads_begin"), *r.integers("pads_end")),
+        "group": group,
+    }
+    if "Backprop" in kind:
+        extra = r.integers("output_padding", "")
+        attributes["output_padding"] = tuple(extra or [0] * (rank - 2))
+    elif auto != "NOTSET":
+        attributes["auto_pad"] = auto
+        attributes["pads"] = (0,) * (2 * (rank - 2))
+    channels = next(iter(r.node.ports.values())).shape[1]
+    result, bias = read_bias(r, channels, rank, 1)
+    result.emit("ConvTranspose" if "Backprop" in kind else "Conv", [r.value(0), weights, *bias], **attributes)
+
+
+def _read_weights(r: Reading, grouped: bool, transposed: bool) -> tuple[str, int]:
+    """Weights as O,I,spatial, and the number of groups."""
+    item = r.constant(1)
+    if item is None:
+        if grouped or transposed:
+            raise r.unsupported("with weights that are computed when the model runs")
+        return r.value(1), 1
+    group = item.data.shape[0] if grouped else 1
+    if item.data.ndim < 3 + grouped or not item.data.size:
+        raise r.unsupported(f"with weights of shape {item.data.shape}")
+    if transposed:
+        first = 1 if grouped else 0
+        axes = [*range(item.data.ndim)]
+        axes[first], axes[first + 1] = axes[first + 1], axes[first]
+        item = item.transposed(tuple(axes))
+    if grouped:
+        item = item.reshaped((item.data.shape[0] * item.data.shape[1], *item.data.shape[2:]))
+    return r.draft.constant(item, f"{group}{transposed}"), group
+
+
+def write_conv(op: Op, w: Writing) -> None:
+    """Convolution, or GroupConvolution, and an Add."""
+    data, weights, (begin, end) = w.value(op.inputs[0]), _weights(op, w, transposed=False), write_pads(op)
+    auto = next(own for own, name in PADDINGS.items() if name == op["auto_pad"])
+    make = w.op.convolution if op["group"] == 1 else w.op.group_convolution
+    found = make(data, weights, list(op["strides"]), begin, end, list(op["dilations"]), auto)
+    w.finish(op, write_bias(op, w, found, 1))
+
+
+def write_conv_transpose(op: Op, w: Writing) -> None:
+    """ConvolutionBackpropData, or GroupConvolutionBackpropData, and an Add."""
+    data, weights, (begin, end) = w.value(op.inputs[0]), _weights(op, w, transposed=True), write_pads(op)
+    make = w.op.convolution_backprop_data if op["group"] == 1 else w.op.group_convolution_backprop_data
+    found = make(
+        data, weights, list(op["strides"]), pads_begin=begin, pads_end=end, dilations=list(op["dilations"]), auto_pad="explicit",
+        output_padding=list(op["output_padding"]),
+    )  # fmt: skip
+    w.finish(op, write_bias(op, w, found, 1))
+
+
+def write_pads(op: Op) -> tuple[list[int], list[int]]:
+    """In front of the spatial axes and behind them."""
+    pads = [int(pad) for pad in op["pads"]]
+    return pads[: len(pads) // 2], pads[len(pads) // 2 :]
+
+
+def _weights(op: Op, w: Writing, *, transposed: bool) -> Any:
+    """Weights O,I,spatial in OpenVINO's order, quantized along their outputs or with one scale."""
+    tensor, group = w.graph[op.inputs[1]], int(op["group"])
+    if op["data_format"] != "channels_first":
+        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+    if tensor.data is None:
+        if group != 1 or transposed:
+            raise unsupported(op, "with weights that are computed when the model runs")
+        return w.value(tensor.name)
+    q = tensor.quantization
+    data = _arranged(np.asarray(tensor.data), group, transposed)
+    if q is None:
+        return w.array(data, tensor.dtype, tensor.name)
+    if q.block_size or q.axis not in (None, 0):
+        raise unsupported(op, "with weights that are not quantized along their outputs")
+    return w.integers(tensor, q, data, _scale_sizes(q, data.ndim, group, transposed))
+
+
+def _arranged(data: Array, group: int, transposed: bool) -> Array:
+    if group != 1:
+        data = data.reshape(group, data.shape[0] // group, *data.shape[1:])
+    return data.swapaxes(int(group != 1), int(group != 1) + 1) if transposed else data
+
+
+def _scale_sizes(q: Quantization, rank: int, group: int, transposed: bool) -> list[int]:
+    """The shape of scales, one for each output, beside weights in OpenVINO's order."""
+    if q.axis is None:
+        return []
+    sizes = [1] * rank
+    sizes[int(group != 1) + transposed] = q.scale.size // group
+    if group != 1:
+        sizes[0] = group
+    return sizes
+
+
+READERS = dict.fromkeys(("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"), read_convolution)
+WRITERS = {"Conv": write_conv, "ConvTranspose": write_conv_transpose}

@@ -1,0 +1,21 @@
+"""The package openvino, which is imported when it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qconvert.plugin import MissingPackageError
+
+__all__ = ["openvino"]
+
+
+def openvino() -> Any:
+    """The module; raises MissingPackageError if it cannot be imported."""
+    try:
+        import openvino as found
+    except ImportError as error:
+        raise MissingPackageError(
+            f"the package openvino, which writes and runs OpenVINO's models, cannot be imported: {error}",
+            remedy="Install it with: pip install openvino",
+        ) from error
+    return found

@@ -1,0 +1,42 @@
+"""What fits a graph to OpenVINO's operators, and what a graph that was read needs besides qconvert's own passes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from qconvert.plugin import Change, Graph, Op
+
+__all__ = ["restore_names", "round_plainly"]
+
+
+def round_plainly(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
+    """Takes the attribute `arithmetic` off operators: FakeQuantize rounds the exact value once, ties to even."""
+    changed = [op for op in graph.ops if op.attributes.get("arithmetic")]
+    if not changed:
+        return graph, ()
+    ops = tuple(_plain(op) if op.attributes.get("arithmetic") else op for op in graph.ops)
+    counts = Counter(f"{op.kind} ({op['arithmetic']})" for op in changed)
+    said = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+    return graph.evolve(ops=ops), (Change(f"rounded once, not as the source's kernels round: {said}", exact=False),)
+
+
+def _plain(op: Op) -> Op:
+    return replace(op, attributes={name: value for name, value in op.attributes.items() if name != "arithmetic"})
+
+
+def restore_names(graph: Graph) -> Graph:
+    """Integers that stand for the real values `x` of a file are called `x/int8` once absorbed; they get the name `x` where that is free."""
+    names: dict[str, str] = {}
+    for name, tensor in graph.tensors.items():
+        real = name.removesuffix(f"/{tensor.dtype}")
+        if real != name and real not in graph and real not in names.values() and tensor.is_quantized and name not in graph.public:
+            names[name] = real
+    if not names:
+        return graph
+    ops = [replace(op, inputs=_renamed(op.inputs, names), outputs=_renamed(op.outputs, names)) for op in graph.ops]
+    return graph.evolve(ops=ops, tensors=[replace(graph[old], name=new) for old, new in names.items()])
+
+
+def _renamed(given: tuple[str, ...], names: dict[str, str]) -> tuple[str, ...]:
+    return tuple(names.get(name, name) for name in given)

@@ -1,0 +1,120 @@
+"""FakeQuantize's ranges and levels beside scale, zero point and storage type.
+
+FakeQuantize with equal input and output ranges gives low + k * (high - low) / (levels - 1) for k = 0 … levels - 1, the nearest of these to
+each value (https://docs.openvino.ai, operation FakeQuantize-1). On the grid of a scale and a zero point, low is
+scale * (smallest integer - zero point) and high scale * (largest integer - zero point).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from qconvert.plugin import Array, Quantization, UnsupportedError, integer_range
+
+__all__ = ["FakeQuantize", "grid_of", "ranges_of"]
+
+#: How far a zero point may be from an integer, in steps. Ranges in float32 are off by 256 * 2^-24 at most.
+_OFF = 1e-3
+#: Neighbours in float32 that are tried for a range that gives back its scale to the last bit.
+_NEAR = 3
+_WIDTHS = ((4, "int4", "uint4"), (8, "int8", "uint8"), (16, "int16", "uint16"))
+
+
+@dataclass(frozen=True, slots=True)
+class FakeQuantize:
+    """What a FakeQuantize states: bounds as float32, one for the tensor or one for each index along an axis, and the number of levels."""
+
+    low: Array
+    high: Array
+    levels: int
+
+
+def ranges_of(q: Quantization, dtype: str) -> FakeQuantize:
+    """The bounds of a grid, such that grid_of() gives its scale to the last bit wherever neighbours in float32 do.
+
+    Args:
+        q: per tensor or per axis.
+        dtype: the storage type, of 4, 8 or 16 bits.
+    """
+    smallest, largest = q.limits(dtype)
+    pairs = [_bounds(np.float32(scale), int(point), smallest, largest) for scale, point in zip(q.scale, q.zero_point, strict=True)]
+    low, high = (np.array(side, np.float32) for side in zip(*pairs, strict=True))
+    return FakeQuantize(low, high, largest - smallest + 1)
+
+
+def _bounds(scale: np.float32, point: int, smallest: int, largest: int) -> tuple[np.float32, np.float32]:
+    """Both bounds, the nearest to the exact ones that give the scale back; the exact ones, rounded, where none do."""
+    exact = [float(scale) * (limit - point) for limit in (smallest, largest)]
+    sides = [_neighbours(np.float32(bound)) for bound in exact]
+    found = [(abs(float(low) - exact[0]) + abs(float(high) - exact[1]), low, high)
+             for low in sides[0] for high in sides[1] if _step(low, high, largest - smallest + 1) == scale]  # fmt: skip
+    return min(found)[1:] if found else (np.float32(exact[0]), np.float32(exact[1]))
+
+
+def _neighbours(bound: np.float32) -> list[np.float32]:
+    """The bound and those next to it in float32; zero alone where it is zero."""
+    found = [bound]
+    for toward in (-np.inf, np.inf):
+        value = bound
+        for _ in range(_NEAR if bound else 0):
+            value = np.nextafter(value, np.float32(toward))
+            found.append(value)
+    return found
+
+
+def _step(low: np.float32, high: np.float32, levels: int) -> np.float32:
+    return np.float32((float(high) - float(low)) / (levels - 1))
+
+
+def grid_of(fake: FakeQuantize, axis: int | None, noted: tuple[str, Quantization] | None = None) -> tuple[str, Quantization]:
+    """The storage type and the grid of a FakeQuantize.
+
+    Args:
+        fake: what it states.
+        axis: the axis of its bounds; None for one pair.
+        noted: what the file's metadata say it was written from. They count where they give these very bounds, since they may be stale.
+
+    Returns:
+        Signed integers where zero is the middle of these, unsigned ones otherwise, unless noted.
+
+    Raises:
+        UnsupportedError: the bounds are no range, or zero is none of the levels.
+    """
+    if noted is not None and noted[1].axis == axis and _states(fake, noted):
+        return noted
+    low, high = fake.low.astype(np.float64), fake.high.astype(np.float64)
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        raise UnsupportedError("has bounds that are no range")
+    scale = np.asarray((high - low) / (fake.levels - 1), np.float32)
+    points = -low / ((high - low) / (fake.levels - 1))
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        raise UnsupportedError("has steps that are no numbers of float32")
+    if (np.abs(points - np.rint(points)) > _OFF * np.maximum(1, np.abs(points) / 256)).any() or (np.abs(points) > 2**30).any():
+        raise UnsupportedError("has bounds between which zero is none of the levels, so that there is no zero point")
+    points = np.rint(points).astype(np.int64)
+    return _typed(scale, points, axis, fake.levels)
+
+
+def _typed(scale: Array, points: Array, axis: int | None, levels: int) -> tuple[str, Quantization]:
+    """Of 4, 8 or 16 bits, as few as the levels need; a part of the type's range where there are fewer levels."""
+    for bits, signed, unsigned in _WIDTHS:
+        if levels <= 2**bits:
+            dtype, smallest = (signed, -(levels // 2)) if (points == levels // 2).all() else (unsigned, 0)
+            if dtype == signed and levels % 2:  # symmetric, without the smallest integer: -127 … 127
+                smallest = -((levels - 1) // 2)
+            low, high = integer_range(dtype)
+            limits = None if smallest == low else smallest, None if smallest + levels - 1 == high else smallest + levels - 1
+            return dtype, Quantization(scale, points + smallest, axis, 0, *limits)
+    raise UnsupportedError(f"has {levels} levels, more than 16 bits tell apart")
+
+
+def _states(fake: FakeQuantize, noted: tuple[str, Quantization]) -> bool:
+    """Whether a grid is written as these bounds."""
+    dtype, q = noted
+    try:
+        written = ranges_of(q, dtype)
+    except (KeyError, ValueError, OverflowError):
+        return False
+    return written.levels == fake.levels and np.array_equal(written.low, fake.low) and np.array_equal(written.high, fake.high)

@@ -1,0 +1,96 @@
+"""Reads an .xml file with its .bin: each layer literally, by one function; absorb_quantization makes quantized operators of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from qconvert.plugin import Graph, InvalidModelError, Op, QConvertError, UnsupportedError
+from qconvert_openvino.constants import constant_of
+from qconvert_openvino.container import Model, Node, read_model
+from qconvert_openvino.notes import Notes
+from qconvert_openvino.ops import READERS
+from qconvert_openvino.reading import Draft, Reading
+
+__all__ = ["read"]
+
+
+def read(path: Path) -> Graph:
+    """The network of an .xml file and the .bin file beside it, with Quantize and Dequantize as they stand.
+
+    Raises:
+        QConvertError: the files cannot be read, are damaged, or have layers that are not covered; all of these are named.
+    """
+    try:
+        return _graph(read_model(path))
+    except QConvertError as error:
+        error.file = error.file or str(path)
+        raise
+
+
+def _graph(model: Model) -> Graph:
+    _require_known(model)
+    notes = Notes.of(model.notes)
+    draft = Draft(model, notes)
+    inputs = []
+    for node in model.nodes:
+        if node.type == "Parameter":
+            inputs.append(draft.add_port(node, next(iter(node.ports))))
+    for node in model.nodes:
+        if node.id not in draft.done and node.type not in ("Parameter", "Const", "Result") and _is_wanted(draft, node):
+            READERS[node.type](Reading(draft, node))
+    outputs = _outputs(draft)
+    metadata = {**notes.metadata, "source.format": "openvino"}
+    draft.ops = _needed(draft, outputs)
+    used = {name for op in draft.ops for side in (op.inputs, op.outputs) for name in side}.union(inputs, outputs)
+    tensors = {name: tensor for name, tensor in draft.tensors.items() if name in used}
+    return Graph(model.name, tensors, tuple(draft.ops), tuple(inputs), tuple(outputs), metadata=metadata)
+
+
+def _is_wanted(draft: Draft, node: Node) -> bool:
+    """Whether a layer is more than a part of a constant. One whose result is given out is read as it stands."""
+    return constant_of(node) is None or any(draft.is_given_out(node, port) for port in node.ports)
+
+
+def _require_known(model: Model) -> None:
+    unknown = Counter(node.type for node in model.nodes if node.type not in READERS and node.type not in ("Parameter", "Const", "Result"))
+    for node in model.nodes:
+        if node.type in ("ReadValue", "Assign"):
+            continue
+        if node.opset.startswith("opset") or node.type in unknown:
+            continue
+        unknown[f"{node.type} of {node.opset}"] += 1
+    if unknown:
+        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
+        raise UnsupportedError(f"these layers cannot be read: {listed}", remedy="Cut the model before them, or export it to ONNX.")
+
+
+def _outputs(draft: Draft) -> list[str]:
+    """What the file gives out, in the order of its Results, each under a name of its own."""
+    found: list[str] = []
+    for node in draft.model.nodes:
+        if node.type != "Result":
+            continue
+        if not node.inputs:
+            raise InvalidModelError("gives out nothing", where=str(node))
+        reading = Reading(draft, node)
+        name = reading.value(0)
+        if name in found or draft.tensors[name].is_constant:
+            tensor = draft.tensors[name]
+            name = reading.step("Identity", (name,), tensor.shape, tensor.dtype)
+            draft.tensors[name] = replace(draft.tensors[name], quantization=tensor.quantization)
+        found.append(name)
+    if not found:
+        raise InvalidModelError("has no Result")
+    return found
+
+
+def _needed(draft: Draft, outputs: list[str]) -> list[Op]:
+    """The operators that an output depends on."""
+    wanted, kept = set(outputs), []
+    for op in reversed(draft.ops):
+        if wanted.intersection(op.outputs):
+            wanted.update(op.inputs)
+            kept.append(op)
+    return kept[::-1]

@@ -1,0 +1,230 @@
+"""The canonical graph while the reader builds it, and a layer as the functions in ops/ see it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import Array, InvalidModelError, Names, Op, Quantization, Tensor, UnsupportedError
+from qconvert_openvino.constants import Constant, constant_of
+from qconvert_openvino.container import Model, Node, Port
+from qconvert_openvino.elements import DTYPES
+from qconvert_openvino.notes import Notes
+
+__all__ = ["Draft", "Reading"]
+
+
+class Draft:
+    """The graph while it grows.
+
+    Args:
+        model: the file.
+        notes: what its metadata say of grids.
+
+    Attributes:
+        values: (layer, port) -> the tensor that holds its real values, or its plain numbers.
+        stored: the same for integers behind a FakeQuantize.
+    """
+
+    def __init__(self, model: Model, notes: Notes) -> None:
+        self.model, self.notes = model, notes
+        self.tensors: dict[str, Tensor] = {}
+        self.ops: list[Op] = []
+        self.readers: dict[tuple[int, int], list[Node]] = {}
+        for node in model.nodes:
+            for source, port in node.inputs:
+                self.readers.setdefault((source.id, port), []).append(node)
+        self.names = Names(self.tensors, {name for node in model.nodes for port in node.ports for name in self.called(node, port)[:1]})
+        self.values: dict[tuple[int, int], str] = {}
+        self.done: set[int] = set()
+        self._constants: dict[tuple[int, str], str] = {}
+
+    def called(self, node: Node, port: int) -> list[str]:
+        """The names of a result, the first in the alphabet first; the layer's own where the file gives it none."""
+        names = sorted(node.ports[port].names)
+        return names or [node.name if len(node.ports) == 1 else f"{node.name}.{[*node.ports].index(port)}"]
+
+    def is_given_out(self, node: Node, port: int) -> bool:
+        return any(reader.type == "Result" for reader in self.readers.get((node.id, port), ()))
+
+    def add(
+        self, wanted: str, dtype: str, shape: Any, data: Array | None = None, q: Quantization | None = None, *, own: bool = False
+    ) -> str:
+        """Adds a tensor; returns its name: `wanted` where no other has it and, unless the file gives it this name (`own`), none will."""
+        name = wanted if own and wanted and wanted not in self.tensors else self.names.fresh(wanted)
+        self.tensors[name] = Tensor(name, dtype, shape, data, q)
+        return name
+
+    def add_port(self, node: Node, port: int) -> str:
+        """The tensor of a result, under the name that the file gives it."""
+        described = node.ports[port]
+        name = self.add(self.called(node, port)[0], dtype_of(node, described), sizes_of(node, port, described), own=True)
+        self.values[node.id, port] = name
+        return name
+
+    def constant(self, item: Constant, key: str, data: Array | None = None) -> str:
+        """A constant: its integers with their grid and a Dequantize, or its values."""
+        item = item.settled
+        at = id(item.data if data is None else data), f"{item.name}/{key}"
+        q = item.quantization
+        if q is None:
+            return self.add(item.name, item.dtype, item.data.shape, item.data, own=True)
+        if at not in self._constants:
+            stored = self.add(item.name, item.dtype, item.data.shape, item.data, q, own=True)
+            self._constants[at] = self.add(f"{item.name}/real", "float32", item.data.shape)
+            self.ops.append(Op("Dequantize", (stored,), (self._constants[at],)))
+        return self._constants[at]
+
+
+class Reading:
+    """A layer while it is read.
+
+    Args:
+        draft: the graph.
+        node: the layer.
+    """
+
+    def __init__(self, draft: Draft, node: Node) -> None:
+        self.draft, self.node = draft, node
+
+    # inputs
+
+    @property
+    def count(self) -> int:
+        return len(self.node.inputs)
+
+    def source(self, index: int) -> tuple[Node, int]:
+        if index >= self.count:
+            raise InvalidModelError(f"lacks input {index}", where=str(self.node))
+        return self.node.inputs[index]
+
+    def port(self, index: int) -> Port:
+        node, port = self.source(index)
+        return node.ports[port]
+
+    def rank(self, index: int = 0) -> int:
+        return len(self.port(index).shape)
+
+    def value(self, index: int) -> str:
+        """The tensor of an input: real values, or plain numbers."""
+        node, port = self.source(index)
+        if (node.id, port) not in self.draft.values:
+            item = constant_of(node)
+            if item is None:
+                raise self.unsupported("reads what was not read")
+            self.draft.values[node.id, port] = self.draft.constant(item, "")
+        return self.draft.values[node.id, port]
+
+    def constant(self, index: int) -> Constant | None:
+        return constant_of(self.source(index)[0])
+
+    def numbers(self, index: int, what: str) -> list[int]:
+        """A constant of whole numbers.
+
+        Raises:
+            UnsupportedError: it is computed when the model runs.
+        """
+        data = self.data(index)
+        if data is None:
+            raise self.unsupported(f"with {what} that are computed when the model runs")
+        return [int(value) for value in data.reshape(-1)]
+
+    def data(self, index: int) -> Array | None:
+        """The values of a constant without scales, or None."""
+        item = self.constant(index)
+        item = None if item is None else item.settled
+        return None if item is None or item.scale is not None else item.data
+
+    def axes(self, index: int, rank: int) -> list[int]:
+        """Constant axes, counted from the front."""
+        found = [axis + rank if axis < 0 else axis for axis in self.numbers(index, "axes")]
+        if any(not 0 <= axis < rank for axis in found) or len(set(found)) != len(found):
+            raise InvalidModelError(f"has the axes {found} of {rank}", where=str(self.node))
+        return found
+
+    def index(self, values: Iterable[int], shape: Sequence[int] | None = None) -> str:
+        """A constant of int64."""
+        data = np.array(list(values), np.int64)
+        return self.draft.add(f"{self.node.name}/index", "int64", data.shape, data)
+
+    def int64(self, index: int) -> str:
+        """An input of whole numbers as int64, cast where the file has others."""
+        data = self.data(index)
+        if data is not None:
+            return self.draft.add(f"{self.node.name}/index", "int64", data.shape, data.astype(np.int64))
+        name = self.value(index)
+        tensor = self.draft.tensors[name]
+        if tensor.dtype == "int64":
+            return name
+        wide = self.draft.add(f"{name}/int64", "int64", tensor.shape)
+        self.draft.ops.append(Op("Cast", (name,), (wide,), {"to": "int64"}))
+        return wide
+
+    # attributes
+
+    def text(self, name: str, default: str | None = None) -> str:
+        found = self.node.attributes.get(name, default)
+        if found is None:
+            raise InvalidModelError(f"lacks the attribute {name!r}", where=str(self.node))
+        return found
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return self.text(name, str(default)).lower() in ("true", "1")
+
+    def integer(self, name: str, default: str | None = None) -> int:
+        return self.integers(name, default)[0]
+
+    def integers(self, name: str, default: str | None = None) -> list[int]:
+        parts = [part.strip() for part in self.text(name, default).split(",") if part.strip()]
+        if any(not re.fullmatch(r"-?[0-9]{1,9}", part) for part in parts):
+            raise InvalidModelError(f"has the attribute {name!r} as {self.text(name, default)[:40]!r}", where=str(self.node))
+        return [int(part) for part in parts]
+
+    def number(self, name: str, default: str | None = None) -> float:
+        try:
+            return float(self.text(name, default))
+        except ValueError as error:
+            raise InvalidModelError(f"has the attribute {name!r} as no number", where=str(self.node)) from error
+
+    def choice(self, name: str, known: Mapping[str, str], default: str | None = None) -> str:
+        """An attribute of a few words, as the canonical word."""
+        found = self.text(name, default)
+        if found not in known:
+            raise self.unsupported(f"with {name} {found!r}")
+        return known[found]
+
+    # results
+
+    def sole_reader(self) -> Node | None:
+        """The layer that alone reads this one's result, which the file does not give out."""
+        readers = self.draft.readers.get((self.node.id, next(iter(self.node.ports))), [])
+        return readers[0] if len(readers) == 1 and readers[0].type != "Result" else None
+
+    def emit(self, kind: str, inputs: Iterable[str], **attributes: Any) -> tuple[str, ...]:
+        """An operator that gives the layer's results."""
+        outputs = tuple(self.draft.add_port(self.node, port) for port in self.node.ports)
+        self.draft.ops.append(Op(kind, tuple(inputs), outputs, attributes, str(self.node)))
+        return outputs
+
+    def step(self, kind: str, inputs: Iterable[str], shape: Any, dtype: str = "float32", **attributes: Any) -> str:
+        """An operator that the layer needs before its own; returns the tensor."""
+        name = self.draft.add(f"{self.node.name}/{kind.lower()}", dtype, shape)
+        self.draft.ops.append(Op(kind, tuple(inputs), (name,), attributes, str(self.node)))
+        return name
+
+    def unsupported(self, what: str) -> UnsupportedError:
+        return UnsupportedError(f"{self.node.type} {what} cannot be read", where=str(self.node))
+
+
+def dtype_of(node: Node, port: Port) -> str:
+    if port.type not in DTYPES and port.type not in ("bool",):
+        raise UnsupportedError(f"results of the type {port.type!r} are not covered", where=str(node))
+    return "bool" if port.type == "bool" else DTYPES[port.type]
+
+
+def sizes_of(node: Node, port: int, described: Port) -> tuple[int | str, ...]:
+    """The sizes of a result; one that is known only at run time has a name of its own."""
+    return tuple(size if size >= 0 else f"{node.name}.{port}.{axis}" for axis, size in enumerate(described.shape))

@@ -1,0 +1,195 @@
+"""A model in OpenVINO's CPU plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import STATES, Array, Carried, InvalidModelError, Layer, ModelFile, RuntimeRefusedError, carried
+from qconvert_openvino.elements import DTYPES
+from qconvert_openvino.package import openvino
+
+__all__ = ["OpenVinoModel", "layers"]
+
+#: Layers that compute nothing: they change types, sizes or the order in which elements lie.
+_CONVERT = frozenset(("Convert", "Reorder", "Reshape", "Transpose", "FakeQuantize", "Input", "Output", "Const"))
+_INTEGERS = ("i8", "u8", "I8", "U8")
+
+
+class OpenVinoModel:
+    """A model that OpenVINO has compiled for this machine's CPU.
+
+    Attributes:
+        inputs: name -> (dtype, shape), in order; a size known only at run time is a text. Those that are states are left out.
+        outputs: likewise.
+        note: which OpenVINO ran it, and how many of its layers on integers.
+
+    Raises:
+        MissingPackageError: OpenVINO is not installed.
+        RuntimeRefusedError: it does not take the model.
+    """
+
+    def __init__(self, file: ModelFile) -> None:
+        model, count, self._compiled = _compiled(file)
+        self._request = self._compiled.create_infer_request()
+        # What is compiled has more names: a value has those of all that are equal to it.
+        own = [_name(item) for item in model.inputs], [_name(item) for item in model.outputs[:count]]
+        names = [_fitting(stated, found) for stated, found in zip(_borders(file), own, strict=True)]
+        self._inputs, self._outputs = (
+            {name: (_dtype(item), _sizes(item)) for name, item in zip(called, side, strict=True)}
+            for called, side in zip(names, (self._compiled.inputs, self._compiled.outputs[:count]), strict=True)
+        )
+        self._states = _states_of(model, self._inputs, self._outputs)
+        kept = {item.input for item in self._states}, {item.output for item in self._states}
+        self.inputs = {name: known for name, known in self._inputs.items() if name not in kept[0]}
+        self.outputs = {name: known for name, known in self._outputs.items() if name not in kept[1]}
+        try:
+            self.note = _note(model, _executed(self._compiled))
+        except RuntimeRefusedError as error:
+            self.note = error.reason
+        self.reset()
+
+    def reset(self) -> None:
+        """The next run is the first of a sequence: states have their first values."""
+        self._values: dict[str, Array] = {item.input: item.first for item in self._states}
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs once. Inputs and outputs are stored values by name."""
+        values = {**inputs, **self._values}
+        try:
+            fed = [np.array(values[name], dtype, order="C") for name, (dtype, _) in self._inputs.items()]
+            found = self._request.infer(dict(enumerate(fed)), share_inputs=False, share_outputs=False)
+            results = {name: np.array(found[index]) for index, name in enumerate(self._outputs)}
+        except Exception as error:  # OpenVINO's errors are RuntimeErrors, and others of its Python package
+            raise RuntimeRefusedError(f"OpenVINO failed while running the model: {_short(error)}") from error
+        self._values = {item.input: results[item.output] for item in self._states}
+        return {name: results[name] for name in self.outputs}
+
+
+def _compiled(file: ModelFile) -> tuple[Any, int, Any]:
+    """The openvino.Model of a file, how many outputs it has, and what the CPU plugin makes of it.
+
+    float32 is asked for, as the plugin would take bfloat16 on CPUs that multiply matrices of it. The kernels "unfused" give out what a sum
+    takes, so that the plugin rounds it there.
+    """
+    ov = openvino()
+    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "CACHE_DIR": ""}
+    if file.threads:
+        settings["INFERENCE_NUM_THREADS"] = file.threads
+    if file.kernels == "real":
+        settings |= {"LP_TRANSFORMS_MODE": False, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+    try:
+        core = ov.Core()
+        model = core.read_model(str(file.path))
+        count = len(model.outputs)
+        if file.kernels == "unfused":
+            model.add_outputs([(name, 0) for name in _summed(model)])
+        return model, count, core.compile_model(model, "CPU", settings)
+    except Exception as error:  # as above
+        remedy = "Check it in another runtime, such as --kernels onnxruntime." if file.path.suffix == ".onnx" else ""
+        raise RuntimeRefusedError(f"OpenVINO does not take the model: {_short(error)}", file=str(file.path), remedy=remedy) from error
+
+
+def _summed(model: Any) -> list[str]:
+    """The FakeQuantizes that an Add takes, by name."""
+    found = []
+    for node in model.get_ordered_ops():
+        readers = node.output(0).get_target_inputs() if node.get_type_name() == "FakeQuantize" else ()
+        if any(reader.get_node().get_type_name() == "Add" for reader in readers):
+            found.append(str(node.get_friendly_name()))
+    return found
+
+
+def _note(model: Any, executed: list[Layer]) -> str:
+    """Which OpenVINO, how many of the layers on integers, and what it does not round."""
+    found = [layer for layer in executed if layer.integer is not None]
+    count = sum(layer.integer is True for layer in found)
+    summed = {*_summed(model)}
+    clipped = sum(len(summed.intersection(layer.outputs[:-1])) for layer in executed if layer.kind == "Convolution")
+    version = openvino().get_version().partition("-")[0]
+    rounding = f"; {clipped} sums take what a convolution computed without rounding it, only clipped to its range" if clipped else ""
+    fine = sum(node.get_type_name() == "FakeQuantize" and node.get_attributes()["levels"] > 256 for node in model.get_ordered_ops())
+    rounding += f"; {fine} FakeQuantizes of more than 256 levels are left out, with their clipping" if fine else ""
+    return f"OpenVINO {version} ran {count} of {len(found)} layers on integers, the others in float32{rounding}"
+
+
+def _borders(file: ModelFile) -> tuple[list[str], list[str]]:
+    """The names of an ONNX file's inputs and outputs: OpenVINO gives a value the names of all that are equal to it."""
+    if file.path.suffix.lower() == ".xml":
+        return [], []
+    import onnx
+
+    graph = onnx.load(str(file.path), load_external_data=False).graph
+    given = {item.name for item in graph.initializer}
+    return [item.name for item in graph.input if item.name not in given], [item.name for item in graph.output]
+
+
+def _fitting(names: list[str], found: list[str]) -> list[str]:
+    """The names of an ONNX file where there are as many as OpenVINO found, else what it calls them."""
+    return names if len(names) == len(found) else found
+
+
+def _name(item: Any) -> str:
+    """The name that the reader gives the value too."""
+    names = sorted(item.get_names())
+    return str(names[0] if names else item.get_node().get_friendly_name())
+
+
+def _dtype(item: Any) -> str:
+    own = item.get_element_type().get_type_name()
+    return DTYPES.get(own, str(own))
+
+
+def _sizes(item: Any) -> tuple[Any, ...]:
+    shape = item.get_partial_shape()
+    if shape.rank.is_dynamic:
+        return ()
+    return tuple("?" if size.is_dynamic else size.get_length() for size in shape)
+
+
+def _states_of(model: Any, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[Carried, ...]:
+    """The inputs and outputs that stand for states, by the model's metadata: those of qconvert, or those of ONNX."""
+    from qconvert_openvino.notes import Notes
+
+    texts = {}
+    for place in (["qconvert", "metadata"], ["framework", STATES]):
+        if model.has_rt_info(place):
+            texts[place[-1]] = str(model.get_rt_info(place).value)
+    text = texts.get(STATES) or Notes.of(texts).metadata.get(STATES)
+    found = carried(text) if text else ()
+    for item in found:
+        if item.input not in inputs or item.output not in outputs:
+            raise InvalidModelError(f"the metadata entry {STATES} names {item.input!r} and {item.output!r}, which the model does not have")
+    return found
+
+
+def layers(file: ModelFile) -> tuple[Layer, ...]:
+    """The layers that the CPU plugin executes, in order, each with the tensors of the file that it computes."""
+    return tuple(_executed(_compiled(file)[2]))
+
+
+def _executed(compiled: Any) -> list[Layer]:
+    try:
+        model = compiled.get_runtime_model()
+    except Exception as error:  # as above; of 16-bit data
+        raise RuntimeRefusedError(f"OpenVINO does not say how it runs the model: {_short(error)}") from error
+    found = []
+    for node in model.get_ordered_ops():
+        known = {key: str(value.value if hasattr(value, "value") else value) for key, value in node.get_rt_info().items()}
+        kind, precision = known.get("layerType", ""), known.get("runtimePrecision", "")
+        if kind in ("Const", "Input", "Output"):
+            continue
+        takes = {item.get_element_type().get_type_name() for item in node.inputs()[:1]}  # a precision may be that of the weights alone
+        integer = None if kind in _CONVERT else precision in _INTEGERS and bool(takes & {"i8", "u8"})
+        names = tuple(name for name in known.get("originalLayersNames", "").split(",") if name)
+        found.append(Layer(kind, names, integer, known.get("primitiveType", "")))
+    return found
+
+
+def _short(error: Exception) -> str:
+    """What OpenVINO says, without the places in its own source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+    return " ".join((told or lines)[:4])

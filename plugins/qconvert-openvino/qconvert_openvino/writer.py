@@ -1,0 +1,134 @@
+"""Writes an .xml file with its .bin: operators by the functions in ops/, what goes in and out, and what FakeQuantize does not say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qconvert.plugin import Change, Graph, QConvertError, Tensor, UnsupportedError
+from qconvert_openvino.elements import TYPES
+from qconvert_openvino.ops import WRITERS
+from qconvert_openvino.writing import Writing
+
+__all__ = ["build", "write"]
+
+
+def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
+    """Writes the graph to `path`, and its constants beside it under the same name with .bin.
+
+    Raises:
+        UnsupportedError: operators that cannot be written; all are named.
+    """
+    model, ov = build(graph, options.get("provenance") or {})
+    ov.serialize(model, str(path), str(path.with_suffix(".bin")))
+    return ()
+
+
+def build(graph: Graph, provenance: Mapping[str, str]) -> tuple[Any, Any]:
+    """The openvino.Model of a graph, and the package."""
+    _require_known(graph)
+    w = Writing(graph)
+    parameters = [_parameter(w, graph[name]) for name in graph.inputs]
+    _write_ops(w)
+    results = [_result(w, graph[name]) for name in graph.outputs]
+    model = w.ov.Model(results, parameters, graph.name)
+    w.notes.metadata = {**graph.metadata, **provenance}
+    for key, text in w.notes.texts().items():
+        model.set_rt_info(text, ["qconvert", key])
+    return model, w.ov
+
+
+def _require_known(graph: Graph) -> None:
+    unknown = Counter(op.kind for op in graph.ops if op.kind not in WRITERS)
+    if unknown:
+        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
+        raise UnsupportedError(f"these operators cannot be written to OpenVINO: {listed}", remedy="Cut the model before them.")
+
+
+def _write_ops(w: Writing) -> None:
+    """Writes every operator; those that cannot be written are named together."""
+    failed: list[QConvertError] = []
+    for op in w.graph.ops:
+        missing = [name for name in op.inputs if name and name not in w.values and not w.graph[name].is_constant]
+        if missing and failed:
+            continue
+        try:
+            WRITERS[op.kind](op, w)
+        except UnsupportedError as error:
+            error.where = error.where or f"{op.source} {op.outputs[0]!r}".strip()
+            failed.append(error)
+        except RuntimeError as error:  # OpenVINO's own, of an operator that it does not take
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            failed.append(UnsupportedError(f"OpenVINO does not take the {op.kind}: {lines[-1]}", where=f"{op.source} {op.outputs[0]!r}"))
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        raise UnsupportedError("\n".join(f"{error.where}: {error.reason}" for error in failed), remedy="Cut the model before them.")
+
+
+def _parameter(w: Writing, tensor: Tensor) -> Any:
+    """An input, and its real values where it is quantized.
+
+    int8 with a zero point gets a FakeQuantize of its own grid behind it, which changes no value: OpenVINO makes uint8 of it, and without it
+    the first layer computes on real values.
+    """
+    if tensor.dtype not in TYPES:
+        raise UnsupportedError(f"inputs of {tensor.dtype} cannot be written to OpenVINO", where=repr(tensor.name))
+    dynamic = w.ov.PartialShape.dynamic()
+    shape = dynamic if tensor.shape is None else w.ov.PartialShape([size if isinstance(size, int) else -1 for size in tensor.shape])
+    found = w.op.parameter(shape, getattr(w.ov.Type, TYPES[tensor.dtype]), tensor.name)
+    w.called(found.output(0), tensor.name)
+    w.parameters[tensor.name] = w.values[tensor.name] = found.output(0)
+    q = tensor.quantization
+    if q is not None:
+        if q.block_size:
+            raise UnsupportedError("an input has scales in blocks", where=repr(tensor.name))
+        real = w.scaled(w.op.convert(found, "f32"), tensor.dtype, q, w.sizes(tensor, q)).output(0)
+        shifted = tensor.dtype == "int8" and q.zero_point.any()
+        w.values[tensor.name] = w.fake_quantized(real, tensor, f"{tensor.name}/on_grid") if shifted else real
+    return found
+
+
+def _result(w: Writing, tensor: Tensor) -> Any:
+    """An output: integers where the graph gives out integers."""
+    if tensor.name in w.parameters:
+        return w.op.result(w.parameters[tensor.name])
+    name, value = tensor.name, w.value(tensor.name)
+    if tensor.quantization is not None:
+        return w.op.result(_named(w, w.quantized(w.unrounded.get(name, value), tensor).output(0), name))
+    own = value.get_tensor().get_names()
+    # A Dequantize is no operator here: its values are those of a FakeQuantize.
+    rounded = next((other for other in own if other in w.graph and w.graph[other].is_quantized), "")
+    if rounded and name not in own and rounded not in w.graph.outputs and rounded not in w.graph.inputs:
+        return w.op.result(_renamed(w, value, rounded, name))
+    if name in own and value.get_node().get_type_name() != "Parameter":
+        return w.op.result(value)
+    return w.op.result(_named(w, w.op.convert(value, value.get_element_type().get_type_name()).output(0), name))
+
+
+def _named(w: Writing, output: Any, name: str) -> Any:
+    """An output that has the name, which whatever has it inside loses."""
+    inner = w.values.get(name)
+    if inner is not None and name in inner.get_tensor().get_names() and inner.get_node().get_type_name() != "Parameter":
+        inner.get_tensor().set_names({f"{name}/real"})
+        inner.get_node().set_friendly_name(f"{name}/real")
+        if name in w.notes.grids:
+            w.notes.grids[f"{name}/real"] = w.notes.grids[name]
+    output.get_tensor().set_names({name})
+    output.get_node().set_friendly_name(name)
+    return output
+
+
+def _renamed(w: Writing, output: Any, old: str, new: str) -> Any:
+    """A FakeQuantize whose real values are given out: it has their name, and a note that of the integers."""
+    from qconvert_openvino.notes import Noted
+
+    tensor = w.graph[old]
+    assert tensor.quantization is not None
+    output.get_tensor().set_names({new})
+    output.get_node().set_friendly_name(new)
+    w.notes.grids.pop(old, None)
+    w.notes.grids[new] = Noted(old, tensor.dtype, tensor.quantization)
+    return output

@@ -1,0 +1,212 @@
+"""The model while the writer builds it, through OpenVINO's own package, which works out and checks shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import KINDS, Array, Graph, Op, Quantization, Tensor, UnsupportedError, integer_range, numpy_dtype
+from qconvert_openvino.elements import TYPES, bytes_of
+from qconvert_openvino.notes import Noted, Notes
+from qconvert_openvino.package import openvino
+from qconvert_openvino.ranges import grid_of, ranges_of
+
+__all__ = ["GRIDS", "Writing", "unsupported"]
+
+#: Storage types that FakeQuantize has levels for.
+GRIDS = ("int4", "uint4", "int8", "uint8", "int16", "uint16")
+
+
+class Writing:
+    """The model while it grows.
+
+    Args:
+        graph: what is written, with spatial operators that are channels_first.
+
+    Attributes:
+        op: OpenVINO's operators, opset13.
+        values: tensor -> the output that has its real values, or its plain numbers.
+        notes: of grids that FakeQuantize does not say.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.ov = graph, openvino()
+        from openvino import opset13
+
+        self.op: Any = opset13
+        self.values: dict[str, Any] = {}
+        self.unrounded: dict[str, Any] = {}  # what a FakeQuantize rounds to the values of a tensor
+        self.parameters: dict[str, Any] = {}
+        self.notes = Notes()
+        self._taken: set[str] = set()
+
+    # constants
+
+    def numbers(self, values: Sequence[int]) -> Any:
+        """A constant of int64."""
+        return self.op.constant(np.array(values, np.int64))
+
+    def array(self, data: Array, dtype: str, name: str = "") -> Any:
+        """A constant of any type, with the name of the tensor that it is."""
+        found = self._array(data, dtype)
+        if name:
+            found.set_friendly_name(name)
+        return found
+
+    def _array(self, data: Array, dtype: str) -> Any:
+        own = TYPES.get(dtype)
+        if own is None:
+            raise UnsupportedError(f"constants of {dtype} cannot be written")
+        kind = getattr(self.ov.Type, own)
+        if own in ("i4", "u4"):
+            packed = bytes_of(data, own)
+            tensor = self.ov.Tensor(packed if packed.size else np.zeros(1, np.uint8), list(data.shape), kind)
+            return self.ov.op.Constant(tensor)
+        if own == "bf16":
+            return self.ov.op.Constant(self.ov.Tensor(np.ascontiguousarray(data).view(np.uint16), list(data.shape), kind))
+        return self.op.constant(np.ascontiguousarray(data), getattr(self.ov.Type, own))
+
+    def integers(self, tensor: Tensor, q: Quantization, data: Array, sizes: Sequence[int] = ()) -> Any:
+        """A constant's integers with Convert, Subtract and Multiply: their real values.
+
+        Args:
+            tensor: the constant, which gives the name and the type.
+            q: its grid, per tensor or per axis.
+            data: its integers, in any shape.
+            sizes: the shape of scales beside `data`; () for one scale.
+        """
+        found = self.op.convert(self.array(data, tensor.dtype, tensor.name), "f32")
+        return self.scaled(found, tensor.dtype, q, sizes)
+
+    def scaled(self, found: Any, dtype: str, q: Quantization, sizes: Sequence[int]) -> Any:
+        """What a Subtract and a Multiply make of integers behind a Convert."""
+        shape = tuple(sizes)
+        if q.zero_point.any():
+            points, (low, high) = q.zero_point.reshape(shape), integer_range(dtype)
+            fits = dtype in TYPES and points.min() >= low and points.max() <= high
+            stored = self.array(points.astype(numpy_dtype(dtype)), dtype) if fits else None
+            shift = self.op.constant(points.astype(np.float32)) if stored is None else self.op.convert(stored, "f32")
+            found = self.op.subtract(found, shift)
+        return self.op.multiply(found, self.op.constant(q.scale.reshape(shape)))
+
+    def constant(self, tensor: Tensor) -> Any:
+        """A constant tensor as its real values, or its plain numbers."""
+        assert tensor.data is not None
+        q, data = tensor.quantization, tensor.data
+        if q is None:
+            return self.array(data, tensor.dtype, tensor.name)
+        if q.block_size:
+            return self._blocks(tensor, q)
+        sizes = [-1 if axis == q.axis else 1 for axis in range(data.ndim)] if q.axis is not None else []
+        return self.integers(tensor, q, data, sizes)
+
+    def _blocks(self, tensor: Tensor, q: Quantization) -> Any:
+        """Scales in blocks: the axis as two, blocks and what is in them, and a Reshape back."""
+        data, axis = tensor.data, q.axis
+        assert data is not None and axis is not None
+        size, count = data.shape[axis], q.scale.shape[axis]
+        if q.scale.ndim != data.ndim or size != count * q.block_size:
+            raise UnsupportedError(f"{tensor.name!r} has blocks of {q.block_size} that do not divide its {size} elements")
+        split = (*data.shape[:axis], count, q.block_size, *data.shape[axis + 1 :])
+        sizes = (*q.scale.shape[: axis + 1], 1, *q.scale.shape[axis + 1 :])
+        found = self.integers(tensor, q, data.reshape(split), sizes)
+        return self.op.reshape(found, self.numbers(data.shape), False)
+
+    # values
+
+    def value(self, name: str) -> Any:
+        """The output that has a tensor's real values, or its plain numbers."""
+        if name not in self.values:
+            self.values[name] = self.constant(self.graph[name]).output(0)
+        return self.values[name]
+
+    def inputs(self, op: Op) -> list[Any]:
+        """The values of an operator's inputs, which are all there."""
+        return [self.value(name) for name in op.inputs]
+
+    def integers_of(self, op: Op, index: int, what: str) -> list[int]:
+        """A constant input of whole numbers; raises UnsupportedError where it is computed."""
+        data = self.graph.constant(op.inputs[index])
+        if data is None:
+            raise unsupported(op, f"with {what} that are computed when the model runs")
+        return [int(value) for value in data.reshape(-1)]
+
+    # results
+
+    def finish(self, op: Op, *outputs: Any) -> None:
+        """The results of an operator, with its activation, rounded onto their grids where it computes real values.
+
+        Args:
+            op: the operator.
+            outputs: OpenVINO's outputs, or nodes with one each, for the operator's results.
+        """
+        activated = [self.activated(output, str(op.attributes.get("activation", ""))) for output in outputs]
+        rounds = KINDS[op.kind].rounds
+        for name, output in zip(op.outputs, activated, strict=True):
+            if name:
+                found = output.output(0) if isinstance(output, self.ov.Node) else output
+                self.give(name, found, rounds)
+
+    def activated(self, output: Any, activation: str) -> Any:
+        if not activation:
+            return output
+        bounds = {"relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
+        return self.op.relu(output) if activation == "relu" else self.op.clamp(output, *bounds[activation])
+
+    def give(self, name: str, output: Any, rounds: bool) -> None:
+        """The value of a tensor, rounded onto its grid if `rounds`."""
+        tensor = self.graph[name]
+        if tensor.quantization is None or not rounds:
+            self.values[name] = self.called(output, name)
+            return
+        self.unrounded[name] = output
+        self.values[name] = self.fake_quantized(output, tensor, name)
+
+    def called(self, output: Any, name: str) -> Any:
+        """Gives an output a name, if it has none and nothing else bears it."""
+        if not output.get_tensor().get_names() and name not in self._taken:
+            self._taken.add(name)
+            output.get_tensor().set_names({name})
+            if output.get_node().get_output_size() == 1:
+                output.get_node().set_friendly_name(name)
+        return output
+
+    def fake_quantized(self, output: Any, tensor: Tensor, name: str) -> Any:
+        """A value rounded onto a tensor's grid, called `name`."""
+        q = self.grid(tensor)
+        fake, sizes = ranges_of(q, tensor.dtype), self.sizes(tensor, q)
+        low, high = (self.op.constant(side.reshape(sizes)) for side in (fake.low, fake.high))
+        found = self.called(self.op.fake_quantize(output, low, high, low, high, fake.levels).output(0), name)
+        if grid_of(fake, q.axis) != (tensor.dtype, q) or tensor.name != name:
+            self.notes.grids[name] = Noted(tensor.name, tensor.dtype, q)
+        return found
+
+    def quantized(self, output: Any, tensor: Tensor) -> Any:
+        """A value as a tensor's integers."""
+        q = self.grid(tensor)
+        fake, sizes, (smallest, largest) = ranges_of(q, tensor.dtype), self.sizes(tensor, q), q.limits(tensor.dtype)
+        low, high = (self.op.constant(side.reshape(sizes)) for side in (fake.low, fake.high))
+        to = (self.op.constant(np.full(sizes, limit, np.float32)) for limit in (smallest, largest))
+        self.notes.grids[tensor.name] = Noted(tensor.name, tensor.dtype, q)
+        return self.op.convert(self.op.fake_quantize(output, low, high, *to, fake.levels), TYPES[tensor.dtype])
+
+    def grid(self, tensor: Tensor) -> Quantization:
+        """The grid of a tensor that FakeQuantize can round to; raises UnsupportedError."""
+        q = tensor.quantization
+        if q is None or tensor.dtype not in GRIDS or q.block_size:
+            raise UnsupportedError(f"FakeQuantize gives no {tensor.dtype} on such a grid", where=repr(tensor.name))
+        return q
+
+    def sizes(self, tensor: Tensor, q: Quantization) -> list[int]:
+        """The shape of scales beside a tensor."""
+        if q.axis is None:
+            return []
+        if tensor.shape is None:
+            raise UnsupportedError("scales along an axis of data whose rank is not known", where=repr(tensor.name))
+        return [q.scale.size if axis == q.axis else 1 for axis in range(len(tensor.shape))]
+
+
+def unsupported(op: Op, what: str) -> UnsupportedError:
+    return UnsupportedError(f"{op.kind} {what} cannot be written to OpenVINO", where=f"{op.source} {op.outputs[0]!r}".strip())

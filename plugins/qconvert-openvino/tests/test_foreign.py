@@ -1,0 +1,115 @@
+"""Files that NNCF made (data/make_nncf.py), and files that are damaged."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from qconvert_openvino.running import OpenVinoModel
+
+import qconvert
+from qconvert.plugin import ModelFile, UnsupportedError, convert, evaluate, load
+from qconvert.testing import random_inputs
+
+DATA = Path(__file__).parent / "data"
+NNCF = {
+    "vision_int8": ("int8", 4),
+    "attention_int8": ("int8", 5),
+    "attention_weights_int8": ("uint8", 5),
+    "attention_weights_int4": ("int8", 5),
+}
+
+
+@pytest.mark.parametrize("name", NNCF)
+def test_files_of_nncf_compute_what_openvino_computes(name: str) -> None:
+    graph = load(DATA / f"{name}.xml")
+    dtype, count = NNCF[name]
+    assert [tensor.dtype for tensor in graph.constants() if tensor.is_quantized] == [dtype] * count
+    given = random_inputs(graph)
+    exact, found = evaluate(graph, given), OpenVinoModel(ModelFile(DATA / f"{name}.xml", "real")).run(given)
+    for output in graph.outputs:
+        np.testing.assert_allclose(found[output], exact[output], atol=2e-6)
+
+
+def test_weights_in_blocks_are_read(tmp_path: Path) -> None:
+    """NNCF gives symmetric int4 scales below zero, whose integers are turned; 8 then needs int8."""
+    graph = load(DATA / "attention_weights_int4.xml")
+    grids = [tensor.quantization for tensor in graph.constants() if tensor.is_quantized]
+    assert {(grid.axis, grid.block_size) for grid in grids if grid is not None} == {(1, 8)}
+    assert all(grid is not None and (grid.scale > 0).all() for grid in grids)
+
+
+@pytest.mark.parametrize("name", ["vision_int8", "attention_int8"])
+def test_files_of_nncf_become_onnx_of_the_same_outputs(name: str, tmp_path: Path) -> None:
+    convert(DATA / f"{name}.xml", tmp_path / "model.onnx")
+    report = qconvert.check(DATA / f"{name}.xml", tmp_path / "model.onnx", kernels="openvino:real")
+    assert report.passed or (name == "attention_int8" and report.outputs[0].largest < 1e-6)  # real values, added in another order
+
+
+def damaged(rng: random.Random, text: str, data: bytearray) -> str:
+    """One change of the XML or of the constants."""
+    words = ["0", "-1", "65536", "99999999999", "nan", "1e400", "", "opset9", "u4", "i64", "Const", "Result", "FakeQuantize", "a,b"]
+    what = rng.randrange(5)
+    if what < 2:
+        place = rng.choice([*re.finditer(r'"([^"]*)"', text)])
+        return text[: place.start(1)] + rng.choice(words) + text[place.end(1) :]
+    if what == 2:
+        place = rng.choice([*re.finditer(r"<dim>([^<]*)</dim>", text)])
+        return text[: place.start(1)] + rng.choice(words) + text[place.end(1) :]
+    if what == 3:
+        lines = text.split("\n")
+        lines.pop(rng.randrange(len(lines)))
+        return "\n".join(lines)
+    data[rng.randrange(len(data))] = rng.randrange(256)
+    return text
+
+
+@pytest.mark.parametrize("name", NNCF)
+def test_damaged_files_are_errors_of_qconvert(name: str, tmp_path: Path) -> None:
+    rng, refused = random.Random(7), 0
+    for _ in range(150):
+        text, data = (DATA / f"{name}.xml").read_text(), bytearray((DATA / f"{name}.bin").read_bytes())
+        (tmp_path / "model.xml").write_text(damaged(rng, text, data))
+        (tmp_path / "model.bin").write_bytes(bytes(data))
+        try:
+            load(tmp_path / "model.xml")
+        except qconvert.QConvertError as error:
+            assert error.exit_code == 2 and str(tmp_path) in error.file
+            refused += 1
+    assert refused > 50
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<net", "is not XML"),
+        ("<other/>", "is not an OpenVINO model"),
+        ('<net version="7"/>', "is not an OpenVINO model"),
+        ('<net version="11"/>', "0 layers"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><net version="11">&b;</net>', "document type"),
+    ],
+)
+def test_what_is_no_model_is_said(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "model.xml").write_text(text)
+    with pytest.raises(qconvert.QConvertError, match=said):
+        load(tmp_path / "model.xml")
+
+
+def test_layers_that_are_not_covered_are_named_all_at_once(tmp_path: Path) -> None:
+    text = (DATA / "vision_int8.xml").read_text().replace('type="SoftMax"', 'type="Wonder"').replace('type="ReLU"', 'type="Odd"')
+    (tmp_path / "model.xml").write_text(text)
+    (tmp_path / "model.bin").write_bytes((DATA / "vision_int8.bin").read_bytes())
+    with pytest.raises(UnsupportedError, match="2 Odd, 1 Wonder"):
+        load(tmp_path / "model.xml")
+
+
+def test_a_circle_is_an_error(tmp_path: Path) -> None:
+    ports = '<input><port id="0"/></input><output><port id="1" precision="FP32"/></output>'
+    layers = "".join(f'<layer id="{place}" name="n{place}" type="ReLU" version="opset1">{ports}</layer>' for place in (0, 1))
+    edges = '<edge from-layer="0" from-port="1" to-layer="1" to-port="0"/><edge from-layer="1" from-port="1" to-layer="0" to-port="0"/>'
+    (tmp_path / "model.xml").write_text(f'<net version="11"><layers>{layers}</layers><edges>{edges}</edges></net>')
+    with pytest.raises(qconvert.QConvertError, match="circle"):
+        load(tmp_path / "model.xml")

@@ -1,0 +1,129 @@
+"""Models written as .xml and .bin, and read again: the same integers, scales, zero points and outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import written
+from qconvert_openvino.ranges import grid_of, ranges_of
+
+import qconvert
+from qconvert.plugin import Graph, Op, Quantization, Tensor, UnsupportedError, convert, evaluate, load
+from qconvert.testing import assert_round_trips, random_inputs
+
+REAL = [
+    "aww_int8.tflite",
+    "coco_ssd_mobilenet_v1_uint8.tflite",
+    "coral_mobilenet_v1_025_128_uint8.tflite",
+    "tflm_mobilenet_v2_from_torch_int8.tflite",
+    "tflm_seanet_conv_int16x8.tflite",
+    "tiny_ad_toycar_int8.tflite",
+    "tiny_kws_dscnn_int8.tflite",
+    "tiny_resnet_cifar10_int8.tflite",
+    "onnx/brevitas_int4_weights.onnx",
+    "onnx/micro_kws_m_static_qdq.onnx",
+    "onnx/modelopt_ptq_attention.onnx",
+    "onnx/ort_conv.int4_weights.qdq.onnx",
+    "onnx/ort_qdq_with_multi_consumer_dq_nodes.fixed.qdq16.onnx",
+    "onnx/torch_fx_qat_vision.onnx",
+    "onnx/torch_pt2e_x86_attention.onnx",
+    "onnx/torch_pt2e_xnnpack_vision.onnx",
+]
+
+
+def test_sample_graphs_round_trip() -> None:
+    assert assert_round_trips("openvino") == ()
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_models_keep_integers_scales_zero_points_and_outputs(name: str, fixtures: Path, tmp_path: Path) -> None:
+    graph = load(fixtures / name)
+    processing = [op for op in graph if op.kind == "DetectionPostProcess"]
+    if processing:  # the network up to it
+        graph = graph.evolve(ops=[op for op in graph if op not in processing], outputs=processing[0].inputs[:2])
+    fitted, again = written(graph, tmp_path / "model.xml")
+    given = random_inputs(fitted)
+    before, after = evaluate(fitted, given), evaluate(again, dict(zip(again.inputs, given.values(), strict=True)))
+    assert [*before] == [*after]
+    assert all(np.array_equal(before[output], after[output]) for output in before)
+    kept = {name for name in fitted.tensors if name in again and again[name].shares_grid(fitted[name])}
+    turned = sum(op.kind == "MatMul" for op in fitted)  # whose weights become those of a Gemm
+    constants = [tensor for tensor in fitted.constants() if tensor.is_quantized]
+    assert constants and len([tensor for tensor in constants if tensor.name in kept]) >= len(constants) - turned
+    layers = [op.outputs[0] for op in fitted if op.kind in ("Conv", "Gemm", "Add") and fitted[op.outputs[0]].is_quantized]
+    assert {*layers} <= kept
+    for tensor in constants:
+        if tensor.name in kept:
+            integers, own = np.asarray(again[tensor.name].data, np.int64), np.asarray(tensor.data, np.int64)
+            assert np.array_equal(integers, own.T if turned and integers.shape != own.shape else own)
+
+
+def test_states_come_back(fixtures: Path, tmp_path: Path) -> None:
+    source, result = fixtures / "mww_okay_nabu_streaming_int8.tflite", tmp_path / "wake.xml"
+    convert(source, result)
+    before, after = load(source), load(result)
+    assert {name: state.dtype for name, state in after.states.items()} == {name: state.dtype for name, state in before.states.items()}
+    for name, state in after.states.items():
+        assert np.array_equal(np.asarray(state.data).reshape(-1), np.asarray(before.states[name].data).reshape(-1))
+
+
+def test_what_cannot_be_written_is_named_all_at_once(fixtures: Path, tmp_path: Path) -> None:
+    tensors = [Tensor(name, "float32", (1, 4)) for name in "xabcy"]
+    ops = (Op("Celu", ("x",), ("a",)), Op("Shrink", ("a",), ("b",)), Op("Shrink", ("b",), ("c",)), Op("Relu", ("c",), ("y",)))
+    graph = Graph("odd", {item.name: item for item in tensors}, ops, ("x",), ("y",))
+    with pytest.raises(UnsupportedError, match="1 Celu, 2 Shrink"):
+        written(graph, tmp_path / "model.xml")
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(UnsupportedError, match="7 IntegerSVDF"):
+        convert(fixtures / "tflm_keyword_svdf_int8.tflite", tmp_path / "model.xml")
+
+
+def test_the_bin_file_lies_beside_and_is_needed(fixtures: Path, tmp_path: Path) -> None:
+    convert(fixtures / "tiny_resnet_cifar10_int8.tflite", tmp_path / "model.xml")
+    assert {item.name for item in tmp_path.iterdir()} == {"model.xml", "model.bin"}
+    (tmp_path / "model.bin").unlink()
+    with pytest.raises(qconvert.QConvertError, match="constants") as caught:
+        load(tmp_path / "model.xml")
+    assert "model.bin" in caught.value.file
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int4", "uint4", "int16", "uint16"])
+def test_ranges_give_scales_back(dtype: str) -> None:
+    """To the last bit for nearly all; the others are noted in the file."""
+    rng = np.random.default_rng(5)
+    low, high = qconvert.plugin.integer_range(dtype)
+    exact = 0
+    for scale in np.exp(rng.uniform(-12, 4, 500)).astype(np.float32):
+        q = Quantization.per_tensor(float(scale), int(rng.integers(low, high + 1)))
+        fake = ranges_of(q, dtype)
+        found = grid_of(fake, None)
+        shift = low - qconvert.plugin.integer_range(found[0])[0]
+        assert int(found[1].zero_point[0]) + shift == int(q.zero_point[0])
+        np.testing.assert_allclose(found[1].scale, q.scale, rtol=2**-23)
+        exact += found[1].scale[0] == scale
+        assert grid_of(fake, None, (dtype, q)) == (dtype, q)
+    assert exact > 480
+
+
+def test_a_note_that_does_not_fit_the_ranges_is_not_believed() -> None:
+    q = Quantization.per_tensor(0.5, 3)
+    fake = ranges_of(q, "int8")
+    for other in (Quantization.per_tensor(0.25, 3), Quantization.per_tensor(0.5, 4)):
+        assert grid_of(fake, None, ("int8", other)) == ("uint8", Quantization.per_tensor(0.5, 131))
+    assert grid_of(fake, None, ("float32", q))[0] == "uint8"
+
+
+def test_names_with_what_xml_and_openvino_give_a_meaning(tmp_path: Path, sample_graph: Graph) -> None:
+    names = {name: f'{name},"<b>&\\{name}' for name in sample_graph.tensors}
+
+    def renamed(side: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(name, name) for name in side)
+
+    ops = [dataclasses.replace(op, inputs=renamed(op.inputs), outputs=renamed(op.outputs)) for op in sample_graph]
+    inputs, outputs = renamed(sample_graph.inputs), renamed(sample_graph.outputs)
+    tensors = [dataclasses.replace(tensor, name=names[name]) for name, tensor in sample_graph.tensors.items()]
+    fitted, again = written(sample_graph.evolve(tensors=tensors, ops=ops, inputs=inputs, outputs=outputs), tmp_path / "model.xml")
+    assert (again.inputs, again.outputs) == (fitted.inputs, fitted.outputs)
