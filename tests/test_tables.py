@@ -65,6 +65,7 @@ def test_every_report(capsys: pytest.CaptureFixture[str]) -> None:
         "encodings": qconvert.extract(MODEL)[1],
         "from 2 samples": calibrated(network, [{name: item["x"]} for item in images]),
         "constants": qconvert.load(MODEL).summary(),
+        "operators outside": qconvert.partition(MODEL, "tensorrt"),
     }
     for words, report in reports.items():
         assert words in repr(report) and repr(report).startswith(f"<{type(report).__name__}: "), report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_partition_command"]
 
-#: So many rows of a table and names in a row are printed without --verbose.
-_ROWS, _NAMES = 20, 2
+#: So many rows of a table are printed without --verbose.
+_ROWS = 20
 
 
 def _partition(
@@ -70,38 +71,16 @@ def _partition(
 
 def _print(found: Partition, verbose: bool) -> None:
     """A table of the regions, one of what stayed outside and why, and what was taken of the whole."""
-    from qconvert.cli.reports import show, table_of
+    from qconvert.cli.reports import show
+    from qconvert.tables import rich_table
 
-    most = len(found.regions) + len(found.outside) if verbose else _ROWS
-    if found.regions:
-        table = table_of("region", "target", ">operators", ">MACs", ">bytes in", ">bytes out", "inputs", "outputs")
-        for region in found.regions[:most]:
-            table.add_row(region.name, region.target, str(region.size), f"{region.macs:,}", f"{region.bytes_in:,}", f"{region.bytes_out:,}",
-                          _listed(region.inputs), _listed(region.outputs))  # fmt: skip
-        show(table)
-        if len(found.regions) > most:
-            show(f"and {len(found.regions) - most} more regions; --verbose lists them")
-    reasons = found.reasons().most_common()
-    if reasons:
-        table = table_of(">outside", "kind", "target", "why")
-        for (target, kind, rule), count in reasons[:most]:
-            table.add_row(str(count), kind, target, rule)
-        show(table)
-        if len(reasons) > most:
-            show(f"and {len(reasons) - most} more reasons; --verbose lists them")
-    inside, total = found.taken_macs(), found.macs
-    share = f", {inside:,} of {total:,} MACs" if total else ""
-    regions = f"{len(found.regions)} region{'' if len(found.regions) == 1 else 's'}"
-    left = f"{len(found.outside)} of {found.operators} operators outside"
-    show("\n".join((f"{regions}; {left}{share} inside", *(f"written: {name}" for name in found.files))))
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    from qconvert.cli.names import shortened
-    from qconvert.errors import printable
-
-    shown = ", ".join(shortened(printable(name, one_line=True), 32) for name in names[:_NAMES])
-    return f"{shown} and {len(names) - _NAMES} more" if len(names) > _NAMES else shown
+    for table in found.tables():
+        most = len(table.rows) if verbose else _ROWS
+        if table.rows:
+            show(rich_table(replace(table, rows=table.rows[:most])))
+        if len(table.rows) > most:
+            show(f"and {len(table.rows) - most} more; --verbose lists them")
+    show("\n".join((found.sentence, *(f"written: {name}" for name in found.files))))
 
 
 def add_partition_command(app: typer.Typer) -> None:

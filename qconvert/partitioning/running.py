@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import QConvertError, RuntimeRefusedError
+from qconvert.errors import InvalidModelError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Array, Graph, Op, numpy_dtype
 from qconvert.partitioning.composing import part_graph, values_of
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
@@ -114,6 +114,10 @@ def _opened(part: PartFile, folder: Path, threads: int) -> LoadedModel:
     if not part.runtime:
         raise RuntimeRefusedError(f"no runtime runs {part.format} files", where=_words(part))
     runtime, kernels = kernels_named(part.runtime)
+    if part.format and part.format not in runtime.formats:
+        raise InvalidModelError(f"is to be run by {part.runtime}, which runs no {part.format} files", where=_words(part))
+    if runtime.runs_code and kernels != runtime.kernels[0]:  # such as torch:trusted, which only a user may ask for
+        raise RuntimeRefusedError(f"a manifest cannot ask for {part.runtime}, which runs code that is in files", where=_words(part))
     options = taken({}, format_named(part.format).read_options) if part.format else {}
     with _named(part):
         model = runtime.open(ModelFile(folder / part.model.file, kernels, options, threads))

@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from qconvert.tables import Rows, Shown, said, shown
+
 if TYPE_CHECKING:  # the command line starts without numpy
     from qconvert.graph import Graph
 
 __all__ = ["Outside", "Partition", "Region"]
+
+#: So many names stand in a row of a table, each of at most so many characters.
+_NAMES, _LONGEST = 2, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,8 @@ class Outside:
         return {"kind": self.kind, "name": self.name, "source": self.source, "reasons": dict(self.reasons)}
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+@dataclass(frozen=True, slots=True, repr=False)
+class Partition(Shown):
     """A network cut into regions that targets run, and the rest.
 
     Attributes:
@@ -113,6 +118,26 @@ class Partition:
         """How many operators stayed outside for each (target, kind, rule)."""
         return Counter((target, item.kind, rule) for item in self.outside for target, rule in item.reasons.items())
 
+    @property
+    def sentence(self) -> str:
+        """How much of the network is in regions."""
+        regions = f"{len(self.regions)} region{'' if len(self.regions) == 1 else 's'}"
+        products = f", {self.taken_macs():,} of {self.macs:,} MACs inside" if self.macs else ""
+        return f"{regions}; {len(self.outside)} of {self.operators} operators outside{products}"
+
+    def tables(self) -> tuple[Rows, Rows]:
+        """The regions, and what stayed outside and why."""
+        regions = tuple(
+            (
+                shown(region.name), region.target, str(region.size), f"{region.macs:,}", f"{region.bytes_in:,}", f"{region.bytes_out:,}",
+                _listed(region.inputs), _listed(region.outputs),
+            )
+            for region in self.regions
+        )  # fmt: skip
+        reasons = tuple((str(count), kind, target, said(rule)) for (target, kind, rule), count in self.reasons().most_common())
+        heads = ("region", "target", ">operators", ">MACs", ">bytes in", ">bytes out", "inputs", "outputs")
+        return Rows("Regions", heads, regions), Rows("Outside", (">operators", "kind", "target", "why"), reasons)
+
     def to_dict(self) -> dict[str, Any]:
         """The partition as `qconvert partition --json` prints it."""
         return {
@@ -124,3 +149,14 @@ class Partition:
             "outside": [item.to_dict() for item in self.outside],
             "files": list(self.files),
         }
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """The first names of a list, and how many there are more."""
+    listed = ", ".join(_short(shown(name)) for name in names[:_NAMES])
+    return f"{listed} and {len(names) - _NAMES} more" if len(names) > _NAMES else listed
+
+
+def _short(name: str) -> str:
+    """A name with its middle left out: names differ at their ends."""
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 + 1 :]}"

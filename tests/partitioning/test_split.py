@@ -209,6 +209,9 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "an input that a part computes": (lambda d: d.update(inputs=[*d["inputs"], d["outputs"][0]]), "computed twice"),
     "a runtime that is not there": (first_part(lambda p: p.update(runtime="nowhere:x")), "there are no kernels 'nowhere:x'"),
     "a runtime of other files": (first_part(lambda p: p.update(runtime="onnxruntime:optimized")), "onnxruntime"),
+    "a runtime that runs code": (lambda d: d["parts"][1].update(runtime="torch:trusted", format="torch"), "cannot ask for torch:trusted"),
+    "a runtime of another format": (lambda d: d["parts"][1].update(runtime="litert:default"), "which runs no onnx files"),
+    "a format that is none": (lambda d: d["parts"][1].update(format="nothing"), "there is no format 'nothing'|which runs no nothing"),
     "fewer values": (first_part(lambda p: p.update(inputs=[])), "values, not|values, and its part"),
     "neither format nor graph": (first_part(lambda p: p.update(graph=None)), "neither a format nor a graph"),
     "a state of no value": (lambda d: d.update(states=[{"name": "s", "reads": [], "written": ""}]), "no first value of the state 's'"),
@@ -224,8 +227,8 @@ def test_a_manifest_that_lies_is_refused(lie: str, parts: Path, tmp_path: Path) 
     change(document)
     (folder / "manifest.json").write_text(json.dumps(document))
     with pytest.raises(QConvertError, match=said) as error:
-        load(folder / "manifest.json")
         Session(folder / "manifest.json")
+        load(folder / "manifest.json")
     assert "Traceback" not in str(error.value)
 
 
