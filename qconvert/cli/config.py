@@ -13,7 +13,6 @@ from typing import Any, Union, get_args, get_origin
 import typer
 
 from qconvert.errors import FileAccessError, OptionError
-from qconvert.graph.names import near
 from qconvert.plugins import declared_options, kernels_listed
 
 __all__ = ["Defaults", "defaults_for", "taken_off"]
@@ -104,6 +103,8 @@ def defaults_for(file: Path, command: str, callbacks: Mapping[str, Callable[...,
     tables = {name: value for name, value in found.items() if isinstance(value, dict)}
     top = {name: value for name, value in found.items() if name not in tables}
     if strangers := [name for name in tables if name not in callbacks]:
+        from qconvert.graph.names import near  # without numpy until something is wrong
+
         raise OptionError(f"there is no command {near(strangers, callbacks)}", file=str(file), remedy="A table is called as a command.")
     own = _flags(callbacks[command])
     everywhere = {name for callback in callbacks.values() for name in _flags(callback)} if top else set()
@@ -149,6 +150,8 @@ def _checked(table: Mapping[str, Any], file: Path, where: str, known: Mapping[st
                 f"sets {written} {where}, which no file may: {reason}", file=str(file), remedy="Write it on the command line."
             )
         if name not in known:
+            from qconvert.graph.names import near
+
             raise OptionError(f"sets what is no option {where}: {near([name], known)}", file=str(file))
         if name in found:
             raise OptionError(f"sets {name} twice {where}", file=str(file))
