@@ -95,7 +95,7 @@ def constant_of(node: Node, depth: int = 0) -> Constant | None:
         return _converted(first, DTYPES.get(node.attributes.get("destination_type", ""), ""))
     if node.type == "Reshape":
         shape = next(iter(node.ports.values())).shape
-        return first.reshaped(shape) if -1 not in shape and np.prod(shape, dtype=np.int64) == first.data.size else None
+        return first.reshaped(shape) if -1 not in shape and math.prod(shape) == first.data.size else None
     if node.type == "Transpose":
         order = rest[0].data.reshape(-1).tolist() if rest else []
         perm = tuple(int(axis) for axis in order) or tuple(range(first.data.ndim))[::-1]

@@ -179,6 +179,8 @@ def _load(path: Path, nodes: Iterable[Node]) -> None:
         except InvalidModelError as error:
             error.where = str(node)
             raise
+        except ValueError as error:  # more dimensions, or larger ones, than an array can have
+            raise InvalidModelError(f"has no array's shape: {error}", where=str(node)) from error
 
 
 def _ordered(nodes: Mapping[int, Node]) -> Iterator[Node]:

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from qconvert.plugin import Graph, InvalidModelError, Op, QConvertError, UnsupportedError
 from qconvert_openvino.constants import constant_of
 from qconvert_openvino.container import Model, Node, read_model
@@ -23,7 +25,8 @@ def read(path: Path) -> Graph:
         QConvertError: the files cannot be read, are damaged, or have layers that are not covered; all of these are named.
     """
     try:
-        return _graph(read_model(path))
+        with np.errstate(all="ignore"):  # what a damaged file has as scales and bounds is looked at afterwards
+            return _graph(read_model(path))
     except QConvertError as error:
         error.file = error.file or str(path)
         raise

@@ -82,6 +82,18 @@ def test_damaged_files_are_errors_of_qconvert(name: str, tmp_path: Path) -> None
     assert refused > 50
 
 
+@pytest.mark.parametrize("shape", ["0, 1099511627776, 1099511627776", ", ".join(["1"] * 70), "4294967296, 4294967296", "-4"])
+def test_shapes_that_no_array_has_are_errors(shape: str, tmp_path: Path) -> None:
+    text = (DATA / "vision_int8.xml").read_text()
+    (tmp_path / "model.xml").write_text(
+        re.sub(r'shape="[^"]*" offset="\d+" size="\d+"', f'shape="{shape}" offset="0" size="0"', text, count=1)
+    )
+    (tmp_path / "model.bin").write_bytes((DATA / "vision_int8.bin").read_bytes())
+    with pytest.raises(qconvert.QConvertError) as caught:
+        load(tmp_path / "model.xml")
+    assert caught.value.exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

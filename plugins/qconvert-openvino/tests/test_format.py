@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from conftest import written
 from qconvert_openvino.ranges import grid_of, ranges_of
+from qconvert_openvino.running import OpenVinoModel
 
 import qconvert
-from qconvert.plugin import Graph, Op, Quantization, Tensor, UnsupportedError, convert, evaluate, load
+from qconvert.plugin import Graph, ModelFile, Op, Quantization, Tensor, UnsupportedError, convert, evaluate, load
 from qconvert.testing import assert_round_trips, random_inputs
 
 REAL = [
@@ -114,6 +115,27 @@ def test_a_note_that_does_not_fit_the_ranges_is_not_believed() -> None:
     for other in (Quantization.per_tensor(0.25, 3), Quantization.per_tensor(0.5, 4)):
         assert grid_of(fake, None, ("int8", other)) == ("uint8", Quantization.per_tensor(0.5, 131))
     assert grid_of(fake, None, ("float32", q))[0] == "uint8"
+
+
+@pytest.mark.parametrize("kind", ["AveragePool", "MaxPool"])
+@pytest.mark.parametrize(("size", "kernel", "stride", "pad"), [(7, 3, 2, 0), (6, 3, 2, 1), (5, 2, 3, 1), (4, 2, 3, 1), (7, 2, 2, 0)])
+def test_windows_that_hang_over(kind: str, size: int, kernel: int, stride: int, pad: int, tmp_path: Path) -> None:
+    """ceil_mode, of which OpenVINO has two meanings."""
+    window = {"kernel_shape": (kernel, kernel), "strides": (stride, stride), "pads": (pad,) * 4, "ceil_mode": 1}
+    op = Op(kind, ("x",), ("y",), {**window, "data_format": "channels_first"})
+    graph = Graph("pool", {"x": Tensor("x", "float32", (1, 2, size, size)), "y": Tensor("y", "float32", None)}, (op,), ("x",), ("y",))
+    given = random_inputs(graph)
+    exact = evaluate(graph, given)["y"]
+    _, again = written(graph.evolve(tensors=[Tensor("y", "float32", exact.shape)]), tmp_path / "model.xml")
+    assert np.array_equal(evaluate(again, given)["y"], exact)
+    found = OpenVinoModel(ModelFile(tmp_path / "model.xml", "real")).run(given)["y"]
+    np.testing.assert_allclose(found, exact, atol=1e-6)
+
+
+def test_an_output_that_is_an_input_keeps_its_name(tmp_path: Path) -> None:
+    tensors = {name: Tensor(name, "float32", (1, 4)) for name in "xy"}
+    _, again = written(Graph("same", tensors, (Op("Relu", ("x",), ("y",)),), ("x",), ("y", "x")), tmp_path / "model.xml")
+    assert (again.inputs, again.outputs) == (("x",), ("y", "x"))
 
 
 def test_names_with_what_xml_and_openvino_give_a_meaning(tmp_path: Path, sample_graph: Graph) -> None:
