@@ -12,9 +12,9 @@ from qconvert.checking.attributes import declared_roundings, rounding_of
 from qconvert.checking.checked_file import Side
 from qconvert.checking.choices import is_free_choice
 from qconvert.checking.classify import Sum, classify, classify_sums
+from qconvert.checking.dynamic_pieces import sums_of_functions, sums_of_piece
 from qconvert.checking.exact_values import carried, exact_value, rounded_otherwise, sum_bound
 from qconvert.checking.findings import CLASSES, OVERFLOW, Finding
-from qconvert.checking.inside_functions import on_real_data, rounds_inside
 from qconvert.checking.overflows import overflowed
 from qconvert.checking.unsure_steps import unsure_steps
 from qconvert.errors import QConvertError
@@ -251,7 +251,7 @@ class Judge:
         """Two outputs of one shape that differ."""
         a, b = pair
         name = op.outputs[index]
-        if KINDS[op.kind].rule == "control" and a.dtype.kind == "f" and (alike := self._of_functions(op, index, values, a)):
+        if KINDS[op.kind].rule == "control" and a.dtype.kind == "f" and (alike := sums_of_functions(self.graph, op, index, values, a)):
             return classify_sums(a, b, alike[:1], alike)
         found = exact_value(self.graph, op, values, index, self.writers)
         if found is not None:
@@ -265,7 +265,10 @@ class Judge:
         known = all(self.graph[item].is_constant or item in values for item in op.inputs if item)
         if known and KINDS[op.kind].rule in ("move", "relabel", "index") and a.dtype.kind in "iu":
             return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self._kernels(op, name))
-        return _compared(a, b)
+        plain = _compared(a, b)
+        if plain.verdict == "unexplained" and (alike := sums_of_piece((self.graph, self.other), self.writers, op, index, values, a)):
+            return classify_sums(a, b, alike[:1], alike)
+        return plain
 
     def _summed(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array]) -> Array | None:
         """What an operator of 16 bits sums before its activation cuts it off: float32 loses more of the large than of what is left."""
@@ -299,24 +302,6 @@ class Judge:
             return found
         wide = unsure_steps(self.graph, op, index, rounder.with_attributes(arithmetic=found.rounding), values, self.writers)
         return found if wide is None else replace(found, bound=found.bound + wide.reshape(found.exact.shape))
-
-    def _of_functions(self, op: Op, index: int, values: Mapping[str, Array], like: Array) -> list[Sum]:
-        """What functions give that round real data when they run, and what they give of the data as they are; nothing of others."""
-        inputs = [
-            None if not name else self.graph.constant(name) if self.graph[name].is_constant else values.get(name) for name in op.inputs
-        ]
-        if not rounds_inside(self.graph, op) or any(name and value is None for name, value in zip(op.inputs, inputs, strict=True)):
-            return []
-        found = []
-        for way, graph in (("dynamic", self.graph), ("", on_real_data(self.graph))):
-            try:
-                exact = np.asarray(evaluate_op(graph, op, inputs)[index].stored, np.float64)
-            except (QConvertError, ArithmeticError):
-                return []
-            if exact.shape != like.shape:
-                return []
-            found.append(Sum(way, exact, np.full(exact.shape, _share(like) * (float(np.abs(exact).max(initial=0)) or 1.0))))
-        return found
 
     def _roundings(self, op: Op, rounder: Op) -> tuple[set[str], set[str]]:
         """How the source and the result may round the data of `rounder`: as it says, or as was declared (declared_roundings())."""

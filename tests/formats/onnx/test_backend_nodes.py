@@ -11,6 +11,7 @@ import re
 import warnings
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 from loaded import onnx_graph
 from onnx_nodes import equal, session
 
+from qconvert import convert
 from qconvert.errors import QConvertError
 from qconvert.formats.onnx.writer import HIGHEST_OPSET, build
 
@@ -182,3 +184,44 @@ def test_refused_cases_are_refused(pattern: str) -> None:
         except QConvertError:
             refused += 1
     assert refused, REFUSED[pattern]
+
+
+#: Nodes with memory or a body, which TFLite has as operators of several kinds.
+_WITH_BODIES = re.compile(r"^test_(gru|lstm|rnn|simple_rnn|if$|loop11|scan9|range)")
+
+
+@pytest.mark.parametrize("constants", [False, True], ids=["inputs", "constants"])
+def test_nodes_with_memory_are_equal_in_tflite(constants: bool, tmp_path: Path) -> None:
+    """In LiteRT, with states, sequence lengths, peepholes and open numbers of turns as inputs and as constants."""
+    equal_ones = 0
+    for case in cases():
+        found = prepared(case, constants) if _WITH_BODIES.search(case.name) else None
+        if found is None:
+            continue
+        model, inputs = found
+        try:
+            wanted = run(model, inputs)
+        except Exception:  # onnxruntime's errors share no class but Exception
+            continue
+        (tmp_path / "a.onnx").write_bytes(model.SerializeToString())
+        convert(tmp_path / "a.onnx", tmp_path / "a.tflite", force=True)
+        for got, value in zip(_litert(tmp_path / "a.tflite", model, inputs), wanted, strict=True):
+            assert got.shape == value.shape, case.name
+            np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6, err_msg=case.name)
+        equal_ones += 1
+    assert equal_ones >= 20, equal_ones
+
+
+def _litert(path: Path, model: Any, inputs: list[Any]) -> list[np.ndarray]:
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(str(path))
+    given = {value.name: np.asarray(data) for value, data in zip(model.graph.input, inputs, strict=True)}
+    details = interpreter.get_input_details()
+    for item in details:
+        interpreter.resize_tensor_input(item["index"], given[item["name"]].shape)
+    interpreter.allocate_tensors()
+    for item in details:
+        interpreter.set_tensor(item["index"], given[item["name"]])
+    interpreter.invoke()
+    return [interpreter.get_tensor(item["index"]) for item in interpreter.get_output_details()]

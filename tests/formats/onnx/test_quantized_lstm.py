@@ -131,3 +131,47 @@ def test_a_recurrence_of_which_only_the_last_values_are_read(tmp_path: Path, kin
     for result in ("b.onnx", "b.tflite"):
         convert(path, tmp_path / result)
         assert check(path, tmp_path / result).passed
+
+
+def _layers(path: Path, way: str) -> Path:
+    """Two layers, the second on what the first gives, with nothing in a TFLite file that could be compared between them."""
+    count = 2 if way == "bidirectional" else 1
+    rng = np.random.default_rng(2)
+    nodes, constants, data, width = [], {}, "x", _INPUTS
+    for layer in "ab":
+        for name, rows in (("w", width), ("r", _CELLS)):
+            constants[f"{name}_{layer}"] = rng.integers(1, 256, (count, rows, 4 * _CELLS)).astype(np.uint8)
+            constants[f"{name}_scale_{layer}"] = np.full(count, 0.006, np.float32)
+            constants[f"{name}_point_{layer}"] = np.full(count, 128, np.uint8)
+        own = [f"{name}_{layer}" for name in ("w", "r", "w_scale", "w_point", "r_scale", "r_point")]
+        nodes.append(helper.make_node(
+            "DynamicQuantizeLSTM", [data, own[0], own[1], "", "", "", "", "", *own[2:]], [f"l_{layer}"], domain="com.microsoft",
+            hidden_size=_CELLS, direction=way,
+        ))  # fmt: skip
+        nodes.append(helper.make_node("Transpose", [f"l_{layer}"], [f"t_{layer}"], perm=[0, 2, 1, 3]))
+        data, width = ("y" if layer == "b" else f"d_{layer}"), count * _CELLS
+        nodes.append(helper.make_node("Reshape", [f"t_{layer}", "shape"], [data]))
+    constants["shape"] = np.array([0, 0, -1])
+    inputs = [helper.make_tensor_value_info("x", 1, [50, 2, _INPUTS])]
+    outputs = [helper.make_tensor_value_info("y", 1, [50, 2, width])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [numpy_helper.from_array(value, name) for name, value in constants.items()])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("way", ["forward", "bidirectional"])
+def test_layers_on_real_data_are_told_from_wrong_ones(tmp_path: Path, way: str) -> None:
+    """TFLite computes on the real data: explained as that, layer behind layer and in both ways; other weights are not."""
+    path = _layers(tmp_path / "a.onnx", way)
+    convert(path, tmp_path / "b.tflite")
+    report = check(path, tmp_path / "b.tflite", per_op=True)
+    assert report.passed, report
+    model = onnx.load(path)
+    for constant in model.graph.initializer:
+        if constant.name == "r_b":
+            data = numpy_helper.to_array(constant).copy()
+            data[0, 0, 0] ^= 64
+            constant.CopyFrom(numpy_helper.from_array(data, "r_b"))
+    onnx.save(model, tmp_path / "c.onnx")
+    assert not check(tmp_path / "c.onnx", tmp_path / "b.tflite", per_op=True).passed
