@@ -165,10 +165,17 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
     return found
 
 
+def _require_plain(path: Path) -> None:
+    """Raises FileAccessError for what is no file: a pipe would be waited for."""
+    if path.exists() and not path.is_file():
+        raise FileAccessError("is no plain file", file=str(path))
+
+
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise OptionError(f"has more than {_MOST_BYTES >> 20} MiB", file=str(path))
+        _require_plain(path)
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileAccessError("is no text in UTF-8", file=str(path)) from error
@@ -179,6 +186,7 @@ def _text(path: Path) -> str:
 def _array(path: Path) -> list[int]:
     """Labels in an array; see labelled()."""
     try:
+        _require_plain(path)
         found = np.load(path, allow_pickle=False, mmap_mode="r" if path.suffix.lower() == ".npy" else None)
         if path.suffix.lower() == ".npz":
             with found as arrays:

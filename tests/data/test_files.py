@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -267,3 +268,13 @@ def test_orders_of_colour_and_layouts(picture: Path) -> None:
 def test_rules_of_size_and_colour_that_mean_nothing(wrong: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         Preparation(**wrong)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".txt", ".csv"])
+def test_a_pipe_for_labels_is_not_waited_for(suffix: str, tmp_path: Path) -> None:
+    from qconvert.data.labels import labelled
+
+    os.mkfifo(tmp_path / f"labels{suffix}")
+    np.save(tmp_path / "data.npy", np.zeros((2, 4), np.float32))
+    with pytest.raises(FileAccessError, match="is no plain file"):
+        labelled(tmp_path / "data.npy", tmp_path / f"labels{suffix}")
