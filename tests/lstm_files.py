@@ -156,8 +156,15 @@ def svdf_file(
     bias: bool = True,
     output: tuple[float, int] = (0.01, -128),
     state: str = "int16",
+    state_zero: int = 0,
+    activation: int = 1,
 ) -> tuple[bytes, dict[str, Any]]:
-    """An int8 SVDF with random weights, and its parts; with a state of int8 it is one for tflite-micro alone."""
+    """An int8 SVDF with random weights, and its parts; with a state of int8 it is one for tflite-micro alone.
+
+    Args:
+        state_zero: the zero point of its state, which is its first value.
+        activation: the fused one, a number of the schema; 1 is Relu.
+    """
     rng = np.random.default_rng(seed)
     f = File()
     filters, is_wide = units * rank, state == "int16"
@@ -174,11 +181,11 @@ def svdf_file(
         f.tensor("feature", (filters, inputs), "int8", (feature, 0), made["feature"]),
         f.tensor("time", (filters, memory), state, (time, 0), made["time"]),
         f.tensor("bias", (units,), "int32", (kept * time, 0), made["bias"]) if bias else -1,
-        f.tensor("state", (rows, filters * memory), state, (kept, 0), state=True),
+        f.tensor("state", (rows, filters * memory), state, (kept, state_zero), state=True),
     ]
     result = f.tensor("output", (rows, units), "int8", output)
     options = f.schema.SVDFOptionsT()
-    options.rank, options.fusedActivationFunction = rank, 1
+    options.rank, options.fusedActivationFunction = rank, activation
     return f.finish(_SVDF, 3, places, [result], options, "SVDFOptions"), made
 
 

@@ -52,12 +52,12 @@ def svdf_graph(seed: int = 0, rows: int = 1, **options: Any) -> Graph:
     _, made = svdf_file(seed, rows, **options)
     data, feature, time, memory = made["scales"]
     filters, places = made["time"].shape
-    units = filters // options.get("rank", 1)
+    units, kept = filters // options.get("rank", 1), options.get("state", "int16")
     tensors = [
         Tensor("data", "int8", (rows, made["feature"].shape[1]), None, grid(data, 4)),
-        *(Tensor(name, "int16", (rows, filters * places), None, grid(memory)) for name in ("memory", "memory_after")),
+        *(Tensor(name, kept, (rows, filters * places), None, grid(memory)) for name in ("memory", "memory_after")),
         Tensor("feature", "int8", made["feature"].shape, made["feature"], grid(feature)),
-        Tensor("time", "int16", made["time"].shape, made["time"], grid(time)),
+        Tensor("time", kept, made["time"].shape, made["time"], grid(time)),
         Tensor("outputs", "int8", (rows, units), None, grid(*made["output"])),
     ]
     inputs = ["data", "memory", "feature", "time"]

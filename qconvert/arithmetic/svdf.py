@@ -4,6 +4,7 @@ A layer of filters, each with weights over the data (rank 1 of a matrix) and wei
 by one place at each run. The kernel demands a Relu as activation and does not apply it: it limits to int8 alone.
 
 With a memory and weights over it of int8 it is tflite-micro's (kernels/svdf_common.cc), which LiteRT takes for int16, and computes wrongly.
+Such a memory may have a zero point.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class IntegerSvdf:
         time: weights over the memory, int16 (int8 in tflite-micro), of shape (filters, places), and their scale.
         bias: int32, of shape (units,), in steps of memory scale * time scale; None for zeros.
         data, output: grids.
-        memory_scale: the scale of the memory, whose zero point is 0; its type is that of the weights over it.
+        memory_scale: the scale of the memory; its type is that of the weights over it.
         rank: how many filters make one unit.
+        memory_zero_point: 0 for int16.
     """
 
     feature: tuple[Array, float]
@@ -39,6 +41,7 @@ class IntegerSvdf:
     output: tuple[float, int]
     memory_scale: float
     rank: int = 1
+    memory_zero_point: int = 0
 
     def run(self, data: Any, memory: Any) -> tuple[Array, Array]:
         """One step.
@@ -51,10 +54,10 @@ class IntegerSvdf:
             Outputs, int8, of shape (rows, units), and the memory afterwards.
         """
         weights, places = self.feature[0].astype(np.int64), self.time[0].astype(np.int64)
-        newest = _rescaled((np.asarray(data, np.int64) - self.data[1]) @ weights.T, self.newest_factor)
+        newest = _rescaled((np.asarray(data, np.int64) - self.data[1]) @ weights.T, self.newest_factor) + self.memory_zero_point
         ends = np.iinfo(self.time[0].dtype)
         kept = np.concatenate([np.asarray(memory, np.int64)[..., 1:], np.clip(newest, ends.min, ends.max)[..., None]], axis=-1)
-        sums = (kept * places).sum(axis=-1).reshape(len(kept), -1, self.rank).sum(axis=-1)
+        sums = ((kept - self.memory_zero_point) * places).sum(axis=-1).reshape(len(kept), -1, self.rank).sum(axis=-1)
         total = (sums if self.bias is None else sums + self.bias).astype(np.int32)  # the kernel's sum wraps around too
         steps = _rescaled(total, self.result_factor) + self.output[1]
         return np.clip(steps, -128, 127).astype(np.int8), kept.astype(ends.dtype)

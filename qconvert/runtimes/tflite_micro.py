@@ -43,6 +43,9 @@ class TFLiteMicro:
     note = ""
 
     def __init__(self, model: bytes) -> None:
+        from qconvert.formats.tflite.probe import require_for_micro
+
+        require_for_micro(model)
         self._model = model  # the interpreter reads constants from these bytes
         self.reset()
         input_names, output_names = _names(model)
@@ -102,21 +105,14 @@ def _reason(printed: list[str], failure: Exception) -> str:
 
 
 def _names(model: bytes) -> tuple[list[str], list[str]]:
-    """The names of the first subgraph's inputs and outputs; one that is empty or taken is replaced by its place."""
+    """The names of the first subgraph's inputs and outputs, as the reader has them: one that is empty or taken is made of its place."""
+    from qconvert.formats.reading.draft import Draft
     from qconvert.formats.tflite.schema import root
+    from qconvert.formats.tflite.tensors import read_tensors
 
-    graph = root(model).subgraphs[0]
-    tensors = graph.tensors
-    inputs, outputs = ([] if indices is None else [tensors[index].name for index in indices] for indices in (graph.inputs, graph.outputs))
-    return _unique(inputs, "input"), _unique(outputs, "output")
-
-
-def _unique(names: list[bytes | None], side: str) -> list[str]:
-    found: list[str] = []
-    for index, name in enumerate(names):
-        text = (name or b"").decode(errors="replace")
-        found.append(text if text and text not in found else f"{side} {index}")
-    return found
+    names, graph = read_tensors(root(model), model, Draft()), root(model).subgraphs[0]
+    inputs, outputs = ([] if indices is None else [names[int(index)] for index in indices] for indices in (graph.inputs, graph.outputs))
+    return inputs, outputs
 
 
 def open_model(file: ModelFile) -> TFLiteMicro:

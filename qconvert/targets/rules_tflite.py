@@ -60,6 +60,12 @@ def activated_concat(graph: Graph, op: Op) -> Iterator[Breach]:
         yield op.outputs[0], f"fuses {op['activation']}"
 
 
+def micro_memory(graph: Graph, op: Op) -> Iterator[Breach]:
+    """LiteRT's SVDF takes the bytes of a memory of int8 for int16, without an error."""
+    if op.kind == "IntegerSVDF" and graph[op.inputs[1]].dtype == "int8":
+        yield op.inputs[1], "is int8"
+
+
 def open_size(graph: Graph, op: Op) -> Iterator[Breach]:
     """Sizes are known before the model runs, but for the first, which then is 1: the file states it so."""
     for name in (*op.inputs, *op.outputs):
@@ -78,9 +84,18 @@ def stated(demand: Demand, target: Target, find: Callable[..., Iterator[Breach]]
     return Rule(demand.text(target), target.sources.get(demand.name, ""), demand.remedy(target), find)
 
 
-RULES = (
+_EVERYWHERE = (
     _like("weight_dtypes", packed_weights),
     Rule("Concat fuses no activation", "concatenation.cc:143, measured", "", activated_concat),
+)
+RULES = (
+    *_EVERYWHERE,
+    Rule(
+        "the memory of an SVDF on integers is int16",
+        "svdf.cc, measured",
+        "--target tflite-micro, which alone has one of int8",
+        micro_memory,
+    ),
 )
 
 FILE_RULES = (
@@ -90,7 +105,7 @@ FILE_RULES = (
          "check the scales: they come of a calibration that went wrong, or of unused channels", has_wild_multiplier),
 )  # fmt: skip
 
-MICRO_RULES = (*RULES, Rule("sizes but the first are known before the model runs", "tflite-micro has no dynamic tensors",
+MICRO_RULES = (*_EVERYWHERE, Rule("sizes but the first are known before the model runs", "tflite-micro has no dynamic tensors",
                             "set the sizes of the model's inputs before it is converted", open_size))  # fmt: skip
 
 MICRO_FILE_RULES = (

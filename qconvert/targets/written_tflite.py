@@ -34,6 +34,18 @@ _PAIRS = _BROADCAST - {"SELECT_V2", "BROADCAST_TO", "FILL", "BATCH_MATMUL"}
 _WITH_WEIGHTS = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL")
 
 
+#: Recurrent operators of tflite-micro -> types of data, weights and state that it takes (svdf.cc, lstm_eval.cc; measured).
+_MICRO_RECURRENT = {
+    "SVDF": (("float32", "float32", "float32"), ("int8", "int8", "int16"), ("int8", "int8", "int8")),
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": (("float32", "float32", "float32"), ("int8", "int8", "int8")),
+}
+#: Where the first weights and the first state of these are; and inputs of an LSTM that tflite-micro wants (the input gate), or has none of
+#: (peepholes, projection, layer normalization).
+_WEIGHTS_AND_STATE = {"SVDF": (1, 4), "UNIDIRECTIONAL_SEQUENCE_LSTM": (2, 18)}
+_SVDF_BIAS = 3
+_WANTED, _UNKNOWN = (1, 5, 12), (9, 10, 11, 16, 17, 20, 21, 22, 23)
+
+
 def has_no_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
     """LiteRT has no kernel for the type or the rank of the data; types that were not tried are left to LiteRT."""
     if operator.custom is None and operator.builtin in OPERATORS["LiteRT"]:
@@ -47,13 +59,30 @@ def has_no_micro_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
     carried = operator.origin is not None and operator.origin.kind == "Opaque"
     if operator.custom is not None and (operator.builtin in MICRO_CUSTOM or carried):
         return
-    if operator.custom is not None or operator.builtin not in OPERATORS["tflite-micro"]:
+    if operator.custom is None and operator.builtin in _MICRO_RECURRENT:
+        yield from _not_micros(w, operator)
+    elif operator.custom is not None or operator.builtin not in OPERATORS["tflite-micro"]:
         yield operator.outputs[0], f"there is no {operator.builtin}"
     else:
         yield from _missing(w, operator, "tflite-micro", ())
         weights = w.tensor(operator.inputs[1]) if operator.builtin in _WITH_WEIGHTS else None
         if weights is not None and weights.is_quantized and not w.tensor(operator.outputs[0]).is_quantized:
             yield weights.name, f"{operator.builtin} of real data with weights of {weights.dtype}"
+
+
+def _not_micros(w: Writing, operator: Operator) -> Iterator[Breach]:
+    """In what a recurrent operator is none of tflite-micro's."""
+    types = tuple(w.tensor(operator.inputs[index]).dtype for index in (0, *_WEIGHTS_AND_STATE[operator.builtin]))
+    if types not in _MICRO_RECURRENT[operator.builtin]:
+        yield operator.inputs[0], f"{operator.builtin} of {types[0]} with weights of {types[1]} and a state of {types[2]}"
+    if operator.builtin == "SVDF" and not operator.inputs[_SVDF_BIAS]:
+        yield operator.outputs[0], "an SVDF without a bias, which tflite-micro reads nevertheless"
+    if operator.builtin == "UNIDIRECTIONAL_SEQUENCE_LSTM":
+        given = {index for index, name in enumerate(operator.inputs) if name}
+        for index in sorted(given & {*_UNKNOWN}):
+            yield operator.inputs[index], "peepholes, projections and layer normalizations are none of tflite-micro's"
+        if not given.issuperset(_WANTED):
+            yield operator.outputs[0], "an LSTM without an input gate is none of tflite-micro's"
 
 
 def _missing(w: Writing, operator: Operator, runtime: str, judged: Sequence[str]) -> Iterator[Breach]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recurrent_graphs import svdf_graph
 from tflite_models import TensorSpec, run_litert, single_op
 
 from qconvert import Graph, Op, Quantization, Tensor, convert, load, save
@@ -90,6 +91,7 @@ SHAPE = (2, 3)
 
 #: What breaks each rule: the first words of the rule, the tensor that the violation names, the graph.
 BROKEN: list[tuple[str, str, Callable[[], Graph]]] = [
+    ("the memory of an SVDF", "'memory'", lambda: svdf_graph(state="int8")),
     ("activations are int8", "'x'", lambda: unary("Abs", act("x", SHAPE, "uint16"), act("y", SHAPE))),
     ("activations have one scale", "'x'", lambda: unary("Abs", act("x", SHAPE, "int8", PER_AXIS), act("y", SHAPE))),
     ("int16 activations", "'x'", lambda: unary("Abs", act("x", SHAPE, "int16", q(0.1, 5)), act("y", SHAPE, "int16"))),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any
 
 import numpy as np
 
+from qconvert.errors import RuntimeRefusedError
 from qconvert.formats.flatbuffers import packed, unpacked
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite import schema
@@ -15,13 +16,21 @@ from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE, read_tensors
 from qconvert.formats.tflite.verify import verify
 
-__all__ = ["accepted_copy", "with_outputs", "without_operators"]
+__all__ = ["accepted_copy", "require_for_micro", "with_outputs", "without_operators"]
+
+#: The builtin code, and the inputs that are its bias and its memory.
+_SVDF, _BIAS, _MEMORY = 27, 3, 4
 
 
 def accepted_copy(data: bytes) -> bytes:
-    """The model with quantized_dimension 0 on one-dimensional tensors: LiteRT refuses the other numbers that some converters write."""
+    """The model with quantized_dimension 0 on one-dimensional tensors: LiteRT refuses the other numbers that some converters write.
+
+    Raises:
+        RuntimeRefusedError: LiteRT would read and write beyond a tensor.
+    """
     verify(data)
     model = unpacked(root(data))
+    _require_memories(model)
     changed = False
     for tensor in (tensor for subgraph in model.subgraphs for tensor in subgraph.tensors):
         one_dimensional = tensor.shape is not None and len(tensor.shape) == 1
@@ -29,6 +38,37 @@ def accepted_copy(data: bytes) -> bytes:
             tensor.quantization.quantizedDimension = 0
             changed = True
     return packed(model, b"TFL3") if changed else data
+
+
+def require_for_micro(data: bytes) -> None:
+    """tflite-micro reads the bias of an SVDF where there is none.
+
+    Raises:
+        RuntimeRefusedError: it would end the process.
+    """
+    verify(data)
+    for _, inputs in _svdfs(unpacked(root(data))):
+        if len(inputs) > _BIAS and inputs[_BIAS] < 0:
+            raise RuntimeRefusedError("tflite-micro reads the bias of an SVDF that has none, and ends the process")
+
+
+def _require_memories(model: Any) -> None:
+    """LiteRT's SVDF takes the memory of int8 that tflite-micro has for one of int16, which has twice as many bytes."""
+    for subgraph, inputs in _svdfs(model):
+        if len(inputs) > _MEMORY and {subgraph.tensors[inputs[index]].type for index in (0, _MEMORY)} == {DTYPE_NUMBERS["int8"]}:
+            raise RuntimeRefusedError(
+                "LiteRT takes the int8 memory of SVDF for int16, and reads and writes beyond it",
+                remedy="tflite-micro has this operator: --kernels tflite-micro:reference.",
+            )
+
+
+def _svdfs(model: Any) -> Iterator[tuple[Any, list[int]]]:
+    """The subgraph and the inputs of each SVDF."""
+    for subgraph in model.subgraphs:
+        for op in subgraph.operators:
+            code = model.operatorCodes[op.opcodeIndex]
+            if max(code.builtinCode, code.deprecatedBuiltinCode) == _SVDF:
+                yield subgraph, [int(index) for index in op.inputs]
 
 
 def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[bytes, list[str]]:

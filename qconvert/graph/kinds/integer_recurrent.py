@@ -56,7 +56,7 @@ def stored_problem(op: Op, tensors: dict[str, Tensor]) -> str:
             continue
         if q is None or not q.is_per_tensor:
             return f"has {tensor.name!r} with {'no scale' if q is None else f'{q.scale.size} scales'}, not one"
-        if name not in ("data", "hidden", "output") and not q.is_symmetric:
+        if name not in ("data", "hidden", "output", "memory") and not q.is_symmetric:
             return f"has {tensor.name!r} with a zero point, which its kernel takes for 0"
     return _lstm_problem(op, tensors) if op.kind == "IntegerLSTM" else _svdf_problem(op, tensors)
 
@@ -101,6 +101,11 @@ def _svdf_problem(op: Op, tensors: dict[str, Tensor]) -> str:
         return f"has {filters} filters, which are no units of {rank}"
     if not _same_rows((tensors["data"], 0), (tensors["memory"], 0)):
         return f"has data of shape {tensors['data'].shape} and memory of shape {tensors['memory'].shape}"
+    memory, time = tensors["memory"], tensors["time"]
+    if memory.dtype not in ("int8", "int16") or memory.dtype != time.dtype:
+        return f"has a memory of {memory.dtype} and weights over it of {time.dtype}, not both of int16 or of int8"
+    if memory.dtype == "int16" and memory.quantization is not None and not memory.quantization.is_symmetric:
+        return f"has {memory.name!r} with a zero point, which its kernel takes for 0"
     wanted = {"data": (None, inputs), "memory": (None, filters * places), "time": (filters, places), "bias": (filters // rank,)}
     return _misshapen({name: wanted.get(name) for name in tensors}, tensors)
 
@@ -167,7 +172,8 @@ def integer_svdf(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -
     """The layer that an IntegerSVDF is, of its tensors, with the result under "output", and constant values."""
     feature, time = _needed(tensors, values, "feature"), _needed(tensors, values, "time")
     grids = _grid(tensors["data"]), _grid(tensors["output"])
-    return IntegerSvdf(feature, time, values.get("bias"), *grids, _scale(tensors["memory"]), int(op["rank"]))
+    memory_scale, zero_point = _grid(tensors["memory"])
+    return IntegerSvdf(feature, time, values.get("bias"), *grids, memory_scale, int(op["rank"]), zero_point)
 
 
 def stored_tensors(op: Op, find: Callable[[str], Tensor]) -> dict[str, Tensor]:
@@ -245,7 +251,7 @@ KINDS = (
         shape=_svdf_shape,
         rule="stored",
         evaluate=_run_svdf,
-        types="int8 int16 int8 int16 int32 -> int8 int16",
+        types="int8 T int8 T int32 -> int8 T",
         attributes=has(rank=integer(1)),
     ),
 )

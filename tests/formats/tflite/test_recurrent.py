@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from lstm_files import Lstm, svdf_file
 
+from qconvert import check, convert, diff
 from qconvert.conversion import load
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
@@ -89,11 +91,68 @@ def test_an_svdf_is_read_and_written(variant: dict[str, Any], tmp_path: Path) ->
     assert [op.kind for op in graph.ops] == ["ReadState", "IntegerSVDF", "WriteState"]
 
 
-def test_an_svdf_with_an_int8_memory_is_refused_with_the_reason(tmp_path: Path) -> None:
-    path = tmp_path / "svdf.tflite"
-    path.write_bytes(svdf_file(state="int8")[0])
-    with pytest.raises(QConvertError, match="a memory of int8, as only tflite-micro has it"):
-        load(path)
+micro = pytest.mark.skipif(find_spec("tflite_micro") is None, reason="tflite_micro is not installed (extra micro)")
+MICRO = "tflite-micro:reference"
+
+
+@micro
+@pytest.mark.parametrize(
+    "variant", [{}, {"rank": 2, "rows": 2}, {"memory": 1}, {"state_zero": 5}, {"state_zero": -9, "rank": 2}, {"activation": 0}], ids=str
+)
+def test_an_svdf_with_an_int8_memory_goes_to_onnx_and_back_as_tflite_micro_runs_it(variant: dict[str, Any], tmp_path: Path) -> None:
+    source, model, back = (tmp_path / name for name in ("svdf.tflite", "svdf.onnx", "back.tflite"))
+    source.write_bytes(svdf_file(3, output=(0.05, 0), state="int8", **variant)[0])
+    convert(source, model)
+    found = check(source, model, samples=1, kernels=[MICRO])
+    assert found.verdict == "passed" and [item.equal for item in found.outputs] == [1.0] and found.runs == 50
+    convert(model, back, target="tflite-micro")
+    assert list(diff(load(source), load(back))) == []
+    assert check(model, back, samples=1, kernels=[MICRO]).verdict == "passed"
+
+
+def test_an_int8_memory_is_nothing_for_litert(tmp_path: Path) -> None:
+    """It takes the bytes for int16, and goes beyond them."""
+    source, model = tmp_path / "svdf.tflite", tmp_path / "svdf.onnx"
+    source.write_bytes(svdf_file(state="int8")[0])
+    convert(source, model)
+    found = check(source, model, samples=1)
+    assert found.verdict == "could not be judged" and "--kernels tflite-micro:reference" in found.unjudged[0]
+    with pytest.raises(QConvertError, match="the memory of an SVDF on integers is int16"):
+        convert(model, tmp_path / "back.tflite")
+
+
+@micro
+def test_an_svdf_without_a_bias_ends_no_process(tmp_path: Path) -> None:
+    """tflite-micro reads one that is not there."""
+    source, model = tmp_path / "svdf.tflite", tmp_path / "svdf.onnx"
+    source.write_bytes(svdf_file(bias=False)[0])
+    convert(source, model)
+    assert check(source, model, samples=1).verdict == "passed"
+    found = check(source, model, samples=1, kernels=[MICRO])
+    assert found.verdict == "could not be judged" and "reads the bias of an SVDF that has none" in found.unjudged[0]
+    with pytest.raises(QConvertError, match="an SVDF without a bias"):
+        convert(model, tmp_path / "back.tflite", target="tflite-micro")
+
+
+@micro
+@pytest.mark.parametrize(("name", "least"), [("tflm_keyword_svdf_int8", 1.0), ("coral_lstm_mnist_int8", 0.95)])
+def test_real_models_for_microcontrollers(name: str, least: float, tmp_path: Path) -> None:
+    """tflite-micro has tables of its own in an LSTM."""
+    source, model, back = FIXTURES / f"{name}.tflite", tmp_path / "model.onnx", tmp_path / "back.tflite"
+    convert(source, model)
+    convert(model, back, target="tflite-micro")
+    found = check(model, back, samples=1, kernels=[MICRO])
+    assert min(item.equal for item in found.outputs) >= least, found.outputs
+
+
+@pytest.mark.parametrize(
+    ("variant", "words"), [({"peephole": True}, "peepholes, projections"), ({"has_input_gate": False}, "without an input gate")], ids=str
+)
+def test_an_lstm_that_tflite_micro_has_not(variant: dict[str, Any], words: str, tmp_path: Path) -> None:
+    source = tmp_path / "lstm.tflite"
+    source.write_bytes(Lstm(**variant).file())
+    with pytest.raises(QConvertError, match=words):
+        convert(source, tmp_path / "back.tflite", target="tflite-micro")
 
 
 @pytest.mark.parametrize(("name", "count"), [("coral_lstm_mnist_int8", 2), ("tflm_keyword_svdf_int8", 7)])

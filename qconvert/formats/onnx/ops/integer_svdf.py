@@ -29,8 +29,11 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
     data = b.node("Sub", [*wide, b.const(np.float64(layer.data[1]), f"{hint}/zero_point")], hint=f"{hint}/data")[0]
     turned = b.node("Transpose", [b.stored(names["feature"])], hint=f"{hint}/feature", perm=[1, 0])
     sums = b.node("MatMul", [data, *b.node("Cast", turned, hint=f"{hint}/feature", to=_FLOAT64)], hint=f"{hint}/sums")[0]
-    limited = _limited(b, newest.emit(b, b, sums, f"{hint}/newest"), "int16", f"{hint}/newest")
+    stored, zero = tensors["memory"].dtype, layer.memory_zero_point
+    limited = _limited(b, newest.emit(b, b, sums, f"{hint}/newest"), stored, f"{hint}/newest", zero)
     real = b.node("Cast", [b.stored(names["memory"])], hint=f"{hint}/memory", to=_FLOAT64)[0]  # integers that are moved take a label along
+    if zero:
+        real = b.node("Sub", [real, b.const(np.float64(zero), f"{hint}/memory/zero_point")], hint=f"{hint}/memory")[0]
     kept, moved = moved_memory(b, real, limited, (filters, places), hint)
     time = b.node("Cast", [b.stored(names["time"])], hint=f"{hint}/time", to=_FLOAT64)[0]
     summed = unit_sums(b, kept, time, (filters // layer.rank, layer.rank * places), hint)
@@ -41,7 +44,9 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
     placed = b.node("Add", [steps, b.const(np.float64(layer.output[1]), f"{hint}/zero_point")], hint=f"{hint}/placed")[0]
     b.node("Cast", [_limited(b, placed, "int8", f"{hint}/stored")], [op.outputs[0]], to=ELEMENT_TYPES["int8"])
     if op.outputs[1]:
-        b.node("Cast", [moved], [op.outputs[1]], to=ELEMENT_TYPES["int16"])
+        if zero:
+            moved = b.node("Add", [moved, b.const(np.float64(zero), f"{hint}/memory/zero_point")], hint=f"{hint}/memory_after")[0]
+        b.node("Cast", [moved], [op.outputs[1]], to=ELEMENT_TYPES[stored])
 
 
 def _svdf_rescales(op: Op, b: Builder, layer: IntegerSvdf) -> tuple[Rescale, Rescale]:
@@ -57,7 +62,8 @@ def _svdf_rescales(op: Op, b: Builder, layer: IntegerSvdf) -> tuple[Rescale, Res
 
 def _largest_total(layer: IntegerSvdf) -> Array:
     """The largest magnitude of a sum over the memory, for each unit."""
-    total = np.abs(layer.time[0].astype(np.int64)).sum(axis=1).reshape(-1, layer.rank).sum(axis=1) * 2**15
+    total = np.abs(layer.time[0].astype(np.int64)).sum(axis=1).reshape(-1, layer.rank).sum(axis=1)
+    total *= 2**15 if layer.time[0].dtype == np.int16 else 2**8  # an int8 memory may be as far from its zero point
     return np.asarray(total + (0 if layer.bias is None else np.abs(layer.bias.astype(np.int64))))
 
 
@@ -70,9 +76,9 @@ def _wrapped(b: Builder, total: str, layer: IntegerSvdf, hint: str) -> str:
     return b.node("Sub", [total, *b.node("Mul", [*turns, size], hint=f"{hint}/turns")], hint=f"{hint}/total")[0]
 
 
-def _limited(b: Builder, value: str, dtype: str, hint: str) -> str:
-    """Whole numbers in float64, limited to those of an integer type."""
-    low, high = integer_range(dtype)
+def _limited(b: Builder, value: str, dtype: str, hint: str, zero_point: int = 0) -> str:
+    """Whole numbers in float64, limited to those of an integer type less its zero point."""
+    low, high = (end - zero_point for end in integer_range(dtype))
     return b.node("Clip", [value, *(b.const(np.float64(end), f"{hint}/{word}") for end, word in ((low, "lowest"), (high, "highest")))])[0]
 
 

@@ -69,10 +69,8 @@ def read_svdf(r: Reading) -> None:
     if types in REAL_SVDF:
         read_real_svdf(r)
         return
-    if types == ("int8",) * 4:
-        raise r.unsupported("a memory of int8, as only tflite-micro has it (LiteRT takes its bytes for int16, and gives wrong values),")
-    if types != ("int8", "int8", "int16", "int16"):
-        known = "int8, int8, int16 and int16, nor float32 with weights of float32 or int8"
+    if types not in (("int8", "int8", "int16", "int16"), ("int8",) * 4):
+        known = "int8, int8 and twice int16 or int8, nor float32 with weights of float32 or int8"
         raise r.unsupported(f"tensors of {', '.join(types)}, neither of {known},")
     state = r.variable(4)
     before = r.read_state(state, r.tensor(4))
