@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from tflite_models import TensorSpec, single_op
 
-from qconvert import check, convert
+from qconvert import check, convert, load
 from qconvert.errors import MissingPackageError, OptionError, RuntimeRefusedError
 from qconvert.formats.tflite.probe import accepted_copy
 from qconvert.runtimes.litert import LiteRT
-from qconvert.runtimes.tflite_micro import TFLiteMicro, _unique
+from qconvert.runtimes.tflite_micro import TFLiteMicro
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 needs_micro = pytest.mark.skipif(find_spec("tflite_micro") is None, reason="tflite_micro is not installed (extra micro)")
@@ -72,8 +72,11 @@ def test_names_types_and_shapes_come_from_the_file() -> None:
     assert found.tolist() == [[0, 0, 3], [7, 0, 1]]
 
 
-def test_names_that_are_empty_or_taken_become_places() -> None:
-    assert _unique([b"", None, b"x", b"x"], "input") == ["input 0", "input 1", "x", "input 3"]
+@needs_micro
+def test_tensors_without_names_are_called_as_the_reader_calls_them() -> None:
+    model = FIXTURES / "tflm_keyword_svdf_int8.tflite"
+    runtime, graph = TFLiteMicro(model.read_bytes()), load(model)
+    assert tuple(runtime.inputs) == graph.inputs and tuple(runtime.outputs) == graph.outputs
 
 
 @needs_micro
