@@ -46,6 +46,7 @@ def test_unknown_kernels_are_named(name: str) -> None:
     every = "litert:default, litert:reference, tflite-micro:reference, onnxruntime:optimized, onnxruntime:unoptimized"
     every += ", torch:anew, torch:trusted, mnn:cpu"
     every += "".join(f", tensorrt:sm{capability}" for capability in (89, 75, 80, 86, 120, 121))
+    every += ", partition:parts"
     assert caught.value.remedy == f"Known kernels: {every}."
 
 
