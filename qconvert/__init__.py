@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from qconvert.checking.check import check
     from qconvert.checking.findings import CheckReport
     from qconvert.checking.pass_costs import PassCost, pass_costs
-    from qconvert.checking.roundtrips import RoundtripReport, roundtrip
+    from qconvert.checking.roundtrip_report import RoundtripReport
+    from qconvert.checking.roundtrips import roundtrip
     from qconvert.conversion import ConversionReport, convert, load, save
     from qconvert.conversion.comparing import diff
     from qconvert.conversion.encoded import apply, extract, load_encodings, save_encodings
@@ -39,7 +40,8 @@ _HOMES = {
     "qconvert.checking.check": "check",
     "qconvert.checking.findings": "CheckReport",
     "qconvert.checking.pass_costs": "PassCost pass_costs",
-    "qconvert.checking.roundtrips": "RoundtripReport roundtrip",
+    "qconvert.checking.roundtrip_report": "RoundtripReport",
+    "qconvert.checking.roundtrips": "roundtrip",
     "qconvert.conversion": "ConversionReport convert load save",
     "qconvert.conversion.comparing": "diff",
     "qconvert.conversion.encoded": "apply extract load_encodings save_encodings",

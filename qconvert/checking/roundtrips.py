@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.checking.check import check
-from qconvert.checking.findings import NOT_EQUAL, NOT_JUDGED, PASSED, CheckReport, OutputComparison
+from qconvert.checking.findings import CheckReport
 from qconvert.checking.plain import plain
 from qconvert.checking.restated import restated
+from qconvert.checking.roundtrip_report import Kept, Leg, RoundtripReport
 from qconvert.conversion import load, normalize, save
 from qconvert.conversion.declared import Declared
 from qconvert.conversion.in_memory import Model, as_file, called
@@ -26,10 +27,9 @@ from qconvert.graph.differences import diff, paired
 from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Format, format_named, kernels_listed, named_changes, runtimes, target_named
 from qconvert.plugins.options import checked
-from qconvert.tables import Rows, Shown, said, share, shown
 from qconvert.targets.violations import refuse_violations
 
-__all__ = ["Kept", "Leg", "RoundtripReport", "roundtrip"]
+__all__ = ["roundtrip"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -37,104 +37,6 @@ Progress = Callable[[str, int, int], None]
 _ARITHMETIC = {"onnx:qdq": "real numbers rounded to the grid", "onnx:qoperator": "integer kernels"}
 #: Words in a problem of the per-operator check that no difference of one step excuses.
 _FAULTS = ("integers of", "off by", "reading error")
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Counts of what two graphs have in common.
-
-    Attributes:
-        constants, constants_equal: constants of the first graph, and those that the second has with the same bits and type.
-        integers: elements of the quantized ones among them.
-        scales, scales_equal: quantized tensors, and those with the same scales, zero points and axis.
-    """
-
-    constants: int
-    constants_equal: int
-    integers: int
-    scales: int
-    scales_equal: int
-
-
-@dataclass(frozen=True, slots=True)
-class Leg:
-    """One conversion of a round trip.
-
-    Attributes:
-        form: what was written, such as "onnx:qoperator".
-        file: the file's name.
-        changes: what the passes changed that fit the graph to the format.
-        notes: what the writer says of the form that it chose.
-        differences: what qconvert.diff finds between the model's graph, fitted to the form, and the one read from the file.
-        kept: counts of what is equal between the two.
-        outputs: the model's outputs beside the file's, in their runtimes.
-        arithmetic: why the outputs may differ by a rounding, or were not compared; "" where they must be equal.
-        explained: differing operators by kind and reason, if the outputs differ.
-        problems: in sentences, what was lost.
-        unjudged: in sentences, what kept the outputs from being compared, such as a custom operator or a runtime that is not installed.
-        machine: what the reader should know of how outputs were compared, where it is due to this machine's CPU.
-    """
-
-    form: str
-    file: str
-    changes: tuple[Change, ...]
-    notes: tuple[str, ...]
-    differences: tuple[str, ...]
-    kept: Kept
-    outputs: tuple[OutputComparison, ...]
-    arithmetic: str
-    explained: str
-    problems: tuple[str, ...]
-    unjudged: tuple[str, ...] = ()
-    machine: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class RoundtripReport(Shown):
-    """All conversions of a round trip, in order, and notes on how it was made."""
-
-    source: str
-    form: str
-    via: str
-    legs: tuple[Leg, ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def verdict(self) -> str:
-        """PASSED, NOT_EQUAL or NOT_JUDGED, as of a check: the last if no conversion has a problem, but one could not be run."""
-        if any(leg.problems for leg in self.legs):
-            return NOT_EQUAL
-        return NOT_JUDGED if any(leg.unjudged for leg in self.legs) else PASSED
-
-    @property
-    def passed(self) -> bool:
-        return self.verdict == PASSED
-
-    @property
-    def sentence(self) -> str:
-        """The verdict, and what is the same at the end."""
-        kept = self.legs[-1].kept
-        same = f"{kept.integers} quantized integers in {kept.constants} constants and {kept.scales} quantizations"
-        ends = {PASSED: f"are the same after {len(self.legs)} conversions", NOT_EQUAL: "went round, and something was lost"}
-        return f"{shown(Path(self.source).name)}: {self.verdict}: {same} {ends.get(self.verdict, 'went round, and not all could be run')}."
-
-    def tables(self) -> tuple[Rows, ...]:
-        """A row for each conversion, what is wrong, and what the outputs say."""
-        rows = [
-            (leg.form, f"{len(leg.differences)} differences" if leg.differences else "equal",
-             f"{leg.kept.constants_equal} of {leg.kept.constants}",
-             f"{leg.kept.scales_equal} of {leg.kept.scales}", share(min(o.equal for o in leg.outputs)) if leg.outputs else "not run")
-            for leg in self.legs
-        ]  # fmt: skip
-        found = [(leg.form, word, said(text)) for leg in self.legs for word, texts in (
-            ("problem", leg.problems), ("not judged", leg.unjudged), ("change", tuple(map(str, leg.changes))), ("note", leg.notes),
-            ("arithmetic", tuple(filter(None, (leg.arithmetic, leg.explained)))), ("machine", leg.machine),
-        ) for text in texts]  # fmt: skip
-        found += [(self.form, "note", said(text)) for text in self.notes]
-        return (
-            Rows("Conversions", ("to", "graph", ">constants equal", ">scales equal", ">outputs equal"), tuple(rows)),
-            Rows("What was found", ("of", "", "in words"), tuple(found)),
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qconvert.checking.auditing import AuditReport
     from qconvert.checking.findings import CheckReport, Finding
     from qconvert.checking.pass_costs import PassCost
-    from qconvert.checking.roundtrips import RoundtripReport
+    from qconvert.checking.roundtrip_report import RoundtripReport
     from qconvert.conversion import ConversionReport
     from qconvert.targets.audit import AuditLine
 

@@ -8,13 +8,21 @@ from dataclasses import replace
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.schema import Graph, Op
 
-__all__ = ["all_graphs", "all_ops", "functions_run", "in_function", "named_functions", "with_used_functions"]
+__all__ = ["all_graphs", "all_ops", "entering", "functions_run", "in_function", "named_functions", "with_used_functions"]
 
 
 def named_functions(op: Op) -> list[str]:
     """The functions that an operator names."""
     attributes = KINDS[op.kind].attributes if op.kind in KINDS else {}
     return [str(value) for name, value in op.attributes.items() if name in attributes and attributes[name].sort == "function"]
+
+
+def entering(op: Op, names: Mapping[str, str]) -> Op:
+    """The operator with other names of its functions."""
+    own = {
+        name: names[str(op[name])] for name, spec in KINDS[op.kind].attributes.items() if spec.sort == "function" and str(op[name]) in names
+    }
+    return replace(op, attributes={**op.attributes, **own}) if own else op
 
 
 def all_graphs(graph: Graph) -> Iterator[tuple[str, Graph]]:

@@ -12,6 +12,8 @@ from qconvert.formats.onnx.contrib import CONTRIB
 from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, embedding, quantized, resize, sampling, shaping
 from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
 from qconvert.graph import Graph, Op, Tensor, equal_data
+from qconvert.graph.functions import entering
+from qconvert.graph.names import Names
 from qconvert.graph.shapes import compatible
 from qconvert.graph.validation import validate
 from qconvert.plugins import Target, pass_named
@@ -64,7 +66,8 @@ def results(inputs: Mapping[str, Tensor], op: Op) -> list[Tensor]:
 def _expanded(graph: Graph, notes: list[str]) -> Graph:
     ops: list[Op] = []
     tensors: dict[str, Tensor] = {}
-    names = graph.names(tensors)
+    functions = dict(graph.functions)
+    names, called = graph.names(tensors), Names(functions)
     read = {name for op in graph.ops for name in op.inputs}
     for op in graph.ops:
         inner = _definition(graph, op) if op.kind == "Opaque" else None
@@ -73,6 +76,8 @@ def _expanded(graph: Graph, notes: list[str]) -> Graph:
             continue
         _require_agreement(graph, inner, op)
         notes.append(f"{op['op_type']} {op.outputs[0]!r} became its definition of {len(inner.ops)} operators")
+        entered = {name: called.fresh(f"{op.outputs[0]}/{name}") for name in inner.functions}
+        functions |= {entered[name]: _entering(part, entered) for name, part in inner.functions.items()}
         renamed: dict[str, str] = {}
         taken: list[Op] = []
         given: list[Op] = []
@@ -91,11 +96,18 @@ def _expanded(graph: Graph, notes: list[str]) -> Graph:
             elif name in op.inputs and tensor.data is None:
                 taken.append(Op("Reinterpret", (name,), (own,), {}, op.source))
         ops += taken
-        for item in inner.ops:
+        for item in _entering(inner, entered).ops:
             inputs, outputs = (tuple(renamed.get(name, name) for name in side) for side in (item.inputs, item.outputs))
             ops.append(replace(item, inputs=inputs, outputs=outputs, source=op.source))
         ops += given
-    return graph if len(notes) == 0 or not tensors else graph.evolve(tensors=tensors.values(), ops=ops)
+    return graph if len(notes) == 0 or not tensors else graph.evolve(tensors=tensors.values(), ops=ops, functions=functions)
+
+
+def _entering(part: Graph, names: Mapping[str, str]) -> Graph:
+    """A graph whose operators name their functions by other names."""
+    if not names:
+        return part
+    return part.evolve(ops=[entering(op, names) for op in part.ops])
 
 
 def _require_agreement(graph: Graph, inner: Graph, op: Op) -> None:
