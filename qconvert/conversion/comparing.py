@@ -12,11 +12,12 @@ from qconvert.graph import Graph, differences
 __all__ = ["diff"]
 
 
-def diff(a: Model, b: Model, *, a_format: str = "", b_format: str = "", **options: Any) -> list[str]:
+def diff(a: Model, b: Model, *, exact: bool = False, a_format: str = "", b_format: str = "", **options: Any) -> list[str]:
     """What differs between two models, one line each; empty if their graphs are equal.
 
     Args:
         a, b: before and after: files, bytes or graphs.
+        exact: whether every name, the order and sources of operators, signatures and metadata count too.
         a_format, b_format: names of formats, where suffixes or contents do not say them.
         options: of the readers; what both take is meant for the first. What is not given for it is what the second says of its conversion.
 
@@ -24,6 +25,6 @@ def diff(a: Model, b: Model, *, a_format: str = "", b_format: str = "", **option
         QConvertError: one cannot be read, or nobody takes an option.
     """
     if isinstance(a, Graph) or isinstance(b, Graph):
-        return differences.diff(load(a, a_format, **options), load(b, b_format))
+        return differences.diff(load(a, a_format, **options), load(b, b_format), exact=exact)
     with as_file(a, a_format) as before, as_file(b, b_format) as after:
-        return differences.diff(*load_pair(before, after, options, (a_format, b_format)))
+        return differences.diff(*load_pair(before, after, options, (a_format, b_format)), exact=exact)

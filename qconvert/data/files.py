@@ -16,6 +16,7 @@ import numpy as np
 from qconvert.data.fitting import bytes_of, fitted, image_of, samples_in
 from qconvert.data.preparation import Preparation
 from qconvert.errors import FileAccessError, OptionError
+from qconvert.files.names import require_there
 from qconvert.graph import Array, Graph, Tensor
 
 __all__ = ["SUFFIXES", "InputFiles", "load_inputs"]
@@ -160,8 +161,7 @@ def _listed(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
     files: list[Path] = []
     skipped: list[Path] = []
     for path in map(Path, paths):
-        if not path.exists():
-            raise FileAccessError("does not exist", file=str(path))
+        require_there(path)
         if not path.is_dir():
             if path.suffix.lower() not in SUFFIXES:
                 raise OptionError(f"holds no input: its suffix is none of {', '.join(SUFFIXES)}", file=str(path))

@@ -11,6 +11,7 @@ import numpy as np
 
 from qconvert.data.files import SUFFIXES
 from qconvert.errors import FileAccessError, OptionError
+from qconvert.files.names import require_there
 
 __all__ = ["Labelled", "class_names", "labelled"]
 
@@ -49,8 +50,7 @@ def labelled(data: Path, labels: str | Path = "", names: Sequence[str] = ()) -> 
         FileAccessError: something is not there or cannot be read.
         OptionError: a label is none, a file is named twice or lies elsewhere, or a class has no file.
     """
-    if not data.exists():
-        raise FileAccessError("does not exist", file=str(data))
+    require_there(data)
     if not labels:
         return _by_folders(data, names)
     path = Path(labels)

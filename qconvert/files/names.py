@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 from qconvert.errors import FileAccessError, OptionError
 
 __all__ = [
-    "access_errors", "refuse_read_files", "require_replaceable", "require_utf8", "require_writable", "require_writable_folder",
+    "access_errors", "refuse_read_files", "require_replaceable", "require_there", "require_utf8", "require_writable",
+    "require_writable_folder",
 ]  # fmt: skip
 
 #: As many links as Linux follows.
@@ -39,6 +41,18 @@ def access_errors(path: Path) -> Iterator[None]:
         if isinstance(error, FileNotFoundError) and not os.path.isdir(path.parent):
             reason, remedy = f"the folder {path.parent} does not exist", "Create it, or name another."
         raise FileAccessError(f"cannot be written: {reason}", file=str(path), remedy=remedy) from error
+
+
+def require_there(path: Path) -> None:
+    """Raises FileAccessError unless a plain file or a folder is there: a pipe would be waited for."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError as error:
+        raise FileAccessError("does not exist", file=str(path)) from error
+    except (OSError, ValueError) as error:
+        raise FileAccessError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path)) from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise FileAccessError("is neither a file nor a folder", file=str(path))
 
 
 def require_writable(path: Path, *, force: bool = False, reads: Iterable[Path] = ()) -> Path:

@@ -68,8 +68,8 @@ def test_options_that_no_reader_takes_are_refused(shaped: Path) -> None:
     for options, said in (({"bits": 3}, "nothing that reads torch or onnx takes the option 'bits'"), ({"input_shape": 3}, "takes text")):
         with pytest.raises(qconvert.QConvertError, match=said):
             qconvert.check(FROZEN, shaped, **options)
-    with pytest.raises(qconvert.QConvertError, match="nothing that reads onnx takes the option 'input_shape'"):
-        qconvert.check(shaped, shaped, input_shape=SHAPE)
+    with pytest.raises(qconvert.QConvertError, match="nothing that reads onnx takes the option 'bits'"):
+        qconvert.check(shaped, shaped, bits=3)
 
 
 def test_the_other_commands_read_it_so_too(shaped: Path) -> None:

@@ -169,7 +169,9 @@ def test_exact_counts_sources_signatures_and_metadata() -> None:
 
 
 def test_diff_is_public() -> None:
-    assert qconvert.diff is diff
+    a, b = (Graph("g", {"x": Tensor("x", dtype, (2,))}, (), ("x",), ("x",)) for dtype in ("int8", "float32"))
+    assert qconvert.diff(a, b) == diff(a, b) != []
+    assert qconvert.diff(a, replace(a, name="h")) == [] != qconvert.diff(a, replace(a, name="h"), exact=True)
 
 
 def test_bounds_of_a_clip_beyond_its_grid_are_those_of_the_grid() -> None:

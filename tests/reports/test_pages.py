@@ -121,7 +121,7 @@ def test_names_stay_text(hostile: Path) -> None:
     text = hostile.read_text()
     read = Read(text)
     assert [tag for tag, _, _ in read.found].count("script") == 2 and "img" not in [tag for tag, _, _ in read.found]
-    assert any(BAD[1] in cell for cell in read.texts("td")) and not any("49" in cell for cell in read.texts("td"))
+    assert any(BAD[1] in cell for cell in read.texts("td")) and not any(cell.strip() == "49" for cell in read.texts("td"))
     assert "\u202e" not in text and "\u2028" not in text
     names = [tensor["name"] for tensor in document(text)["graphs"][0]["parts"][0]["tensors"]]
     assert BAD[0] in names and BAD[2] in names
@@ -136,7 +136,10 @@ def test_a_browser_draws_it_and_runs_nothing_else(which: str, page: str, hostile
     command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
                "--virtual-time-budget=5000",
                "--enable-logging=stderr", "--dump-dom", place.as_uri()]  # fmt: skip
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=120)
+    for _ in range(3):  # a browser on a busy machine may give up before anything is drawn
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=120)
+        if "drawn" in done.stdout[:200]:
+            break
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
     drawn = Read(done.stdout)
     assert any(tag == "html" and "drawn" in str(item.get("class")) for tag, item, _ in drawn.found), done.stderr[-2000:]
