@@ -41,8 +41,9 @@ COMMANDS = {
     "apply SCALES": ["apply", "float.onnx", "BAD", "-o", "OUT.onnx"],
     "calibrate": ["calibrate", "BAD", "--data", "data.npy", "-o", "OUT.onnx"],
 }
-#: Of all commands but two, files of these suffixes are tried.
-_USUAL = (".tflite", ".onnx", ".json", ".pt2", ".npy", "")
+#: Of all commands but two, files of these suffixes are tried, and of some those that their option takes.
+_USUAL = (".tflite", ".onnx", "")
+_FURTHER = {"check --data": ".npy", "convert --encodings": ".json", "check --encodings": ".json", "apply SCALES": ".json"}
 #: What runs the commands, each in a child of a process that has imported everything.
 _RUNNER = """
 import json, os, signal, sys
@@ -115,7 +116,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_bad_file_is_one_error(command: str, folder: Path, tmp_path: Path) -> None:
     every = command in ("convert", "inspect")
-    names = [os.fsencode(path) for path in sorted((folder / "bad").iterdir()) if every or path.suffix in _USUAL]
+    names = [os.fsencode(path) for path in sorted((folder / "bad").iterdir()) if every or path.suffix in (*_USUAL, _FURTHER.get(command))]
     names += [
         os.fsencode(folder / "bad" / name) for name in ("missing.tflite", "missing.onnx", "x" * 300 + ".tflite", "m.tflite/deep.onnx")
     ]
