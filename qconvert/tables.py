@@ -12,7 +12,7 @@ from qconvert.errors import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Rows", "Shown", "numbers", "rich_table", "said", "share", "shown"]
+__all__ = ["Rows", "Shown", "numbers", "rich_table", "said", "share", "shown", "table_of"]
 
 #: A model's names may be megabytes long.
 _LONGEST = 200
@@ -76,15 +76,27 @@ class Shown:
         return f"<p><b>{escape(self.sentence)}</b></p>" + "".join(_html(item) for item in self.tables() if item.rows)
 
 
-def rich_table(item: Rows) -> Table:
-    """The table for a terminal; its cells are texts, in which nothing is markup where the console says so."""
+def table_of(*columns: str, title: str = "") -> Table:
+    """A table without rows; a column whose name begins with > is aligned to the right."""
     from rich.box import SIMPLE
     from rich.table import Table
 
-    heads = any(item.columns)
-    table = Table(title=item.title or None, box=SIMPLE, title_justify="left", pad_edge=False, show_header=heads)
-    for column in item.columns:
+    class Printable(Table):
+        """A table in which a name of a file stays in its cell."""
+
+        def add_row(self, *cells: Any, **options: Any) -> None:
+            super().add_row(*(printable(cell, one_line=True) if isinstance(cell, str) else cell for cell in cells), **options)
+
+    table = Printable(title=title or None, box=SIMPLE, title_justify="left", pad_edge=False)
+    for column in columns:
         table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+    return table
+
+
+def rich_table(item: Rows) -> Table:
+    """The table for a terminal; its cells are texts, in which nothing is markup where the console says so."""
+    table = table_of(*item.columns, title=item.title)
+    table.show_header = any(item.columns)
     for row in item.rows:
         table.add_row(*row)
     return table

@@ -178,7 +178,8 @@ def _tensor_document(item: TensorReport) -> dict[str, Any]:
 
 def print_calibration(found: Calibration) -> None:
     """A table of activations with what was seen, the range that was chosen, and the noise of rounding."""
-    from qconvert.cli.reports import show, table_of
+    from qconvert.cli.reports import show
+    from qconvert.tables import table_of
 
     columns = ("tensor", ">seen", ">range of the grid", ">scale", ">zero point", ">SQNR", ">beyond")
     table = table_of(*columns, title=f"{found.encodings.origin}, {found.tensors[0].grid.dtype}")
@@ -200,7 +201,7 @@ def print_calibration(found: Calibration) -> None:
 
 def _sensitivity_table(found: Calibration) -> Any:
     """What quantizing each tensor by itself costs, the worst first."""
-    from qconvert.cli.reports import table_of
+    from qconvert.tables import table_of
 
     table = table_of("quantized by itself", ">SQNR of the outputs", "", title="Sensitivity")
     for item in found.sensitivity[:_MOST]:

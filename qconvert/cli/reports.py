@@ -6,13 +6,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from qconvert.cli.names import shortened
 from qconvert.errors import printable
 from qconvert.plugins import Option, formats, loaded, passes, runtimes, targets
 from qconvert.plugins.options import READING, for_every_format
+from qconvert.tables import rich_table, share, table_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "audit_document", "check_document", "conversion_document", "costs_document", "formats_document", "passes_document",
     "plugins_document", "print_audit", "print_check", "print_conversion", "print_costs", "print_formats", "print_passes", "print_plugins",
-    "print_roundtrip", "progress", "roundtrip_document", "show", "table_of",
+    "print_roundtrip", "progress", "roundtrip_document", "show",
 ]  # fmt: skip
 
 
@@ -47,23 +48,6 @@ def show(*items: Any, aside: bool = False) -> None:
     console = Console(highlight=False, markup=False, emoji=False, width=width, stderr=aside)
     for item in items:
         console.print(printable(item) if isinstance(item, str) else item, soft_wrap=isinstance(item, str))
-
-
-def table_of(*columns: str, title: str = "") -> Table:
-    """A table without rows; a column whose name begins with > is aligned to the right."""
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    class Rows(Table):
-        """A table in which a name of a file stays in its cell."""
-
-        def add_row(self, *cells: Any, **options: Any) -> None:
-            super().add_row(*(printable(cell, one_line=True) if isinstance(cell, str) else cell for cell in cells), **options)
-
-    table = Rows(title=title or None, box=SIMPLE, title_justify="left", pad_edge=False)
-    for column in columns:
-        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
-    return table
 
 
 def _one_line_a_row(table: Table, elastic: int) -> Table:
@@ -144,26 +128,19 @@ def check_document(report: CheckReport) -> dict[str, Any]:
     return {**asdict(report), "verdict": report.verdict, "passed": report.passed}
 
 
-def _share(value: float) -> str:
-    """A share in per cent; only all of them print as 100%."""
-    return "100%" if value == 1 else f"{min(100 * value, 99.9999):.4f}%"
-
-
 def print_check(report: CheckReport) -> None:
     """A table of the outputs, a table of the operators if they were checked, and the verdict."""
+    from qconvert.checking.findings import outputs_table
+
     title = f"{report.runs} inputs, {' and '.join(dict.fromkeys(report.kernels))}"
-    table = _one_line_a_row(table_of("output", ">equal", ">largest", ">mean", ">SQNR", ">same top-1", title=title), 0)
-    for item in report.outputs:
-        sqnr = "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
-        top = "" if item.same_top1 is None else _share(item.same_top1)
-        table.add_row(item.name, _share(item.equal), f"{item.largest:.6g} {item.unit}", f"{item.mean:.2g}", sqnr, top)
+    table = _one_line_a_row(rich_table(replace(outputs_table(report.outputs), title=title)), 0)
     if report.outputs:
         show(table)
     if report.operators:
         listed = _one_line_a_row(table_of("operator", "output", ">equal", ">largest", ">predicted", "class"), 1)
         for op in report.operators:
             judged = op.verdict if op.sqnr_db is None else f"{op.verdict}, {op.sqnr_db:.1f} dB"
-            cells = (_share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.2g}%", judged)
+            cells = (share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.2g}%", judged)
             listed.add_row(shortened(op.operator, _LONGEST_OPERATOR), op.output, *cells)
         show(listed)
         show(_classes(report.operators))
@@ -205,7 +182,7 @@ def print_roundtrip(report: RoundtripReport) -> None:
         graph = f"{len(leg.differences)} differences" if leg.differences else "equal"
         counts = (f"{leg.kept.constants_equal} of {leg.kept.constants}", f"{leg.kept.scales_equal} of {leg.kept.scales}")
         worst = max(leg.outputs, key=lambda item: item.largest, default=None)
-        shown = ("not run", "") if worst is None else (_share(min(o.equal for o in leg.outputs)), f"{worst.largest:.6g} {worst.unit}")
+        shown = ("not run", "") if worst is None else (share(min(o.equal for o in leg.outputs)), f"{worst.largest:.6g} {worst.unit}")
         table.add_row(f"{form} -> {leg.form}", graph, *counts, *shown)
         form = leg.form
     show(table)

@@ -43,6 +43,10 @@ class TFLiteMicro:
     note = ""
 
     def __init__(self, model: bytes) -> None:
+        from qconvert.formats.tflite.probe import require_for_micro
+
+        self._runtime = runtime_package("tflite_micro", "micro", "runs models as microcontrollers do").runtime
+        require_for_micro(model)
         self._model = model  # the interpreter reads constants from these bytes
         self.reset()
         input_names, output_names = _names(model)
@@ -51,11 +55,7 @@ class TFLiteMicro:
 
     def reset(self) -> None:
         """The next run is the first of a sequence; its own reset gives variables their zero points, not their first values."""
-        from qconvert.formats.tflite.probe import require_for_micro
-
-        runtime = runtime_package("tflite_micro", "micro", "runs models as microcontrollers do").runtime
-        require_for_micro(self._model)
-        self._interpreter = _loaded(runtime.Interpreter, self._model)
+        self._interpreter = _loaded(self._runtime.Interpreter, self._model)
 
     @staticmethod
     def _describe(names: list[str], details: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
