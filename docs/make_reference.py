@@ -93,7 +93,7 @@ def _commands() -> Iterator[str]:
     pairs = [name for name in group.commands if {*name.split("2", 1)} <= formats and "2" in name]
     yield from ("# Commands", "", MADE, "")
     yield "Every command has `--help`; `--json` prints for programs what the others print for people. Which code a command ends with is in"
-    yield "[exit codes](../exit-codes.md), and [options of a conversion](../conversion-options.md) says more of those that people use most."
+    yield "[exit codes](../exit-codes.md), and [options](../options.md) says more of those that people use most."
     found = {name: command for name, command in group.commands.items() if name not in pairs}
     rows = [[f"[{name}](#{name})", cell(one.get_short_help_str(200))] for name, one in found.items() if not hasattr(one, "commands")]
     yield from ("", *table(("command", "what it does"), rows))

@@ -105,3 +105,23 @@ def test_a_long_table_says_that_it_is_cut() -> None:
 )
 def test_numbers(values: Any, words: str) -> None:
     assert numbers(np.array(list(values), np.float32)) == words
+
+
+def test_what_the_command_prints_of_a_check_is_what_its_tables_say(capsys: pytest.CaptureFixture[str]) -> None:
+    """The terminal and the page have one table of operators, and one sentence on their classes."""
+    from qconvert.cli.reports import print_check
+
+    findings = (
+        Finding("requantized", "as declared", 0.5, 2.0, 1.0, 0, "CONV_2D #0", "a", 41.25),
+        Finding("requantized", "as declared", 0.25, 3.0, 0.0, 0, "CONV_2D #1", "b", 30.5),
+        Finding("one rounding", "rounding tie", 0.999, 1.0, 0.001, 0, "ADD #2", "c"),
+    )
+    report = CheckReport("m.tflite", "m.onnx", 1, (), findings, ())
+    table = report.tables()[2]
+    assert table.note == "2 requantized (as declared, SQNR 30.5 to 41.2 dB); 1 one rounding (rounding tie)"
+    assert table.rows[0] == ("CONV_2D #0", "a", "50.0000%", "2", "100%", "requantized, 41.2 dB", "as declared")
+    print_check(report)
+    shown = capsys.readouterr().out
+    assert table.note in shown
+    for row, heads in ((row, table.columns) for row in table.rows):
+        assert all(cell in shown for cell in row[:-1]) and all(head.lstrip(">") in shown for head in heads[:-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from qconvert.tables import Rows, Shown, said, share, shown
 
 __all__ = [
     "AS_DECLARED", "CLASSES", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "OVERFLOW", "PASSED", "CheckReport", "Finding", "OutputComparison",
-    "joined", "outputs_table",
+    "joined", "operators_table", "outputs_table",
 ]  # fmt: skip
 
 #: An operator that a runtime refuses by itself, or that has no counterpart by name: nothing is known of it.
@@ -162,17 +163,7 @@ class CheckReport(Shown):
             ("problem", self.problems), ("not judged", self.unjudged), ("cost", self.costs), ("note", self.notes),
             ("machine", self.machine),
         ) for text in texts]  # fmt: skip
-        operators = [
-            (shown(op.operator), shown(op.output), share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.2g}%", op.verdict,
-             shown(op.reason))
-            for op in self.operators
-        ]  # fmt: skip
-        return (
-            Rows("What was found", ("", "in words"), tuple(found)),
-            outputs_table(self.outputs),
-            Rows("Operators", ("operator", "output", ">equal", ">largest", ">predicted", "class", "reason"), tuple(operators),
-                 tuple(op.verdict for op in self.operators), _classes(self.operators), len(operators) > 40),
-        )  # fmt: skip
+        return Rows("What was found", ("", "in words"), tuple(found)), outputs_table(self.outputs), operators_table(self.operators)
 
 
 def outputs_table(outputs: Sequence[OutputComparison]) -> Rows:
@@ -185,6 +176,24 @@ def outputs_table(outputs: Sequence[OutputComparison]) -> Rows:
     return Rows("Outputs", ("output", ">equal", ">largest", ">mean", ">SQNR", ">same top-1"), tuple(rows))
 
 
-def _classes(found: Sequence[Finding]) -> str:
-    counts = [(verdict, sum(item.verdict == verdict for item in found)) for verdict in CLASSES]
-    return "; ".join(f"{count} {verdict}" for verdict, count in counts if count)
+def operators_table(operators: Sequence[Finding]) -> Rows:
+    """How far each operator is equal, and of which class it is; the note says how many are of each."""
+    rows = [
+        (shown(op.operator), shown(op.output), share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.3g}%",
+         op.verdict if op.sqnr_db is None else f"{op.verdict}, {op.sqnr_db:.1f} dB", shown(op.reason))
+        for op in operators
+    ]  # fmt: skip
+    heads = ("operator", "output", ">equal", ">largest", ">predicted", "class", "reason")
+    return Rows("Operators", heads, tuple(rows), tuple(op.verdict for op in operators), _classes(operators), len(rows) > 40)
+
+
+def _classes(operators: Sequence[Finding]) -> str:
+    """How many operators are of each class, with the range of what those cost that cost something."""
+    classes = Counter((op.verdict, op.reason) for op in operators)
+    found = []
+    for (verdict, reason), count in classes.most_common():
+        costs = [op.sqnr_db for op in operators if (op.verdict, op.reason) == (verdict, reason) and op.sqnr_db is not None]
+        cost = f"SQNR {min(costs):.1f} to {max(costs):.1f} dB" if len(costs) > 1 else f"SQNR {costs[0]:.1f} dB" if costs else ""
+        words = ", ".join(filter(None, (shown(reason), cost)))
+        found.append(f"{count} {verdict}" + (f" ({words})" if words else ""))
+    return "; ".join(found)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from qconvert.checking.auditing import AuditReport
-    from qconvert.checking.findings import CheckReport, Finding
+    from qconvert.checking.findings import CheckReport
     from qconvert.checking.pass_costs import PassCost
     from qconvert.checking.roundtrip_report import RoundtripReport
     from qconvert.conversion import ConversionReport
@@ -130,20 +130,15 @@ def check_document(report: CheckReport) -> dict[str, Any]:
 
 def print_check(report: CheckReport) -> None:
     """A table of the outputs, a table of the operators if they were checked, and the verdict."""
-    from qconvert.checking.findings import outputs_table
+    from qconvert.checking.findings import operators_table, outputs_table
 
     title = f"{report.runs} inputs, {' and '.join(dict.fromkeys(report.kernels))}"
-    table = _one_line_a_row(rich_table(replace(outputs_table(report.outputs), title=title)), 0)
     if report.outputs:
-        show(table)
+        show(_one_line_a_row(rich_table(replace(outputs_table(report.outputs), title=title)), 0))
     if report.operators:
-        listed = _one_line_a_row(table_of("operator", "output", ">equal", ">largest", ">predicted", "class"), 1)
-        for op in report.operators:
-            judged = op.verdict if op.sqnr_db is None else f"{op.verdict}, {op.sqnr_db:.1f} dB"
-            cells = (share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.2g}%", judged)
-            listed.add_row(shortened(op.operator, _LONGEST_OPERATOR), op.output, *cells)
-        show(listed)
-        show(_classes(report.operators))
+        table = operators_table(report.operators)
+        rows = tuple((shortened(operator, _LONGEST_OPERATOR), *cells) for operator, *cells, _ in table.rows)  # the note has the reasons
+        show(_one_line_a_row(rich_table(replace(table, title="", columns=table.columns[:-1], rows=rows)), 1), table.note)
     for text in (*report.notes, *report.machine):
         show(f"note: {text}")
     for text in report.costs:
@@ -153,18 +148,6 @@ def print_check(report: CheckReport) -> None:
     for text in report.unjudged:
         show(f"not judged: {text}")
     show(report.verdict)
-
-
-def _classes(operators: Sequence[Finding]) -> str:
-    """How many operators are of each class, with the range of what those cost that cost something."""
-    classes = Counter((op.verdict, op.reason) for op in operators)
-    said = []
-    for (verdict, reason), count in classes.most_common():
-        costs = [op.sqnr_db for op in operators if (op.verdict, op.reason) == (verdict, reason) and op.sqnr_db is not None]
-        cost = f"SQNR {min(costs):.1f} to {max(costs):.1f} dB" if len(costs) > 1 else f"SQNR {costs[0]:.1f} dB" if costs else ""
-        words = ", ".join(filter(None, (reason, cost)))
-        said.append(f"{count} {verdict}" + (f" ({words})" if words else ""))
-    return "; ".join(said)
 
 
 def roundtrip_document(report: RoundtripReport) -> dict[str, Any]:
