@@ -96,7 +96,7 @@ def assert_round_trips(format: str, graphs: Mapping[str, Graph] | None = None, *
     target = target_named(known.default_target) if known.default_target else None
     with tempfile.TemporaryDirectory() as folder:
         for name, graph in graphs.items():
-            path = Path(folder, name + known.suffixes[0])
+            path = Path(folder, name + known.suffix_for(options))
             try:
                 fitted, _ = normalize(graph, target)
                 save(fitted, path, format, **options)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,81 @@ def test_a_model_that_takes_too_much_memory_is_no_end_of_the_batch(folder: Path,
     assert len(report.outcomes) == 5
 
 
+def children(of: Path) -> list[bytes]:
+    """The command lines of the processes that convert or check models of a folder."""
+    found = []
+    for item in Path("/proc").iterdir():
+        with suppress(OSError):
+            found += [line for line in [(item / "cmdline").read_bytes()] if os.fsencode(of) in line and b"qconvert.cli.limited" in line]
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_batch_that_is_ended_leaves_nothing_running_and_goes_on(end: signal.Signals, tmp_path: Path) -> None:
+    """What was being done when it ended has no outcome, least of all a bad one, and is done in the next run; what was done is not."""
+    models, out = tmp_path / "models", tmp_path / "out"
+    models.mkdir()
+    for number in range(4):
+        shutil.copy(SMALL, models / f"{number}.onnx")
+    command = [sys.executable, "-m", "qconvert", "batch", str(models), str(out), "--jobs", "2", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    records = out / "qconvert-batch"
+    until = time.monotonic() + 100
+    while not (list(records.glob("*.json")) and children(models)) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(end)
+    process.communicate()
+    assert process.returncode == (130 if end == signal.SIGINT else -end)
+    until = time.monotonic() + 20
+    while children(models) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert children(models) == []
+    done = {path: path.stat().st_mtime_ns for path in records.glob("*.json")}
+    assert {json.loads(path.read_text())["end"] for path in done} == {"converted"} and len(done) < 4
+    report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert report["counts"] == {"converted": 4} and sum(item["before"] for item in report["outcomes"]) == len(done)
+    assert done == {path: path.stat().st_mtime_ns for path in done}
+    assert sorted(path.name for path in out.iterdir()) == ["0.onnx", "1.onnx", "2.onnx", "3.onnx", "qconvert-batch"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_a_model_that_is_ended_from_outside_is_no_fault_of_qconvert(tmp_path: Path) -> None:
+    """Linux ends the process that takes the most memory where there is none left."""
+    models = tmp_path / "models"
+    models.mkdir()
+    shutil.copy(SMALL, models / "a.onnx")
+
+    def end_it() -> None:
+        until = time.monotonic() + 100
+        while time.monotonic() < until:
+            for item in Path("/proc").iterdir():
+                with suppress(OSError):
+                    line = (item / "cmdline").read_bytes()
+                    if os.fsencode(models) in line and b"qconvert.cli.limited" in line:
+                        os.kill(int(item.name), signal.SIGKILL)
+                        return
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=end_it)
+    thread.start()
+    report = batch(models, tmp_path / "out")
+    thread.join()
+    assert [(item.end, item.reason) for item in report.outcomes] == [
+        ("ended", "convert was ended from outside, as systems do that run out of memory")
+    ]
+
+
+@pytest.mark.parametrize(("given", "suffix"), [({"target": "torch-x86"}, ".pt2"), ({"form": "program"}, ".pt2"), ({}, ".pt")])
+def test_results_have_the_suffix_of_what_is_asked_for(given: dict[str, Any], suffix: str, tmp_path: Path) -> None:
+    """PyTorch's programs and modules are two forms of one format, told apart by their names."""
+    models = tmp_path / "models"
+    models.mkdir()
+    shutil.copy(SMALL, models / "a.onnx")
+    report = batch(models, tmp_path / "out", to="torch", **given)
+    assert [(item.end, item.result) for item in report.outcomes] == [("converted", f"a{suffix}")], report.outcomes[0].reason
+
+
 def test_modules_beside_the_models_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = tmp_path / "models"
     models.mkdir()
@@ -148,7 +224,7 @@ def test_results_within_the_folder_are_no_models(tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_is_none(folder: Path, tmp_path: Path) -> None:
-    plan = planned(folder, tmp_path / "out", format_named("qgraph"), [], None, seconds=60, memory=0)
+    plan = planned(folder, tmp_path / "out", format_named("qgraph"), ".qgraph", [], None, seconds=60, memory=0)
     job = next(job for job in plan.jobs if job.name == "in/kws.onnx")
     assert done(job).end == "converted" and done(job).before is not False
     for text in ("", "{", "[]", '{"key": 1}', json.dumps({"key": job.key, "result": "", "other": 1})):

@@ -12,7 +12,7 @@ from typing import Any
 
 from qconvert.batches.planning import RECORDS, planned
 from qconvert.batches.types import BatchReport, Job, Outcome
-from qconvert.batches.working import done, end_all, recorded
+from qconvert.batches.working import Processes, done, recorded
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.files import whole_file
 from qconvert.plugins import format_named, target_named
@@ -71,7 +71,8 @@ def batch(
     convert = [*(["--target", target] if target else []), *(["--passes", ",".join(passes)] if passes else []), *_given(options)]
     checked = ["--samples", str(samples)] if check else None
     began = time.monotonic()
-    plan = planned(folder, out, result, convert, checked, seconds=seconds, memory=int(memory * 2**30))
+    suffix = result.suffix_for({**(target_named(target).write_options if target else {}), **options})
+    plan = planned(folder, out, result, suffix, convert, checked, seconds=seconds, memory=int(memory * 2**30))
     outcomes, total = list(plan.left_out), len(plan.jobs)
     for count, found in enumerate(_outcomes(plan.jobs, jobs, scheduler), 1):
         outcomes.append(found)
@@ -116,12 +117,12 @@ def _here(jobs: Iterable[Job], count: int) -> Iterator[Outcome]:
     """By threads, each of which waits for the process of a model."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
-    pool = ThreadPoolExecutor(count)
+    pool, processes = ThreadPoolExecutor(count), Processes()
     try:
-        for future in as_completed([pool.submit(done, job) for job in jobs]):
+        for future in as_completed([pool.submit(done, job, processes) for job in jobs]):
             yield future.result()
     except BaseException:  # an interrupt, too: the processes of models do not hear of it
         pool.shutdown(wait=False, cancel_futures=True)
-        end_all()
+        processes.end_all()
         raise
     pool.shutdown()

@@ -30,7 +30,15 @@ class Plan:
 
 
 def planned(
-    folder: Path, out: Path, result: Format, convert: Sequence[str], check: Sequence[str] | None, *, seconds: float, memory: int
+    folder: Path,
+    out: Path,
+    result: Format,
+    suffix: str,
+    convert: Sequence[str],
+    check: Sequence[str] | None,
+    *,
+    seconds: float,
+    memory: int,
 ) -> Plan:
     """The models of a folder, in the order of their names. Links are not followed, and named.
 
@@ -38,6 +46,7 @@ def planned(
         folder: with models, in folders within it too.
         out: the folder of results; what is in it is no model.
         result: the format to which they are converted.
+        suffix: of the results.
         convert, check: arguments of the two commands; check is None for no check.
         seconds, memory: see Job.
 
@@ -59,7 +68,7 @@ def planned(
     for path, name in names.items():
         if path not in plain:
             same = stems[_stem(path)] > 1  # a.tflite and a.onnx both become a.onnx: they keep their own suffix too
-            target = out / path.relative_to(folder).with_name((path.name if same else path.stem) + result.suffixes[0])
+            target = out / path.relative_to(folder).with_name((path.name if same else path.stem) + suffix)
             record = out / RECORDS / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:24]}.json"
             limits = {"seconds": seconds, "memory": memory}
             given = (*convert, "--to", result.name, "--force")

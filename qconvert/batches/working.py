@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -17,22 +18,91 @@ from qconvert.batches.types import Job, Outcome
 from qconvert.files import whole_file
 from qconvert.files.processes import how_it_ended
 
-__all__ = ["done", "end_all", "recorded"]
+__all__ = ["Processes", "done", "recorded"]
 
 #: Of what a command may print, which a model's names make up.
 _LONGEST = 64 * 2**20
 _SAID = 600
 #: The exit code of a fault (cli/exits.py), and what stands for the end of a process that printed no document, such as a crash.
 _FAULT = 3
-_running: set[subprocess.Popen[bytes]] = set()
 
 
-def done(job: Job) -> Outcome:
-    """Does a job, unless its record says that it is done, and writes the record, whole or not at all."""
+class BatchOverError(Exception):
+    """The batch is over before a model was done: nothing is known of it, and nothing is recorded."""
+
+
+class Processes:
+    """The processes of a batch, which end with it, however it ends: each watches its standard input, which is open as long as this is."""
+
+    def __init__(self) -> None:
+        self._lock, self._is_over = threading.Lock(), False
+        self._running: dict[subprocess.Popen[bytes], int] = {}
+
+    def run(self, line: list[str], seconds: float) -> tuple[int | None, bytes]:
+        """The exit code of a command, None if it took longer than so many seconds, and what it printed.
+
+        Raises:
+            BatchOverError: the batch is over.
+        """
+        process = self._started(line)
+        code, printed = None, b""
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                printed, _ = process.communicate(timeout=seconds)
+                code = process.returncode
+        finally:
+            self._end(process)
+            with self._lock:
+                os.close(self._running.pop(process))
+            if process.stdout is not None:
+                process.stdout.close()
+        if self._is_over:
+            raise BatchOverError
+        return code, printed
+
+    def _started(self, line: list[str]) -> subprocess.Popen[bytes]:
+        with self._lock:  # none is started behind end_all()
+            if self._is_over:
+                raise BatchOverError
+            ours, held = os.pipe()
+            try:
+                process = subprocess.Popen(line, stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+            except BaseException:
+                os.close(held)
+                raise
+            finally:
+                os.close(ours)
+            self._running[process] = held
+            return process
+
+    def end_all(self) -> None:
+        """Ends what runs; what waits for it gets BatchOverError."""
+        with self._lock:
+            self._is_over = True
+            for process in tuple(self._running):
+                self._end(process)
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes]) -> None:
+        """Ends a process and those that it started, which are of its group."""
+        if os.name == "posix":
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        elif process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def done(job: Job, processes: Processes | None = None) -> Outcome:
+    """Does a job, unless its record says that it is done, and writes the record, whole or not at all.
+
+    Raises:
+        BatchOverError: the batch whose processes these are is over.
+    """
     if (before := recorded(job)) is not None:
         return before
     began = time.monotonic()
-    found = replace(_done(job), seconds=round(time.monotonic() - began, 3))
+    found = replace(_done(job, processes or Processes()), seconds=round(time.monotonic() - began, 3))
     Path(job.record).parent.mkdir(parents=True, exist_ok=True)
     with whole_file(Path(job.record), force=True) as record:
         record.write_text(json.dumps({"key": job.key, **asdict(found)}), encoding="utf-8")
@@ -50,20 +120,20 @@ def recorded(job: Job) -> Outcome | None:
     return None
 
 
-def _done(job: Job) -> Outcome:
+def _done(job: Job, processes: Processes) -> Outcome:
     try:
         Path(job.result).parent.mkdir(parents=True, exist_ok=True)
         Path(job.result).unlink(missing_ok=True)  # of an earlier batch: it must not stand for a model that fails now
     except OSError as error:
         return Outcome(job.name, "refused", f"its result cannot be placed: {error.strerror}")
-    code, document, said = _run(job, "convert", job.convert)
+    code, document, said = _run(job, "convert", job.convert, processes)
     if code != 0:
         return Outcome(job.name, _ends(code, "refused"), said)
     operators, place = document.get("operators") or {}, os.path.relpath(job.result, Path(job.record).parents[1])
     written = Outcome(job.name, "converted", "", place, str(document.get("target", "")), sum(operators.values()))
     if job.check is None:
         return written
-    code, document, said = _run(job, "check", job.check)
+    code, document, said = _run(job, "check", job.check, processes)
     if code == 0:
         return replace(written, end="as declared" if document.get("verdict") == "as declared" else "equal")
     problems = [*document.get("problems", ()), *document.get("unjudged", ())]
@@ -75,52 +145,27 @@ def _ends(code: int | None, refused: str) -> str:
     return "ended" if code is None else {1: "not equal", 2: refused, 4: "not judged"}.get(code, "fault")
 
 
-def _run(job: Job, command: str, arguments: tuple[str, ...]) -> tuple[int | None, dict[str, Any], str]:
+def _run(job: Job, command: str, arguments: tuple[str, ...], processes: Processes) -> tuple[int | None, dict[str, Any], str]:
     """The exit code of a command, None if it was ended; its document; and, if it did not pass, why, in words."""
     # -P: no module is taken from where the command happens to be started, which may be a folder of somebody's models.
     start = [sys.executable, "-P", "-m", "qconvert.cli.limited", str(job.memory)]
     line = [*start, command, job.source, job.result, *arguments, "--json", "--no-config"]
-    process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
-    _running.add(process)
-    try:
-        printed, _ = process.communicate(timeout=job.seconds)
-    except subprocess.TimeoutExpired:
+    code, printed = processes.run(line, job.seconds)
+    if code is None:
         return None, {}, f"{command} was ended after {job.seconds:g} s"
-    finally:
-        _end(process)
-        _running.discard(process)
+    if code == -signal.SIGKILL:  # nobody here did it
+        return None, {}, f"{command} was ended from outside, as systems do that run out of memory"
     try:
         document = json.loads(printed[:_LONGEST])
     except ValueError:
-        return _FAULT, {}, f"{command} {how_it_ended(process.returncode)}"
-    if process.returncode == 0 or "error" not in document:
-        return process.returncode, document, f"{command} ended with exit code {process.returncode}"
+        return _FAULT, {}, f"{command} {how_it_ended(code)}"
+    if code == 0 or "error" not in document:
+        return code, document, f"{command} ended with exit code {code}"
     if document["error"] == "out-of-memory":
         return None, document, f"{command} was ended, as it needs more than {job.memory / 2**30:g} GiB of memory"
-    return (
-        process.returncode,
-        document,
-        _short(": ".join(filter(None, (str(document.get("where") or ""), str(document.get("reason", "")))))),
-    )
-
-
-def end_all() -> None:
-    """Ends what runs for jobs of this process."""
-    for process in tuple(_running):
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and those that it started, which are of its group."""
-    if os.name == "posix":
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    elif process.poll() is None:
-        process.kill()
-    process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+    return code, document, _short(": ".join(filter(None, (str(document.get("where") or ""), str(document.get("reason", ""))))))
 
 
 def _short(text: str) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= _SAID else f"{text[: _SAID - 1]}…"

@@ -227,7 +227,7 @@ def _told(graph: Graph, target: Target, runtime: Runtime, kernels: str, bounds: 
     if runtime.layers is None and runtime.build is None:
         return None
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
-        path = Path(folder, f"model{format_named(target.format).suffixes[0]}")
+        path = Path(folder, f"model{format_named(target.format).suffix_for(target.write_options)}")
         save(graph, path, target.format, **target.write_options)
         file = replace(model_file(path, format_named(target.format), kernels), bounds=bounds)
         if runtime.layers is not None:

@@ -113,7 +113,7 @@ def _written(part: Stretch, target: Target, folder: Path, number: int) -> PartFi
         writer = format_named(form)
         if not writer.suffixes or writer.folder:
             raise OptionError(f"parts cannot be files of the format {form}", remedy="Use another target, or one with a code generator.")
-        name = stem + writer.suffixes[0]
+        name = stem + writer.suffix_for(target.write_options)
         write_file(fitted, folder / name, writer, provenance={TARGET: target.name, **declared.provenance(fitted)}, **target.write_options)
         _require_border(load(folder / name, form), part.graph, part.name)
         runtime = _runtime(form, target)

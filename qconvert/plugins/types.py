@@ -105,6 +105,23 @@ class Format:
         """Whether a result of this name is a folder."""
         return bool(self.folder) and path.suffix.lower() not in self.suffixes
 
+    def suffix_for(self, options: Mapping[str, Any]) -> str:
+        """The first suffix under which `write` makes what its options ask for: of a format with several forms, names may say the form.
+
+        Raises:
+            OptionError: there is none.
+        """
+        error = OptionError(f"files of the format {self.name} have no suffix")
+        for suffix in self.suffixes:
+            try:
+                if self.form_of is not None:
+                    self.form_of(Path(f"model{suffix}"), options)
+            except OptionError as problem:
+                error = problem
+            else:
+                return suffix
+        raise error
+
 
 @dataclass(frozen=True, slots=True)
 class Pass:

@@ -59,6 +59,15 @@ def test_artefacts_of_a_code_generator_and_the_rest_in_onnxruntime(tmp_path: Pat
     assert {item.verdict for item in report.operators} <= {"equal", "one rounding", "requantized"}
 
 
+@pytest.mark.parametrize(("target", "suffix"), [("torch-x86", ".pt2"), ("torch-modules", ".pt")])
+def test_files_have_the_suffix_of_their_targets_form(target: str, suffix: str, tmp_path: Path) -> None:
+    """PyTorch's programs and modules are two forms of one format, told apart by their names."""
+    found = partition(FIXTURES / "tiny_ad_toycar_int8.tflite", target, split=tmp_path / "parts")
+    assert [part.model.file for part in read_manifest(Path(found.files[0])).parts] == [f"00_{target}_0{suffix}"]
+    report = check(FIXTURES / "tiny_ad_toycar_int8.tflite", found.files[0], samples=1)
+    assert report.verdict == "passed" and report.outputs[0].equal == 1, report.problems
+
+
 def test_the_region_that_differs_is_named(tmp_path: Path) -> None:
     simulator.FAULTS.add("weights")
     partition(RESNET, "sim-npu", split=tmp_path / "parts")
