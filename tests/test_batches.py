@@ -123,7 +123,13 @@ def test_a_batch_that_is_ended_leaves_nothing_running_and_goes_on(end: signal.Si
     for number in range(4):
         shutil.copy(SMALL, models / f"{number}.onnx")
     command = [sys.executable, "-m", "qconvert", "batch", str(models), str(out), "--jobs", "2", "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+    def heard() -> None:
+        """What a shell starts in the background ignores it, and so would what that starts."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heard)
     records = out / "qconvert-batch"
     until = time.monotonic() + 100
     while not (list(records.glob("*.json")) and children(models)) and process.poll() is None and time.monotonic() < until:

@@ -142,7 +142,7 @@ class Cluster:
             from distributed import Client
         except ImportError as error:
             raise MissingPackageError(
-                "calibration over many machines needs dask.distributed", remedy="Install it with: pip install 'qconvert[cluster]'"
+                "work on a cluster needs dask.distributed", remedy="Install it with: pip install 'qconvert[cluster]'"
             ) from error
         try:
             self._client: Any = Client(address, timeout=_ANSWER, set_as_default=False)  # type: ignore[no-untyped-call]

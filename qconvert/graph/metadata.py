@@ -19,6 +19,7 @@ __all__ = [
     "FUSED_PADDING",
     "GUESSED_SHAPES",
     "IGNORED_SCALES",
+    "NAMING",
     "NUMERICS",
     "OBSERVED_SCALES",
     "OPTIONS",
@@ -138,6 +139,13 @@ SCALES = "qconvert.scales"
 REGIONS = "qconvert.regions"
 #: The name of the .tflite metadata buffer that holds all of these as JSON.
 PROVENANCE = "qconvert"
+
+
+#: Those whose JSON names tensors, or states: the keys of an object, or the elements of a list.
+NAMING = (
+    CHANGED, DENSIFIED, DYNAMIC_RANGE, FUSED_PADDING, IGNORED_SCALES, OBSERVED_SCALES, RELABELLED, SHIFTED, STATED_ATTRIBUTES,
+    STATED_BIAS_SCALES, STATED_LIMITS, TRAINED_SCALES, TRANSPOSED, VARIABLES,
+)  # fmt: skip
 
 
 def transposed_names(metadata: Mapping[str, str]) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from qconvert.graph import Graph, Names, Op
 from qconvert.graph.functions import named_functions
 from qconvert.graph.inlining import Inlining
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.metadata import CHANGED, TRANSPOSED, origin, transposed_names
+from qconvert.graph.metadata import NAMING, origin
 from qconvert.graph.shapes import compatible
 from qconvert.graph.validation import validate
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
@@ -122,8 +122,7 @@ class _Whole:
         self.made = made
         self.functions: dict[str, Graph] = {}
         self.states: dict[str, Any] = {}
-        self._changed: dict[str, Any] = {}
-        self._turned: dict[str, None] = {}
+        self._notes: dict[str, dict[str, Any] | list[Any]] = {}
 
     def add(self, part: PartFile, graph: Graph) -> None:
         """Puts a part behind those before it; its functions and states get names that are free."""
@@ -132,13 +131,16 @@ class _Whole:
         self.functions |= {functions[name]: _renamed(inner, functions, states) for name, inner in graph.functions.items()}
         self.states |= {states[name]: replace(state, name=states[name]) for name, state in graph.states.items()}
         self.made.inline(_renamed(graph, functions, states), part.inputs, part.outputs, "")
-        self._changed |= _changed_of(graph)
-        self._turned |= dict.fromkeys(sorted(transposed_names(graph.metadata)))
+        for key, note in _notes_of(graph):
+            known = self._notes.setdefault(key, type(note)())
+            if isinstance(known, dict) and isinstance(note, dict):
+                known |= note
+            elif isinstance(known, list) and isinstance(note, list):
+                known += (item for item in note if item not in known)
 
     def metadata(self) -> dict[str, str]:
         """What all parts together say of how they were made."""
-        found = {CHANGED: json.dumps(self._changed)} if self._changed else {}
-        return {**found, **({TRANSPOSED: json.dumps(list(self._turned))} if self._turned else {})}
+        return {key: json.dumps(note) for key, note in self._notes.items()}
 
 
 def _renamed(graph: Graph, functions: Mapping[str, str], states: Mapping[str, str]) -> Graph:
@@ -152,10 +154,13 @@ def _renamed(graph: Graph, functions: Mapping[str, str], states: Mapping[str, st
     return replace(graph, ops=tuple(ops), functions={}, states={})
 
 
-def _changed_of(graph: Graph) -> dict[str, Any]:
-    """What the conversion of a part declared to have changed."""
-    try:
-        found = json.loads(str({**graph.metadata, **origin(graph.metadata)}.get(CHANGED, "{}")))
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def _notes_of(graph: Graph) -> Iterator[tuple[str, dict[str, Any] | list[Any]]]:
+    """What a part's file says of its tensors, and what the conversion that made it declared of them."""
+    said = {**graph.metadata, **origin(graph.metadata)}
+    for key in NAMING:
+        try:
+            found = json.loads(str(said.get(key, "null")))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict | list):
+            yield key, found

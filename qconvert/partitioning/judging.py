@@ -90,6 +90,9 @@ class Judge:
 
     def _unwritable(self, made: Graph) -> Refusal | None:
         """That the target's format has no form of an operator; code generators take graphs."""
+        known = formats().get(self.target.format)
+        if made.functions and known is not None and known.write is not None and "functions" not in known.scopes:
+            return Refusal(f"files of the format {known.name} hold no functions")
         writers = {*operators(self.target.format, "write"), *_WRITTEN_OTHERWISE}
         missing = [op for op in all_ops(made) if op.kind not in writers] if len(writers) > len(_WRITTEN_OTHERWISE) else []
         return Refusal(f"files of the format {self.target.format} have no {missing[0].kind}") if missing else None

@@ -6,10 +6,11 @@ channel, and refuses int8 data (measured with 2.13). torch-xnnpack: ExecuTorch's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from qconvert.plugins import Target
+from qconvert.plugins import Target, Violation
+from qconvert.plugins.rules import place
 
 if TYPE_CHECKING:  # targets are listed without numpy
     from qconvert.graph import Graph, Op
@@ -53,6 +54,21 @@ def _obstacle(kind: str) -> Callable[[Graph, Op], str]:
     return obstacle
 
 
+def _of_other_types(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
+    """See plugins.Abilities.own_rules: types of which PyTorch has no quantized tensors."""
+    from qconvert.formats.torch.quantized_modules.builder import is_storable
+
+    def broken(op: Op) -> Iterator[Violation]:
+        for name in filter(None, (*op.inputs, *op.outputs)):
+            if not is_storable(graph[name]):
+                yield Violation(f"{place(op)}: {name!r} is {graph[name].dtype}", _TYPES, _TYPES_REMEDY)
+
+    return broken
+
+
+_TYPES = "quantized tensors are of 8 bits or int32"
+_TYPES_REMEDY = "write a torch.export program, which has integers of all types: a name that ends in .pt2, or --form program"
+
 _TORCH = Target(
     "torch", "torch", "PyTorch: real values between Quantize and Dequantize, integers stored as in the source",
     passes=(*_PASSES[:-2], "match_rounding", *_PASSES[-2:]), write_options={"form": "program"}, layout="channels_first",
@@ -70,7 +86,7 @@ TARGETS = (
     _TORCH.derive(name="torch-modules", summary="TorchScript of quantized modules (.pt, .ptl), for versions without torch.export",
                   write_options={"form": "modules"}, dynamic_range="", activations="uint8",
                   integer_kernels=dict.fromkeys(_QUANTIZED, ("uint8",)),
-                  kernel_faults={kind: _obstacle(kind) for kind in _QUANTIZED}, real_biases=("Conv", "Gemm"),
+                  kernel_faults={kind: _obstacle(kind) for kind in _QUANTIZED}, real_biases=("Conv", "Gemm"), own_rules=_of_other_types,
                   passes=(*_PASSES[:-2], "store_activations", "int32_bias_to_float", *_PASSES[-2:])),
     _TORCH.derive(name="torch-xnnpack", summary="ExecuTorch with XNNPACK: int8 activations, weights from -127 to 127",
                   write_options=_PLAIN, dynamic_range="", activations="int8", weights="int8",

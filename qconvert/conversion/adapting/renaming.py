@@ -9,33 +9,10 @@ from typing import Any
 
 from qconvert.errors import OptionError
 from qconvert.graph import Graph, Op, Signature
-from qconvert.graph.metadata import (
-    ASSUMED,
-    CHANGED,
-    DENSIFIED,
-    DYNAMIC_RANGE,
-    FUSED_PADDING,
-    IGNORED_SCALES,
-    OBSERVED_SCALES,
-    RELABELLED,
-    SHIFTED,
-    STATED_ATTRIBUTES,
-    STATED_BIAS_SCALES,
-    STATED_LIMITS,
-    TRAINED_SCALES,
-    TRANSPOSED,
-    VARIABLES,
-)
+from qconvert.graph.metadata import NAMING
 from qconvert.graph.names import near
 
 __all__ = ["new_names", "renamed"]
-
-#: Notes whose JSON names tensors: the keys of an object, or the elements of a list.
-_NAMING = (
-    CHANGED, DENSIFIED, DYNAMIC_RANGE, FUSED_PADDING, IGNORED_SCALES, OBSERVED_SCALES, RELABELLED, SHIFTED, STATED_ATTRIBUTES,
-    STATED_BIAS_SCALES, STATED_LIMITS, TRAINED_SCALES, TRANSPOSED, VARIABLES,
-)  # fmt: skip
-assert ASSUMED not in _NAMING  # words, no names
 
 
 def renamed(graph: Graph, pairs: Sequence[str], whole: Graph | None = None) -> Graph:
@@ -123,7 +100,7 @@ def _signature(item: Signature, new: Mapping[str, str]) -> Signature:
 
 
 def _notes(metadata: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    return {key: _note(text, new) if key in _NAMING else text for key, text in metadata.items()}
+    return {key: _note(text, new) if key in NAMING else text for key, text in metadata.items()}
 
 
 def _note(text: str, new: Mapping[str, str]) -> str:

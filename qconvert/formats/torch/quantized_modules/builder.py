@@ -194,7 +194,7 @@ def _require_storable(graph: Graph) -> None:
     """Raises UnsupportedError, with all such tensors counted, where PyTorch has no quantized tensors of a type."""
     found: dict[str, list[str]] = {}
     for name, tensor in graph.tensors.items():
-        if tensor.quantization is not None and tensor.dtype not in _QUANTIZED and not _is_bias(tensor):
+        if not is_storable(tensor):
             found.setdefault(tensor.dtype, []).append(name)
     if not found:
         return
@@ -202,9 +202,10 @@ def _require_storable(graph: Graph) -> None:
     raise UnsupportedError(f"PyTorch's quantized tensors are of 8 bits or int32, and the model has others: {listed}", remedy=_REMEDY)
 
 
-def _is_bias(tensor: Tensor) -> bool:
-    """Whether a tensor is an integer constant that becomes real numbers anyway."""
-    return tensor.is_constant and tensor.dtype == "int64"
+def is_storable(tensor: Tensor) -> bool:
+    """Whether PyTorch has quantized tensors of its type; an integer constant of a bias becomes real numbers anyway."""
+    is_bias = tensor.is_constant and tensor.dtype == "int64"
+    return tensor.quantization is None or tensor.dtype in _QUANTIZED or is_bias
 
 
 def _user(graph: Graph, name: str) -> str:
