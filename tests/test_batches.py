@@ -124,7 +124,6 @@ def test_a_batch_that_is_ended_leaves_nothing_running_and_goes_on(end: signal.Si
         shutil.copy(SMALL, models / f"{number}.onnx")
     command = [sys.executable, "-m", "qconvert", "batch", str(models), str(out), "--jobs", "2", "--json"]
 
-
     def heard() -> None:
         """What a shell starts in the background ignores it, and so would what that starts."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)

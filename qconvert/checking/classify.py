@@ -19,7 +19,7 @@ from qconvert.checking.findings import Finding
 from qconvert.graph import Array, Graph, Op
 from qconvert.plugins import Runtime, kernels_named
 
-__all__ = ["Sum", "classify", "classify_sums"]
+__all__ = ["Sum", "classify", "classify_sums", "run_by"]
 
 _TIE = 1e-6
 #: Steps that a bias rounded to int32 may add are below this, those of an operator's result that is rounded twice above.
@@ -59,7 +59,7 @@ def classify(
     low, high = tensor.quantization.limits(tensor.dtype)
     steps = exact / scale
     sums = steps if summed is None or summed.shape != steps.shape else summed / scale
-    runtimes = [_kernels(side) for side in kernels]
+    runtimes = [run_by(side) for side in kernels]
     (reach_source, coarse_source), (reach_result, coarse_result) = (runtime.reach(graph, op, sums, name) for runtime, name in runtimes)
     reach_result, often = reach_result + further, float(np.max(further, initial=0.0)) > _MUCH
     position = np.clip(steps + zero_point, low, high)
@@ -83,7 +83,7 @@ def classify(
     return Finding("approximate" if coarse else "one rounding", reason, equal, largest, predicted, 0)
 
 
-def _kernels(side: str) -> tuple[Runtime, str]:
+def run_by(side: str) -> tuple[Runtime, str]:
     """The runtime and the set of its kernels that a side names; "mixed" is none that a user may choose."""
     name, _, wanted = side.partition(":")
     runtime, first = kernels_named(name)

@@ -64,10 +64,11 @@ class Exchange:
             return None
         if name in self.turned:
             return permutation(self.turned[name], len(own))
-        if self.layout not in LAYOUTS:
+        if self.layout not in LAYOUTS or _fits(own, other):
             return None
-        turn = permutation(self.layout, len(own))
-        return turn if not _fits(own, other) and _fits([own[axis] for axis in turn], other) else None
+        # Parts of a result may have the other layout than most of its runtime's files.
+        turns = [permutation(layout, len(own)) for layout in sorted(LAYOUTS, key=lambda layout: layout != self.layout)]
+        return next((turn for turn in turns if _fits([own[axis] for axis in turn], other)), None)
 
 
 def turned(graph: Graph, other: Graph, source: str, result: str) -> dict[str, str]:

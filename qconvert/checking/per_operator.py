@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from qconvert.checking.canonical_pieces import canonical_pieces, computed_names
 from qconvert.checking.checked_file import Side
 from qconvert.checking.coverage import judged_within, left_out
 from qconvert.checking.exchange import SAME_CODES, Exchange, turned
@@ -27,6 +26,7 @@ from qconvert.checking.real_lstms import on_real_values
 from qconvert.checking.requantized import Requantized
 from qconvert.checking.sequences import restart
 from qconvert.checking.splitting import Splitting
+from qconvert.conversion.canonical_pieces import canonical_pieces, computed_names
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import Inside, LoadedModel
@@ -257,7 +257,9 @@ def _pieces(side: Side, inside: Inside | None, shared: set[str]) -> Splitting:
     """The side's file cut at the tensors called `shared`."""
     graph = side.graph
     if inside is None or not inside.cuts:
-        return Splitting(lambda wanted: canonical_pieces(side, shared, wanted), computed_names(graph, shared))
+        return Splitting(
+            lambda wanted: canonical_pieces(graph, shared, wanted, side.file, side.format, side.runtime), computed_names(graph, shared)
+        )
     order = {name: position for position, name in enumerate(graph.tensors)}
     computed = sorted((shared & inside.names) - {*graph.inputs, *_read(graph)}, key=lambda name: order.get(name, len(order)))
     return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed)

@@ -10,6 +10,7 @@ from itertools import permutations
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
+from qconvert.checking.classify import run_by
 from qconvert.checking.exact_values import exact_value, moved_by
 from qconvert.checking.findings import Finding
 from qconvert.checking.further_roundings import is_storage
@@ -150,7 +151,7 @@ class Requantized:
             return None
         step = float(to.quantization.scale[0])
         exact = dequantize(values[name], before) / step
-        runtime, kernels = judge.sides[1].runtime, judge.sides[1].kernels_of(to.name).partition(":")[2]
+        runtime, kernels = run_by(judge.sides[1].kernels_of(to.name))
         reach, _ = runtime.reach(judge.other, rounder, exact, kernels)
         near = np.abs(np.abs(exact - np.floor(exact)) - 0.5) <= reach
         moved = moved_by(graph, op, near * step, values)

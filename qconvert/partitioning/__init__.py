@@ -34,11 +34,11 @@ def _companions(path: Path) -> tuple[Path, ...]:
     return tuple(path.parent / item.file for item in read_manifest(path, verify=False).files())
 
 
-def _from(name: str) -> Callable[..., Any]:
-    """A function of running.py, which is imported when the function is called."""
+def _from(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module of this package, which is imported when the function is called."""
 
     def call(*arguments: Any) -> Any:
-        return getattr(import_module("qconvert.partitioning.running"), name)(*arguments)
+        return getattr(import_module(f"qconvert.partitioning.{module}"), name)(*arguments)
 
     return call
 
@@ -54,6 +54,9 @@ def qconvert_formats() -> Iterable[Format]:
 def qconvert_runtimes() -> Iterable[Runtime]:
     summary = "the parts of a manifest one after the other, each in the runtime that it names"
     return [
-        Runtime("partition", ("partition",), summary, "the parts of the partition", open=_from("open_model"), reach=_from("reach"),
-                kernels=("parts",), layout="channels_first", inside=_from("PartitionInside"), taken_by=_from("taken_by"))
+        Runtime(
+            "partition", ("partition",), summary, "the parts of the partition", kernels=("parts",), layout="channels_first",
+            open=_from("running", "open_model"), reach=_from("running", "reach"),
+            inside=_from("inside", "PartitionInside"), taken_by=_from("inside", "taken_by"), by_others=True,
+        )
     ]  # fmt: skip

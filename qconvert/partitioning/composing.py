@@ -20,7 +20,7 @@ from qconvert.graph.shapes import compatible
 from qconvert.graph.validation import validate
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
 
-__all__ = ["composed", "part_graph", "values_of"]
+__all__ = ["composed", "named_part", "part_graph", "values_of"]
 
 
 def composed(path: Path, options: Mapping[str, Any]) -> Graph:
@@ -81,6 +81,24 @@ def values_of(path: Path, manifest: Manifest) -> Graph:
 def part_graph(path: Path, part: PartFile) -> Graph:
     """What the file of a part holds, or of an artefact the graph beside it. `path` is the manifest's."""
     return load(path.parent / part.graph.file, "qgraph") if part.graph is not None else load(path.parent / part.model.file, part.format)
+
+
+def named_part(path: Path, part: PartFile) -> Graph:
+    """The same, with what it takes and gives called as in the manifest, on the grids that the file has. `path` is the manifest's.
+
+    Raises:
+        InvalidModelError: it takes or gives more or less than the manifest says.
+    """
+    graph = part_graph(path, part)
+    own, others = (*graph.inputs, *graph.outputs), (*part.inputs, *part.outputs)
+    if (len(graph.inputs), len(graph.outputs)) != (len(part.inputs), len(part.outputs)):
+        raise InvalidModelError("takes or gives other values than the manifest says", where=f"part {part.name!r}", file=str(path))
+    border = {name: replace(graph[mine], name=name, data=None) for mine, name in zip(own, others, strict=True)}
+    made = Inlining(replace(graph, tensors=border, ops=(), inputs=part.inputs, outputs=part.outputs, signatures=()))
+    made.inline(graph, part.inputs, part.outputs, "")
+    return replace(
+        graph, name=part.name, tensors=made.tensors, ops=tuple(made.ops), inputs=part.inputs, outputs=part.outputs, signatures=()
+    )
 
 
 def _part_graph(path: Path, part: PartFile, values: Graph) -> Graph:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +12,12 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Array, Graph, Op, numpy_dtype
-from qconvert.partitioning.composing import part_graph, values_of
+from qconvert.partitioning.composing import named_part, values_of
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
-from qconvert.plugins import Inside, LoadedModel, ModelFile, Pieces, Runtime, format_named, kernels_named, runtimes
+from qconvert.plugins import LoadedModel, ModelFile, Runtime, format_named, kernels_listed, kernels_named, runtime_of, runtimes
 from qconvert.plugins.options import taken
 
-__all__ = ["PartitionInside", "PartitionModel", "open_model", "reach", "taken_by"]
+__all__ = ["PartitionModel", "open_model", "reach", "run_by"]
 
 
 class PartitionModel:
@@ -27,6 +26,7 @@ class PartitionModel:
     Args:
         path: the manifest.
         threads: how many each runtime may use.
+        kernels: see run_by().
 
     Attributes:
         inputs, outputs: name -> (dtype, shape), in order.
@@ -37,8 +37,8 @@ class PartitionModel:
         QConvertError: a file is not as the manifest says, or a runtime does not take it.
     """
 
-    def __init__(self, path: Path, threads: int = 1) -> None:
-        self.manifest: Manifest = read_manifest(path)
+    def __init__(self, path: Path, threads: int = 1, kernels: str = "") -> None:
+        self.manifest: Manifest = run_by(read_manifest(path), kernels)
         self._values = values_of(path, self.manifest)
         self._models = [(part, _opened(part, path.parent, threads)) for part in self.manifest.parts]
         self.inputs, self.outputs = (self._described(names) for names in (self.manifest.inputs, self.manifest.outputs))
@@ -54,7 +54,7 @@ class PartitionModel:
     def parts(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for part in self.manifest.parts:
-            graph = part_graph(self._path, part)
+            graph = named_part(self._path, part)
             found = {name: _words(part) for op in graph.ops for name in op.outputs} | found
         return found | {name: _words(part) for part in self.manifest.parts for name in part.outputs}
 
@@ -110,13 +110,42 @@ class PartitionModel:
         return found
 
 
+def run_by(manifest: Manifest, kernels: str) -> Manifest:
+    """The manifest with the kernels that a user wants in the place of its own, where these run a part's files. What runs code of files is
+    for sources: a part's is not run so.
+
+    Args:
+        manifest: of the split.
+        kernels: those of a ModelFile: the partition's own, and behind commas those of others.
+
+    Raises:
+        OptionError: two are named for one format.
+    """
+    wanted = [
+        f"{runtime.name}:{chosen}" for runtime, chosen in kernels_listed(kernels.partition(",")[2]) if not _runs_code(runtime, chosen)
+    ]
+    known = {name for runtime, _ in kernels_listed(wanted) for name in runtime.formats}
+    parts = []
+    for part in manifest.parts:
+        if part.format in known:
+            runtime, chosen = runtime_of(part.format, wanted)
+            part = replace(part, runtime=f"{runtime.name}:{chosen}")
+        parts.append(part)
+    return replace(manifest, parts=tuple(parts))
+
+
+def _runs_code(runtime: Runtime, kernels: str) -> bool:
+    """Whether these kernels run code that is in files, such as torch:trusted."""
+    return runtime.runs_code and kernels != runtime.kernels[0]
+
+
 def _opened(part: PartFile, folder: Path, threads: int) -> LoadedModel:
     if not part.runtime:
         raise RuntimeRefusedError(f"no runtime runs {part.format} files", where=_words(part))
     runtime, kernels = kernels_named(part.runtime)
     if part.format and part.format not in runtime.formats:
         raise InvalidModelError(f"is to be run by {part.runtime}, which runs no {part.format} files", where=_words(part))
-    if runtime.runs_code and kernels != runtime.kernels[0]:  # such as torch:trusted, which only a user may ask for
+    if _runs_code(runtime, kernels):
         raise RuntimeRefusedError(f"a manifest cannot ask for {part.runtime}, which runs code that is in files", where=_words(part))
     options = taken({}, format_named(part.format).read_options) if part.format else {}
     with _named(part):
@@ -148,127 +177,9 @@ def _said(models: list[tuple[PartFile, LoadedModel]], what: str) -> list[str]:
     return list(dict.fromkeys(text for _, model in models if (text := str(getattr(model, what, "")))))
 
 
-class PartitionInside:
-    """The tensors of a split network: those that go from part to part, and inner ones of parts whose runtime cuts files.
-
-    Args:
-        file: the manifest.
-        graph: whose tensors are wanted.
-    """
-
-    cuts = True
-
-    def __init__(self, file: ModelFile, graph: Graph) -> None:
-        self._model = PartitionModel(file.path, file.threads)
-        self._values = values_of(file.path, self._model.manifest)
-        borders = {name for name, tensor in self._values.tensors.items() if not tensor.is_constant}
-        self._inside = dict(_insides(self._model.manifest, file, graph))
-        inner = Counter(name for found in self._inside.values() for name in found.names - borders)
-        self._inner = frozenset(name for name, count in inner.items() if count == 1 and name in graph)
-        self._stateful = {
-            part.name for part in self._model.manifest.parts if part.name not in self._inside and part_graph(file.path, part).states
-        }
-        self.names = self._inner | (borders & graph.tensors.keys())
-
-    def reset(self) -> None:
-        """The next run is the first of a sequence."""
-        for one in (self._model, *self._inside.values()):
-            if hasattr(one, "reset"):
-                one.reset()
-
-    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        found = self._model.all_values(dict(zip(self._model.inputs, feed.values(), strict=True)))
-        for part in self._model.manifest.parts:
-            if part.name in self._inside:
-                values = self._inside[part.name].values({name: found[name] for name in part.inputs})
-                found |= {name: value for name, value in values.items() if name in self._inner}
-        return {name: value for name, value in found.items() if name in self.names}
-
-    def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
-        found = [self._pieces_of(part, names, wanted) for part in self._model.manifest.parts]
-        pieces = [one for one in found if one is not None]
-        return Pieces(
-            tuple(dict.fromkeys(name for one in pieces for name in one.fed)),
-            frozenset[str]().union(*(one.computed for one in pieces)),
-            {name: dtype for one in pieces for name, dtype in one.dtypes.items()},
-            {name: shape for one in pieces for name, shape in one.shapes.items()},
-            lambda values: {name: value for one in pieces for name, value in one.run({x: values[x] for x in one.fed}).items()},
-        )
-
-    def _pieces_of(self, part: PartFile, names: frozenset[str], wanted: frozenset[str]) -> Pieces | None:
-        """The pieces of one part; None if it computes nothing that is wanted, or goes on from states that a run by itself has not."""
-        inside = self._inside.get(part.name)
-        if inside is not None:
-            own = inside.names & (self._inner | {*part.inputs, *part.outputs})
-            here = (own & wanted) - {*part.inputs}
-            # What the file takes is fed, whether or not both sides have it.
-            return self._fed_with(names, inside.pieces((names & own) | {*part.inputs}, here)) if here else None
-        computed = frozenset(name for name in part.outputs if name in names)
-        if not wanted.intersection(computed) or part.name in self._stateful:
-            return None
-        # It is run as a whole: what it takes is fed, whether or not the cut is made there.
-        return self._fed_with(
-            names,
-            self._described(
-                part.inputs, computed, lambda values: {x: v for x, v in self._model.run_part(part.name, values).items() if x in computed}
-            ),
-        )
-
-    def _fed_with(self, names: frozenset[str], pieces: Pieces) -> Pieces:
-        """Pieces of which what they are fed with is computed by the parts before, where it is no place at which both sides are cut."""
-        parts = self._model.manifest.parts
-        fed, before = dict.fromkeys(pieces.fed), list[PartFile]()
-        for part in reversed(parts):
-            if any(name in fed and name not in names for name in part.outputs) and part.name not in self._stateful:
-                before.insert(0, part)
-                fed = dict.fromkeys((*(name for name in fed if name in names or name not in part.outputs), *part.inputs))
-        if not before:
-            return pieces
-
-        def run(values: Mapping[str, Array]) -> dict[str, Array]:
-            found = dict(values)
-            for part in before:
-                found = {**self._model.run_part(part.name, found), **found}
-            return pieces.run({name: found[name] for name in pieces.fed})
-
-        outer = self._described(tuple(fed), pieces.computed, run)
-        return replace(outer, dtypes={**pieces.dtypes, **outer.dtypes}, shapes={**pieces.shapes, **outer.shapes})
-
-    def _described(self, fed: tuple[str, ...], computed: frozenset[str], run: Callable[[Mapping[str, Array]], dict[str, Array]]) -> Pieces:
-        """Pieces between tensors that go from part to part, and others, of which nothing is said."""
-        tensors = [self._values[name] for name in (*fed, *computed) if name in self._values]
-        return Pieces(
-            fed,
-            computed,
-            {tensor.name: tensor.dtype for tensor in tensors},
-            {t.name: None if t.shape is None else tuple(s if isinstance(s, int) else None for s in t.shape) for t in tensors},
-            run,
-        )
-
-
-def _insides(manifest: Manifest, file: ModelFile, graph: Graph) -> Iterator[tuple[str, Inside]]:
-    """For each part whose runtime cuts its file, the file's inner tensors; what it takes and gives has there the names that it has here."""
-    for part in manifest.parts:
-        runtime = runtimes().get(part.runtime.partition(":")[0])
-        if runtime is None or runtime.inside is None or not part.format:
-            continue
-        options = taken({}, format_named(part.format).read_options)
-        try:
-            found = runtime.inside(ModelFile(file.path.parent / part.model.file, part.runtime.partition(":")[2], options), graph)
-        except QConvertError:
-            continue
-        if found.cuts and found.names.issuperset(name for name in (*part.inputs, *part.outputs) if name in graph):
-            yield part.name, found
-
-
 def open_model(file: ModelFile) -> PartitionModel:
     """See plugins.Runtime."""
-    return PartitionModel(file.path, file.threads)
-
-
-def taken_by(file: ModelFile) -> Mapping[str, str]:
-    """See plugins.Runtime: what runs the part that computes a tensor."""
-    return {name: part.runtime for part in read_manifest(file.path, verify=False).parts for name in part.outputs}
+    return PartitionModel(file.path, file.threads, file.kernels)
 
 
 def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Array, bool]:

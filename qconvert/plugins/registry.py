@@ -245,13 +245,20 @@ def runtime_of(format: str, kernels: str | Sequence[str] = ()) -> tuple[Runtime,
         OptionError: no runtime has such kernels, or two are named for the format.
         RuntimeRefusedError: none loads the format.
     """
-    fitting = [item for item in kernels_listed(kernels) if format in item[0].formats]
+    listed = kernels_listed(kernels)
+    fitting = [item for item in listed if format in item[0].formats]
     if len(fitting) > 1:
         both = " and ".join(f"{runtime.name}:{chosen}" for runtime, chosen in fitting)
         raise OptionError(f"{both} both run {format} files", remedy="Name one of them.")
     for runtime in runtimes().values():
         if not fitting and format in runtime.formats:
-            return runtime, runtime.kernels[0]
+            return _with_others(runtime, runtime.kernels[0], listed)
     if not fitting:
         raise RuntimeRefusedError(f"no runtime runs {format} files", remedy="Convert it to .onnx first, and check that.")
-    return fitting[0]
+    return _with_others(*fitting[0], listed)
+
+
+def _with_others(runtime: Runtime, kernels: str, listed: Sequence[tuple[Runtime, str]]) -> tuple[Runtime, str]:
+    """A runtime and its kernels, with those of others that the user wants where these run its files' parts."""
+    others = [f"{other.name}:{chosen}" for other, chosen in listed if other is not runtime] if runtime.by_others else []
+    return runtime, ",".join((kernels, *others))

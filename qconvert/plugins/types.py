@@ -333,6 +333,8 @@ class Runtime:
             it; None if it cannot.
         keeps: canonical graph -> the states that operators of its format keep by themselves; a loaded model has a function `begin(values)`
             then, which makes these, by the state's name, their values in the next run.
+        by_others: whether other runtimes run what its files name: its kernels are then followed, behind commas, by those that the user
+            wants of these, as in `--kernels`.
         replaces: its own name, where it takes the place of what another plugin gives under that name.
     """
 
@@ -354,6 +356,7 @@ class Runtime:
     overflows: Callable[[Graph, Op, list[Array | None], str], tuple[Array, ...] | None] | None = None
     around: Callable[[ModelFile, frozenset[str], Sequence[tuple[Tensor, str]], Sequence[tuple[str, str]], Path], None] | None = None
     keeps: Callable[[Graph], frozenset[str]] | None = None
+    by_others: bool = False
     replaces: str = ""
 
     def __post_init__(self) -> None:

@@ -198,10 +198,10 @@ def test_an_operator_that_no_runtime_takes_by_itself_is_named(monkeypatch: pytes
     pool = next(op.outputs[0] for op in load(KWS).ops if op.kind == "AveragePool")
     whole = per_operator.canonical_pieces
 
-    def refused(side: Any, names: set[str], wanted: frozenset[str]) -> Pieces:
+    def refused(graph: Any, names: set[str], wanted: frozenset[str], *others: Any) -> Pieces:
         if pool in wanted:
             raise RuntimeRefusedError("LiteRT does not take the model")
-        return whole(side, names, wanted)
+        return whole(graph, names, wanted, *others)
 
     monkeypatch.setattr(per_operator, "canonical_pieces", refused)
     report = check(KWS, tmp_path / "result.tflite", samples=1, per_op=True)

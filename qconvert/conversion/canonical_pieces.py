@@ -1,24 +1,24 @@
 """Pieces of a file whose runtime does not cut it: its canonical graph is cut, written in the file's format and run.
 
 The writer is the reader's mirror, so that the graph, written, has the file's own operators. That it has is not taken on trust: see
-reading_errors.py.
+checking/reading_errors.py, and partitioning/running.py for parts of a network.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qconvert.checking.checked_file import Side, model_file
-from qconvert.conversion import save
+from qconvert.conversion.saving import save
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.cutting import computable, cut
-from qconvert.plugins import Pieces
+from qconvert.plugins import Format, ModelFile, Pieces, Runtime
+from qconvert.plugins.options import taken
 
 __all__ = ["canonical_pieces", "computed_names"]
 
@@ -28,20 +28,31 @@ def computed_names(graph: Graph, names: set[str]) -> list[str]:
     return [name for op in computable(graph, names) for name in op.outputs if name in names]
 
 
-def canonical_pieces(side: Side, names: set[str], wanted: frozenset[str]) -> Pieces:
-    """The side's graph cut at the tensors called `names`, with the operators that compute those `wanted` among them.
+def canonical_pieces(
+    graph: Graph, names: Collection[str], wanted: frozenset[str], file: ModelFile, format: Format, runtime: Runtime
+) -> Pieces:
+    """A file's graph cut at the tensors called `names`, with the operators that compute those `wanted` among them.
+
+    Args:
+        graph: canonical.
+        names: of the tensors.
+        wanted: among them.
+        file: the file that the graph is of.
+        format: of the file, in which the pieces are written.
+        runtime: that runs them, with the file's kernels.
 
     Raises:
         InvalidModelError: no operator is left.
         QConvertError: the format cannot be written, or the runtime refuses the pieces.
     """
-    graph = _cut_at_other_shapes(side.graph, names)
+    graph = _cut_at_other_shapes(graph, names)
     part = cut(graph, names, wanted)
-    written, kept = _with_states(side, part.graph)
+    written, kept = _with_states(graph, runtime, part.graph)
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
-        path = Path(folder, f"pieces{side.format.suffixes[0]}")
-        save(written, path, side.format.name)
-        model: Any = side.runtime.open(model_file(path, side.format, side.kernels))
+        suffix = file.path.suffix.lower()  # which may say the form
+        path = Path(folder, f"pieces{suffix if suffix in format.suffixes else format.suffixes[0]}")
+        save(written, path, format.name)
+        model: Any = runtime.open(ModelFile(path, file.kernels, taken({}, format.read_options)))
 
     def run(values: Sequence[Array]) -> Iterable[Array]:
         given = dict(zip(part.graph.inputs, values, strict=True))
@@ -52,13 +63,13 @@ def canonical_pieces(side: Side, names: set[str], wanted: frozenset[str]) -> Pie
     return Pieces.of_cut(graph, part, run)
 
 
-def _with_states(side: Side, part: Graph) -> tuple[Graph, dict[str, str]]:
+def _with_states(graph: Graph, runtime: Runtime, part: Graph) -> tuple[Graph, dict[str, str]]:
     """A piece in which operators that keep their states themselves have these as states, and not as inputs, which they cannot take.
 
     Returns:
         The piece, and for each input that is gone the state.
     """
-    keeps, graph = side.runtime.keeps, side.graph
+    keeps = runtime.keeps
     reads = {op.outputs[0]: op for op in graph.ops if op.kind == "ReadState"}
     given = {name: str(reads[name]["state"]) for name in part.inputs if name in reads}
     if keeps is None or not given:
@@ -75,7 +86,7 @@ def _with_states(side: Side, part: Graph) -> tuple[Graph, dict[str, str]]:
     return (restored(kept), kept) if kept else (part, {})
 
 
-def _cut_at_other_shapes(graph: Graph, names: set[str]) -> Graph:
+def _cut_at_other_shapes(graph: Graph, names: Collection[str]) -> Graph:
     """The graph with what reads a tensor whose values another of `names` has in another shape made to read them of that one."""
     tensors: list[Tensor] = []
     reshapes: list[Op] = []
