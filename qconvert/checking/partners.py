@@ -19,7 +19,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.checking.checked_file import Side
 from qconvert.checking.edges import same_steps
-from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.changed_values import paired_inputs
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import DYNAMIC_RANGE
@@ -33,6 +33,8 @@ _Value = TypeVar("_Value")
 _MOST_AXES = 4
 #: The difference of two tensors that stand for each other is at most this share of them, as root mean squares: 20 dB.
 _LARGEST_SHARE = 0.1
+#: What a product of the result may have in itself: a bias, and limits.
+_PARTS = ("Add", "Relu", "Clip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ def partners(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str,
 def _next(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
     """What operators read that compute a tensor of one name in both graphs, the last first; and what is moved to become that."""
     direct = {a.name: b.name for _, a, b in paired_inputs(graph, other) if not (a.is_constant or b.is_constant)}
+    direct = {**dict(_behind_bias(graph, other)), **direct}
     taken = {*graph.tensors, *other.inputs, *other.outputs}
     stands: dict[str, str] = {}
     for op in reversed(graph.ops):
@@ -81,6 +84,24 @@ def _next(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
             if own and own not in taken and name not in other.tensors and name not in stands:
                 stands[name] = own
                 yield name, own
+
+
+def _behind_bias(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
+    """The data of products whose bias, or limit, is an operator of its own in the source and a part of the product in the result."""
+    writers, others = graph.producers(), other.producers()
+    for op in graph.ops:
+        pair = others.get(op.outputs[0]) if op.kind in _PARTS and op.outputs else None
+        while pair is not None and KINDS[pair.kind].keeps_order and pair.inputs[0] not in graph.tensors:
+            pair = others.get(pair.inputs[0])
+        before: Op | None = op
+        while before is not None and before.kind in _PARTS:
+            computed = [name for name in before.inputs if name and not graph[name].is_constant]
+            before = writers.get(computed[0]) if len(computed) == 1 else None
+        if pair is None or before is None or not (KINDS[pair.kind].has_weights and KINDS[before.kind].sums_products):
+            continue
+        name, own = before.inputs[0], pair.inputs[0]
+        if name != own and not (graph[name].is_constant or other[own].is_constant):
+            yield name, own
 
 
 def _same_grid(a: Tensor, b: Tensor) -> bool:

@@ -175,3 +175,46 @@ def test_layers_on_real_data_are_told_from_wrong_ones(tmp_path: Path, way: str) 
             constant.CopyFrom(numpy_helper.from_array(data, "r_b"))
     onnx.save(model, tmp_path / "c.onnx")
     assert not check(tmp_path / "c.onnx", tmp_path / "b.tflite", per_op=True).passed
+
+
+def _with_a_linear_layer(path: Path) -> Path:
+    """A layer, the axis of its direction taken off, and a product with a bias that rounds its data when it runs."""
+    rng = np.random.default_rng(3)
+    constants = {
+        "w": rng.integers(1, 256, (1, _INPUTS, 4 * _CELLS)).astype(np.uint8),
+        "r": rng.integers(1, 256, (1, _CELLS, 4 * _CELLS)).astype(np.uint8),
+        "scale": np.full(1, 0.006, np.float32), "point": np.full(1, 128, np.uint8), "axis": np.array([1]),
+        "f": rng.integers(-127, 128, (_CELLS, 2)).astype(np.int8), "f_scale": np.float32(0.01), "f_point": np.int8(0),
+        "bias": rng.normal(0, 1, 2).astype(np.float32),
+    }  # fmt: skip
+    lstm = ["x", "w", "r", "", "", "", "", "", "scale", "point", "scale", "point"]
+    nodes = [
+        helper.make_node("DynamicQuantizeLSTM", lstm, ["l"], domain="com.microsoft", hidden_size=_CELLS),
+        helper.make_node("Squeeze", ["l", "axis"], ["s"]),
+        helper.make_node("DynamicQuantizeLinear", ["s"], ["q", "q_scale", "q_point"]),
+        helper.make_node("MatMulInteger", ["q", "f", "q_point", "f_point"], ["i"]),
+        helper.make_node("Cast", ["i"], ["c"], to=1),
+        helper.make_node("Mul", ["q_scale", "f_scale"], ["m"]),
+        helper.make_node("Mul", ["c", "m"], ["p"]),
+        helper.make_node("Add", ["p", "bias"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", 1, [5, 1, _INPUTS])]
+    outputs = [helper.make_tensor_value_info("y", 1, [5, 1, 2])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [numpy_helper.from_array(value, name) for name, value in constants.items()])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def test_a_linear_layer_behind_is_judged_by_itself(tmp_path: Path) -> None:
+    """TFLite holds the bias in the product, and what that reads in another shape under another name."""
+    path = _with_a_linear_layer(tmp_path / "a.onnx")
+    convert(path, tmp_path / "b.tflite")
+    report = check(path, tmp_path / "b.tflite", per_op=True)
+    assert report.passed, report
+    assert {item.output: item.verdict for item in report.operators} == {"l": "dynamic range", "y": "dynamic range"}
+    model = onnx.load(path)
+    bias = next(item for item in model.graph.initializer if item.name == "bias")
+    bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) * np.float32(1.001), "bias"))
+    onnx.save(model, tmp_path / "c.onnx")
+    assert not check(tmp_path / "c.onnx", tmp_path / "b.tflite", per_op=True).passed
