@@ -5,7 +5,8 @@ for is computed on the real data, with the weights as they are behind a Dequanti
 their bits in the file. With dynamic "keep" an ONNX model rounds as the source does, spelled out, or with numerics "fast" by
 DynamicQuantizeLinear. What it was is noted, so that a TFLite model made of the result has such operators again.
 
-For TFLite the weights have to be int8 with zero point 0: those that cannot be so with the scales that they have stay behind a Dequantize.
+For TFLite the weights have to be int8 with zero point 0, or as few bits as LiteRT's kernels take: those that cannot be so with the
+scales that they have stay behind a Dequantize.
 """
 
 from __future__ import annotations
@@ -194,12 +195,15 @@ class _Fitting:
         tensor = self._graph[name]
         spread = op.kind == "Conv" and int(op["group"]) > 1 and (tensor.shape or (0, 0))[1] == 1
         q, data = tensor.quantization, tensor.data
-        if q is None or data is None or tensor.dtype not in ("int8", "uint8", "int4"):
+        if q is None or data is None or tensor.dtype not in ("int8", "uint8", "int4", "int2"):
             return ""
         if q.block_size:
             return name if op.kind == "Gemm" and self._graph.is_from("tflite") and tensor.dtype == "int4" and q.is_symmetric else ""
         spread = spread and q.axis is None
-        if tensor.dtype != "uint8" and q.is_symmetric and not spread:
+        narrow = tensor.dtype == "int2" and not (
+            op.kind == "Gemm" and self._graph.is_from("tflite")
+        )  # LiteRT's convolutions have no such kernel
+        if tensor.dtype != "uint8" and q.is_symmetric and not (spread or narrow):
             return name
         key = (name, f"int8{'/channels' * spread}")
         if key not in self._made:

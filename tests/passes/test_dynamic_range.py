@@ -244,6 +244,34 @@ def test_weights_that_int8_does_not_hold_keep_their_values(tmp_path: Path) -> No
     assert check(source, tmp_path / "result.tflite", samples=2, per_op=True).passed
 
 
+@pytest.mark.parametrize(("kind", "dtype", "kept"), [
+    ("FULLY_CONNECTED", "int4", "int4"), ("FULLY_CONNECTED", "int2", "int2"), ("CONV_2D", "int4", "int4"), ("CONV_2D", "int2", "int8"),
+])  # fmt: skip
+def test_weights_of_few_bits_stay_what_kernels_take(kind: str, dtype: str, kept: str, tmp_path: Path) -> None:
+    """LiteRT takes int2 of FULLY_CONNECTED alone; its convolutions read beyond such weights, which become int8 with the same integers."""
+    rng = np.random.default_rng(4)
+    data, weights, result = ((6, 32), (8, 32), (6, 8)) if kind == "FULLY_CONNECTED" else ((2, 9, 9, 4), (8, 3, 3, 4), (2, 5, 5, 8))
+    few = {"int2": 1, "int4": 7}[dtype]
+    stored = rng.integers(-few, few + 1, weights).astype(np.int8)
+    tensors = [
+        TensorSpec("x", data, "float32"), TensorSpec("w", weights, dtype, np.linspace(0.2, 0.5, 8), 0, 0, stored),
+        TensorSpec("b", (8,), "float32", data=rng.normal(size=8).astype(np.float32)), TensorSpec("y", result, "float32"),
+    ]  # fmt: skip
+    options = {"asymmetricQuantizeInputs": True} if kind == "FULLY_CONNECTED" else OPTIONS["strided"]
+    source, back = tmp_path / "source.tflite", tmp_path / "back.tflite"
+    source.write_bytes(model([OpSpec(kind, ["x", "w", "b"], ["y"], options)], tensors, ["x"], ["y"]))
+    convert(source, back)
+    (op,) = [op for op in load(back).ops if op.kind in ("Gemm", "Conv")]
+    tensor = load(back)[op.inputs[1]]
+    assert (is_dynamic(op), tensor.dtype) == (True, kept)
+    assert tensor.data is not None
+    np.testing.assert_array_equal(tensor.data.astype(np.int8), stored if kind == "FULLY_CONNECTED" else stored.transpose(0, 3, 1, 2))
+    if kept == dtype:
+        report = check(source, back, per_op=True)
+        assert report.passed, report
+        assert [item.verdict for item in report.operators] == ["equal"]
+
+
 def test_a_matrix_that_int8_does_not_hold_with_zero_point_0_stays_8_bits(tmp_path: Path) -> None:
     """Behind a DEQUANTIZE, as int8 with the zero point that this takes; it comes back to ONNX as 8 bits too."""
     rng = np.random.default_rng(0)

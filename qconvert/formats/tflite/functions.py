@@ -19,6 +19,7 @@ _FIELDS = {
     "IF": ("thenSubgraphIndex", "elseSubgraphIndex"),
     "WHILE": ("condSubgraphIndex", "bodySubgraphIndex"),
     "CALL": ("subgraph",),
+    "STABLEHLO_REDUCE_WINDOW": ("bodySubgraphIndex",),
 }
 
 
@@ -51,18 +52,26 @@ class Functions:
         Raises:
             InvalidModelError: there is no such subgraph, it is the main one, it runs itself, or it stands in too many others.
         """
+        if index not in self._done:
+            self._done[index] = self._file(self.graph(index, outer, where))
+        return self._done[index]
+
+    def graph(self, index: int, outer: Draft, where: str) -> Graph:
+        """A subgraph, read by itself; it is no function of the network yet.
+
+        Raises:
+            InvalidModelError: as named() does.
+        """
         if not 0 < index < len(self._model.subgraphs):
             raise InvalidModelError(f"names subgraph {index} of {len(self._model.subgraphs)} to be run", where=where)
         if index in self._open:
             raise InvalidModelError(f"subgraph {index} runs itself", where=where)
-        if index not in self._done:
-            if len(self._open) >= _DEEPEST:
-                raise InvalidModelError(f"more than {_DEEPEST} subgraphs run within one another", where=where)
-            self._open.add(index)
-            graph = self._graph(index, outer)
-            self._open.remove(index)
-            self._done[index] = self._file(graph)
-        return self._done[index]
+        if len(self._open) >= _DEEPEST:
+            raise InvalidModelError(f"more than {_DEEPEST} subgraphs run within one another", where=where)
+        self._open.add(index)
+        found = self._graph(index, outer)
+        self._open.remove(index)
+        return found
 
     def _file(self, graph: Graph) -> str:
         name = Names(self._found).fresh(graph.name)

@@ -67,7 +67,7 @@ class Operations:
             for code, operation in zip(self._named(index), self._model.subgraphs[index].operators, strict=True):
                 if code.is_custom:
                     continue
-                named = [self._part(operation)] if code.name == _COMPOSITE else subgraphs_of(code.name, operation.builtinOptions)
+                named = [self._part(operation)] if code.name == _COMPOSITE else subgraphs_of(code.name, _options(operation))
                 for part in named:
                     if not 0 < part < len(self._model.subgraphs):
                         raise InvalidModelError(f"{code.name} names subgraph {part} of {len(self._model.subgraphs)}")
@@ -143,7 +143,7 @@ class Operations:
         if wrong := wrong_arity(code.key, inputs, outputs):
             raise InvalidModelError(wrong, where=f"{where} ({outputs[0]!r})" if outputs else where)
         custom = b"" if operation.customOptions is None else operation.customOptions.tobytes()
-        options = operation.builtinOptions or operation.builtinOptions2
+        options = _options(operation)
         inner = tuple(indices(operation.intermediates, names, f"the intermediates of {where}"))
         sides = tuple(inputs), tuple(outputs)
         made = Reading(self._draft, code.name, index, *sides, options, code.version, custom, self.variables, inner)
@@ -227,6 +227,11 @@ def _custom_code(code: bytes | None) -> str:
         return (code or b"").decode("utf-8")
     except UnicodeDecodeError:
         return ""
+
+
+def _options(operation: Any) -> Any:
+    """The table of an operator's options; newer operators have theirs in a field of its own."""
+    return operation.builtinOptions or operation.builtinOptions2
 
 
 def _code_of(codes: list[_Code], index: int) -> _Code:

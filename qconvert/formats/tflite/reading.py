@@ -16,7 +16,7 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.operator import OperatorReading
 from qconvert.formats.tflite.functions import Functions
 from qconvert.formats.tflite.variables import Variables, first_value
-from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, numpy_dtype
+from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Shape, Tensor, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.kinds import KINDS
 
@@ -98,6 +98,12 @@ class Reading(OperatorReading):
             raise self.unsupported(f"a subgraph as its {word}")
         where = self._where()
         return self.functions.beside(self.functions.named(subgraph, self._draft, where), given, results, where)
+
+    def body(self, subgraph: int) -> Graph:
+        """A subgraph that says what the operator does with numbers, which no function of the network stands for."""
+        if self.functions is None:
+            raise self.unsupported("a subgraph as its body")
+        return self.functions.graph(subgraph, self._draft, self._where())
 
     def result_shapes(self, function: str) -> list[Shape | None]:
         """The shapes that a function gives."""

@@ -331,3 +331,39 @@ def test_int64_is_divided_by_nothing_else() -> None:
     target = target_named("tflite")
     graph, _ = normalize(make([Op("Div", ("x", "d"), ("y",))], tensors, "x", "y"), target)
     assert [verdict.runs for _, verdict in target.verdicts(graph)] == ["refused"]
+
+
+def _windows_by_a_body(function: str, dtype: str, edges: tuple[int, ...], gaps: tuple[int, ...] = (1, 1)) -> bytes:
+    """STABLEHLO_REDUCE_WINDOW of (4, 5), 2 by 3, every second column."""
+    size = [(n - 1) * gap + 1 + low + high for n, gap, low, high in zip((4, 5), gaps, edges[::2], edges[1::2], strict=True)]
+    shape = (size[0] - 1, (size[1] - 3) // 2 + 1)
+    first = {"ADD": 0, "MUL": 1, "MINIMUM": 100, "MAXIMUM": -100, "SUB": 0}[function]
+    lists = {"windowDimensions": (2, 3), "windowStrides": (1, 2), "baseDilations": gaps, "windowDilations": (1, 1), "padding": edges}
+    options = {name: np.array(values, np.int64) for name, values in lists.items()}
+    scalars = [TensorSpec(name, (), dtype) for name in "pqr"]
+    return model_of(
+        [OpSpec("STABLEHLO_REDUCE_WINDOW", ["x", "v"], ["y"], {**options, "bodySubgraphIndex": 1})],
+        [TensorSpec("x", (4, 5), dtype), TensorSpec("v", (), dtype, data=np.array(first, dtype)), TensorSpec("y", shape, dtype)],
+        ["x"], ["y"], further=[([OpSpec(function, ["p", "q"], ["r"])], scalars, ["p", "q"], ["r"])],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("function", ["ADD", "MUL", "MINIMUM", "MAXIMUM"])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize(("edges", "gaps"), [((0, 0, 0, 0), (1, 1)), ((1, 0, 1, 2), (1, 1)), ((0, 1, 1, 0), (2, 1))])
+def test_windows_that_a_body_combines(function: str, dtype: str, edges: tuple[int, ...], gaps: tuple[int, ...]) -> None:
+    """A subgraph says how the elements of a window are combined, as litert-torch writes average pools over three axes."""
+    model = _windows_by_a_body(function, dtype, edges, gaps)
+    x = np.random.default_rng(0).integers(-3, 4, (4, 5)).astype(dtype)
+    (wanted,) = run_litert(model, [x])
+    fitted, written = converted(model)
+    (found,) = OnnxRuntime(written.SerializeToString()).run(dict(zip(fitted.inputs, [x], strict=True))).values()
+    np.testing.assert_array_equal(found, wanted)
+    (again,) = run_litert(rewritten(model), [x])
+    np.testing.assert_array_equal(again, wanted)
+    assert not tflite_graph(model).functions
+
+
+def test_other_bodies_of_windows_are_named() -> None:
+    with pytest.raises(QConvertError, match="a body of Sub"):
+        tflite_graph(_windows_by_a_body("SUB", "float32", (0, 0, 0, 0)))

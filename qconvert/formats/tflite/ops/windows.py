@@ -1,4 +1,4 @@
-"""REDUCE_WINDOW and STABLEHLO_GATHER; UNIQUE."""
+"""REDUCE_WINDOW, STABLEHLO_REDUCE_WINDOW and STABLEHLO_GATHER; UNIQUE."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from qconvert.graph.kinds.windows import FUNCTIONS
 
 __all__ = ["READERS", "WRITERS"]
 
+#: What the body of a window does -> one of FUNCTIONS.
+_BODIES = {"Add": "add", "Mul": "mul", "Min": "min", "Max": "max", "And": "all", "Or": "any"}
+
 
 def read_reduce_window(r: Reading) -> None:
     """REDUCE_WINDOW: (data, first value, window, strides, dilations)."""
@@ -23,6 +26,41 @@ def read_reduce_window(r: Reading) -> None:
     window, strides, dilations = (tuple(r.ints(index)) for index in range(2, 5))
     operands = [r.input(0), r.input(1)]
     r.emit_plain("ReduceWindow", operands, function=FUNCTIONS[number - 1], window=window, strides=strides, dilations=dilations)
+
+
+def read_stablehlo_reduce_window(r: Reading) -> None:
+    """STABLEHLO_REDUCE_WINDOW: (data, first value), which a subgraph combines with each element; edges and gaps are filled with it.
+
+    Another function than those of REDUCE_WINDOW is refused, as LiteRT does (stablehlo_reduce_window.cc, GetReductionType).
+    """
+    body = r.body(int(r.option("bodySubgraphIndex")))
+    op = body.ops[0] if len(body.ops) == 1 else None
+    if (
+        op is None
+        or op.kind not in _BODIES
+        or {*op.inputs} != {*body.inputs}
+        or op.outputs != body.outputs
+        or op.attributes.get("activation")
+    ):
+        raise r.unsupported(f"a body of {', '.join(item.kind for item in body.ops) or 'no operator'}")
+    data, result, axes = r.tensor(), r.result(), len(r.integers("windowDimensions"))
+    lists = [r.integers(name) for name in ("windowStrides", "windowDilations", "baseDilations")]
+    edges = r.integers("padding")
+    if any(len(item) != axes for item in lists) or len(edges) != 2 * axes or min(lists[2], default=1) < 1:
+        raise r.invalid(f"windows of {axes} axes with {', '.join(str(list(item)) for item in (*lists, edges))}")
+    low, high, interior = edges[::2], edges[1::2], tuple(step - 1 for step in lists[2])
+    name = r.input(0)
+    if any((*edges, *interior)):
+        name = r.under(name, None)
+        sizes = data.static_shape
+        wide = None if sizes is None or len(sizes) != axes else tuple(
+            n + a + b + max(n - 1, 0) * gap for n, a, b, gap in zip(sizes, low, high, interior, strict=True)
+        )  # fmt: skip
+        filled = r.intermediate("filled", data.dtype, wide, base=result.name)
+        r.emit_stored("InteriorPad", [name, r.under(r.input(1), None)], [filled], low=low, high=high, interior=interior)
+        name = filled
+    window = r.integers("windowDimensions")
+    r.emit_plain("ReduceWindow", [name, r.input(1)], function=_BODIES[op.kind], window=window, strides=lists[0], dilations=lists[1])
 
 
 def read_stablehlo_gather(r: Reading) -> None:
@@ -43,6 +81,7 @@ def read_unique(r: Reading) -> None:
 
 READERS: dict[str, ReadFunction] = {
     "REDUCE_WINDOW": read_reduce_window,
+    "STABLEHLO_REDUCE_WINDOW": read_stablehlo_reduce_window,
     "STABLEHLO_GATHER": read_stablehlo_gather,
     "UNIQUE": read_unique,
 }
