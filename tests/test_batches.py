@@ -202,21 +202,30 @@ def test_modules_beside_the_models_are_not_run(tmp_path: Path, monkeypatch: pyte
         ({"to": "encodings"}, "models cannot be written in the format encodings"),
         ({"to": "none"}, "there is no format 'none'"),
         ({"target": "tflite"}, "the target tflite is for the format tflite, not onnx"),
-        ({"jobs": -1}, "cannot be"),
-        ({"samples": 0}, "cannot be"),
+        ({"jobs": -1}, "samples are one at least"),
+        ({"samples": 0}, "samples are one at least"),
+        ({"seconds": float("nan")}, "samples are one at least"),
+        ({"seconds": 1e300}, "samples are one at least"),
+        ({"memory": float("nan")}, "samples are one at least"),
+        ({"memory": float("inf")}, "samples are one at least"),
     ],
 )
 def test_wrong_options_are_the_users(options: dict[str, Any], problem: str, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(QConvertError, match=problem):
         batch(folder, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_without_models_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(QConvertError, match="has no models"):
         batch(tmp_path, tmp_path / "out")
-    with pytest.raises(QConvertError, match="there is no such folder"):
+    with pytest.raises(QConvertError, match="does not exist"):
         batch(tmp_path / "absent", tmp_path / "out")
+    with pytest.raises(QConvertError, match="name too long"):
+        batch(tmp_path / ("x" * 300), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     (tmp_path / "out.txt").write_text("")
+    shutil.copy(SMALL, tmp_path / "a.onnx")
     with pytest.raises(QConvertError, match="cannot be made"):
         batch(tmp_path, tmp_path / "out.txt")
 
@@ -232,7 +241,12 @@ def test_a_damaged_record_is_none(folder: Path, tmp_path: Path) -> None:
     plan = planned(folder, tmp_path / "out", format_named("qgraph"), ".qgraph", [], None, seconds=60, memory=0)
     job = next(job for job in plan.jobs if job.name == "in/kws.onnx")
     assert done(job).end == "converted" and done(job).before is not False
-    for text in ("", "{", "[]", '{"key": 1}', json.dumps({"key": job.key, "result": "", "other": 1})):
+    whole = json.loads(Path(job.record).read_text())
+    wrong = [
+        {**whole, name: value} for name, value in (("name", "other"), ("end", "well"), ("seconds", "1"), ("operators", -1), ("target", [1]))
+    ]
+    texts = ["", "{", "[]", '{"key": 1}', json.dumps({"key": job.key, "result": "", "other": 1}), "[" * 100_000, *map(json.dumps, wrong)]
+    for text in texts:
         Path(job.record).write_text(text)
         assert not done(job).before
     assert done(job).before

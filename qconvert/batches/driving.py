@@ -19,6 +19,9 @@ from qconvert.plugins import format_named, target_named
 
 __all__ = ["batch"]
 
+#: Seconds, and GiB, that a model may be allowed.
+_LONGEST, _MOST = 10_000_000, 1_000_000
+
 
 def batch(
     folder: str | Path,
@@ -65,14 +68,16 @@ def batch(
         raise OptionError(f"models cannot be written in the format {to}")
     if target and target_named(target).format != to:
         raise OptionError(f"the target {target} is for the format {target_named(target).format}, not {to}")
-    if samples < 1 or jobs < 0 or seconds <= 0 or memory < 0:
-        raise OptionError("samples, jobs, seconds and memory cannot be fewer than one, none, none and none")
-    _require_folder(out)
+    if samples < 1 or jobs < 0 or not 0 < seconds <= _LONGEST or not 0 <= memory <= _MOST:
+        raise OptionError(
+            f"samples are one at least, jobs none, seconds more than 0 and at most {_LONGEST:,}, and GiB of memory from 0 to {_MOST:,}"
+        )
     convert = [*(["--target", target] if target else []), *(["--passes", ",".join(passes)] if passes else []), *_given(options)]
     checked = ["--samples", str(samples)] if check else None
     began = time.monotonic()
     suffix = result.suffix_for({**(target_named(target).write_options if target else {}), **options})
     plan = planned(folder, out, result, suffix, convert, checked, seconds=seconds, memory=int(memory * 2**30))
+    _require_folder(out)
     outcomes, total = list(plan.left_out), len(plan.jobs)
     for count, found in enumerate(_outcomes(plan.jobs, jobs, scheduler), 1):
         outcomes.append(found)
@@ -92,8 +97,8 @@ def _given(options: Mapping[str, Any]) -> Iterator[str]:
 def _require_folder(out: Path) -> None:
     try:
         (out / RECORDS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileAccessError(f"cannot be made: {error.strerror}", file=str(out / RECORDS)) from error
+    except (OSError, ValueError) as error:
+        raise FileAccessError(f"cannot be made: {getattr(error, 'strerror', '') or error}", file=str(out / RECORDS)) from error
 
 
 def _outcomes(jobs: Sequence[Job], count: int, scheduler: str) -> Iterator[Outcome]:

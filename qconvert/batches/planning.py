@@ -12,6 +12,7 @@ from pathlib import Path
 
 from qconvert.batches.types import Job, Outcome
 from qconvert.errors import FileAccessError, OptionError
+from qconvert.files.names import require_there
 from qconvert.plugins import Format, formats
 from qconvert.version import __version__
 
@@ -54,9 +55,10 @@ def planned(
         FileAccessError: the folder cannot be read.
         OptionError: it has no models.
     """
+    require_there(folder)
     if not folder.is_dir():
-        raise FileAccessError("is no folder" if folder.exists() else "there is no such folder", file=str(folder))
-    folder, out = folder.resolve(), out.resolve()
+        raise FileAccessError("is no folder", file=str(folder))
+    folder, out = Path(os.path.realpath(folder)), Path(os.path.realpath(out))
     suffixes = {suffix for item in formats().values() if item.content == "model" and item.read is not None for suffix in item.suffixes}
     found = [path for path in _files(folder, out) if path.suffix.lower() in suffixes]
     if not found:

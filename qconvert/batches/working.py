@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from qconvert.batches.types import Job, Outcome
-from qconvert.files import whole_file
+from qconvert.batches.types import ENDS, Job, Outcome
+from qconvert.errors import QConvertError
+from qconvert.files import map_file, whole_file
+from qconvert.files.documents import integer, json_of, number, object_of, text
 from qconvert.files.processes import how_it_ended
 
 __all__ = ["Processes", "done", "recorded"]
@@ -112,12 +114,20 @@ def done(job: Job, processes: Processes | None = None) -> Outcome:
 def recorded(job: Job) -> Outcome | None:
     """The outcome of a job that was done before, with these options and of this file; None if it was not."""
     try:
-        found = json.loads(Path(job.record).read_text(encoding="utf-8"))
-        if found.pop("key") == job.key and (not found["result"] or Path(job.result).exists()):
-            return Outcome(**{**found, "before": True})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # none, or a damaged one
-        pass
-    return None
+        key, found = _read(Path(job.record))
+    except QConvertError:  # there is none, or a damaged one
+        return None
+    is_whole = key == job.key and found.name == job.name and found.end in ENDS
+    return found if is_whole and (not found.result or Path(job.result).exists()) else None
+
+
+def _read(record: Path) -> tuple[str, Outcome]:
+    """What is in a record: the key of its job, and the outcome."""
+    names = [item.name for item in fields(Outcome)]
+    found = object_of(json_of(bytes(map_file(record)), "the record"), "record", ("key", *names), ())
+    words = {name: text(found[name], name) for name in ("name", "end", "reason", "result", "target")}
+    seconds = number(found["seconds"], "seconds")
+    return text(found["key"], "key"), Outcome(**words, operators=integer(found["operators"], "operators", 0), seconds=seconds, before=True)
 
 
 def _done(job: Job, processes: Processes) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -92,15 +93,16 @@ def calibrate_file(
 def _data_among(paths: Sequence[Path], data: Data) -> list[Path]:
     """Those of the files that are data, by their names or in a folder of data."""
     given = data if isinstance(data, list | tuple) else [data]
-    places = {Path(one).resolve() for one in given if isinstance(one, str | Path)}
-    return [path for path in paths if path.exists() and not places.isdisjoint((path.resolve(), path.resolve().parent))]
+    places = {os.path.realpath(one) for one in given if isinstance(one, str | Path)}
+    there = {path: os.path.realpath(path) for path in paths if os.path.exists(path)}
+    return [path for path, place in there.items() if not places.isdisjoint((place, os.path.dirname(place)))]
 
 
 def _require_places(paths: Sequence[Path], reads: Sequence[Path], force: bool) -> None:
     """Raises where one of the files cannot be written, or two of them are the same, so that the later would replace the earlier."""
     for number, path in enumerate(paths):
         require_writable(path, force=force, reads=reads)
-        if path.resolve() in (one.resolve() for one in paths[:number]):
+        if os.path.realpath(path) in map(os.path.realpath, paths[:number]):
             raise OptionError("two results are to be written to this file", file=str(path), remedy="Give each of them its own name.")
 
 

@@ -6,7 +6,7 @@ between corners (measured), and become (pixel - mean) * normal of pixels from 0 
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,9 @@ import numpy as np
 from qconvert.data import Preparation
 from qconvert.data.streams import Data
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError
+from qconvert.files import map_file
+from qconvert.files.documents import integer, json_of, listed, number, object_of, sort_of, text
+from qconvert.files.names import require_there
 from qconvert.graph import Array
 
 __all__ = ["MnnConfig", "read_mnn_config"]
@@ -55,12 +58,7 @@ def read_mnn_config(path: str | Path) -> MnnConfig:
     """
     path = Path(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
-    except ValueError as error:
-        raise InvalidModelError(f"is no JSON: {error}", file=str(path)) from error
-    try:
+        found = json_of(bytes(map_file(path)), "the file")
         if not isinstance(found, dict):
             raise InvalidModelError("is no configuration of MNN's quantizer: a JSON object with the key path is expected")
         return _config(_Values(found), path.parent)
@@ -77,17 +75,16 @@ class _Values:
 
     def get(self, name: str, sort: type, default: Any) -> Any:
         value = self.found.get(name, default)
-        if sort is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, sort) or (isinstance(value, bool) and sort is not bool):
-            raise InvalidModelError(f"is {value!r}, no {sort.__name__}", where=name)
+        if sort is float:
+            return number(value, name)
+        if sort is int:
+            return integer(value, name)
+        if not isinstance(value, sort):
+            raise InvalidModelError(f"is {sort_of(value)}, no {sort.__name__}", where=name)
         return value
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        values = self.get(name, list, [])
-        if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-            raise InvalidModelError("holds something else than numbers", where=name)
-        return tuple(map(float, values))
+        return tuple(listed(self.found.get(name, []), name, number))
 
     def word(self, name: str, known: Mapping[str, str]) -> str:
         given = self.get(name, str, next(iter(known)))
@@ -125,7 +122,7 @@ def _folder(text: str, beside: Path) -> Path:
     if not text:
         raise InvalidModelError("has no path of data", where="path")
     here = Path(text)
-    return here if here.exists() or here.is_absolute() else beside / here
+    return here if os.path.exists(here) or here.is_absolute() else beside / here
 
 
 def _preparation(values: _Values) -> Preparation:
@@ -147,15 +144,26 @@ def _preparation(values: _Values) -> Preparation:
 
 def _sequence(folder: Path) -> Iterator[dict[str, Array]]:
     """Samples as MNN's converter takes them: in each folder input.json with names and shapes, and a text of numbers for each input."""
+    require_there(folder)
     if not folder.is_dir():
         raise FileAccessError("is no folder of samples", file=str(folder))
-    for sample in sorted(item for item in folder.iterdir() if (item / "input.json").is_file()):
-        file = sample / "input.json"
+    for file in sorted(item / "input.json" for item in folder.iterdir() if (item / "input.json").is_file()):
         try:
-            inputs = json.loads(file.read_text(encoding="utf-8"))["inputs"]
-            yield {
-                str(item["name"]): np.loadtxt(sample / f"{item['name']}.txt", dtype=np.float32).reshape([int(n) for n in item["shape"]])
-                for item in inputs
-            }
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FileAccessError(f"is no usable sample: {error}", file=str(file)) from error
+            given = json_of(bytes(map_file(file)), "the file")
+            inputs = given.get("inputs") if isinstance(given, dict) else None
+            yield dict(_values(file.parent, *item) for item in listed(inputs, "inputs", lambda item, at: (item, at)))
+        except InvalidModelError as error:
+            error.file = error.file or str(file)
+            raise
+
+
+def _values(sample: Path, item: Any, at: str) -> tuple[str, Array]:
+    """The name of an input, and its values in a sample."""
+    found = object_of(item, at, ("name", "shape"), item if isinstance(item, dict) else ())
+    name, shape = text(found["name"], f"{at}.name"), listed(found["shape"], f"{at}.shape", integer)
+    file = sample / f"{name}.txt"
+    require_there(file)
+    try:
+        return name, np.loadtxt(file, dtype=np.float32).reshape(shape)
+    except (OSError, ValueError) as error:
+        raise FileAccessError(f"is no usable sample: {error}", file=str(file)) from error

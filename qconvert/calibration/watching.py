@@ -175,4 +175,7 @@ class Watching:
 def _is_near(a: Array, b: Array) -> bool:
     if a.shape != b.shape:
         return False
-    return a.dtype.kind != "f" or bool(np.allclose(a, b, rtol=1e-3, atol=1e-4 * float(np.abs(a).max(initial=0)), equal_nan=True))
+    if a.dtype.kind != "f":
+        return True
+    largest = float(np.abs(a[np.isfinite(a)]).max(initial=0))
+    return bool(np.allclose(a, b, rtol=1e-3, atol=1e-4 * largest, equal_nan=True))

@@ -18,7 +18,7 @@ from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, target_named, targets
 from qconvert.tables import Rows, Shown, said, shown
-from qconvert.targets.audit import AuditLine
+from qconvert.targets.audit import AuditLine, audited
 from qconvert.targets.audit import audit as predicted
 from qconvert.targets.violations import refuse_violations
 
@@ -215,11 +215,10 @@ def _elsewhere(target: Target) -> str:
 
 def _predictions(graph: Graph, target: Target) -> tuple[AuditedOperator, ...]:
     """The verdict on each operator with a quantized side."""
-    found = []
-    for op in graph.ops:
-        for line in predicted(replace(graph, ops=(op,)), target):
-            found.append(AuditedOperator(op.source or op.kind, op.kind, next(iter(op.outputs), ""), line.integer, line.reason))
-    return tuple(found)
+    return tuple(
+        AuditedOperator(op.source or op.kind, op.kind, next(iter(op.outputs), ""), verdict.runs == "integers", verdict.rule)
+        for op, verdict in audited(graph, target)
+    )
 
 
 def _told(graph: Graph, target: Target, runtime: Runtime, kernels: str, bounds: Mapping[str, Bounds]) -> Engine | None:

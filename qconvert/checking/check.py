@@ -89,6 +89,8 @@ def check(
     """
     if samples < 1:
         raise OptionError("at least one sample is needed")
+    if max_lsb is not None and not max_lsb >= 0:  # NaN is neither
+        raise OptionError(f"max_lsb is {max_lsb}, and no difference is below 0", remedy="Give a number of steps from 0 on.")
     if preparation is not None and not data:
         raise OptionError("only data from files is prepared", remedy="Name files or folders with --data.")
     if quick and per_op:

@@ -11,7 +11,7 @@ from typing import Any
 from qconvert.conversion import load
 from qconvert.conversion.loading import source_format
 from qconvert.conversion.read_options import divided, stated
-from qconvert.errors import OptionError, QConvertError
+from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Graph
 from qconvert.graph.metadata import TARGET
 from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, targets
@@ -164,6 +164,11 @@ def _as_for_target(side: Side, kernels: str | Sequence[str]) -> Side:
 def _side(path: Path, format: Format, kernels: str | Sequence[str], options: Mapping[str, Any]) -> Side:
     try:
         runtime, chosen = runtime_of(format.name, kernels)
+    except RuntimeRefusedError as error:
+        if format.read is not None:
+            load(path, format.name, **options)  # what is wrong with the file itself comes first
+        error.file = str(path)
+        raise
     except QConvertError as error:
         error.file = error.file or str(path)
         raise

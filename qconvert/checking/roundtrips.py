@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -244,11 +245,18 @@ def _folder(keep: str | Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="qconvert-") as name:
             yield Path(name)
         return
+    folder = Path(keep)
+    made = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
     try:
-        Path(keep).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileAccessError(f"is no usable folder: {error.strerror}", file=str(keep)) from error
-    yield Path(keep)
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise FileAccessError(f"is no usable folder: {getattr(error, 'strerror', '') or error}", file=str(keep)) from error
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):  # those that hold files stay
+            for place in made:
+                place.rmdir()
 
 
 def _leg(

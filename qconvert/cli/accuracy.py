@@ -36,6 +36,8 @@ def run_accuracy(
     from qconvert import accuracy
     from qconvert.cli.reports import progress
 
+    if not max_drop >= 0:  # NaN
+        raise OptionError("--max-drop is no number", remedy="Give per cent, such as 1.")
     if len(data) != 1:
         raise OptionError("labels are those of one folder, or of one file", remedy="Name it with --data, once.")
     with progress(quiet or json) as step:

@@ -106,13 +106,16 @@ def defaults_for(file: Path, command: str, callbacks: Mapping[str, Callable[...,
         from qconvert.graph.names import near  # without numpy until something is wrong
 
         raise OptionError(f"there is no command {near(strangers, callbacks)}", file=str(file), remedy="A table is called as a command.")
-    own = _flags(callbacks[command])
-    everywhere = {name for callback in callbacks.values() for name in _flags(callback)} if top else set()
-    given = {name: value for name, value in _checked(top, file, "at its top", everywhere).items() if name in own}
-    parents = ["convert"] if "2" in command and "convert" in tables else []
-    for table in (*parents, *([command] if command in tables else [])):
-        known = own if table == command else {**_flags(callbacks[table]), **own}
-        given |= {name: value for name, value in _checked(tables[table], file, f"in [{table}]", known).items() if name in own}
+    flags = {name: _flags(callbacks[name]) for name in (callbacks if top else {command, *tables})}
+    own = flags[command]
+    everywhere = {name: flag for known in flags.values() for name, flag in known.items()}
+    common = {name: value for name, value in _checked(top, file, "at its top", everywhere).items() if name in own}
+    of_table = {table: _checked(values, file, f"in [{table}]", flags[table]) for table, values in tables.items()}
+    for table, found_there in of_table.items():  # those of other commands too: a file is right or wrong, whatever is called
+        for name, value in found_there.items():
+            _value(flags[table][name], name, value, file)
+    parents = ["convert"] if "2" in command else []
+    given = {**common, **{name: value for table in (*parents, command) for name, value in of_table.get(table, {}).items() if name in own}}
     values = {own[name].parameter: _value(own[name], name, value, file) for name, value in given.items()}
     said = ", ".join(f"{name} = {_shown(value)}" for name, value in given.items() if not _is_said(own[name], words))
     return Defaults(values, f"{file} sets {said}" if said else "")
@@ -134,7 +137,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise OptionError(f"is no TOML: {error}", file=str(file)) from error
 
 
-def _checked(table: Mapping[str, Any], file: Path, where: str, known: Mapping[str, Any] | set[str]) -> dict[str, Any]:
+def _checked(table: Mapping[str, Any], file: Path, where: str, known: Mapping[str, _Flag]) -> dict[str, Any]:
     """The options of a table by their names as flags have them; raises OptionError for what a file may not set, and for what is none."""
     found: dict[str, Any] = {}
     writing = {name.replace("_", "-") for name, option in declared_options().items() if option.scales}

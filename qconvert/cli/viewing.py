@@ -78,7 +78,7 @@ def _view(
             raise
     typer.echo(str(place))
     if page is None if show is None else show:
-        webbrowser.open(place.resolve().as_uri())
+        webbrowser.open(place.absolute().as_uri())
 
 
 def add_view_command(app: typer.Typer) -> None:

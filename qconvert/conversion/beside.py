@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Beside:
 
     def require_place(self, model: Path, *, force: bool, reads: Iterable[Path]) -> None:
         """Raises what whole_file() would where the file cannot be put, or is the model's."""
-        if self.path.resolve() == model.resolve():
+        if os.path.realpath(self.path) == os.path.realpath(model):
             raise OptionError("model and scales cannot be one file", file=str(model), remedy="Give the scales a name of their own.")
         require_writable(self.path, force=force, reads=reads)
 

@@ -24,6 +24,7 @@ from qconvert.conversion.report import ConversionReport, carried_over, on_floats
 from qconvert.conversion.saving import require_place, write_file
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.graph import Graph
+from qconvert.graph.functions import all_ops
 from qconvert.graph.kinds.opaque import custom_name, is_custom
 from qconvert.graph.metadata import BESIDE, COMMAND
 from qconvert.plugins import Change, Format, Target, format_named, format_of, formats, named_changes, target_named
@@ -208,11 +209,11 @@ def _described(graph: Graph, target: Target | None) -> dict[str, Any]:
     """What a report says of the result's graph."""
     return {
         "target": target.name if target else "",
-        "operators": dict(Counter(op.kind for op in graph.ops).most_common()),
+        "operators": dict(Counter(op.kind for op in all_ops(graph) if op.kind != "Call").most_common()),
         "quantized": any(tensor.is_quantized for tensor in graph.tensors.values()),
         "on_floats": on_floats(graph, target),
         "audit": audit(graph, target) if target and target.knows_kernels else (),
-        "custom": dict(Counter(custom_name(op) for op in graph.ops if is_custom(op)).most_common()),
+        "custom": dict(Counter(custom_name(op) for op in all_ops(graph) if is_custom(op)).most_common()),
     }
 
 

@@ -106,7 +106,7 @@ def source_format(path: Path, format: str = "") -> Format:
     try:
         return format_of(path)
     except OptionError as error:
-        if path.is_dir():
+        if os.path.isdir(path):
             raise FileAccessError("is a directory, not a model file", file=str(path)) from error
         if found := _recognized(path):
             error.reason += f"; by its content it is a file of the format {found}"
@@ -127,8 +127,8 @@ def _recognized(path: Path, tried: str = "") -> str:
             return ""
         with path.open("rb") as stream:
             start = stream.read(64)
-    except OSError as error:
-        raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
+    except (OSError, ValueError) as error:
+        raise FileAccessError(f"cannot be read: {getattr(error, 'strerror', '') or error}", file=str(path)) from error
     names = [item.name for item in formats().values() if item.recognizes is not None and item.recognizes(start)]
     return "" if tried in names else next(iter(names), "")
 

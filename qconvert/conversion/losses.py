@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-from qconvert.errors import LossError
+from qconvert.errors import LossError, OptionError
 from qconvert.plugins import Change, Cost
 
 __all__ = ["LIMIT", "refuse_losses"]
@@ -24,6 +25,8 @@ def refuse_losses(changes: Iterable[Change], limit: float = LIMIT) -> None:
     Raises:
         LossError: there are such tensors.
     """
+    if math.isnan(limit):
+        raise OptionError("allow_loss is no number", remedy="Give decibels, such as 30.")
     below = [(change.by, cost) for change in changes if not change.user_named for cost in change.costs if _is_below(cost, limit)]
     if not below:
         return

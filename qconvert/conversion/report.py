@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qconvert.graph import Graph
-from qconvert.graph.functions import all_graphs
+from qconvert.graph import Graph, Op
+from qconvert.graph.functions import all_graphs, in_function
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import (
     ASSUMED,
@@ -21,7 +21,7 @@ from qconvert.graph.metadata import (
     SOURCE_ENGINE,
     TRAINED_SCALES,
 )
-from qconvert.plugins import Change, Target
+from qconvert.plugins import Change, Target, Verdict
 from qconvert.plugins.change import changes_table
 from qconvert.tables import Rows, Shown, said, shown
 
@@ -149,23 +149,25 @@ def _some(names: list[str]) -> str:
 
 
 def on_floats(graph: Graph, target: Target | None) -> dict[str, int]:
-    """Kinds of operators that compute on real values, with their counts.
+    """Kinds of operators that compute on real values, in functions too, with their counts.
 
     Args:
         graph: the result.
         target: its word counts where its kernels are known; without it an operator does whose results have no scale.
     """
     found: Counter[str] = Counter()
-    verdicts = target.verdicts(graph, final=False) if target is not None and target.knows_kernels else ((op, None) for op in graph.ops)
-    for op, verdict in verdicts:
-        results = [graph[name] for name in op.outputs if name]
-        quantized = any(name and graph[name].is_quantized for name in (*op.inputs, *op.outputs))
-        if KINDS[op.kind].rule in ("move", "relabel", "state", "control", "convert"):
-            continue
-        real = any("float" in item.dtype and not item.is_quantized for item in results)
-        if verdict.runs == "floats" if verdict is not None and quantized else real:
-            found[op.kind] += 1
+    for inner in (graph, *(in_function(graph, name) for name in graph.functions)):
+        verdicts = target.verdicts(inner, final=False) if target is not None and target.knows_kernels else ((op, None) for op in inner.ops)
+        found.update(op.kind for op, verdict in verdicts if _on_floats(inner, op, verdict))
     return dict(found.most_common())
+
+
+def _on_floats(graph: Graph, op: Op, verdict: Verdict | None) -> bool:
+    if KINDS[op.kind].rule in ("move", "relabel", "state", "control", "convert"):
+        return False
+    if verdict is not None and any(name and graph[name].is_quantized for name in (*op.inputs, *op.outputs)):
+        return verdict.runs == "floats"
+    return any("float" in graph[name].dtype and not graph[name].is_quantized for name in op.outputs if name)
 
 
 def carried_over(graph: Graph) -> dict[str, int]:

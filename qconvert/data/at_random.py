@@ -23,6 +23,8 @@ _MOST_STEPS = 2**15
 _SHORT = 64
 #: How plain integers are called that say how many of another input's elements count.
 _LENGTH = re.compile(r"length|seq_?lens?|(^|[^a-z])lens?([^a-z]|$)")
+#: So many sets of inputs are made; they are all in memory.
+_MOST = 1_000_000
 _SHAPELESS = "Use --data, or --input-shape for a PyTorch file."
 _INTEGERS = {"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"}
 
@@ -45,8 +47,10 @@ def random_inputs(
     Returns: for each sample, stored values by input name.
 
     Raises:
-        OptionError: an input's shape is not known, or there are no random values of its type.
+        OptionError: an input's shape is not known, there are no random values of its type, or nobody could wait for so many.
     """
+    if samples > _MOST:
+        raise OptionError(f"{samples} random inputs are more than {_MOST:,}", remedy="Ask for fewer samples.")
     rng, number = np.random.default_rng(seed), number_of(sizes_to_try(graph)[0] if sizes is None else sizes)
     readers, bounds = graph.consumers(), input_bounds(graph, number)
     ranges = {name: _range(graph, readers.get(name, [])) for name in graph.inputs}

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import numpy as np
 
-from qconvert.data.fitting import bytes_of, fitted, image_of, samples_in
+from qconvert.data.arrays import mapped, readable, shapes
+from qconvert.data.fitting import bytes_of, fitted, fitting_shape, image_of, samples_in
 from qconvert.data.preparation import Preparation
-from qconvert.errors import FileAccessError, OptionError
+from qconvert.errors import OptionError
 from qconvert.files.names import require_there
 from qconvert.graph import Array, Graph, Tensor
 
@@ -25,21 +22,7 @@ _IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm")
 #: Suffixes of files that hold inputs; others in a folder are skipped.
 SUFFIXES = (".npz", ".npy", ".bin", *_IMAGES)
 
-_T = TypeVar("_T")
-
 _AS_IT_IS = Preparation()
-#: What a damaged file makes numpy, Pillow or the file system raise.
-_DAMAGE = (
-    OSError,
-    EOFError,
-    ValueError,
-    SyntaxError,
-    OverflowError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-    NotImplementedError,
-)
 
 
 class InputFiles(Sequence[dict[str, Array]]):
@@ -89,31 +72,29 @@ class InputFiles(Sequence[dict[str, Array]]):
 
     def _samples_of(self, file: Path, samples: int | None) -> Iterable[tuple[Path, int | None]]:
         """The samples in a file: the file and, if there are several, the row in its arrays."""
-        counts = set[int]()
-        if file.suffix.lower() == ".npy":
-            counts = {samples_in(self._only_input(file), _readable(file, partial(_mapped, file)).shape)}
-        elif file.suffix.lower() == ".npz":
-            counts = {samples_in(self._inputs[name], shape) for name, shape in _readable(file, partial(self._shapes, file))}
+        if file.suffix.lower() not in (".npy", ".npz"):
+            return [(file, None)]
+        inputs = [self._only_input(file)] if file.suffix.lower() == ".npy" else list(self._inputs.values())
+        found = shapes(file, lambda names: [stored for _, stored in self._stored(file, names)])
+        counts = {samples_in(tensor, shape) for tensor, shape in zip(inputs, found, strict=True)}
         if len(counts) > 1:
             raise OptionError(f"its arrays hold {' and '.join(map(str, sorted(counts)))} samples", file=str(file))
-        count = min(counts, default=0)
+        count = min(counts)
+        for tensor, shape in zip(inputs, found, strict=True):
+            fitting_shape(tensor, shape[1:] if count else shape, str(file))
         return [(file, row) for row in range(count if samples is None else min(count, samples))] if count else [(file, None)]
-
-    def _shapes(self, file: Path) -> list[tuple[str, tuple[int, ...]]]:
-        with np.load(file, allow_pickle=False) as arrays:
-            return [(name, arrays[stored].shape) for name, stored in self._stored(file, arrays.files)]
 
     def _stored(self, file: Path, names: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Each input with the name of its array in an .npz file; a model of one input takes the only array under any name."""
         for name in self._inputs:
             stored = names[0] if len(self._inputs) == 1 == len(names) else name
             if stored not in names:
-                has = ", ".join(names[:8])
+                has = ", ".join(map(repr, names[:8]))
                 raise OptionError(f"has no array for the input {name!r}; it has {has or 'none'}", file=str(file))
             yield name, stored
 
     def _read(self, file: Path, row: int | None) -> dict[str, Array]:
-        return _readable(file, lambda: self._from_file(file, row))
+        return readable(file, lambda: self._from_file(file, row))
 
     def _from_file(self, file: Path, row: int | None) -> dict[str, Array]:
         suffix = file.suffix.lower()
@@ -124,7 +105,7 @@ class InputFiles(Sequence[dict[str, Array]]):
             return {tensor.name: image_of(tensor, file, self._preparation)}
         if suffix != ".npy":
             return {tensor.name: self._fitted(tensor.name, bytes_of(tensor, file), file)}
-        return {tensor.name: self._fitted(tensor.name, np.load(file, allow_pickle=False) if row is None else _mapped(file)[row], file)}
+        return {tensor.name: self._fitted(tensor.name, np.load(file, allow_pickle=False) if row is None else mapped(file)[row], file)}
 
     def _arrays(self, file: Path) -> dict[str, Array]:
         """The arrays of an .npz file by input; those of the last file are kept, whose rows are asked for one after the other."""
@@ -178,18 +159,4 @@ def _listed(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
 def _natural(path: Path) -> tuple[list[tuple[int, int, str]], str]:
     """Numbers in names count as numbers; names that differ in nothing else by their characters."""
     parts = re.split(r"([0-9]+)", path.name)
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part.lower()) for part in parts if part], path.name
-
-
-def _mapped(file: Path) -> Array:
-    """An .npy file whose rows are read when they are asked for."""
-    found: Array = np.load(file, mmap_mode="r", allow_pickle=False)
-    return found
-
-
-def _readable(file: Path, read: Callable[[], _T]) -> _T:
-    """What `read` gives; what a damaged file makes it raise becomes a FileAccessError."""
-    try:
-        return read()
-    except _DAMAGE as error:
-        raise FileAccessError(f"is no usable input: {error}", file=str(file)) from error
+    return [(0, int(part), "") if number % 2 else (1, 0, part.lower()) for number, part in enumerate(parts) if part], path.name

@@ -12,7 +12,7 @@ from qconvert.data.preparation import Preparation
 from qconvert.errors import FileAccessError, MissingPackageError, OptionError
 from qconvert.graph import Array, Tensor, numpy_dtype
 
-__all__ = ["bytes_of", "fitted", "image_of", "samples_in"]
+__all__ = ["bytes_of", "fitted", "fitting_shape", "image_of", "samples_in"]
 
 _AS_IT_IS = Preparation()
 _REMEDY = "Write the input's own type and shape, or images."
@@ -36,8 +36,11 @@ def fitted(tensor: Tensor, data: Array, where: str, preparation: Preparation) ->
         data: its values.
         where: where they come from, for errors.
         preparation: of real numbers.
+
+    Raises:
+        OptionError: they have another shape, or are values that the input does not take.
     """
-    data = data.reshape(_shape(tensor, data, where))
+    data = data.reshape(fitting_shape(tensor, data.shape, where))
     if data.dtype.kind == "f" and preparation.given:
         data = preparation.normalized(data, 1 if preparation.is_channels_first(data.shape) else -1)
     wanted = numpy_dtype(tensor.dtype)
@@ -48,30 +51,44 @@ def fitted(tensor: Tensor, data: Array, where: str, preparation: Preparation) ->
     if tensor.quantization is not None and data.dtype.kind == "f":
         from qconvert.arithmetic import quantize
 
+        if np.isnan(data).any():
+            raise OptionError(f"holds NaN, which no integer of the quantized input {tensor.name!r} stands for", file=where)
         return quantize(data, tensor.quantization, tensor.dtype)
     same_sort = data.dtype.kind in "iu" if "int" in tensor.dtype else data.dtype.kind in "fiu" and "float" in tensor.dtype
-    found = data.astype(wanted)
+    with np.errstate(over="ignore"):  # what is beyond the type is infinite
+        found = data.astype(wanted) if same_sort else data
     if not same_sort or ("int" in tensor.dtype and not np.array_equal(found, data)):
         raise OptionError(f"holds {data.dtype} values, the input {tensor.name!r} is {tensor.dtype}", file=where, remedy=_REMEDY)
     return found
 
 
-def _shape(tensor: Tensor, data: Array, where: str) -> tuple[int, ...]:
-    """The shape of the input for `data`: its own where that fits, else with a batch of 1 before it; raw data take what is left."""
+def fitting_shape(tensor: Tensor, shape: tuple[int, ...], where: str) -> tuple[int, ...]:
+    """The shape of the input for data of a shape: their own where that fits, else with a batch of 1 before it; raw data take what is left.
+
+    Args:
+        tensor: the input.
+        shape: of one sample.
+        where: it comes from, for errors.
+
+    Raises:
+        OptionError: it does not fit, or is that of no value at all.
+    """
     wanted = tensor.shape
-    if wanted is None or _fits(data.shape, wanted):
-        return tuple(data.shape)
-    if _fits((1, *data.shape), wanted):
-        return (1, *data.shape)
+    if 0 in shape and 0 not in (wanted or ()):
+        raise OptionError(f"has the shape {shape}, which holds no value for the input {tensor.name!r}", file=where, remedy=_REMEDY)
+    if wanted is None or _fits(shape, wanted):
+        return tuple(shape)
+    if _fits((1, *shape), wanted):
+        return (1, *shape)
     free = [axis for axis, size in enumerate(wanted) if isinstance(size, str)]
     known: list[int] = [size if isinstance(size, int) else 1 for size in wanted]
-    if free and data.ndim == 1 and np.prod(known):
-        known[free[-1]] = data.size // int(np.prod(known))
-    count = int(np.prod(known))
-    if data.size == count and (data.ndim == 1 or (not free and _alike(data.shape, wanted))):
+    least = math.prod(known)
+    if free and len(shape) == 1 and least:
+        known[free[-1]] = shape[0] // least
+    if math.prod(shape) == math.prod(known) and (len(shape) == 1 or (not free and _alike(shape, wanted))):
         return tuple(known)
     words = f"({', '.join(map(str, wanted))})"
-    raise OptionError(f"has the shape {data.shape}, the input {tensor.name!r} has {words}", file=where, remedy=_REMEDY)
+    raise OptionError(f"has the shape {shape}, the input {tensor.name!r} has {words}", file=where, remedy=_REMEDY)
 
 
 def _alike(shape: tuple[int, ...], wanted: Sequence[int | str]) -> bool:
@@ -85,15 +102,14 @@ def _fits(shape: tuple[int, ...], wanted: Sequence[int | str]) -> bool:
 
 def bytes_of(tensor: Tensor, file: Path) -> Array:
     """Bytes of the input's own type; of float32 if there are four for each element of one sample; of uint8 for an int8 input."""
-    raw = file.read_bytes()
-    shape, size = tensor.shape or (), numpy_dtype(tensor.dtype).itemsize
+    shape, size, held = tensor.shape or (), numpy_dtype(tensor.dtype).itemsize, file.stat().st_size
     count = math.prod(size for size in shape if isinstance(size, int))
     is_open = any(isinstance(size, str) for size in shape)
-    if len(raw) == 4 * count and size != 4 and not any(isinstance(size, str) for size in shape[1:]):
-        return np.frombuffer(raw, np.float32)
-    if len(raw) != size * count and (not is_open or not count or len(raw) % (size * count)):
-        raise OptionError(f"holds {len(raw)} bytes, the input {tensor.name!r} has {size * count}", file=str(file), remedy=_REMEDY)
-    return np.frombuffer(raw, numpy_dtype(tensor.dtype))
+    if held == 4 * count and size != 4 and not any(isinstance(size, str) for size in shape[1:]):
+        return np.frombuffer(file.read_bytes(), np.float32)
+    if held != size * count and (not is_open or not count or held % (size * count)):
+        raise OptionError(f"holds {held} bytes, the input {tensor.name!r} has {size * count}", file=str(file), remedy=_REMEDY)
+    return np.frombuffer(file.read_bytes(), numpy_dtype(tensor.dtype))
 
 
 def image_of(tensor: Tensor, file: Path, preparation: Preparation) -> Array:

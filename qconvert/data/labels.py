@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import csv
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from qconvert.data.arrays import readable, shapes
 from qconvert.data.files import SUFFIXES
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.files.names import require_there
+from qconvert.graph import Array
 
 __all__ = ["Labelled", "class_names", "labelled"]
 
 #: Lists of labels are small: 100 bytes for each of a million and more.
 _MOST_BYTES = 256 << 20
+_LABELS = "array of labels"
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 _TABLES, _ARRAYS = (".csv", ".tsv", ".txt"), (".npy", ".npz")
 
 
@@ -116,17 +123,17 @@ def _by_name(data: Path, path: Path, rows: Sequence[tuple[int, list[str]]], name
     files: list[Path] = []
     labels: list[int] = []
     seen: dict[Path, int] = {}
-    root = data.resolve()
+    root = Path(os.path.realpath(data))
     for position, (line, row) in enumerate(rows):
         where = f"{path}:{line}"
         if len(row) != 2:
             raise OptionError(f"has {len(row)} cells, not a file and a label", file=where)
-        if position == 0 and not (data / row[0]).exists() and not row[1].lstrip("-").isdigit() and row[1] not in names:
+        file = Path(os.path.realpath(data / row[0]))  # a name that no file can have is none that is there
+        if position == 0 and not os.path.exists(file) and not _NUMBER.fullmatch(row[1]) and row[1] not in names:
             continue  # a head
-        file = (data / row[0]).resolve()
         if not file.is_relative_to(root):
             raise OptionError(f"names {row[0]!r}, which lies outside {data}", file=where)
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise FileAccessError(f"names {row[0]!r}, which is not in {data}", file=where)
         if file in seen:
             raise OptionError(f"names {row[0]!r} again, which line {seen[file]} does", file=where)
@@ -141,7 +148,7 @@ def _by_name(data: Path, path: Path, rows: Sequence[tuple[int, list[str]]], name
 def _label(text: str, names: Sequence[str], where: str) -> int:
     if text in names:
         return names.index(text)
-    if text.isascii() and text.lstrip("-").isdigit() and len(text) < 10:
+    if _NUMBER.fullmatch(text):
         return int(text)
     remedy = "Write numbers, or name the classes with --class-names FILE, one in a line."
     raise OptionError(f"{text[:80]!r} is no class", file=where, remedy=remedy)
@@ -150,6 +157,8 @@ def _label(text: str, names: Sequence[str], where: str) -> int:
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
     """The lines that have something, with their numbers: cells between commas, tabulators or, without either, blanks."""
     text = _text(path)
+    if "\0" in text:
+        raise OptionError("holds a character of code 0, as no list has", file=str(path))
     first = next((line for line in text.splitlines() if line.strip()), "")
     mark = next((mark for mark in (",", "\t", ";") if mark in first), "")
     try:
@@ -165,17 +174,18 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
     return found
 
 
-def _require_plain(path: Path) -> None:
-    """Raises FileAccessError for what is no file: a pipe would be waited for."""
-    if path.exists() and not path.is_file():
-        raise FileAccessError("is no plain file", file=str(path))
+def _require_list(path: Path) -> None:
+    """Raises FileAccessError for what is no plain file."""
+    require_there(path)
+    if path.is_dir():
+        raise FileAccessError("is a folder, not a list of labels", file=str(path))
 
 
 def _text(path: Path) -> str:
+    _require_list(path)
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise OptionError(f"has more than {_MOST_BYTES >> 20} MiB", file=str(path))
-        _require_plain(path)
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileAccessError("is no text in UTF-8", file=str(path)) from error
@@ -185,14 +195,24 @@ def _text(path: Path) -> str:
 
 def _array(path: Path) -> list[int]:
     """Labels in an array; see labelled()."""
-    try:
-        _require_plain(path)
-        found = np.load(path, allow_pickle=False, mmap_mode="r" if path.suffix.lower() == ".npy" else None)
-        if path.suffix.lower() == ".npz":
-            with found as arrays:
-                found = arrays["labels" if "labels" in arrays.files else arrays.files[0]]
-    except (OSError, ValueError, EOFError, KeyError, IndexError) as error:
-        raise FileAccessError(f"is no array of labels: {error}", file=str(path)) from error
-    if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size:
+    _require_list(path)
+
+    def wanted(names: list[str]) -> list[str]:
+        if not names:
+            raise OptionError("holds no array", file=str(path))
+        return ["labels" if "labels" in names else names[0]]
+
+    def read() -> Array:
+        found: Any = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        with found as arrays:
+            return np.asarray(arrays[wanted(arrays.files)[0]])
+
+    (shape,) = shapes(path, wanted, _LABELS)
+    if len(shape) != 1 or not 0 < shape[0] <= _MOST_BYTES >> 3:
+        raise OptionError(f"holds an array of shape {shape}, not a row of whole numbers", file=str(path))
+    found = readable(path, read, _LABELS)
+    if found.dtype.kind not in "iu":
         raise OptionError(f"holds {found.dtype} of shape {found.shape}, not a row of whole numbers", file=str(path))
     return [int(item) for item in found]

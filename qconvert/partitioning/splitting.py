@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -74,9 +75,9 @@ def split_up(found: Cut, targets: Sequence[Target], folder: Path, rest: str, *, 
 
 def require_folder(folder: Path, *, force: bool = False) -> None:
     """Raises FileAccessError where a split cannot go, before anything is done: a file, or a folder with other things in it."""
-    if not folder.exists():
+    if not os.path.lexists(folder):
         return
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise FileAccessError("is a file, and the result is a folder", file=str(folder), remedy="Name another folder.")
     if not any(folder.iterdir()):
         return
@@ -89,7 +90,7 @@ def require_folder(folder: Path, *, force: bool = False) -> None:
 
 def _old_files(folder: Path) -> tuple[str, ...]:
     """The files of a split that is in a folder; none where the folder is new."""
-    if not (folder / NAME).is_file():
+    if not os.path.isfile(folder / NAME):
         return ()
     try:
         return tuple(item.file for item in read_manifest(folder / NAME, verify=False).files())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -19,7 +20,7 @@ def register_file(path: Path) -> None:
         FileAccessError: there is no such file.
         OptionError: it is no Python file, fails, or is no plugin; see register().
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise FileAccessError("there is no such plugin", file=str(path))
     name = path.stem
     spec = spec_from_file_location(name, path)

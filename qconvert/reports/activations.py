@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.checking.adapted_source import adapted_source
 from qconvert.checking.checked_file import Side, model_file
 from qconvert.conversion.loading import source_format
-from qconvert.data import accepted_inputs, load_inputs
+from qconvert.data import Preparation, accepted_inputs, load_inputs
 from qconvert.errors import QConvertError
 from qconvert.graph import Array, Graph
 from qconvert.plugins import runtime_of
@@ -36,7 +36,11 @@ def activation_bars(
         data: files and folders of inputs; random inputs without.
         options: of its reader.
         format: the name of its format; "" where the suffix says it.
+
+    Raises:
+        QConvertError: the files of inputs cannot be read, or do not fit.
     """
+    given = load_inputs(graph, data, _INPUTS, Preparation().stretching())[0] if data else []
     try:
         form = source_format(path, format)
         runtime, kernels = runtime_of(form.name, ())
@@ -45,7 +49,7 @@ def activation_bars(
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
             side = Side(file, form, runtime)
             copy = adapted_source(side, Path(folder))
-            feeds, runs = _run(side if copy is None else copy.side, graph, data)
+            feeds, runs = _run(side if copy is None else copy.side, graph, given)
     except QConvertError as error:
         return {}, f"Activations have no histograms: {said(error.reason)}."
     if runs is None:
@@ -58,10 +62,10 @@ def activation_bars(
     return {name: bars for name, bars in found.items() if bars is not None}, ""
 
 
-def _run(side: Side, graph: Graph, data: Sequence[str | Path]) -> tuple[list[dict[str, Array]], list[dict[str, Array]] | None]:
-    """Inputs, and the inner tensors in each run of them; None where the runtime gives out none."""
+def _run(side: Side, graph: Graph, given: list[dict[str, Array]]) -> tuple[list[dict[str, Array]], list[dict[str, Array]] | None]:
+    """The inputs given, or random ones, and the inner tensors in each run of them; None where the runtime gives out none."""
     inside = side.inside(graph)
     if inside is None:
         return [], None
-    feeds = load_inputs(graph, data, _INPUTS)[0] if data else accepted_inputs(graph, _INPUTS, 0, side.open().run)[0]
+    feeds = given or accepted_inputs(graph, _INPUTS, 0, side.open().run)[0]
     return feeds, [inside.values(feed) for feed in feeds]

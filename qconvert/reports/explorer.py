@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,5 +74,5 @@ def write_node_data(subject: CheckReport | Graph, out: str | Path, *, force: boo
         QConvertError: there is nothing to write, or the file cannot be written.
     """
     document = json.dumps(node_data(subject), allow_nan=False)
-    with whole_file(Path(out), force=require_node_data(Path(out), force), reads=[path for path in reads if path.exists()]) as path:
+    with whole_file(Path(out), force=require_node_data(Path(out), force), reads=[path for path in reads if os.path.exists(path)]) as path:
         path.write_text(document, encoding="utf-8")

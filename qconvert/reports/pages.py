@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -55,11 +56,11 @@ def html_report(
         options: of the readers, as given to check() or convert().
 
     Raises:
-        QConvertError: the model cannot be read, or the page cannot be written.
+        QConvertError: the model or the data cannot be read, or the page cannot be written.
     """
     reads = [Path(name) for name in _files_of(subject).values()]
     force = require_page(Path(out), force)
-    with whole_file(Path(out), force=force, reads=[path for path in reads if path.exists()]) as path:
+    with whole_file(Path(out), force=force, reads=[path for path in reads if os.path.exists(path)]) as path:
         if isinstance(subject, bytes):
             with as_file(subject, format) as model:
                 page = _page(model, format, data, values, options)

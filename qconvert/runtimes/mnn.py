@@ -6,6 +6,7 @@ other end.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,8 @@ class MNNModel:
         child: Child | None = None,
         packed: Collection[str] = (),
     ) -> None:
-        self._child, self._packed = child or new_child(), packed
-        found = self._child.asked({"load": {"path": str(path.resolve()), "inputs": list(inputs), "outputs": list(outputs)}})
+        self._child, self._packed, self._file = child or new_child(), packed, str(path)
+        found = self._child.asked({"load": {"path": os.path.realpath(path), "inputs": list(inputs), "outputs": list(outputs)}})
         try:
             self._model = int(found["model"])
             self.inputs = {str(name): (_TYPES[dtype], _sizes(shape)) for name, dtype, shape in found["inputs"]}
@@ -71,7 +72,10 @@ class MNNModel:
         packed = [name in self._packed and value.ndim == _SPATIAL for name, value in zip(self.inputs, values, strict=True)]
         described = [[value.dtype.name, list(value.shape), how] for value, how in zip(values, packed, strict=True)]
         found = self._child.asked({"run": self._model, "values": described}, values)
-        return dict(zip(self.outputs, self._child.arrays(found.get("values")), strict=False))
+        results = self._child.arrays(found.get("values"))
+        if len(results) != len(self.outputs):
+            raise RuntimeRefusedError(f"MNN gives {len(results)} values, and the file names {len(self.outputs)} outputs", file=self._file)
+        return dict(zip(self.outputs, results, strict=True))
 
     def close(self) -> None:
         """Ends the process, of whatever else it runs too."""

@@ -127,7 +127,7 @@ class Builder:
         """
         model = file if isinstance(file, NamedModel) else named_model(file)
         question = {
-            "size": len(model.content), "path": str(Path(model.file).resolve()) if model.file else "",
+            "size": len(model.content), "path": os.path.realpath(model.file) if model.file else "",
             "capability": capability.upper(), "bounds": dict(bounds or {}), "run": run,
         }  # fmt: skip
         try:

@@ -7,12 +7,14 @@ optimizing.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qconvert.graph import Graph, Op
-from qconvert.plugins import Target
+from qconvert.graph.functions import in_function
+from qconvert.plugins import Target, Verdict
 
-__all__ = ["AuditLine", "audit"]
+__all__ = ["AuditLine", "audit", "audited"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +27,25 @@ class AuditLine:
     reason: str
 
 
+def audited(graph: Graph, target: Target) -> Iterator[tuple[Op, Verdict]]:
+    """Every operator with a quantized side, in functions too, with the target's word on it; see audit().
+
+    A Call is none: what is in its function runs.
+    """
+    for inner in (graph, *(in_function(graph, name) for name in graph.functions)):
+        for op, verdict in target.verdicts(inner, final=False):
+            if op.kind != "Call" and _is_quantized(inner, op):
+                yield op, verdict
+
+
 def audit(graph: Graph, target: Target) -> tuple[AuditLine, ...]:
-    """The findings for every operator with a quantized side, those that run as integers first, then by kind.
+    """The findings for every operator that is audited, those that run as integers first, then by kind.
 
     Args:
         graph: normalized for the target.
         target: that judges.
     """
-    judged = ((op.kind, verdict) for op, verdict in target.verdicts(graph, final=False) if _is_quantized(graph, op))
-    found = Counter((kind, verdict.runs == "integers", verdict.rule) for kind, verdict in judged)
+    found = Counter((op.kind, verdict.runs == "integers", verdict.rule) for op, verdict in audited(graph, target))
     lines = [AuditLine(kind, count, integer, reason) for (kind, integer, reason), count in found.items()]
     return tuple(sorted(lines, key=lambda line: (not line.integer, line.kind, line.reason)))
 

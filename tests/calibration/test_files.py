@@ -295,8 +295,8 @@ def test_a_sequence_of_mnn(images: np.ndarray, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("changes", "error", "says"), [
     ({"path": None}, InvalidModelError, "no path of data"),
-    ({"mean": ["a"]}, InvalidModelError, "something else than numbers"),
-    ({"width": "8"}, InvalidModelError, "is '8', no int"),
+    ({"mean": ["a"]}, InvalidModelError, "is text, not a number"),
+    ({"width": "8"}, InvalidModelError, "is no integer"),
     ({"feature_quantize_method": "MAX"}, OptionError, "there is no feature_quantize_method 'MAX'"),
     ({"quant_bits": 4}, OptionError, "4 bits"),
     ({"weight_clamp_value": 64}, OptionError, "weights to 64"),

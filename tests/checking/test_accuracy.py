@@ -110,7 +110,11 @@ BAD: dict[str, tuple[str, type[QConvertError], str]] = {
     "cells": ("a.npy,1,2", OptionError, "has 3 cells"),
     "empty": ("\n \n", OptionError, "is empty"),
     "too many": ("1\n2\n3\n", OptionError, "has 3 labels"),
-    "quote": ('"a.npy,1\n' * 2 + "\0", FileAccessError, "is not in"),
+    "quote": ('"a.npy,1\n' * 2, FileAccessError, "is not in"),
+    "code 0": ("a.npy,1\n\0,2\n", OptionError, "holds a character of code 0"),
+    "a name too long": (f"{'x' * 300}.npy,1\n", FileAccessError, "is not in"),
+    "two signs": ("a.npy,--1\n", OptionError, "'--1' is no class"),
+    "no digit of ours": ("a.npy,\u00b2\n", OptionError, "is no class"),
 }
 
 

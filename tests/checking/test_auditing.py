@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tflite_models import TensorSpec, single_op
 
-from qconvert import QConvertError, audit, convert
+from qconvert import QConvertError, audit, convert, partition
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins import target_named
 
@@ -61,6 +61,18 @@ def test_it_is_the_audit_of_a_conversion(tmp_path: Path) -> None:
     assert report.lines == convert(path, tmp_path / "m.onnx").audit
     assert (report.runtime, report.notes, report.otherwise) == ("", (), ())
     assert {op.ran for op in report.operators} == {None}
+
+
+def test_operators_of_functions_are_counted(tmp_path: Path) -> None:
+    """A partitioned graph has its operators in functions: each is judged there, and what calls them is no operator that runs."""
+    source, cut = FIXTURES / "tiny_ad_toycar_int8.tflite", tmp_path / "cut.qgraph"
+    partition(source, ["ort-x86"], cut)
+    whole, parts = audit(source, "ort-x86"), audit(cut, "ort-x86", run=True)
+    products = {(line.kind, line.count, line.integer) for line in whole.lines if line.kind == "Gemm"}
+    assert products == {("Gemm", 10, True)} and products <= {(line.kind, line.count, line.integer) for line in parts.lines}
+    assert "Call" not in {op.kind for op in parts.operators} and parts.otherwise == ()
+    report = convert(cut, tmp_path / "m.onnx")
+    assert report.operators["Gemm"] == 10 and report.audit == parts.lines
 
 
 def test_operators_on_real_values_are_seen(tmp_path: Path) -> None:

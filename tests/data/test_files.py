@@ -63,7 +63,7 @@ def test_several_inputs_by_name(tmp_path: Path) -> None:
     (feed,), note = load_inputs(graph, [tmp_path], 5)
     assert (feed["ids"].dtype, feed["x"].shape, note) == (np.int32, (5, 3), "")
     np.savez(tmp_path / "b.npz", x=np.ones((5, 3), np.float32))
-    with pytest.raises(OptionError, match="no array for the input 'ids'; it has x") as caught:
+    with pytest.raises(OptionError, match="no array for the input 'ids'; it has 'x'") as caught:
         load_inputs(graph, [tmp_path / "b.npz"], 5)
     assert caught.value.file == str(tmp_path / "b.npz")
     np.save(tmp_path / "c.npy", np.zeros(2))
@@ -276,5 +276,5 @@ def test_a_pipe_for_labels_is_not_waited_for(suffix: str, tmp_path: Path) -> Non
 
     os.mkfifo(tmp_path / f"labels{suffix}")
     np.save(tmp_path / "data.npy", np.zeros((2, 4), np.float32))
-    with pytest.raises(FileAccessError, match="is no plain file"):
+    with pytest.raises(FileAccessError, match="is neither a file nor a folder"):
         labelled(tmp_path / "data.npy", tmp_path / f"labels{suffix}")
