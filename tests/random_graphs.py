@@ -404,6 +404,25 @@ def convert(g: Growing, x: Tensor) -> None:
         g.add("Requantize", [x.name], (dtype, g.grid(dtype)))
 
 
+def few_bits(g: Growing, x: Tensor) -> None:
+    """Data of 2 or 4 bits that are moved, chosen and compared, and their real values behind that."""
+    dtype = g.pick(("int4", "uint4", "int2", "uint2"))
+    grid, kept = g.grid(dtype), list(g.made)
+    found = g.add("Quantize" if x.quantization is None else "Requantize", [x.name], (dtype, grid))
+    for _ in range(int(g.rng.integers(1, 4))):
+        data = g.tensors[found[0]]
+        flat = [int(np.prod(data.shape))]  # type: ignore[arg-type]
+        found = g.pick((
+            lambda data, flat: g.moved("Reshape", [data.name, g.integers(*flat)], data),
+            lambda data, flat: g.moved("Transpose", [data.name], data, perm=tuple(range(len(data.shape)))[::-1]),
+            lambda data, flat: g.moved("Unsqueeze", [data.name, g.integers(0)], data),
+            lambda data, flat: g.add("Relu", [data.name], (dtype, grid)),
+            lambda data, flat: g.add("Concat", [data.name, data.name], (dtype, g.pick((grid, g.grid(dtype)))), axis=0),
+        ))(data, flat) or found  # fmt: skip
+    g.made = kept
+    g.add("Dequantize", [found[0]], ("float32", None))
+
+
 def rounded(g: Growing, x: Tensor) -> None:
     """A product of data that are rounded when it runs, in the nodes that ONNX has for it."""
     if x.rank != 2 or any(op.kind == "DynamicQuantizeLinear" for op in g.ops):

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DTYPES", "INTEGERS", "REALS", "Array", "canonical_dtype", "equal_data", "integer_range", "numpy_dtype", "read_only"]
+__all__ = ["DTYPES", "INTEGERS", "REALS", "Array", "canonical_dtype", "equal_data", "in_bytes", "integer_range", "numpy_dtype", "read_only"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_IN_BYTES = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
 
 DTYPES = (
     "bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64",
@@ -70,6 +71,11 @@ def canonical_dtype(dtype: np.dtype[Any]) -> str:
 def integer_range(dtype: str) -> tuple[int, int]:
     """The smallest and largest stored value of an integer dtype."""
     return _RANGES[dtype]
+
+
+def in_bytes(data: Array) -> Array:
+    """Integers of 2 and 4 bits, which numpy knows as no integers, as those of 8 bits; other data as they are."""
+    return data.astype(_IN_BYTES[data.dtype.name]) if data.dtype.name in _IN_BYTES else data
 
 
 def equal_data(a: Array | None, b: Array | None) -> bool:

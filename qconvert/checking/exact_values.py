@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, dynamic_steps
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph, Op, Tensor, integer_range
+from qconvert.graph import Array, Graph, Op, Tensor, in_bytes, integer_range
 from qconvert.graph.kinds import KINDS, Call, is_dynamic, range_axes
 
 __all__ = ["carried", "exact_value", "moved_by", "rounded_otherwise", "sum_bound"]
@@ -143,6 +143,7 @@ def _absolute(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None
         if name and value is None:
             return None
         if value is not None and tensor is not None and kind.role(index) in ("data", "factor", "weights", "bias"):
+            value = in_bytes(value)
             has_grid = tensor.quantization is not None and value.dtype.kind in "iu"
             value = np.abs(dequantize(value, tensor.quantization) if has_grid and tensor.quantization else value.astype(np.float64))
             value = value + (_shift(tensor) if has_grid and kind.role(index) == "data" else 0.0)

@@ -13,7 +13,7 @@ from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.exchange import SAME_CODES
 from qconvert.checking.findings import OutputComparison
 from qconvert.errors import OptionError
-from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
+from qconvert.graph import Array, Graph, Tensor, in_bytes, integer_range, numpy_dtype
 from qconvert.graph.metadata import turned_between
 from qconvert.plugins import LoadedModel
 
@@ -213,6 +213,7 @@ class _Scale:
             return np.array([crc32(str(value).encode()) for value in values.reshape(-1)], np.float64).reshape(values.shape)
         if not self.step:
             return np.asarray(_shifted(values, values.dtype.name, self.dtype or values.dtype.name).astype(np.float64))
+        values = in_bytes(values)
         if tensor.quantization is not None and values.dtype.kind in "iu":
             real = dequantize(values, tensor.quantization).astype(np.float64)
         else:

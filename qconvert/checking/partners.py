@@ -19,7 +19,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.checking.checked_file import Side
 from qconvert.checking.edges import same_steps
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor, in_bytes
 from qconvert.graph.changed_values import paired_inputs
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import DYNAMIC_RANGE
@@ -157,6 +157,7 @@ def _orders(value: Array, found: Array) -> Iterator[tuple[int, ...]]:
 
 
 def _real(tensor: Tensor, value: Array) -> Array:
+    value = in_bytes(value)
     if tensor.quantization is None or value.dtype.kind not in "iu":
         return value.astype(np.float64)
     return dequantize(value, tensor.quantization).astype(np.float64)

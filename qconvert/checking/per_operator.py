@@ -28,7 +28,7 @@ from qconvert.checking.sequences import restart
 from qconvert.checking.splitting import Splitting
 from qconvert.conversion.canonical_pieces import canonical_pieces, computed_names
 from qconvert.errors import InvalidModelError, QConvertError
-from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph import Array, Graph, Tensor, in_bytes
 from qconvert.plugins import Inside, LoadedModel
 
 __all__ = ["check_operators"]
@@ -131,7 +131,8 @@ class _Comparison:
         for position, op in enumerate(graph.ops):
             for index, name in enumerate(op.outputs):
                 if name in results and name in references:
-                    pair = references[name], self.change.to_source(restated.graph[name], results[name], references[name])
+                    given = references[name], self.change.to_source(restated.graph[name], results[name], references[name])
+                    pair = in_bytes(given[0]), in_bytes(given[1])
                     if name in self.concerned:
                         yield name, restated.finding(op, index, stored, pair, self.judge_restated, self.concerned[name])
                     else:

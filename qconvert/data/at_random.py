@@ -26,7 +26,8 @@ _LENGTH = re.compile(r"length|seq_?lens?|(^|[^a-z])lens?([^a-z]|$)")
 #: So many sets of inputs are made; they are all in memory.
 _MOST = 1_000_000
 _SHAPELESS = "Use --data, or --input-shape for a PyTorch file."
-_INTEGERS = {"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"}
+_BYTES = {"int2", "uint2", "int4", "uint4", "int8", "uint8"}
+_INTEGERS = {*_BYTES, "int16", "uint16", "int32", "uint32", "int64", "uint64"}
 
 
 def random_inputs(
@@ -128,7 +129,7 @@ def _halves(number: int) -> list[int]:
 
 def _is_plain(tensor: Tensor) -> bool:
     """Integers that are no data: bytes are data even where the graph does not know their scale, as before an operator that carries them."""
-    return tensor.dtype in _INTEGERS and not tensor.is_quantized and tensor.dtype not in ("int8", "uint8")
+    return tensor.dtype in _INTEGERS and not tensor.is_quantized and tensor.dtype not in _BYTES
 
 
 def _range(graph: Graph, readers: list[Op]) -> Bounds | None:

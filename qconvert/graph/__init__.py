@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qconvert.arithmetic.dtypes import DTYPES, Array, canonical_dtype, equal_data, integer_range, numpy_dtype
+from qconvert.arithmetic.dtypes import DTYPES, Array, canonical_dtype, equal_data, in_bytes, integer_range, numpy_dtype
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Attribute, Graph, Op, Shape, Signature, Tensor
@@ -20,6 +20,7 @@ __all__ = [
     "Tensor",
     "canonical_dtype",
     "equal_data",
+    "in_bytes",
     "integer_range",
     "numpy_dtype",
 ]

@@ -113,6 +113,8 @@ _REGISTER = (
          options=(_DYNAMIC, NUMERICS), exact=False, within=0.05),
     _pass("store_activations", "8-bit activations are stored as the target's integer type; the real values stay the same",
          after=("match_rounding",), requires=("absorbed",)),
+    _pass("moves_on_reals", "data of 2 and 4 bits are moved, chosen and compared as real values, as no runtime of ONNX moves them",
+         after=("store_activations",), requires=("absorbed",)),
     _pass("guard_saturation", "weights that the target's kernels would add with saturation are stored as uint8",
          after=("store_activations",)),
     _pass("float_io", "quantized graph inputs and outputs become float, with the conversion inside the graph",

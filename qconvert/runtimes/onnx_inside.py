@@ -18,6 +18,7 @@ from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.files.memory import give_back
 from qconvert.graph import DTYPES, Array, Graph
 from qconvert.plugins import ModelFile, Pieces
+from qconvert.runtimes.few_bits import FEW_BITS
 from qconvert.runtimes.onnxruntime import OnnxRuntime, described
 from qconvert.runtimes.qonnx import with_onnx_nodes
 
@@ -52,7 +53,10 @@ class OnnxInside:
         self._model, self._optimize = whole(file.path), file.kernels == "optimized"
         wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant} & _values(self._model)
         self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize)
-        known = described((*self._probe.session.get_inputs(), *self._probe.session.get_outputs()))
+        known = described((*self._probe.session.get_inputs(), *self._probe.session.get_outputs()), few=self._probe.bytes)
+        if hidden := {name for name in wanted if known[name][0] in FEW_BITS}:  # as nothing makes bytes of them
+            wanted -= hidden
+            self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize)
         self._described = {name: known[name] for name in wanted}
         self.names = frozenset(name for name in wanted if self._described[name][0] in DTYPES)
 
@@ -90,9 +94,9 @@ class _Watched(OnnxRuntime):
         from onnxruntime import OrtValue
 
         try:
-            given = {name: OrtValue.ortvalue_from_numpy(np.asarray(value, order="C")) for name, value in inputs.items()}
-            waiting = self.session.run_with_ort_values([*self.outputs], given)[::-1]
-            return {name: waiting.pop().numpy() for name in self.outputs}
+            given = {name: OrtValue.ortvalue_from_numpy(np.asarray(value, order="C")) for name, value in self.bytes.given(inputs).items()}
+            waiting = self.session.run_with_ort_values([self.bytes.own(name) for name in self.outputs], given)[::-1]
+            return {name: self.bytes.found(name, waiting.pop().numpy()) for name in self.outputs}
         except Exception as error:  # onnxruntime's errors share no base class but Exception
             raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}") from error
 

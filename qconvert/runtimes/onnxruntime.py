@@ -13,6 +13,7 @@ from qconvert.errors import QConvertError, RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array
 from qconvert.plugins import ModelFile
+from qconvert.runtimes.few_bits import NO_BYTES, Bytes, with_bytes
 from qconvert.runtimes.onnx_states import TYPES, CarriedStates, states_of
 from qconvert.runtimes.packages import runtime_package
 from qconvert.runtimes.qonnx import without_qonnx
@@ -39,6 +40,7 @@ class OnnxRuntime:
         outputs: likewise.
         session: onnxruntime's own object.
         note: what a user should know of how it runs; "" if there is nothing.
+        bytes: the inputs and outputs of 2 and 4 bits, which `session` takes and gives as bytes.
 
     Raises:
         MissingPackageError: onnxruntime is not installed.
@@ -60,9 +62,13 @@ class OnnxRuntime:
         changed = with_unsigned_weights(model, optimize) if exact and cpu_saturates() else None
         self.note = NOTE if changed is not None else ""
         self.session = _session(changed or model, _options(threads, optimize, save_optimized, settings), without)
+        self.bytes = NO_BYTES
+        copy = with_bytes(changed or model, self.session.get_inputs(), self.session.get_outputs())
+        if copy is not None:
+            self.session, self.bytes = _session(copy[0], _options(threads, optimize, save_optimized, settings), without), copy[1]
         states = states_of(self.session)
-        self.inputs = described(self.session.get_inputs(), {item.input for item in states})
-        self.outputs = described(self.session.get_outputs(), {item.output for item in states})
+        self.inputs = described(self.session.get_inputs(), {item.input for item in states}, self.bytes)
+        self.outputs = described(self.session.get_outputs(), {item.output for item in states}, self.bytes)
         self._carried = CarriedStates(self.session, states, [*self.outputs]) if states else None
 
     @property
@@ -77,25 +83,31 @@ class OnnxRuntime:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once, the next step if the model has states. Inputs and outputs are stored values by name."""
-        feeds = {name: np.asarray(value, order="C") for name, value in inputs.items()}
+        feeds = self.bytes.given({name: np.asarray(value, order="C") for name, value in inputs.items()})
         try:
             found = self.session.run(None, feeds) if self._carried is None else self._carried.run(feeds)
-            return dict(zip(self.outputs, found, strict=True))
+            return {name: self.bytes.found(name, value) for name, value in zip(self.outputs, found, strict=True)}
         except QConvertError:
             raise
         except Exception as error:  # as above
             raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}") from error
 
 
-def described(items: Sequence[Any], states: Collection[str] = ()) -> dict[str, tuple[str, tuple[Any, ...]]]:
-    """The types and shapes of inputs or outputs, without those that are states. An output that is given twice has a second name there."""
+def described(items: Sequence[Any], states: Collection[str] = (), few: Bytes = NO_BYTES) -> dict[str, tuple[str, tuple[Any, ...]]]:
+    """The types and shapes of inputs or outputs, without those that are states. An output that is given twice has a second name there.
+
+    Args:
+        items: what onnxruntime says of them.
+        states: names that are left out.
+        few: which of them a copy takes and gives as bytes.
+    """
     found: dict[str, tuple[str, tuple[Any, ...]]] = {}
     for item in items:
-        name = item.name
+        name = few.named(item.name)
         while name in found:
             name = f"{name}_1"
         if item.name not in states:
-            found[name] = (TYPES.get(item.type, item.type), tuple(item.shape))
+            found[name] = (few.types.get(name) or TYPES.get(item.type, item.type), tuple(item.shape))
     return found
 
 

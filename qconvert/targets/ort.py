@@ -20,7 +20,7 @@ __all__ = ["TARGETS"]
 _PASSES = (
     "lift_states", "carry_custom", "dynamic_range", "fuse_recurrence", "real_recurrence", "unroll_sequences",
     "fold_qat_batch_norm", "fuse_dilation", "fuse_pad", "match_rounding", "assign_layout",
-    "store_activations", "guard_saturation", "float_io", "integer_io", "states_to_io",
+    "store_activations", "moves_on_reals", "guard_saturation", "float_io", "integer_io", "states_to_io",
     "spell_weights",
 )  # fmt: skip
 #: Without what only makes a model smaller or faster.
@@ -58,7 +58,9 @@ def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
         for tensor in quantized_data(graph, op) if op.kind in _REPLACED else ():
             if tensor.dtype in ("int4", "uint4") and not tensor.is_constant:
                 rule = "activations beside which operators are replaced by integer kernels have 8 or 16 bits"
-                yield Violation(f"{place(op)}: {tensor.name!r} is {tensor.dtype}", rule, "Use --target generic, or 8 bits.")
+                yield Violation(
+                    f"{place(op)}: {tensor.name!r} is {tensor.dtype}", rule, "--target generic, or pass change_bits (--activation-bits 8)"
+                )
 
     return find
 

@@ -1,0 +1,117 @@
+"""Inputs and outputs of 2 and 4 bits: onnxruntime's Python interface has no arrays of these, so that it runs a copy that takes and gives
+bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from qconvert.graph import Array, numpy_dtype
+
+__all__ = ["FEW_BITS", "NO_BYTES", "Bytes", "with_bytes"]
+
+#: onnxruntime's names of types -> the canonical type, and the bytes that hold it.
+FEW_BITS = {f"tensor({name})": (name, "uint8" if name.startswith("u") else "int8") for name in ("int4", "uint4", "int2", "uint2")}
+#: The opset from which on Cast knows them; before it they stand beside onnxruntime's own conversions.
+_OPSET, _CONTRIB = 21, "com.microsoft"
+_SUFFIX = "/qconvert_bytes"
+
+
+class Bytes:
+    """The inputs and outputs of a copy that are bytes there.
+
+    Args:
+        types: name in the model -> canonical type.
+        held: the type of all of them in the copy; "" for the bytes of each.
+    """
+
+    def __init__(self, types: Mapping[str, str], held: str = "") -> None:
+        self.types, self._held = types, held
+
+    def own(self, name: str) -> str:
+        """What the copy calls an input or output of the model."""
+        return name + _SUFFIX if name in self.types else name
+
+    def named(self, name: str) -> str:
+        """What the model calls an input or output of the copy."""
+        plain = name.removesuffix(_SUFFIX)
+        return plain if plain in self.types else name
+
+    def given(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The model's inputs as those of the copy."""
+        return {
+            self.own(name): value.astype(self._held or _held(self.types[name])) if name in self.types else value
+            for name, value in inputs.items()
+        }
+
+    def found(self, name: str, value: Array) -> Array:
+        """What the copy gave for an output of the model."""
+        return value.astype(numpy_dtype(self.types[name])) if name in self.types else value
+
+
+NO_BYTES = Bytes(MappingProxyType({}))
+
+
+def with_bytes(model: bytes | Path, inputs: Iterable[Any], outputs: Iterable[Any]) -> tuple[bytes, Bytes] | None:
+    """The copy; None for a model without such inputs and outputs, or with no operator that makes them bytes.
+
+    Args:
+        model: the file's content, or the file.
+        inputs, outputs: what onnxruntime says of them.
+    """
+    types = {item.name: FEW_BITS[item.type][0] for item in (*inputs, *outputs) if item.type in FEW_BITS}
+    if not types:
+        return None
+    from onnx import ModelProto, TensorProto
+
+    from qconvert.formats.onnx.container import load_proto
+
+    proto = load_proto(model) if isinstance(model, Path) else ModelProto.FromString(bytes(model))
+    casts = any(item.domain in ("", "ai.onnx") and item.version >= _OPSET for item in proto.opset_import)
+    if not casts and not any(item.domain == _CONTRIB for item in proto.opset_import):
+        return None
+    graph, before, behind = proto.graph, list[Any](), list[Any]()
+    for value in graph.input:
+        if value.name in types:
+            before.append(_converted(proto, "QuantizeLinear", value.name + _SUFFIX, value.name, types[value.name], casts))
+            value.type.tensor_type.elem_type = _number(_held(types[value.name]) if casts else "float")
+            value.name += _SUFFIX
+    taken = {value.name for value in graph.input}
+    for value in graph.output:
+        if value.name in types:
+            if value.name + _SUFFIX not in taken:
+                behind.append(_converted(proto, "DequantizeLinear", value.name, value.name + _SUFFIX, types[value.name], casts))
+            elem: Any = value.type.tensor_type
+            if elem.elem_type != TensorProto.UNDEFINED:
+                elem.elem_type = _number(_held(types[value.name]) if casts else "float")
+            value.name += _SUFFIX
+    nodes = [*before, *graph.node, *behind]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return proto.SerializeToString(), Bytes(types, "" if casts else "float32")
+
+
+def _converted(proto: Any, op_type: str, data: str, result: str, dtype: str, casts: bool) -> Any:
+    """The node between few bits and bytes; without Cast, onnxruntime's own conversion to real numbers with a scale of 1."""
+    from onnx import helper
+
+    if casts:
+        return helper.make_node("Cast", [data], [result], to=_number(dtype if op_type == "QuantizeLinear" else _held(dtype)))
+    scale, zero_point = f"{result}/scale", f"{result}/zero_point"
+    proto.graph.initializer.extend([
+        helper.make_tensor(scale, _number("float"), [], [1.0]),
+        helper.make_tensor(zero_point, _number(dtype), [], [0]),
+    ])  # fmt: skip
+    return helper.make_node(op_type, [data, scale, zero_point], [result], domain=_CONTRIB)
+
+
+def _held(dtype: str) -> str:
+    return FEW_BITS[f"tensor({dtype})"][1]
+
+
+def _number(dtype: str) -> int:
+    from onnx import TensorProto
+
+    return int(getattr(TensorProto, dtype.upper()))
