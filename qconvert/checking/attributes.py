@@ -12,7 +12,7 @@ from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.kinds import KINDS, is_dynamic
-from qconvert.graph.metadata import DYNAMIC_RANGE
+from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE
 from qconvert.graph.torch_forms import rounds_alike
 
 __all__ = ["declared_roundings", "other_attributes", "rounding_of", "same_activation"]
@@ -60,11 +60,23 @@ def declared_roundings(graph: Graph, other: Graph, names: Iterable[str], stated:
         names: of the operator's outputs in either.
         stated: how the source's operator rounds its data; see rounding_of().
     """
+    names = set(names)
     noted, before = (_noted(item.metadata.get(DYNAMIC_RANGE, "")) for item in (other, graph))
     found = {"", "dynamic_tensor"} if stated and any(noted.get(name) == stated for name in names) else set()
-    if other.is_from("tflite") and not graph.is_from("tflite"):
+    in_litert = other.is_from("tflite") or not names.isdisjoint(_listed(other.metadata.get(IN_TFLITE, "")))
+    if in_litert and not graph.is_from("tflite"):
         found |= {before[name] for name in names if name in before} | ({"", "dynamic"} if stated in OF_WHOLE_TENSORS else set())
     return found
+
+
+@cache
+def _listed(text: str) -> frozenset[str]:
+    """The names in a list of a graph's metadata."""
+    try:
+        found = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return frozenset()
+    return frozenset(name for name in found if isinstance(name, str)) if isinstance(found, list) else frozenset()
 
 
 @cache

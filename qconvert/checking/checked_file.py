@@ -14,7 +14,7 @@ from qconvert.conversion.read_options import divided, stated
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Graph
 from qconvert.graph.metadata import TARGET
-from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, targets
+from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, runtimes, targets
 from qconvert.plugins.options import taken
 
 __all__ = ["Side", "model_file", "sides_of"]
@@ -82,6 +82,11 @@ class Side:
     def choice(self) -> str:
         """What runs the file, as `--kernels` names it."""
         return f"{self.runtime.name}:{self.kernels}"
+
+    def choice_for(self, name: str) -> str:
+        """What runs the file where it computes a tensor, likewise: another runtime may run that part of it."""
+        runtime, _, kernels = self.kernels_of(name).partition(":")
+        return self.choice if runtime == self.runtime.name or not kernels else f"{runtime}:{runtimes()[runtime].kernels[0]}"
 
     def kernels_of(self, name: str, *, with_parts: bool = False) -> str:
         """What computes a tensor of the file, likewise: the runtime may leave an operator to another set of its kernels.

@@ -280,7 +280,9 @@ class Judge:
     def _kernels(self, op: Op, name: str) -> tuple[str, str]:
         """What computes a tensor on both sides. What chooses elements rounds none itself in the result: a QUANTIZE before it does."""
         result = self.sides[1]
-        return self.sides[0].kernels_of(name), result.choice if KINDS[op.kind].chooses else result.kernels_of(name, with_parts=True)
+        return self.sides[0].kernels_of(name), result.choice_for(name) if KINDS[op.kind].chooses else result.kernels_of(
+            name, with_parts=True
+        )
 
     def _real(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
         """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them."""

@@ -19,6 +19,7 @@ __all__ = [
     "FUSED_PADDING",
     "GUESSED_SHAPES",
     "IGNORED_SCALES",
+    "IN_TFLITE",
     "NAMING",
     "NUMERICS",
     "OBSERVED_SCALES",
@@ -137,6 +138,8 @@ SCALES = "qconvert.scales"
 #: JSON, region -> its target and how many operators it has, in a file of a partitioned network (partitioning/). What the regions are, the
 #: file says in its own way: functions in ONNX, composites in TFLite.
 REGIONS = "qconvert.regions"
+#: JSON list: tensors that parts in .tflite files compute, of a network that was split. It is of the graph alone.
+IN_TFLITE = "qconvert.in_tflite"
 #: The name of the .tflite metadata buffer that holds all of these as JSON.
 PROVENANCE = "qconvert"
 
@@ -144,7 +147,7 @@ PROVENANCE = "qconvert"
 #: Those whose JSON names tensors, or states: the keys of an object, or the elements of a list.
 NAMING = (
     CHANGED, DENSIFIED, DYNAMIC_RANGE, FUSED_PADDING, IGNORED_SCALES, OBSERVED_SCALES, RELABELLED, SHIFTED, STATED_ATTRIBUTES,
-    STATED_BIAS_SCALES, STATED_LIMITS, TRAINED_SCALES, TRANSPOSED, VARIABLES,
+    STATED_BIAS_SCALES, STATED_LIMITS, TRAINED_SCALES, TRANSPOSED, VARIABLES, IN_TFLITE,
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from qconvert.graph import Graph, Names, Op
 from qconvert.graph.functions import named_functions
 from qconvert.graph.inlining import Inlining
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.metadata import NAMING, origin
+from qconvert.graph.metadata import IN_TFLITE, NAMING, origin
 from qconvert.graph.shapes import compatible
 from qconvert.graph.validation import validate
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
@@ -148,13 +148,19 @@ class _Whole:
         states = {name: Names(self.states, self.made.tensors).fresh(name) if name in self.states else name for name in graph.states}
         self.functions |= {functions[name]: _renamed(inner, functions, states) for name, inner in graph.functions.items()}
         self.states |= {states[name]: replace(state, name=states[name]) for name, state in graph.states.items()}
+        first = len(self.made.ops)
         self.made.inline(_renamed(graph, functions, states), part.inputs, part.outputs, "")
+        if part.format == "tflite":
+            self._note(IN_TFLITE, [name for op in self.made.ops[first:] for name in op.outputs if name])
         for key, note in _notes_of(graph):
-            known = self._notes.setdefault(key, type(note)())
-            if isinstance(known, dict) and isinstance(note, dict):
-                known |= note
-            elif isinstance(known, list) and isinstance(note, list):
-                known += (item for item in note if item not in known)
+            self._note(key, note)
+
+    def _note(self, key: str, note: dict[str, Any] | list[Any]) -> None:
+        known = self._notes.setdefault(key, type(note)())
+        if isinstance(known, dict) and isinstance(note, dict):
+            known |= note
+        elif isinstance(known, list) and isinstance(note, list):
+            known += (item for item in note if item not in known)
 
     def metadata(self) -> dict[str, str]:
         """What all parts together say of how they were made."""
@@ -175,7 +181,7 @@ def _renamed(graph: Graph, functions: Mapping[str, str], states: Mapping[str, st
 def _notes_of(graph: Graph) -> Iterator[tuple[str, dict[str, Any] | list[Any]]]:
     """What a part's file says of its tensors, and what the conversion that made it declared of them."""
     said = {**graph.metadata, **origin(graph.metadata)}
-    for key in NAMING:
+    for key in (name for name in NAMING if name != IN_TFLITE):  # which no file says
         try:
             found = json.loads(str(said.get(key, "null")))
         except (ValueError, RecursionError):

@@ -41,7 +41,7 @@ class TorchInside:
         self._graph = as_read(file.path, format_named("torch"), file.options)
         self._engine = engine_of(self._graph)
         own, sizes = self._graph.tensors, _sizes_alone(self._graph)
-        wanted = {name for name, tensor in graph.tensors.items() if name in own and own[name].dtype == tensor.dtype}
+        wanted = {name for name, tensor in graph.tensors.items() if name in own and _is_one_width(own[name].dtype, tensor.dtype)}
         self.names = frozenset(name for name in wanted if not own[name].is_constant and name not in sizes)
         inner = tuple(name for name in own if name in self.names and name not in self._graph.inputs)
         self._order = inner
@@ -59,6 +59,11 @@ class TorchInside:
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         part = cut(self._graph, names & self.names, wanted)
         return Pieces.of_cut(self._graph, part, program(part.graph, self._engine)[0])
+
+
+def _is_one_width(a: str, b: str) -> bool:
+    """Whether both types are one, or integers of one are those of the other, moved, as the exchange with another runtime moves them."""
+    return a == b or {a, b} in ({"int8", "uint8"}, {"int16", "uint16"})
 
 
 def _sizes_alone(graph: Graph) -> set[str]:

@@ -49,6 +49,7 @@ APART: Mapping[str, _Apart] = {
     "Gather": lambda op, index, axis, rank: index == 1 or axis != op["axis"] % rank or op["batch_dims"] > axis,
     "GatherND": lambda op, index, axis, rank: index == 1 or op["batch_dims"] > axis,
     **dict.fromkeys(RECURRENT, lambda op, index, axis, rank: axis == (0 if op["layout"] or index == 4 else 1)),
+    **dict.fromkeys(("SVDF", "IntegerSVDF"), lambda op, index, axis, rank: index <= 1 and axis == 0),
     "IntegerLSTM": lambda op, index, axis, rank: axis == (1 if op["time_major"] and index == 0 else 0),
     "ReverseSequence": lambda op, index, axis, rank: axis == (0 if index == 1 else op["batch_axis"] % rank),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from qconvert.conversion.adapting.batch import UNSIZED, rebatched
+from qconvert.conversion.adapting.batch import rebatched
 from qconvert.errors import InvalidGraphError, OptionError, QConvertError
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Graph, Op, Shape, Tensor
@@ -18,6 +18,8 @@ __all__ = ["inferred", "settled", "stated", "with_shapes"]
 
 _REMEDY = "Write --input-shape 1,3,224,224, or x=1,3,224,224; y=1,10 of several inputs."
 _LARGEST = 2**31 - 1
+#: Rules of kinds whose results have shapes that the operator alone does not say.
+_UNSIZED = ("control", "opaque", "state")
 
 
 def with_shapes(graph: Graph, text: str) -> Graph:
@@ -162,7 +164,7 @@ def inferred(graph: Graph, inputs: Mapping[str, Shape]) -> Graph:
     behind: set[tuple[str, ...]] = set()
     for op in graph.ops:
         if op.kind != "WriteState" and not touched.isdisjoint(op.inputs):  # validation says whether a state still fits
-            if KINDS[op.kind].rule in UNSIZED:
+            if KINDS[op.kind].rule in _UNSIZED:
                 raise OptionError("what this operator makes of other sizes is not known", where=f"{op.source} {op}".strip())
             touched.update(op.outputs)
             behind.add(op.outputs)
@@ -183,7 +185,7 @@ def _walked(
         return None if forms is None else [UNKNOWN if (size := known.named(form)) is None else size for form in forms]
 
     for op in graph.ops:
-        if op.outputs not in behind or KINDS[op.kind].rule in UNSIZED:
+        if op.outputs not in behind or KINDS[op.kind].rule in _UNSIZED:
             continue
         for name, shape in zip(op.outputs, output_shapes(tensors, op, integers), strict=True):
             if name:

@@ -1,0 +1,120 @@
+"""Samples in functions: what an operator that runs some of them, again and again, does for another number of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from qconvert.conversion.adapting.samples import Place
+from qconvert.graph import Graph, Op
+from qconvert.graph.functions import entering, functions_run
+from qconvert.graph.kinds import FunctionCall, Port, calls
+from qconvert.graph.names import Names
+
+if TYPE_CHECKING:
+    from qconvert.conversion.adapting.walking import Walk
+
+__all__ = ["controlled"]
+
+
+#: Where samples stand in the inputs, or outputs, of a function, in order.
+_Places = list[Place | None]
+
+
+def controlled(walk: Walk, op: Op) -> Op:
+    """An operator that runs functions, with functions for the new number of samples; the places of its results are noted.
+
+    What goes from turn to turn has its samples where they are in the first turn; a value that has none there, such as zeros, gets them
+    where the function puts them.
+
+    Raises:
+        OptionError: it asks one question for all samples, carries them in an order that changes, or a function mixes them.
+    """
+    if any(
+        inner.kind in ("ReadState", "WriteState") for name in functions_run(walk.graph, [op]) for inner in walk.graph.functions[name].ops
+    ):
+        raise walk.refused(op, "runs functions with states, and is not known to keep samples apart")
+    found = list(calls(op))
+    offset = len(op.inputs) - len(found[0].inputs)
+    if any(name in walk.places for name in op.inputs[:offset]) or (op.kind == "Loop" and any(x in walk.places for x in op.inputs[:2])):
+        raise walk.refused(op, "asks one question for all samples")
+    places = [_entering(walk, op, port) for port in found[0].inputs]
+    begun = list(places)
+    for _, index in found[-1].carried:
+        if places[index] is None and (axis := walk.axis_of_new(op, index + offset)) is not None:
+            places[index] = Place(axis)
+    while True:
+        made = [_run(walk, call, places) for call in found]
+        results = [[inner.places.get(name) for name in inner.graph.outputs] for inner in made]
+        if not _carried_on(walk, op, found, results, places):
+            break
+    for call, inner, result in zip(found, made, results, strict=True):
+        _agree(walk, op, call, inner, result, results)
+    for index, (before, place) in enumerate(zip(begun, places, strict=True)):
+        if before is None and place is not None:
+            op = walk.with_repeated(op, index + offset, place.axis)
+    names = {call.function: _added(walk.functions, call.function, inner.made()) for call, inner in zip(found, made, strict=True)}
+    _leave(walk, op, found[-1].outputs, results[-1])
+    return entering(op, names)
+
+
+def _entering(walk: Walk, op: Op, port: Port) -> Place | None:
+    """Where the samples of what a function is given stand in it."""
+    place = walk.places.get(port.tensor) if port.tensor else None
+    if place is None or port.axis is None:
+        return place
+    if place.axis == port.axis:
+        raise walk.refused(op, f"takes a turn for each sample of {port.tensor!r}")
+    return replace(place, axis=place.axis - (place.axis > port.axis))
+
+
+def _run(walk: Walk, call: FunctionCall, places: Sequence[Place | None]) -> Walk:
+    inputs = walk.graph.functions[call.function].inputs
+    known = {name: place for name, place in zip(inputs, places, strict=True) if place is not None}
+    touched = [name for name, port in zip(inputs, call.inputs, strict=True) if port.tensor in walk.touched]
+    inner = walk.inner(call.function, known, touched)
+    inner.result()
+    return inner
+
+
+def _carried_on(walk: Walk, op: Op, found: Sequence[FunctionCall], results: Sequence[_Places], places: _Places) -> bool:
+    """Whether values that go from turn to turn get samples which they had not; they are noted in `places`."""
+    is_new = False
+    for call, result in zip(found, results, strict=True):
+        for output, index in call.carried:
+            if result[output] == places[index]:
+                continue
+            if places[index] is not None:
+                name = call.inputs[index].tensor or call.function
+                raise walk.refused(op, f"does not leave samples of {name!r} where they were from one turn to the next")
+            places[index], is_new = result[output], True
+    return is_new
+
+
+def _agree(walk: Walk, op: Op, call: FunctionCall, inner: Walk, result: _Places, results: Sequence[_Places]) -> None:
+    """Sees to it that an output has samples at one place whichever function gives it, and that no question is one of samples."""
+    for index, port in enumerate(call.outputs):
+        place = result[index]
+        if not port.tensor and port.dtype == "bool" and place is not None:
+            raise walk.refused(op, "asks one question for all samples")
+        wanted = next((other[index] for other in results if len(other) == len(result) and other[index] is not None), None)
+        if op.kind != "If" or place == wanted:
+            continue
+        if place is not None or wanted is None or not inner.repeat_output(index, wanted):
+            raise walk.refused(op, f"gives {port.tensor!r} with samples at another place in each of its functions")
+
+
+def _added(functions: dict[str, Graph], name: str, graph: Graph) -> str:
+    """Adds a function under a free name, which is returned."""
+    new = Names(functions).fresh(f"{name}/batch")
+    functions[new] = replace(graph, functions={}, states={})
+    return new
+
+
+def _leave(walk: Walk, op: Op, ports: Sequence[Port], places: Sequence[Place | None]) -> None:
+    """Notes where the samples of the operator's results stand."""
+    for port, place in zip(ports, places, strict=True):
+        if port.tensor and place is not None:
+            axis = place.axis + (port.axis is not None and place.axis >= port.axis)
+            walk.place_at(op, port.tensor, replace(place, axis=axis))

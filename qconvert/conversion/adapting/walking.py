@@ -1,0 +1,140 @@
+"""The walk through a network's operators, each of which takes another number of samples, or is named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from qconvert.conversion.adapting.apart import APART, RESHAPES
+from qconvert.conversion.adapting.bodies import controlled
+from qconvert.conversion.adapting.mending import mended
+from qconvert.conversion.adapting.samples import Place, Samples
+from qconvert.errors import InvalidGraphError
+from qconvert.graph import Graph, Op, Shape
+from qconvert.graph.functions import in_function
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.shapes import merged, output_shapes
+
+__all__ = ["Walk"]
+
+
+class Walk(Samples):
+    """The operators in their order, with shapes worked out anew; see Samples."""
+
+    def result(self) -> Graph:
+        """The graph for the new number of samples. Raises OptionError, naming the operator that does not take them."""
+        for op in self.graph.ops:
+            self.ops.append(self._passed(op))  # which may put others in front of it
+        return self.made()
+
+    def made(self) -> Graph:
+        """What result() gave, with what was changed since."""
+        states = {name: self.states[name][0] if name in self.states else state for name, state in self.graph.states.items()}
+        graph = self.graph.evolve(tensors=self.tensors.values(), ops=self.ops, states=states, outputs=tuple(self.outputs))
+        return replace(graph, functions=self.functions)
+
+    def inner(self, name: str, inputs: Mapping[str, Place], touched: Iterable[str]) -> Walk:
+        """The walk through a function, whose inputs have samples there."""
+        within = in_function(self.graph, name)
+        return Walk(within, inputs, self.numbers, self.choices, touched=touched, within=name, functions=self.functions)
+
+    def _passed(self, op: Op) -> Op:
+        """The operator, mended if need be; the shapes and places of its results are worked out."""
+        if self.touched.isdisjoint(op.inputs):
+            return op
+        if op.kind == "WriteState":
+            return self._written(op)
+        if KINDS[op.kind].rule == "control":
+            return controlled(self, op)
+        try:
+            op = mended(self, op)
+            shapes = output_shapes(self.tensors, op, self.integers)
+        except InvalidGraphError as error:
+            raise self.refused(op, f"does not take {self.new} samples: {error.reason}") from error
+        self.touched.update(filter(None, op.outputs))
+        placed = [name for name in op.inputs if name in self.places]
+        if placed and op.kind not in ("Shape", "Rank"):
+            self._require_apart(op)
+        results = []
+        for name, shape in zip(op.outputs, shapes, strict=True):
+            if name:
+                results.append(name)
+                self.tensors[name] = replace(self.tensors[name], shape=merged(name, shape, None))
+        if op.kind not in ("Shape", "Rank"):
+            for name in results:
+                self._place(op, name, bool(placed))
+        return op
+
+    def _written(self, op: Op) -> Op:
+        """A WriteState whose value has the shape of the state."""
+        name = op.inputs[0]
+        is_whole = op["state"] in self.states and self.places.get(name) == Place(self.states[op["state"]][1])
+        if not is_whole and (name in self.places or op["state"] in self.states):
+            raise self.refused(op, f"keeps {name!r} from one run to the next, which has no row for each sample")
+        return op
+
+    def _require_apart(self, op: Op) -> None:
+        """Raises where an operator computes across samples, or is not known not to."""
+        apart = APART.get(op.kind)
+        if apart is None:
+            raise self.refused(op, "is not known to keep samples apart")
+        for index, name in enumerate(op.inputs):
+            place = self.places.get(name)
+            if place is not None and not apart(op, index, place.axis, len(self.before(name).shape or ())):
+                raise self.refused(op, f"computes along axis {place.axis} of {name!r}, where samples stand")
+
+    def _place(self, op: Op, name: str, is_placed: bool) -> None:
+        """Finds where the samples stand in a result."""
+        before, after = self.graph[name].shape, self.tensors[name].shape
+        if before is None or after is None or len(before) != len(after):
+            raise self.refused(op, f"gives {name!r} a shape that is known only at run time")
+        pairs = enumerate(zip(before, after, strict=True))
+        differing = [axis for axis, (a, b) in pairs if a != b and not (isinstance(a, str) and isinstance(b, str))]
+        if not is_placed:  # integers made of sizes, or data made as large as these say
+            if len(differing) == 1 and isinstance(before[differing[0]], int) and self._fits(before, after, differing[0]):
+                self.places[name] = Place(differing[0])
+            elif differing:
+                raise self.refused(op, f"gives {name!r} the shape {after} instead of {before}")
+            return
+        certain = [axis for axis in differing if isinstance(after[axis], int)]
+        if len(certain) == 1 < len(differing) and self._fits(before, after, certain[0]):
+            # The file says more sizes than can be worked out: those without samples stay what it says.
+            after = tuple(after[axis] if axis not in differing or axis in certain else size for axis, size in enumerate(before))
+            self.tensors[name], differing = replace(self.tensors[name], shape=after), certain
+        if len(differing) != 1 or not self._fits(before, after, differing[0]):
+            reason = f"gives {name!r} the shape {after} instead of {before}" if differing else f"gives {name!r} no axis for samples"
+            raise self.refused(op, reason)
+        self.places[name] = Place(differing[0], self._before(op, name, differing[0]))
+
+    def _fits(self, before: Shape, after: Shape, axis: int) -> bool:
+        """Whether a size has become so many times as large as the batch."""
+        a, b = before[axis], after[axis]
+        return isinstance(a, int) and isinstance(b, int) and a % self.old == 0 and b * self.old == a * self.new
+
+    def _before(self, op: Op, name: str, axis: int) -> int:
+        """How often all samples stand along the axis of a result; see _Place."""
+        given = {self.places[item].before for item in op.inputs if item in self.places}
+        first = next(item for item in op.inputs if item in self.places)
+        place = self.places[first]
+        shape, old = self.graph[name].static_shape, self.before(first).static_shape
+        if shape is None or old is None:
+            if given == {1} and op.kind not in RESHAPES:
+                return 1
+            raise self.refused(op, f"gives {name!r} a shape that is known only at run time")
+        if op.kind in RESHAPES:
+            whole = math.prod(old[: place.axis]) * place.before
+            outer = math.prod(shape[:axis])
+            inner = whole // outer if outer else 0
+            if not outer or whole % outer or not inner or shape[axis] % (inner * self.old):
+                raise self.refused(op, f"gives {name!r} the shape {shape}, in which samples have no axis")
+            return inner
+        if op.kind in ("SpaceToBatch", "BatchToSpace"):
+            a, b = old[0], shape[0]
+            times, rest = divmod(place.before * b, a)
+            if rest or not times:
+                raise self.refused(op, "mixes samples with blocks of the picture")
+            return times
+        if len(given) == 1 and old[place.axis] == shape[axis]:
+            return place.before
+        raise self.refused(op, f"gives {name!r} the samples in an order that is not known")
