@@ -15,7 +15,7 @@ from qconvert.conversion.adapting.renaming import new_names
 from qconvert.conversion.copies import written_copy
 from qconvert.data import accepted_inputs
 from qconvert.errors import QConvertError, RuntimeRefusedError
-from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph import Array, Graph, Shape, Tensor
 from qconvert.plugins import runtime_of
 
 __all__ = ["AdaptedSource", "adapted_source", "has_asked"]
@@ -75,6 +75,9 @@ def adapted_source(source: Side, folder: Path, seed: int = 0) -> AdaptedSource |
         opened = source.format.name == "onnx" and source.file.options.get("input_shape")
         resizable = _resizable(original, place) if opened else original
         problems, how = _held(resizable, source, copy, seed)
+        if problems and (ones := _of_ones(original.graph, source)) is not None:
+            # The file says that it takes any batch, and does not: what it computes of one sample is beyond doubt.
+            problems, how = _held(resizable.standing_for(ones), source, copy, seed)
     except QConvertError as error:
         problems, how = [], f"it could not be held against the file: {' '.join(error.reason.split())[:_LONGEST]}"
     return AdaptedSource(copy, tuple(problems), (f"{said}; {how}",))
@@ -124,16 +127,32 @@ def _resizable(original: Side, folder: Path) -> Side:
 def _times(whole: Graph, graph: Graph, old: Mapping[str, str]) -> int:
     """How many runs of the file make one of the copy; 1 where that is not a matter of runs."""
     for name in graph.inputs:
-        before, after = whole[old.get(name, name)].static_shape, graph[name].static_shape
+        before, after = whole[old.get(name, name)].shape, graph[name].shape
         if before is not None and after is not None and before != after:
             axis = _axis(before, after)
-            return after[axis] // before[axis] if axis is not None and after[axis] % before[axis] == 0 else 1
+            old_size, size = (before[axis], after[axis]) if axis is not None else (0, 0)
+            return size // old_size if isinstance(size, int) and isinstance(old_size, int) and old_size and size % old_size == 0 else 1
     return 1
 
 
-def _axis(before: Sequence[int], after: Sequence[int]) -> int | None:
+def _of_ones(whole: Graph, source: Side) -> Graph | None:
+    """The file's graph with one sample in each input where a batch is asked for of a file that leaves it open; else None."""
+    if "batch" not in asked(source.format, source.file.options):
+        return None
+    old = {name: before for before, name in new_names(whole, source.file.options.get("rename", ())).items()}
+    tensors = []
+    for name in source.graph.inputs:
+        tensor = whole[old.get(name, name)]
+        before, after = tensor.shape or (), source.graph[name].shape or ()
+        axes = [axis for axis, (a, b) in enumerate(zip(before, after, strict=False)) if a != b]
+        if len(axes) == 1 and isinstance(before[axes[0]], str):
+            tensors.append(replace(tensor, shape=(*before[: axes[0]], 1, *before[axes[0] + 1 :])))
+    return replace(whole, tensors={**whole.tensors, **{tensor.name: tensor for tensor in tensors}}) if tensors else None
+
+
+def _axis(before: Shape, after: Shape) -> int | None:
     """The one axis along which sizes differ."""
-    axes = [axis for axis, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+    axes = [axis for axis, (a, b) in enumerate(zip(before, after, strict=False)) if a != b]
     return axes[0] if len(axes) == 1 else None
 
 
@@ -145,9 +164,9 @@ def _of_samples(
     for number in range(times if times <= _RUNS else _RUNS):
         part = {}
         for name in graph.inputs:
-            before, after = whole[old.get(name, name)].static_shape, graph[name].static_shape
+            before, after = whole[old.get(name, name)].shape, graph[name].shape
             axis = _axis(before, after) if before is not None and after is not None and before != after else None
-            size = 0 if axis is None or before is None else before[axis]
+            size = 0 if axis is None or before is None else int(before[axis])
             part[old.get(name, name)] = feed[name] if axis is None else feed[name].take(range(number * size, (number + 1) * size), axis)
         runs.append(original.open().run(part))
     return dict(feed), _joined(graph, old, whole, runs), "the file gives the same for one sample after the other"
@@ -176,7 +195,7 @@ def _joined(graph: Graph, old: Mapping[str, str], whole: Graph, runs: Sequence[M
     """Values of several runs as one batch, by their names in the file."""
     found = {}
     for name in (*graph.inputs, *graph.outputs):
-        before, after = whole[old.get(name, name)].static_shape, graph[name].static_shape
+        before, after = whole[old.get(name, name)].shape, graph[name].shape
         values = [run[old.get(name, name)] for run in runs if old.get(name, name) in run]
         axis = _axis(before, after) if before is not None and after is not None and before != after else None
         if values:

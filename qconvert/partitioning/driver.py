@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qconvert.errors import OptionError
-from qconvert.graph import Graph
+from qconvert.errors import OptionError, QConvertError
+from qconvert.graph import Graph, Op
 from qconvert.graph.costs import macs, stored_bytes
 from qconvert.graph.inlining import without_calls
 from qconvert.graph.kinds import KINDS
@@ -21,7 +21,7 @@ from qconvert.partitioning.types import Outside, Partition, Region
 from qconvert.partitioning.units import STATES, Bases, Candidate, bases_of, candidates, kinds_of
 from qconvert.plugins import Target, pass_named, target_named
 
-__all__ = ["Cut", "asked", "cut"]
+__all__ = ["Cut", "Unwritable", "asked", "cut"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,27 @@ class Cut:
     partition: Partition
     bases: Bases
     parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unwritable:
+    """Operators of a region that the writer of its target's format refuses, whatever the target's rules say.
+
+    Attributes:
+        target: its name.
+        outputs: what the operators compute.
+        reason: in words.
+    """
+
+    target: str
+    outputs: frozenset[str]
+    reason: str
+
+    @classmethod
+    def of(cls, region: Graph, target: str, error: QConvertError) -> Unwritable:
+        """Those that an error names; all of the region where it names none."""
+        named = [op for op in region.ops if _is_named(op, (error.where,))] or region.ops
+        return cls(target, frozenset(name for op in named for name in op.outputs if name), " ".join(error.reason.split()))
 
 
 @dataclass(slots=True)
@@ -128,7 +149,16 @@ def asked(targets: Sequence[str | Target]) -> list[Target]:
     return found
 
 
-def cut(graph: Graph, targets: Sequence[Target], *, min_ops: int, min_macs: int, lossless: bool, source: str = "") -> Cut:
+def cut(
+    graph: Graph,
+    targets: Sequence[Target],
+    *,
+    min_ops: int,
+    min_macs: int,
+    lossless: bool,
+    source: str = "",
+    unwritable: Sequence[Unwritable] = (),
+) -> Cut:
     """A network cut into regions and the rest.
 
     Args:
@@ -137,6 +167,7 @@ def cut(graph: Graph, targets: Sequence[Target], *, min_ops: int, min_macs: int,
         min_ops, min_macs: regions with less go back: to the next target, or to the rest. Quantize, Dequantize and Requantize do not count.
         lossless: whether nothing is taken of which a target's passes change values.
         source: the model's file.
+        unwritable: what targets do not get, since their formats' writers refuse it.
 
     Raises:
         OptionError: a limit is negative.
@@ -149,6 +180,11 @@ def cut(graph: Graph, targets: Sequence[Target], *, min_ops: int, min_macs: int,
         graph, _ = pass_named(name).run(graph, None)
     bases = bases_of(expanded(graph))
     owners = _Owners.of(bases, [Judge(target, bases.graph, lossless) for target in targets])
+    for item in unwritable:
+        number = [target.name for target in targets].index(item.target)
+        names = bases.graph.original
+        made = ({names.get(name, name) for name in bases.graph.graph.ops[bases.main(base)].outputs} for base in range(len(bases.ops)))
+        owners.ban(number, [base for base, found in enumerate(made) if not item.outputs.isdisjoint(found)], item.reason)
     while True:
         units, owned = _without_cycles(owners)
         regions = _regions(bases, units, owned)
@@ -227,10 +263,14 @@ def _refused(owners: _Owners, regions: Sequence[_Found]) -> bool:
 def _named(bases: Bases, region: Sequence[int], refusal: Refusal) -> Iterator[int]:
     """The units of a region of which a refusal speaks."""
     for base in region:
-        op = bases.graph.graph.ops[bases.main(base)]
-        words = [word for word in (f"{op.source} " if op.source else "", *(repr(name) for name in op.outputs if name)) if word]
-        if any(word in place for place in refusal.places for word in words):
+        if _is_named(bases.graph.graph.ops[bases.main(base)], refusal.places):
             yield base
+
+
+def _is_named(op: Op, places: Iterable[str]) -> bool:
+    """Whether an error or a violation speaks of an operator."""
+    words = [word for word in (f"{op.source} " if op.source else "", *(repr(name) for name in op.outputs if name)) if word]
+    return any(word in place for place in places for word in words)
 
 
 def _described(graph: Graph, owners: _Owners, units: Sequence[Candidate], regions: Sequence[_Found], source: str) -> Cut:

@@ -19,10 +19,10 @@ from qconvert.conversion.saving import require_place, write_file
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
 from qconvert.graph.metadata import OPTIONS, REGIONS
-from qconvert.partitioning.driver import Cut, asked, cut
-from qconvert.partitioning.splitting import require_folder, split_up
+from qconvert.partitioning.driver import Cut, Unwritable, asked, cut
+from qconvert.partitioning.splitting import RegionsRefusedError, require_folder, require_parts, split_up
 from qconvert.partitioning.types import Partition
-from qconvert.plugins import Format, Target, format_named, format_of
+from qconvert.plugins import Format, Target, format_named, format_of, target_named
 from qconvert.plugins.options import checked
 from qconvert.targets.violations import refuse_violations
 
@@ -78,17 +78,23 @@ def partition(
         require_place(place, writer, force=force, reads=reads)
     if split:
         require_folder(Path(split), force=force)
+        require_parts([*listed, target_named(rest)])
     reader = None if source is None else source_format_of(source, source_format)
     given = _sorted(options, reader, writer)
     graph = model if isinstance(model, Graph) else load(model, source_format, **given.read)
-    found = cut(graph, listed, min_ops=min_ops, min_macs=min_macs, lossless=lossless, source=str(source or ""))
+    unwritable: list[Unwritable] = []
+    while True:
+        found = cut(graph, listed, min_ops=min_ops, min_macs=min_macs, lossless=lossless, source=str(source or ""), unwritable=unwritable)
+        try:
+            parts = [split_up(found, listed, Path(split), rest, source=source, force=force)] if split else []
+            break
+        except RegionsRefusedError as error:
+            unwritable += error.refused
     files = []
     if place is not None and writer is not None:
         _write(found, place, writer, reader, source, given, force)
         files.append(str(place))
-    if split:
-        files.append(str(split_up(found, listed, Path(split), rest, source=source, force=force)))
-    return replace(found.partition, files=tuple(files))
+    return replace(found.partition, files=(*files, *map(str, parts)))
 
 
 def _sorted(options: dict[str, Any], reader: Format | None, writer: Format | None) -> Given:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,23 +13,35 @@ from qconvert.conversion.declared import Declared
 from qconvert.conversion.losses import refuse_losses
 from qconvert.conversion.normalizing import normalize
 from qconvert.conversion.saving import write_file
-from qconvert.errors import FileAccessError, InternalError, OptionError, QConvertError, RuntimeRefusedError
+from qconvert.errors import FileAccessError, InternalError, MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.files import file_digest, whole_folder
 from qconvert.graph import Graph, Tensor
 from qconvert.graph.costs import macs
 from qconvert.graph.metadata import TARGET
 from qconvert.graph.shapes import compatible
-from qconvert.partitioning.driver import Cut
+from qconvert.partitioning.driver import Cut, Unwritable
 from qconvert.partitioning.manifest import NAME, FileOf, Manifest, PartFile, hashed, read_manifest, written_manifest
 from qconvert.partitioning.staging import Staged, Stretch, staged
 from qconvert.plugins import Codegen, Target, codegen_of, format_named, kernels_named, named_changes, runtime_of, target_named
 from qconvert.targets.violations import refuse_violations
 from qconvert.version import __version__
 
-__all__ = ["require_folder", "split_up"]
+__all__ = ["RegionsRefusedError", "require_folder", "require_parts", "split_up"]
 
 #: The file of the tensors that go from part to part.
 _VALUES = "values.qgraph"
+
+
+class RegionsRefusedError(Exception):
+    """Regions that cannot be files of their targets' formats: without what is refused they may be.
+
+    Args:
+        refused: of each region what its writer names, and why.
+    """
+
+    def __init__(self, refused: Sequence[Unwritable]) -> None:
+        super().__init__(refused)
+        self.refused = refused
 
 
 def split_up(found: Cut, targets: Sequence[Target], folder: Path, rest: str, *, source: Path | None, force: bool) -> Path:
@@ -46,7 +58,8 @@ def split_up(found: Cut, targets: Sequence[Target], folder: Path, rest: str, *, 
         force: whether a split that is there may be replaced.
 
     Raises:
-        QConvertError: a part cannot be written, or the rest's target does not take it.
+        RegionsRefusedError: the writers of their targets' formats refuse regions, or parts of them.
+        QConvertError: an artefact cannot be made, or the rest's target does not take the rest.
     """
     known = {target.name: target for target in targets}
     other = target_named(rest)
@@ -54,9 +67,18 @@ def split_up(found: Cut, targets: Sequence[Target], folder: Path, rest: str, *, 
     old = _old_files(folder) if force else ()
     reads = () if source is None else (source,)
     with whole_folder(folder, (*old, NAME), force=force, reads=reads) as place:
-        written = []
+        written, refused = [], []
         for number, part in enumerate(parts.parts):
-            written.append(_written(part, known.get(part.target, other), place, number))
+            try:
+                written.append(_written(part, known.get(part.target, other), place, number))
+            except (InternalError, FileAccessError, MissingPackageError):
+                raise
+            except QConvertError as error:
+                if not part.target or codegen_of(part.target) is not None:
+                    raise
+                refused.append(Unwritable.of(part.graph, part.target, error))
+        if refused:
+            raise RegionsRefusedError(refused)
         values = _values(found.partition.graph, parts)
         write_file(values, place / _VALUES, format_named("qgraph"))
         manifest = Manifest(
@@ -71,6 +93,15 @@ def split_up(found: Cut, targets: Sequence[Target], folder: Path, rest: str, *, 
         (place / NAME).write_text(written_manifest(manifest, __version__))
         read_manifest(place / NAME)
     return folder / NAME
+
+
+def require_parts(targets: Iterable[Target]) -> None:
+    """Raises OptionError for a target whose regions cannot be files, since those of its format are not read, or several at once."""
+    for target in targets:
+        writer = format_named(target.format)
+        if codegen_of(target.name) is None and (writer.read is None or writer.write is None or not writer.suffixes or writer.folder):
+            remedy = "Leave --split out, or use another target, or one with a code generator."
+            raise OptionError(f"parts for {target.name} cannot be files of the format {writer.name}", remedy=remedy)
 
 
 def require_folder(folder: Path, *, force: bool = False) -> None:
@@ -112,8 +143,6 @@ def _written(part: Stretch, target: Target, folder: Path, number: int) -> PartFi
     else:
         form, graph = target.format, None
         writer = format_named(form)
-        if not writer.suffixes or writer.folder:
-            raise OptionError(f"parts cannot be files of the format {form}", remedy="Use another target, or one with a code generator.")
         name = stem + writer.suffix_for(target.write_options)
         write_file(fitted, folder / name, writer, provenance={TARGET: target.name, **declared.provenance(fitted)}, **target.write_options)
         _require_border(load(folder / name, form), part.graph, part.name)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.conversion.loading import as_read
-from qconvert.errors import MissingPackageError, RuntimeRefusedError, UnsupportedError
+from qconvert.errors import InvalidGraphError, MissingPackageError, RuntimeRefusedError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.files import map_file
 from qconvert.formats.torch.archive import Archive
@@ -134,7 +134,10 @@ def program(graph: Graph, engine: str) -> tuple[Function, str]:
 
 
 def _evaluated(graph: Graph, values: Sequence[Array]) -> list[Array]:
-    found = evaluate(graph, dict(zip(graph.inputs, values, strict=True)))
+    try:
+        found = evaluate(graph, dict(zip(graph.inputs, values, strict=True)))
+    except InvalidGraphError as error:  # as PyTorch refuses values whose sizes do not fit
+        raise RuntimeRefusedError(error.reason, where=error.where) from error
     return [found[name] for name in graph.outputs]
 
 

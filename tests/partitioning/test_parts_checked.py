@@ -100,3 +100,34 @@ def test_what_a_format_cannot_hold_stays_outside(model: str, rule: str, tmp_path
     assert rule in {said for item in found.outside for said in item.reasons.values()}
     report = check(FIXTURES / model, found.files[0], samples=1)
     assert report.verdict == "passed", report.problems
+
+
+def test_what_a_writer_refuses_goes_back_to_the_rest(tmp_path: Path) -> None:
+    """PyTorch's LSTM has no cell_clip, which the target's rules do not know: it is outside then, and the network is split all the same."""
+    model = FIXTURES / "recurrent" / "lstm_float.tflite"
+    assert "LSTM" in {kind for region in partition(model, "torch-x86").regions for kind in region.operators}
+    found = partition(model, "torch-x86", split=tmp_path / "parts")
+    assert "LSTM" not in {kind for region in found.regions for kind in region.operators}
+    reasons = [dict(item.reasons)["torch-x86"] for item in found.outside if item.kind == "LSTM"]
+    assert reasons and all("cell_clip cannot be written for PyTorch" in said for said in reasons)
+    report = check(model, found.files[0], samples=1)
+    assert report.verdict == "passed", report.problems
+
+
+def test_a_target_whose_regions_cannot_be_files(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="parts for mnn cannot be files of the format mnn"):
+        partition(SMALL, "mnn", split=tmp_path / "parts")
+    assert not list(tmp_path.iterdir()) and partition(SMALL, "mnn").regions
+
+
+@pytest.mark.parametrize(
+    ("model", "target"),
+    [
+        ("coco_ssd_mobilenet_v1_uint8.tflite", "tflite"),  # a Concat onto one grid, which LiteRT's kernels round coarsely
+        ("torch/perceptron/dynamic_full_frozen.pt", "tflite-micro"),  # data rounded by rows, and by the whole tensor in the source
+    ],
+)
+def test_parts_are_judged_by_what_runs_them(model: str, target: str, tmp_path: Path) -> None:
+    partition(FIXTURES / model, target, split=tmp_path / "parts")
+    report = check(FIXTURES / model, tmp_path / "parts" / "manifest.json", samples=1)
+    assert report.verdict == "passed", report.problems

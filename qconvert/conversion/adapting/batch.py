@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from qconvert.conversion.adapting.samples import Choices, Place
 from qconvert.conversion.adapting.walking import Walk
 from qconvert.errors import InvalidGraphError, OptionError, QConvertError
-from qconvert.graph import Graph
+from qconvert.graph import Graph, Shape
 from qconvert.graph.functions import with_used_functions
 from qconvert.graph.sizes import Size
 
 __all__ = ["rebatched", "with_batch"]
 
 #: How often a network is walked through until all choices fit.
-_MOST_WALKS = 100
+_MOST_WALKS = 50
 _LARGEST = 2**31 - 1
 
 
@@ -91,9 +91,9 @@ def rebatched(graph: Graph, inputs: Mapping[str, int], old: int, new: int) -> Gr
         walk = Walk(graph, places, (old, new), choices)
         try:
             found = with_used_functions(walk.result())
-            if all(walk.places[name].before == 1 for name in graph.outputs if name in walk.places):
+            if all(_is_own(graph[name].shape or (), walk.places[name], old) for name in graph.outputs if name in walk.places):
                 return found
-            spare = spare or found  # parts of samples are between those of others in an output
+            spare = spare or found  # an output has samples beside each other in one row
         except OptionError as error:
             problem = problem or error
         if not choices.advance():
@@ -102,6 +102,11 @@ def rebatched(graph: Graph, inputs: Mapping[str, int], old: int, new: int) -> Gr
         return spare
     assert problem is not None
     raise problem
+
+
+def _is_own(shape: Shape, place: Place, old: int) -> bool:
+    """Whether samples have an axis for themselves."""
+    return place.before == 1 and shape[place.axis] == old
 
 
 def _is_called_batch(size: Size) -> bool:
