@@ -72,7 +72,7 @@ class InputFiles(Sequence[dict[str, Array]]):
 
     def _samples_of(self, file: Path, samples: int | None) -> Iterable[tuple[Path, int | None]]:
         """The samples in a file: the file and, if there are several, the row in its arrays."""
-        if file.suffix.lower() not in (".npy", ".npz"):
+        if file.suffix.lower() not in (".npy", ".npz") or not self._inputs:
             return [(file, None)]
         inputs = [self._only_input(file)] if file.suffix.lower() == ".npy" else list(self._inputs.values())
         found = shapes(file, lambda names: [stored for _, stored in self._stored(file, names)])
