@@ -10,11 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.batches.planning import RECORDS, planned
 from qconvert.batches.types import BatchReport, Job, Outcome
 from qconvert.batches.working import Processes, done, recorded
 from qconvert.errors import FileAccessError, OptionError
-from qconvert.files import whole_file
+from qconvert.files import require_utf8, whole_file
 from qconvert.plugins import format_named, target_named
 
 __all__ = ["batch"]
@@ -23,6 +24,7 @@ __all__ = ["batch"]
 _LONGEST, _MOST = 10_000_000, 1_000_000
 
 
+@with_checked_arguments
 def batch(
     folder: str | Path,
     out: str | Path,
@@ -63,6 +65,7 @@ def batch(
         QConvertError: a folder or an option is wrong. What is wrong with a model is in its outcome.
     """
     folder, out = Path(folder), Path(out)
+    require_utf8(out)
     result = format_named(to)
     if result.content != "model" or result.write is None:
         raise OptionError(f"models cannot be written in the format {to}")

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.calibration.corrections import with_corrected_biases
 from qconvert.calibration.entries import Choices, encodings_of, without_tiny
 from qconvert.calibration.equalization import equalize
@@ -50,6 +51,7 @@ CORRECTED = 64
 _TRIED = 8
 
 
+@with_checked_arguments
 def calibrate(model: str | Path | Graph, data: Data, **options: Any) -> Encodings:
     """The encodings of a float network, chosen from data.
 
@@ -97,6 +99,7 @@ class _Work:
         return watched(self.graph, found.observed, self.place(), self.runtime, self.threads)
 
 
+@with_checked_arguments
 def calibrated(
     model: Model,
     data: Data,

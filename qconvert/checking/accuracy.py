@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.checking.adapted_source import adapted_source
 from qconvert.checking.checked_file import Side, sides_of
 from qconvert.checking.outputs import Border
@@ -140,6 +141,7 @@ def _cells(found: Share) -> tuple[str, str]:
     return f"{100 * found.value:.2f}%", f"{100 * low:.2f} to {100 * high:.2f}%"
 
 
+@with_checked_arguments
 def accuracy(
     source: Model,
     result: Model,

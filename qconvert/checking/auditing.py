@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.checking.checked_file import model_file
 from qconvert.conversion import load, normalize, save
 from qconvert.conversion.in_memory import Model, called
@@ -131,6 +132,7 @@ def _runs(integer: bool | None) -> str:
     return "" if integer is None else "integers" if integer else "real values"
 
 
+@with_checked_arguments
 def audit(
     model: Model,
     target: str,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.checking import verdicts
 from qconvert.checking.adapted_source import adapted_source
 from qconvert.checking.attributes import other_attributes
@@ -37,6 +38,7 @@ Feeds = list[dict[str, Array]]
 Outputs = tuple[OutputComparison, ...]
 
 
+@with_checked_arguments
 def check(
     source: Model,
     result: Model,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.arithmetic import scale_and_zero_point
 from qconvert.checking.outputs import Border
 from qconvert.conversion import load, normalize, run_passes
@@ -64,6 +65,7 @@ class PassCost:
     refused: str = ""
 
 
+@with_checked_arguments
 def pass_costs(
     model: Model,
     *,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.checking.check import check
 from qconvert.checking.findings import CheckReport
 from qconvert.checking.plain import plain
@@ -34,6 +35,7 @@ __all__ = ["roundtrip"]
 
 Progress = Callable[[str, int, int], None]
 
+_MOST = 1000
 #: What onnxruntime, without optimizations, computes a quantized operator in.
 _ARITHMETIC = {"onnx:qdq": "real numbers rounded to the grid", "onnx:qoperator": "integer kernels"}
 #: Words in a problem of the per-operator check that no difference of one step excuses.
@@ -52,6 +54,7 @@ class _Form:
         return f"{self.format.name}:{self.form}" if self.form else self.format.name
 
 
+@with_checked_arguments
 def roundtrip(
     model: Model,
     via: str = "onnx:qoperator",
@@ -90,8 +93,8 @@ def roundtrip(
     Raises:
         QConvertError: a file cannot be read, a format cannot hold the graph, or a file to keep exists.
     """
-    if times < 1:
-        raise OptionError("a round trip is made at least once")
+    if not 1 <= times <= _MOST:
+        raise OptionError(f"a round trip is made at least once, and at most {_MOST} times")
     with as_file(model, format, runs=True) as path:
         source = source_format(path, "" if isinstance(model, Graph) else format)
         runs = _Runs(samples, seed, _unoptimized(kernels), checked(options, source.read_options, f"nothing that reads {source.name}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.conversion.loading import load
 from qconvert.conversion.read_options import load_pair
@@ -12,6 +13,7 @@ from qconvert.graph import Graph, differences
 __all__ = ["diff"]
 
 
+@with_checked_arguments
 def diff(a: Model, b: Model, *, exact: bool = False, a_format: str = "", b_format: str = "", **options: Any) -> list[str]:
     """What differs between two models, one line each; empty if their graphs are equal.
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.beside import Beside, target_beside
 from qconvert.conversion.declared import Declared
 from qconvert.conversion.given import Given, files_of, with_encodings
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["convert"]
 
 
+@with_checked_arguments
 def convert(
     source: Model,
     result: str | Path,

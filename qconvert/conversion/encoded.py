@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.in_memory import Model
 from qconvert.conversion.loading import load
 from qconvert.encodings import Encodings, extracted
@@ -18,6 +19,7 @@ from qconvert.plugins.options import checked, taken
 __all__ = ["apply", "extract", "extract_file", "load_encodings", "save_encodings"]
 
 
+@with_checked_arguments
 def load_encodings(path: str | Path, format: str = "", **options: Any) -> Encodings:
     """The encodings of a file.
 
@@ -32,6 +34,7 @@ def load_encodings(path: str | Path, format: str = "", **options: Any) -> Encodi
     return read_encodings(Path(path), format, options)
 
 
+@with_checked_arguments
 def save_encodings(
     encodings: Encodings,
     path: str | Path,
@@ -73,6 +76,7 @@ def _named(name: str) -> Format:
     return found
 
 
+@with_checked_arguments
 def apply(
     graph: Model,
     encodings: Encodings | str | Path,
@@ -109,6 +113,7 @@ def apply(
     return changed
 
 
+@with_checked_arguments
 def extract(graph: Model, format: str = "", **options: Any) -> tuple[Graph, Encodings]:
     """A quantized graph taken apart: one on real values with the same names, and the encodings of its tensors.
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.adapting import adapted, asked, left_to_reader
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError, QConvertError, WrongFormatError
@@ -20,6 +21,7 @@ from qconvert.plugins.options import READING, checked, taken
 __all__ = ["as_read", "load", "normal_form", "source_format"]
 
 
+@with_checked_arguments
 def load(path: Model, format: str = "", **options: Any) -> Graph:
     """The canonical graph of a model file.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.beside import Beside
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
 from qconvert.files import require_writable, require_writable_folder, whole_file, whole_folder
@@ -18,6 +19,7 @@ from qconvert.plugins.options import checked, taken
 __all__ = ["require_place", "save", "write_file"]
 
 
+@with_checked_arguments
 def save(
     graph: Graph,
     path: str | Path,

@@ -50,6 +50,8 @@ def random_inputs(
     Raises:
         OptionError: an input's shape is not known, there are no random values of its type, or nobody could wait for so many.
     """
+    if seed < 0:
+        raise OptionError(f"the seed is {seed}, and seeds are 0 or more")
     if samples > _MOST:
         raise OptionError(f"{samples} random inputs are more than {_MOST:,}", remedy="Ask for fewer samples.")
     rng, number = np.random.default_rng(seed), number_of(sizes_to_try(graph)[0] if sizes is None else sizes)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Any, get_type_hints
 
 import numpy as np
 
+from qconvert.arguments import require_fitting
 from qconvert.errors import OptionError
 from qconvert.graph import Array
 
@@ -23,6 +25,11 @@ _LAYOUTS = ("nchw", "nhwc")
 _STRETCH = "stretch"
 #: Pixels of a resized image, whatever the model takes: about 8,000 by 8,000.
 _MOST_PIXELS = 2**26
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(Preparation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +66,17 @@ class Preparation:
 
     def __post_init__(self) -> None:
         """Raises OptionError for what means nothing."""
-        if not all(map(math.isfinite, (*self.mean, *self.std, *(self.range or ())))):
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        require_fitting("Preparation()", type(self), _hints(), fields)
+        if not all(map(math.isfinite, (*self.mean, *self.std, *(() if self.range is None else self.range)))):
             raise OptionError("mean, std and range are finite numbers")
         if any(value <= 0 for value in self.std):
             raise OptionError("a std is above 0")
         if not all(value > 0 and math.isfinite(value) for value in self.factor) or (self.factor and self.std):
             raise OptionError("a factor is above 0, and stands in place of std")
-        if self.range is not None and self.range[0] >= self.range[1]:
-            raise OptionError(f"the range {self.range[0]:g} to {self.range[1]:g} is empty", remedy="Write --range LOWEST,LARGEST.")
+        if self.range is not None and (len(self.range) != 2 or self.range[0] >= self.range[1]):
+            words = " to ".join(f"{value:g}" for value in self.range)
+            raise OptionError(f"the range {words} is empty", remedy="Write --range LOWEST,LARGEST.")
         if isinstance(self.resize, str) and self.resize != _STRETCH:
             raise OptionError(f"{self.resize!r} is no rule of resizing", remedy="Write stretch, SHORTER or HEIGHT,WIDTH.")
         for name, sizes in (("resize", self.resize or ()), ("crop", self.crop)):

@@ -23,7 +23,10 @@ _ANOTHER = "Name a file to write, or - for standard output."
 
 
 def require_utf8(path: Path) -> None:
-    """Raises FileAccessError for a name that is not UTF-8: model files and reports hold the names of files as text."""
+    """Raises FileAccessError for a name that is not UTF-8, since model files and reports hold the names of files as text, or that no file
+    can have."""
+    if "\0" in str(path):
+        raise FileAccessError("no file has a name with a character of code 0", file=str(path))
     try:
         str(path).encode()
     except UnicodeEncodeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.errors import OptionError
 from qconvert.formats.torch.quantized_modules.writer import live as live_modules
@@ -15,6 +16,7 @@ from qconvert.targets.violations import refuse_violations
 __all__ = ["to_torch"]
 
 
+@with_checked_arguments
 def to_torch(graph: Graph, *, target: str = "", form: str = "program") -> Any:
     """A torch.nn.Module that computes what a graph means: what save() would write as .pt2 or .pt, not yet exported.
 

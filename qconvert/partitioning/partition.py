@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.conversion import load
 from qconvert.conversion.declared import Declared
 from qconvert.conversion.given import Given
@@ -29,6 +30,7 @@ from qconvert.targets.violations import refuse_violations
 __all__ = ["partition"]
 
 
+@with_checked_arguments
 def partition(
     model: str | Path | Graph,
     targets: str | Target | Sequence[str | Target],

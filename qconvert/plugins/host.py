@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pluggy
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.errors import OptionError
 from qconvert.plugins.announced import DISABLE, announced_plugins, is_disabled
 from qconvert.plugins.hooks import API_VERSION, GROUP, Hooks, replaced_by
@@ -140,6 +141,7 @@ def remembered(function: Callable[P, T]) -> Callable[P, T]:
     return kept  # type: ignore[return-value]  # the same parameters, all of them hashable
 
 
+@with_checked_arguments
 def register(plugin: Any, name: str = "") -> None:
     """Adds a plugin to the running program, without an installed package.
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.calibration.report import Calibration
 from qconvert.checking.findings import AS_DECLARED, NOT_EQUAL, NOT_JUDGED, PASSED, CheckReport
 from qconvert.conversion import ConversionReport, load
@@ -33,6 +34,7 @@ _STATES = {PASSED: "good", AS_DECLARED: "declared", NOT_EQUAL: "bad", NOT_JUDGED
 Subject = Model | CheckReport | ConversionReport | Calibration
 
 
+@with_checked_arguments
 def html_report(
     subject: Subject,
     out: str | Path,

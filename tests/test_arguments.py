@@ -1,0 +1,109 @@
+"""Arguments of the public functions that are of another type: one error that names the argument, not one from deep inside."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qconvert
+from qconvert import Preparation, QConvertError
+from qconvert.arguments import with_checked_arguments
+from qconvert.calibration.driver import calibrated
+from qconvert.errors import OptionError
+
+MODEL = Path(__file__).parent.parent / "fixtures" / "tiny_ad_toycar_int8.tflite"
+CALLS: dict[str, tuple[Any, ...]] = {
+    "accuracy": (MODEL, MODEL, "data"),
+    "apply": (MODEL, "scales.json"),
+    "audit": (MODEL, "ort-x86"),
+    "batch": ("models", "out"),
+    "calibrate": (MODEL, "data"),
+    "check": (MODEL, MODEL),
+    "convert": (MODEL, "out.onnx"),
+    "diff": (MODEL, MODEL),
+    "extract": (MODEL,),
+    "html_report": (MODEL, "out.html"),
+    "load": (MODEL,),
+    "load_encodings": ("scales.json",),
+    "partition": (MODEL, ["tflite"]),
+    "pass_costs": (MODEL,),
+    "register": (object(),),
+    "roundtrip": (MODEL,),
+    "save": (qconvert.Graph("g", {}, (), (), ()), "out.onnx"),
+    "save_encodings": (qconvert.Encodings({}), "out.json"),
+    "to_torch": (qconvert.Graph("g", {}, (), (), ()),),
+}
+
+
+class Strange:
+    """Fits nothing."""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_argument_of_another_type_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    function = calibrated if name == "calibrate" else getattr(qconvert, name)  # which takes what calibrate() takes as **options
+    stated = [item for item in inspect.signature(function).parameters.values() if item.kind is not item.VAR_KEYWORD]
+    later = [item.name for item in stated if item.annotation not in ("Any", "Data") and item.name not in ("model", "subject")]
+    assert later
+    for argument in later:
+        given = dict(zip((item.name for item in stated), CALLS[name], strict=False)) | {argument: Strange()}
+        with pytest.raises(QConvertError, match=f"{argument} as|is no model"):
+            function(**given)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("data", [None, 5, "\0", ["a", 5], {"x"}, [], iter([])])
+def test_data_that_are_none(data: Any) -> None:
+    with pytest.raises(QConvertError):
+        calibrated(MODEL, data)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("passes", "fold", r"convert\(\) takes passes as Sequence\[str\], not str \('fold'\)"),
+        ("passes", [5], "not list"),
+        ("passes", None, "not NoneType"),
+        ("passes", {"a": 1}, "not dict"),
+        ("force", "no", "takes force as bool, not str"),
+        ("force", np.zeros(3), "takes force as bool, not ndarray"),
+        ("allow_loss", "30", "takes allow_loss as float, not str"),
+        ("allow_loss", float("nan"), "allow_loss is no number"),
+        ("result", b"out.onnx", "takes result as str | Path, not bytes"),
+        ("result", "\0.onnx", "character of code 0"),
+        ("source", "\0.onnx", "character of code 0"),
+        ("source", "x" * 300, "name too long"),
+    ],
+)
+def test_what_is_said(name: str, value: object, says: str, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"source": MODEL, "result": tmp_path / "out.onnx", name: value}
+    with pytest.raises(QConvertError, match=says):
+        qconvert.convert(**arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_python_has_for_the_same_is_taken(tmp_path: Path) -> None:
+    """Numbers of numpy, tuples and sets for lists, integers for real numbers; and Python says itself what lacks."""
+    arguments: dict[str, Any] = {"allow_loss": np.float32(30), "force": np.bool_(True)}
+    qconvert.convert(MODEL, tmp_path / "a.onnx", passes=(), **arguments)
+    assert qconvert.check(MODEL, tmp_path / "a.onnx", samples=np.int64(1), kernels={"onnxruntime:optimized"}, seed=np.uint8(3)).passed  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="result"):
+        qconvert.convert(MODEL)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="nothing"):
+        with_checked_arguments(lambda: None)(nothing=1)  # type: ignore[call-arg]
+    with pytest.raises(OptionError, match="seed is -1"):
+        qconvert.check(MODEL, tmp_path / "a.onnx", seed=-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("mean", 5), ("mean", ("a",)), ("mean", np.zeros(3)), ("range", ()), ("range", (1.0,)), ("range", (0.0, 1.0, 2.0)), ("resize", 5.5)],
+)
+def test_preparations_that_mean_nothing(name: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=name):
+        Preparation(**{name: value})
