@@ -75,7 +75,7 @@ class QConvertError(Exception):
     def __str__(self) -> str:
         places = [printable(part, one_line=True) for part in (self.file, self.where) if part]
         first, *more = printable(self.reason).split("\n")
-        listed = [line if line[:1].isspace() else f"  {line}" for line in more]  # a name that a line breaks begins no line of its own
+        listed = [line if line[:1] in " -" else f"  {line}" for line in more]  # a name that a line breaks begins no line of its own
         return "\n".join(filter(None, (": ".join((*places, first)), *listed, printable(self.remedy, one_line=True))))
 
     def to_dict(self) -> dict[str, str]:

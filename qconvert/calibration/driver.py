@@ -52,7 +52,7 @@ _TRIED = 8
 
 
 @with_checked_arguments
-def calibrate(model: str | Path | Graph, data: Data, **options: Any) -> Encodings:
+def calibrate(model: Model, data: Data, **options: Any) -> Encodings:
     """The encodings of a float network, chosen from data.
 
     Args:

@@ -86,7 +86,7 @@ def test_steps_above_the_limit_pass_and_the_worst_come_first() -> None:
     refuse_losses([Change("", costs=costs[30:])])
     refuse_losses([Change("", costs=(Cost("unmeasured", None, 1.0),))])
     refuse_losses([Change("", costs=costs)], limit=0)
-    with pytest.raises(LossError, match=r"30 tensors below 30 dB:\n- : SQNR 0\.0 dB, by at most 0\.5 LSB \('t0'\)\n(.*\n)*and 22 more"):
+    with pytest.raises(LossError, match=r"30 tensors below 30 dB:\n- : SQNR 0\.0 dB, by at most 0\.5 LSB \('t0'\)\n(.*\n)*  and 22 more"):
         refuse_losses([Change("", costs=costs[::-1])])
 
 
