@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from qconvert.formats.tflite.writing import Writing as TfliteWriting
     from qconvert.formats.torch.writing import Builder as TorchBuilder
     from qconvert.graph import Array, Attribute, Graph, Names, Op, Quantization, Shape, Signature, Tensor, integer_range, numpy_dtype
-    from qconvert.graph.carried import Carried, carried
+    from qconvert.graph.carried import Carried, Carrier, carried
     from qconvert.graph.kinds import (
         KINDS,
         REQUIRED,
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from qconvert.graph.matching import Match, Pattern, matches
     from qconvert.graph.metadata import STATES
     from qconvert.graph.names import near
+    from qconvert.graph.shapes import infer, output_shapes
     from qconvert.graph.validation import validate
     from qconvert.plugins import (
         API_VERSION,
@@ -86,18 +87,23 @@ if TYPE_CHECKING:
         registered,
         replaces,
     )
+    from qconvert.plugins.options import NUMERICS
+    from qconvert.runtimes.child import Child
 
 _HOMES = {
     "qconvert.plugins": (
         "API_VERSION Change Codegen Cost Derived Engine Folding Format Inside Layer LoadedModel LoadedPlugin ModelFile Option Parameters "
         "Pass Pieces Runtime Target Verdict Violation hookimpl loaded register registered replaces"
     ),
+    "qconvert.plugins.options": "NUMERICS",
+    "qconvert.runtimes.child": "Child",
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
-    "qconvert.graph.carried": "Carried carried",
+    "qconvert.graph.carried": "Carried Carrier carried",
     "qconvert.graph.metadata": "STATES",
     "qconvert.files": "documents map_file",
     "qconvert.graph.matching": "Match Pattern matches",
     "qconvert.graph.names": "near",
+    "qconvert.graph.shapes": "infer output_shapes",
     "qconvert.graph.validation": "validate",
     "qconvert.graph.kinds": (
         "KINDS REQUIRED AttributeSpec Call ExactResult Kind choice flag function has integer integers kind number numbers text texts"
@@ -120,6 +126,7 @@ _HOMES = {
 __all__ = [
     "API_VERSION",
     "KINDS",
+    "NUMERICS",
     "REQUIRED",
     "STATES",
     "Array",
@@ -127,7 +134,9 @@ __all__ = [
     "AttributeSpec",
     "Call",
     "Carried",
+    "Carrier",
     "Change",
+    "Child",
     "Codegen",
     "Cost",
     "Derived",
@@ -190,6 +199,7 @@ __all__ = [
     "grid_of",
     "has",
     "hookimpl",
+    "infer",
     "integer",
     "integer_range",
     "integers",
@@ -203,6 +213,7 @@ __all__ = [
     "number",
     "numbers",
     "numpy_dtype",
+    "output_shapes",
     "quantize",
     "register",
     "registered",

@@ -42,12 +42,14 @@ class Requantized:
         graph: the same with what was declared.
         names: the tensors that are others.
         entering: by the source's tensors that keep their grids, those onto which the result rounds them for what reads them.
+        readers: what the result computes of these.
     """
 
     source: Graph
     graph: Graph
     names: frozenset[str]
     entering: Mapping[str, Tensor]
+    readers: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, source: Graph, other: Graph, declared: Collection[str]) -> Requantized:
@@ -65,7 +67,9 @@ class Requantized:
             moved = [found[item] for item in kind.moved(op) if item in found] if kind.rule == "move" else []
             if len(moved) == 1 and moved[0].data is None and name not in other.tensors and _moves_alone(source, op):
                 found.setdefault(name, replace(source[name], dtype=moved[0].dtype, quantization=moved[0].quantization))
-        return cls(source, source.evolve(tensors=found.values()), frozenset(found), dict(_entering(source, other, declared, found)))
+        entering = dict(_entering(source, other, declared, found))
+        readers = _computed_of(other, {tensor.name for tensor in entering.values()})
+        return cls(source, source.evolve(tensors=found.values()), frozenset(found), entering, readers)
 
     def concerned(self, settled: Collection[str]) -> dict[str, bool]:
         """The outputs of operators that read or write a tensor that is another, and whether by themselves; else an operator does that is
@@ -77,7 +81,8 @@ class Requantized:
         found: dict[str, bool] = {}
         for op in self.source.ops:
             before = any(name in found and name not in settled for name in op.inputs)
-            if before or not self.names.isdisjoint((*op.inputs, *op.outputs)):
+            entered = not self.entering.keys().isdisjoint(op.inputs) and not self.readers.isdisjoint(op.outputs)
+            if before or entered or not self.names.isdisjoint((*op.inputs, *op.outputs)):
                 found.update(dict.fromkeys(op.outputs, not before))
         return found
 
@@ -194,6 +199,16 @@ def _entering(source: Graph, other: Graph, declared: Collection[str], found: Col
             name = before.inputs[0]
         if name in source.tensors and name not in found and source[name].is_quantized and not source[name].is_constant:
             yield name, other[op.outputs[0]]
+
+
+def _computed_of(graph: Graph, names: set[str]) -> frozenset[str]:
+    """What operators compute of tensors, or of what these become where nothing is computed."""
+    found, same = set[str](), set(names)
+    for op in graph.ops:
+        if not same.isdisjoint(op.inputs):
+            found.update(op.outputs)
+            same.update(op.outputs if KINDS[op.kind].rule == "move" or is_storage(graph, op) else ())
+    return frozenset(found)
 
 
 def _stored_edges(graph: Graph) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph.metadata import STATES
 from qconvert.graph.schema import Tensor
 
-__all__ = ["Carried", "carried", "carried_text"]
+__all__ = ["Carried", "Carrier", "carried", "carried_text", "of_network"]
 
 #: A first value that is stated as one number has no more elements than this.
 _MOST_FILLED = 2**24
@@ -83,6 +83,56 @@ def carried(text: str) -> tuple[Carried, ...]:
         if len({*names}) != len(names):
             raise InvalidModelError(f"the metadata entry {STATES} names one {what} twice")
     return found
+
+
+def of_network(text: str | None, inputs: Container[str], outputs: Container[str]) -> tuple[Carried, ...]:
+    """What an entry of the metadata says of a network's inputs and outputs; () without an entry.
+
+    Raises:
+        InvalidModelError: it is no list of states, or names what the network does not have.
+    """
+    found = carried(text) if text else ()
+    for item in found:
+        if item.input not in inputs or item.output not in outputs:
+            raise InvalidModelError(f"the metadata entry {STATES} names {item.input!r} and {item.output!r}, which the model does not have")
+    return found
+
+
+class Carrier:
+    """Carries states from one run of a network to the next, for a runtime that has them as inputs and outputs.
+
+    Args:
+        text: the metadata entry that names them, or None.
+        inputs, outputs: name -> (dtype, shape) of all, in order.
+
+    Attributes:
+        inputs, outputs: those of them that are no states.
+
+    Raises:
+        InvalidModelError: the entry is no list of states, or names what the network does not have.
+    """
+
+    def __init__(
+        self, text: str | None, inputs: Mapping[str, tuple[str, tuple[Any, ...]]], outputs: Mapping[str, tuple[str, tuple[Any, ...]]]
+    ) -> None:
+        self._states = of_network(text, inputs, outputs)
+        taken, given = {item.input for item in self._states}, {item.output for item in self._states}
+        self.inputs = {name: known for name, known in inputs.items() if name not in taken}
+        self.outputs = {name: known for name, known in outputs.items() if name not in given}
+        self.reset()
+
+    def reset(self) -> None:
+        """The next run is the first of a sequence: states have their first values."""
+        self._values: dict[str, Array] = {item.input: item.first for item in self._states}
+
+    def fed(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Stored values of all inputs of the next run."""
+        return {**inputs, **self._values}
+
+    def given(self, results: Mapping[str, Array]) -> dict[str, Array]:
+        """Keeps the states of a run; returns the other outputs."""
+        self._values = {item.input: results[item.output] for item in self._states}
+        return {name: results[name] for name in self.outputs}
 
 
 def _parsed(item: Any) -> Carried:

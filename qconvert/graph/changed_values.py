@@ -28,6 +28,7 @@ __all__ = [
     "declared_names",
     "difference",
     "digest",
+    "narrowed_names",
     "off",
     "paired_activations",
     "paired_inputs",
@@ -331,9 +332,25 @@ def digest(tensor: Tensor) -> str:
     return found.hexdigest()[:16]
 
 
-def declared_changes(graph: Graph, names: Iterable[str]) -> dict[str, str]:
-    """What a conversion writes beside its result: the digest of each tensor that a pass gave other values or another grid."""
-    return {name: digest(graph[name]) for name in sorted(names) if name in graph.tensors}
+def narrowed_names(graph: Graph, other: Graph) -> set[str]:
+    """The activations that saturate at other integers of the same grid in `other`, which changed_values() leaves out."""
+    pairs = ((tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors and tensor.data is None)
+    return {a.name for a, b in pairs if a.dtype == b.dtype and _limits(a) != _limits(b) and digest(a) == digest(b)}
+
+
+def _limits(tensor: Tensor) -> tuple[int, int] | None:
+    return None if tensor.quantization is None else tensor.quantization.limits(tensor.dtype)
+
+
+def _narrowed_digest(tensor: Tensor) -> str:
+    """A digest with the limits of the grid."""
+    return f"{digest(tensor)} {_limits(tensor)}"
+
+
+def declared_changes(graph: Graph, names: Iterable[str], narrowed: Collection[str] = ()) -> dict[str, str]:
+    """What a conversion writes beside its result: the digest of each tensor that a pass gave other values or another grid; of those in
+    `narrowed` with the limits, which alone are others."""
+    return {name: (_narrowed_digest if name in narrowed else digest)(graph[name]) for name in sorted(names) if name in graph.tensors}
 
 
 def declared_names(graph: Graph, source: Graph | None = None) -> frozenset[str]:
@@ -346,7 +363,10 @@ def declared_names(graph: Graph, source: Graph | None = None) -> frozenset[str]:
     """
     found = _read(graph.metadata.get(CHANGED))
     names = [name for name, wanted in found.items() if name in graph.tensors and _is(graph[name], wanted)]
-    return frozenset(name for name in names if source is None or name not in source.tensors or not _is(graph[name], digest(source[name])))
+    if source is None:
+        return frozenset(names)
+    own = {name: (_narrowed_digest if " " in str(found[name]) else digest)(source[name]) for name in names if name in source.tensors}
+    return frozenset(name for name in names if name not in own or not _is(graph[name], own[name]))
 
 
 def redeclared(before: Graph, after: Graph) -> Graph:
@@ -355,13 +375,14 @@ def redeclared(before: Graph, after: Graph) -> Graph:
     names = [name for name, wanted in found.items() if name in before.tensors and name in after.tensors and _is(before[name], wanted)]
     if not names:
         return after
-    text = json.dumps({**found, **{name: digest(after[name]) for name in names}})
+    narrowed = {name for name in names if " " in str(found[name])}
+    text = json.dumps({**found, **declared_changes(after, names, narrowed)})
     return replace(after, metadata={**after.metadata, CHANGED: text})
 
 
 def _is(tensor: Tensor, wanted: object) -> bool:
     """Whether a tensor has a digest, as it stands or, a matrix, transposed."""
-    if digest(tensor) == wanted:
+    if digest(tensor) == wanted or _narrowed_digest(tensor) == wanted:
         return True
     if tensor.data is None or tensor.data.ndim != 2 or (tensor.quantization is not None and tensor.quantization.block_size):
         return False

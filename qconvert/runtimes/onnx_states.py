@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import InvalidModelError, RuntimeRefusedError
+from qconvert.errors import RuntimeRefusedError
 from qconvert.graph import Array
-from qconvert.graph.carried import Carried, carried
+from qconvert.graph.carried import Carried, of_network
 from qconvert.graph.metadata import STATES
 
 __all__ = ["TYPES", "CarriedStates", "states_of"]
@@ -27,13 +27,8 @@ def states_of(session: Any) -> tuple[Carried, ...]:
     Raises:
         InvalidModelError: they name no inputs and outputs of it.
     """
-    text = session.get_modelmeta().custom_metadata_map.get(STATES)
-    found = () if text is None else carried(text)
     inputs, outputs = ({item.name for item in side} for side in (session.get_inputs(), session.get_outputs()))
-    for item in found:
-        if item.input not in inputs or item.output not in outputs:
-            raise InvalidModelError(f"the metadata entry {STATES} names {item.input!r} and {item.output!r}, which the model does not have")
-    return found
+    return of_network(session.get_modelmeta().custom_metadata_map.get(STATES), inputs, outputs)
 
 
 class CarriedStates:

@@ -13,11 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qconvert import Graph, Tensor, check, convert, load, save
+from qconvert import Graph, Op, Tensor, check, convert, load, save
 from qconvert.checking.findings import Finding
+from qconvert.checking.requantized import Requantized
 from qconvert.checking.verdicts import costly_alone
+from qconvert.conversion.declared import Declared
+from qconvert.graph import Quantization
 from qconvert.graph.changed_values import declared_changes, declared_names
 from qconvert.graph.metadata import CHANGED, OPTIONS
+from qconvert.plugins import Change, Pass
 
 KWS = Path(__file__).parents[2] / "fixtures" / "tiny_kws_dscnn_int8.tflite"
 
@@ -113,3 +117,36 @@ def test_an_operator_that_loses_more_than_a_pass_may_cost_is_named() -> None:
     ]
     assert [text[:11] for text in costly_alone(found)] == ["CONV_2D #0 "]
     assert not costly_alone([replace(found[0], sqnr_db=6.0)])
+
+
+def _relu(*more: Op, **tensors: Tensor) -> Graph:
+    q = Quantization.per_tensor(0.1)
+    own = {name: Tensor(name, "int8", (1, 4), None, q) for name in "xy"} | tensors
+    return Graph("relu", own, (*more, Op("Relu", ("a" if more else "x",), ("y",))), ("x",), ("y",))
+
+
+def test_limits_of_a_grid_are_declared_where_they_alone_are_others() -> None:
+    """A pass that gives a tensor narrower limits declares these, and no others."""
+    before, narrow = _relu(), Quantization(np.array([0.1], np.float32), np.zeros(1, np.int64), None, 0, -127, 127)
+    after = before.evolve(tensors=[replace(before["y"], quantization=narrow)])
+    declared = Declared(before)
+    declared(Pass("narrow", "", lambda graph, target: (graph, ()), exact=False), before, after, (Change("narrower"),))
+    after = replace(after, metadata=declared.provenance(after))
+    assert declared_names(after, before) == {"y"}
+    assert declared_names(after) == {"y"}
+    wider = after.evolve(tensors=[replace(after["y"], quantization=replace(narrow, quant_max=100))])
+    assert declared_names(wider, before) == frozenset()
+    assert declared_names(after, replace(after, metadata={})) == frozenset()
+
+
+def test_what_reads_a_tensor_that_is_rounded_once_more_for_it_alone_is_judged_by_that() -> None:
+    """A Relu that reads a tensor behind a declared Requantize; another one reads the tensor as it is."""
+    again = Tensor("a", "int8", (1, 4), None, Quantization.per_tensor(0.2))
+    other = Tensor("z", "int8", (1, 4), None, Quantization.per_tensor(0.1))
+    aside = Op("Relu", ("x",), ("z",))
+    source = _relu(z=other).evolve(ops=[*_relu().ops, aside], outputs=("y", "z"))
+    graph = _relu(Op("Requantize", ("x",), ("a",)), a=again, z=other)
+    result = graph.evolve(ops=[*graph.ops, aside], outputs=("y", "z"))
+    restated = Requantized.of(source, result, {"a"})
+    assert {name: tensor.name for name, tensor in restated.entering.items()} == {"x": "a"}
+    assert restated.concerned({"x"}) == {"y": True}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import STATES, Array, Carried, InvalidModelError, Layer, ModelFile, RuntimeRefusedError, carried
+from qconvert.plugin import STATES, Array, Carrier, Layer, ModelFile, RuntimeRefusedError
 from qconvert_openvino.elements import DTYPES
 from qconvert_openvino.package import openvino
 
@@ -41,31 +41,23 @@ class OpenVinoModel:
             {name: (_dtype(item), _sizes(item)) for name, item in zip(called, side, strict=True)}
             for called, side in zip(names, (self._compiled.inputs, self._compiled.outputs[:count]), strict=True)
         )
-        self._states = _states_of(model, self._inputs, self._outputs)
-        kept = {item.input for item in self._states}, {item.output for item in self._states}
-        self.inputs = {name: known for name, known in self._inputs.items() if name not in kept[0]}
-        self.outputs = {name: known for name, known in self._outputs.items() if name not in kept[1]}
+        self._carrier = Carrier(_states_of(model), self._inputs, self._outputs)
+        self.inputs, self.outputs, self.reset = self._carrier.inputs, self._carrier.outputs, self._carrier.reset
         try:
             self.note = _note(model, _executed(self._compiled))
         except RuntimeRefusedError as error:
             self.note = error.reason
-        self.reset()
-
-    def reset(self) -> None:
-        """The next run is the first of a sequence: states have their first values."""
-        self._values: dict[str, Array] = {item.input: item.first for item in self._states}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are stored values by name."""
-        values = {**inputs, **self._values}
+        values = self._carrier.fed(inputs)
         try:
             fed = [np.array(values[name], dtype, order="C") for name, (dtype, _) in self._inputs.items()]
             found = self._request.infer(dict(enumerate(fed)), share_inputs=False, share_outputs=False)
             results = {name: np.array(found[index]) for index, name in enumerate(self._outputs)}
         except Exception as error:  # OpenVINO's errors are RuntimeErrors, and others of its Python package
             raise RuntimeRefusedError(f"OpenVINO failed while running the model: {_short(error)}") from error
-        self._values = {item.input: results[item.output] for item in self._states}
-        return {name: results[name] for name in self.outputs}
+        return self._carrier.given(results)
 
 
 def _compiled(file: ModelFile) -> tuple[Any, int, Any]:
@@ -149,20 +141,15 @@ def _sizes(item: Any) -> tuple[Any, ...]:
     return tuple("?" if size.is_dynamic else size.get_length() for size in shape)
 
 
-def _states_of(model: Any, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[Carried, ...]:
-    """The inputs and outputs that stand for states, by the model's metadata: those of qconvert, or those of ONNX."""
+def _states_of(model: Any) -> str | None:
+    """The entry of the model's metadata that names states: qconvert's, or ONNX's."""
     from qconvert_openvino.notes import Notes
 
     texts = {}
     for place in (["qconvert", "metadata"], ["framework", STATES]):
         if model.has_rt_info(place):
             texts[place[-1]] = str(model.get_rt_info(place).value)
-    text = texts.get(STATES) or Notes.of(texts).metadata.get(STATES)
-    found = carried(text) if text else ()
-    for item in found:
-        if item.input not in inputs or item.output not in outputs:
-            raise InvalidModelError(f"the metadata entry {STATES} names {item.input!r} and {item.output!r}, which the model does not have")
-    return found
+    return texts.get(STATES) or Notes.of(texts).metadata.get(STATES)
 
 
 def layers(file: ModelFile) -> tuple[Layer, ...]:

@@ -8,16 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import (
-    STATES,
-    Array,
-    Carried,
-    InvalidModelError,
-    MissingPackageError,
-    ModelFile,
-    RuntimeRefusedError,
-    carried,
-)
+from qconvert.plugin import STATES, Array, Carrier, InvalidModelError, MissingPackageError, ModelFile, RuntimeRefusedError
 
 __all__ = ["TvmModel"]
 
@@ -43,34 +34,24 @@ class TvmModel:
         model = _proto(file.path)
         given = {item.name for item in model.graph.initializer}
         own = [item for item in model.graph.input if item.name not in given]
-        self._order = [item.name for item in own]
-        self._types = {item.name: _described(item) for item in (*own, *model.graph.output)}
-        self._results = [item.name for item in model.graph.output]
-        self._states = _states_of(model, {*self._order}, {*self._results})
-        kept = {item.input for item in self._states}, {item.output for item in self._states}
-        self.inputs = {name: self._types[name] for name in self._order if name not in kept[0]}
-        self.outputs = {name: self._types[name] for name in self._results if name not in kept[1]}
+        self._taken, self._given = ({item.name: _described(item) for item in side} for side in (own, model.graph.output))
+        states = next((entry.value for entry in model.metadata_props if entry.key == STATES), None)
+        self._carrier = Carrier(states, self._taken, self._given)
+        self.inputs, self.outputs, self.reset = self._carrier.inputs, self._carrier.outputs, self._carrier.reset
         self._machine = _compiled(model, str(file.path), file.threads)
         self._tensor, self._device = tvm.runtime.tensor, tvm.cpu()
         self.note = f"TVM {tvm.__version__} compiled it for {_cpu(tvm)}; its layers compute on real values between quantize and dequantize"
-        self.reset()
-
-    def reset(self) -> None:
-        """The next run is the first of a sequence: states have their first values."""
-        self._values: dict[str, Array] = {item.input: item.first for item in self._states}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are stored values by name."""
-        values = {**inputs, **self._values}
+        values = self._carrier.fed(inputs)
         try:
-            fed = [np.array(values[name], self._types[name][0], order="C") for name in self._order]
+            fed = [np.array(values[name], dtype, order="C") for name, (dtype, _) in self._taken.items()]
             found = self._machine["main"](*(self._tensor(value, self._device) for value in fed))
             arrays = [found.numpy()] if hasattr(found, "numpy") else [item.numpy() for item in found]
         except Exception as error:  # errors of TVM share no base class but Exception
             raise RuntimeRefusedError(f"TVM failed while running the model: {_short(error)}") from error
-        results = dict(zip(self._results, arrays, strict=True))
-        self._values = {item.input: results[item.output] for item in self._states}
-        return {name: results[name] for name in self.outputs}
+        return self._carrier.given(dict(zip(self._given, arrays, strict=True)))
 
 
 def _package() -> Any:
@@ -101,15 +82,6 @@ def _described(item: Any) -> tuple[str, tuple[Any, ...]]:
     except (KeyError, ValueError) as error:
         raise RuntimeRefusedError(f"TVM takes tensors alone, and {item.name!r} is none", remedy="Check it in onnxruntime.") from error
     return dtype, tuple(size.dim_value if size.HasField("dim_value") else size.dim_param or "?" for size in kind.shape.dim)
-
-
-def _states_of(model: Any, inputs: set[str], outputs: set[str]) -> tuple[Carried, ...]:
-    """The inputs and outputs that stand for states, by the model's metadata."""
-    found = next((carried(entry.value) for entry in model.metadata_props if entry.key == STATES), ())
-    for item in found:
-        if item.input not in inputs or item.output not in outputs:
-            raise InvalidModelError(f"the metadata entry {STATES} names {item.input!r} and {item.output!r}, which the model does not have")
-    return found
 
 
 def _compiled(model: Any, path: str, threads: int) -> Any:

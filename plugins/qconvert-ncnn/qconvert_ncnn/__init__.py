@@ -1,0 +1,120 @@
+"""ncnn: its networks (.param with .bin) read and written, with int8 layers, and a runtime of checks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qconvert.plugin import NUMERICS, Change, Format, Option, Pass, Runtime, Target, hookimpl
+
+if TYPE_CHECKING:
+    from qconvert.plugin import Array, Graph, LoadedModel, ModelFile, Op
+
+#: The version of qconvert's plugin interface that this was made for.
+QCONVERT_API = "1.0"
+
+
+def _read(path: Path, options: Mapping[str, Any]) -> Graph:
+    from qconvert_ncnn.reader import read
+
+    return read(path, str(options.get("input_shape", "")))
+
+
+def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
+    from qconvert_ncnn.writer import write
+
+    return write(graph, path, options)
+
+
+def _companions(path: Path) -> tuple[Path, ...]:
+    beside = path.with_suffix(".bin")
+    return (beside,) if beside.is_file() else ()
+
+
+def _by(name: str) -> Callable[[Graph, Target | None], tuple[Graph, tuple[Change, ...]]]:
+    """A pass of passes.py."""
+
+    def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
+        from qconvert_ncnn import passes
+
+        found: tuple[Graph, tuple[Change, ...]] = getattr(passes, name)(graph)
+        return found
+
+    return run
+
+
+def _open(file: ModelFile) -> LoadedModel:
+    from qconvert_ncnn.running import NcnnModel
+
+    return NcnnModel(file)
+
+
+def _reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Array, bool]:
+    from qconvert_ncnn.reach import reach
+
+    return reach(graph, op, exact)
+
+
+def _missing(graph: Graph, op: Op) -> str:
+    from qconvert_ncnn.grids import missing
+
+    return missing(graph, op)
+
+
+@hookimpl
+def qconvert_formats() -> Iterable[Format]:
+    return [
+        Format(
+            "ncnn-net",
+            (".param",),
+            "ncnn's networks, with int8 layers, and a .bin file of weights beside",
+            read=_read,
+            write=_write,
+            default_target="ncnn",
+            recognizes=lambda start: start.startswith(b"7767517"),
+            companions=_companions,
+            narrow_ranges=True,
+            read_options=(Option("input_shape", str, "", "sizes of inputs, such as 1,3,224,224 or x=1,3,224,224; y=1,10."),),
+            write_options=(NUMERICS,),
+            normal_form=("io_to_states", "absorb_quantization"),
+        )
+    ]
+
+
+@hookimpl
+def qconvert_passes() -> Iterable[Pass]:
+    grids = "data of int8 layers become int8 with the zero point 0, from -127 to 127, with scales that ncnn's files can say"
+    return [
+        Pass("ncnn_samples", "a number of samples that is open is 1", _by("settle")),
+        Pass("ncnn_products", "products with constant matrices are fully connected layers", _by("connect")),
+        Pass("ncnn_grids", grids, _by("regrid"), exact=False, within=0.05),
+    ]
+
+
+_PASSES = (
+    "ncnn_samples", "lift_states", "expand_definitions", "fold_constants", "widen_float16", "dynamic_range", "fold_qat_batch_norm",
+    "fold_batch_norm", "fuse_dilation", "fuse_pad", "ncnn_products", "fuse_activation", "widen_1d", "assign_layout", "store_activations",
+    "symmetric_weights", "float_io", "integer_io", "int32_bias_to_float", "ncnn_grids", "states_to_io", "remove_redundant_requantize",
+    "remove_dead_code",
+)  # fmt: skip
+
+
+@hookimpl
+def qconvert_targets() -> Iterable[Target]:
+    kernels = dict.fromkeys(("Conv", "Gemm", "MatMul"), ("int8",))
+    ncnn = Target(
+        "ncnn", "ncnn-net", "ncnn: int8 convolutions and fully connected layers, all else on real values",
+        passes=_PASSES, layout="channels_first", activations="int8", weights="int8", integer_kernels=kernels,
+        real_sums=("Conv", "Gemm", "MatMul"), symmetric_weights=True,
+        missing_kernels=dict.fromkeys(kernels, _missing),
+    )  # fmt: skip
+    real = "ncnn: as the source rounds; layers whose data have zero points run on real values"
+    kept = tuple(name for name in _PASSES if name not in ("store_activations", "symmetric_weights", "ncnn_grids"))
+    return [ncnn, ncnn.derive(name="ncnn-real", summary=real, passes=kept, activations="", weights="", symmetric_weights=False)]
+
+
+@hookimpl
+def qconvert_runtimes() -> Iterable[Runtime]:
+    summary = "ncnn on this machine's CPU, in float32 and int8"
+    return [Runtime("ncnn", ("ncnn-net",), summary, "ncnn", _open, _reach, ("cpu",), layout="channels_first")]

@@ -1,0 +1,93 @@
+"""Tensors as blobs: ncnn has no batch, so the first dimension, which is 1, falls away, and names without blanks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from qconvert.plugin import Graph, Names, Op, OptionError, Tensor, UnsupportedError
+
+__all__ = ["Blobs", "axis_of", "order_of", "perm_of", "sizes_of", "stated_sizes", "unsupported"]
+
+#: Dimensions that blobs may have.
+_MOST = 4
+_LONGEST = 200
+_REMEDY = "ncnn runs one sample at a time: --batch 1 makes models of several run with one, --input-shape gives open sizes."
+
+
+def unsupported(op: Op, what: str) -> UnsupportedError:
+    return UnsupportedError(f"{op.kind} {what} cannot be written to ncnn", where=f"{op.source} {op.outputs[0]!r}".strip())
+
+
+def sizes_of(tensor: Tensor) -> tuple[int, ...]:
+    """The sizes of a tensor's blob, the outermost first.
+
+    Raises:
+        UnsupportedError: it has several samples, or more dimensions than blobs have, or sizes that are open.
+    """
+    shape = tensor.static_shape
+    if shape is None or not 1 < len(shape) <= _MOST + 1 or shape[0] != 1 or 0 in shape:
+        raise UnsupportedError(f"a tensor of the shape {tensor.shape} is no blob of ncnn", where=repr(tensor.name), remedy=_REMEDY)
+    return shape[1:]
+
+
+def axis_of(graph: Graph, op: Op, axis: int) -> int:
+    """An axis of an operator's data as one of its blob. Raises UnsupportedError for that of the samples."""
+    rank = len(sizes_of(graph[op.inputs[0]])) + 1
+    found = axis % rank
+    if not found:
+        raise unsupported(op, "along the samples")
+    return found - 1
+
+
+def order_of(perm: Sequence[int]) -> int:
+    """The order_type of a Permute (src/layer/permute.cpp), of the axes of a blob, the outermost first."""
+    return [*itertools.permutations(range(len(perm)))].index(tuple(perm))
+
+
+def perm_of(order: int, rank: int) -> tuple[int, ...]:
+    """The mirror of order_of. Raises IndexError."""
+    return [*itertools.permutations(range(rank))][order]
+
+
+def stated_sizes(text: str, inputs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The shapes that --input-shape states, by the names of inputs: 1,3,224,224 in their order, or each behind a name and "=".
+
+    Raises:
+        OptionError: it is no such text, names no input, or is not for one sample.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for place, entry in enumerate(part.strip() for part in text.split(";") if part.strip()):
+        name, equals, sizes = entry.rpartition("=")
+        name = name.strip() if equals else inputs[place] if place < len(inputs) else ""
+        items = [item.strip() for item in sizes.split(",")]
+        if name not in inputs:
+            raise OptionError(f"--input-shape {entry!r} is of no input", remedy=f"Inputs: {', '.join(map(repr, inputs[:8]))}.")
+        if not all(item.isascii() and item.isdecimal() and 0 < int(item) < 2**31 for item in items) or not 1 < len(items) <= _MOST + 1:
+            raise OptionError(f"--input-shape {entry!r} has sizes that are none", remedy="Write 1,3,224,224.")
+        found[name] = tuple(int(item) for item in items)
+        if found[name][0] != 1:
+            raise OptionError(f"--input-shape {entry!r} has {found[name][0]} samples", remedy="ncnn runs one at a time: write 1 in front.")
+    return found
+
+
+class Blobs:
+    """Names of blobs and layers: a tensor's own where ncnn can have it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self._taken: set[str] = set()
+        self._names = Names(self._taken)
+
+    def name(self, tensor: str) -> str:
+        """The blob of a tensor."""
+        if tensor not in self._known:
+            self._known[tensor] = self.fresh(tensor)
+        return self._known[tensor]
+
+    def fresh(self, wanted: str) -> str:
+        """A name that no other blob has."""
+        word = "".join("_" if char.isspace() or not char.isprintable() else char for char in wanted)
+        found = self._names.fresh(word.encode()[:_LONGEST].decode(errors="ignore") or "blob")
+        self._taken.add(found)
+        return found

@@ -1,0 +1,246 @@
+"""The files of a network of ncnn: .param, text with a line for each layer, and .bin, the layers' weights one behind the other.
+
+A line is `<type> <name> <inputs> <outputs> <blobs…> <key>=<value>…`; keys are small numbers, of arrays -23300 less the key. Sources: ncnn,
+docs/developer-guide/param-and-model-file-structure.md, src/paramdict.cpp and src/modelbin.cpp.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import Array, InvalidModelError, UnsupportedError, map_file
+
+__all__ = ["MAGIC", "Layer", "Number", "Weights", "packed", "read_param", "text_of"]
+
+#: The first line of a .param file.
+MAGIC = "7767517"
+#: ncnn reads names of up to 255 bytes, and has keys up to 31.
+_LONGEST, _KEYS = 255, 32
+_ARRAY = -23300
+_MOST_LAYERS, _MOST_BLOBS = 1_000_000, 10_000
+#: Marks in front of weights: float16, int8, and float32 without a mark of its own.
+_HALF, _INT8, _PLAIN = 0x01306B47, 0x000D4B38, 0x0002C056
+
+Number = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A line of a .param file.
+
+    Attributes:
+        kind: its type, such as "Convolution".
+        inputs, outputs: names of blobs.
+        params: key -> a number, or numbers.
+        weights: what the .bin file has of it, in order, each packed; of a layer that was read it is empty.
+    """
+
+    kind: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    params: dict[int, Number | tuple[Number, ...]] = field(default_factory=dict)
+    weights: tuple[bytes, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+    def integer(self, key: int, default: int = 0) -> int:
+        """A parameter that is a whole number."""
+        found = self.params.get(key, default)
+        if isinstance(found, tuple) or found != int(found):
+            raise InvalidModelError(f"has {key}={found}, no whole number", where=str(self))
+        return int(found)
+
+    def number(self, key: int, default: float = 0.0) -> float:
+        found = self.params.get(key, default)
+        if isinstance(found, tuple):
+            raise InvalidModelError(f"has numbers as {key}, where one is wanted", where=str(self))
+        return float(found)
+
+    def numbers(self, key: int) -> tuple[Number, ...]:
+        """A parameter that is an array; () where it is not given."""
+        found = self.params.get(key, ())
+        return found if isinstance(found, tuple) else (found,)
+
+    def renamed(self, names: dict[str, str]) -> Layer:
+        """The layer with other names of its inputs."""
+        return replace(self, inputs=tuple(names.get(name, name) for name in self.inputs))
+
+
+def text_of(layers: Sequence[Layer]) -> str:
+    """The .param file of layers, in order."""
+    blobs = sum(len(layer.outputs) for layer in layers)
+    lines = [MAGIC, f"{len(layers)} {blobs}"]
+    for layer in layers:
+        words = [layer.kind, layer.name, str(len(layer.inputs)), str(len(layer.outputs)), *layer.inputs, *layer.outputs]
+        lines.append(" ".join([*words, *(_parameter(key, value) for key, value in sorted(layer.params.items()))]))
+    return "\n".join(lines) + "\n"
+
+
+def _parameter(key: int, value: Number | tuple[Number, ...]) -> str:
+    if isinstance(value, tuple):
+        return ",".join([f"{_ARRAY - key}={len(value)}", *(_said(item) for item in value)])
+    return f"{key}={_said(value)}"
+
+
+def _said(value: Number) -> str:
+    """A number; one with a point or an exponent is read as float32, which nine digits bring back."""
+    return str(value) if isinstance(value, int) else f"{value:.8e}"
+
+
+def packed(data: Array, marked: bool) -> bytes:
+    """Weights as a .bin file has them.
+
+    Args:
+        data: float32, or int8.
+        marked: whether a mark of their type stands in front, as of the weights that may have several.
+    """
+    if data.dtype == np.int8:
+        return _INT8.to_bytes(4, "little") + data.tobytes() + bytes(-data.size % 4)
+    return (bytes(4) if marked else b"") + np.ascontiguousarray(data, "<f4").tobytes()
+
+
+def read_param(path: Path) -> list[Layer]:
+    """The layers of a .param file.
+
+    Raises:
+        FileAccessError: it cannot be read.
+        InvalidModelError: it is damaged.
+    """
+    try:
+        lines = bytes(map_file(path)).decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise InvalidModelError(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+    lines = [line for line in lines if line.strip()]
+    counts = lines[1].split() if len(lines) > 1 else []
+    if not lines or lines[0].strip() != MAGIC or len(counts) != 2:
+        raise InvalidModelError(f"is no .param file of ncnn: it does not begin with {MAGIC} and two counts")
+    if int(_whole(counts[0], "line 2")) != len(lines) - 2 or len(lines) > _MOST_LAYERS:
+        raise InvalidModelError(f"says {counts[0][:20]} layers and has {len(lines) - 2}")
+    layers = [_layer(line.split(), f"layer {index}") for index, line in enumerate(lines[2:])]
+    _require_sound(layers)
+    return layers
+
+
+def _layer(words: list[str], at: str) -> Layer:
+    if len(words) < 4:
+        raise InvalidModelError(f"has {len(words)} words, and no counts of blobs", where=at)
+    kind, name = words[:2]
+    takes, gives = (_whole(word, at) for word in words[2:4])
+    end = 4 + takes + gives
+    if takes > _MOST_BLOBS or gives > _MOST_BLOBS or end > len(words) or any(len(word.encode()) > _LONGEST for word in words[:end]):
+        raise InvalidModelError(f"says {takes} and {gives} blobs, which its line does not have", where=f"{at}, {name[:60]!r}")
+    params: dict[int, Number | tuple[Number, ...]] = {}
+    for word in words[end:]:
+        key, value = _read_parameter(word, f"{at}, {name!r}")
+        params[key] = value
+    return Layer(kind, name, tuple(words[4 : 4 + takes]), tuple(words[4 + takes : end]), params)
+
+
+def _read_parameter(word: str, at: str) -> tuple[int, Number | tuple[Number, ...]]:
+    key, _, value = word.partition("=")
+    if not re.fullmatch(r"-?[0-9]{1,6}", key):
+        raise InvalidModelError(f"has the parameter {word[:40]!r}", where=at)
+    number = int(key)
+    if number > _ARRAY:
+        found: Number | tuple[Number, ...] = tuple(_number(item, at) for item in value.split(",")) if "," in value else _number(value, at)
+    else:
+        number, (count, *items) = _ARRAY - number, value.split(",")
+        found = tuple(_number(item, at) for item in items)
+        if _whole(count, at) != len(items):
+            raise InvalidModelError(f"says {count[:20]} numbers and has {len(items)}", where=at)
+    if not 0 <= number < _KEYS:
+        raise InvalidModelError(f"has the parameter {word[:40]!r}; ncnn has 0 to {_KEYS - 1}", where=at)
+    return number, found
+
+
+def _number(word: str, at: str) -> Number:
+    if re.fullmatch(r"[+-]?[0-9]{1,10}", word):
+        return int(word)
+    try:
+        found = float(np.float32(word)) if re.fullmatch(r"[0-9eE.+-]{1,40}", word) else math.nan
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise InvalidModelError(f"has {word[:40]!r} where a number stands", where=at)
+    return found
+
+
+def _whole(word: str, at: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", word):
+        raise InvalidModelError(f"has {word[:40]!r} where a count stands", where=at)
+    return int(word)
+
+
+def _require_sound(layers: list[Layer]) -> None:
+    """Every blob is computed once, by a layer before those that read it."""
+    known: set[str] = set()
+    for layer in layers:
+        for name in layer.inputs:
+            if name not in known:
+                raise InvalidModelError(f"reads {name!r}, which no layer before it computes", where=str(layer))
+        for name in layer.outputs:
+            if name in known:
+                raise InvalidModelError(f"computes {name!r} once more", where=str(layer))
+            known.add(name)
+
+
+class Weights:
+    """A .bin file, read from its beginning to its end.
+
+    Args:
+        path: the file; one that is not there has no bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._name = path.name
+        is_empty = not path.exists() or (path.is_file() and not path.stat().st_size)
+        self._data = memoryview(b"") if is_empty else memoryview(map_file(path))
+        self._at = 0
+
+    @property
+    def rest(self) -> int:
+        """How many bytes are left."""
+        return len(self._data) - self._at
+
+    def remaining(self) -> bytes:
+        """What stands behind the last layer's weights."""
+        return bytes(self._data[self._at :])
+
+    def plain(self, count: int, layer: Layer) -> Array:
+        """float32 without a mark."""
+        return np.frombuffer(self._take(4 * count, layer), "<f4").astype(np.float32)
+
+    def marked(self, count: int, layer: Layer) -> Array:
+        """Weights behind a mark of their type: float32, float16 as float32, or int8.
+
+        Raises:
+            InvalidModelError: the file is too short.
+            UnsupportedError: they have another type.
+        """
+        mark = int.from_bytes(self._take(4, layer), "little")
+        if mark in (0, _PLAIN):
+            return self.plain(count, layer)
+        if mark == _HALF:
+            found: Array = np.frombuffer(self._take(2 * count, layer), "<f2").astype(np.float32)
+        elif mark == _INT8:
+            found = np.frombuffer(self._take(count, layer), np.int8)
+        else:
+            raise UnsupportedError(f"has weights of a type with the mark {mark:#x}, which is not covered", where=str(layer))
+        self._take(-found.size * (2 if mark == _HALF else 1) % 4, layer)
+        return found
+
+    def _take(self, count: int, layer: Layer) -> Any:
+        if count < 0 or count > self.rest:
+            reason = f"has weights of {count} bytes, of which {self._name} beside the .param file has {self.rest}"
+            raise InvalidModelError(reason, where=str(layer))
+        self._at += count
+        return self._data[self._at - count : self._at]

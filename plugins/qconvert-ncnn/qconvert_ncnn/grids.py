@@ -1,0 +1,90 @@
+"""Which operators ncnn runs on int8, and on what grids: symmetric ones without -128, whose scales come back from their inverses."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.plugin import Array, Graph, Op, Quantization, Tensor, integer_range
+
+__all__ = ["INT8", "LIMIT", "PRODUCTS", "inverse", "is_connected", "is_layer", "is_on_grid", "missing", "outputs_axis", "shown_scale"]
+
+INT8 = "int8"
+#: Quantized data go from -127 to 127.
+LIMIT = 127
+#: Kinds that ncnn has int8 kernels for: Convolution, ConvolutionDepthWise and InnerProduct.
+PRODUCTS = ("Conv", "Gemm", "MatMul")
+_PLANES, _MATRIX = 4, 2
+#: Neighbours in float32 among which a scale is looked for, the nearest first.
+_NEAR = (0, 1, -1, 2, -2, 3, -3)
+
+
+def inverse(scale: Array | np.float32) -> Array:
+    """The numbers that ncnn's files have instead of scales: 1 / scale as float32 (src/layer/quantize.cpp)."""
+    with np.errstate(over="ignore", divide="ignore"):
+        return (np.float32(1) / np.asarray(scale, np.float32)).astype(np.float32)
+
+
+def shown_scale(scale: Array) -> Array:
+    """The nearest scales that are the inverse, as float32, of their own inverse."""
+    found = np.asarray(scale, np.float32).copy()
+    open_ = np.ones(found.shape, bool)
+    for steps in _NEAR:
+        other = (np.asarray(scale, np.float32).view(np.int32) + steps).astype(np.int32).view(np.float32)
+        holds = open_ & (inverse(inverse(other)) == other)
+        found[holds] = other[holds]
+        open_ &= ~holds
+    return found
+
+
+def is_connected(graph: Graph, op: Op) -> bool:
+    """Whether a MatMul is a fully connected layer: of vectors or rows, with a matrix of constants."""
+    weights, rank = graph[op.inputs[1]], graph[op.inputs[0]].rank or 0
+    return weights.data is not None and weights.data.ndim == _MATRIX and rank in (2, 3) and not op["trans_a"]
+
+
+def outputs_axis(op: Op) -> int:
+    """The axis of weights along which outputs lie."""
+    return 1 if op.kind == "MatMul" and not op["trans_b"] else 0
+
+
+def missing(graph: Graph, op: Op) -> str:
+    """Why an operator with quantized weights has no int8 kernel, whatever the grid of its data; "" if it has one."""
+    data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
+    q = weights.quantization
+    if weights.data is None or q is None or weights.dtype not in ("int4", INT8):
+        return "weights that are not constants of int8"
+    if op.kind == "MatMul" and not is_connected(graph, op):
+        return "matrices of more dimensions"
+    if q.zero_point.any() or q.block_size or q.axis not in (None, outputs_axis(op)):
+        return "weights with zero points, or scales that are not along their outputs"
+    if data.quantization is None or not data.quantization.is_per_tensor or data.is_constant:
+        return "data without a scale"
+    if integer_range(data.dtype)[1] - integer_range(data.dtype)[0] > integer_range("uint8")[1]:
+        return f"data of {data.dtype}"
+    if op.kind != "Conv":
+        return ""
+    if weights.rank != _PLANES or op["data_format"] != "channels_first":
+        return "convolutions that are not over two dimensions"
+    groups = int(op["group"])
+    if groups > 1 and (q.scale.reshape(-1) != np.repeat(_by_group(q, groups), max(q.scale.size // groups, 1))).any():
+        return "groups whose channels have several scales"
+    return ""
+
+
+def _by_group(q: Quantization, groups: int) -> Array:
+    """The first scale of each group; one scale for all stays one."""
+    scale = q.scale.reshape(-1)
+    return scale if scale.size == 1 else scale[:: max(scale.size // groups, 1)]
+
+
+def is_on_grid(tensor: Tensor) -> bool:
+    """Whether an activation has a grid of ncnn's kernels."""
+    q = tensor.quantization
+    if q is None or tensor.dtype != INT8 or not q.is_per_tensor or q.zero_point.any():
+        return False
+    return q.limits(INT8)[0] >= -LIMIT
+
+
+def is_layer(graph: Graph, op: Op) -> bool:
+    """Whether ncnn runs an operator on int8."""
+    return op.kind in PRODUCTS and is_on_grid(graph[op.inputs[0]]) and not missing(graph, op)

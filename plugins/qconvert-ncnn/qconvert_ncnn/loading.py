@@ -1,0 +1,137 @@
+"""What the .bin file has of each type of layer, in ncnn's order (load_model in src/layer/*.cpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from qconvert.plugin import Array, InvalidModelError, UnsupportedError
+from qconvert_ncnn.container import Layer, Weights
+
+__all__ = ["LOADERS", "REQUANTIZED", "bottom_scale", "scales_of", "top_scale"]
+
+#: The int8_scale_term from which on a layer gives out int8.
+REQUANTIZED = 100
+_MOST = 2**31
+
+
+def _count(layer: Layer, key: int) -> int:
+    found = layer.integer(key)
+    if not 0 < found < _MOST:
+        raise InvalidModelError(f"has {key}={found}, where a count stands", where=str(layer))
+    return found
+
+
+def _product(layer: Layer, file: Weights, bias_key: int, size_key: int, scales: int) -> tuple[Array, ...]:
+    """Weights, bias or an empty array, and of int8 the scales of the weights, of the data, and of the result if it is int8."""
+    weights = file.marked(_count(layer, size_key), layer)
+    bias = file.plain(_count(layer, 0), layer) if layer.integer(bias_key) else np.zeros(0, np.float32)
+    term = layer.integer(8)
+    if (weights.dtype == np.int8) != bool(term):
+        raise InvalidModelError(f"has weights of {weights.dtype} and 8={term}", where=str(layer))
+    if not term:
+        return weights, bias
+    found = [weights, bias, file.plain(scales, layer), file.plain(1, layer)]
+    if term > REQUANTIZED:
+        found.append(file.plain(1, layer))
+    for item in found[2:]:
+        if not (np.isfinite(item).all() and (item >= 0).all()):
+            raise InvalidModelError("has scales that are not positive numbers", where=str(layer))
+    if not found[3][0] or (len(found) > 4 and not found[4][0]):
+        raise InvalidModelError("has the scale 0 for its data", where=str(layer))
+    return tuple(found)
+
+
+def _convolution(layer: Layer, file: Weights) -> tuple[Array, ...]:
+    if layer.integer(19):
+        raise UnsupportedError("has weights that another layer computes", where=str(layer))
+    return _product(layer, file, 5, 6, _count(layer, 0))
+
+
+def _depthwise(layer: Layer, file: Weights) -> tuple[Array, ...]:
+    if layer.integer(19):
+        raise UnsupportedError("has weights that another layer computes", where=str(layer))
+    one = layer.integer(8) in (2, REQUANTIZED + 2)
+    return _product(layer, file, 5, 6, 1 if one else _count(layer, 7))
+
+
+def _deconvolution(layer: Layer, file: Weights) -> tuple[Array, ...]:
+    if layer.integer(28) or layer.integer(8):
+        raise UnsupportedError("has weights that another layer computes, or of int8", where=str(layer))
+    return _product(layer, file, 5, 6, 0)
+
+
+def _inner_product(layer: Layer, file: Weights) -> tuple[Array, ...]:
+    if layer.integer(8) > REQUANTIZED:
+        raise UnsupportedError("gives out int8", where=str(layer))
+    return _product(layer, file, 1, 2, _count(layer, 0))
+
+
+def _gemm(layer: Layer, file: Weights) -> tuple[Array, ...]:
+    """A matrix of constants N x K as the second factor, or K x N, and what is added, one number for each column."""
+    form = [layer.integer(key) for key in (4, 5, 2, 11, 12, 13, 14, 18)]
+    scaled = (layer.number(0, 1.0), layer.number(1, 1.0)) != (1.0, 1.0)
+    if form != [0, 1, 0, 0, 0, 0, 0, 0] or scaled or (layer.integer(6) and layer.integer(10) not in (-1, 4)):
+        raise UnsupportedError("is no product of data with constants, with a sum of one number for each column", where=str(layer))
+    weights = file.marked(_count(layer, 8) * _count(layer, 9), layer)
+    if weights.dtype == np.int8:
+        raise UnsupportedError("has weights of int8", where=str(layer))
+    added = layer.integer(6) and layer.integer(10) == 4
+    return weights, file.marked(_count(layer, 8), layer) if added else np.zeros(0, np.float32)
+
+
+def _memory(layer: Layer, file: Weights) -> tuple[Array, ...]:
+    count = 1
+    for key in (0, 1, 11, 2):
+        count *= max(layer.integer(key), 1)
+    if count > _MOST:
+        raise InvalidModelError(f"has {count} elements", where=str(layer))
+    return (file.plain(count, layer) if layer.integer(21, 1) else file.marked(count, layer),)
+
+
+def _several(key: int, count: int) -> Callable[[Layer, Weights], tuple[Array, ...]]:
+    """As many arrays as `count`, each of the elements that a parameter says."""
+    return lambda layer, file: tuple(file.plain(_count(layer, key), layer) for _ in range(count))
+
+
+def _scale(layer: Layer, file: Weights) -> tuple[Array, ...]:
+    return tuple(file.plain(_count(layer, 0), layer) for _ in range(2 if layer.integer(1) else 1))
+
+
+def _affine(layer: Layer, file: Weights, size_key: int, affine_key: int) -> tuple[Array, ...]:
+    return tuple(file.plain(_count(layer, size_key), layer) for _ in range(2)) if layer.integer(affine_key, 1) else ()
+
+
+def bottom_scale(layer: Layer, weights: tuple[Array, ...]) -> float:
+    """The inverse scale to which an int8 layer rounds its data; 0 for all other layers."""
+    return float(weights[3][0]) if len(weights) > 3 and layer.integer(8) else 0.0
+
+
+def top_scale(weights: tuple[Array, ...]) -> float:
+    """The inverse scale of the integers that a layer gives out; 0 if it gives out real values."""
+    return float(weights[4][0]) if len(weights) > 4 else 0.0
+
+
+def scales_of(weights: tuple[Array, ...]) -> Array:
+    """The inverse scales of weights. 0 stands for a channel of zeros, which any scale holds."""
+    found = weights[2]
+    return np.where(found > 0, found, found[found > 0].min() if (found > 0).any() else np.float32(1)).astype(np.float32)
+
+
+LOADERS: dict[str, Callable[[Layer, Weights], tuple[Array, ...]]] = {
+    "Convolution": _convolution,
+    "ConvolutionDepthWise": _depthwise,
+    "Deconvolution": _deconvolution,
+    "DeconvolutionDepthWise": _deconvolution,
+    "InnerProduct": _inner_product,
+    "Gemm": _gemm,
+    "MemoryData": _memory,
+    "PReLU": _several(0, 1),
+    "BatchNorm": _several(0, 4),
+    "Scale": _scale,
+    "Bias": _several(0, 1),
+    "LayerNorm": lambda layer, file: _affine(layer, file, 0, 2),
+    "InstanceNorm": lambda layer, file: _affine(layer, file, 0, 2),
+    "GroupNorm": lambda layer, file: _affine(layer, file, 1, 3),
+}

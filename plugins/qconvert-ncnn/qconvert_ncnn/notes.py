@@ -1,0 +1,102 @@
+"""What qconvert notes behind the weights in a .bin file, where ncnn reads no more: metadata, and of tensors what layers do not say.
+
+ncnn has neither types nor grids of blobs, and no names with blanks. A note of a grid counts only where it fits what the layers compute.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import Quantization, integer_range
+
+__all__ = ["Noted", "Notes", "data_name"]
+
+_MARK = b"qconvert:"
+_MOST = 2**26
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A tensor that a blob stands for: its name, its storage type and its grid."""
+
+    name: str
+    dtype: str
+    quantization: Quantization
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """The smallest and the largest step from zero."""
+        point = int(self.quantization.zero_point.reshape(-1)[0])
+        low, high = self.quantization.limits(self.dtype)
+        return low - point, high - point
+
+    @property
+    def scale(self) -> np.float32:
+        return np.float32(self.quantization.scale.reshape(-1)[0])
+
+
+@dataclass(slots=True)
+class Notes:
+    """Of blobs, the tensors on grids that they stand for; their names, where these are others; and the graph's metadata."""
+
+    grids: dict[str, Noted] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    def data(self) -> bytes:
+        """As they stand in a file."""
+        grids = {name: _document(item) for name, item in self.grids.items()}
+        return _MARK + json.dumps({"grids": grids, "names": self.names, "metadata": self.metadata}).encode()
+
+    @classmethod
+    def of(cls, data: bytes) -> Notes | None:
+        """Those of a file, without what is no such note; None where something else stands there."""
+        if data and not data.startswith(_MARK):
+            return None
+        found = cls()
+        try:
+            text = json.loads(data[len(_MARK) :][:_MOST] or "{}")
+        except (ValueError, RecursionError):
+            return None
+        text = text if isinstance(text, dict) else {}
+        for name, item in _mapping(text.get("grids")).items():
+            noted = _noted(item)
+            if noted is not None:
+                found.grids[name] = noted
+        found.names = {name: value for name, value in _mapping(text.get("names")).items() if isinstance(value, str) and value}
+        found.metadata = {name: value for name, value in _mapping(text.get("metadata")).items() if isinstance(value, str)}
+        return found
+
+
+def data_name(blob: str) -> str:
+    """What the reader calls the integers to which int8 layers round a blob, until a note says their name."""
+    return f"{blob}/data"
+
+
+def _document(item: Noted) -> list[Any]:
+    q = item.quantization
+    return [item.name, item.dtype, float(q.scale.reshape(-1)[0]).hex(), int(q.zero_point.reshape(-1)[0]), q.quant_min, q.quant_max]
+
+
+def _mapping(item: Any) -> Mapping[str, Any]:
+    return item if isinstance(item, dict) else {}
+
+
+def _noted(item: Any) -> Noted | None:
+    try:
+        name, dtype, scale, point, low, high = item
+        smallest, largest = integer_range(dtype)
+        number = np.array([float.fromhex(scale)], np.float32)
+        limits = smallest if low is None else low, largest if high is None else high
+        sound = isinstance(name, str) and all(isinstance(value, int) for value in (point, *limits))
+        fits = sound and smallest <= limits[0] <= limits[1] <= largest and abs(point) <= 2**31
+        if not fits or not (np.isfinite(number).all() and number[0] > 0):
+            return None
+        return Noted(name, dtype, Quantization(number, np.array([point]), None, 0, low, high))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None

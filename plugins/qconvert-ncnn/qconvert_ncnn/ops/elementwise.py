@@ -1,0 +1,268 @@
+"""Operators that work element by element: one or two operands, and those with parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import InvalidModelError, Op
+from qconvert_ncnn.blobs import unsupported
+from qconvert_ncnn.container import packed
+from qconvert_ncnn.reading import Reading
+from qconvert_ncnn.writing import CLIP, ROUND, Step, Writing
+
+__all__ = ["READERS", "WRITERS"]
+
+#: Layers of one operand without parameters -> kind.
+_LAYERS = {"Sigmoid": "Sigmoid", "TanH": "Tanh", "AbsVal": "Abs", "Mish": "Mish", "Softplus": "Softplus", "Erf": "Erf", "Exp": "Exp",
+           "Swish": "Swish"}  # fmt: skip
+_NAMED = {kind: layer for layer, kind in _LAYERS.items() if kind not in ("Exp", "Swish")}
+#: UnaryOp's op_type -> kind.
+_UNARY = {0: "Abs", 1: "Neg", 2: "Floor", 3: "Ceil", 4: "Square", 5: "Sqrt", 6: "Rsqrt", 7: "Exp", 8: "Log", 9: "Sin", 10: "Cos",
+          11: "Tan", 12: "Asin", 13: "Acos", 14: "Atan", 15: "Reciprocal", 16: "Tanh", ROUND: "Round"}  # fmt: skip
+_UNARY_OF = {kind: number for number, kind in _UNARY.items() if kind not in _NAMED}
+#: BinaryOp's op_type -> kind; of the last ones operands are the other way round.
+_BINARY = {0: "Add", 1: "Sub", 2: "Mul", 3: "Div", 4: "Max", 5: "Min", 6: "Pow"}
+_TURNED = {7: "Sub", 8: "Div", 9: "Pow"}
+_BINARY_OF = {kind: number for number, kind in _BINARY.items()}
+_TURNED_OF = {"Add": 0, "Mul": 2, "Max": 4, "Min": 5, **{kind: number for number, kind in _TURNED.items()}}
+_SQUARED = 4
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def write_unary(op: Op, w: Writing) -> None:
+    w.finish(op, "UnaryOp", {0: _UNARY_OF[op.kind]})
+
+
+def read_unary(r: Reading) -> None:
+    number = r.layer.integer(0)
+    if number not in _UNARY:
+        raise r.unsupported(f"of the kind {number}")
+    r.emit(_UNARY[number], [r.value()])
+
+
+def write_named(op: Op, w: Writing) -> None:
+    w.finish(op, _NAMED[op.kind], {})
+
+
+def read_named(r: Reading) -> None:
+    if r.layer.kind == "Exp" and (r.layer.number(0, -1.0), r.layer.number(1, 1.0), r.layer.number(2)) != (-1.0, 1.0, 0.0):
+        raise r.unsupported("with a base or factors")
+    r.emit(_LAYERS[r.layer.kind], [r.value()])
+
+
+def write_binary(op: Op, w: Writing) -> None:
+    """BinaryOp of two blobs, or of one and a number."""
+    rank = len(w.sizes(op.outputs[0]))
+    numbers = [_number(op, w, index) for index in (0, 1)]
+    if numbers[1] is not None:
+        w.finish(op, "BinaryOp", {0: _BINARY_OF[op.kind], 1: 1, 2: numbers[1]}, inputs=[w.value(op.inputs[0], rank)])
+    elif numbers[0] is not None:
+        w.finish(op, "BinaryOp", {0: _TURNED_OF[op.kind], 1: 1, 2: numbers[0]}, inputs=[w.value(op.inputs[1], rank)])
+    else:
+        w.finish(op, "BinaryOp", {0: _BINARY_OF[op.kind]}, inputs=[w.value(name, rank) for name in op.inputs])
+
+
+def _number(op: Op, w: Writing, index: int) -> float | None:
+    """The only number of a constant operand, as float32."""
+    tensor = w.graph[op.inputs[index]]
+    if tensor.data is None or tensor.data.size != 1 or len(tensor.data.shape) > len(w.sizes(op.outputs[0])) + 1:
+        return None
+    return float(w.real(tensor).reshape(-1)[0])
+
+
+def read_binary(r: Reading) -> None:
+    """BinaryOp; a blob of one dimension beside others lies along their channels, as ncnn has it."""
+    number = r.layer.integer(0)
+    kind, turned = _BINARY.get(number) or _TURNED.get(number, ""), number in _TURNED
+    if not kind:
+        raise r.unsupported(f"of the kind {number}")
+    if r.layer.integer(1):
+        names = [r.value(), r.scalar(r.layer.number(2))]
+    else:
+        names = _along(r)
+    r.emit(kind, names[::-1] if turned else names)
+
+
+def _along(r: Reading) -> list[str]:
+    """Both operands, with sizes of 1 where ncnn adds them: behind a blob's own if these are the other's first ones, else in front."""
+    shapes, names = [r.shape(index)[1:] for index in (0, 1)], [r.value(0), r.value(1)]
+    rank = max(len(shape) for shape in shapes)
+    for index, shape in enumerate(shapes):
+        other = shapes[1 - index]
+        if len(shape) < rank and shape != other[rank - len(shape) :] and shape == other[: len(shape)]:
+            names[index] = r.step("Reshape", [names[index], r.numbers((1, *shape, *(1,) * (rank - len(shape))))])
+        elif len(shape) < rank:
+            names[index] = r.step("Reshape", [names[index], r.numbers((1, *(1,) * (rank - len(shape)), *shape))])
+    return names
+
+
+def write_pow(op: Op, w: Writing) -> None:
+    """Powers that have layers of their own; ncnn's Pow goes through a logarithm, which negative values do not have."""
+    exponent = _number(op, w, 1)
+    known = {2.0: _SQUARED, 0.5: 5, -0.5: 6, -1.0: 15}
+    if exponent not in known:
+        raise unsupported(op, f"with the exponent {'that is computed' if exponent is None else exponent}")
+    w.finish(op, "UnaryOp", {0: known[exponent]})
+
+
+def write_squared_difference(op: Op, w: Writing) -> None:
+    rank = len(w.sizes(op.outputs[0]))
+    first = Step("BinaryOp", {0: _BINARY_OF["Sub"]}, inputs=tuple(w.value(name, rank) for name in op.inputs), suffix="difference")
+    w.steps(op, [first, Step("UnaryOp", {0: _SQUARED}, suffix="real")])
+
+
+def write_sum(op: Op, w: Writing) -> None:
+    """A sum of any number of operands, one behind the other."""
+    rank = len(w.sizes(op.outputs[0]))
+    first, *rest = (w.value(name, rank) for name in op.inputs)
+    if not rest:
+        w.alias(op)
+        return
+    steps = [Step("BinaryOp", {0: 0}, inputs=(name,), suffix="sum") for name in rest]
+    w.steps(op, [Step("BinaryOp", {0: 0}, inputs=(first, rest[0]), suffix="sum"), *steps[1:]])
+
+
+def read_eltwise(r: Reading) -> None:
+    """Eltwise: a product, a sum or a maximum of blobs of one shape."""
+    kind = {0: "Mul", 1: "Add", 2: "Max"}.get(r.layer.integer(0))
+    if kind is None or any(number != 1 for number in r.layer.numbers(1)) or len(r.layer.inputs) < 2:
+        raise r.unsupported("with factors, or of one blob")
+    value = r.value(0)
+    for index in range(1, len(r.layer.inputs) - 1):
+        value = r.step(kind, [value, r.value(index)])
+    r.emit(kind, [value, r.value(len(r.layer.inputs) - 1)])
+
+
+def write_relu(op: Op, w: Writing) -> None:
+    w.finish(op, "ReLU", {})
+
+
+def write_leaky_relu(op: Op, w: Writing) -> None:
+    w.finish(op, "ReLU", {0: float(op["alpha"])})
+
+
+def read_relu(r: Reading) -> None:
+    slope = r.layer.number(0)
+    if slope:
+        r.emit("LeakyRelu", [r.value()], alpha=slope)
+    else:
+        r.emit("Relu", [r.value()])
+
+
+def write_clip(op: Op, w: Writing) -> None:
+    """Clip, a bound that is left out being the largest number."""
+    bounds = [w.graph[op.inputs[index]] if op.has(index) else None for index in (1, 2)]
+    if any(bound is not None and bound.data is None for bound in bounds):
+        raise unsupported(op, "with bounds that are computed when the model runs")
+    low, high = (
+        limit if bound is None else float(w.real(bound).reshape(-1)[0]) for bound, limit in zip(bounds, (-_LARGEST, _LARGEST), strict=True)
+    )
+    w.finish(op, CLIP, {0: max(min(low, high), -_LARGEST), 1: min(high, _LARGEST)})
+
+
+def read_clip(r: Reading) -> None:
+    low, high = r.layer.number(0, -_LARGEST), r.layer.number(1, _LARGEST)
+    bounds = ["" if low <= -_LARGEST else r.scalar(low), "" if high >= _LARGEST else r.scalar(high)]
+    r.emit("Clip", [r.value(), *(bounds if bounds[1] else bounds[:1] if bounds[0] else [])])
+
+
+def write_prelu(op: Op, w: Writing) -> None:
+    """PReLU with one slope, or one for each channel."""
+    slope, sizes = w.graph[op.inputs[1]], w.sizes(op.outputs[0])
+    if slope.data is None:
+        raise unsupported(op, "with slopes that are computed when the model runs")
+    real = w.real(slope)
+    along = real.reshape((1,) * (len(sizes) + 1 - real.ndim) + real.shape)
+    if real.size not in (1, sizes[0]) or along.shape[1] != real.size:
+        raise unsupported(op, "with slopes that are not one for each channel")
+    w.finish(op, "PReLU", {0: real.size}, packed(real.reshape(-1), marked=False))
+
+
+def read_prelu(r: Reading) -> None:
+    (slopes,), shape = r.weights, r.shape()
+    if slopes.size not in (1, shape[1]):
+        raise InvalidModelError(f"has {slopes.size} slopes, and data of the shape {shape}", where=str(r.layer))
+    r.emit("PRelu", [r.value(), r.parameter(slopes.reshape(1, -1, *(1,) * (len(shape) - 2)), "slopes")])
+
+
+def write_hard(op: Op, w: Writing) -> None:
+    """HardSigmoid and HardSwish: x * alpha + beta between 0 and 1, times x."""
+    alpha, beta = (1 / 6, 0.5) if op.kind == "HardSwish" else (float(op["alpha"]), float(op["beta"]))
+    w.finish(op, op.kind, {0: alpha, 1: beta})
+
+
+def read_hard(r: Reading) -> None:
+    alpha, beta = r.layer.number(0, 0.2), r.layer.number(1, 0.5)
+    if r.layer.kind == "HardSigmoid":
+        r.emit("HardSigmoid", [r.value()], alpha=alpha, beta=beta)
+    elif (np.float32(alpha), beta) == (np.float32(1 / 6), 0.5):
+        r.emit("HardSwish", [r.value()])
+    else:
+        r.emit("Mul", [r.value(), r.step("HardSigmoid", [r.value()], alpha=alpha, beta=beta)])
+
+
+def write_swish(op: Op, w: Writing) -> None:
+    if op["alpha"] != 1:
+        raise unsupported(op, f"with alpha {op['alpha']}")
+    w.finish(op, "Swish", {})
+
+
+def write_gelu(op: Op, w: Writing) -> None:
+    w.finish(op, "GELU", {0: int(op["approximate"] == "tanh")})
+
+
+def read_gelu(r: Reading) -> None:
+    r.emit("Gelu", [r.value()], **({"approximate": "tanh"} if r.layer.integer(0) else {}))
+
+
+def write_elu(op: Op, w: Writing) -> None:
+    w.finish(op, "ELU", {0: float(op["alpha"])})
+
+
+def read_elu(r: Reading) -> None:
+    r.emit("Elu", [r.value()], alpha=r.layer.number(0, 0.1))
+
+
+def write_selu(op: Op, w: Writing) -> None:
+    w.finish(op, "SELU", {0: float(op["alpha"]), 1: float(op["gamma"])})
+
+
+def read_selu(r: Reading) -> None:
+    r.emit("Selu", [r.value()], alpha=r.layer.number(0, 1.67326324), gamma=r.layer.number(1, 1.050700987))
+
+
+READERS: dict[str, Callable[[Reading], Any]] = {
+    **dict.fromkeys(_LAYERS, read_named),
+    "UnaryOp": read_unary,
+    "BinaryOp": read_binary,
+    "Eltwise": read_eltwise,
+    "ReLU": read_relu,
+    CLIP: read_clip,
+    "PReLU": read_prelu,
+    "HardSigmoid": read_hard,
+    "HardSwish": read_hard,
+    "GELU": read_gelu,
+    "ELU": read_elu,
+    "SELU": read_selu,
+}
+WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
+    **dict.fromkeys(_UNARY_OF, write_unary),
+    **dict.fromkeys(_NAMED, write_named),
+    **dict.fromkeys(_BINARY_OF, write_binary),
+    "Pow": write_pow,
+    "SquaredDifference": write_squared_difference,
+    "Sum": write_sum,
+    "Relu": write_relu,
+    "LeakyRelu": write_leaky_relu,
+    "Clip": write_clip,
+    "PRelu": write_prelu,
+    "HardSigmoid": write_hard,
+    "HardSwish": write_hard,
+    "Swish": write_swish,
+    "Gelu": write_gelu,
+    "Elu": write_elu,
+    "Selu": write_selu,
+}

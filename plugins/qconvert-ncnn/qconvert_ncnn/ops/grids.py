@@ -1,0 +1,55 @@
+"""Conversions between real values and integers, which are layers only where a value is rounded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.plugin import InvalidModelError, Op, Quantization, integer_range
+from qconvert_ncnn.grids import INT8, LIMIT, inverse
+from qconvert_ncnn.reading import Reading
+from qconvert_ncnn.writing import Writing
+
+__all__ = ["READERS", "WRITERS"]
+
+_TYPES = ("int8", "int16")
+
+
+def write_quantize(op: Op, w: Writing) -> None:
+    """Quantize and Requantize: the steps of the grid, or nothing where what reads the integers rounds."""
+    steps = w.behind(op)
+    if not steps:
+        w.alias(op)
+        return
+    w.chain(op, [replace(steps[0], inputs=(w.value(op.inputs[0]),)), *steps[1:]])
+
+
+def write_dequantize(op: Op, w: Writing) -> None:
+    """Real values have been there all along."""
+    w.alias(op)
+
+
+def read_grid(r: Reading) -> None:
+    """The four layers by which values are rounded, as one (reader.GRID): Quantize and Dequantize."""
+    (blob,), low, high = r.layer.outputs, int(r.layer.number(1)), int(r.layer.number(2))
+    scale, noted = np.array([r.layer.number(3)], np.float32), r.draft.notes.grids.get(blob)
+    if noted is not None and noted.scale == scale[0] and noted.steps == (low, high):
+        dtype, q = noted.dtype, noted.quantization
+    else:
+        dtype = next((name for name in _TYPES if high - low <= integer_range(name)[1] - integer_range(name)[0]), "")
+        if not dtype:
+            raise InvalidModelError(f"has a grid from {low} to {high}", where=str(r.layer))
+        smallest, largest = integer_range(dtype)
+        point = 0 if smallest <= low and high <= largest else smallest - low
+        own = zip((low + point, high + point), (smallest, largest), strict=True)
+        q = Quantization(scale, np.array([point]), None, 0, *(None if limit == end else limit for limit, end in own))
+    stored = r.draft.add(f"{blob}/{dtype}", dtype, None, None, q)
+    r.draft.emit(Op("Quantize", (r.value(),), (stored,), {}, str(r.layer)))
+    r.draft.values[blob] = r.draft.dequantized(stored, str(r.layer), blob)
+    if dtype == INT8 and not q.zero_point.any() and low >= -LIMIT:
+        r.draft.grids[blob] = float(inverse(scale)[0])
+
+
+READERS = {"qconvert.Grid": read_grid}
+WRITERS = {"Quantize": write_quantize, "Requantize": write_quantize, "Dequantize": write_dequantize}

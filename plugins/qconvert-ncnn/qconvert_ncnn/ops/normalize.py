@@ -1,0 +1,120 @@
+"""Softmax and normalization."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.plugin import InvalidModelError, Op
+from qconvert_ncnn.blobs import axis_of, unsupported
+from qconvert_ncnn.container import packed
+from qconvert_ncnn.reading import Reading
+from qconvert_ncnn.writing import MULTIPLIED, Step, Writing
+
+__all__ = ["READERS", "WRITERS"]
+
+
+def write_softmax(op: Op, w: Writing) -> None:
+    """Softmax, behind a product with beta where that is not 1."""
+    last = Step("Softmax", {0: axis_of(w.graph, op, int(op["axis"])), 1: 1}, suffix="real")
+    beta, data = float(op["beta"]), (w.value(op.inputs[0]),)
+    if beta == 1:
+        w.finish(op, last.kind, last.params)
+        return
+    w.steps(op, [Step("BinaryOp", {0: MULTIPLIED, 1: 1, 2: beta}, inputs=data, suffix="scaled"), last])
+
+
+def read_softmax(r: Reading) -> None:
+    if not r.layer.integer(1):
+        raise r.unsupported("of an older form")
+    r.emit("Softmax", [r.value()], axis=r.axis(0))
+
+
+def write_batch_norm(op: Op, w: Writing) -> None:
+    """BatchNorm: channels, epsilon; factors, means, variances and addends."""
+    scale, shift, mean, variance = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:5])
+    if op["data_format"] != "channels_first":
+        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+    parts = (packed(item, marked=False) for item in (scale, mean, variance, shift))
+    w.finish(op, "BatchNorm", {0: scale.size, 1: float(op["epsilon"])}, *parts)
+
+
+def read_batch_norm(r: Reading) -> None:
+    scale, mean, variance, shift = r.weights
+    _require_channels(r, scale.size)
+    names = [r.parameter(item, name) for item, name in ((scale, "scale"), (shift, "shift"), (mean, "mean"), (variance, "variance"))]
+    r.emit("BatchNormalization", [r.value(), *names], data_format="channels_first", epsilon=r.layer.number(1))
+
+
+def read_scale(r: Reading) -> None:
+    """Scale and Bias: a product and a sum with one number for each channel."""
+    if len(r.layer.inputs) > 1:
+        raise r.unsupported("by values that another layer computes")
+    _require_channels(r, r.weights[0].size)
+    shape = (1, -1, *(1,) * (len(r.shape()) - 2))
+    is_whole = r.layer.kind == "Bias" or len(r.weights) > 1
+    value, (*factors, last) = r.value(), r.weights if is_whole else (*r.weights, np.zeros(0, np.float32))
+    for factor in factors:
+        value = r.step("Mul", [value, r.parameter(factor.reshape(shape), "factor")])
+    if last.size:
+        r.emit("Add", [value, r.parameter(last.reshape(shape), "addend")])
+    else:
+        r.emit("Identity", [value])
+
+
+def _require_channels(r: Reading, count: int) -> None:
+    if r.shape()[1] != count:
+        raise InvalidModelError(f"has {count} channels, and data of the shape {r.shape()}", where=str(r.layer))
+
+
+def write_layer_norm(op: Op, w: Writing) -> None:
+    """LayerNorm over the last axes, with factors and addends."""
+    sizes = w.sizes(op.inputs[0])
+    over = sizes[axis_of(w.graph, op, int(op["axis"])) :]
+    if len(over) > 2:
+        raise unsupported(op, "over more than two axes")
+    count = int(np.prod(over))
+    parts = [w.real(w.graph[op.inputs[index]]) if op.has(index) else np.full(over, 2 - index, np.float32) for index in (1, 2)]
+    weights = (packed(np.broadcast_to(item, over), marked=False) for item in parts)
+    w.finish(op, "LayerNorm", {0: count, 1: float(op["epsilon"]), 2: 1}, *weights)
+
+
+def read_layer_norm(r: Reading) -> None:
+    shape, count = r.shape(), r.layer.integer(0)
+    axis = next((axis for axis in range(len(shape) - 1, 0, -1) if int(np.prod(shape[axis:])) == count), 0)
+    if not axis:
+        raise InvalidModelError(f"has {count} elements, and data of the shape {shape}", where=str(r.layer))
+    parts = [r.parameter(item.reshape(shape[axis:]), name) for item, name in zip(r.weights, ("scale", "shift"), strict=False)]
+    parts = parts or [r.parameter(np.ones(shape[axis:], np.float32), "scale")]
+    r.emit("LayerNormalization", [r.value(), *parts], axis=axis, epsilon=r.layer.number(1, 0.001))
+
+
+def write_instance_norm(op: Op, w: Writing) -> None:
+    scale, shift = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:3])
+    if op["data_format"] != "channels_first" or len(w.sizes(op.inputs[0])) != 3:
+        raise unsupported(op, "that is not over two dimensions, channels first,")
+    parts = (packed(item, marked=False) for item in (scale, shift))
+    w.finish(op, "InstanceNorm", {0: scale.size, 1: float(op["epsilon"]), 2: 1}, *parts)
+
+
+def read_instance_norm(r: Reading) -> None:
+    count = r.layer.integer(0)
+    _require_channels(r, count)
+    scale, shift = r.weights or (np.ones(count, np.float32), np.zeros(count, np.float32))
+    names = r.parameter(scale, "scale"), r.parameter(shift, "shift")
+    r.emit("InstanceNormalization", [r.value(), *names], data_format="channels_first", epsilon=r.layer.number(1, 0.001))
+
+
+READERS = {
+    "Softmax": read_softmax,
+    "BatchNorm": read_batch_norm,
+    "Scale": read_scale,
+    "Bias": read_scale,
+    "LayerNorm": read_layer_norm,
+    "InstanceNorm": read_instance_norm,
+}
+WRITERS = {
+    "Softmax": write_softmax,
+    "BatchNormalization": write_batch_norm,
+    "LayerNormalization": write_layer_norm,
+    "InstanceNormalization": write_instance_norm,
+}

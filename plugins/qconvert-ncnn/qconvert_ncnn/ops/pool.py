@@ -1,0 +1,165 @@
+"""Pools, reductions and resizing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qconvert.plugin import InvalidModelError, Op
+from qconvert_ncnn.blobs import axis_of, unsupported
+from qconvert_ncnn.container import Layer
+from qconvert_ncnn.ops.products import pads_of, square
+from qconvert_ncnn.reading import Reading
+from qconvert_ncnn.writing import Writing
+
+__all__ = ["READERS", "WRITERS"]
+
+_MAX, _AVERAGE = 0, 1
+#: Pooling's pad_mode: the last window hangs over, only whole windows, and two that ncnn works out.
+_FULL, _VALID = 0, 1
+_AUTO = {2: "SAME_UPPER", 3: "SAME_LOWER"}
+#: Reduction's operation -> kind.
+_REDUCTIONS = {0: "ReduceSum", 1: "ReduceL1", 2: "ReduceSumSquare", 3: "ReduceMean", 4: "ReduceMax", 5: "ReduceMin", 6: "ReduceProd",
+               7: "ReduceL1", 8: "ReduceL2", 9: "ReduceLogSum", 10: "ReduceLogSumExp"}  # fmt: skip
+_OPERATIONS = {kind: number for number, kind in reversed(_REDUCTIONS.items())}
+_NEAREST, _LINEAR = 1, 2
+
+
+def write_pool(op: Op, w: Writing) -> None:
+    """Pooling with padding of which every window is whole."""
+    kernel = [int(size) for size in op["kernel_shape"]]
+    if op["data_format"] != "channels_first" or len(kernel) != 2:
+        raise unsupported(op, "that is not over two dimensions, channels first,")
+    if op.kind == "MaxPool" and any(size != 1 for size in op["dilations"]):
+        raise unsupported(op, "with dilations")
+    top, left, bottom, right = pads_of(op, w, kernel)
+    average = op.kind == "AveragePool"
+    if op["ceil_mode"]:
+        data, result = w.sizes(op.inputs[0])[1:], w.sizes(op.outputs[0])[1:]
+        whole = [(after - 1) * stride + size for after, stride, size in zip(result, op["strides"], kernel, strict=True)]
+        more = whole[0] - data[0] - top, whole[1] - data[1] - left
+        if average and op["count_include_pad"] and (more[0] > bottom or more[1] > right):
+            raise unsupported(op, "whose last windows hang over padding that counts")
+        bottom, right = max(bottom, more[0]), max(right, more[1])
+    params: dict[int, Any] = {
+        0: _AVERAGE if average else _MAX, 1: kernel[1], 11: kernel[0], 2: int(op["strides"][1]), 12: int(op["strides"][0]),
+        3: left, 13: top, 14: right, 15: bottom, 5: _VALID,
+    }  # fmt: skip
+    if average and op["count_include_pad"]:
+        params[6] = 1
+    w.finish(op, "Pooling", params)
+
+
+def read_pool(r: Reading) -> None:
+    """Pooling; a global one gives a vector."""
+    layer = r.layer
+    kind, average = layer.integer(0), layer.integer(0) == _AVERAGE
+    if kind not in (_MAX, _AVERAGE) or len(r.shape()) != 4:
+        raise r.unsupported(f"of the kind {kind} over data of the shape {r.shape()}")
+    if layer.integer(4):
+        value = r.step("GlobalAveragePool" if average else "GlobalMaxPool", [r.value()], data_format="channels_first")
+        r.emit("Reshape", [value, r.numbers((1, -1))])
+        return
+    if layer.integer(7):
+        raise r.unsupported("that adapts to a size of its result")
+    mode, extra = layer.integer(5), dict[str, Any]()
+    left = layer.integer(3)
+    top = layer.integer(13, left)
+    pads = (top, left, layer.integer(15, top), layer.integer(14, left))
+    if mode in _AUTO:
+        extra, pads = {"auto_pad": _AUTO[mode]}, (0, 0, 0, 0)
+    elif mode == _FULL:
+        extra = {"ceil_mode": 1}
+        # ncnn has a further window wherever one would begin in the data or its padding; the canonical pool drops what begins in padding.
+        pads = _full_pads(layer, r.shape(), pads)
+        extra = {}
+    elif mode != _VALID:
+        raise r.unsupported(f"with the padding {mode}")
+    if min(pads) < 0:
+        raise InvalidModelError(f"has the padding {pads}", where=str(layer))
+    if average and layer.integer(6):
+        if mode == _FULL and pads != (top, left, layer.integer(15, top), layer.integer(14, left)):
+            raise r.unsupported("whose last windows hang over padding that counts")
+        extra["count_include_pad"] = 1
+    r.emit("AveragePool" if average else "MaxPool", [r.value()], kernel_shape=square(layer, 1), strides=square(layer, 2), pads=pads,
+           data_format="channels_first", **extra)  # fmt: skip
+
+
+def _full_pads(layer: Layer, shape: tuple[int, ...], pads: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """The padding at which the last windows are whole."""
+    found = list(pads)
+    for axis, (kernel, stride) in enumerate(zip(square(layer, 1), square(layer, 2), strict=True)):
+        tail = (shape[axis + 2] + pads[axis] + pads[axis + 2] - kernel) % stride
+        found[axis + 2] += stride - tail if tail else 0
+    return found[0], found[1], found[2], found[3]
+
+
+def write_global_pool(op: Op, w: Writing) -> None:
+    """A Reduction over rows and columns."""
+    sizes = w.sizes(op.inputs[0])
+    if op["data_format"] != "channels_first":
+        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+    kind = "ReduceMean" if op.kind == "GlobalAveragePool" else "ReduceMax"
+    w.finish(op, "Reduction", {0: _OPERATIONS[kind], 1: 0, 3: tuple(range(1, len(sizes))), 4: 1, 5: 1})
+
+
+def write_reduction(op: Op, w: Writing) -> None:
+    rank = len(w.sizes(op.inputs[0])) + 1
+    axes = sorted({axis_of(w.graph, op, axis) for axis in (w.integers(op, 1, "axes") if op.has(1) else range(1, rank))})
+    if not op["keepdims"] and len(axes) == rank - 1:
+        raise unsupported(op, "to a single number")
+    w.finish(op, "Reduction", {0: _OPERATIONS[op.kind], 1: 0, 3: tuple(axes), 4: int(op["keepdims"]), 5: 1})
+
+
+def read_reduction(r: Reading) -> None:
+    """Reduction over some axes, or all."""
+    layer, rank = r.layer, len(r.shape())
+    kind = _REDUCTIONS.get(layer.integer(0))
+    if kind is None or layer.number(2, 1.0) != 1 or not layer.integer(5):
+        raise r.unsupported("of an older form, or with a factor")
+    axes = [int(axis) for axis in layer.numbers(3)]
+    every = bool(layer.integer(1, 1)) or not axes
+    found = range(1, rank) if every else [axis % (rank - 1) + 1 for axis in axes]
+    if every and not layer.integer(4):
+        raise r.unsupported("to a single number")
+    r.emit(kind, [r.value(), r.numbers(found)], keepdims=layer.integer(4))
+
+
+def write_resize(op: Op, w: Writing) -> None:
+    """Interp to given sizes: nearest as ncnn counts, or linear."""
+    mode, coordinates = op["mode"], op["coordinate_transformation_mode"]
+    sizes = w.sizes(op.outputs[0])
+    known = {("nearest", "asymmetric"): _NEAREST, ("linear", "half_pixel"): _LINEAR, ("linear", "pytorch_half_pixel"): _LINEAR,
+             ("linear", "align_corners"): _LINEAR}.get((mode, coordinates))  # fmt: skip
+    is_flat = len(sizes) == 3 and op["data_format"] == "channels_first"
+    if known is None or not is_flat or (known == _NEAREST and op["nearest_mode"] != "floor"):
+        raise unsupported(op, f"with mode {mode!r} and {coordinates!r}")
+    if coordinates == "pytorch_half_pixel" and 1 in sizes[1:]:
+        raise unsupported(op, "to one row or column")
+    params = {0: known, 3: sizes[1], 4: sizes[2]}
+    w.finish(op, "Interp", {**params, 6: 1} if coordinates == "align_corners" else params)
+
+
+def read_resize(r: Reading) -> None:
+    """Interp of the nearest, or linear."""
+    layer, shape = r.layer, r.shape()
+    kind = layer.integer(0)
+    if kind not in (_NEAREST, _LINEAR) or layer.integer(5) or len(shape) != 4 or len(layer.inputs) > 1:
+        raise r.unsupported(f"of the kind {kind} over data of the shape {shape}")
+    height, width = layer.integer(3), layer.integer(4)
+    if not height or not width:
+        height, width = int(shape[2] * layer.number(1, 1.0)), int(shape[3] * layer.number(2, 1.0))
+    if not 0 < height < 2**16 or not 0 < width < 2**16:
+        raise InvalidModelError(f"has a result of {height} x {width}", where=str(layer))
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    if kind == _LINEAR:
+        attributes = {"mode": "linear", "coordinate_transformation_mode": "align_corners" if layer.integer(6) else "half_pixel"}
+    r.emit("Resize", [r.value(), r.numbers((height, width))], data_format="channels_first", **attributes)
+
+
+READERS = {"Pooling": read_pool, "Reduction": read_reduction, "Interp": read_resize}
+WRITERS = {
+    **dict.fromkeys(("MaxPool", "AveragePool"), write_pool),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), write_global_pool),
+    **dict.fromkeys(_OPERATIONS, write_reduction),
+    "Resize": write_resize,
+}

@@ -1,0 +1,286 @@
+"""Convolutions and fully connected layers, on int8 and on real values. Weights lie O,I,spatial in both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import InvalidModelError, Op
+from qconvert_ncnn.blobs import order_of, unsupported
+from qconvert_ncnn.container import Layer, packed
+from qconvert_ncnn.grids import inverse, is_connected, is_layer, outputs_axis
+from qconvert_ncnn.loading import REQUANTIZED, scales_of, top_scale
+from qconvert_ncnn.reading import Reading
+from qconvert_ncnn.writing import ACTIVATIONS, Writing
+
+__all__ = ["READERS", "WRITERS", "pads_of", "read_pads", "square"]
+
+_RELU, _CLIP = 1, 3
+_LARGEST = float(np.finfo(np.float32).max)
+#: Values of pad_left that stand for SAME_UPPER and SAME_LOWER (src/layer/convolution.cpp).
+_SAME = {-233: "SAME_UPPER", -234: "SAME_LOWER"}
+
+
+# windows
+
+
+def square(layer: Layer, key: int, default: int = 1) -> tuple[int, int]:
+    """A size of a window: that of the rows has the key of the columns and 10 more, and is the same where it is not given."""
+    width = layer.integer(key, default)
+    found = layer.integer(key + 10, width), width
+    if min(found) < (1 if default else 0) or max(found) > 2**16:
+        raise InvalidModelError(f"has {key}={found}, no sizes of a window", where=str(layer))
+    return found
+
+
+def pads_of(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[int] = (1, 1)) -> tuple[int, int, int, int]:
+    """Top, left, bottom and right of a window's padding, as numbers."""
+    if op["auto_pad"] == "NOTSET":
+        top, left, bottom, right = (int(pad) for pad in op["pads"])
+        return top, left, bottom, right
+    data, result = w.sizes(op.inputs[0])[1:], w.sizes(op.outputs[0])[1:]
+    whole = [
+        max((after - 1) * stride + (size - 1) * dilation + 1 - before, 0)
+        for before, after, size, stride, dilation in zip(data, result, kernel, op["strides"], dilations, strict=True)
+    ]
+    if op["auto_pad"] == "VALID":
+        return 0, 0, 0, 0
+    less = [total // 2 for total in whole]
+    more = [total - part for total, part in zip(whole, less, strict=True)]
+    begin, end = (less, more) if op["auto_pad"] == "SAME_UPPER" else (more, less)
+    return begin[0], begin[1], end[0], end[1]
+
+
+def read_pads(layer: Layer) -> dict[str, Any]:
+    """The attributes of the padding of a convolution."""
+    left = layer.integer(4)
+    if left in _SAME:
+        return {"auto_pad": _SAME[left], "pads": (0, 0, 0, 0)}
+    right = layer.integer(15, left)
+    top = layer.integer(14, left)
+    found = (top, left, layer.integer(16, top), right)
+    if min(found) < 0:
+        raise InvalidModelError(f"has the padding {found}", where=str(layer))
+    return {"pads": found}
+
+
+def _window(op: Op, w: Writing) -> dict[int, Any]:
+    kernel = w.graph[op.inputs[1]].static_shape
+    if op["data_format"] != "channels_first" or kernel is None or len(kernel) != 4:
+        raise unsupported(op, "that is not over two dimensions, channels first,")
+    height, width = kernel[2:]
+    top, left, bottom, right = (
+        (int(pad) for pad in op["pads"]) if op.kind == "ConvTranspose" else pads_of(op, w, kernel[2:], op["dilations"])
+    )
+    return {
+        0: kernel[0], 1: width, 11: height, 2: int(op["dilations"][1]), 12: int(op["dilations"][0]), 3: int(op["strides"][1]),
+        13: int(op["strides"][0]), 4: left, 14: top, 15: right, 16: bottom, 6: math.prod(kernel),
+    }  # fmt: skip
+
+
+# writing
+
+
+def write_conv(op: Op, w: Writing) -> None:
+    """Convolution, or with groups ConvolutionDepthWise."""
+    params, group = _window(op, w), int(op["group"])
+    kind = "Convolution" if group == 1 else "ConvolutionDepthWise"
+    if group != 1:
+        params[7] = group
+    _finish(op, w, kind, params, 5)
+
+
+def write_conv_transpose(op: Op, w: Writing) -> None:
+    """Deconvolution, or with groups DeconvolutionDepthWise; on real values."""
+    params, group = _window(op, w), int(op["group"])
+    if group != 1:
+        params[7] = group
+    extra = [int(size) for size in op["output_padding"]]
+    params |= {18: extra[1], 19: extra[0]} if any(extra) else {}
+    _finish(op, w, "Deconvolution" if group == 1 else "DeconvolutionDepthWise", params, 5)
+
+
+def write_gemm(op: Op, w: Writing) -> None:
+    """InnerProduct of vectors, or of each row of a matrix."""
+    shape = w.graph[op.inputs[1]].static_shape
+    if shape is None or len(w.sizes(op.inputs[0])) > 2:
+        raise unsupported(op, "of data over more than two dimensions")
+    _finish(op, w, "InnerProduct", {0: shape[0], 2: math.prod(shape)}, 1)
+
+
+def write_matmul(op: Op, w: Writing) -> None:
+    """InnerProduct of each row with a matrix of constants; MatMul of two blobs, the first one turned beforehand if it has to be."""
+    if is_connected(w.graph, op):
+        outputs = (w.graph[op.inputs[1]].static_shape or ())[outputs_axis(op)]
+        _finish(op, w, "InnerProduct", {0: outputs, 2: math.prod(w.graph[op.inputs[1]].static_shape or ())}, 1)
+        return
+    rank = len(w.sizes(op.outputs[0]))
+    first, second = (w.value(name, rank) for name in op.inputs)
+    if rank == 1:
+        raise unsupported(op, "of vectors")
+    if op["trans_a"]:
+        turned = w.blobs.fresh(f"{op.inputs[0]}/turned")
+        w.add("Permute", turned, [first], [turned], {0: order_of([*range(rank - 2), rank - 1, rank - 2])})
+        first = turned
+    w.finish(op, "MatMul", {0: int(op["trans_b"])}, inputs=[first, second])
+
+
+def _finish(op: Op, w: Writing, kind: str, params: dict[int, Any], bias_key: int) -> None:
+    """The layer with its weights: integers and scales where ncnn runs it on int8."""
+    weights, bias = w.graph[op.inputs[1]], w.graph[op.inputs[2]] if op.has(2) else None
+    if weights.data is None or (bias is not None and bias.data is None):
+        raise unsupported(op, "with weights or a bias that are computed when the model runs")
+    real_bias = [] if bias is None else [packed(w.real(bias).reshape(-1), marked=False)]
+    for item, part in ((weights, "weights"), (bias, "bias")):
+        if item is not None:
+            w.notes.names[f"{w.layer(op)}/{part}"] = item.name
+    params[bias_key] = int(bias is not None)
+    params |= _activation(str(op["activation"]))
+    turns = outputs_axis(op) == 1
+    if not is_layer(w.graph, op):
+        real = w.real(weights)
+        w.finish(op, kind, params, packed(real.T if turns else real, marked=True), *real_bias)
+        return
+    q, data = weights.quantization, w.graph[op.inputs[0]].quantization
+    assert q is not None and data is not None
+    groups = int(params.get(7, params[0]))
+    scales = inverse(np.broadcast_to(q.scale.reshape(-1), params[0])[:: max(params[0] // groups, 1)])
+    integers = np.asarray(weights.data).astype(np.int8)
+    parts = [packed(integers.T if turns else integers, marked=True), *real_bias, packed(scales, marked=False)]
+    parts.append(packed(inverse(data.scale.reshape(-1)), marked=False))
+    params[8] = 1
+    name = op.outputs[0]
+    if name not in w.stored:
+        w.finish(_without_activation(op), kind, params, *parts)
+        return
+    grid = w.graph[name].quantization
+    assert grid is not None
+    low, high = grid.limits("int8")
+    scale = float(grid.scale.reshape(-1)[0])
+    bounds = _narrower(ACTIVATIONS.get(str(op["activation"]), (-_LARGEST, None)), (low, high), scale)
+    params |= bounds
+    params[8] = REQUANTIZED + 1
+    output = w.blobs.name(name)
+    w.add(kind, w.layer(op), [w.value(op.inputs[0])], [output], params, *parts, packed(inverse(grid.scale.reshape(-1)), marked=False))
+    w.values[name] = output
+
+
+def _without_activation(op: Op) -> Op:
+    return op.with_attributes(activation="")
+
+
+def _activation(name: str) -> dict[int, Any]:
+    if not name:
+        return {}
+    return {9: _RELU} if name == "relu" else {9: _CLIP, 10: tuple(float(bound or 0) for bound in ACTIVATIONS[name])}
+
+
+def _narrower(activation: tuple[float, float | None], limits: tuple[int, int], scale: float) -> dict[int, Any]:
+    """The activation that also keeps integers within limits of their grid."""
+    low, high = activation[0], _LARGEST if activation[1] is None else activation[1]
+    low = low if limits[0] == -127 or low >= limits[0] * scale else limits[0] * scale
+    high = high if limits[1] == 127 or high <= limits[1] * scale else limits[1] * scale
+    if high == _LARGEST:
+        return {} if low == -_LARGEST else {9: _RELU} if low == 0 else {9: _CLIP, 10: (float(low), high)}
+    return {9: _CLIP, 10: (float(low), float(high))}
+
+
+# reading
+
+
+def read_convolution(r: Reading) -> None:
+    """Convolution, ConvolutionDepthWise, Deconvolution and DeconvolutionDepthWise."""
+    layer, transposed = r.layer, r.layer.kind.startswith("Deconvolution")
+    group = r.layer.integer(7, 1) if layer.kind.endswith("DepthWise") else 1
+    attributes: dict[str, Any] = {
+        "data_format": "channels_first", "strides": square(layer, 3), "dilations": square(layer, 2), "group": group, **read_pads(layer),
+    }  # fmt: skip
+    if transposed:
+        if attributes.pop("auto_pad", "") or layer.integer(20) or layer.integer(21):
+            raise r.unsupported("with a size of its result")
+        attributes["output_padding"] = (layer.integer(19), layer.integer(18))
+    if layer.number(18) and not transposed:
+        raise r.unsupported(f"padded with {layer.number(18)}")
+    outputs, channels = layer.integer(0), r.shape()[1] if len(r.shape()) == 4 else 0
+    if group < 1 or not channels or channels % group or outputs % group:
+        raise InvalidModelError(f"has {group} groups of {outputs} outputs and data of the shape {r.shape()}", where=str(layer))
+    shape = (outputs, channels // group, *square(layer, 1))
+    _read_product(r, "ConvTranspose" if transposed else "Conv", shape, attributes)
+
+
+def read_inner_product(r: Reading) -> None:
+    """InnerProduct; what is no vector, nor rows that fit, is made one."""
+    outputs, size = r.layer.integer(0), r.layer.integer(2)
+    shape = r.shape()
+    inner = size // outputs if outputs else 0
+    if inner * outputs != size or math.prod(shape) % max(inner, 1):
+        raise InvalidModelError(f"has {size} weights for {outputs} outputs, and data of the shape {shape}", where=str(r.layer))
+    rows = len(shape) == 3 and shape[-1] == inner
+    if not rows and math.prod(shape) != inner:
+        raise InvalidModelError(f"has weights of {inner} inputs, and data of the shape {shape}", where=str(r.layer))
+    _read_product(r, "MatMul" if rows else "Gemm", (outputs, inner), {}, flat=len(shape) > 2 and not rows)
+
+
+def read_gemm(r: Reading) -> None:
+    """Gemm of rows with a matrix of constants."""
+    outputs, inner, shape = r.layer.integer(8), r.layer.integer(9), r.shape()
+    if len(shape) != 3 or shape[-1] != inner:
+        raise InvalidModelError(f"has weights of {inner} inputs, and data of the shape {shape}", where=str(r.layer))
+    weights, bias = r.weights
+    matrix = weights.reshape(outputs, inner).T if r.layer.integer(3) else weights.reshape(inner, outputs)
+    product = [r.value(), r.parameter(np.ascontiguousarray(matrix), "weights")]
+    if not bias.size:
+        r.emit("MatMul", product)
+        return
+    r.emit("Add", [r.step("MatMul", product), r.parameter(bias, "bias")])
+
+
+def _read_product(r: Reading, kind: str, shape: tuple[int, ...], attributes: Mapping[str, Any], *, flat: bool = False) -> None:
+    """Data, weights and bias of a product, on int8 where the layer has scales, and what stands behind it.
+
+    Args:
+        shape: of the weights, outputs first; a MatMul takes them the other way round.
+        flat: whether the data become one vector.
+    """
+    weights, bias = r.weights[:2]
+    if weights.size != math.prod(shape) or bias.size not in (0, shape[0]):
+        raise InvalidModelError(f"has {weights.size} weights, and the sizes {shape}", where=str(r.layer))
+    value, data, turns = r.value(), weights.reshape(shape), kind == "MatMul"
+    data = np.ascontiguousarray(data.T) if turns else data
+    if len(r.weights) > 2:
+        value = r.rounded(float(r.weights[3][0]))
+        scales = scales_of(r.weights)
+        same = scales.size == 1 or bool((scales == scales[0]).all())
+        own = r.dequantized(data, scales[:1] if same else np.repeat(scales, shape[0] // scales.size), int(turns))
+    else:
+        own = r.parameter(data, "weights")
+    if flat:
+        value = r.step("Reshape", [value, r.numbers((1, -1))])
+    inputs = [value, own, *([r.parameter(bias, "bias")] if bias.size and not turns else [])]
+    activation, top = r.activation(), top_scale(r.weights)
+    named = {"activation": activation} if activation else {}
+    if activation is not None and not (turns and bias.size):
+        r.emit_rounded(kind, inputs, top, {**attributes, **named})
+        return
+    result = r.step(kind, inputs, **attributes)
+    if turns and bias.size:
+        result = r.step("Add", [result, r.parameter(bias, "bias")], **named)
+    r.emit_rounded("Identity", [r.activated(result) if activation is None else result], top, {})
+
+
+def read_matmul(r: Reading) -> None:
+    if len(r.shape(0)) != len(r.shape(1)):
+        raise r.unsupported("of blobs of several dimensions")
+    r.emit("MatMul", [r.value(0), r.value(1)], **({"trans_b": 1} if r.layer.integer(0) else {}))
+
+
+READERS = {
+    **dict.fromkeys(("Convolution", "ConvolutionDepthWise", "Deconvolution", "DeconvolutionDepthWise"), read_convolution),
+    "InnerProduct": read_inner_product,
+    "Gemm": read_gemm,
+    "MatMul": read_matmul,
+}
+WRITERS = {"Conv": write_conv, "ConvTranspose": write_conv_transpose, "Gemm": write_gemm, "MatMul": write_matmul}

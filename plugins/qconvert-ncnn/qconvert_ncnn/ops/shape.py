@@ -1,0 +1,236 @@
+"""Operators that move values: shapes, orders, parts, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import InvalidModelError, Op
+from qconvert_ncnn.blobs import axis_of, order_of, perm_of, unsupported
+from qconvert_ncnn.reading import Reading
+from qconvert_ncnn.writing import Writing, blob_params
+
+__all__ = ["READERS", "WRITERS"]
+
+_SIZE_KEYS = (2, 11, 1, 0)
+_REST = -233
+_PADDINGS = {"constant": 0, "edge": 1, "reflect": 2}
+_SPATIAL = 4
+
+
+def write_reshape(op: Op, w: Writing) -> None:
+    """Reshape, Squeeze and Unsqueeze: the sizes that come out."""
+    w.finish(op, "Reshape", blob_params(w.sizes(op.outputs[0])))
+
+
+def read_reshape(r: Reading) -> None:
+    """Reshape; 0 keeps a size, -1 is what remains."""
+    if r.layer.numbers(6) or len(r.layer.inputs) > 1:
+        raise r.unsupported("to sizes that are computed")
+    given = {key: r.layer.integer(key, _REST) for key in _SIZE_KEYS}
+    found = [(key, size) for key, size in given.items() if size != _REST]
+    own = blob_params(r.shape()[1:])
+    sizes = [own.get(key, -1) if size == 0 else size for key, size in found]
+    if not sizes or min(sizes) < -1 or sizes.count(-1) > 1:
+        raise InvalidModelError(f"has the sizes {sizes}", where=str(r.layer))
+    r.emit("Reshape", [r.value(), r.numbers((1, *sizes))])
+
+
+def read_flatten(r: Reading) -> None:
+    r.emit("Reshape", [r.value(), r.numbers((1, -1))])
+
+
+def write_transpose(op: Op, w: Writing) -> None:
+    perm = [int(axis) for axis in op["perm"]]
+    if perm[0]:
+        raise unsupported(op, "of the samples")
+    sizes = w.sizes(op.inputs[0])
+    moved = [axis - 1 for axis in perm[1:]]
+    if [axis for axis in moved if sizes[axis] > 1] == sorted(axis for axis in moved if sizes[axis] > 1):
+        w.finish(op, "Reshape", blob_params(w.sizes(op.outputs[0])))
+    else:
+        w.finish(op, "Permute", {0: order_of(moved)})
+
+
+def read_permute(r: Reading) -> None:
+    rank, order = len(r.shape()) - 1, r.layer.integer(0)
+    try:
+        perm = perm_of(order, rank) if order >= 0 else ()
+    except IndexError:
+        perm = ()
+    if not perm:
+        raise InvalidModelError(f"has the order {order} of {rank} axes", where=str(r.layer))
+    r.emit("Transpose", [r.value()], perm=(0, *(axis + 1 for axis in perm)))
+
+
+def write_identity(op: Op, w: Writing) -> None:
+    w.alias(op)
+
+
+def read_identity(r: Reading) -> None:
+    """Noop, Dropout: a value goes on under another name."""
+    if r.layer.kind == "Dropout" and r.layer.number(0, 1.0) != 1:
+        raise r.unsupported("with a factor")
+    if len(r.layer.inputs) != 1 or len(r.layer.outputs) != 1:
+        raise r.unsupported(f"of {len(r.layer.inputs)} blobs to {len(r.layer.outputs)}")
+    r.emit("Identity", [r.value()])
+
+
+def read_split(r: Reading) -> None:
+    """Split: one value for several readers."""
+    for blob in r.layer.outputs:
+        r.draft.values[blob] = r.value()
+        r.draft.origins[blob] = r.draft.origins.get(r.layer.inputs[0], r.layer.inputs[0])
+        if r.layer.inputs[0] in r.draft.grids:
+            r.draft.grids[blob] = r.draft.grids[r.layer.inputs[0]]
+
+
+def write_slice(op: Op, w: Writing) -> None:
+    """Crop along some axes."""
+    shape = (1, *w.sizes(op.inputs[0]))
+    starts, ends = w.integers(op, 1, "starts"), w.integers(op, 2, "ends")
+    axes = w.integers(op, 3, "axes") if op.has(3) else [*range(len(starts))]
+    steps = w.integers(op, 4, "steps") if op.has(4) else [1] * len(axes)
+    if any(step != 1 for step in steps):
+        raise unsupported(op, "with steps")
+    found: dict[int, tuple[int, int]] = {}
+    for axis, start, end in zip((axis % len(shape) for axis in axes), starts, ends, strict=True):
+        size = shape[axis]
+        bounds = [min(max(place + size if place < 0 else place, 0), size) for place in (start, end)]
+        if axis == 0 and bounds != [0, 1]:
+            raise unsupported(op, "of the samples")
+        if axis:
+            found[axis - 1] = bounds[0], bounds[1]
+    if not found:
+        w.alias(op)
+        return
+    order = sorted(found)
+    w.finish(op, "Crop", {9: tuple(found[axis][0] for axis in order), 10: tuple(found[axis][1] for axis in order), 11: tuple(order)})
+
+
+def read_crop(r: Reading) -> None:
+    """Crop in the form that names axes."""
+    rank = len(r.shape()) - 1
+    starts, ends = ([int(number) for number in r.layer.numbers(key)] for key in (9, 10))
+    axes = [int(axis) for axis in r.layer.numbers(11)] or [*range(len(starts))]
+    if not starts or not len(starts) == len(ends) == len(axes) or len(r.layer.inputs) > 1:
+        raise r.unsupported("of an older form")
+    far = 2**31
+    ends = [far if end == _REST else end for end in ends]
+    if any(not -rank <= axis < rank for axis in axes):
+        raise InvalidModelError(f"has the axes {axes} of {rank}", where=str(r.layer))
+    r.emit("Slice", [r.value(), r.numbers(starts), r.numbers(ends), r.numbers(axis % rank + 1 for axis in axes)])
+
+
+def write_split(op: Op, w: Writing) -> None:
+    """Slice into parts of given sizes."""
+    axis = axis_of(w.graph, op, int(op["axis"]))
+    sizes = [w.sizes(name)[axis] for name in op.outputs]
+    names = [w.blobs.name(name) for name in op.outputs]
+    w.add("Slice", w.layer(op), [w.value(op.inputs[0])], names, {0: tuple(sizes), 1: axis})
+    w.values.update(zip(op.outputs, names, strict=True))
+
+
+def read_slice(r: Reading) -> None:
+    """Slice; -233 is an equal part of what remains."""
+    axis = r.axis(1)
+    size, sizes = r.shape()[axis], list[int]()
+    given = [int(number) for number in r.layer.numbers(0)]
+    if len(given) != len(r.layer.outputs):
+        raise r.unsupported("at places instead of sizes")
+    for index, part in enumerate(given):
+        sizes.append((size - sum(sizes)) // (len(given) - index) if part == _REST else part)
+    if min(sizes, default=0) <= 0 or sum(sizes) != size:
+        raise InvalidModelError(f"has the sizes {sizes} of {size}", where=str(r.layer))
+    r.emit("Split", [r.value(), r.numbers(sizes)], axis=axis)
+
+
+def write_concat(op: Op, w: Writing) -> None:
+    rank = len(w.sizes(op.outputs[0]))
+    w.finish(op, "Concat", {0: axis_of(w.graph, op, int(op["axis"]))}, inputs=[w.value(name, rank) for name in op.inputs])
+
+
+def read_concat(r: Reading) -> None:
+    r.emit("Concat", [r.value(index) for index in range(len(r.layer.inputs))], axis=r.axis(0))
+
+
+def write_pad(op: Op, w: Writing) -> None:
+    """Padding of rows and columns, and of what lies outside them."""
+    pads, rank = w.integers(op, 1, "pads"), len(w.sizes(op.inputs[0]))
+    mode = _PADDINGS.get(str(op["mode"]))
+    if mode is None or min(pads) < 0 or pads[0] or pads[rank + 1] or rank == _SPATIAL:
+        raise unsupported(op, f"with mode {op['mode']!r}, cut off, or of the samples")
+    begin, end = ([0] * (3 - rank) + pads[1 : rank + 1], [0] * (3 - rank) + pads[rank + 2 :])
+    if mode and (begin[0] or end[0]):
+        raise unsupported(op, f"of channels with mode {op['mode']!r}")
+    value = 0.0
+    if op.has(2):
+        filler = w.graph[op.inputs[2]]
+        if filler.data is None:
+            raise unsupported(op, "with a value that is computed when the model runs")
+        value = float(w.real(filler).reshape(-1)[0])
+    params: dict[int, Any] = {0: begin[1], 1: end[1], 2: begin[2], 3: end[2], 4: mode, 5: value}
+    w.finish(op, "Padding", {**params, 7: begin[0], 8: end[0]} if begin[0] or end[0] else params)
+
+
+def read_padding(r: Reading) -> None:
+    rank, layer = len(r.shape()) - 1, r.layer
+    mode = next((name for name, number in _PADDINGS.items() if number == layer.integer(4)), None)
+    if mode is None or layer.integer(6) or rank == _SPATIAL or len(layer.inputs) > 1:
+        raise r.unsupported("of several values, or of another form")
+    begin, end = [layer.integer(7), layer.integer(0), layer.integer(2)], [layer.integer(8), layer.integer(1), layer.integer(3)]
+    if min(*begin, *end) < 0 or any((*begin[: 3 - rank], *end[: 3 - rank])):
+        raise InvalidModelError(f"has the padding {begin} and {end}", where=str(layer))
+    pads = r.numbers((0, *begin[3 - rank :], 0, *end[3 - rank :]))
+    extra = [r.scalar(layer.number(5))] if layer.number(5) else []
+    r.emit("Pad", [r.value(), pads, *extra], **({"mode": mode} if mode != "constant" else {}))
+
+
+def read_memory(r: Reading) -> None:
+    """MemoryData: a constant."""
+    sizes = [r.layer.integer(key) for key in _SIZE_KEYS]
+    (blob,) = r.layer.outputs
+    (data,) = r.weights
+    shape = (1, *(size for size in sizes if size))
+    if int(np.prod(shape)) != data.size:
+        raise InvalidModelError(f"has the sizes {shape}, and {data.size} elements", where=str(r.layer))
+    r.draft.values[blob] = r.draft.add(blob, "float32", shape, data.reshape(shape), own=True)
+
+
+def write_depth_to_space(op: Op, w: Writing) -> None:
+    if op["data_format"] != "channels_first":
+        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+    w.finish(op, "PixelShuffle", {0: int(op["blocksize"]), 1: int(op["mode"] == "DCR")})
+
+
+def read_pixel_shuffle(r: Reading) -> None:
+    r.emit("DepthToSpace", [r.value()], data_format="channels_first", blocksize=r.layer.integer(0, 1),
+           mode="DCR" if r.layer.integer(1) else "CRD")  # fmt: skip
+
+
+READERS: dict[str, Callable[[Reading], Any]] = {
+    "Reshape": read_reshape,
+    "Flatten": read_flatten,
+    "Permute": read_permute,
+    "Noop": read_identity,
+    "Dropout": read_identity,
+    "Split": read_split,
+    "Crop": read_crop,
+    "Slice": read_slice,
+    "Concat": read_concat,
+    "Padding": read_padding,
+    "MemoryData": read_memory,
+    "PixelShuffle": read_pixel_shuffle,
+}
+WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
+    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze"), write_reshape),
+    "Transpose": write_transpose,
+    "Identity": write_identity,
+    "Slice": write_slice,
+    "Split": write_split,
+    "Concat": write_concat,
+    "Pad": write_pad,
+    "DepthToSpace": write_depth_to_space,
+}

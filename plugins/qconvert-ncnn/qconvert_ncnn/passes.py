@@ -1,0 +1,189 @@
+"""Fits graphs to ncnn: one sample, products with constants as fully connected layers, and grids that its int8 layers have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.plugin import KINDS, Array, Change, Cost, Graph, Op, Quantization, Tensor, dequantize, infer, quantize
+from qconvert_ncnn.grids import INT8, LIMIT, PRODUCTS, is_on_grid, missing, shown_scale
+
+__all__ = ["connect", "regrid", "settle"]
+
+#: Steps of the old grid that a new one may have, besides what holds the range: those at which many codes stay where they are.
+_RATIOS = (1.0, 1.25, 4 / 3, 1.5, 5 / 3, 1.75, 2.0)
+#: Those of them, and what is added to the range, at which no code lies in the middle between two of the new grid: where it has been rounded
+#: before, a tie would fall to either side, as float32 has it.
+_WITHOUT_TIES, _BEYOND = (1.0, 1.25, 1.5, 5 / 3, 1.75), 0.1
+
+
+def settle(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
+    """A number of samples that is open becomes 1, which ncnn runs at a time."""
+    firsts = [graph[name].shape[0] for name in graph.inputs if graph[name].shape]  # type: ignore[index]
+    symbols = {size for size in firsts if isinstance(size, str)}
+    if not symbols:
+        return graph, ()
+    tensors = []
+    for tensor in graph.tensors.values():
+        if tensor.shape is not None and symbols.intersection(tensor.shape):
+            tensors.append(replace(tensor, shape=tuple(1 if size in symbols else size for size in tensor.shape)))
+    return infer(graph.evolve(tensors=tensors)), (Change("the number of samples, which was open, is 1", exact=True),)
+
+
+def connect(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
+    """A MatMul of a vector with a matrix of constants becomes a Gemm, whose weights lie the other way round."""
+    ops, tensors = list[Op](), dict[str, Tensor]()
+    names = graph.names(tensors)
+    for op in graph.ops:
+        weights = graph[op.inputs[1]] if op.kind == "MatMul" else None
+        turned = None if weights is None or op["trans_a"] else _turned(weights, bool(op["trans_b"]))
+        if weights is None or turned is None or graph[op.inputs[0]].rank != 2:
+            ops.append(op)
+            continue
+        turned = replace(turned, name=weights.name if op["trans_b"] else names.fresh(f"{weights.name}/turned"))
+        tensors[turned.name] = turned
+        kept = {name: op[name] for name in ("activation",) if op[name]}
+        ops.append(Op("Gemm", (op.inputs[0], turned.name), op.outputs, kept, op.source))
+    if not tensors:
+        return graph, ()
+    note = Change(f"{len(tensors)} MatMul with constant weights are fully connected layers", exact=True)
+    return graph.evolve(tensors=tensors.values(), ops=ops), (note,)
+
+
+def _turned(weights: Tensor, is_turned: bool) -> Tensor | None:
+    """Constants K,N as the weights N,K of a Gemm; None where scales lie otherwise."""
+    q = weights.quantization
+    if weights.data is None or weights.data.ndim != 2 or (q is not None and q.block_size):
+        return None
+    if is_turned:
+        return weights if q is None or q.axis in (None, 0) else None
+    if q is not None and q.axis not in (None, 1):
+        return None
+    data: Array = np.ascontiguousarray(weights.data.T)
+    return replace(weights, shape=data.shape, data=data, quantization=q if q is None or q.axis is None else replace(q, axis=0))
+
+
+def regrid(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
+    """Data of convolutions and fully connected layers become int8 with the zero point 0, from -127 to 127; their scales and those of the
+    weights become the nearest that ncnn's files, which have inverses, can say.
+
+    A tensor that nothing else reads is rounded to the new grid at once; what others read too is rounded again for the layers.
+    """
+    users = graph.consumers()
+    made: dict[str, Tensor] = {}
+    names, costs = graph.names(made), list[Cost]()
+    again, moved = dict[str, str](), list[Cost]()
+    for op in graph.ops:
+        if op.kind not in PRODUCTS or missing(graph, op):
+            continue
+        data, own = graph[op.inputs[0]], graph[op.inputs[1]]
+        if own.name not in made and own.quantization is not None:
+            scale = shown_scale(own.quantization.scale)
+            if (scale != own.quantization.scale).any():
+                made[own.name] = replace(own, quantization=replace(own.quantization, scale=scale))
+                moved.append(Cost(own.name, None, _off(own, scale)))
+        if data.name in made or data.name in again or (is_on_grid(data) and _says_scale(data)):
+            continue
+        name, once = data.name, _is_only_data(graph, data.name, users[data.name])
+        grid = _grid(data, once)
+        if once:
+            made[data.name] = replace(data, dtype=INT8, quantization=grid)
+        else:
+            again[data.name] = name = names.fresh(f"{data.name}/{INT8}")
+            plain = replace(grid, quant_min=-LIMIT, quant_max=LIMIT)  # the old grid has clipped already
+            made[name] = Tensor(name, INT8, data.shape, None, plain)
+        cost = _cost(data, grid)
+        costs += [replace(cost, tensor=name)] if cost is not None else []
+    if not made:
+        return graph, ()
+    changed = graph.evolve(tensors=made.values(), ops=_ops(graph, again))
+    notes = []
+    if len(made) > len(moved):
+        text = f"{len(made) - len(moved)} tensors that layers read are int8 from -127 to 127 now, with the zero point 0"
+        notes.append(Change(f"{text}; {len(again)} of them beside the old ones", exact=False, costs=tuple(costs)))
+    if moved:
+        text = f"scales of {len(moved)} weights moved by up to 2e-7 of their size, to what ncnn's inverses say"
+        notes.append(Change(text, exact=False, costs=tuple(moved)))
+    return changed, tuple(notes)
+
+
+def _ops(graph: Graph, again: dict[str, str]) -> list[Op]:
+    """The operators, with a Requantize in front of the first layer that reads what is rounded again."""
+    found, done = [], set[str]()
+    for op in graph.ops:
+        name = op.inputs[0] if op.inputs else ""
+        if name not in again or op.kind not in PRODUCTS or missing(graph, op):
+            found.append(op)
+            continue
+        if name not in done:
+            done.add(name)
+            found.append(Op("Requantize", (name,), (again[name],), {}, op.source))
+        found.append(replace(op, inputs=(again[name], *op.inputs[1:])))
+    return found
+
+
+def _off(weights: Tensor, scale: Array) -> float:
+    """By how many steps weights are others at most."""
+    assert weights.quantization is not None
+    old, largest = weights.quantization.scale.astype(np.float64), 128
+    return float(np.abs(scale / old - 1).max() * largest)
+
+
+def _says_scale(tensor: Tensor) -> bool:
+    return tensor.quantization is not None and bool((shown_scale(tensor.quantization.scale) == tensor.quantization.scale).all())
+
+
+def _is_only_data(graph: Graph, name: str, users: list[Op]) -> bool:
+    """Whether layers alone read a tensor, as their data, and what computes it rounds to any grid."""
+    if name in graph.public or name in graph.inputs:
+        return False
+    if any(op.kind not in PRODUCTS or op.inputs.count(name) != 1 or op.inputs[0] != name or missing(graph, op) for op in users):
+        return False
+    producer = graph.producers()[name]
+    return (
+        KINDS[producer.kind].rounds
+        and len(producer.outputs) == 1
+        and not str(producer.attributes.get("arithmetic", "")).startswith("fixed")
+    )
+
+
+def _grid(tensor: Tensor, once: bool) -> Quantization:
+    """The grid without zero point that loses least over the codes of the old one. What the old grid clipped, the new one does.
+
+    Args:
+        once: whether values are rounded to it alone, and not to the old one before.
+    """
+    q = tensor.quantization
+    assert q is not None
+    codes = _codes(tensor)
+    whole = max(abs(int(codes[0])), abs(int(codes[-1])), 1)
+    ratios = np.array([whole / LIMIT, *_RATIOS] if once else [(whole + _BEYOND) / LIMIT, *_WITHOUT_TIES])
+    losses = [float(np.square(np.clip(np.rint(codes / ratio), -LIMIT, LIMIT) * ratio - codes).mean()) for ratio in ratios]
+    scale = shown_scale((q.scale * ratios[int(np.argmin(losses))]).astype(np.float32))
+    plain = Quantization(scale, np.zeros(scale.shape, np.int64), None, 0, -LIMIT, LIMIT)
+    low, high = quantize(dequantize(np.array(q.limits(tensor.dtype)), q), plain, INT8)
+    return replace(plain, quant_min=int(low), quant_max=int(high))
+
+
+def _codes(tensor: Tensor) -> Array:
+    """The steps from zero that a tensor may have."""
+    q = tensor.quantization
+    assert q is not None
+    low, high = q.limits(tensor.dtype)
+    found: Array = np.arange(low, high + 1, dtype=np.float64) - float(q.zero_point.reshape(-1)[0])
+    return found
+
+
+def _cost(tensor: Tensor, grid: Quantization) -> Cost | None:
+    """What the codes of the old grid lose."""
+    q = tensor.quantization
+    assert q is not None
+    codes = _codes(tensor) * float(q.scale.reshape(-1)[0])
+    step = float(grid.scale.reshape(-1)[0])
+    low, high = grid.limits(INT8)
+    error = np.clip(np.rint(codes / step), low, high) * step - codes
+    noise = float(np.square(error).mean())
+    if noise <= (1e-6 * step) ** 2:
+        return None
+    return Cost(tensor.name, float(10 * np.log10(np.square(codes).mean() / noise)), float(np.abs(error).max() / step))

@@ -1,0 +1,193 @@
+"""Reads a .param file with its .bin: each layer literally, by one function; absorb_quantization makes quantized operators of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from qconvert.plugin import Array, Graph, InvalidModelError, Op, QConvertError, UnsupportedError
+from qconvert_ncnn.blobs import stated_sizes
+from qconvert_ncnn.container import Layer, Weights, read_param
+from qconvert_ncnn.grids import INT8, LIMIT, inverse
+from qconvert_ncnn.loading import LOADERS, bottom_scale
+from qconvert_ncnn.notes import Noted, Notes, data_name
+from qconvert_ncnn.ops import READERS
+from qconvert_ncnn.reading import Draft, Reading
+from qconvert_ncnn.writing import CLIP, MULTIPLIED, ROUND
+
+__all__ = ["GRID", "read"]
+
+#: The type of a layer in place of four that round to a grid.
+GRID = "qconvert.Grid"
+_MOVES = frozenset(("Split", "Noop", "Dropout", "Reshape", "Permute", "Crop", "Slice", "Concat", "Flatten", "ExpandDims", "Squeeze"))
+
+
+def read(path: Path, input_shape: str = "") -> Graph:
+    """The network of a .param file and the .bin file beside it.
+
+    Args:
+        path: of the .param file.
+        input_shape: sizes of inputs, of which many files have none: 1,3,224,224 in their order, or each behind a name and "=".
+
+    Raises:
+        OptionError: `input_shape` is no such text.
+        QConvertError: the files cannot be read, are damaged, or have layers that are not covered; all of these are named.
+    """
+    try:
+        with np.errstate(all="ignore"):  # what a damaged file has as scales is looked at afterwards
+            return _graph(path, input_shape)
+    except QConvertError as error:
+        error.file = error.file or str(path)
+        raise
+
+
+def _graph(path: Path, input_shape: str) -> Graph:
+    layers = read_param(path)
+    _require_known(layers)
+    file = Weights(path.with_suffix(".bin"))
+    weights = [LOADERS[layer.kind](layer, file) if layer.kind in LOADERS else () for layer in layers]
+    rest = file.rest
+    notes = Notes.of(file.remaining())
+    if notes is None:
+        raise InvalidModelError(f"has a .bin file with {rest} bytes behind its last layer's weights")
+    layers, weights = _with_grids(layers, weights)
+    draft = Draft(layers, weights, _wanted(layers, weights, notes), notes)
+    stated = stated_sizes(input_shape, [name for layer in layers if layer.kind == "Input" for name in layer.outputs])
+    inputs = []
+    for index, layer in enumerate(layers):
+        reading = Reading(draft, index)
+        if layer.kind == "Input":
+            inputs.append(_input(reading, stated))
+        else:
+            READERS[layer.kind](reading)
+    outputs = [_output(draft, name) for name in draft.given]
+    if not inputs or not outputs or len(set(outputs)) != len(outputs):
+        raise InvalidModelError("has no inputs, no outputs, or gives out a value twice")
+    graph = Graph(path.stem, draft.tensors, tuple(draft.ops), tuple(inputs), tuple(outputs))
+    return _renamed(graph, notes).evolve(metadata={**notes.metadata, "source.format": "ncnn-net"})
+
+
+def _output(draft: Draft, blob: str) -> str:
+    """The tensor that a blob gives out: integers, where a note says so."""
+    noted, value = draft.notes.grids.get(blob), draft.values[blob]
+    if noted is None or draft.tensors[value].is_constant:
+        return value
+    stored = draft.integers.get(value, "")
+    if stored and (draft.tensors[stored].dtype, draft.tensors[stored].quantization) == (noted.dtype, noted.quantization):
+        return stored
+    name = draft.add(f"{blob}/{noted.dtype}", noted.dtype, None, None, noted.quantization)
+    draft.emit(Op("Quantize", (value,), (name,), {}))
+    return name
+
+
+def _renamed(graph: Graph, notes: Notes) -> Graph:
+    """Tensors under the names of those that were written: integers under that of their blob, which then is the name of their values."""
+    names = {old: new for old, new in notes.names.items() if old in graph and graph[old].is_quantized}
+    names |= {f"{blob}/{item.dtype}": item.name for blob, item in notes.grids.items() if f"{blob}/{item.dtype}" in graph}
+    taken = set(names.values())
+    names |= {old: new for old, new in notes.names.items() if old in graph and new not in taken}
+    counts = Counter(names.values())
+    names = {old: new for old, new in names.items() if counts[new] == 1}
+    free = graph.names(set(names.values()))
+    names |= {name: free.fresh(f"{name}/real") for name in names.values() if name in graph and name not in names}
+    ops = [replace(op, inputs=_called(op.inputs, names), outputs=_called(op.outputs, names)) for op in graph.ops]
+    tensors = {names.get(old, old): replace(tensor, name=names.get(old, old)) for old, tensor in graph.tensors.items()}
+    return Graph(graph.name, tensors, tuple(ops), _called(graph.inputs, names), _called(graph.outputs, names))
+
+
+def _called(given: Sequence[str], names: dict[str, str]) -> tuple[str, ...]:
+    return tuple(names.get(name, name) for name in given)
+
+
+def _require_known(layers: Sequence[Layer]) -> None:
+    unknown = Counter(layer.kind for layer in layers if layer.kind not in READERS and layer.kind != "Input")
+    if unknown:
+        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
+        raise UnsupportedError(f"these layers cannot be read: {listed}", remedy="Cut the network before them, or export it to ONNX.")
+
+
+def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
+    """An input, whose sizes the file says, or the user."""
+    found = {key: r.layer.integer(key) for key in (2, 11, 1, 0)}
+    sizes = [size for size in found.values() if size]
+    if len(r.layer.outputs) != 1:
+        raise InvalidModelError(f"has {len(r.layer.outputs)} results", where=str(r.layer))
+    (blob,) = r.layer.outputs
+    if blob not in stated and (not sizes or min(sizes) < 0 or (found[1] and not found[0]) or (found[2] and not found[1])):
+        remedy = "Say them: --input-shape 1,channels,height,width; or write them into the file: 0=width 1=height 2=channels."
+        raise UnsupportedError(f"the file says no sizes of the input {blob!r}", where=str(r.layer), remedy=remedy)
+    draft, noted, shape = r.draft, r.draft.notes.grids.get(blob), stated.get(blob, (1, *sizes))
+    if noted is not None:  # values on a grid: the integers are the input
+        name = draft.add(f"{blob}/{noted.dtype}", noted.dtype, shape, None, noted.quantization)
+        draft.values[blob] = draft.dequantized(name, str(r.layer))
+        if _is_data(noted):
+            draft.grids[blob] = float(inverse(noted.scale))
+        return name
+    grid = draft.wanted.get(blob, 0.0)
+    draft.add(blob, "float32", shape, own=True)
+    draft.values[blob] = blob
+    if grid:
+        draft.round(blob, grid, str(r.layer))
+    return blob
+
+
+def _is_data(noted: Noted) -> bool:
+    """Whether a grid is one of int8 layers' data."""
+    return noted.dtype == INT8 and not noted.quantization.zero_point.any() and noted.steps[0] >= -LIMIT
+
+
+def _wanted(layers: Sequence[Layer], weights: Sequence[tuple[Array, ...]], notes: Notes) -> dict[str, float]:
+    """Blob -> the inverse scale of the grid to which all that read it round it, some of them behind moves."""
+    asked: dict[str, set[float]] = {}
+    found: dict[str, float] = {}
+    for layer, own in zip(reversed(layers), reversed(weights), strict=True):
+        for name in layer.outputs:
+            grids = asked.get(name, {0.0})
+            if len(grids) == 1 and 0.0 not in grids and layer.kind != GRID:  # what has a grid of its own is rounded again behind moves
+                found[name] = next(iter(grids))
+        scale = bottom_scale(layer, own)
+        if not scale and _is_move(layer) and layer.outputs and len({found.get(name, 0.0) for name in layer.outputs}) == 1:
+            scale = found.get(layer.outputs[0], 0.0)
+            if layer.kind != "Split" and data_name(layer.outputs[0]) in notes.names and data_name(layer.inputs[0]) not in notes.names:
+                scale = 0.0  # it was rounded behind the move
+        for name in layer.inputs:
+            asked.setdefault(name, set()).add(scale)
+    return found
+
+
+def _is_move(layer: Layer) -> bool:
+    return layer.kind in _MOVES or (layer.kind == "Pooling" and not layer.integer(0))
+
+
+def _with_grids(layers: list[Layer], weights: list[tuple[Array, ...]]) -> tuple[list[Layer], list[tuple[Array, ...]]]:
+    """The layers with one in place of each four that the writer rounds values by: a product, a rounding, a Clip, and a product."""
+    readers = Counter(name for layer in layers for name in layer.inputs)
+    by_input = {layer.inputs[0]: layer for layer in layers if len(layer.inputs) == 1 and readers[layer.inputs[0]] == 1}
+    gone: set[str] = set()
+    found: dict[str, Layer] = {}
+    for layer in layers:
+        chain = [layer]
+        while len(chain) < 4 and len(chain[-1].outputs) == 1 and chain[-1].outputs[0] in by_input:
+            chain.append(by_input[chain[-1].outputs[0]])
+        if _is_rounding(chain):
+            gone.update(item.outputs[0] for item in chain[:3])
+            last = chain[3]
+            params = {0: layer.number(2), 1: chain[2].number(0), 2: chain[2].number(1), 3: last.number(2)}
+            found[last.outputs[0]] = Layer(GRID, last.name, layer.inputs, last.outputs, dict(params))
+    kept = [(found.get(layer.outputs[0], layer) if layer.outputs else layer, own) for layer, own in zip(layers, weights, strict=True)
+            if not layer.outputs or layer.outputs[0] not in gone]  # fmt: skip
+    return [layer for layer, _ in kept], [own for _, own in kept]
+
+
+def _is_rounding(chain: Sequence[Layer]) -> bool:
+    if [layer.kind for layer in chain] != ["BinaryOp", "UnaryOp", CLIP, "BinaryOp"]:
+        return False
+    first, middle, clip, last = chain
+    products = all(layer.integer(0) == MULTIPLIED and layer.integer(1) for layer in (first, last))
+    whole = all(clip.number(key).is_integer() for key in (0, 1)) and clip.number(0) < clip.number(1)
+    scale = np.float32(last.number(2))
+    return bool(products and middle.integer(0) == ROUND and whole and scale > 0 and inverse(scale) == np.float32(first.number(2)))

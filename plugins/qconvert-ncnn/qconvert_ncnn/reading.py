@@ -1,0 +1,213 @@
+"""The canonical graph while the reader builds it, and a layer as the functions in ops/ see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import Array, InvalidModelError, Names, Op, Quantization, Tensor, UnsupportedError, output_shapes
+from qconvert_ncnn.container import Layer
+from qconvert_ncnn.grids import INT8, LIMIT, inverse
+from qconvert_ncnn.notes import Notes, data_name
+from qconvert_ncnn.rounding import MOVES
+from qconvert_ncnn.writing import ACTIVATIONS
+
+__all__ = ["Draft", "Reading", "data_grid"]
+
+_RELU, _LEAKY, _CLIP = 1, 2, 3
+
+
+def data_grid(inverse_scale: float) -> Quantization:
+    """The grid of a layer's data, of the inverse scale in the file."""
+    return Quantization(inverse(np.float32(inverse_scale)).reshape(1), np.zeros(1, np.int64), None, 0, -LIMIT, LIMIT)
+
+
+class Draft:
+    """The graph while it grows.
+
+    Args:
+        layers: of the file.
+        weights: of each layer, by its place.
+        wanted: blob -> the inverse scale of the grid to which all that read it round it.
+        notes: of what blobs do not say.
+
+    Attributes:
+        values: blob -> the tensor of its real values.
+        grids: blob -> the inverse scale of the grid that these are on already.
+        integers: values -> the integers that they stand for.
+        given: the blobs that the network gives out, in order.
+        origins: blob of a Split -> the blob that it splits.
+    """
+
+    def __init__(self, layers: Sequence[Layer], weights: Sequence[tuple[Array, ...]], wanted: dict[str, float], notes: Notes) -> None:
+        self.layers, self.weights, self.wanted, self.notes = layers, weights, wanted, notes
+        self.tensors: dict[str, Tensor] = {}
+        self.ops: list[Op] = []
+        self.values: dict[str, str] = {}
+        self.grids: dict[str, float] = {}
+        self.origins: dict[str, str] = {}
+        self.integers: dict[str, str] = {}
+        read = {name for layer in layers for name in layer.inputs}
+        self.given = [name for layer in layers for name in layer.outputs if name not in read]
+        self.names = Names(self.tensors, {name for layer in layers for name in layer.outputs})
+
+    def add(
+        self, wanted: str, dtype: str, shape: Any, data: Array | None = None, q: Quantization | None = None, *, own: bool = False
+    ) -> str:
+        """Adds a tensor; returns its name: `wanted` where it is free, and no blob's unless this is the blob (`own`)."""
+        name = wanted if own and wanted not in self.tensors else self.names.fresh(wanted)
+        self.tensors[name] = Tensor(name, dtype, shape, data, q)
+        return name
+
+    def emit(self, op: Op) -> None:
+        """Adds an operator, and the shapes of its results."""
+        shapes = output_shapes(self.tensors, op)
+        for name, shape in zip(op.outputs, shapes, strict=True):
+            old = self.tensors[name]
+            self.tensors[name] = Tensor(name, old.dtype, shape, None, old.quantization)
+        self.ops.append(op)
+
+    def rounded(self, real: str, stored: str, dtype: str, q: Quantization, source: str) -> str:
+        """Quantize and Dequantize behind a tensor of real values; returns the values on the grid."""
+        integers = self.add(stored, dtype, None, None, q)
+        self.emit(Op("Quantize", (real,), (integers,), {}, source))
+        return self.dequantized(integers, source)
+
+    def dequantized(self, integers: str, source: str, name: str = "") -> str:
+        """A Dequantize; returns the values, called `name` where this is the blob's."""
+        values = self.add(name or f"{integers}/value", "float32", None, own=bool(name))
+        self.emit(Op("Dequantize", (integers,), (values,), {}, source))
+        self.integers[values] = integers
+        return values
+
+    def round(self, blob: str, inverse_scale: float, source: str) -> None:
+        """Rounds a blob's values to the grid of int8 layers' data, with the limits that are noted."""
+        q, noted = data_grid(inverse_scale), self.notes.grids.get(blob)
+        if noted is not None and noted.dtype == INT8 and not noted.quantization.zero_point.any() and noted.scale == q.scale[0]:
+            q = noted.quantization if noted.steps[0] >= -LIMIT else q
+        self.values[blob] = self.rounded(self.values[blob], data_name(blob), INT8, q, source)
+        self.grids[blob] = inverse_scale
+
+
+class Reading:
+    """A layer while it is read.
+
+    Args:
+        draft: the graph.
+        index: the layer's place in the file.
+    """
+
+    def __init__(self, draft: Draft, index: int) -> None:
+        self.draft, self.layer, self.weights = draft, draft.layers[index], draft.weights[index]
+
+    # inputs
+
+    def value(self, index: int = 0) -> str:
+        """The tensor of an input's real values."""
+        if index >= len(self.layer.inputs):
+            raise InvalidModelError(f"lacks input {index}", where=str(self.layer))
+        return self.draft.values[self.layer.inputs[index]]
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """The shape of an input, with the one sample in front."""
+        found = self.draft.tensors[self.value(index)].static_shape
+        assert found is not None  # every Input has sizes, and every rule gives sizes for sizes
+        return found
+
+    def rounded(self, inverse_scale: float) -> str:
+        """The first input's values on the grid of an int8 layer."""
+        value, blob = self.value(), self.draft.origins.get(self.layer.inputs[0], self.layer.inputs[0])
+        if self.draft.grids.get(blob) == inverse_scale:
+            return value
+        return self.draft.rounded(value, data_name(blob), INT8, data_grid(inverse_scale), str(self.layer))
+
+    def axis(self, key: int, default: int = 0) -> int:
+        """A parameter that is an axis of the first input's blob, as one of the tensor."""
+        rank, found = len(self.shape()) - 1, self.layer.integer(key, default)
+        if not -rank <= found < rank:
+            raise InvalidModelError(f"has the axis {found} of {rank}", where=str(self.layer))
+        return found % rank + 1
+
+    def parameter(self, data: Array, name: str) -> str:
+        """A constant."""
+        return self.draft.add(f"{self.layer.name}/{name}", data.dtype.name, data.shape, data)
+
+    def numbers(self, values: Iterable[int]) -> str:
+        """A constant of int64."""
+        return self.parameter(np.array(list(values), np.int64), "index")
+
+    def scalar(self, value: float) -> str:
+        return self.parameter(np.array(value, np.float32), "value")
+
+    def dequantized(self, data: Array, scales: Array, axis: int) -> str:
+        """Weights of int8 with scales along an axis, or with one, and a Dequantize."""
+        q = Quantization(inverse(scales), np.zeros(scales.shape, np.int64), axis if scales.size > 1 else None)
+        stored = self.draft.add(f"{self.layer.name}/weights", INT8, data.shape, data, q)
+        return self.step("Dequantize", [stored])
+
+    # results
+
+    def step(self, kind: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """An operator that the layer needs before its own; returns the tensor."""
+        name = self.draft.add(f"{self.layer.name}/{kind.lower()}", "float32", None)
+        self.draft.emit(Op(kind, tuple(inputs), (name,), attributes, str(self.layer)))
+        return name
+
+    def emit(self, kind: str, inputs: Sequence[str], **attributes: Any) -> None:
+        """An operator that gives the layer's results, and behind it the rounding of all that reads them."""
+        self.emit_rounded(kind, inputs, 0.0, attributes)
+
+    def emit_rounded(self, kind: str, inputs: Sequence[str], top: float, attributes: Mapping[str, Any]) -> None:
+        """As emit(), of a layer that itself rounds its result at the inverse scale `top`, if that is not 0."""
+        names = [self.draft.add(blob, "float32", None, own=True) for blob in self.layer.outputs]
+        self.draft.emit(Op(kind, tuple(inputs), tuple(names), dict(attributes), str(self.layer)))
+        moved = self._moved(kind, inputs)
+        for name in names:
+            self.draft.values[name] = name
+            if name in self.draft.given and name not in self.draft.notes.grids:
+                continue  # real values under their own name
+            if moved is not None and moved.quantization is not None:
+                stored = f"{name}/{moved.dtype}"
+                self.draft.values[name] = self.draft.rounded(name, stored, moved.dtype, moved.quantization, str(self.layer))
+                if all(blob in self.draft.grids for blob in self.layer.inputs):
+                    self.draft.grids[name] = self.draft.grids[self.layer.inputs[0]]
+                continue
+            grid = top or self.draft.wanted.get(name, 0.0)
+            if grid:
+                self.draft.round(name, grid, str(self.layer))
+
+    def _moved(self, kind: str, inputs: Sequence[str]) -> Tensor | None:
+        """The integers whose values an operator only moves, so that its results are on their grid too."""
+        names = [name for name in inputs if name and self.draft.tensors[name].dtype == "float32"]
+        found = [self.draft.tensors[self.draft.integers[name]] for name in names if name in self.draft.integers]
+        if kind not in MOVES or not found or len(found) < len(names):
+            return None
+        return found[0] if all(item.shares_grid(found[0]) for item in found) else None
+
+    def activated(self, value: str) -> str:
+        """A value behind the activation in the layer's parameters 9 and 10, where this is not one of the canonical three."""
+        kind, numbers = self.layer.integer(9), [float(number) for number in self.layer.numbers(10)]
+        if kind == _LEAKY and len(numbers) == 1:
+            return self.step("LeakyRelu", [value], alpha=numbers[0])
+        if kind == _CLIP and len(numbers) == 2:
+            return self.step("Clip", [value, *(self.scalar(number) for number in numbers)])
+        named = {4: "Sigmoid", 5: "Mish"}.get(kind)
+        if named:
+            return self.step(named, [value])
+        if kind == 6 and len(numbers) == 2:
+            return self.step("Mul", [value, self.step("HardSigmoid", [value], alpha=numbers[0], beta=numbers[1])])
+        raise self.unsupported(f"with the activation {kind} {numbers}")
+
+    def activation(self) -> str | None:
+        """The canonical activation of the layer, "" for none, or None for one that is an operator of its own."""
+        kind, numbers = self.layer.integer(9), tuple(float(number) for number in self.layer.numbers(10))
+        if not kind:
+            return ""
+        if kind == _RELU:
+            return "relu"
+        return next((name for name, bounds in ACTIVATIONS.items() if kind == _CLIP and numbers == bounds), None)
+
+    def unsupported(self, what: str) -> UnsupportedError:
+        return UnsupportedError(f"{self.layer.kind} {what} cannot be read", where=str(self.layer))

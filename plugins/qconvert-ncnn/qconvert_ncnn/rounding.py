@@ -1,0 +1,48 @@
+"""Where roundings stand: ncnn's int8 layers round what they read, so that what they alone read needs no rounding of its own."""
+
+from __future__ import annotations
+
+from qconvert.plugin import Graph, Op
+from qconvert_ncnn.grids import is_layer, is_on_grid
+
+__all__ = ["MOVES", "is_move", "rounded_by_readers", "stored"]
+
+#: Kinds that choose or move values, which may be rounded behind them as well as before.
+MOVES = ("MaxPool", "GlobalMaxPool", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Slice", "Split", "Concat")
+
+
+def is_move(graph: Graph, op: Op) -> bool:
+    """Whether an operator only moves values on one grid."""
+    if op.kind not in MOVES or op.attributes.get("activation"):
+        return False
+    moved = [name for name in op.inputs if graph[name].is_quantized]
+    return all(graph[name].shares_grid(graph[moved[0]]) for name in (*moved, *op.outputs)) if moved else False
+
+
+def rounded_by_readers(graph: Graph) -> set[str]:
+    """The quantized tensors which whatever reads them rounds to their grid."""
+    users, found = graph.consumers(), set[str]()
+    for op in reversed(graph.ops):
+        for name in op.outputs:
+            if name and is_on_grid(graph[name]) and name not in graph.public and users[name]:
+                if all(_rounds(graph, user, name, found) for user in users[name]):
+                    found.add(name)
+    return found
+
+
+def _rounds(graph: Graph, op: Op, name: str, found: set[str]) -> bool:
+    if is_layer(graph, op):
+        return op.inputs[0] == name
+    return is_move(graph, op) and all(output in found for output in op.outputs)
+
+
+def stored(graph: Graph) -> set[str]:
+    """The tensors that go from one int8 layer to others as integers: a convolution rounds them (its int8_scale_term is above 100)."""
+    users, found = graph.consumers(), set[str]()
+    for op in graph.ops:
+        name = op.outputs[0]
+        if op.kind != "Conv" or not is_layer(graph, op) or not is_on_grid(graph[name]) or name in graph.public:
+            continue
+        if users[name] and all(is_layer(graph, user) and user.inputs[0] == name for user in users[name]):
+            found.add(name)
+    return found

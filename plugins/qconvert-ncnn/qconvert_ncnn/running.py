@@ -1,0 +1,93 @@
+"""A network in ncnn, on this machine's CPU, in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from qconvert.plugin import STATES, Array, Carrier, Child, MissingPackageError, ModelFile, dequantize, quantize
+from qconvert_ncnn.container import read_param
+from qconvert_ncnn.reader import read
+
+__all__ = ["NcnnModel", "child_of"]
+
+_PATIENCE = 600.0
+
+
+class _Net:
+    """A network in a process, by its blobs."""
+
+    def __init__(self, child: Child, version: str) -> None:
+        self._child, self.version = child, version
+
+    def given(self, inputs: Mapping[str, Array], wanted: Sequence[str]) -> list[Array]:
+        """What blobs hold, as float32, for what is fed to others."""
+        values = [np.ascontiguousarray(value, np.float32) for value in inputs.values()]
+        asked = [[name, list(value.shape)] for name, value in zip(inputs, values, strict=True)]
+        answer = self._child.asked({"run": asked, "give": [*wanted]}, values)
+        return self._child.arrays(answer.get("arrays"))
+
+
+def child_of(path: Path, threads: int) -> _Net:
+    """A process with a network.
+
+    Raises:
+        MissingPackageError: ncnn is not installed.
+        RuntimeRefusedError: it does not load the files.
+    """
+    if find_spec("ncnn") is None:
+        raise MissingPackageError("ncnn is not installed", remedy="pip install ncnn")
+    child = Child(Path(__file__).parent / "child.py", "ncnn", _PATIENCE)
+    found = child.asked({"load": [str(path), str(path.with_suffix(".bin")), threads]})
+    return _Net(child, str(found.get("version"))[:40])
+
+
+class NcnnModel:
+    """A network that ncnn has loaded.
+
+    Attributes:
+        inputs: name -> (dtype, shape), in order, with the one sample in front.
+        outputs: likewise.
+        note: which ncnn ran it, and how many of its layers on integers.
+
+    Raises:
+        MissingPackageError: ncnn is not installed.
+        RuntimeRefusedError: it does not take the network.
+    """
+
+    def __init__(self, file: ModelFile) -> None:
+        self._graph = read(file.path, str(file.options.get("input_shape", "")))
+        layers = read_param(file.path)
+        graph, read_ = self._graph, {name for layer in layers for name in layer.inputs}
+        self._blobs = (
+            [name for layer in layers if layer.kind == "Input" for name in layer.outputs],
+            [name for layer in layers for name in layer.outputs if name not in read_],
+        )
+        self._taken, self._given = (
+            {name: (graph[name].dtype, graph[name].static_shape or ()) for name in names} for names in (graph.inputs, graph.outputs)
+        )
+        self._carrier = Carrier(graph.metadata.get(STATES), self._taken, self._given)
+        self.inputs, self.outputs, self.reset = self._carrier.inputs, self._carrier.outputs, self._carrier.reset
+        self._net = child_of(file.path, file.threads)
+        products = [layer for layer in layers if layer.kind in ("Convolution", "ConvolutionDepthWise", "InnerProduct")]
+        count = sum(bool(layer.integer(8)) for layer in products)
+        self.note = f"ncnn {self._net.version} ran {count} of {len(products)} convolutions and fully connected layers on int8"
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs once. Inputs and outputs are stored values by name; ncnn gets and gives the real ones."""
+        values = self._carrier.fed(inputs)
+        given = [np.ascontiguousarray(self._real(name, values[name]), np.float32) for name in self._taken]
+        found = self._net.given({blob: value[0] for blob, value in zip(self._blobs[0], given, strict=True)}, self._blobs[1])
+        pairs = zip(self._given.items(), found, strict=True)
+        return self._carrier.given({name: self._stored(name, value.reshape(shape)) for (name, (_, shape)), value in pairs})
+
+    def _real(self, name: str, value: Array) -> Array:
+        q = self._graph[name].quantization
+        return value if q is None else dequantize(value, q)
+
+    def _stored(self, name: str, value: Array) -> Array:
+        q = self._graph[name].quantization
+        return value if q is None else quantize(value, q, self._graph[name].dtype)

@@ -1,0 +1,129 @@
+"""Writes a .param file and the .bin file beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qconvert.plugin import Change, Graph, Tensor, UnsupportedError
+from qconvert_ncnn.container import Layer, text_of
+from qconvert_ncnn.grids import is_layer
+from qconvert_ncnn.ops import WRITERS
+from qconvert_ncnn.writing import Writing, blob_params
+
+__all__ = ["layers_of", "write"]
+
+
+def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
+    """Writes a graph with the data of its int8 layers on ncnn's grids (the target's passes see to it). Inputs and outputs are real values.
+
+    Args:
+        graph: with spatial operators that are channels_first and one sample a run.
+        path: of the .param file.
+        options: `numerics`, "exact" or "fast": whether what int8 layers do not round is rounded.
+
+    Raises:
+        UnsupportedError: operators that ncnn does not have; all are listed.
+    """
+    writing = layers_of(graph, options.get("numerics", "exact") == "exact")
+    writing.notes.metadata = {**graph.metadata, **(options.get("provenance") or {})}
+    path.write_text(text_of(writing.layers), encoding="utf-8", newline="\n")
+    weights = b"".join(part for layer in writing.layers for part in layer.weights)
+    path.with_suffix(".bin").write_bytes(weights + writing.notes.data())
+    return _told(writing)
+
+
+def layers_of(graph: Graph, rounds: bool) -> Writing:
+    """The layers of a graph; see write()."""
+    writing = Writing(graph, rounds)
+    for name in graph.inputs:
+        _input(writing, graph[name])
+    failed: list[UnsupportedError] = []
+    for op in graph.ops:
+        try:
+            if op.kind not in WRITERS:
+                raise UnsupportedError(f"ncnn has no layer for {op.kind}", where=f"{op.source} {op.outputs[0]!r}".strip())
+            WRITERS[op.kind](op, writing)
+        except UnsupportedError as error:
+            failed.append(error)
+            for name in op.outputs:
+                writing.values.setdefault(name, writing.blobs.name(name))
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        listed = "\n".join(f"{error.where}: {error.reason}" for error in failed)
+        raise UnsupportedError(listed, remedy=failed[0].remedy or "Cut the model before them, with --between.")
+    _give_out(writing)
+    writing.layers = _split(writing)
+    for name in (*graph.outputs, *writing.values):
+        writing.note(name)
+    return writing
+
+
+def _input(writing: Writing, tensor: Tensor) -> None:
+    """An input of real values; those that a quantized one stands for."""
+    if tensor.dtype != "float32" and tensor.quantization is None:
+        reason = f"an input of {tensor.dtype}; ncnn takes float32"
+        raise UnsupportedError(reason, where=repr(tensor.name), remedy="Cut it off, with --between.")
+    name = writing.blobs.name(tensor.name)
+    writing.add("Input", name, [], [name], blob_params(writing.sizes(tensor.name)))
+    writing.values[tensor.name] = name
+    writing.note(tensor.name)
+
+
+def _give_out(writing: Writing) -> None:
+    """Every output is a blob of its own name that nothing reads, and they stand in the graph's order."""
+    wanted = list(writing.graph.outputs)
+    read = {name for layer in writing.layers for name in layer.inputs}
+    computed = [name for layer in writing.layers if layer.kind != "Input" for name in layer.outputs if name not in read]
+    if [writing.values[name] for name in wanted] == computed and all(writing.blobs.name(name) == writing.values[name] for name in wanted):
+        return
+    moved: dict[str, str] = {}
+    for name in wanted:
+        if writing.graph[name].is_constant:
+            raise UnsupportedError("an output that is a constant", where=repr(name))
+        found, own = writing.values[name], writing.blobs.name(name)
+        if found == own and name not in writing.graph.inputs:
+            moved[own] = writing.blobs.fresh(f"{name}/inside")
+    writing.layers = [_called(layer, moved) for layer in writing.layers]
+    writing.inside = moved
+    for name in wanted:
+        found = writing.values[name]
+        own = writing.blobs.name(name) if name not in writing.graph.inputs else writing.blobs.fresh(f"{name}/out")
+        writing.add("Noop", own, [moved.get(found, found)], [own], {})
+
+
+def _called(layer: Layer, names: dict[str, str]) -> Layer:
+    return replace(layer.renamed(names), outputs=tuple(names.get(name, name) for name in layer.outputs))
+
+
+def _split(writing: Writing) -> list[Layer]:
+    """The layers with a Split behind each blob that several read, as ncnn wants it."""
+    readers: dict[str, int] = {}
+    for layer in writing.layers:
+        for name in layer.inputs:
+            readers[name] = readers.get(name, 0) + 1
+    parts = {name: [writing.blobs.fresh(f"{name}_split{index}") for index in range(count)] for name, count in readers.items() if count > 1}
+    rest = {name: iter(found) for name, found in parts.items()}
+    found: list[Layer] = []
+    for layer in writing.layers:
+        found.append(replace(layer, inputs=tuple(next(rest[name]) if name in rest else name for name in layer.inputs)))
+        for name in layer.outputs:
+            if name in parts:
+                found.append(Layer("Split", writing.blobs.fresh(f"split_{name}"), (name,), tuple(parts[name])))
+    return found
+
+
+def _told(writing: Writing) -> tuple[Change | str, ...]:
+    graph, notes = writing.graph, list[Change | str]()
+    plain = sum(bool(op.attributes.get("arithmetic")) for op in graph.ops)
+    if plain:
+        text = f"{plain} operators are rounded once, halves away from zero or to even, not as the source's kernels round"
+        notes.append(Change(text, exact=False))
+    if writing.unrounded:
+        notes.append(Change(f"{writing.unrounded} tensors inside are not rounded to their grids (numerics fast)", exact=False))
+    layers = sum(is_layer(graph, op) for op in graph.ops)
+    notes.append(Change(f"{layers} layers run on int8, {len(writing.stored)} of them give integers to the next", exact=True))
+    return tuple(notes)

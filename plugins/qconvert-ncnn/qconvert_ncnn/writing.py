@@ -1,0 +1,202 @@
+"""The layers while the writer builds them, and an operator's results with their activation and their rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import KINDS, Array, Graph, Op, Quantization, Tensor, UnsupportedError
+from qconvert_ncnn.blobs import Blobs, sizes_of, unsupported
+from qconvert_ncnn.container import Layer, packed
+from qconvert_ncnn.grids import LIMIT, inverse
+from qconvert_ncnn.notes import Noted, Notes, data_name
+from qconvert_ncnn.rounding import is_move, rounded_by_readers, stored
+
+__all__ = ["ACTIVATIONS", "CLIP", "DIVIDED", "MULTIPLIED", "ROUND", "Step", "Writing", "blob_params"]
+
+#: Canonical activation -> its bounds.
+ACTIVATIONS: Mapping[str, tuple[float, float | None]] = {"relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
+#: BinaryOp's op_type of a product, UnaryOp's of rounding halves to even.
+MULTIPLIED, DIVIDED, ROUND = 2, 3, 18
+CLIP = "Clip"
+#: Keys of sizes in Input, Reshape and MemoryData, for blobs of 1 to 4 dimensions, the outermost first.
+_SIZE_KEYS = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}
+
+
+def blob_params(sizes: Sequence[int]) -> dict[int, Any]:
+    """The sizes of a blob as parameters of Input, Reshape and MemoryData."""
+    return dict(zip(_SIZE_KEYS[len(sizes)], sizes, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A layer of one result, which takes the result of the step before it as its first input.
+
+    Attributes:
+        others: names of its further blobs.
+        inputs: all of its blobs, for a first step.
+    """
+
+    kind: str
+    params: Mapping[int, Any]
+    weights: tuple[bytes, ...] = ()
+    inputs: tuple[str, ...] = ()
+    suffix: str = "part"
+
+
+class Writing:
+    """The layers while they grow.
+
+    Args:
+        graph: what is written, with spatial operators that are channels_first.
+        rounds: whether what int8 layers do not round is rounded in layers of its own.
+
+    Attributes:
+        layers: in order.
+        values: tensor -> the blob that has its real values; of those in `stored` its integers.
+        stored: tensors that go from layer to layer as integers.
+        notes: of what blobs do not say.
+        inside: blobs of outputs that are read inside too -> the blob that is read.
+        unrounded: how many tensors are on no grid in the file, as `rounds` is False.
+    """
+
+    def __init__(self, graph: Graph, rounds: bool) -> None:
+        self.graph, self.rounds = graph, rounds
+        self.layers: list[Layer] = []
+        self.values: dict[str, str] = {}
+        self.blobs, self._layers = Blobs(), Blobs()
+        self.stored = stored(graph)
+        self.inside: dict[str, str] = {}
+        self.unrounded = 0
+        self.notes = Notes()
+        self._rounded_later = rounded_by_readers(graph)
+
+    # values
+
+    def add(self, kind: str, name: str, inputs: Sequence[str], outputs: Sequence[str], params: Mapping[int, Any], *weights: bytes) -> None:
+        """A layer; its name and `outputs` are names that Blobs gave out."""
+        self.layers.append(Layer(kind, name, tuple(inputs), tuple(outputs), dict(params), tuple(weights)))
+
+    def value(self, name: str, rank: int = 0) -> str:
+        """The blob with a tensor's real values, with sizes of 1 in front where that has fewer dimensions than `rank` of its own."""
+        tensor = self.graph[name]
+        if tensor.is_constant:
+            return self._constant(tensor, rank)
+        found, sizes = self.values[name], sizes_of(tensor)
+        if rank <= len(sizes):
+            return found
+        wide = self.blobs.fresh(f"{name}/{rank}d")
+        self.add("Reshape", wide, [found], [wide], blob_params(((1,) * rank + sizes)[-rank:]))
+        return wide
+
+    def _constant(self, tensor: Tensor, rank: int) -> str:
+        real = self.real(tensor)
+        shape = real.shape if real.ndim > rank else (1,) * (rank + 1 - real.ndim) + real.shape
+        if shape[0] != 1 or not 1 < len(shape) <= len(_SIZE_KEYS) + 1:
+            raise UnsupportedError(f"a constant of the shape {real.shape} cannot be written to ncnn", where=repr(tensor.name))
+        name = self.blobs.fresh(tensor.name)
+        self.add("MemoryData", name, [], [name], blob_params(shape[1:]), packed(real, marked=False))
+        return name
+
+    def real(self, tensor: Tensor) -> Array:
+        """The values of a constant as float32. Raises UnsupportedError for what is no number."""
+        if tensor.data is None or not (tensor.is_quantized or tensor.dtype in ("float16", "bfloat16", "float32")):
+            raise UnsupportedError(f"{tensor.dtype} where ncnn has real constants", where=repr(tensor.name))
+        found: Array = np.asarray(tensor.real(), np.float32)
+        return found
+
+    def layer(self, op: Op) -> str:
+        """The name of an operator's first layer: the operator's own, by which tables of scales know it, or its result's."""
+        own = op.source.partition(" ")[2]
+        return self._layers.name(op.outputs[0] if not own or own.startswith("#") else own)
+
+    def integers(self, op: Op, index: int, what: str) -> list[int]:
+        """A constant input of whole numbers."""
+        data = self.graph.constant(op.inputs[index]) if op.has(index) else None
+        if data is None:
+            raise unsupported(op, f"with {what} that are computed when the model runs")
+        return [int(value) for value in data.reshape(-1)]
+
+    def sizes(self, name: str) -> tuple[int, ...]:
+        return sizes_of(self.graph[name])
+
+    # results
+
+    def finish(self, op: Op, kind: str, params: Mapping[int, Any], *weights: bytes, inputs: Sequence[str] | None = None) -> None:
+        """A layer that gives an operator's result, with what stands behind it: activation, limits, rounding.
+
+        Args:
+            op: the operator, with one result.
+            kind, params, weights: of the layer.
+            inputs: its blobs; the operator's first input if they are not given.
+        """
+        taken = tuple(inputs) if inputs is not None else (self.value(op.inputs[0]),)
+        self.steps(op, [Step(kind, params, weights, taken, "real")])
+
+    def steps(self, op: Op, first: Sequence[Step]) -> None:
+        """Layers one behind the other that give an operator's result, with what stands behind it."""
+        self.chain(op, [*first, *self.behind(op, str(op.attributes.get("activation", "")))])
+
+    def chain(self, op: Op, steps: Sequence[Step]) -> None:
+        """Layers one behind the other that give the first result of an operator."""
+        name, own = op.outputs[0], self.layer(op)
+        sizes_of(self.graph[name])
+        found, blob = "", self.blobs.name(name)
+        for index, step in enumerate(steps):
+            output = blob if index == len(steps) - 1 else self.blobs.fresh(f"{name}/{step.suffix}")
+            layer = f"{own}/{step.suffix}" if index else own
+            self.add(step.kind, layer, [*([found] if found else []), *step.inputs], [output], step.params, *step.weights)
+            found = output
+        self.values[name] = found
+
+    def behind(self, op: Op, activation: str = "") -> list[Step]:
+        """An activation, and what brings the result to its grid."""
+        found = [bounds_step(*ACTIVATIONS[activation])] if activation else []
+        tensor = self.graph[op.outputs[0]]
+        if tensor.quantization is not None and KINDS[op.kind].rounds and not is_move(self.graph, op):
+            found += self.rounding(tensor, tensor.quantization)
+        return found
+
+    def rounding(self, tensor: Tensor, q: Quantization) -> list[Step]:
+        """Steps that round values to a grid, or, where what reads them does that or nobody shall, to its limits."""
+        if not q.is_per_tensor:
+            raise UnsupportedError("activations with several scales cannot be written to ncnn", where=repr(tensor.name))
+        low, high = (limit - int(q.zero_point.reshape(-1)[0]) for limit in q.limits(tensor.dtype))
+        scale = q.scale.reshape(-1)[0]
+        if tensor.name in self._rounded_later or not self.rounds:
+            self.unrounded += tensor.name not in self._rounded_later
+            if (low, high) == (-LIMIT, LIMIT):
+                return []
+            return [bounds_step(None if low == -LIMIT else float(low * scale), None if high == LIMIT else float(high * scale))]
+        return [
+            Step("BinaryOp", {0: MULTIPLIED, 1: 1, 2: float(inverse(scale))}, suffix="scaled"),
+            Step("UnaryOp", {0: ROUND}, suffix="rounded"),
+            Step(CLIP, {0: float(low), 1: float(high)}, suffix="clipped"),
+            Step("BinaryOp", {0: MULTIPLIED, 1: 1, 2: float(scale)}, suffix="grid"),
+        ]
+
+    def note(self, name: str) -> None:
+        """Notes what a tensor's blob does not say: its name, and its grid."""
+        tensor, blob = self.graph[name], self.blobs.name(name)
+        if blob != name:
+            self.notes.names[blob] = name
+        if name in self._rounded_later:
+            read = self.values[name]
+            self.notes.names[data_name(self.inside.get(read, read))] = name
+        if tensor.quantization is not None and tensor.quantization.is_per_tensor and not tensor.is_constant:
+            self.notes.grids[blob] = Noted(name, tensor.dtype, tensor.quantization)
+
+    def alias(self, op: Op) -> None:
+        """The result is what the first input is."""
+        self.values[op.outputs[0]] = self.value(op.inputs[0])
+
+
+def bounds_step(low: float | None, high: float | None) -> Step:
+    """A Clip, or a ReLU."""
+    if low == 0 and high is None:
+        return Step("ReLU", {}, suffix="relu")
+    most = float(np.finfo(np.float32).max)
+    return Step(CLIP, {0: -most if low is None else low, 1: most if high is None else high}, suffix="bounded")

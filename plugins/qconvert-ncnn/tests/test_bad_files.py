@@ -1,0 +1,128 @@
+"""Damaged and hostile files: refused with the file and the layer, never a fault."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from qconvert.plugin import InvalidModelError, QConvertError, UnsupportedError, convert, load
+
+TRIES = int(os.environ.get("QCONVERT_EXAMPLES", "400"))
+HEAD = "7767517\n2 2\nInput x 0 1 x 0=4 1=4 2=3\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["tiny_resnet_cifar10_int8.tflite", "onnx/torch_pt2e_x86_attention.onnx", "mww_okay_nabu_streaming_int8.tflite"]
+)
+def test_mutated_files_are_read_or_refused(name: str, fixtures: Path, tmp_path: Path) -> None:
+    convert(fixtures / name, tmp_path / "net.param")
+    text, data = (tmp_path / "net.param").read_text(), (tmp_path / "net.bin").read_bytes()
+    rng, outcomes = random.Random(7), {True: 0, False: 0}
+    for _ in range(TRIES):
+        (tmp_path / "net.param").write_text(_mutated_text(text, rng), encoding="utf-8")
+        (tmp_path / "net.bin").write_bytes(_mutated_bytes(data, rng))
+        try:
+            load(tmp_path / "net.param")
+            outcomes[True] += 1
+        except QConvertError as error:
+            assert "net." in error.file
+            outcomes[False] += 1
+    assert min(outcomes.values()) > 0
+
+
+def _mutated_text(text: str, rng: random.Random) -> str:
+    lines = text.split("\n")
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        place = rng.randrange(len(lines))
+        words = lines[place].split(" ")
+        change = rng.randrange(5)
+        if change == 0:
+            del lines[place]
+        elif change == 1:
+            lines.insert(place, rng.choice(lines))
+        elif change == 2:
+            words[rng.randrange(len(words))] = rng.choice(
+                ("-1", "0", "99999999999", "1e39", "nan", "6=-5", "-23310=9,1", "x", "8=101", "1=0")
+            )
+        elif change == 3:
+            at = rng.randrange(len(words))
+            key, _, _ = words[at].partition("=")
+            words[at] = f"{key}={rng.choice(('-7', '0', '2147483648', '0.5', '1,2,3', ''))}"
+        else:
+            words.pop(rng.randrange(len(words)))
+        if change > 1:
+            lines[place] = " ".join(words)
+    return "\n".join(lines)
+
+
+def _mutated_bytes(data: bytes, rng: random.Random) -> bytes:
+    change = rng.randrange(4)
+    at = rng.randrange(len(data))
+    if change == 0:
+        return data[:at]
+    if change == 1:
+        return data[:at] + rng.randbytes(4) + data[at + 4 :]
+    return data if change == 2 else data[:at] + data[at : at + 64] + data[at:]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty"),
+        ("7767517\n", "two counts"),
+        ("85\n1 1\n", "7767517"),
+        ("7767517\n9 9\nInput x 0 1 x 0=4\n", "says 9 layers"),
+        (HEAD + "ReLU y 1 1 nowhere y\n", "'nowhere'"),
+        (HEAD + "ReLU y 1 1 x x\n", "once more"),
+        (HEAD + "ReLU y 1 99 x y\n", "1 and 99 blobs"),
+        (HEAD + "Convolution y 1 1 x y 0=8 1=3 6=216\n", "of which net.bin"),
+        (HEAD + "Convolution y 1 1 x y 0=99999999999 1=3 6=216\n", "no number|where a number|count"),
+        (HEAD + "Permute y 1 1 x y 0=77\n", "order 77"),
+        (HEAD + "Softmax y 1 1 x y 0=9 1=1\n", "axis 9"),
+        (HEAD + "Reshape y 1 1 x y 0=-1 1=-1\n", "sizes"),
+        (HEAD + "ReLU y 1 1 x y 0=1,2\n", "numbers"),
+        (HEAD + "ReLU y 1 1 x y 77=1\n", "0 to 31"),
+        (HEAD + "Reshape y 1 1 x y 0=5\n", "become|elements"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "net.param").write_text(text)
+    with pytest.raises(QConvertError, match=reason) as caught:
+        load(tmp_path / "net.param")
+    assert "net." in caught.value.file
+
+
+def test_layers_that_are_not_covered_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "net.param").write_text(
+        "7767517\n4 4\nInput x 0 1 x 0=4\nLSTM a 1 1 x a\nLSTM b 1 1 a b\nYolov3DetectionOutput c 1 1 b c\n"
+    )
+    with pytest.raises(UnsupportedError, match="2 LSTM, 1 Yolov3DetectionOutput"):
+        load(tmp_path / "net.param")
+
+
+def test_an_input_without_sizes_says_what_to_write(tmp_path: Path) -> None:
+    (tmp_path / "net.param").write_text("7767517\n2 2\nInput x 0 1 x\nReLU y 1 1 x y\n")
+    with pytest.raises(UnsupportedError, match="0=width"):
+        load(tmp_path / "net.param")
+
+
+def test_bytes_behind_the_last_layer_are_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "net.param").write_text("7767517\n2 2\nInput x 0 1 x 0=4\nReLU y 1 1 x y\n")
+    (tmp_path / "net.bin").write_bytes(b"12345678")
+    with pytest.raises(InvalidModelError, match="8 bytes behind"):
+        load(tmp_path / "net.param")
+
+
+def test_notes_that_do_not_fit_are_not_believed(fixtures: Path, tmp_path: Path) -> None:
+    """A grid beside another scale, or names that are none, change no value."""
+    convert(fixtures / "tiny_resnet_cifar10_int8.tflite", tmp_path / "net.param")
+    data = (tmp_path / "net.bin").read_bytes()
+    weights, _, _ = data.partition(b"qconvert:")
+    (tmp_path / "net.bin").write_bytes(weights)
+    plain = load(tmp_path / "net.param")
+    hostile = b'qconvert:{"grids": {"%s": ["a", "int8", "0x1p+900", 5, null, "x"], "y": 7}, "names": {"x": 3, "y": ""}, "metadata": [1]}'
+    (tmp_path / "net.bin").write_bytes(weights + hostile)
+    assert [op.kind for op in load(tmp_path / "net.param")] == [op.kind for op in plain]
