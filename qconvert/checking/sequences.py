@@ -131,9 +131,17 @@ def _read(graph: Graph) -> dict[str, str]:
 
 
 def _written(graph: Graph, shared: Collection[str]) -> dict[str, str]:
-    """What is written to each state, in words: the nearest tensor of `shared` whose values it moves or stores otherwise, or what is read of
-    a state; "" where that is neither."""
+    """What is written to each state, in words: the nearest tensor of `shared` that holds its values, stored otherwise perhaps, or whose
+    values it moves, or what is read of a state; "" where that is none of these."""
     producers, found = graph.producers(), {}
+
+    def stored(name: str) -> str:
+        """The tensor of which another is another form."""
+        while (maker := producers.get(name)) is not None and KINDS[maker.kind].rule in ("relabel", "convert"):
+            name = maker.inputs[0]
+        return name
+
+    forms = {stored(name): name for name in sorted(shared, reverse=True)}
     for op in graph.ops:
         if op.kind != "WriteState":
             continue
@@ -142,8 +150,8 @@ def _written(graph: Graph, shared: Collection[str]) -> dict[str, str]:
             maker = producers.get(name)
             if maker is not None and maker.kind == "ReadState":
                 words = _of_state(maker)
-            elif name in shared:
-                words = repr(name)
+            elif name in shared or stored(name) in forms:
+                words = repr(name if name in shared else forms[stored(name)])
             name = maker.inputs[0] if maker is not None and KINDS[maker.kind].rule in ("move", "relabel", "convert") else ""
         found[str(op["state"])] = words
     return found

@@ -23,7 +23,9 @@ _ROWS = 20
 
 def _partition(
     model: ModelArgument,
-    result: Annotated[Path | None, typer.Argument(help="Where the partitioned graph goes; without, nothing but the table is made.")] = None,
+    result: Annotated[
+        Path | None, typer.Argument(help="Where the partitioned graph goes, - for standard output; without, nothing but the table is made.")
+    ] = None,
     target: Annotated[
         list[str] | None,
         typer.Option("--target", help="What runs regions; repeatable, the first has priority.", autocompletion=known_targets),
@@ -48,28 +50,32 @@ def _partition(
 ) -> None:
     """Cut a model into the largest regions that targets take, and the rest."""
     from qconvert import partition
+    from qconvert.cli.streams import is_stream, read_from, write_to
 
-    found = partition(
-        model,
-        target or [],
-        result or "",
-        split=split or "",
-        rest=rest,
-        min_ops=min_ops,
-        min_macs=min_macs,
-        lossless=lossless,
-        source_format=source_format,
-        result_format=result_format,
-        force=force,
-        **options,
-    )
-    if json:
-        typer.echo(json_module.dumps(found.to_dict(), indent=2))
-    elif not quiet:
-        _print(found, verbose)
+    with read_from(model, source_format) as read, write_to(result or Path(), result_format) as written:
+        found = partition(
+            read,
+            target or [],
+            written if result is not None else "",
+            split=split or "",
+            rest=rest,
+            min_ops=min_ops,
+            min_macs=min_macs,
+            lossless=lossless,
+            source_format=source_format,
+            result_format=result_format,
+            force=force,
+            **options,
+        )
+        found = replace(found, source=str(model), files=tuple(str(result) if name == str(written) else name for name in found.files))
+        streamed = result is not None and is_stream(result)
+        if json:
+            typer.echo(json_module.dumps(found.to_dict(), indent=2), err=streamed)
+        elif not quiet:
+            _print(found, verbose, aside=streamed)
 
 
-def _print(found: Partition, verbose: bool) -> None:
+def _print(found: Partition, verbose: bool, *, aside: bool) -> None:
     """A table of the regions, one of what stayed outside and why, and what was taken of the whole."""
     from qconvert.cli.reports import show
     from qconvert.tables import rich_table
@@ -77,10 +83,10 @@ def _print(found: Partition, verbose: bool) -> None:
     for table in found.tables():
         most = len(table.rows) if verbose else _ROWS
         if table.rows:
-            show(rich_table(replace(table, rows=table.rows[:most])))
+            show(rich_table(replace(table, rows=table.rows[:most])), aside=aside)
         if len(table.rows) > most:
-            show(f"and {len(table.rows) - most} more; --verbose lists them")
-    show("\n".join((found.sentence, *(f"written: {name}" for name in found.files))))
+            show(f"and {len(table.rows) - most} more; --verbose lists them", aside=aside)
+    show("\n".join((found.sentence, *(f"written: {name}" for name in found.files))), aside=aside)
 
 
 def add_partition_command(app: typer.Typer) -> None:

@@ -14,7 +14,7 @@ from qconvert.graph.metadata import BESIDE, CHANGES, OPTIONS, SCALES, SOURCE, SO
 from qconvert.plugins import Change, Target, declared_options
 from qconvert.version import __version__
 
-__all__ = ["provenance"]
+__all__ = ["noted_options", "provenance"]
 
 
 def provenance(
@@ -39,13 +39,7 @@ def provenance(
 
     Only the model's own file is hashed: files of constants can be larger than memory, and are named with their sizes.
     """
-    known = declared_options()
-    given = {
-        name: value
-        for name, value in sorted((options or {}).items())
-        if name not in known
-        or (value != known[name].default and not known[name].is_file and not known[name].scales and name != "encodings_options")
-    }
+    given = noted_options(options or {})
     return {
         VERSION: __version__,
         SOURCE: source.name,
@@ -57,6 +51,17 @@ def provenance(
         OPTIONS: json.dumps({"passes": list(passes), "options": given}, default=str),
         CHANGES: json.dumps([_said(change) for change in changes]),
         SCALES: "all scales and zero points are the source's own" if keeps_values(changes) else "some are new: see qconvert.changes",
+    }
+
+
+def noted_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not at their defaults, without those that name files."""
+    known = declared_options()
+    return {
+        name: value
+        for name, value in sorted(options.items())
+        if name not in known
+        or (value != known[name].default and not known[name].is_file and not known[name].scales and name != "encodings_options")
     }
 
 

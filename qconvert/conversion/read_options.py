@@ -10,7 +10,7 @@ from typing import Any
 from qconvert.conversion.loading import load, source_format
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
-from qconvert.graph.metadata import OPTIONS, origin
+from qconvert.graph.metadata import OPTIONS, READ, origin
 from qconvert.plugins import Format
 from qconvert.plugins.options import checked
 
@@ -47,10 +47,12 @@ def divided(options: Mapping[str, Any], source: Format, result: Format) -> tuple
 
 
 def stated(metadata: Mapping[str, str], source: Format) -> dict[str, Any]:
-    """The options of its reader that the conversion of a source had, as its result's metadata say; none where these say nothing usable."""
+    """The options of its reader that the conversion of a source, or its partition, had, as its result's metadata say; none where these say
+    nothing usable."""
     own = {option.name: option for option in source.read_options}
+    said = {**metadata, **origin(metadata)}
     try:
-        given = json.loads(str(origin(metadata).get(OPTIONS, "{}")))["options"]
+        given = json.loads(str(said[READ])) if READ in said else json.loads(str(origin(metadata).get(OPTIONS, "{}")))["options"]
         return {name: own[name].value(value) for name, value in given.items() if name in own}
     except (OptionError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}

@@ -25,6 +25,7 @@ __all__ = [
     "OBSERVED_SCALES",
     "OPTIONS",
     "PROVENANCE",
+    "READ",
     "REGIONS",
     "RELABELLED",
     "SCALES",
@@ -130,6 +131,8 @@ TARGET = "qconvert.target"
 CHANGES = "qconvert.changes"
 #: JSON: the passes that were named and the options that are not their defaults, so that the conversion can be made again.
 OPTIONS = "qconvert.options"
+#: JSON, option -> value: what a network that was partitioned was read with.
+READ = "qconvert.read"
 #: The command line that makes the result run, where the target has one (Target.command), with names of files and no paths.
 COMMAND = "qconvert.command"
 #: JSON, tensor -> digest: those whose values or grid a pass that is not exact has changed (graph/changed_values.py).

@@ -15,7 +15,7 @@ from qconvert.graph import Graph, Names, Op
 from qconvert.graph.functions import named_functions
 from qconvert.graph.inlining import Inlining
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.metadata import IN_TFLITE, NAMING, origin
+from qconvert.graph.metadata import IN_TFLITE, NAMING, READ, origin
 from qconvert.graph.shapes import compatible
 from qconvert.graph.validation import validate
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
@@ -44,7 +44,7 @@ def composed(path: Path, options: Mapping[str, Any]) -> Graph:
         (),
         manifest.inputs,
         manifest.outputs,
-        metadata=whole.metadata(),
+        metadata={**whole.metadata(), **({READ: json.dumps(manifest.read)} if manifest.read else {})},
         functions=whole.functions,
         states={**values.states, **whole.states},
     ).evolve(ops=made.ops)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,7 @@ class Manifest:
             the first values of states.
         states: those that no part holds.
         parts: in the order in which they run.
+        read: options with which the source was read.
     """
 
     source: FileOf
@@ -102,6 +103,7 @@ class Manifest:
     values: FileOf
     states: tuple[CrossingState, ...]
     parts: tuple[PartFile, ...]
+    read: Mapping[str, Any] = field(default_factory=dict)
 
     def files(self) -> Iterator[FileOf]:
         """Every file that belongs to it."""
@@ -152,7 +154,7 @@ def read_manifest(path: Path, *, verify: bool = True) -> Manifest:
 def _manifest(found: Any) -> Manifest:
     keys = (_KEY, "qconvert", "source", "targets", "inputs", "outputs", "values", "states", "parts")
     at = "manifest"
-    item = object_of(found, at, keys, ())
+    item = object_of(found, at, keys, ("read",))
     if integer(item[_KEY], f"{at}.{_KEY}") != _VERSION:
         fail(f"{at}.{_KEY}", f"is {item[_KEY]}, not {_VERSION}")
     return Manifest(
@@ -163,7 +165,12 @@ def _manifest(found: Any) -> Manifest:
         values=_file(item["values"], f"{at}.values"),
         states=tuple(listed(item["states"], f"{at}.states", _state)),
         parts=tuple(listed(item["parts"], f"{at}.parts", _part)),
+        read=_any_object(item.get("read", {}), f"{at}.read"),
     )
+
+
+def _any_object(found: Any, at: str) -> Mapping[str, Any]:
+    return object_of(found, at, (), found if isinstance(found, dict) else ())
 
 
 def _file(found: Any, at: str, *, named: bool = True) -> FileOf:

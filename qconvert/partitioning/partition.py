@@ -15,11 +15,11 @@ from qconvert.conversion.given import Given
 from qconvert.conversion.loading import source_format as source_format_of
 from qconvert.conversion.losses import refuse_losses
 from qconvert.conversion.normalizing import chosen_target, normalize
-from qconvert.conversion.provenance import provenance
+from qconvert.conversion.provenance import noted_options, provenance
 from qconvert.conversion.saving import require_place, write_file
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
-from qconvert.graph.metadata import OPTIONS, REGIONS
+from qconvert.graph.metadata import OPTIONS, READ, REGIONS
 from qconvert.partitioning.driver import Cut, Unwritable, asked, cut
 from qconvert.partitioning.splitting import RegionsRefusedError, require_folder, require_parts, split_up
 from qconvert.partitioning.types import Partition
@@ -88,7 +88,9 @@ def partition(
     while True:
         found = cut(graph, listed, min_ops=min_ops, min_macs=min_macs, lossless=lossless, source=str(source or ""), unwritable=unwritable)
         try:
-            parts = [split_up(found, listed, Path(split), rest, source=source, force=force)] if split else []
+            parts = (
+                [split_up(found, listed, Path(split), rest, source=source, read=noted_options(given.read), force=force)] if split else []
+            )
             break
         except RegionsRefusedError as error:
             unwritable += error.refused
@@ -123,7 +125,8 @@ def _write(found: Cut, place: Path, writer: Format, reader: Format | None, sourc
     others = reader.companions(source) if reader is not None and source is not None and reader.companions is not None else ()
     origin = provenance(source, others, target, changes) if source is not None else {}
     origin = {key: value for key, value in origin.items() if key != OPTIONS}  # it is no conversion, which a check would make again
-    origin |= {REGIONS: _regions(found.partition), **declared.provenance(graph)}
+    read = noted_options(given.read)
+    origin |= {REGIONS: _regions(found.partition), **({READ: json.dumps(read, default=str)} if read else {}), **declared.provenance(graph)}
     options = {**(target.write_options if target is not None else {}), **given.write}
     write_file(graph, place, writer, force=force, provenance=origin, reads=() if source is None else (source, *others), **options)
 

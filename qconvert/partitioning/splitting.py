@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from qconvert.conversion import load
 from qconvert.conversion.declared import Declared
@@ -44,7 +45,9 @@ class RegionsRefusedError(Exception):
         self.refused = refused
 
 
-def split_up(found: Cut, targets: Sequence[Target], folder: Path, rest: str, *, source: Path | None, force: bool) -> Path:
+def split_up(
+    found: Cut, targets: Sequence[Target], folder: Path, rest: str, *, source: Path | None, read: Mapping[str, Any], force: bool
+) -> Path:
     """Writes each region and each part of the rest as a file of its own, and the manifest, whose path is returned.
 
     A region is fitted by its target's passes and is a file of the target's format, or what its code generator makes of it.
@@ -55,6 +58,7 @@ def split_up(found: Cut, targets: Sequence[Target], folder: Path, rest: str, *, 
         folder: where the files go, all or none.
         rest: the name of the target that the rest is for.
         source: the model's file.
+        read: the options that it was read with.
         force: whether a split that is there may be replaced.
 
     Raises:
@@ -89,6 +93,7 @@ def split_up(found: Cut, targets: Sequence[Target], folder: Path, rest: str, *, 
             values=hashed(place, _VALUES),
             states=parts.states,
             parts=tuple(written),
+            read=read,
         )
         (place / NAME).write_text(written_manifest(manifest, __version__))
         read_manifest(place / NAME)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from qconvert import load, save
+from qconvert import check, load, partition, save
 from qconvert.graph import Op
 from tests.partitioning.cutting import network, t
 
 ROOT = Path(__file__).parents[2]
 RESNET = ROOT / "fixtures" / "tiny_resnet_cifar10_int8.tflite"
+KEYWORDS = ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite"
 SVDF = ROOT / "fixtures" / "tflm_keyword_svdf_int8.tflite"
 
 
@@ -70,3 +71,23 @@ def test_names_that_a_terminal_would_obey(tmp_path: Path) -> None:
     done = run(tmp_path / "names.qgraph", "--target", "tensorrt", "--verbose")
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout and "red" in done.stdout
+
+
+def test_what_the_model_was_read_with_is_said_by_both_results(tmp_path: Path) -> None:
+    """A check needs no options then: it reads the source as the partition did."""
+    found = partition(KEYWORDS, "tensorrt", tmp_path / "cut.onnx", split=tmp_path / "parts", batch=2, rename=["Identity=scores"])
+    assert json.loads(Path(found.files[1]).read_text())["read"] == {"batch": 2, "rename": ["Identity=scores"]}
+    for file in found.files:
+        report = check(KEYWORDS, file, samples=1)
+        assert report.verdict == "passed" and [item.name for item in report.outputs] == ["scores"], report.problems
+        assert any("is read with --batch 2, --rename Identity=scores" in note for note in report.notes)
+
+
+def test_standard_input_and_output(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "qconvert", "partition", "-", "-", "--from", "tflite", "--to", "onnx", "--target", "tensorrt"]
+    done = subprocess.run(command, input=KEYWORDS.read_bytes(), capture_output=True, check=True)
+    assert "1 region" in done.stderr.decode() and b"1 region" not in done.stdout
+    (tmp_path / "cut.onnx").write_bytes(done.stdout)
+    assert check(KEYWORDS, tmp_path / "cut.onnx", samples=1).verdict == "passed"
+    unsaid = subprocess.run([*command[:5], "--target", "tensorrt"], input=b"", capture_output=True, check=False)
+    assert unsaid.returncode == 2 and b"--from" in unsaid.stderr
