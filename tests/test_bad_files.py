@@ -45,6 +45,7 @@ COMMANDS = {
     "apply SCALES": ["apply", "float.onnx", "BAD", "-o", "OUT.onnx"],
     "calibrate": ["calibrate", "BAD", "--data", "data.npy", "-o", "OUT.onnx"],
 }
+_WRITTEN = (".html", ".svg", ".json", ".onnx", "")
 _CALIBRATE = ["calibrate", "float.onnx", "-o", "OUT.onnx"]
 _ACCURACY = ["check", "float.onnx", "float.onnx", "--data"]
 #: Further commands: the suffix of what each takes, the command, and files of writing_wrongly() that are damaged where it looks.
@@ -146,6 +147,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (bad / os.fsdecode(name)).write_bytes(b"nothing")
     (bad / "nowhere.tflite").symlink_to(bad / "missing")
     (bad / "round.onnx").symlink_to(bad / "round.onnx")
+    (path / "models").mkdir()
+    shutil.copy(MODEL, path / "models")
     (path / "inputs").mkdir()
     for number in range(2):
         np.save(path / "inputs" / f"{number}.npy", np.zeros((1, 640), np.float32))
@@ -155,7 +158,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writing_wrongly(path / "wrong", path / "labels.csv")
     kinds = path / "kinds"
     kinds.mkdir()
-    for suffix in {suffix for suffix, _, _ in FURTHER.values()}:
+    for suffix in {*(suffix for suffix, _, _ in FURTHER.values()), *_WRITTEN}:
         (kinds / f"random{suffix}").write_bytes(rng.bytes(300))
         (kinds / f"two\nforged{suffix}").write_bytes(b"nothing \xff")
         (kinds / f"round{suffix}").symlink_to(kinds / f"round{suffix}")
@@ -248,6 +251,36 @@ def test_a_bad_file_is_one_error(command: str, folder: Path, run: Callable[[list
         os.fsencode(folder / "bad" / name) for name in ("missing.tflite", "missing.onnx", "x" * 300 + ".tflite", "m.tflite/deep.onnx")
     ]
     _assert_all(COMMANDS[command], names, run)
+
+
+#: Places that take no file; BAD stands for one of them.
+RESULTS = {
+    "a name too long": "x" * 300,
+    "behind a file": "m.tflite/x",
+    "a device": "/dev/null",
+    "a link to itself": "kinds/round",
+}
+WRITING = {
+    "convert": ["convert", "m.tflite", "BAD.onnx"],
+    "convert --html": ["convert", "m.tflite", "OUT.onnx", "--html", "BAD.html"],
+    "check --html": ["check", "m.tflite", "m.onnx", "--quick", "--html", "BAD.html"],
+    "view": ["view", "m.tflite", "BAD.html"],
+    "view --model-explorer": ["view", "m.tflite", "--model-explorer", "BAD.json"],
+    "extract --float": ["extract", "m.tflite", "OUT.json", "--float", "BAD.onnx"],
+    "partition --split": ["partition", "m.tflite", "--target", "tflite", "--split", "BAD"],
+    "roundtrip --keep": ["roundtrip", "m.tflite", "--via", "qgraph", "--keep", "BAD"],
+    "batch": ["batch", "models", "BAD"],
+    "calibrate --plot": ["calibrate", "float.onnx", "--data", "data.npy", "-o", "OUT.json", "--plot", "BAD.svg"],
+    "plugin new": ["plugin", "new", "chip", "--in", "BAD"],
+}
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_a_place_that_takes_no_file_is_one_error(command: str, folder: Path, run: Callable[[list[bytes]], str]) -> None:
+    words = WRITING[command]
+    suffix = next(word.removeprefix("BAD") for word in words if word.startswith("BAD"))
+    names = [str(folder / name) + suffix for what, name in RESULTS.items() if not (suffix and what == "a device")]
+    _assert_all([word if not word.startswith("BAD") else "BAD" for word in words], [name.encode() for name in names], run)
 
 
 @pytest.mark.parametrize("command", FURTHER)

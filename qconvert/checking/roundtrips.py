@@ -36,6 +36,8 @@ __all__ = ["roundtrip"]
 Progress = Callable[[str, int, int], None]
 
 _MOST = 1000
+#: Bytes of a model's name that names of its files begin with: file systems take 255, what is behind it included.
+_LONGEST_STEM = 200
 #: What onnxruntime, without optimizations, computes a quantized operator in.
 _ARITHMETIC = {"onnx:qdq": "real numbers rounded to the grid", "onnx:qoperator": "integer kernels"}
 #: Words in a problem of the per-operator check that no difference of one step excuses.
@@ -194,7 +196,9 @@ def _comparable(reference: Graph, graph: Graph, there: _Form) -> tuple[Graph, Gr
 def _file_name(model: Path, number: int, station: _Form) -> str:
     form, found = f".{station.form}" if station.form else "", station.format
     suffix = next((end for end in found.suffixes if found.form_of is None or found.form_of(Path(f"x{end}"), {}) == station.form), "")
-    return f"{model.stem}.{number}{form}{suffix}"
+    is_short = len(os.fsencode(model.stem)) <= _LONGEST_STEM
+    stem = model.stem if is_short else model.stem[: _LONGEST_STEM // 4]  # a character has up to 4 bytes
+    return f"{stem}.{number}{form}{suffix}"
 
 
 def _written(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[Change, ...], tuple[str, ...]]:

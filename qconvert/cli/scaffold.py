@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json as json_module
 import keyword
+import os
 import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -172,11 +176,20 @@ def _new(
         "tests/test_plugin.py": _TESTS,
     }
     place = folder / f"qconvert-{name}"
-    if place.exists():
+    if os.path.lexists(place):
         raise OptionError("is there already", file=str(place), remedy="Use another name, or another folder (--in).")
-    with access_errors(place):
+    with access_errors(place), _removed_on_error(place):
         _write(place, {path: Template(text).substitute(name=name, module=module, api=API_VERSION) for path, text in files.items()})
     typer.echo(f"{place} is a package with {len(files)} files. Try it: pip install {place}, then qconvert plugins.")
+
+
+@contextmanager
+def _removed_on_error(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
 
 
 def _write(place: Path, files: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -143,7 +144,7 @@ def read_manifest(path: Path, *, verify: bool = True) -> Manifest:
     _require_order(manifest)
     for item in manifest.files() if verify else ():
         place = path.parent / item.file
-        if not place.is_file():
+        if not os.path.isfile(place):
             raise FileAccessError(f"the file {item.file!r}, which the manifest names, is not there", file=str(path))
         if file_digest(place) != item.sha256:
             reason = f"the file {item.file!r} is not the one that was written: its sha256 is another"

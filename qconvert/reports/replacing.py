@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def require_own(out: Path, suffixes: Sequence[str], mark: str, what: str, force:
     """
     if out.suffix.lower() not in suffixes:
         raise OptionError(f"{what} has the suffix {suffixes[0]}", file=str(out))
-    if out.is_file():
+    if os.path.isfile(out):
         with access_errors(out), out.open("rb") as file:
             force = force or mark.encode() in file.read(_HEAD)
     require_writable(out, force=force)

@@ -239,6 +239,15 @@ def test_onnx_through_tflite(name: str, tmp_path: Path) -> None:
     assert "LiteRT's kernels" in there.arithmetic
 
 
+def test_a_model_of_the_longest_name(tmp_path: Path) -> None:
+    """Names of the files on the way have more behind them, and file systems take 255 bytes."""
+    for letter, folder in (("x", "x"), ("\u00e4", "umlauts")):
+        path = tmp_path / f"{letter * (247 // len(letter.encode()))}.tflite"
+        path.write_bytes((FIXTURES / "tiny_ad_toycar_int8.tflite").read_bytes())
+        assert roundtrip(path, "onnx:qdq", samples=1, keep=tmp_path / folder).passed
+        assert sorted(item.name for item in (tmp_path / folder).iterdir()) == [f"{letter * 50}.1.qdq.onnx", f"{letter * 50}.2.tflite"]
+
+
 def test_what_tflite_has_no_operator_for_is_named(tmp_path: Path) -> None:
     report = roundtrip(path_of("layer_normalization-S8S8-qdq", tmp_path), "tflite", samples=1)
     there = report.legs[0]

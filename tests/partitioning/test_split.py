@@ -216,6 +216,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "the wrong order": (lambda d: d["parts"].reverse(), "which nothing has computed by then"),
     "an output that is another": (lambda d: d.update(outputs=["nobody"]), "does not say what 'nobody' is"),
     "an input that a part computes": (lambda d: d.update(inputs=[*d["inputs"], d["outputs"][0]]), "computed twice"),
+    "a file whose name is too long": (first_part(lambda p: p["model"].update(file="x" * 300)), "which the manifest names, is not"),
     "a runtime that is not there": (first_part(lambda p: p.update(runtime="nowhere:x")), "there are no kernels 'nowhere:x'"),
     "a runtime of other files": (first_part(lambda p: p.update(runtime="onnxruntime:optimized")), "onnxruntime"),
     "a runtime that runs code": (lambda d: d["parts"][1].update(runtime="torch:trusted", format="torch"), "cannot ask for torch:trusted"),
