@@ -17,6 +17,7 @@ from qconvert.checking.custom import Around, around_custom
 from qconvert.checking.edges import moved_edges, vanished
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
 from qconvert.checking.known_tensors import fixed_outputs
+from qconvert.checking.limits import other_limits
 from qconvert.checking.outputs import Border
 from qconvert.checking.real_lstms import drift_costs
 from qconvert.checking.remade import remade
@@ -227,7 +228,8 @@ class _Check:
             self.lossy = again.lossy
             changed = self._changed(declared)
             changed |= costly_constants(graph, other, declared, bool(again.lossy))
-            attributes = {name: text for name, text in other_attributes(graph, other).items() if name not in declared}
+            stated = {**other_limits(graph, other, declared), **other_attributes(graph, other)}
+            attributes = {name: text for name, text in stated.items() if name not in declared}
             changed = {**again.altered, **attributes, **changed, **self.altered}
             self._judge(border, feeds, models[1], outputs, changed, declared, per_op or again.rebuilt)
         machine = tuple(dict.fromkeys(model.note for model in models if model.note))

@@ -1,0 +1,133 @@
+"""Between which values tensors of one name lie in source and result, as their grids, activations, Relu, Clip, Max and Min say. Few inputs
+reach such an end, so that one that is wrong shows in no values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import inf, isclose
+
+from qconvert.arithmetic import dequantize
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.activations import ACTIVATIONS
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["other_limits"]
+
+#: By how many steps of its grid an end may be off: what is halfway between two of them, kernels round to either side.
+_TIE = 0.75
+#: By what share ends of real values may be off: formats hold them as float32.
+_ROUNDING = 1e-5
+
+#: What conversions make of each other.
+_SAME_KIND = {"MatMul": "Gemm", "Conv": "Gemm", "GlobalAveragePool": "ReduceMean", "AveragePool": "ReduceMean", "Sub": "Add"}
+
+Limits = tuple[float, float]
+
+
+def other_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
+    """Tensors whose ends are not the source's, in words, by name; those with scales along an axis are not compared, nor are those that
+    another kind of operator computes, which may have the ends in itself.
+
+    Args:
+        graph, other: the canonical graphs of source and result; tensors of one name are the same.
+        declared: names of the tensors of which the conversion declared that they have another grid.
+    """
+    writers, others = graph.producers(), other.producers()
+    found = {}
+    for name in writers.keys() & others.keys():
+        own, its = _Reach.of(graph, writers, name), _Reach.of(other, others, name)
+        alike = own.kind and own.kind == its.kind and not (own.names | its.names).intersection(declared)
+        if alike and not all(_near(graph[name], other[name], *ends) for ends in zip(own.limits, its.limits, strict=True)):
+            found[name] = f"its values lie {_words(its.limits)} instead of {_words(own.limits)}"
+    return {name: found[name] for name in writers if name in found}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """Between which values a tensor lies.
+
+    Attributes:
+        limits: both ends.
+        kind: of the operator that computes what is passed on to the tensor; "" where none does, or one that moves or chooses values.
+        names: of the tensors from there on.
+    """
+
+    limits: Limits
+    kind: str
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, graph: Graph, writers: Mapping[str, Op], name: str) -> _Reach:
+        low, high, names = -inf, inf, {name}
+        while True:
+            op = writers.get(name)
+            for ends in (_of_grid(graph[name]), _of_op(graph, op)):
+                low, high = max(low, ends[0]), min(high, ends[1])
+            name = _passed(graph, op)
+            if not name:
+                computes = op is not None and KINDS[op.kind].rule == "real" and not KINDS[op.kind].chooses
+                return cls((low, high), _SAME_KIND.get(op.kind, op.kind) if op is not None and computes else "", frozenset(names))
+            names.add(name)
+
+
+def _of_grid(tensor: Tensor) -> Limits:
+    grid = tensor.quantization
+    if grid is None or not grid.is_per_tensor or "int" not in tensor.dtype:
+        return -inf, inf
+    scale, zero_point = float(grid.scale[0]), int(grid.zero_point[0])
+    low, high = grid.limits(tensor.dtype)
+    return (low - zero_point) * scale, (high - zero_point) * scale
+
+
+def _of_op(graph: Graph, op: Op | None) -> Limits:
+    """The ends that an operator by itself sets."""
+    if op is None:
+        return -inf, inf
+    low, high = ACTIVATIONS[str(op.attributes.get("activation") or "")]
+    ends = [(-inf if low is None else low), (inf if high is None else high)]
+    if op.kind == "Relu":
+        ends[0] = max(ends[0], 0.0)
+    bounds = [_number(graph, item) for item in op.inputs[1:]] if op.kind == "Clip" else [_bound(graph, op)] * 2
+    if op.kind in ("Clip", "Max") and bounds and bounds[0] is not None:
+        ends[0] = max(ends[0], bounds[0])
+    if op.kind in ("Clip", "Min") and len(bounds) > 1 and bounds[1] is not None:
+        ends[1] = min(ends[1], bounds[1])
+    return ends[0], ends[1]
+
+
+def _passed(graph: Graph, op: Op | None) -> str:
+    """The tensor whose values an operator passes on within its ends; "" of one that computes others."""
+    if op is None:
+        return ""
+    kind = KINDS[op.kind]
+    if op.kind in ("Relu", "Clip", "Identity", "Transpose") or kind.rule == "convert" or (kind.rule == "move" and kind.keeps_order):
+        return op.inputs[0]
+    if op.kind in ("Max", "Min") and _bound(graph, op) is not None:
+        return next(name for name in op.inputs if _number(graph, name) is None)
+    return ""
+
+
+def _bound(graph: Graph, op: Op) -> float | None:
+    """The number that Max or Min compare their data with; None where that is not one number."""
+    if op.kind not in ("Max", "Min") or len(op.inputs) != 2:
+        return None
+    found = [_number(graph, name) for name in op.inputs]
+    return next((value for value in found if value is not None), None) if found.count(None) == 1 else None
+
+
+def _number(graph: Graph, name: str) -> float | None:
+    data = graph.constant(name) if name else None
+    if data is None or data.size != 1:
+        return None
+    grid = graph[name].quantization
+    return float((data if grid is None else dequantize(data, grid)).reshape(-1)[0])
+
+
+def _near(tensor: Tensor, other: Tensor, own: float, its: float) -> bool:
+    steps = [float(item.quantization.scale[0]) for item in (tensor, other) if item.quantization is not None]
+    return own == its or abs(own - its) <= _TIE * max(steps, default=0.0) or isclose(own, its, rel_tol=_ROUNDING)
+
+
+def _words(limits: Limits) -> str:
+    return f"between {limits[0]:.6g} and {limits[1]:.6g}"
