@@ -60,12 +60,14 @@ dist: $(TOOLS_STAMP)
 
 # Each package in plugins/ by itself: an environment with qconvert, the plugin and its real tool, its tests, and mypy.
 # `make plugin-qconvert-gguf` is one of them.
+PLUGIN_FROM := --quiet --constraint constraints.txt
 PLUGINS := $(notdir $(wildcard plugins/*))
 plugins: $(PLUGINS:%=plugin-%)
 
 plugin-%:
 	test -x build/plugins-venv/$*/bin/python || $(PYTHON) -m venv build/plugins-venv/$*
-	build/plugins-venv/$*/bin/python -m pip install --quiet --editable . --editable 'plugins/$*[test]'
+	build/plugins-venv/$*/bin/python -m pip install $(PLUGIN_FROM) --editable . --editable 'plugins/$*[test]' 2>/dev/null || \
+		build/plugins-venv/$*/bin/python -m pip install $(PLUGIN_FROM) --extra-index-url $(TORCH_INDEX) --editable . --editable 'plugins/$*[test]'
 	build/plugins-venv/$*/bin/python -m pytest -q plugins/$*/tests
 	build/plugins-venv/$*/bin/python -m mypy --config-file plugins/$*/pyproject.toml plugins/$*/$(subst -,_,$*)
 
