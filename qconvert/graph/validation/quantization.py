@@ -155,8 +155,9 @@ def _computes(graph: Graph, op: Op) -> Iterator[str]:
     operands = kind.data(op)[: 1 if op.kind == "Pow" else None]  # whose exponent may have a type of its own
     sides = [graph[name] for name in (*operands, *kind.results_of(op)) if name]
     plain = [tensor for tensor in sides if not tensor.is_quantized and tensor.dtype != "unknown"]
+    is_quantized = any(tensor.is_quantized for tensor in sides)
     for tensor in plain:
-        if len(plain) < len(sides) and tensor.dtype != "float32":
+        if is_quantized and tensor.dtype != "float32":
             yield f"has {tensor.name!r} of plain {tensor.dtype} beside quantized values, whose real values are float32"
         elif tensor.dtype != plain[0].dtype:
             yield f"has {plain[0].name!r} of {plain[0].dtype} and {tensor.name!r} of {tensor.dtype}, which no kernel computes together"

@@ -131,8 +131,9 @@ def _is_same(known: Tensor, found: Tensor) -> bool:
 
 
 def _joined(known: Tensor, found: Tensor) -> Tensor:
-    """A tensor at the edge of a definition: its shape is the more telling one."""
-    return known if known.shape is not None else replace(known, shape=found.shape)
+    """A tensor at the edge of a definition: its type and its shape are the more telling ones."""
+    dtype = found.dtype if known.dtype == "unknown" else known.dtype
+    return replace(known, dtype=dtype, shape=found.shape if known.shape is None else known.shape)
 
 
 def _definition(graph: Graph, op: Op) -> Graph | None:

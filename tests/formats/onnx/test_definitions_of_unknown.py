@@ -1,0 +1,31 @@
+"""Definitions of operators whose results have types that the file does not state, as behind data of unknown rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+from onnx import parser
+
+from qconvert import load
+from qconvert.graph.validation import validate
+from qconvert.passes import BUILTIN
+from qconvert.plugins import target_named
+
+_TEXT = """<ir_version: 10, opset_import: ["" : 17, "own": 1]> g (float[n, 3] x) => (int64 y) {
+    a = own.Unknown (x)
+    m = Size (a)
+    y = Identity (m) }"""
+
+
+def test_size_of_what_nobody_knows_the_rank_of(tmp_path: Path) -> None:
+    model = parser.parse_model(_TEXT)
+    model.graph.value_info.append(onnx.ValueInfoProto(name="a", type=onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=1))))
+    onnx.save(model, tmp_path / "a.onnx")
+    graph = load(tmp_path / "a.onnx")
+    graph = graph.evolve(tensors=[replace(graph["m"], dtype="unknown", shape=None)])  # as where onnx's inference gives up
+    expanded, _ = BUILTIN["expand_definitions"].run(graph, target_named("tflite"))
+    validate(expanded)
+    assert [op.kind for op in expanded.ops if "m" in op.outputs] == ["ReduceProd"]
+    assert expanded["m"].dtype == "int64"
