@@ -9,9 +9,8 @@ import onnx
 from onnx import parser
 
 from qconvert import load
+from qconvert.conversion import run_passes
 from qconvert.graph.validation import validate
-from qconvert.passes import BUILTIN
-from qconvert.plugins import target_named
 
 _TEXT = """<ir_version: 10, opset_import: ["" : 17, "own": 1]> g (float[n, 3] x) => (int64 y) {
     a = own.Unknown (x)
@@ -25,7 +24,7 @@ def test_size_of_what_nobody_knows_the_rank_of(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "a.onnx")
     graph = load(tmp_path / "a.onnx")
     graph = graph.evolve(tensors=[replace(graph["m"], dtype="unknown", shape=None)])  # as where onnx's inference gives up
-    expanded, _ = BUILTIN["expand_definitions"].run(graph, target_named("tflite"))
+    expanded, _ = run_passes(graph, ["expand_definitions"])
     validate(expanded)
     assert [op.kind for op in expanded.ops if "m" in op.outputs] == ["ReduceProd"]
     assert expanded["m"].dtype == "int64"
