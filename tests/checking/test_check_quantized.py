@@ -27,7 +27,7 @@ UNSIGNED = {"activation_type": "QUInt8", "weight_type": "QUInt8"}
 def test_the_check_passes(kind: str, options: dict[str, object], target: str | None, tmp_path: Path) -> None:
     source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
     source.write_bytes(quantized(kind, **options))  # type: ignore[arg-type]
-    convert(source, result, target=target)
+    convert(source, result, target=target or "")
     report = check(source, result)
     assert report.passed, (report.problems, report.unjudged)
     assert len(report.operators) >= 4  # the outputs alone say nothing here, since roundings differ

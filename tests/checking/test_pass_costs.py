@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -42,8 +43,8 @@ def test_each_pass_counts_what_it_changes(costs: tuple[PassCost, ...]) -> None:
 def test_the_evaluator_runs_what_the_target_does_not_take() -> None:
     four_bits = Pass("four_bits", "", lambda graph, target: pass_named("change_bits").run(graph, target, activation_bits=4), exact=False)
     with (
-        patch.dict(pass_costs.__globals__, {"pass_named": lambda name: four_bits}),
-        patch.dict(run_passes.__globals__, {"pipeline": lambda names: (four_bits,)}),
+        patch.dict(inspect.unwrap(pass_costs).__globals__, {"pass_named": lambda name: four_bits}),
+        patch.dict(inspect.unwrap(run_passes).__globals__, {"pipeline": lambda names: (four_bits,)}),
     ):
         (cost,) = pass_costs(MODEL, names=["four_bits"], samples=1)
     assert cost.ran == "the evaluator" and cost.sqnr_db is not None
