@@ -38,7 +38,7 @@ def other_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[
     for name in writers.keys() & others.keys():
         own, its = _Reach.of(graph, writers, name), _Reach.of(other, others, name)
         alike = own.kind and own.kind == its.kind and not (own.names | its.names).intersection(declared)
-        if alike and not all(_near(graph[name], other[name], *ends) for ends in zip(own.limits, its.limits, strict=True)):
+        if alike and not all(_near(max(own.step, its.step), *ends) for ends in zip(own.limits, its.limits, strict=True)):
             found[name] = f"its values lie {_words(its.limits)} instead of {_words(own.limits)}"
     return {name: found[name] for name in writers if name in found}
 
@@ -51,11 +51,13 @@ class _Reach:
         limits: both ends.
         kind: of the operator that computes what is passed on to the tensor; "" where none does, or one that moves or chooses values.
         names: of the tensors from there on.
+        step: the coarsest of their grids; 0 where they have none.
     """
 
     limits: Limits
     kind: str
     names: frozenset[str]
+    step: float
 
     @classmethod
     def of(cls, graph: Graph, writers: Mapping[str, Op], name: str) -> _Reach:
@@ -67,7 +69,8 @@ class _Reach:
             name = _passed(graph, op)
             if not name:
                 computes = op is not None and KINDS[op.kind].rule == "real" and not KINDS[op.kind].chooses
-                return cls((low, high), _SAME_KIND.get(op.kind, op.kind) if op is not None and computes else "", frozenset(names))
+                kind = _SAME_KIND.get(op.kind, op.kind) if op is not None and computes else ""
+                return cls((low, high), kind, frozenset(names), max(_step(graph[item]) for item in names))
             names.add(name)
 
 
@@ -78,6 +81,11 @@ def _of_grid(tensor: Tensor) -> Limits:
     scale, zero_point = float(grid.scale[0]), int(grid.zero_point[0])
     low, high = grid.limits(tensor.dtype)
     return (low - zero_point) * scale, (high - zero_point) * scale
+
+
+def _step(tensor: Tensor) -> float:
+    grid = tensor.quantization
+    return float(grid.scale[0]) if grid is not None and grid.is_per_tensor else 0.0
 
 
 def _of_op(graph: Graph, op: Op | None) -> Limits:
@@ -124,9 +132,8 @@ def _number(graph: Graph, name: str) -> float | None:
     return float((data if grid is None else dequantize(data, grid)).reshape(-1)[0])
 
 
-def _near(tensor: Tensor, other: Tensor, own: float, its: float) -> bool:
-    steps = [float(item.quantization.scale[0]) for item in (tensor, other) if item.quantization is not None]
-    return own == its or abs(own - its) <= _TIE * max(steps, default=0.0) or isclose(own, its, rel_tol=_ROUNDING)
+def _near(step: float, own: float, its: float) -> bool:
+    return own == its or abs(own - its) <= _TIE * step or isclose(own, its, rel_tol=_ROUNDING)
 
 
 def _words(limits: Limits) -> str:
