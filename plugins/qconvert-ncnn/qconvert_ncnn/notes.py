@@ -1,4 +1,4 @@
-"""What qconvert notes behind the weights in a .bin file, where ncnn reads no more: metadata, and of tensors what layers do not say.
+"""What qconvert notes behind the weights in a .bin file, where ncnn reads no more: metadata, outputs, and of tensors what no layer says.
 
 ncnn has neither types nor grids of blobs, and no names with blanks. A note of a grid counts only where it fits what the layers compute.
 """
@@ -6,15 +6,16 @@ ncnn has neither types nor grids of blobs, and no names with blanks. A note of a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from qconvert.plugin import Quantization, integer_range
+from qconvert_ncnn.container import Layer
 
-__all__ = ["Noted", "Notes", "data_name"]
+__all__ = ["Noted", "Notes", "data_name", "given_out"]
 
 _MARK = b"qconvert:"
 _MOST = 2**26
@@ -42,16 +43,17 @@ class Noted:
 
 @dataclass(slots=True)
 class Notes:
-    """Of blobs, the tensors on grids that they stand for; their names, where these are others; and the graph's metadata."""
+    """Of blobs, the tensors on grids that they stand for; their names, where these are others; those that are outputs; and metadata."""
 
     grids: dict[str, Noted] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
 
     def data(self) -> bytes:
         """As they stand in a file."""
         grids = {name: _document(item) for name, item in self.grids.items()}
-        return _MARK + json.dumps({"grids": grids, "names": self.names, "metadata": self.metadata}).encode()
+        return _MARK + json.dumps({"grids": grids, "names": self.names, "outputs": self.outputs, "metadata": self.metadata}).encode()
 
     @classmethod
     def of(cls, data: bytes) -> Notes | None:
@@ -69,8 +71,19 @@ class Notes:
             if noted is not None:
                 found.grids[name] = noted
         found.names = {name: value for name, value in _mapping(text.get("names")).items() if isinstance(value, str) and value}
+        listed = text.get("outputs")
+        found.outputs = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
         found.metadata = {name: value for name, value in _mapping(text.get("metadata")).items() if isinstance(value, str)}
         return found
+
+
+def given_out(layers: Sequence[Layer], notes: Notes) -> tuple[str, ...]:
+    """The blobs that a network gives out: those that are noted, if nothing reads them; else all that nothing reads, but for inputs."""
+    read = {name for layer in layers for name in layer.inputs}
+    computed = {name: layer.kind for layer in layers for name in layer.outputs if name not in read}
+    if notes.outputs and computed.keys() >= {*notes.outputs} and len({*notes.outputs}) == len(notes.outputs):
+        return tuple(notes.outputs)
+    return tuple(name for name, kind in computed.items() if kind != "Input") or tuple(computed)
 
 
 def data_name(blob: str) -> str:

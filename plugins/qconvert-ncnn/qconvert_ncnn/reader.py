@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +19,29 @@ from qconvert_ncnn.ops import READERS
 from qconvert_ncnn.reading import Draft, Reading
 from qconvert_ncnn.writing import CLIP, MULTIPLIED, ROUND
 
-__all__ = ["GRID", "read"]
+__all__ = ["GRID", "Network", "read", "read_network"]
 
 #: The type of a layer in place of four that round to a grid.
 GRID = "qconvert.Grid"
 _MOVES = frozenset(("Split", "Noop", "Dropout", "Reshape", "Permute", "Crop", "Slice", "Concat", "Flatten", "ExpandDims", "Squeeze"))
 
 
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A graph, and the blobs of its inputs and outputs in their order."""
+
+    graph: Graph
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
 def read(path: Path, input_shape: str = "") -> Graph:
-    """The network of a .param file and the .bin file beside it.
+    """The network of a .param file and the .bin file beside it; see read_network()."""
+    return read_network(path, input_shape).graph
+
+
+def read_network(path: Path, input_shape: str = "") -> Network:
+    """As read(), with the blobs of inputs and outputs.
 
     Args:
         path: of the .param file.
@@ -39,13 +53,13 @@ def read(path: Path, input_shape: str = "") -> Graph:
     """
     try:
         with np.errstate(all="ignore"):  # what a damaged file has as scales is looked at afterwards
-            return _graph(path, input_shape)
+            return _network(path, input_shape)
     except QConvertError as error:
         error.file = error.file or str(path)
         raise
 
 
-def _graph(path: Path, input_shape: str) -> Graph:
+def _network(path: Path, input_shape: str) -> Network:
     layers = read_param(path)
     _require_known(layers)
     file = Weights(path.with_suffix(".bin"))
@@ -57,22 +71,24 @@ def _graph(path: Path, input_shape: str) -> Graph:
     layers, weights = _with_grids(layers, weights)
     draft = Draft(layers, weights, _wanted(layers, weights, notes), notes)
     stated = stated_sizes(input_shape, [name for layer in layers if layer.kind == "Input" for name in layer.outputs])
-    inputs = []
     for index, layer in enumerate(layers):
         reading = Reading(draft, index)
         if layer.kind == "Input":
-            inputs.append(_input(reading, stated))
+            draft.entered[layer.outputs[0]] = _input(reading, stated)
         else:
             READERS[layer.kind](reading)
-    outputs = [_output(draft, name) for name in draft.given]
+    inputs, outputs = tuple(draft.entered.values()), [_output(draft, name) for name in draft.given]
     if not inputs or not outputs or len(set(outputs)) != len(outputs):
         raise InvalidModelError("has no inputs, no outputs, or gives out a value twice")
-    graph = Graph(path.stem, draft.tensors, tuple(draft.ops), tuple(inputs), tuple(outputs))
-    return _renamed(graph, notes).evolve(metadata={**notes.metadata, "source.format": "ncnn-net"})
+    graph = Graph(path.stem, draft.tensors, tuple(draft.ops), inputs, tuple(outputs))
+    graph = _renamed(graph, notes).evolve(metadata={**notes.metadata, "source.format": "ncnn-net"})
+    return Network(graph, tuple(draft.entered), draft.given)
 
 
 def _output(draft: Draft, blob: str) -> str:
     """The tensor that a blob gives out: integers, where a note says so."""
+    if blob in draft.returned:
+        return draft.returned[blob]
     noted, value = draft.notes.grids.get(blob), draft.values[blob]
     if noted is None or draft.tensors[value].is_constant:
         return value

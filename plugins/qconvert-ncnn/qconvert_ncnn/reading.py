@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.plugin import Array, InvalidModelError, Names, Op, Quantization, Tensor, UnsupportedError, output_shapes
 from qconvert_ncnn.container import Layer
 from qconvert_ncnn.grids import INT8, LIMIT, inverse
-from qconvert_ncnn.notes import Notes, data_name
+from qconvert_ncnn.notes import Notes, data_name, given_out
 from qconvert_ncnn.rounding import MOVES
 from qconvert_ncnn.writing import ACTIVATIONS
 
@@ -39,6 +39,8 @@ class Draft:
         integers: values -> the integers that they stand for.
         given: the blobs that the network gives out, in order.
         origins: blob of a Split -> the blob that it splits.
+        entered: blob of an input -> its tensor.
+        returned: blob that is given out -> the input that it is, unchanged.
     """
 
     def __init__(self, layers: Sequence[Layer], weights: Sequence[tuple[Array, ...]], wanted: dict[str, float], notes: Notes) -> None:
@@ -49,8 +51,9 @@ class Draft:
         self.grids: dict[str, float] = {}
         self.origins: dict[str, str] = {}
         self.integers: dict[str, str] = {}
-        read = {name for layer in layers for name in layer.inputs}
-        self.given = [name for layer in layers for name in layer.outputs if name not in read]
+        self.given = given_out(layers, notes)
+        self.entered: dict[str, str] = {}
+        self.returned: dict[str, str] = {}
         self.names = Names(self.tensors, {name for layer in layers for name in layer.outputs})
 
     def add(
@@ -65,6 +68,8 @@ class Draft:
         """Adds an operator, and the shapes of its results."""
         shapes = output_shapes(self.tensors, op)
         for name, shape in zip(op.outputs, shapes, strict=True):
+            if shape is not None and 0 in shape:
+                raise InvalidModelError(f"gives {name!r} of the shape {shape}, without elements", where=op.source)
             old = self.tensors[name]
             self.tensors[name] = Tensor(name, old.dtype, shape, None, old.quantization)
         self.ops.append(op)

@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.plugin import STATES, Array, Carrier, Child, MissingPackageError, ModelFile, dequantize, quantize
 from qconvert_ncnn.container import read_param
-from qconvert_ncnn.reader import read
+from qconvert_ncnn.reader import read_network
 
 __all__ = ["NcnnModel", "child_of"]
 
@@ -59,13 +59,9 @@ class NcnnModel:
     """
 
     def __init__(self, file: ModelFile) -> None:
-        self._graph = read(file.path, str(file.options.get("input_shape", "")))
-        layers = read_param(file.path)
-        graph, read_ = self._graph, {name for layer in layers for name in layer.inputs}
-        self._blobs = (
-            [name for layer in layers if layer.kind == "Input" for name in layer.outputs],
-            [name for layer in layers for name in layer.outputs if name not in read_],
-        )
+        network = read_network(file.path, str(file.options.get("input_shape", "")))
+        layers, graph = read_param(file.path), network.graph
+        self._graph, self._blobs = graph, (network.inputs, network.outputs)
         self._taken, self._given = (
             {name: (graph[name].dtype, graph[name].static_shape or ()) for name in names} for names in (graph.inputs, graph.outputs)
         )

@@ -76,6 +76,7 @@ def _input(writing: Writing, tensor: Tensor) -> None:
 def _give_out(writing: Writing) -> None:
     """Every output is a blob of its own name that nothing reads, and they stand in the graph's order."""
     wanted = list(writing.graph.outputs)
+    writing.notes.outputs = [writing.values[name] for name in wanted]
     read = {name for layer in writing.layers for name in layer.inputs}
     computed = [name for layer in writing.layers if layer.kind != "Input" for name in layer.outputs if name not in read]
     if [writing.values[name] for name in wanted] == computed and all(writing.blobs.name(name) == writing.values[name] for name in wanted):
@@ -89,9 +90,13 @@ def _give_out(writing: Writing) -> None:
             moved[own] = writing.blobs.fresh(f"{name}/inside")
     writing.layers = [_called(layer, moved) for layer in writing.layers]
     writing.inside = moved
+    writing.notes.outputs = []
     for name in wanted:
         found = writing.values[name]
         own = writing.blobs.name(name) if name not in writing.graph.inputs else writing.blobs.fresh(f"{name}/out")
+        if name in writing.graph.inputs:
+            writing.notes.names[own] = name
+        writing.notes.outputs.append(own)
         writing.add("Noop", own, [moved.get(found, found)], [own], {})
 
 

@@ -15,12 +15,12 @@ from qconvert_ncnn.grids import LIMIT, inverse
 from qconvert_ncnn.notes import Noted, Notes, data_name
 from qconvert_ncnn.rounding import is_move, rounded_by_readers, stored
 
-__all__ = ["ACTIVATIONS", "CLIP", "DIVIDED", "MULTIPLIED", "ROUND", "Step", "Writing", "blob_params"]
+__all__ = ["ACTIVATIONS", "ADDED", "CLIP", "MULTIPLIED", "ROUND", "SUBTRACTED", "Step", "Writing", "blob_params"]
 
 #: Canonical activation -> its bounds.
 ACTIVATIONS: Mapping[str, tuple[float, float | None]] = {"relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
-#: BinaryOp's op_type of a product, UnaryOp's of rounding halves to even.
-MULTIPLIED, DIVIDED, ROUND = 2, 3, 18
+#: BinaryOp's op_types, and UnaryOp's of rounding halves to even.
+ADDED, SUBTRACTED, MULTIPLIED, ROUND = 0, 1, 2, 18
 CLIP = "Clip"
 #: Keys of sizes in Input, Reshape and MemoryData, for blobs of 1 to 4 dimensions, the outermost first.
 _SIZE_KEYS = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,14 @@ from qconvert.plugin import InvalidModelError, Op
 from qconvert_ncnn.blobs import unsupported
 from qconvert_ncnn.container import packed
 from qconvert_ncnn.reading import Reading
-from qconvert_ncnn.writing import CLIP, ROUND, Step, Writing
+from qconvert_ncnn.writing import CLIP, MULTIPLIED, ROUND, Step, Writing
 
 __all__ = ["READERS", "WRITERS"]
 
 #: Layers of one operand without parameters -> kind.
 _LAYERS = {"Sigmoid": "Sigmoid", "TanH": "Tanh", "AbsVal": "Abs", "Mish": "Mish", "Softplus": "Softplus", "Erf": "Erf", "Exp": "Exp",
            "Swish": "Swish"}  # fmt: skip
-_NAMED = {kind: layer for layer, kind in _LAYERS.items() if kind not in ("Exp", "Swish")}
+_NAMED = {kind: layer for layer, kind in _LAYERS.items() if kind not in ("Exp", "Softplus", "Swish")}
 #: UnaryOp's op_type -> kind.
 _UNARY = {0: "Abs", 1: "Neg", 2: "Floor", 3: "Ceil", 4: "Square", 5: "Sqrt", 6: "Rsqrt", 7: "Exp", 8: "Log", 9: "Sin", 10: "Cos",
           11: "Tan", 12: "Asin", 13: "Acos", 14: "Atan", 15: "Reciprocal", 16: "Tanh", ROUND: "Round"}  # fmt: skip
@@ -28,7 +29,9 @@ _BINARY = {0: "Add", 1: "Sub", 2: "Mul", 3: "Div", 4: "Max", 5: "Min", 6: "Pow"}
 _TURNED = {7: "Sub", 8: "Div", 9: "Pow"}
 _BINARY_OF = {kind: number for number, kind in _BINARY.items()}
 _TURNED_OF = {"Add": 0, "Mul": 2, "Max": 4, "Min": 5, **{kind: number for number, kind in _TURNED.items()}}
-_SQUARED = 4
+_SQUARED, _ROOT, _ROOT_BELOW, _BELOW_ONE = 4, 5, 6, 15
+#: The highest whole power that is written.
+_HIGHEST = 16
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -51,6 +54,16 @@ def read_named(r: Reading) -> None:
     if r.layer.kind == "Exp" and (r.layer.number(0, -1.0), r.layer.number(1, 1.0), r.layer.number(2)) != (-1.0, 1.0, 0.0):
         raise r.unsupported("with a base or factors")
     r.emit(_LAYERS[r.layer.kind], [r.value()])
+
+
+def write_softplus(op: Op, w: Writing) -> None:
+    """Softplus, which goes through Exp and so is infinite from 89 on, of what is at most 80; from there on it is its operand."""
+    value = w.value(op.inputs[0])
+    w.steps(op, [
+        Step(CLIP, {0: -_LARGEST, 1: 80.0}, inputs=(value,), suffix="bounded"),
+        Step("Softplus", {}, suffix="softplus"),
+        Step("BinaryOp", {0: _BINARY_OF["Max"]}, inputs=(value,), suffix="real"),
+    ])  # fmt: skip
 
 
 def write_binary(op: Op, w: Writing) -> None:
@@ -87,25 +100,37 @@ def read_binary(r: Reading) -> None:
 
 
 def _along(r: Reading) -> list[str]:
-    """Both operands, with sizes of 1 where ncnn adds them: behind a blob's own if these are the other's first ones, else in front."""
+    """Both operands, with sizes of 1 where ncnn adds them: behind a blob's own, but in front of a vector that is none of channels."""
     shapes, names = [r.shape(index)[1:] for index in (0, 1)], [r.value(0), r.value(1)]
     rank = max(len(shape) for shape in shapes)
     for index, shape in enumerate(shapes):
         other = shapes[1 - index]
-        if len(shape) < rank and shape != other[rank - len(shape) :] and shape == other[: len(shape)]:
-            names[index] = r.step("Reshape", [names[index], r.numbers((1, *shape, *(1,) * (rank - len(shape))))])
-        elif len(shape) < rank:
-            names[index] = r.step("Reshape", [names[index], r.numbers((1, *(1,) * (rank - len(shape)), *shape))])
+        more = (1,) * (rank - len(shape))
+        if more:
+            wide = (*more, *shape) if len(shape) == 1 and shape[0] != other[0] else (*shape, *more)
+            names[index] = r.step("Reshape", [names[index], r.numbers((1, *wide))])
     return names
 
 
 def write_pow(op: Op, w: Writing) -> None:
-    """Powers that have layers of their own; ncnn's Pow goes through a logarithm, which negative values do not have."""
+    """Powers by squares, products, roots and reciprocals; ncnn's Pow goes through a logarithm, which negative values do not have."""
     exponent = _number(op, w, 1)
-    known = {2.0: _SQUARED, 0.5: 5, -0.5: 6, -1.0: 15}
-    if exponent not in known:
+    root = {0.5: _ROOT, -0.5: _ROOT_BELOW}.get(exponent or 0.0)
+    if exponent is None or (root is None and not (exponent.is_integer() and 1 <= abs(exponent) <= _HIGHEST)):
         raise unsupported(op, f"with the exponent {'that is computed' if exponent is None else exponent}")
-    w.finish(op, "UnaryOp", {0: known[exponent]})
+    value = w.value(op.inputs[0], len(w.sizes(op.outputs[0])))
+    steps = [Step("UnaryOp", {0: root}, suffix="root")] if root is not None else _whole_power(int(exponent), value)
+    w.steps(op, [replace(steps[0], inputs=(value,)), *steps[1:]])
+
+
+def _whole_power(exponent: int, value: str) -> list[Step]:
+    """A value to a whole power: squares, and a product with the value for each further 1 among the exponent's bits."""
+    steps = list[Step]()
+    for bit in f"{abs(exponent):b}"[1:]:
+        steps.append(Step("UnaryOp", {0: _SQUARED}, suffix="square"))
+        steps += [Step("BinaryOp", {0: MULTIPLIED}, inputs=(value,), suffix="power")] if bit == "1" else []
+    steps += [Step("UnaryOp", {0: _BELOW_ONE}, suffix="reciprocal")] if exponent < 0 else []
+    return steps or [Step("Noop", {}, suffix="power")]
 
 
 def write_squared_difference(op: Op, w: Writing) -> None:
@@ -252,6 +277,7 @@ WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
     **dict.fromkeys(_UNARY_OF, write_unary),
     **dict.fromkeys(_NAMED, write_named),
     **dict.fromkeys(_BINARY_OF, write_binary),
+    "Softplus": write_softplus,
     "Pow": write_pow,
     "SquaredDifference": write_squared_difference,
     "Sum": write_sum,

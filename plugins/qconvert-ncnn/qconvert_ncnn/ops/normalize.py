@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from qconvert.plugin import InvalidModelError, Op
 from qconvert_ncnn.blobs import axis_of, unsupported
 from qconvert_ncnn.container import packed
 from qconvert_ncnn.reading import Reading
-from qconvert_ncnn.writing import MULTIPLIED, Step, Writing
+from qconvert_ncnn.writing import MULTIPLIED, Step, Writing, blob_params
 
 __all__ = ["READERS", "WRITERS"]
+
+#: Dimensions of a blob of channels, rows and columns.
+_PICTURE = 3
 
 
 def write_softmax(op: Op, w: Writing) -> None:
@@ -50,6 +55,8 @@ def read_scale(r: Reading) -> None:
     if len(r.layer.inputs) > 1:
         raise r.unsupported("by values that another layer computes")
     _require_channels(r, r.weights[0].size)
+    if r.layer.kind == "Bias" and len(r.shape()) != 1 + _PICTURE:
+        raise r.unsupported(f"of data of the shape {r.shape()}")
     shape = (1, -1, *(1,) * (len(r.shape()) - 2))
     is_whole = r.layer.kind == "Bias" or len(r.weights) > 1
     value, (*factors, last) = r.value(), r.weights if is_whole else (*r.weights, np.zeros(0, np.float32))
@@ -67,21 +74,30 @@ def _require_channels(r: Reading, count: int) -> None:
 
 
 def write_layer_norm(op: Op, w: Writing) -> None:
-    """LayerNorm over the last axes, with factors and addends."""
-    sizes = w.sizes(op.inputs[0])
-    over = sizes[axis_of(w.graph, op, int(op["axis"])) :]
-    if len(over) > 2:
-        raise unsupported(op, "over more than two axes")
-    count = int(np.prod(over))
+    """LayerNorm over the last axes, with factors and addends: of vectors and rows, or of a picture's planes; all else is made rows."""
+    sizes, axis = w.sizes(op.inputs[0]), axis_of(w.graph, op, int(op["axis"]))
+    over, count = sizes[axis:], math.prod(sizes[axis:])
     parts = [w.real(w.graph[op.inputs[index]]) if op.has(index) else np.full(over, 2 - index, np.float32) for index in (1, 2)]
     weights = (packed(np.broadcast_to(item, over), marked=False) for item in parts)
-    w.finish(op, "LayerNorm", {0: count, 1: float(op["epsilon"]), 2: 1}, *weights)
+    first, params = w.value(op.inputs[0]), {0: count, 1: float(op["epsilon"]), 2: 1}
+    if len(sizes) <= _PICTURE and len(over) == (2 if len(sizes) == _PICTURE and len(over) > 1 else 1):
+        w.finish(op, "LayerNorm", params, *weights)
+        return
+    rows = (*([math.prod(sizes[:axis])] if axis else []), count)
+    w.steps(op, [
+        Step("Reshape", blob_params(rows), inputs=(first,), suffix="rows"),
+        Step("LayerNorm", params, tuple(weights), suffix="normal"),
+        Step("Reshape", blob_params(sizes), suffix="real"),
+    ])  # fmt: skip
 
 
 def read_layer_norm(r: Reading) -> None:
+    """LayerNorm: over a vector, each row, or of pictures each plane where the elements are not those of a row."""
     shape, count = r.shape(), r.layer.integer(0)
-    axis = next((axis for axis in range(len(shape) - 1, 0, -1) if int(np.prod(shape[axis:])) == count), 0)
-    if not axis:
+    if len(shape) > 1 + _PICTURE:
+        raise r.unsupported(f"of data of the shape {shape}")
+    axis = len(shape) - (2 if len(shape) > _PICTURE and count != shape[-1] else 1)
+    if math.prod(shape[axis:]) != count:
         raise InvalidModelError(f"has {count} elements, and data of the shape {shape}", where=str(r.layer))
     parts = [r.parameter(item.reshape(shape[axis:]), name) for item, name in zip(r.weights, ("scale", "shift"), strict=False)]
     parts = parts or [r.parameter(np.ones(shape[axis:], np.float32), "scale")]
@@ -90,10 +106,18 @@ def read_layer_norm(r: Reading) -> None:
 
 def write_instance_norm(op: Op, w: Writing) -> None:
     scale, shift = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:3])
-    if op["data_format"] != "channels_first" or len(w.sizes(op.inputs[0])) != 3:
-        raise unsupported(op, "that is not over two dimensions, channels first,")
-    parts = (packed(item, marked=False) for item in (scale, shift))
-    w.finish(op, "InstanceNorm", {0: scale.size, 1: float(op["epsilon"]), 2: 1}, *parts)
+    sizes = w.sizes(op.inputs[0])
+    if op["data_format"] != "channels_first":
+        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+    parts, params = tuple(packed(item, marked=False) for item in (scale, shift)), {0: scale.size, 1: float(op["epsilon"]), 2: 1}
+    if len(sizes) == _PICTURE:
+        w.finish(op, "InstanceNorm", params, *parts)
+        return
+    w.steps(op, [
+        Step("Reshape", blob_params((sizes[0], 1, math.prod(sizes[1:]))), inputs=(w.value(op.inputs[0]),), suffix="picture"),
+        Step("InstanceNorm", params, parts, suffix="normal"),
+        Step("Reshape", blob_params(sizes), suffix="real"),
+    ])  # fmt: skip
 
 
 def read_instance_norm(r: Reading) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from qconvert.plugin import InvalidModelError, Op
@@ -9,7 +10,7 @@ from qconvert_ncnn.blobs import axis_of, unsupported
 from qconvert_ncnn.container import Layer
 from qconvert_ncnn.ops.products import pads_of, square
 from qconvert_ncnn.reading import Reading
-from qconvert_ncnn.writing import Writing
+from qconvert_ncnn.writing import ADDED, SUBTRACTED, Step, Writing, blob_params
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -33,18 +34,19 @@ def write_pool(op: Op, w: Writing) -> None:
         raise unsupported(op, "with dilations")
     top, left, bottom, right = pads_of(op, w, kernel)
     average = op.kind == "AveragePool"
+    counts = average and bool(op["count_include_pad"]) and any((top, left, bottom, right))
     if op["ceil_mode"]:
         data, result = w.sizes(op.inputs[0])[1:], w.sizes(op.outputs[0])[1:]
         whole = [(after - 1) * stride + size for after, stride, size in zip(result, op["strides"], kernel, strict=True)]
         more = whole[0] - data[0] - top, whole[1] - data[1] - left
-        if average and op["count_include_pad"] and (more[0] > bottom or more[1] > right):
+        if counts and (more[0] > bottom or more[1] > right):
             raise unsupported(op, "whose last windows hang over padding that counts")
         bottom, right = max(bottom, more[0]), max(right, more[1])
     params: dict[int, Any] = {
         0: _AVERAGE if average else _MAX, 1: kernel[1], 11: kernel[0], 2: int(op["strides"][1]), 12: int(op["strides"][0]),
         3: left, 13: top, 14: right, 15: bottom, 5: _VALID,
     }  # fmt: skip
-    if average and op["count_include_pad"]:
+    if counts:
         params[6] = 1
     w.finish(op, "Pooling", params)
 
@@ -66,19 +68,17 @@ def read_pool(r: Reading) -> None:
     top = layer.integer(13, left)
     pads = (top, left, layer.integer(15, top), layer.integer(14, left))
     if mode in _AUTO:
-        extra, pads = {"auto_pad": _AUTO[mode]}, (0, 0, 0, 0)
+        if any(pads):
+            raise r.unsupported("with a padding beside that of its size")
+        extra = {"auto_pad": _AUTO[mode]}
     elif mode == _FULL:
-        extra = {"ceil_mode": 1}
-        # ncnn has a further window wherever one would begin in the data or its padding; the canonical pool drops what begins in padding.
+        # ncnn has a further window wherever one would begin in the data or its padding, and counts all of it where padding counts.
         pads = _full_pads(layer, r.shape(), pads)
-        extra = {}
     elif mode != _VALID:
         raise r.unsupported(f"with the padding {mode}")
     if min(pads) < 0:
         raise InvalidModelError(f"has the padding {pads}", where=str(layer))
-    if average and layer.integer(6):
-        if mode == _FULL and pads != (top, left, layer.integer(15, top), layer.integer(14, left)):
-            raise r.unsupported("whose last windows hang over padding that counts")
+    if average and (layer.integer(6) or mode in _AUTO):  # a padding that ncnn works out counts
         extra["count_include_pad"] = 1
     r.emit("AveragePool" if average else "MaxPool", [r.value()], kernel_shape=square(layer, 1), strides=square(layer, 2), pads=pads,
            data_format="channels_first", **extra)  # fmt: skip
@@ -107,7 +107,18 @@ def write_reduction(op: Op, w: Writing) -> None:
     axes = sorted({axis_of(w.graph, op, axis) for axis in (w.integers(op, 1, "axes") if op.has(1) else range(1, rank))})
     if not op["keepdims"] and len(axes) == rank - 1:
         raise unsupported(op, "to a single number")
-    w.finish(op, "Reduction", {0: _OPERATIONS[op.kind], 1: 0, 3: tuple(axes), 4: int(op["keepdims"]), 5: 1})
+    params = {1: 0, 3: tuple(axes), 4: 1, 5: 1}
+    if op.kind != "ReduceLogSumExp":
+        w.finish(op, "Reduction", {**params, 0: _OPERATIONS[op.kind], 4: int(op["keepdims"])})
+        return
+    largest, value = w.blobs.fresh(f"{op.outputs[0]}/largest"), w.value(op.inputs[0])  # Exp of what is no more than 0
+    w.add("Reduction", largest, [value], [largest], {**params, 0: _OPERATIONS["ReduceMax"]})
+    w.steps(op, [
+        Step("BinaryOp", {0: SUBTRACTED}, inputs=(value, largest), suffix="below"),
+        Step("Reduction", {**params, 0: _OPERATIONS[op.kind]}, suffix="sum"),
+        Step("BinaryOp", {0: ADDED}, inputs=(largest,), suffix="whole"),
+        *([] if op["keepdims"] else [Step("Reshape", blob_params(w.sizes(op.outputs[0])), suffix="real")]),
+    ])  # fmt: skip
 
 
 def read_reduction(r: Reading) -> None:
@@ -116,12 +127,16 @@ def read_reduction(r: Reading) -> None:
     kind = _REDUCTIONS.get(layer.integer(0))
     if kind is None or layer.number(2, 1.0) != 1 or not layer.integer(5):
         raise r.unsupported("of an older form, or with a factor")
-    axes = [int(axis) for axis in layer.numbers(3)]
-    every = bool(layer.integer(1, 1)) or not axes
-    found = range(1, rank) if every else [axis % (rank - 1) + 1 for axis in axes]
-    if every and not layer.integer(4):
-        raise r.unsupported("to a single number")
-    r.emit(kind, [r.value(), r.numbers(found)], keepdims=layer.integer(4))
+    axes, every = [int(axis) for axis in layer.numbers(3)], bool(layer.integer(1, 1))
+    if not every and not axes:
+        raise r.unsupported("over no axes")
+    if any(not 1 - rank <= axis < rank - 1 for axis in axes):
+        raise InvalidModelError(f"has the axes {axes} of {rank - 1}", where=str(layer))
+    found = sorted({*range(1, rank)} if every else {axis % (rank - 1) + 1 for axis in axes})
+    if layer.integer(4) or len(found) < rank - 1:
+        r.emit(kind, [r.value(), r.numbers(found)], keepdims=int(layer.integer(4) != 0))
+        return
+    r.emit("Reshape", [r.step(kind, [r.value(), r.numbers(found)], keepdims=1), r.numbers((1, 1))])
 
 
 def write_resize(op: Op, w: Writing) -> None:
@@ -131,12 +146,21 @@ def write_resize(op: Op, w: Writing) -> None:
     known = {("nearest", "asymmetric"): _NEAREST, ("linear", "half_pixel"): _LINEAR, ("linear", "pytorch_half_pixel"): _LINEAR,
              ("linear", "align_corners"): _LINEAR}.get((mode, coordinates))  # fmt: skip
     is_flat = len(sizes) == 3 and op["data_format"] == "channels_first"
-    if known is None or not is_flat or (known == _NEAREST and op["nearest_mode"] != "floor"):
+    if mode == "nearest" and is_flat and _copies_whole(op, w.sizes(op.inputs[0])[1:], sizes[1:]):
+        known = _NEAREST
+    elif known is None or not is_flat or (known == _NEAREST and op["nearest_mode"] != "floor"):
         raise unsupported(op, f"with mode {mode!r} and {coordinates!r}")
-    if coordinates == "pytorch_half_pixel" and 1 in sizes[1:]:
+    if coordinates == "pytorch_half_pixel" and any(new == 1 < old for old, new in zip(w.sizes(op.inputs[0])[1:], sizes[1:], strict=True)):
         raise unsupported(op, "to one row or column")
     params = {0: known, 3: sizes[1], 4: sizes[2]}
     w.finish(op, "Interp", {**params, 6: 1} if coordinates == "align_corners" else params)
+
+
+def _copies_whole(op: Op, before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether each element is copied a whole number of times, as where the nearest is asked for from the middle of the new ones."""
+    middle = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
+    rounds = op["coordinate_transformation_mode"] in middle and op["nearest_mode"] in ("round_prefer_floor", "round_prefer_ceil")
+    return rounds and all(new % old == 0 for old, new in zip(before, after, strict=True))
 
 
 def read_resize(r: Reading) -> None:
@@ -147,7 +171,10 @@ def read_resize(r: Reading) -> None:
         raise r.unsupported(f"of the kind {kind} over data of the shape {shape}")
     height, width = layer.integer(3), layer.integer(4)
     if not height or not width:
-        height, width = int(shape[2] * layer.number(1, 1.0)), int(shape[3] * layer.number(2, 1.0))
+        sizes = shape[2] * layer.number(1, 1.0), shape[3] * layer.number(2, 1.0)
+        height, width = (int(size) for size in sizes)
+        if (height, width) != sizes:  # ncnn steps by the factors then
+            raise r.unsupported(f"to {sizes[0]} x {sizes[1]} elements")
     if not 0 < height < 2**16 or not 0 < width < 2**16:
         raise InvalidModelError(f"has a result of {height} x {width}", where=str(layer))
     attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}

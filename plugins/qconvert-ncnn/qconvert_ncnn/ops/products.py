@@ -201,7 +201,7 @@ def read_convolution(r: Reading) -> None:
     if transposed:
         if attributes.pop("auto_pad", "") or layer.integer(20) or layer.integer(21):
             raise r.unsupported("with a size of its result")
-        attributes["output_padding"] = (layer.integer(19), layer.integer(18))
+        attributes["output_padding"] = (layer.integer(19, layer.integer(18)), layer.integer(18))
     if layer.number(18) and not transposed:
         raise r.unsupported(f"padded with {layer.number(18)}")
     outputs, channels = layer.integer(0), r.shape()[1] if len(r.shape()) == 4 else 0

@@ -42,6 +42,21 @@ def read_flatten(r: Reading) -> None:
     r.emit("Reshape", [r.value(), r.numbers((1, -1))])
 
 
+def read_sizes_of_one(r: Reading) -> None:
+    """ExpandDims and Squeeze by axes: sizes of 1 come in or fall away."""
+    axes, sizes = [int(axis) for axis in r.layer.numbers(3)], [*r.shape()[1:]]
+    rank = len(sizes) + (len(axes) if r.layer.kind == "ExpandDims" else 0)
+    places = sorted({axis + rank if axis < 0 else axis for axis in axes})
+    if not axes or len(places) != len(axes) or not 0 <= places[0] <= places[-1] < rank:
+        raise r.unsupported(f"along the axes {axes} of {rank}")
+    for place in places if r.layer.kind == "ExpandDims" else places[::-1]:
+        if r.layer.kind == "ExpandDims":
+            sizes.insert(place, 1)
+        elif sizes.pop(place) != 1:
+            raise InvalidModelError(f"leaves out the axis {place} of the sizes {r.shape()[1:]}", where=str(r.layer))
+    r.emit("Reshape", [r.value(), r.numbers((1, *sizes))])
+
+
 def write_transpose(op: Op, w: Writing) -> None:
     perm = [int(axis) for axis in op["perm"]]
     if perm[0]:
@@ -75,6 +90,11 @@ def read_identity(r: Reading) -> None:
         raise r.unsupported("with a factor")
     if len(r.layer.inputs) != 1 or len(r.layer.outputs) != 1:
         raise r.unsupported(f"of {len(r.layer.inputs)} blobs to {len(r.layer.outputs)}")
+    (blob,), taken = r.layer.outputs, r.draft.origins.get(r.layer.inputs[0], r.layer.inputs[0])
+    names = r.draft.notes.names
+    if taken in r.draft.entered and blob in r.draft.given and names.get(blob) == names.get(taken, taken):
+        r.draft.returned[blob] = r.draft.entered[taken]  # the input itself is given out
+        return
     r.emit("Identity", [r.value()])
 
 
@@ -213,6 +233,8 @@ def read_pixel_shuffle(r: Reading) -> None:
 READERS: dict[str, Callable[[Reading], Any]] = {
     "Reshape": read_reshape,
     "Flatten": read_flatten,
+    "ExpandDims": read_sizes_of_one,
+    "Squeeze": read_sizes_of_one,
     "Permute": read_permute,
     "Noop": read_identity,
     "Dropout": read_identity,
