@@ -38,6 +38,7 @@ def other_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[
     for name in writers.keys() & others.keys():
         own, its = _Reach.of(graph, writers, name), _Reach.of(other, others, name)
         alike = own.kind and own.kind == its.kind and not (own.names | its.names).intersection(declared)
+        alike = alike and bool(own.step) == bool(its.step)  # else one has it elsewhere, as in a file beside
         if alike and not all(_near(max(own.step, its.step), *ends) for ends in zip(own.limits, its.limits, strict=True)):
             found[name] = f"its values lie {_words(its.limits)} instead of {_words(own.limits)}"
     return {name: found[name] for name in writers if name in found}

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from qconvert.plugins import Target, Violation
-from qconvert.plugins.rules import place
 
 if TYPE_CHECKING:  # targets are listed without numpy
     from qconvert.graph import Graph, Op
@@ -57,6 +56,7 @@ def _obstacle(kind: str) -> Callable[[Graph, Op], str]:
 def _of_other_types(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     """See plugins.Abilities.own_rules: types of which PyTorch has no quantized tensors."""
     from qconvert.formats.torch.quantized_modules.builder import is_storable
+    from qconvert.plugins.rules import place
 
     def broken(op: Op) -> Iterator[Violation]:
         for name in filter(None, (*op.inputs, *op.outputs)):
