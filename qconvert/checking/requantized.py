@@ -202,12 +202,16 @@ def _entering(source: Graph, other: Graph, declared: Collection[str], found: Col
 
 
 def _computed_of(graph: Graph, names: set[str]) -> frozenset[str]:
-    """What operators compute of tensors, or of what these become where nothing is computed."""
+    """What operators compute of tensors, or of what these become where nothing is computed; and what that becomes where it is only moved,
+    under the source's name perhaps."""
     found, same = set[str](), set(names)
     for op in graph.ops:
+        plain = KINDS[op.kind].rule == "move" or is_storage(graph, op)
         if not same.isdisjoint(op.inputs):
             found.update(op.outputs)
-            same.update(op.outputs if KINDS[op.kind].rule == "move" or is_storage(graph, op) else ())
+            same.update(op.outputs if plain else ())
+        elif plain and not found.isdisjoint(op.inputs):
+            found.update(op.outputs)
     return frozenset(found)
 
 

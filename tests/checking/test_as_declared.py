@@ -150,3 +150,12 @@ def test_what_reads_a_tensor_that_is_rounded_once_more_for_it_alone_is_judged_by
     restated = Requantized.of(source, result, {"a"})
     assert {name: tensor.name for name, tensor in restated.entering.items()} == {"x": "a"}
     assert restated.concerned({"x"}) == {"y": True}
+
+
+def test_a_result_that_is_moved_back_before_it_has_the_source_s_name_is_of_the_rounded_tensor_too() -> None:
+    """As behind a layout's Transpose: the Relu itself gives a name that the source has not."""
+    tensors = {name: Tensor(name, "int8", (1, 4), None, Quantization.per_tensor(0.1)) for name in ("x", "y", "inner")}
+    tensors["a"] = Tensor("a", "int8", (1, 4), None, Quantization.per_tensor(0.2))
+    ops = (Op("Requantize", ("x",), ("a",)), Op("Relu", ("a",), ("inner",)), Op("Transpose", ("inner",), ("y",), {"perm": (0, 1)}))
+    restated = Requantized.of(_relu(), Graph("moved", tensors, ops, ("x",), ("y",)), {"a"})
+    assert restated.concerned({"x"}) == {"y": True}

@@ -14,6 +14,8 @@ __all__ = ["LOADERS", "REQUANTIZED", "bottom_scale", "scales_of", "top_scale"]
 #: The int8_scale_term from which on a layer gives out int8.
 REQUANTIZED = 100
 _MOST = 2**31
+#: Elements that a layer without weights may have.
+_MOST_MADE = 2**24
 
 
 def _count(layer: Layer, key: int) -> int:
@@ -100,7 +102,13 @@ def _scale(layer: Layer, file: Weights) -> tuple[Array, ...]:
 
 
 def _affine(layer: Layer, file: Weights, size_key: int, affine_key: int) -> tuple[Array, ...]:
-    return tuple(file.plain(_count(layer, size_key), layer) for _ in range(2)) if layer.integer(affine_key, 1) else ()
+    """Factors and addends; those that the file does not have are 1 and 0, and are made when the layer is read."""
+    count = _count(layer, size_key)
+    if layer.integer(affine_key, 1):
+        return tuple(file.plain(count, layer) for _ in range(2))
+    if count > _MOST_MADE:
+        raise InvalidModelError(f"has {count} elements, and no weights", where=str(layer))
+    return ()
 
 
 def bottom_scale(layer: Layer, weights: tuple[Array, ...]) -> float:

@@ -77,8 +77,7 @@ class NcnnModel:
         values = self._carrier.fed(inputs)
         given = [np.ascontiguousarray(self._real(name, values[name]), np.float32) for name in self._taken]
         found = self._net.given({blob: value[0] for blob, value in zip(self._blobs[0], given, strict=True)}, self._blobs[1])
-        pairs = zip(self._given.items(), found, strict=True)
-        return self._carrier.given({name: self._stored(name, value.reshape(shape)) for (name, (_, shape)), value in pairs})
+        return self._carrier.given({name: self._stored(name, value[None]) for name, value in zip(self._given, found, strict=True)})
 
     def _real(self, name: str, value: Array) -> Array:
         q = self._graph[name].quantization

@@ -86,6 +86,8 @@ def _mutated_bytes(data: bytes, rng: random.Random) -> bytes:
         (HEAD + "ReLU y 1 1 x y 0=1,2\n", "numbers"),
         (HEAD + "ReLU y 1 1 x y 77=1\n", "0 to 31"),
         (HEAD + "Reshape y 1 1 x y 0=5\n", "become|elements"),
+        (HEAD + "LayerNorm y 1 1 x y 0=2000000000 2=0\n", "2000000000 elements"),
+        (HEAD + "InstanceNorm y 1 1 x y 0=2000000000 2=0\n", "2000000000 elements"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, reason: str, tmp_path: Path) -> None:
