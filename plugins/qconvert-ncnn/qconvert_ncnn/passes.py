@@ -86,7 +86,7 @@ def regrid(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
         if data.name in made or data.name in again or (is_on_grid(data) and _says_scale(data)):
             continue
         name, once = data.name, _is_only_data(graph, data.name, users[data.name])
-        grid = _grid(data, once)
+        grid = _grid(data, once and graph.producers()[name].kind != "Requantize")  # whose data lie on a grid already
         if once:
             made[data.name] = replace(data, dtype=INT8, quantization=grid)
         else:

@@ -128,6 +128,22 @@ def read_instance_norm(r: Reading) -> None:
     r.emit("InstanceNormalization", [r.value(), *names], data_format="channels_first", epsilon=r.layer.number(1, 0.001))
 
 
+def write_group_norm(op: Op, w: Writing) -> None:
+    scale, shift = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:3])
+    if op["data_format"] != "channels_first":
+        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+    parts = (packed(item, marked=False) for item in (scale, shift))
+    w.finish(op, "GroupNorm", {0: int(op["num_groups"]), 1: scale.size, 2: float(op["epsilon"]), 3: 1}, *parts)
+
+
+def read_group_norm(r: Reading) -> None:
+    groups, count = r.layer.integer(0, 1), r.layer.integer(1)
+    _require_channels(r, count)
+    scale, shift = r.weights or (np.ones(count, np.float32), np.zeros(count, np.float32))
+    names = r.parameter(scale, "scale"), r.parameter(shift, "shift")
+    r.emit("GroupNormalization", [r.value(), *names], data_format="channels_first", num_groups=groups, epsilon=r.layer.number(2, 0.001))
+
+
 READERS = {
     "Softmax": read_softmax,
     "BatchNorm": read_batch_norm,
@@ -135,10 +151,12 @@ READERS = {
     "Bias": read_scale,
     "LayerNorm": read_layer_norm,
     "InstanceNorm": read_instance_norm,
+    "GroupNorm": read_group_norm,
 }
 WRITERS = {
     "Softmax": write_softmax,
     "BatchNormalization": write_batch_norm,
     "LayerNormalization": write_layer_norm,
     "InstanceNormalization": write_instance_norm,
+    "GroupNormalization": write_group_norm,
 }

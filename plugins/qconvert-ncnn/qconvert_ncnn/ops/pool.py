@@ -17,12 +17,16 @@ __all__ = ["READERS", "WRITERS"]
 _MAX, _AVERAGE = 0, 1
 #: Pooling's pad_mode: the last window hangs over, only whole windows, and two that ncnn works out.
 _FULL, _VALID = 0, 1
+#: The size of an adaptive pool that is that of its data.
+_KEPT = -233
 _AUTO = {2: "SAME_UPPER", 3: "SAME_LOWER"}
 #: Reduction's operation -> kind.
 _REDUCTIONS = {0: "ReduceSum", 1: "ReduceL1", 2: "ReduceSumSquare", 3: "ReduceMean", 4: "ReduceMax", 5: "ReduceMin", 6: "ReduceProd",
                7: "ReduceL1", 8: "ReduceL2", 9: "ReduceLogSum", 10: "ReduceLogSumExp"}  # fmt: skip
 _OPERATIONS = {kind: number for number, kind in reversed(_REDUCTIONS.items())}
 _NEAREST, _LINEAR = 1, 2
+#: Dimensions of a blob of channels, rows and columns.
+_PICTURE = 3
 
 
 def write_pool(op: Op, w: Writing) -> None:
@@ -62,7 +66,8 @@ def read_pool(r: Reading) -> None:
         r.emit("Reshape", [value, r.numbers((1, -1))])
         return
     if layer.integer(7):
-        raise r.unsupported("that adapts to a size of its result")
+        _adaptive(r, "AveragePool" if average else "MaxPool")
+        return
     mode, extra = layer.integer(5), dict[str, Any]()
     left = layer.integer(3)
     top = layer.integer(13, left)
@@ -84,6 +89,17 @@ def read_pool(r: Reading) -> None:
            data_format="channels_first", **extra)  # fmt: skip
 
 
+def _adaptive(r: Reading, kind: str) -> None:
+    """A pool to given sizes, of which those of the data are multiples, so that all windows are alike."""
+    width = r.layer.integer(8)
+    wanted, before = (r.layer.integer(18, width), width), r.shape()[2:]
+    sizes = [old if new == _KEPT else new for old, new in zip(before, wanted, strict=True)]
+    if min(sizes) < 1 or any(old % new for old, new in zip(before, sizes, strict=True)):
+        raise r.unsupported(f"to {sizes[0]} x {sizes[1]} elements of {before[0]} x {before[1]}")
+    window = tuple(old // new for old, new in zip(before, sizes, strict=True))
+    r.emit(kind, [r.value()], kernel_shape=window, strides=window, pads=(0, 0, 0, 0), data_format="channels_first")
+
+
 def _full_pads(layer: Layer, shape: tuple[int, ...], pads: tuple[int, ...]) -> tuple[int, int, int, int]:
     """The padding at which the last windows are whole."""
     found = list(pads)
@@ -94,10 +110,14 @@ def _full_pads(layer: Layer, shape: tuple[int, ...], pads: tuple[int, ...]) -> t
 
 
 def write_global_pool(op: Op, w: Writing) -> None:
-    """A Reduction over rows and columns."""
+    """Pooling that is global, which gives a vector; a Reduction of what is no picture."""
     sizes = w.sizes(op.inputs[0])
     if op["data_format"] != "channels_first":
         raise unsupported(op, "with channels_last data (the layout pass has not run)")
+    if len(sizes) == _PICTURE:
+        pool = Step("Pooling", {0: _AVERAGE if op.kind == "GlobalAveragePool" else _MAX, 4: 1}, inputs=(w.value(op.inputs[0]),))
+        w.steps(op, [pool, Step("Reshape", blob_params(w.sizes(op.outputs[0])), suffix="real")])
+        return
     kind = "ReduceMean" if op.kind == "GlobalAveragePool" else "ReduceMax"
     w.finish(op, "Reduction", {0: _OPERATIONS[kind], 1: 0, 3: tuple(range(1, len(sizes))), 4: 1, 5: 1})
 

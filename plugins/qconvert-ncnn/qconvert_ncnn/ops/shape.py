@@ -230,6 +230,16 @@ def read_pixel_shuffle(r: Reading) -> None:
            mode="DCR" if r.layer.integer(1) else "CRD")  # fmt: skip
 
 
+def read_shuffle(r: Reading) -> None:
+    """ShuffleChannel: channels as rows of groups, turned; the other way round in reverse."""
+    shape, group = r.shape(), r.layer.integer(0, 1)
+    if len(shape) != _SPATIAL or group < 1 or shape[1] % group:
+        raise InvalidModelError(f"has {group} groups, and data of the shape {shape}", where=str(r.layer))
+    rows = shape[1] // group if r.layer.integer(1) else group
+    wide = r.step("Reshape", [r.value(), r.numbers((1, rows, shape[1] // rows, shape[2] * shape[3]))])
+    r.emit("Reshape", [r.step("Transpose", [wide], perm=(0, 2, 1, 3)), r.numbers(shape)])
+
+
 READERS: dict[str, Callable[[Reading], Any]] = {
     "Reshape": read_reshape,
     "Flatten": read_flatten,
@@ -245,6 +255,7 @@ READERS: dict[str, Callable[[Reading], Any]] = {
     "Padding": read_padding,
     "MemoryData": read_memory,
     "PixelShuffle": read_pixel_shuffle,
+    "ShuffleChannel": read_shuffle,
 }
 WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
     **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze"), write_reshape),
