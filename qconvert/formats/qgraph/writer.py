@@ -43,9 +43,13 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
     document = to_document(graph)
     document["metadata"].update(options.get("provenance") or {})
     try:
+        path.touch()
+        mode = path.stat().st_mode  # which others may read, as a file of any other format: safetensors makes one for its owner alone
         save_file(arrays, path, metadata={"qgraph": json.dumps(document, allow_nan=False)})
-    except SafetensorError as error:
-        raise FileAccessError(f"cannot be written: {error}", file=str(path)) from error
+        path.chmod(mode)
+    except (SafetensorError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise FileAccessError(f"cannot be written: {reason or error}", file=str(path)) from error
 
 
 def _stored(dtype: str, data: Array) -> Array:

@@ -353,3 +353,10 @@ def test_mutated_files_give_one_clear_error(edits: list[tuple[float, int]], cut:
     except QConvertError as error:
         assert isinstance(error, (InvalidModelError, InvalidGraphError))
         assert str(error).count("\n") <= 1
+
+
+def test_a_file_may_be_read_by_whom_other_files_may(tmp_path: Path) -> None:
+    """safetensors makes files for their owner alone."""
+    qconvert.save(qconvert.load(MODEL), tmp_path / "model.qgraph")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "model.qgraph").stat().st_mode == (tmp_path / "other").stat().st_mode
