@@ -20,6 +20,7 @@ class _RefusedError(Exception):
 
 
 def _loaded(param: str, weights: str, threads: int) -> Any:
+    os.environ["OMP_NUM_THREADS"] = str(max(threads, 1))  # as ncnn starts; more threads than a network has would wait for work in loops
     import ncnn
 
     net = ncnn.Net()
