@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import inf, isclose
 
-from qconvert.arithmetic import dequantize
+from qconvert.arithmetic import affine_range, dequantize
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.kinds import KINDS
@@ -79,9 +79,8 @@ def _of_grid(tensor: Tensor) -> Limits:
     grid = tensor.quantization
     if grid is None or not grid.is_per_tensor or "int" not in tensor.dtype:
         return -inf, inf
-    scale, zero_point = float(grid.scale[0]), int(grid.zero_point[0])
-    low, high = grid.limits(tensor.dtype)
-    return (low - zero_point) * scale, (high - zero_point) * scale
+    low, high = affine_range(grid, tensor.dtype)
+    return float(low[0]), float(high[0])
 
 
 def _step(tensor: Tensor) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.graph import Graph, Op
-from qconvert.graph.functions import all_graphs, in_function
+from qconvert.graph.functions import all_graphs, closed_graphs
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import (
     ASSUMED,
@@ -156,7 +156,7 @@ def on_floats(graph: Graph, target: Target | None) -> dict[str, int]:
         target: its word counts where its kernels are known; without it an operator does whose results have no scale.
     """
     found: Counter[str] = Counter()
-    for inner in (graph, *(in_function(graph, name) for name in graph.functions)):
+    for inner in closed_graphs(graph):
         verdicts = target.verdicts(inner, final=False) if target is not None and target.knows_kernels else ((op, None) for op in inner.ops)
         found.update(op.kind for op, verdict in verdicts if _on_floats(inner, op, verdict))
     return dict(found.most_common())

@@ -347,6 +347,11 @@ def _narrowed_digest(tensor: Tensor) -> str:
     return f"{digest(tensor)} {_limits(tensor)}"
 
 
+def _narrowed(found: Mapping[str, object]) -> set[str]:
+    """Of which tensors the declared digests have limits."""
+    return {name for name, wanted in found.items() if " " in str(wanted)}
+
+
 def declared_changes(graph: Graph, names: Iterable[str], narrowed: Collection[str] = ()) -> dict[str, str]:
     """What a conversion writes beside its result: the digest of each tensor that a pass gave other values or another grid; of those in
     `narrowed` with the limits, which alone are others."""
@@ -365,7 +370,7 @@ def declared_names(graph: Graph, source: Graph | None = None) -> frozenset[str]:
     names = [name for name, wanted in found.items() if name in graph.tensors and _is(graph[name], wanted)]
     if source is None:
         return frozenset(names)
-    own = {name: (_narrowed_digest if " " in str(found[name]) else digest)(source[name]) for name in names if name in source.tensors}
+    own = declared_changes(source, names, _narrowed(found))
     return frozenset(name for name in names if name not in own or not _is(graph[name], own[name]))
 
 
@@ -375,8 +380,7 @@ def redeclared(before: Graph, after: Graph) -> Graph:
     names = [name for name, wanted in found.items() if name in before.tensors and name in after.tensors and _is(before[name], wanted)]
     if not names:
         return after
-    narrowed = {name for name in names if " " in str(found[name])}
-    text = json.dumps({**found, **declared_changes(after, names, narrowed)})
+    text = json.dumps({**found, **declared_changes(after, names, _narrowed(found))})
     return replace(after, metadata={**after.metadata, CHANGED: text})
 
 

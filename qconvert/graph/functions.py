@@ -8,7 +8,7 @@ from dataclasses import replace
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.schema import Graph, Op
 
-__all__ = ["all_graphs", "all_ops", "entering", "functions_run", "in_function", "named_functions", "with_used_functions"]
+__all__ = ["all_graphs", "all_ops", "closed_graphs", "entering", "functions_run", "in_function", "named_functions", "with_used_functions"]
 
 
 def named_functions(op: Op) -> list[str]:
@@ -40,6 +40,12 @@ def all_ops(graph: Graph) -> Iterator[Op]:
 def in_function(graph: Graph, name: str) -> Graph:
     """A function as a graph of its own, with the functions and states that its operators name."""
     return replace(graph.functions[name], functions=graph.functions, states=graph.states)
+
+
+def closed_graphs(graph: Graph) -> Iterator[Graph]:
+    """The graph itself and its functions, each with all functions and states, so that whatever its operators name is there."""
+    yield graph
+    yield from (in_function(graph, name) for name in graph.functions)
 
 
 def functions_run(graph: Graph, ops: Iterable[Op]) -> set[str]:

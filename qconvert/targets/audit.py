@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qconvert.graph import Graph, Op
-from qconvert.graph.functions import in_function
+from qconvert.graph.functions import closed_graphs
 from qconvert.plugins import Target, Verdict
 
 __all__ = ["AuditLine", "audit", "audited"]
@@ -32,7 +32,7 @@ def audited(graph: Graph, target: Target) -> Iterator[tuple[Op, Verdict]]:
 
     A Call is none: what is in its function runs.
     """
-    for inner in (graph, *(in_function(graph, name) for name in graph.functions)):
+    for inner in closed_graphs(graph):
         for op, verdict in target.verdicts(inner, final=False):
             if op.kind != "Call" and _is_quantized(inner, op):
                 yield op, verdict

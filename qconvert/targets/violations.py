@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qconvert.errors import UnsupportedError
-from qconvert.graph.functions import in_function
+from qconvert.graph.functions import closed_graphs
 from qconvert.plugins import Target, Violation
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def violations(graph: Graph, target: Target | None) -> tuple[Violation, ...]:
     """Everything in a normalized graph that its target refuses: of the graph, then what cannot be written, then of the file."""
     if target is None:
         return ()
-    graphs = [graph, *(in_function(graph, name) for name in graph.functions)]
+    graphs = list(closed_graphs(graph))
     found = [v for inner in graphs for _, verdict in target.verdicts(inner) for v in verdict.violations]
     found += target.edge_rules(graph) if target.edge_rules is not None else ()
     return tuple(sorted(found, key=lambda violation: violation.order))

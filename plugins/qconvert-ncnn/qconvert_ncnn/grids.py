@@ -6,7 +6,19 @@ import numpy as np
 
 from qconvert.plugin import Array, Graph, Op, Quantization, Tensor, integer_range
 
-__all__ = ["INT8", "LIMIT", "PRODUCTS", "inverse", "is_connected", "is_layer", "is_on_grid", "missing", "outputs_axis", "shown_scale"]
+__all__ = [
+    "INT8",
+    "LIMIT",
+    "PRODUCTS",
+    "inverse",
+    "is_connected",
+    "is_data_grid",
+    "is_layer",
+    "is_on_grid",
+    "missing",
+    "outputs_axis",
+    "shown_scale",
+]
 
 INT8 = "int8"
 #: Quantized data go from -127 to 127.
@@ -77,12 +89,14 @@ def _by_group(q: Quantization, groups: int) -> Array:
     return scale if scale.size == 1 else scale[:: max(scale.size // groups, 1)]
 
 
+def is_data_grid(dtype: str, q: Quantization) -> bool:
+    """Whether a grid is one of int8 layers' data: one scale, the zero point 0, and no -128."""
+    return dtype == INT8 and q.is_per_tensor and not q.zero_point.any() and q.limits(INT8)[0] >= -LIMIT
+
+
 def is_on_grid(tensor: Tensor) -> bool:
     """Whether an activation has a grid of ncnn's kernels."""
-    q = tensor.quantization
-    if q is None or tensor.dtype != INT8 or not q.is_per_tensor or q.zero_point.any():
-        return False
-    return q.limits(INT8)[0] >= -LIMIT
+    return tensor.quantization is not None and is_data_grid(tensor.dtype, tensor.quantization)
 
 
 def is_layer(graph: Graph, op: Op) -> bool:

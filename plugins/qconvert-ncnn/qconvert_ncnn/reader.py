@@ -12,9 +12,9 @@ import numpy as np
 from qconvert.plugin import Array, Graph, InvalidModelError, Op, QConvertError, UnsupportedError
 from qconvert_ncnn.blobs import stated_sizes
 from qconvert_ncnn.container import Layer, Weights, read_param
-from qconvert_ncnn.grids import INT8, LIMIT, inverse
+from qconvert_ncnn.grids import inverse, is_data_grid
 from qconvert_ncnn.loading import LOADERS, bottom_scale
-from qconvert_ncnn.notes import Noted, Notes, data_name
+from qconvert_ncnn.notes import Notes, data_name
 from qconvert_ncnn.ops import READERS
 from qconvert_ncnn.reading import Draft, Reading
 from qconvert_ncnn.writing import CLIP, MULTIPLIED, ROUND
@@ -28,9 +28,10 @@ _MOVES = frozenset(("Split", "Noop", "Dropout", "Reshape", "Permute", "Crop", "S
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A graph, and the blobs of its inputs and outputs in their order."""
+    """A graph, the layers as the file has them, and the blobs of its inputs and outputs in their order."""
 
     graph: Graph
+    layers: Sequence[Layer]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -41,7 +42,7 @@ def read(path: Path, input_shape: str = "") -> Graph:
 
 
 def read_network(path: Path, input_shape: str = "") -> Network:
-    """As read(), with the blobs of inputs and outputs.
+    """As read(), with the layers and the blobs of inputs and outputs.
 
     Args:
         path: of the .param file.
@@ -60,7 +61,7 @@ def read_network(path: Path, input_shape: str = "") -> Network:
 
 
 def _network(path: Path, input_shape: str) -> Network:
-    layers = read_param(path)
+    layers = stored = read_param(path)
     _require_known(layers)
     file = Weights(path.with_suffix(".bin"))
     weights = [LOADERS[layer.kind](layer, file) if layer.kind in LOADERS else () for layer in layers]
@@ -82,7 +83,7 @@ def _network(path: Path, input_shape: str) -> Network:
         raise InvalidModelError("has no inputs, no outputs, or gives out a value twice")
     graph = Graph(path.stem, draft.tensors, tuple(draft.ops), inputs, tuple(outputs))
     graph = _renamed(graph, notes).evolve(metadata={**notes.metadata, "source.format": "ncnn-net"})
-    return Network(graph, tuple(draft.entered), draft.given)
+    return Network(graph, stored, tuple(draft.entered), draft.given)
 
 
 def _output(draft: Draft, blob: str) -> str:
@@ -140,7 +141,7 @@ def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
     if noted is not None:  # values on a grid: the integers are the input
         name = draft.add(f"{blob}/{noted.dtype}", noted.dtype, shape, None, noted.quantization)
         draft.values[blob] = draft.dequantized(name, str(r.layer))
-        if _is_data(noted):
+        if is_data_grid(noted.dtype, noted.quantization):
             draft.grids[blob] = float(inverse(noted.scale))
         return name
     grid = draft.wanted.get(blob, 0.0)
@@ -149,11 +150,6 @@ def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
     if grid:
         draft.round(blob, grid, str(r.layer))
     return blob
-
-
-def _is_data(noted: Noted) -> bool:
-    """Whether a grid is one of int8 layers' data."""
-    return noted.dtype == INT8 and not noted.quantization.zero_point.any() and noted.steps[0] >= -LIMIT
 
 
 def _wanted(layers: Sequence[Layer], weights: Sequence[tuple[Array, ...]], notes: Notes) -> dict[str, float]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.plugin import Array, InvalidModelError, Names, Op, Quantization, Tensor, UnsupportedError, output_shapes
 from qconvert_ncnn.container import Layer
-from qconvert_ncnn.grids import INT8, LIMIT, inverse
+from qconvert_ncnn.grids import INT8, LIMIT, inverse, is_data_grid
 from qconvert_ncnn.notes import Notes, data_name, given_out
 from qconvert_ncnn.rounding import MOVES
 from qconvert_ncnn.writing import ACTIVATIONS
@@ -90,8 +90,8 @@ class Draft:
     def round(self, blob: str, inverse_scale: float, source: str) -> None:
         """Rounds a blob's values to the grid of int8 layers' data, with the limits that are noted."""
         q, noted = data_grid(inverse_scale), self.notes.grids.get(blob)
-        if noted is not None and noted.dtype == INT8 and not noted.quantization.zero_point.any() and noted.scale == q.scale[0]:
-            q = noted.quantization if noted.steps[0] >= -LIMIT else q
+        if noted is not None and is_data_grid(noted.dtype, noted.quantization) and noted.scale == q.scale[0]:
+            q = noted.quantization
         self.values[blob] = self.rounded(self.values[blob], data_name(blob), INT8, q, source)
         self.grids[blob] = inverse_scale
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from qconvert.plugin import STATES, Array, Carrier, Child, MissingPackageError, ModelFile, dequantize, quantize
-from qconvert_ncnn.container import read_param
 from qconvert_ncnn.reader import read_network
 
 __all__ = ["NcnnModel", "child_of"]
@@ -60,7 +59,7 @@ class NcnnModel:
 
     def __init__(self, file: ModelFile) -> None:
         network = read_network(file.path, str(file.options.get("input_shape", "")))
-        layers, graph = read_param(file.path), network.graph
+        layers, graph = network.layers, network.graph
         self._graph, self._blobs = graph, (network.inputs, network.outputs)
         self._taken, self._given = (
             {name: (graph[name].dtype, graph[name].static_shape or ()) for name in names} for names in (graph.inputs, graph.outputs)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.plugin import InvalidModelError, Op, Quantization, integer_range
-from qconvert_ncnn.grids import INT8, LIMIT, inverse
+from qconvert_ncnn.grids import inverse, is_data_grid
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import Writing
 
@@ -47,7 +47,7 @@ def read_grid(r: Reading) -> None:
     stored = r.draft.add(f"{blob}/{dtype}", dtype, None, None, q)
     r.draft.emit(Op("Quantize", (r.value(),), (stored,), {}, str(r.layer)))
     r.draft.values[blob] = r.draft.dequantized(stored, str(r.layer), blob)
-    if dtype == INT8 and not q.zero_point.any() and low >= -LIMIT:
+    if is_data_grid(dtype, q):
         r.draft.grids[blob] = float(inverse(scale)[0])
 
 

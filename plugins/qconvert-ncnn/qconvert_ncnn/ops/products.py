@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.plugin import InvalidModelError, Op
 from qconvert_ncnn.blobs import order_of, unsupported
 from qconvert_ncnn.container import Layer, packed
-from qconvert_ncnn.grids import inverse, is_connected, is_layer, outputs_axis
+from qconvert_ncnn.grids import INT8, LIMIT, inverse, is_connected, is_layer, outputs_axis
 from qconvert_ncnn.loading import REQUANTIZED, scales_of, top_scale
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import ACTIVATIONS, Writing
@@ -158,7 +158,7 @@ def _finish(op: Op, w: Writing, kind: str, params: dict[int, Any], bias_key: int
         return
     grid = w.graph[name].quantization
     assert grid is not None
-    low, high = grid.limits("int8")
+    low, high = grid.limits(INT8)
     scale = float(grid.scale.reshape(-1)[0])
     bounds = _narrower(ACTIVATIONS.get(str(op["activation"]), (-_LARGEST, None)), (low, high), scale)
     params |= bounds
@@ -181,8 +181,8 @@ def _activation(name: str) -> dict[int, Any]:
 def _narrower(activation: tuple[float, float | None], limits: tuple[int, int], scale: float) -> dict[int, Any]:
     """The activation that also keeps integers within limits of their grid."""
     low, high = activation[0], _LARGEST if activation[1] is None else activation[1]
-    low = low if limits[0] == -127 or low >= limits[0] * scale else limits[0] * scale
-    high = high if limits[1] == 127 or high <= limits[1] * scale else limits[1] * scale
+    low = low if limits[0] == -LIMIT or low >= limits[0] * scale else limits[0] * scale
+    high = high if limits[1] == LIMIT or high <= limits[1] * scale else limits[1] * scale
     if high == _LARGEST:
         return {} if low == -_LARGEST else {9: _RELU} if low == 0 else {9: _CLIP, 10: (float(low), high)}
     return {9: _CLIP, 10: (float(low), float(high))}
