@@ -21,6 +21,7 @@ def test_nothing_but_results_and_errors(format: str, part: int) -> None:
     assert not findings
     assert outcomes["done"] > PARTS[format][part] // 12
     assert outcomes["invalid-model"] > PARTS[format][part] // 12
+    assert not outcomes["invalid-graph"]  # of a graph that a program gives, never of a file
 
 
 @pytest.mark.parametrize("format", SOURCES)

@@ -11,7 +11,7 @@ from typing import Any
 from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.adapting import adapted, asked, left_to_reader
 from qconvert.conversion.in_memory import Model, as_file
-from qconvert.errors import FileAccessError, InvalidModelError, OptionError, QConvertError, WrongFormatError
+from qconvert.errors import FileAccessError, InvalidGraphError, InvalidModelError, OptionError, QConvertError, WrongFormatError
 from qconvert.files import require_utf8
 from qconvert.graph import Graph
 from qconvert.graph.validation import validate
@@ -48,8 +48,7 @@ def _loaded(path: Path, format: str, options: Mapping[str, Any]) -> Graph:
         raise OptionError(f"networks of the format {reader.name} cannot be read", file=str(path), remedy=scales)
     given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
-        graph = normal_form(as_read(path, reader, taken(given, reader.read_options)), reader)
-        return adapted(graph, asked(reader, given))
+        return adapted(_normal(path, reader, taken(given, reader.read_options)), asked(reader, given))
     except QConvertError as error:
         if isinstance(error, InvalidModelError) and (found := _recognized(path, reader.name)):
             raise WrongFormatError(
@@ -57,6 +56,13 @@ def _loaded(path: Path, format: str, options: Mapping[str, Any]) -> Graph:
             ) from error
         error.file = error.file or str(path)
         raise
+
+
+def _normal(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
+    try:
+        return normal_form(as_read(path, reader, options), reader)
+    except InvalidGraphError as error:  # a rule that the file breaks, as the caller has made no graph
+        raise InvalidModelError(error.reason, remedy=error.remedy, where=error.where, file=error.file) from error
 
 
 def as_read(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:

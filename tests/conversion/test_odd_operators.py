@@ -35,7 +35,7 @@ def test_onnx(tmp_path: Path, name: str, suffix: str) -> None:
     try:
         convert(tmp_path / "m.onnx", tmp_path / f"r.{suffix}")
     except QConvertError as error:
-        assert error.code == ("invalid-graph" if not means else "unsupported-op")
+        assert error.code == ("invalid-model" if not means else "unsupported-op")
         assert not means or name == "no inputs"
         return
     assert means
