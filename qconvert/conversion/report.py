@@ -115,7 +115,7 @@ def remarks(graph: Graph) -> tuple[str, ...]:
     if graph.is_from("torch") and (engine := graph.metadata.get(SOURCE_ENGINE)):
         found.append(f"note: operators round as PyTorch's engine {engine} (--engine names another)")
     found += _trained(graph) if graph.is_from("torch") else []
-    found += [f"note: {text}" for text in _noted(graph, ASSUMED)] if graph.is_from("torch") else []
+    found += [f"note: {text}" for text in _noted(graph, ASSUMED)] if graph.is_from("torch") or graph.is_from("tflite") else []
     return tuple(found)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import ASSUMED
 from qconvert.graph.shapes import UNKNOWN, compatible, merged, output_shapes
 from qconvert.graph.sizes import Result, Size, failure
 
@@ -49,6 +51,8 @@ class Draft:
         self.states: dict[str, Tensor] = {}
         #: Tensors that an operator keeps from one run to the next (TFLite's is_variable).
         self.variables: set[str] = set()
+        #: Operators of the file, by their sources, that compute other shapes than it states for their outputs.
+        self.misstated: dict[str, None] = {} if outer is None else outer.misstated
         #: Constants that the file stores without their zeros.
         self.densified: list[str] = []
         #: Functions that operators name, by name; the drafts of functions share it.
@@ -84,21 +88,33 @@ class Draft:
         return None if forms is None else [UNKNOWN if (size := sizes.named(form)) is None else size for form in forms]
 
     def append(self, op: Op) -> None:
-        """Appends an operator. Ranks and sizes (UNKNOWN) of its outputs that the file does not say are those that the operator gives."""
+        """Appends an operator. Its outputs have the shapes that it gives them, and what these leave open is as the file states it.
+
+        LiteRT and onnxruntime compute shapes anew, whatever a file states of them.
+        """
         self.checked(op)
         self._positions[id(op)] = len(self.ops)
         self.ops.append(op)
         self.producers.update((name, op) for name in op.outputs if name)
         for name in filter(None, op.inputs):
             self.readers.setdefault(name, []).append(op)
-        stated = [self.tensors[name].shape for name in op.outputs if name]
-        if all(shape is not None and UNKNOWN not in shape for shape in stated):
-            return
         for name, shape in zip(op.outputs, self.shapes(op), strict=True):
-            if name:
-                old = self.tensors[name].shape
-                known = old if shape is None or not compatible(old, shape) else shape
-                self.tensors[name] = replace(self.tensors[name], shape=merged(name, known, old))
+            if not name:
+                continue
+            stated = self.tensors[name].shape
+            if not compatible(stated, shape):
+                self.misstated[op.source] = None
+                stated = None
+            if stated is None or UNKNOWN in stated:
+                self.tensors[name] = replace(self.tensors[name], shape=merged(name, shape, stated))
+
+    def assumed(self) -> dict[str, str]:
+        """The metadata entry that says of what the file states its operators compute something else; none where there is nothing."""
+        if not self.misstated:
+            return {}
+        count, some = len(self.misstated), ", ".join(list(self.misstated)[:3]) + (" …" if len(self.misstated) > 3 else "")
+        operators = f"1 operator ({some}) is" if count == 1 else f"{count} operators ({some}) are"
+        return {ASSUMED: json.dumps([f"the result of {operators} of another shape than the file states; read as the operator computes it"])}
 
     def withdraw(self, count: int, functions: int = -1) -> None:
         """Takes the operators behind the first `count` back, and the functions behind the first `functions`; -1 for none of them."""

@@ -92,7 +92,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         signatures=signatures,
-        metadata={**_metadata(model), **read_files(data), **_ignored(draft)},
+        metadata={**_metadata(model), **read_files(data), **_ignored(draft), **draft.assumed()},
     )
     states = _used_states(draft)
     if renamed := {name: key for name, key in operations.variables.renamed.items() if name in states}:

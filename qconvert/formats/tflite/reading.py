@@ -19,6 +19,7 @@ from qconvert.formats.tflite.variables import Variables, first_value
 from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Shape, Tensor, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.shapes import compatible
 
 __all__ = ["ReadFunction", "Reading"]
 
@@ -168,6 +169,8 @@ class Reading(OperatorReading):
     def with_shape(self, shape: Shape | None, index: int = 0) -> Tensor:
         """Gives an output the shape that the kernel gives it, where the file states another; LiteRT resizes it so. None: the kind's own."""
         tensor = replace(self.result(index), shape=shape)
+        if not compatible(shape, self.result(index).shape):
+            self._draft.misstated[self.source] = None
         self._draft.tensors[tensor.name] = tensor
         return tensor
 

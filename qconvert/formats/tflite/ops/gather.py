@@ -56,10 +56,12 @@ def read_scatter_nd(r: Reading) -> None:
 
 def read_where(r: Reading) -> None:
     """WHERE with one input: the indices of what is stored as another number than 0, a row each."""
-    shape, result = r.tensor().shape, r.result()
+    rank, result = r.rank(), r.result()
     stored = r.under(r.input(0), None)
-    count = (result.shape or ("count",))[0]
-    found = r.emit("NonZero", [stored], outputs=[r.intermediate("columns", "int64", (len(shape or ()), count))])[0]
+    stated = (result.shape or (0,))[0]
+    count = stated if isinstance(stated, str) else f"{result.name}_count"  # which depends on the data, also where the file states one
+    r.with_shape((count, rank))
+    found = r.emit("NonZero", [stored], outputs=[r.intermediate("columns", "int64", (rank, count))])[0]
     r.emit("Transpose", [found], perm=(1, 0))
 
 

@@ -13,6 +13,7 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
 from qconvert.graph.kinds import is_dynamic
+from qconvert.graph.shapes import compatible, merged
 from qconvert.graph.sizes import UNKNOWN
 
 __all__ = ["READERS", "WRITERS"]
@@ -60,11 +61,7 @@ def _result(r: Reading, rows: int | str, weights: tuple[int, ...]) -> Tensor:
         if not data or (isinstance(data[-1], int) and data[-1] != weights[1]):
             raise r.invalid(f"keeps the dimensions of data of shape {data} beside weights of shape {weights}")
         wanted = (*data[:-1], weights[0])
-    stated = result.shape
-    fits = stated is not None and len(stated) == len(wanted)
-    if stated is None or not fits or any(a != b for a, b in zip(stated, wanted, strict=True) if isinstance(a, int) and isinstance(b, int)):
-        return r.with_shape(wanted)
-    return r.with_shape(tuple(a if isinstance(a, int) else b for a, b in zip(stated, wanted, strict=True)))
+    return r.with_shape(merged(result.name, wanted, result.shape) if compatible(result.shape, wanted) else wanted)
 
 
 def _rows(r: Reading, depth: int) -> int | str:
