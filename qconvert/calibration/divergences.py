@@ -3,6 +3,8 @@
 The search is that of TensorRT's calibrator (S. Migacz, "8-bit Inference with TensorRT", GTC 2017): for each number of bins i, P is the
 histogram of the first i bins, with everything beyond added to the last of them; Q is the same bins without that, spread evenly over the
 non-empty bins of each of 128 levels. The first i with the smallest divergence from the upper end wins, and the threshold is (i + 1/2) bins.
+Only candidates that keep 99% of the values are tried: where the first filled bin is the last one of a candidate, P and Q are one spike, and
+their divergence is 0 although every value is clipped (NVIDIA's search has the same fault).
 
 What the slides leave open is done as NVIDIA's pytorch-quantization does it: bin k belongs to level floor(k * levels / i), the first bin,
 which holds the zeros of Relus, counts as much as the second, and i goes up to all bins. A P whose last bin Q lacks has no finite
@@ -23,6 +25,8 @@ from qconvert.graph import Array
 __all__ = ["Entropy", "JensenShannon", "SymmetricEntropy"]
 
 
+#: The share of values that a candidate keeps at least, of those outside the first bin, which every range holds.
+_KEPT = 0.99
 #: Divergences that differ by less are equal.
 _EQUAL = 1e-9
 
@@ -121,13 +125,15 @@ class _Divergence(Counted):
             return self.clipped(np.inf)
         counts = counts.copy()
         counts[0] = counts[1]
-        ends = self._candidates(counts)
+        kept = int(np.searchsorted(np.cumsum(counts), _KEPT * counts.sum())) + 1
+        ends = self._candidates(counts, max(self.levels, kept))
         found = self._divergence(Split(counts, ends, self.levels))
         best = _widest(ends, found)
         return self.clipped(np.inf if best == counts.size else (best + 0.5) * width)
 
-    def _candidates(self, counts: Array) -> Array:
-        return np.arange(self.levels, counts.size + 1)
+    def _candidates(self, counts: Array, least: int) -> Array:
+        """Numbers of bins to try, from the least one to all."""
+        return np.arange(least, counts.size + 1)
 
     @abstractmethod
     def _divergence(self, split: Split) -> Array:
@@ -154,10 +160,10 @@ class JensenShannon(_Divergence):
     #: One candidate in so many is tried, then all around the best one: bins are summed one by one here.
     stride = 8
 
-    def _candidates(self, counts: Array) -> Array:
-        coarse = np.unique(np.append(np.arange(self.levels, counts.size + 1, self.stride), counts.size))
+    def _candidates(self, counts: Array, least: int) -> Array:
+        coarse = np.unique(np.append(np.arange(least, counts.size + 1, self.stride), counts.size))
         best = _widest(coarse, Split(counts, coarse, self.levels).to_the_middle())
-        return np.arange(max(best - self.stride + 1, self.levels), min(best + self.stride, counts.size + 1))
+        return np.arange(max(best - self.stride + 1, least), min(best + self.stride, counts.size + 1))
 
     def _divergence(self, split: Split) -> Array:
         return split.to_the_middle()

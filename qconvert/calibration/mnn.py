@@ -147,9 +147,18 @@ def admm_scale(absolute: Array, clamp: int = 127) -> np.float32:
     Args:
         absolute: float32, without zeros, in the order of the sums.
         clamp: the largest integer.
+
+    Returns:
+        The scale; max|x| / clamp where sums leave float32.
     """
     if not absolute.size:
         return _F(0)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        scale = _alternated(absolute, clamp)
+    return scale if 0 < scale < np.inf else _F(absolute.max() / clamp)
+
+
+def _alternated(absolute: Array, clamp: int) -> np.float32:
     scale = _F(float(absolute.max()) / (clamp * 2.5))
     seen: dict[np.float32, int] = {}
     for step in range(STEPS):
