@@ -34,7 +34,7 @@ slow: $(STAMP)
 
 # Every pass on many random graphs, and every reader on many damaged files; the suite tries a few of them.
 fuzz: $(STAMP)
-	$(BIN)/python tests/mutations.py --count 100000
+	PYTHONPATH=tests $(BIN)/python -m fuzz --count 100000
 	QCONVERT_EXAMPLES=1000 $(BIN)/python -m pytest -n 2 tests/passes/test_random_graphs.py
 	QCONVERT_NEW_EXAMPLES=1 $(BIN)/python -m pytest -n 2 tests/test_bad_input.py $(shell grep -rl "import given" tests)
 	PYTHONPATH=tests $(BIN)/python tests/strange_conversions.py $(FUZZ_SECONDS)

@@ -31,8 +31,8 @@ def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tup
     scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
 
     def stored(bound: float) -> int:
-        with np.errstate(over="ignore"):
-            quotient = np.clip(np.float32(bound) / np.float32(scale), -(2.0**40), 2.0**40)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # validation names a scale that is no positive number
+            quotient = np.nan_to_num(np.clip(np.float32(bound) / np.float32(scale), -(2.0**40), 2.0**40))
         return zero_point + int(np.trunc(quotient + np.copysign(np.float32(0.5), quotient)))
 
     lower, upper = bounds

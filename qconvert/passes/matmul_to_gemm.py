@@ -76,7 +76,9 @@ class _Rewriting:
         per_tensor = data.quantization is None or data.quantization.is_per_tensor
         along = per_tensor and (q is None or q.axis in (None, 0 if op["trans_b"] else 1))
         summed = all(tensor.is_quantized or "float" in tensor.dtype for tensor in (data, weights))  # a Gemm takes no plain integers
-        fits = summed and data.rank is not None and data.rank >= 2 and weights.data is not None and weights.data.ndim == 2
+        is_matrix = weights.data is not None and weights.data.ndim == 2
+        has_elements = 0 not in (data.shape or ())  # to a Reshape, 0 is the size that there was
+        fits = summed and is_matrix and has_elements and data.rank is not None and data.rank >= 2
         symbols = [size for size in (self._graph[op.outputs[0]].shape or ("?", "?")) if isinstance(size, str)]
         return fits and along and (q is None or not q.block_size) and (data.rank == 2 or len(symbols) <= 1)
 

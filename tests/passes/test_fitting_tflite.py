@@ -110,6 +110,12 @@ def test_a_product_of_plain_integers_stays() -> None:
     assert applied(graph, "matmul_to_gemm")[0] is graph
 
 
+def test_a_product_of_no_rows_stays() -> None:
+    tensors = [Tensor("x", "float32", (6, 0, 4)), constant("w", np.ones((4, 3), np.float32))]
+    graph = make([Op("MatMul", ("x", "w"), ("y",))], tensors, "x", "y")
+    assert applied(graph, "matmul_to_gemm")[0] is graph
+
+
 @pytest.mark.parametrize("trans_b", [0, 1])
 def test_rows_are_as_long_as_the_weights_say(trans_b: int) -> None:
     """The data's last size is known only at run time; the one in the middle, 6, is another."""

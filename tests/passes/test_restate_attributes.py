@@ -12,6 +12,8 @@ import onnx
 import pytest
 
 import qconvert
+from qconvert.errors import InvalidModelError
+from qconvert.formats.reading.noted import grid_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import STATED_ATTRIBUTES, STATED_LIMITS
 from qconvert.passes import restate_attributes
@@ -34,6 +36,18 @@ def _limits(graph: Graph) -> tuple[int | None, int | None]:
     grid = graph[graph.ops[0].inputs[1]].quantization
     assert grid is not None
     return grid.quant_min, grid.quant_max
+
+
+def test_a_scale_that_is_no_number_is_named_beside_a_note_of_its_operator(tmp_path: Path) -> None:
+    qconvert.save(_layer(Quantization.per_tensor(0.25)), tmp_path / "model.onnx")
+    model = onnx.load(tmp_path / "model.onnx")
+    model.metadata_props.add(key=STATED_ATTRIBUTES, value=json.dumps({"y": {"activation": "relu"}}))
+    for item in model.graph.initializer:
+        if item.name in {node.input[1] for node in model.graph.node if node.op_type == "QuantizeLinear"}:
+            item.CopyFrom(onnx.numpy_helper.from_array(np.full_like(onnx.numpy_helper.to_array(item), np.nan), item.name))
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(InvalidModelError, match="scale"):
+        qconvert.load(tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
@@ -103,3 +117,9 @@ def test_attributes_that_are_none_of_the_operator_are_left_out(stated: Any) -> N
     found, notes = restate_attributes.run(noted, None)
     assert (notes, found.metadata) == ((), {})
     assert qconvert.diff(graph, found) == []
+
+
+@pytest.mark.parametrize("grid", [[0.5, 3, 0], [[[0.5]], [3], 0], [[0.5], 3, 0], [0.5], []])
+def test_a_noted_grid_that_is_none(grid: list[Any]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        grid_of(grid)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Encoding, Encodings, Format, Graph, Grid, Place, QConvertError, Quantization, hookimpl
+from qconvert.plugin import Encoding, Encodings, Format, Graph, Grid, InvalidModelError, Place, Quantization, hookimpl
 
 HEAD = "name\ttype\taxis\tscale\tzero_point"
 
@@ -16,13 +16,13 @@ HEAD = "name\ttype\taxis\tscale\tzero_point"
 def read(path: Path, options: Mapping[str, Any]) -> Encodings:
     """A line for each tensor: name, type, axis, scales, zero points; several values are separated by spaces."""
     found: dict[Place, Encoding] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[1:], 2):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines()[1:], 2):
         try:
             name, dtype, axis, scales, zeros = line.split("\t")
             numbers = np.array(scales.split(), np.float32), np.array(zeros.split(), np.int64)
             q = Quantization(*numbers, int(axis) if axis else None)
         except ValueError as error:
-            raise QConvertError(f"is no line of five columns with numbers: {error}", where=f"line {number}") from error
+            raise InvalidModelError(f"is no line of five columns with numbers: {error}", where=f"line {number}") from error
         found[Place(name)] = Encoding(Grid(dtype, q))
     return Encodings(found, f"the table {path.name}")
 

@@ -127,13 +127,19 @@ class Builder:
 
         Graphs side by side may share names, but for those of constants that stand in the main graph for them.
         """
-        found = {}
+        tensors = list(tensors)
+        found = {tensor.name: tensor.name for tensor in tensors if self._is_free(tensor)}
+        self._taken.update(found)  # before other names are made, which could be those of tensors further on
         for tensor in tensors:
-            hoisted = self._hoisted.get(tensor.name)
-            free = tensor.name not in self._scope if hoisted is None else hoisted is tensor.data
-            found[tensor.name] = tensor.name if free else self._names.fresh(tensor.name)
-            self._taken.add(found[tensor.name])
+            if tensor.name not in found:
+                found[tensor.name] = self._names.fresh(tensor.name)
+                self._taken.add(found[tensor.name])
         return found
+
+    def _is_free(self, tensor: Tensor) -> bool:
+        """Whether nothing around a graph inside a node has the name of one of its tensors, but the same constant."""
+        hoisted = self._hoisted.get(tensor.name)
+        return tensor.name not in self._scope if hoisted is None else hoisted is tensor.data
 
     def reads_inside(self, names: Collection[str]) -> None:
         """Says which values around it a graph reads that is inside the node to be added next."""

@@ -36,7 +36,10 @@ class LabellingReading(NodeReading):
         if scales.dtype.kind not in "fV" and scales.dtype.name != "bfloat16":
             raise self.invalid(f"the scale {self.inputs[scale]!r} is {scales.dtype}, not real numbers")
         values = np.asarray(scales).astype(np.float32)
-        zeros = np.zeros(values.shape, np.int64) if points is None else np.asarray(points).astype(np.float64).astype(np.int64)
+        real_zeros = np.zeros(values.shape) if points is None else np.asarray(points).astype(np.float64)
+        if not (np.abs(real_zeros) < 2**62).all():  # NaN neither
+            raise self.invalid(f"the zero point {self.inputs[zero_point]!r} is {points}, which no integer type holds")
+        zeros = real_zeros.astype(np.int64)
         if zeros.size != values.size and zeros.size != 1:
             raise self.invalid(f"{zeros.size} zero points beside {values.size} scales")
         zeros = np.broadcast_to(zeros.reshape(()), values.shape) if zeros.size == 1 else zeros.reshape(values.shape)

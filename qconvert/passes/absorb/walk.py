@@ -212,10 +212,9 @@ class Absorber:
             else:
                 self._rename(source.name, result.name)  # a name of the file, by which a check finds the tensor
             return True
-        names = [
-            self._scalar(f"{result.name}/{word}", np.float32(limit - q.zero_point[0]) * q.scale[0])
-            for word, limit in zip(("lowest", "highest"), limits, strict=True)
-        ]
+        with np.errstate(over="ignore"):  # at scales near the largest float32 a bound is infinite
+            ends = [np.float32(limit - q.zero_point[0]) * q.scale[0] for limit in limits]
+        names = [self._scalar(f"{result.name}/{word}", bound) for word, bound in zip(("lowest", "highest"), ends, strict=True)]
         self.ops.append(Op("Clip", (source.name, *names), op.outputs, {}, op.source))
         return True
 

@@ -17,5 +17,6 @@ def without_limits(grid: Grid) -> tuple[Quantization, list[Array]]:
     q = grid.quantization
     if q.quant_min is None and q.quant_max is None:
         return q, []
-    bounds = [np.asarray(np.float32(limit - int(q.zero_point[0])) * q.scale[0], np.float32) for limit in q.limits(grid.dtype)]
+    with np.errstate(over="ignore"):  # at scales near the largest float32 a bound is infinite
+        bounds = [np.asarray(np.float32(limit - int(q.zero_point[0])) * q.scale[0], np.float32) for limit in q.limits(grid.dtype)]
     return replace(q, quant_min=None, quant_max=None), bounds

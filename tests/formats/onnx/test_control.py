@@ -339,6 +339,17 @@ def test_large_constants_of_one_name_and_other_values_stay_apart() -> None:
         assert np.array_equal(outputs(data, given)[0], outputs(written, given)[0])
 
 
+def test_names_made_for_a_branch_are_none_that_it_has_further_on() -> None:
+    """The branch's k is called k_1, as the graph around has a k of its own; the branch has a k_1 too."""
+    text = """(float[2,3] x, bool c) => (float[2,3] y) {
+        k = Abs(x)
+        b = If (c) <then_branch = t () => (float[2,3] u) <float k = {2}, float k_1 = {5}> { w = Mul(x, k)  u = Add(w, k_1) },
+                    else_branch = e () => (float[2,3] v) { v = Neg(x) }>
+        y = Add(b, k) }"""
+    written = build(read_bytes(model(text), "g"), 17, {}).SerializeToString()
+    assert np.array_equal(outputs(written, {"x": X, "c": TRUE})[0], (X * 2 + 5) + np.abs(X))
+
+
 def test_errors_are_those_of_the_model() -> None:
     with pytest.raises(InvalidModelError):
         read_bytes(model("(float[2] x, bool c) => (float[2] y) { y = If (c) <then_branch = t () => (float[2] u) { u = Neg(x) }> }"), "g")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from loaded import onnx_graph
 from onnx import TensorProto, helper, numpy_helper
 
+from qconvert.errors import InvalidModelError
 from qconvert.evaluate import evaluate
+from qconvert.formats.onnx.reader import read_bytes
 
 _CONSTANTS = {
     "flat": np.array([24]), "amounts": np.array([0, 0, 1, 1]), "filler": np.uint8(3), "starts": np.array([0, 0]), "ends": np.array([2, 2]),
@@ -71,3 +74,14 @@ def test_integers_that_several_nodes_move_and_label(computed: bool, one: tuple[s
     found = evaluate(read, {read.inputs[0]: value})
     for output, expected in zip(read.outputs, wanted, strict=True):
         np.testing.assert_array_equal(found[output], expected)
+
+
+@pytest.mark.parametrize("zero_point", [3e38, float("nan"), float("inf")])
+def test_a_zero_point_that_no_integer_type_holds_is_refused(zero_point: float) -> None:
+    node = helper.make_node("QLinearGlobalAveragePool", ["x", "s", "z", "s", "s"], ["y"], domain="com.microsoft")
+    ports = [helper.make_tensor_value_info(name, TensorProto.UINT8, [1, 2, 4, 4]) for name in "xy"]
+    constants = [numpy_helper.from_array(np.float32(value), name) for name, value in (("s", 0.1), ("z", zero_point))]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph([node], "g", ports[:1], ports[1:], constants), opset_imports=imports, ir_version=8)
+    with pytest.raises(InvalidModelError, match="the zero point 'z' is"):
+        read_bytes(model.SerializeToString(), "g")

@@ -1,12 +1,11 @@
 """Alters PyTorch's archives: what their pickles, code, JSON and storages say, packed again with right checksums; and makes random calls.
 
-data = altered(Path("model.pt").read_bytes(), np.random.default_rng(4711))
+data = altered_archive(Path("model.pt").read_bytes(), np.random.default_rng(4711))
 """
 
 from __future__ import annotations
 
 import io
-import json
 import pickletools
 import re
 import struct
@@ -16,11 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from fuzz.altering import Rng, altered_json, one
 
-__all__ = ["altered", "random_call", "torch_seeds"]
+__all__ = ["altered_archive", "random_call", "torch_seeds"]
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "torch"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch"
 _LARGEST = 50_000
 _NUMBERS = ("0", "1", "-1", "2", "3", "7", "13", "127", "255", "256", "-128", "65536", "2147483647", "4294967296", "1099511627776",
             "9223372036854775807", "-9223372036854775808", "0.", "0.5", "-0.5", "1e-45", "1e30", "1e999", "inf", "nan", "True", "False",
@@ -56,21 +55,15 @@ _STATEMENTS = (
 _OPCODES = (*(bytes([letter]) for letter in b"(t]}NaesuRbQ02."), b"\x81", b"\x85", b"\x86", b"\x87", b"\x94", b"h\x00", b"q\x00", b"h\x05",
             b"cposix\nsystem\n")  # fmt: skip
 _TEXTS = ("", "x", "\x1b[2J", "é" * 40, "n" * 5000, "../x", "0", "99", "storage", "weight", "training", "forward", "2", "posix system")
-_VALUES = (None, True, 1e999, -1, 0, 1, 3, 2**31, 2**62, 2**63, 2**70, -(2**63), "", "x", [], {}, [[]] * 3, [1, "a"], 0.5, float("nan"))
-Rng = np.random.Generator
 
 
 def torch_seeds() -> dict[str, bytes]:
     """The small archives of fixtures/torch by name."""
-    paths = [path for path in sorted(FIXTURES.rglob("*")) if path.suffix in (".pt", ".ptl", ".pt2", ".pth")]
+    paths = [path for path in sorted(FIXTURES.rglob("*")) if path.suffix in (".pt", ".ptl", ".pt2")]
     return {str(path.relative_to(FIXTURES)): path.read_bytes() for path in paths if path.stat().st_size < _LARGEST}
 
 
-def _one(rng: Rng, values: Any) -> Any:
-    return values[int(rng.integers(len(values)))]
-
-
-def altered(data: bytes, rng: Rng) -> bytes:
+def altered_archive(data: bytes, rng: Rng) -> bytes:
     """The archive with one to three of its entries, or the list of them, changed."""
     if not zipfile.is_zipfile(io.BytesIO(data)):
         return _storage(data, rng)
@@ -81,8 +74,8 @@ def altered(data: bytes, rng: Rng) -> bytes:
             entries = _renamed(entries, rng)
             continue
         kinds = [kind for kind in _KINDS if any(kind.applies(name) for name in entries)]
-        kind = _one(rng, kinds)
-        name = _one(rng, [name for name in entries if kind.applies(name)])
+        kind = one(rng, kinds)
+        name = one(rng, [name for name in entries if kind.applies(name)])
         entries[name] = kind.alter(entries[name], rng)
     return _packed(entries, rng.random() < 0.1)
 
@@ -97,14 +90,14 @@ def _packed(entries: dict[str, bytes], deflated: bool = False) -> bytes:
 
 def _renamed(entries: dict[str, bytes], rng: Rng) -> dict[str, bytes]:
     """An entry left out, or two exchanged, or one under another name."""
-    found, first, second = dict(entries), _one(rng, list(entries)), _one(rng, list(entries))
+    found, first, second = dict(entries), one(rng, list(entries)), one(rng, list(entries))
     match rng.integers(3):
         case 0:
             del found[first]
         case 1:
             found[first], found[second] = found[second], found[first]
         case _:
-            found[first.rpartition("/")[0] + "/" + _one(rng, ["0", "model.json", "data.pkl", "../x", "byteorder", "version"])] = found[
+            found[first.rpartition("/")[0] + "/" + one(rng, ["0", "model.json", "data.pkl", "../x", "byteorder", "version"])] = found[
                 second
             ]
     return found or entries
@@ -118,7 +111,7 @@ def _code(content: bytes, rng: Rng) -> bytes:
     bodies = [index for index, line in enumerate(lines) if line.startswith("    ")]
     if not bodies:
         return content
-    place = _one(rng, bodies)
+    place = one(rng, bodies)
     line = lines[place]
     indent = line[: len(line) - len(line.lstrip())]
     match rng.integers(9):
@@ -127,17 +120,17 @@ def _code(content: bytes, rng: Rng) -> bytes:
         case 1:
             lines[place:place] = [lines[place]]
         case 2:
-            other = _one(rng, bodies)
+            other = one(rng, bodies)
             lines[place], lines[other] = lines[other], lines[place]
         case 3:
-            lines[place:place] = [indent + _one(rng, _STATEMENTS).format(indent)]
+            lines[place:place] = [indent + one(rng, _STATEMENTS).format(indent)]
         case 4:
             lines[place] = _replaced(line, r"(torch|ops\.quantized|ops\.prim)\.\w+", rng, lambda: _call_name(rng))
         case 5:
             names = re.findall(r"\b[a-zA-Z_]\w*\b", "\n".join(lines))
-            lines[place] = _replaced(line, r"\b[a-zA-Z_]\w*\b", rng, lambda: _one(rng, names))
+            lines[place] = _replaced(line, r"\b[a-zA-Z_]\w*\b", rng, lambda: one(rng, names))
         case _:
-            lines[place] = _replaced(line, r"-?\b\d+(\.\d*)?(e-?\d+)?|\b(None|True|False)\b|\[[^\[\]]*\]", rng, lambda: _one(rng, _NUMBERS))
+            lines[place] = _replaced(line, r"-?\b\d+(\.\d*)?(e-?\d+)?|\b(None|True|False)\b|\[[^\[\]]*\]", rng, lambda: one(rng, _NUMBERS))
     return "\n".join(lines).encode()
 
 
@@ -145,7 +138,7 @@ def _replaced(line: str, pattern: str, rng: Rng, new: Any) -> str:
     found = list(re.finditer(pattern, line))
     if not found:
         return line
-    match = _one(rng, found)
+    match = one(rng, found)
     return line[: match.start()] + new() + line[match.end() :]
 
 
@@ -158,7 +151,7 @@ def _operators() -> dict[str, Any]:
 
 
 def _call_name(rng: Rng) -> str:
-    namespace, name = _one(rng, sorted(_operators())).split("::")
+    namespace, name = one(rng, sorted(_operators())).split("::")
     return f"torch.{name}" if namespace == "aten" else f"ops.{namespace}.{name}"
 
 
@@ -179,11 +172,11 @@ def _pickle(content: bytes, rng: Rng) -> bytes:
             other = int(rng.integers(len(ops)))
             ops[place], ops[other] = ops[other], ops[place]
         case 3:
-            ops[place:place] = [_one(rng, _OPCODES)]
+            ops[place:place] = [one(rng, _OPCODES)]
         case _:
             numbers = [index for index, op in enumerate(ops) if op[:1] in (b"K", b"M", b"J", b"G", b"X", b"h", b"q", b"c", b"\x8a")]
             if numbers:
-                place = _one(rng, numbers)
+                place = one(rng, numbers)
                 ops[place] = _argument(ops[place], rng, ops)
     return b"".join(ops)
 
@@ -191,16 +184,16 @@ def _pickle(content: bytes, rng: Rng) -> bytes:
 def _argument(op: bytes, rng: Rng, ops: list[bytes]) -> bytes:
     match op[:1]:
         case b"G":
-            return b"G" + struct.pack(">d", _one(rng, (0.0, -1.0, float("nan"), float("inf"), 1e-320, 1e300, 0.5)))
+            return b"G" + struct.pack(">d", one(rng, (0.0, -1.0, float("nan"), float("inf"), 1e-320, 1e300, 0.5)))
         case b"X":
-            text = _one(rng, _TEXTS).encode()
+            text = one(rng, _TEXTS).encode()
             return b"X" + len(text).to_bytes(4, "little") + text
         case b"h" | b"q":
             return op[:1] + bytes([int(rng.integers(64))])
         case b"c":
-            return bytes(_one(rng, [other for other in ops if other[:1] == b"c"]))
+            return bytes(one(rng, [other for other in ops if other[:1] == b"c"]))
         case _:
-            number = int(_one(rng, (0, 1, 2, 3, 255, -1, 2**15, 2**31 - 1, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63), 2**64)))
+            number = int(one(rng, (0, 1, 2, 3, 255, -1, 2**15, 2**31 - 1, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63), 2**64)))
             if -(2**31) <= number < 2**31:
                 return b"J" + number.to_bytes(4, "little", signed=True)
             return b"\x8a\x09" + number.to_bytes(9, "little", signed=True)
@@ -210,33 +203,8 @@ def _argument(op: bytes, rng: Rng, ops: list[bytes]) -> bytes:
 
 
 def _json(content: bytes, rng: Rng) -> bytes:
-    """Places in the document with other values, those of another place, or none."""
-    document = json.loads(content)
-    for _ in range(rng.integers(1, 4)):
-        places = list(_places(document))
-        if not places:
-            break
-        holder, key = _one(rng, places)
-        match rng.integers(6):
-            case 0:
-                del holder[key]
-            case 1:
-                other, other_key = _one(rng, places)
-                holder[key] = json.loads(json.dumps(other[other_key]))
-            case 2 if isinstance(holder[key], str):
-                holder[key] = _one(rng, (*_TEXTS, f"torch.ops.{_one(rng, sorted(_operators())).replace('::', '.')}.default"))
-            case 3 if isinstance(holder[key], list) and holder[key]:
-                holder[key].insert(int(rng.integers(len(holder[key]))), _one(rng, holder[key]))
-            case _:
-                holder[key] = _one(rng, _VALUES)
-    return json.dumps(document).encode()
-
-
-def _places(value: Any) -> Any:
-    for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
-        yield value, key
-        if isinstance(item, (dict, list)):
-            yield from _places(item)
+    """Places in the document with other values, the name of another operator among them."""
+    return altered_json(content, rng, [f"torch.ops.{name.replace('::', '.')}.default" for name in sorted(_operators())])
 
 
 def _storage(content: bytes, rng: Rng) -> bytes:
@@ -248,14 +216,14 @@ def _storage(content: bytes, rng: Rng) -> bytes:
             return bytes(found) * 2
         case _:
             for _ in range(rng.integers(1, 4)):
-                kind = _one(rng, ("<f", "<d", "<h", "<q"))
+                kind = one(rng, ("<f", "<d", "<h", "<q"))
                 size = struct.calcsize(kind)
                 if len(found) >= size:
                     place = int(rng.integers(len(found) // size)) * size
                     numbers = (
                         (0.0, -1.0, float("nan"), float("inf"), 1e-40, 3e38) if kind in ("<f", "<d") else (0, -1, 1, 2**15 - 1, -(2**15))
                     )
-                    found[place : place + size] = struct.pack(kind, _one(rng, numbers))
+                    found[place : place + size] = struct.pack(kind, one(rng, numbers))
             return bytes(found)
 
 
@@ -273,7 +241,7 @@ _KINDS = (
     _Kind(r"(models/|serialized_).*\.json$", _json),
     _Kind(r"config\.json$", _json),
     _Kind(r"/(data|constants|weights)/[^/]*(\d|\.storage)$", _storage),
-    _Kind(r"/(version|byteorder|archive_format)$", lambda content, rng: _one(rng, _TEXTS).encode()),
+    _Kind(r"/(version|byteorder|archive_format)$", lambda content, rng: one(rng, _TEXTS).encode()),
 )
 
 
@@ -290,9 +258,9 @@ def random_call(rng: Rng) -> bytes:
     from qconvert.formats.torch.ops import OPERATORS
     from qconvert.formats.torch.signature import parsed
 
-    key = _one(rng, sorted(OPERATORS))
+    key = one(rng, sorted(OPERATORS))
     overloads = OPERATORS[key]
-    arguments = parsed(_one(rng, list(overloads)).signature if isinstance(overloads, (list, tuple)) else overloads.signature)
+    arguments = parsed(one(rng, list(overloads)).signature if isinstance(overloads, (list, tuple)) else overloads.signature)
     lines: list[str] = []
     given = []
     for argument in arguments:
@@ -315,40 +283,40 @@ def _given(argument: Any, rng: Rng, lines: list[str]) -> str:
         case "t":
             return f"[{', '.join(_tensor(rng, lines) for _ in range(rng.integers(0, 4)))}]"
         case "i":
-            return str(_one(rng, _SMALL))
+            return str(one(rng, _SMALL))
         case "f":
             return _real(rng)
         case "l":
-            return _list(rng) if rng.random() < 0.8 else str(_one(rng, _SMALL))
+            return _list(rng) if rng.random() < 0.8 else str(one(rng, _SMALL))
         case "r":
             return f"[{', '.join(_real(rng) for _ in range(rng.integers(0, 4)))}]"
         case "b":
-            return _one(rng, ("True", "False"))
+            return one(rng, ("True", "False"))
         case "s":
-            return repr(_one(rng, ("nearest", "bilinear", "bicubic", "trunc", "floor", "none", "tanh", "sum", "reflect", "replicate",
+            return repr(one(rng, ("nearest", "bilinear", "bicubic", "trunc", "floor", "none", "tanh", "sum", "reflect", "replicate",
                                    "circular", "constant", "same", "valid", "x", "", "ij,jk->ik")))  # fmt: skip
         case _:
-            return _one(rng, (_real(rng), str(_one(rng, _SMALL)), "None", _tensor(rng, lines), _list(rng), "'x'"))
+            return one(rng, (_real(rng), str(one(rng, _SMALL)), "None", _tensor(rng, lines), _list(rng), "'x'"))
 
 
 def _list(rng: Rng) -> str:
     size = int(rng.integers(0, 6))
-    return str([int(_one(rng, _SMALL))] * size if rng.random() < 0.3 else [int(_one(rng, _SMALL)) for _ in range(size)])
+    return str([int(one(rng, _SMALL))] * size if rng.random() < 0.3 else [int(one(rng, _SMALL)) for _ in range(size)])
 
 
 def _real(rng: Rng) -> str:
-    return str(float(_one(rng, _REAL)))
+    return str(float(one(rng, _REAL)))
 
 
 def _tensor(rng: Rng, lines: list[str]) -> str:
     """A tensor of a known shape: of the input's elements, or constant; real, whole, or on a grid."""
-    name, shape = f"t{len(lines)}", list(_one(rng, _SHAPES))
-    number = _one(rng, _SMALL)
+    name, shape = f"t{len(lines)}", list(one(rng, _SHAPES))
+    number = one(rng, _SMALL)
     reshaped, ones = f"torch.reshape(x, {shape})", f"torch.ones({shape})"
     full = (f"torch.full({shape}, {_real(rng)})", f"torch.full({shape}, {number}, dtype=4)")
-    made = _one(rng, (reshaped, reshaped, f"torch.to({reshaped}, 4)", f"torch.to({reshaped}, 11)", ones, *full, "x"))
+    made = one(rng, (reshaped, reshaped, f"torch.to({reshaped}, 4)", f"torch.to({reshaped}, 11)", ones, *full, "x"))
     if rng.random() < 0.3:
-        scale, zero_point = _one(rng, (0.1, 0.1, 0.004, 1e-30, 1e30)), _one(rng, (0, 0, 3, 128))
-        made = f"torch.quantize_per_tensor({made}, {scale}, {zero_point}, {_one(rng, (12, 13, 14))})"
+        scale, zero_point = one(rng, (0.1, 0.1, 0.004, 1e-30, 1e30)), one(rng, (0, 0, 3, 128))
+        made = f"torch.quantize_per_tensor({made}, {scale}, {zero_point}, {one(rng, (12, 13, 14))})"
     lines.append(f"{name} = {made}")
     return name

@@ -11,17 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from fuzz.altering import Rng, altered_json, altered_lines
 
-__all__ = ["altered_scales", "apply_scales", "scale_seeds", "scale_suffix"]
+__all__ = ["altered_scales", "apply_scales", "scale_seeds"]
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
-_WORDS = (
-    "0", "-1", "nan", "inf", "-inf", "1e400", "1e-400", "1e308", "1_0", "0x10", "7f800000", "00000000", "ffffffff", "3", "", "x", "=", ":",
-    "bits=4", "block=64", "_param_0", "w_param_1", "_param_", "\0", "é" * 40, "n" * 300, "\x1b[2J", "\x85", "\u2028", "\ufeff", "TRT-1-x",
-    "#",
-)  # fmt: skip
-Rng = np.random.Generator
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 @cache
@@ -65,40 +59,9 @@ def _documents() -> list[dict[str, Any]]:
     ]
 
 
-def scale_suffix(data: bytes) -> str:
-    """The suffix of a file by its start."""
-    start = data.lstrip()[:4]
-    return "cache" if start == b"TRT-" else "table" if start[:1] != b"{" else "json"
-
-
 def altered_scales(data: bytes, rng: Rng) -> bytes:
     """The file with one to three changes of its values, words or lines."""
-    if data.lstrip()[:1] == b"{":
-        from mnn_mutations import altered_json
-
-        return altered_json(data, rng)
-    lines = [line.split(" ") for line in data.decode().split("\n")]
-    for _ in range(rng.integers(1, 4)):
-        line = lines[rng.integers(len(lines))]
-        place = int(rng.integers(len(line)))
-        word = _WORDS[rng.integers(len(_WORDS))]
-        match rng.integers(7):
-            case 0:
-                line[place] = word
-            case 1:
-                line.insert(place, word)
-            case 2:
-                del line[place]
-            case 3:
-                line[place] = (word + line[place], line[place] + word, line[place][:-1])[rng.integers(3)]
-            case 4:
-                lines.append(list(line))
-            case 5:
-                other = lines[rng.integers(len(lines))]
-                line[:], other[:] = list(other), list(line)
-            case _:
-                line += ["1.5"] * int(rng.choice([1, 5, 3000]))
-    return "\n".join(" ".join(line) for line in lines).encode()
+    return altered_json(data, rng) if data.lstrip()[:1] == b"{" else altered_lines(data, rng)
 
 
 def apply_scales(path: Path) -> None:

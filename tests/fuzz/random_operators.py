@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from tflite_models import _OPTIONS, OpSpec, TensorSpec, model
 
+from fuzz.altering import Rng, one
+
 __all__ = ["random_file"]
 
-Rng = np.random.Generator
 _SHAPES = (
     (), (0,), (1,), (2,), (4,), (1, 1), (2, 3), (3, 0), (4, 4), (1, 4, 4), (2, 3, 4), (1, 4, 6, 6), (1, 1, 3, 3), (4, 4, 3, 3),
     (2, 1, 3, 4, 2),
@@ -29,16 +30,12 @@ _WORDS = (
 )  # fmt: skip
 
 
-def _one(rng: Rng, values: Any) -> Any:
-    return values[int(rng.integers(len(values)))]
-
-
 def _array(rng: Rng, dtype: str, shape: tuple[int, ...]) -> Any:
     if dtype.startswith("float"):
         with np.errstate(all="ignore"):
-            return np.array(rng.normal(0, 1, shape) if rng.random() < 0.8 else np.full(shape, _one(rng, _NUMBERS))).astype(dtype)
+            return np.array(rng.normal(0, 1, shape) if rng.random() < 0.8 else np.full(shape, one(rng, _NUMBERS))).astype(dtype)
     with np.errstate(all="ignore"):
-        edge = np.full(shape, _one(rng, _SMALL), np.int64)
+        edge = np.full(shape, one(rng, _SMALL), np.int64)
         return (rng.integers(-2, 6, shape) if rng.random() < 0.8 else edge).astype(dtype)
 
 
@@ -57,14 +54,14 @@ def _onnx(rng: Rng) -> bytes:
     from qconvert.formats.onnx.signatures import signature as signature_of
     from qconvert.plugins import operators
 
-    key = str(_one(rng, sorted(operators("onnx", "read"))))
+    key = str(one(rng, sorted(operators("onnx", "read"))))
     domain, _, kind = key.rpartition(".")
-    opset = int(_one(rng, (7, 9, 11, 13, 17, 18, 21, 22, 25)))
+    opset = int(one(rng, (7, 9, 11, 13, 17, 18, 21, 22, 25)))
     signature = signature_of(kind, domain, opset)
     fewest, most = signature.inputs if signature else (1, 3)
     count = int(rng.integers(fewest, min(most, fewest + 4) + 1))
     infos, constants, nodes, names = [], [], [], []
-    shape, dtype = _one(rng, _SHAPES), _one(rng, _TYPES)
+    shape, dtype = one(rng, _SHAPES), one(rng, _TYPES)
     for index in range(count):
         is_needed = signature is None or not signature.needed or signature.needed[min(index, len(signature.needed) - 1)]
         if not is_needed and rng.random() < 0.4:
@@ -72,7 +69,7 @@ def _onnx(rng: Rng) -> bytes:
             continue
         name, chance = f"i{index}", rng.random()
         if chance < 0.5:
-            shape, dtype = _one(rng, _SHAPES), _one(rng, _TYPES)
+            shape, dtype = one(rng, _SHAPES), one(rng, _TYPES)
         names.append(name)
         if rng.random() < (0.2 if index == 0 else 0.6):
             constants.append(numpy_helper.from_array(_array(rng, dtype, shape), name))
@@ -81,7 +78,7 @@ def _onnx(rng: Rng) -> bytes:
             constants.append(numpy_helper.from_array(_array(rng, "float32", ()), f"{name}s"))
             nodes.append(helper.make_node("DequantizeLinear", [f"{name}q", f"{name}s"], [name]))
         else:
-            stated: Any = [_one(rng, (size, "N", None)) if rng.random() < 0.2 else size for size in shape] if rng.random() < 0.9 else None
+            stated: Any = [one(rng, (size, "N", None)) if rng.random() < 0.2 else size for size in shape] if rng.random() < 0.9 else None
             infos.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), stated))
     fewest, most = signature.outputs if signature else (1, 1)
     outputs = [f"o{index}" for index in range(rng.integers(fewest, min(most, 4) + 1))]
@@ -89,7 +86,7 @@ def _onnx(rng: Rng) -> bytes:
     for name, number in (signature.attributes if signature else {}).items():
         if name in signature.required or rng.random() < 0.5:
             _add_attribute(node, name, number, rng)
-    results = [helper.make_tensor_value_info(name, int(_one(rng, (1, 1, 1, 3, 7, 9, 0))), None) for name in outputs]
+    results = [helper.make_tensor_value_info(name, int(one(rng, (1, 1, 1, 3, 7, 9, 0))), None) for name in outputs]
     imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
     graph = helper.make_graph([*nodes, node], "g", infos, results, constants)
     data: bytes = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
@@ -103,19 +100,19 @@ def _add_attribute(node: Any, name: str, number: int, rng: Rng) -> None:
     count = int(rng.integers(0, 6))
     match AttributeProto.AttributeType.Name(number):
         case "INT":
-            item.i = _one(rng, _SMALL)
+            item.i = one(rng, _SMALL)
         case "INTS":
-            item.ints.extend(_one(rng, _SMALL[:14] if rng.random() < 0.8 else _SMALL) for _ in range(count))
+            item.ints.extend(one(rng, _SMALL[:14] if rng.random() < 0.8 else _SMALL) for _ in range(count))
         case "FLOAT":
-            item.f = _one(rng, _NUMBERS)
+            item.f = one(rng, _NUMBERS)
         case "FLOATS":
-            item.floats.extend(_one(rng, _NUMBERS) for _ in range(count))
+            item.floats.extend(one(rng, _NUMBERS) for _ in range(count))
         case "STRING":
-            item.s = _one(rng, _WORDS).encode()
+            item.s = one(rng, _WORDS).encode()
         case "STRINGS":
-            item.strings.extend(_one(rng, _WORDS).encode() for _ in range(count))
+            item.strings.extend(one(rng, _WORDS).encode() for _ in range(count))
         case "TENSOR":
-            item.t.CopyFrom(numpy_helper.from_array(_array(rng, _one(rng, _TYPES), _one(rng, _SHAPES))))
+            item.t.CopyFrom(numpy_helper.from_array(_array(rng, one(rng, _TYPES), one(rng, _SHAPES))))
         case _:
             return
     node.attribute.append(item)
@@ -137,15 +134,15 @@ def _tflite(rng: Rng) -> bytes:
     from qconvert.formats.tflite.schema import TFLITE
     from qconvert.plugins import operators
 
-    builtin = str(_one(rng, [name for name in sorted(operators("tflite", "read")) if name.isupper()]))
+    builtin = str(one(rng, [name for name in sorted(operators("tflite", "read")) if name.isupper()]))
     tensors, inputs, free = [], [], []
-    shape, dtype = _one(rng, _SHAPES), _one(rng, _TYPES[:7])
+    shape, dtype = one(rng, _SHAPES), one(rng, _TYPES[:7])
     for index in range(rng.integers(0, 5)):
         if rng.random() < 0.1:
             inputs.append(None)
             continue
         if rng.random() < 0.5:
-            shape, dtype = _one(rng, _SHAPES), _one(rng, _TYPES[:7])
+            shape, dtype = one(rng, _SHAPES), one(rng, _TYPES[:7])
         is_constant = rng.random() < (0.2 if index == 0 else 0.6)
         tensors.append(_spec(rng, f"i{index}", shape, dtype, is_constant))
         inputs.append(tensors[-1].name)
@@ -154,7 +151,7 @@ def _tflite(rng: Rng) -> bytes:
     outputs = []
     for index in range(1 if rng.random() < 0.9 else 2):
         if rng.random() < 0.4:
-            shape, dtype = _one(rng, _SHAPES), _one(rng, _TYPES[:7])
+            shape, dtype = one(rng, _SHAPES), one(rng, _TYPES[:7])
         tensors.append(_spec(rng, f"o{index}", shape, dtype, False))
         outputs.append(tensors[-1].name)
     table = _option_tables().get(f"{_OPTIONS.get(builtin, builtin.replace('_', ''))}options".lower())
@@ -176,18 +173,18 @@ def _spec(rng: Rng, name: str, shape: tuple[int, ...], dtype: str, is_constant: 
         count = 1 if axis is None else shape[axis]
         scale = rng.uniform(0.01, 0.1, count).astype(np.float32)
         if rng.random() < 0.05:
-            scale[:1] = _one(rng, _NUMBERS)
-        grid = {"scale": scale, "zero_point": [int(_one(rng, (0, 0, 3, -128)))] * count, "axis": axis or 0}
+            scale[:1] = one(rng, _NUMBERS)
+        grid = {"scale": scale, "zero_point": [int(one(rng, (0, 0, 3, -128)))] * count, "axis": axis or 0}
     signature = tuple(-1 if rng.random() < 0.3 else size for size in shape) if not is_constant and rng.random() < 0.1 else None
     return TensorSpec(name, shape, dtype, data=_array(rng, dtype, shape) if is_constant else None, shape_signature=signature, **grid)
 
 
 def _option(rng: Rng, sort: str) -> Any:
     if sort in ("float", "double"):
-        return float(_one(rng, _NUMBERS))
+        return float(one(rng, _NUMBERS))
     if sort == "bool":
         return bool(rng.integers(2))
-    number = int(_one(rng, (0, 1, 1, 2, 3, 100))) if sort in ("byte", "ubyte") else int(_one(rng, _SMALL[:17]))
+    number = int(one(rng, (0, 1, 1, 2, 3, 100))) if sort in ("byte", "ubyte") else int(one(rng, _SMALL[:17]))
     return abs(number) if sort.startswith("u") else number
 
 
@@ -198,19 +195,19 @@ def _qgraph(rng: Rng) -> bytes:
     """An operator of the canonical set."""
     from qconvert.graph.kinds import KINDS
 
-    kind = KINDS[str(_one(rng, sorted(KINDS)))]
+    kind = KINDS[str(one(rng, sorted(KINDS)))]
     fewest, most = kind.inputs
     count = int(rng.integers(fewest, (fewest + 3 if most < 0 else most) + 1))
     tensors: list[dict[str, Any]] = []
     arrays: dict[str, Any] = {}
     inputs, free = [], []
-    shape, dtype = _one(rng, _SHAPES), _one(rng, _TYPES[:7])
+    shape, dtype = one(rng, _SHAPES), one(rng, _TYPES[:7])
     for index in range(count):
         if index >= fewest and rng.random() < 0.2:
             inputs.append("")
             continue
         if rng.random() < 0.5:
-            shape, dtype = _one(rng, _SHAPES), _one(rng, _TYPES[:7])
+            shape, dtype = one(rng, _SHAPES), one(rng, _TYPES[:7])
         inputs.append(f"i{index}")
         tensors.append(_tensor(rng, f"i{index}", shape, dtype))
         if rng.random() < (0.2 if index == 0 else 0.6):
@@ -240,17 +237,17 @@ def _tensor(rng: Rng, name: str, shape: tuple[int, ...] | None, dtype: str) -> d
     if rng.random() < (0.8 if dtype in ("int8", "uint8", "int16") else 0.1):
         axis = int(rng.integers(len(shape))) if shape and rng.random() < 0.2 else None
         count = 1 if axis is None or shape is None else shape[axis]
-        found["quantization"] = {"scale": [0.05] * count, "zero_point": [int(_one(rng, (0, 0, 3)))] * count, "axis": axis}
+        found["quantization"] = {"scale": [0.05] * count, "zero_point": [int(one(rng, (0, 0, 3)))] * count, "axis": axis}
     return found
 
 
 def _attribute(rng: Rng, spec: Any) -> Any:
     if spec.choices and rng.random() < 0.9:
-        return _one(rng, spec.choices)
+        return one(rng, spec.choices)
     count = int(rng.integers(0, 5))
     return {
-        "integer": lambda: _one(rng, _SMALL),
-        "number": lambda: float(_one(rng, _NUMBERS[:7])),
-        "integers": lambda: [_one(rng, _SMALL[:14]) for _ in range(count)],
+        "integer": lambda: one(rng, _SMALL),
+        "number": lambda: float(one(rng, _NUMBERS[:7])),
+        "integers": lambda: [one(rng, _SMALL[:14]) for _ in range(count)],
         "texts": lambda: ["x"] * count,
-    }.get(spec.sort, lambda: _one(rng, (*_WORDS, "float32", "int8", "channels_last", "channels_first")))()
+    }.get(spec.sort, lambda: one(rng, (*_WORDS, "float32", "int8", "channels_last", "channels_first")))()

@@ -11,19 +11,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from fuzz.altering import Rng, altered_bytes, altered_json, altered_tables
 
-__all__ = ["altered_json", "altered_mnn", "mnn_seeds", "mnn_suffix", "read_scales"]
+__all__ = ["altered_mnn", "mnn_seeds", "read_scales"]
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "mnn"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "mnn"
 _PPQ = {
     "shape": {"channels": 3, "height": 24, "width": 24},
     "c1 input_tensor_0": 0.5,
     "c1 output_tensor_0": 0.25,
     "s output_tensor_0": 0.125,
 }
-_VALUES = (None, True, False, 1e999, -1, 0, 1, 2**31, 2**63, 2**70, -(2**63), "", "x", [], {}, [[]] * 3, [1, "a"], 0.5, -0.5, 1e-45)
-Rng = np.random.Generator
 
 
 def mnn_seeds() -> dict[str, bytes]:
@@ -40,43 +38,14 @@ def mnn_seeds() -> dict[str, bytes]:
     return found
 
 
-def mnn_suffix(data: bytes) -> str:
-    """The suffix of a document by its first byte."""
-    return "json" if data[:1] in (b"[", b"{") else "bin" if data[:1] == b"\n" else "mnn"
-
-
 def altered_mnn(data: bytes, rng: Rng) -> bytes:
     """The document with one to three of its values changed, in their sort too."""
-    kind = mnn_suffix(data)
-    return altered_json(data, rng) if kind == "json" else _network(data, rng) if kind == "mnn" else _protobuf(data, rng)
-
-
-def altered_json(data: bytes, rng: Rng) -> bytes:
-    """The document with one to three of its values left out, moved, or changed in their sort too."""
-    from mutations import _altered, _places, _put
-
-    document = json.loads(data)
-    pool = [item for _, _, item in _places(document) if isinstance(item, str)]
-    for _ in range(rng.integers(1, 4)):
-        places = list(_places(document))
-        if not places:
-            break
-        holder, key, value = places[rng.integers(len(places))]
-        match rng.integers(5):
-            case 0 if isinstance(holder, dict):
-                holder.pop(key)
-            case 1:
-                _put(holder, key, copy.deepcopy(places[rng.integers(len(places))][2]))
-            case 2:
-                _put(holder, key, _VALUES[rng.integers(len(_VALUES))])
-            case _:
-                _put(holder, key, _altered(value, rng, pool))
-    return json.dumps(document).encode()
+    if data[:1] in (b"[", b"{"):
+        return altered_json(data, rng)
+    return _protobuf(data, rng) if data[:1] == b"\n" else _network(data, rng)
 
 
 def _network(data: bytes, rng: Rng) -> bytes:
-    from mutations import altered_tables
-
     from qconvert.formats.flatbuffers import packed, unpacked
     from qconvert.formats.mnn.schema import NET
 
@@ -85,9 +54,7 @@ def _network(data: bytes, rng: Rng) -> bytes:
 
 def _protobuf(data: bytes, rng: Rng) -> bytes:
     """Bytes behind the version, which says what the file is."""
-    from mutations import _bytes_altered
-
-    return data[:7] + _bytes_altered(data[7:], rng)
+    return data[:7] + altered_bytes(data[7:], rng)
 
 
 def read_scales(path: Path) -> None:
