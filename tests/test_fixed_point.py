@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from qconvert import arithmetic as ar
 from qconvert.errors import OptionError
+from qconvert.formats.onnx.ops.rescaling import Rescale
 
 scales = st.floats(2.0**-40, 2.0**29)
 int32s = st.integers(-(2**31), 2**31 - 1)
@@ -104,3 +105,8 @@ def test_the_share_of_double_rounding_is_the_predicted_one() -> None:
     single, double = (ar.FixedPoint.of(scale[:, None], rounding) for rounding in ("single", "double"))
     found = ar.compare_requantizations(single, double, (-128, 127), -(2**30), 2**30, scale)
     assert found.differing / found.total == pytest.approx(ar.predicted_rate_double_rounding(scale), rel=0.15)
+
+
+def test_a_factor_that_is_too_small_for_a_multiplier_is_0() -> None:
+    steps = Rescale.of_pair(1e-30)
+    assert (int(steps.multipliers), steps.in_floats) == (0, True)

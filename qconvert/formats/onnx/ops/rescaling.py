@@ -101,6 +101,8 @@ def _odd(multipliers: Array) -> Array:
 
 def _tips_over(multiplier: int) -> bool:
     """Whether float64 rounds a product of the multiplier and two int16, which has up to 61 bits, from below a half to it."""
+    if not multiplier:  # of a factor below 2**-32
+        return False
     odd = int(_odd(np.array(multiplier)))
     bits = 31 - (multiplier // odd).bit_length() + 1
     if odd.bit_length() + _PAIR_BITS <= _EXACT_BITS:
