@@ -102,7 +102,8 @@ TRANSPOSED = "layout.transposed"
 NUMERICS = "torch.numerics"
 #: JSON: operators that the writer spelled out as several (formats/reading/spelled.py).
 SPELLED = "qconvert.spelled"
-#: JSON, tensor -> [scale, zero point] or null: integers under another grid than those that they are (formats/onnx/relabelled.py).
+#: JSON, tensor -> [scale, zero point], [scales, zero points, axis] or null: integers under another grid than those that they are
+#: (formats/onnx/relabelled.py).
 RELABELLED = "qconvert.relabelled"
 #: JSON, tensor -> zero point: activations whose stored integers are the source's under the zero point 0; their real values are larger than
 #: the source's by scale * zero point (passes/shift_to_symmetric.py).

@@ -58,12 +58,17 @@ class LabellingReading(NodeReading):
     def noted_grid(self) -> tuple[bool, Quantization | None]:
         """Whether a note gives output 0 another grid than that of input 0, or none, and the grid; one that cannot be is no note."""
         name, before = self.outputs[0], self.tensor(0)
-        if name not in self._draft.relabelled or before.dtype not in ("int8", "uint8", "int16", "uint16", "int32"):
+        if name not in self._draft.relabelled or "int" not in before.dtype:
             return False, None
         grid = self._draft.relabelled[name]
-        low, high = integer_range(before.dtype)
-        sound = grid is None or (0 < float(grid.scale[0]) < np.inf and low <= int(grid.zero_point[0]) <= high)
-        return (sound and grid != before.quantization), (grid if sound else None)
+        if grid is not None:
+            low, high = integer_range(before.dtype)
+            sizes = before.shape or ()
+            fits = grid.axis is None or (0 <= grid.axis < len(sizes) and sizes[grid.axis] == grid.scale.size)
+            positive = grid.scale.size > 0 and bool(((grid.scale > 0) & np.isfinite(grid.scale)).all())
+            if not (fits and positive and low <= int(grid.zero_point.min()) and int(grid.zero_point.max()) <= high):
+                return False, None
+        return grid != before.quantization, grid
 
     def labelled(self, index: int, quantization: Quantization, dtype: str = "") -> str:
         """Input `index` with a label (formats/reading/labels.py); `dtype` is what the label says of a type that nothing else says."""

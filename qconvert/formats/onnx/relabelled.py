@@ -6,7 +6,8 @@ Where a DequantizeLinear reads them it says their scale; nothing does so of outp
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Quantization
@@ -16,14 +17,24 @@ __all__ = ["relabelled", "relabelled_notes"]
 
 
 def relabelled_notes(*graphs: Graph) -> str:
-    """The metadata entry for the results of every Reinterpret: [scale, zero point], null for plain integers; "" if there are none."""
+    """The metadata entry for the results of every Reinterpret: [scale, zero point], [scales, zero points, axis] along an axis, null for
+    plain integers; "" if there are none."""
     grids = {op.outputs[0]: graph[op.outputs[0]].quantization for graph in graphs for op in graph.ops if op.kind == "Reinterpret"}
-    found = {
-        name: None if grid is None else [float(grid.scale[0]), int(grid.zero_point[0])]
-        for name, grid in grids.items()
-        if grid is None or grid.is_per_tensor
-    }
+    found = {name: None if grid is None else _note(grid) for name, grid in grids.items() if grid is None or not grid.block_size}
     return json.dumps(found) if found else ""
+
+
+def _note(grid: Quantization) -> list[Any]:
+    if grid.axis is None:
+        return [float(grid.scale[0]), int(grid.zero_point[0])]
+    return [grid.scale.tolist(), grid.zero_point.tolist(), grid.axis]
+
+
+def _grid(note: Sequence[Any]) -> Quantization:
+    if len(note) == 2:
+        return Quantization.per_tensor(float(note[0]), int(note[1]))
+    scales, zero_points, axis = note
+    return Quantization.per_axis([float(scale) for scale in scales], int(axis), [int(point) for point in zero_points])
 
 
 def relabelled(metadata: Mapping[str, str]) -> dict[str, Quantization | None]:
@@ -36,7 +47,6 @@ def relabelled(metadata: Mapping[str, str]) -> dict[str, Quantization | None]:
     if text is None:
         return {}
     try:
-        found = {str(name): None if grid is None else (float(grid[0]), int(grid[1])) for name, grid in json.loads(text).items()}
-        return {name: None if grid is None else Quantization.per_tensor(*grid) for name, grid in found.items()}
+        return {str(name): None if note is None else _grid(note) for name, note in json.loads(text).items()}
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise InvalidModelError(f"the metadata entry {RELABELLED} is no map of names to grids") from error

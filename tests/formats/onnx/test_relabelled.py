@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tflite_models import TensorSpec, single_op
 
 from qconvert import QConvertError, check, convert
 from qconvert.formats.onnx.writer import build
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import RELABELLED
 
 SIZES = np.array([3, 2], np.int32)
@@ -63,12 +64,65 @@ def test_the_note_is_of_the_file_and_not_of_the_graph() -> None:
     assert graph["y"].quantization == q(0.25, -4) and RELABELLED not in graph.metadata
 
 
-@pytest.mark.parametrize("grid", [[0.0, 0], [-1.0, 0], [1e400, 0], [0.5, 1000], [0.5, -129]], ids=str)
+#: Two grids of the same integers.
+TWO_GRIDS = {
+    "per axis": ("int8", Quantization.per_axis([0.1, 0.2, 0.3], 1), Quantization.per_axis([0.2, 0.4, 0.6], 1, [1, 2, 3])),
+    "per axis and per tensor": ("int8", Quantization.per_axis([0.1, 0.2, 0.3], 1), q(0.3, 2)),
+    "four bits": ("uint4", q(0.5, 3), q(0.5, 4)),
+}
+
+
+@pytest.mark.parametrize("name", TWO_GRIDS)
+def test_integers_quantized_on_one_grid_are_moved_on_another(name: str, tmp_path: Path) -> None:
+    dtype, grid, label = TWO_GRIDS[name]
+    tensors = [Tensor("x", "float32", (2, 3)), Tensor("q", dtype, (2, 3), None, grid), Tensor("l", dtype, (2, 3), None, label)]
+    tensors += [Tensor("m", dtype, (2, 3), None, label), Tensor("r", "int8", (2, 3), None, q(0.07, 3)), Tensor("y", "float32", (2, 3))]
+    ops = [Op("Quantize", ("x",), ("q",)), Op("Reinterpret", ("q",), ("l",)), Op("Reshape", ("l", "s"), ("m",))]
+    ops += [Op("Requantize", ("m",), ("r",)), Op("Dequantize", ("r",), ("y",))]
+    source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    source.write_bytes(build(make(ops, [*tensors, constant("s", np.int64([2, -1]))], "x", "y"), 21, {}).SerializeToString())
+    convert(source, result)
+    assert onnx_graph(result.read_bytes())["m"].quantization == label
+    if dtype == "int8":  # onnxruntime has no Identity of uint4
+        assert check(source, result).verdict == "passed"
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        [0.0, 0],
+        [-1.0, 0],
+        [1e400, 0],
+        [0.5, 1000],
+        [0.5, -129],
+        [[0.5], [0], 0],
+        [[0.5] * 4, [200] * 4, 0],
+        [[0.5] * 4, [0] * 4, 7],
+        [[0.5, -1, 1, 1], [0] * 4, 0],
+        [[], [], 0],
+    ],
+    ids=str,
+)
 def test_a_note_that_cannot_be_is_none(grid: Any) -> None:
     assert onnx_graph(with_note(json.dumps({"y": grid, "other": [1.0, 0]})))["y"].quantization != q(0.25, -4)
 
 
-@pytest.mark.parametrize("note", ["", "[1]", "7", '{"y": 3}', '{"y": ["a", 1]}', '{"y": [1]}', "[" * 100_000, '{"y": [1.0, 1e999]}'])
+@pytest.mark.parametrize(
+    "note",
+    [
+        '{"y": [[1.0], ["a"], 0]}',
+        '{"y": [1.0, 1, 0]}',
+        '{"y": [[[1.0]], [1], 0]}',
+        "",
+        "[1]",
+        "7",
+        '{"y": 3}',
+        '{"y": ["a", 1]}',
+        '{"y": [1]}',
+        "[" * 100_000,
+        '{"y": [1.0, 1e999]}',
+    ],
+)
 def test_a_damaged_note_is_an_error(note: str) -> None:
     with pytest.raises(QConvertError, match="is no map of names to grids"):
         onnx_graph(with_note(note))
