@@ -334,6 +334,7 @@ class _Check:
         cannot, self.findings = (found, ()) if isinstance(found, str) else ("", found)
         self.notes += verdicts.overflow_notes(self.findings)
         self.problems += verdicts.operator_problems(self.findings)
+        self.unjudged += verdicts.kernel_differences(self.findings)
         self.problems += verdicts.differing_parts(getattr(model, "parts", {}), self.findings)
         self.problems += verdicts.static_problems(graph, {**structure, **changed}, self.findings)
         if cannot:

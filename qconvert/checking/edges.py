@@ -10,6 +10,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.checking.known_tensors import takes_no_values, varying
+from qconvert.checking.limits import within_limits
 from qconvert.evaluate.curves import Lookup, codes_of, curve_reals, curve_roots, curve_values, curve_way, lookup_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
@@ -26,7 +27,11 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
     shared = {name for name, tensor in graph.tensors.items() if name in other.tensors and not tensor.is_constant}
     shared = {name for name in shared if not other[name].is_constant}
     first = _representatives(graph, shared)
-    roots = _roots(graph, shared, first)
+    roots = {
+        name: root
+        for name, root in _roots(graph, first).items()
+        if name in shared and ("int" not in graph[name].dtype or graph[name].is_quantized)
+    }
     # Of an operator that a graph has twice either result may stand for both; a conversion that spells one out may make it a third time.
     before = [_origins(graph, shared, one) for one in (first, {})]
     after = [_past_siblings(graph, _origins(other, shared, one)) for one in (_representatives(other, shared), {})]
@@ -72,6 +77,7 @@ def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict
     tabled, depends = _in_tables(graph, other, declared), varying(graph)
     writers, readers = {op.source for op in other.ops if op.source}, graph.consumers()
     seen, first = _seen_behind(graph, other), _representatives(graph, other.tensors)
+    roots = _roots(graph, first)
     rounded = [name for op in other.ops for name in op.outputs if name and other[name].is_quantized]
     found = {}
     for op in graph.ops:
@@ -81,6 +87,7 @@ def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict
                 or not name
                 or not graph[name].is_quantized
                 or not _rounds(graph, op)
+                or roots[name] != name
                 or name in tabled
                 or name not in depends
             ):
@@ -153,28 +160,31 @@ def _clips(graph: Graph, op: Op) -> bool:
 def _rounds(graph: Graph, op: Op) -> bool:
     """Whether an operator rounds onto a grid; a Quantize of a graph's input may be done by the program around."""
     if op.kind in ("Quantize", "Requantize"):
-        return op.inputs[0] not in graph.inputs and not _keeps_values(graph, op, op.inputs[0])
+        return op.inputs[0] not in graph.inputs
     return KINDS[op.kind].rule == "real"
 
 
 def _seen_behind(graph: Graph, other: Graph) -> set[str]:
-    """The tensors of the source whose readers all give their integers on the same grid again, under a name that the result has too, where
-    an operator computes them, or give the real values of these."""
+    """The tensors of the source whose integers are seen under a name that the result has too, where an operator computes them: all of
+    them, in another type or layout, of which what else reads them is computed in the result (moved_edges() sees that it is); or what each
+    of their readers clips or moves of them on the same grid, or gives as real values."""
     readers, own, writers = graph.consumers(), graph.producers(), other.producers()
-    found: set[str] = set()
+    found, whole = set[str](), set[str]()
     for name in reversed([name for op in graph.ops for name in op.outputs if name]):
-        behind = [item for op in readers.get(name, []) if _carries(graph, op, name) for item in op.outputs[:1]]
-        real = [op for op in readers.get(name, []) if behind and _is_dequantized(op, writers, behind)]
-        if (
-            behind
-            and len(behind) + len(real) == len(readers[name])
-            and all(
-                _is_computed(graph, other, writers, item) or item in found or _same_quantize(graph, own, own[name], writers.get(item))
-                for item in behind
-            )
-        ):
+        carriers = {op.outputs[0]: op for op in readers.get(name, []) if _carries(graph, op, name)}
+        known = {item for item in carriers if _is_computed(graph, other, writers, item)}
+        if any(_keeps_all(op) and (item in known or item in whole) for item, op in carriers.items()):
+            whole.add(name)
+        known |= {item for item in carriers if item in found or _same_quantize(graph, own, own[name], writers.get(item))}
+        real = [op for op in readers.get(name, []) if carriers and _is_dequantized(op, writers, carriers)]
+        if name in whole or (carriers and len(carriers) + len(real) == len(readers[name]) and known == carriers.keys()):
             found.add(name)
     return found
+
+
+def _keeps_all(op: Op) -> bool:
+    """Whether what an operator carries are all elements of its input, of which none is cut off."""
+    return op.kind in ("Requantize", "Transpose") or (KINDS[op.kind].rule == "move" and KINDS[op.kind].keeps_order)
 
 
 def _is_dequantized(op: Op, writers: Mapping[str, Op], names: Collection[str]) -> bool:
@@ -244,9 +254,9 @@ def _scale(graph: Graph, name: str) -> float:
     return 0.0 if grid is None else float(grid.scale.flat[0])
 
 
-def _roots(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, str]:
-    """Each shared tensor of data with the first one that holds the same values; sizes and indices, which are folded where they are known,
-    are left out. An operator that the source has twice, with the same operands, gives the same values."""
+def _roots(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
+    """Each tensor with the first one that holds the same values. An operator that the source has twice, with the same operands, gives the
+    same values."""
     found: dict[str, str] = {}
     writers = graph.producers()
     for op in graph.ops:
@@ -256,7 +266,7 @@ def _roots(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> d
                 root = name if writer is None or not writer.inputs else found.get(writer.inputs[0], name)
                 twin = found.get(first.get(name, name), name)
                 found[name] = root if writer is not None and writer.inputs and _keeps_values(graph, writer, root) else twin
-    return {name: root for name, root in found.items() if name in shared and ("int" not in graph[name].dtype or graph[name].is_quantized)}
+    return found
 
 
 def _representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]:
@@ -294,12 +304,18 @@ def _unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
 
 
 def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
-    """Whether an operator gives the values of `root` again: real, in another shape or layout, under another name, or back on its grid."""
+    """Whether an operator gives the values of `root` again: real, in another shape or layout, under another name, within limits that its
+    grid does not reach, or back on its grid."""
     a, b = graph[root], graph[op.outputs[0]]
     if op.kind in ("Dequantize", "Identity"):
         return True
+    limits = within_limits(graph, op, root)
+    if limits and not b.is_quantized:
+        return True
     back = op.kind in ("Quantize", "Requantize", "Transpose") or (KINDS[op.kind].rule == "move" and KINDS[op.kind].keeps_order)
-    return back and ((a.dtype, a.quantization) == (b.dtype, b.quantization) or same_steps(a.quantization, a.dtype, b.quantization, b.dtype))
+    return (back or limits) and (
+        (a.dtype, a.quantization) == (b.dtype, b.quantization) or same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
+    )
 
 
 def _origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, frozenset[str]]:

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qconvert.graph import Op
+import numpy as np
+
+from qconvert.graph import Array, Op
 from qconvert.tables import Rows, Shown, said, share, shown
 
 __all__ = [
-    "AS_DECLARED", "CLASSES", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "OVERFLOW", "PASSED", "CheckReport", "Finding", "OutputComparison",
-    "joined", "operators_table", "outputs_table",
+    "AS_DECLARED", "CLASSES", "KERNELS", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "OVERFLOW", "PASSED", "CheckReport", "Finding",
+    "OutputComparison", "by_kernels", "joined", "operators_table", "outputs_table",
 ]  # fmt: skip
 
 #: An operator that a runtime refuses by itself, or that has no counterpart by name: nothing is known of it.
@@ -20,8 +22,9 @@ NOT_COMPARED = "not compared"
 #: From the best to the worst. "dynamic range": a kernel that quantizes its real input at each run; "requantized": onto a grid that the
 #: conversion declared, as the result's own integers and scales say. OVERFLOW: of the source's own kernel, whose result is known to the last
 #: bit and is not what the operator means; the result's is.
-OVERFLOW = "source overflows"
-CLASSES = ("equal", "one rounding", "approximate", "dynamic range", "requantized", OVERFLOW, NOT_COMPARED, "unexplained")
+#: KERNELS: of a runtime whose own sets of kernels differ by as much as source and result do.
+OVERFLOW, KERNELS = "source overflows", "kernels differ"
+CLASSES = ("equal", "one rounding", "approximate", "dynamic range", "requantized", OVERFLOW, KERNELS, NOT_COMPARED, "unexplained")
 #: Verdicts of a check. AS_DECLARED: what the passes that the user named make of the source, to the last integer, at their cost.
 PASSED, AS_DECLARED, NOT_EQUAL, NOT_JUDGED = "passed", "as declared", "not equal", "could not be judged"
 
@@ -50,6 +53,26 @@ class Finding:
     operator: str = ""
     output: str = ""
     sqnr_db: float | None = None
+
+
+def by_kernels(found: Finding, title: str, kernels: tuple[str, str], values: tuple[Array, Array]) -> Finding:
+    """The finding for an operator that a runtime computes otherwise by another set of its kernels, which the other side's result explains.
+
+    A difference of one step is one of rounding; what is more cannot be told from a fault of the runtime, and is not judged.
+
+    Args:
+        found: of the kernels that ran.
+        title: of the runtime.
+        kernels: those that ran, and the others.
+        values: what each of them gives.
+    """
+    integers = values[0].dtype.kind in "iu"
+    with np.errstate(invalid="ignore"):
+        off = np.nan_to_num(np.abs(values[0].astype(np.float64) - values[1].astype(np.float64)), nan=np.inf).max(initial=0)
+    rounded = integers and found.largest <= 1 and off <= 1
+    steps = f"{off:g} {'step' if off == 1 else 'steps'}" if integers else f"{off:.4g}"
+    reason = f"{title}'s own kernels, {kernels[0]} and {kernels[1]}, differ by {steps}"
+    return replace(found, verdict="approximate" if rounded else KERNELS, reason=reason, predicted_rate=1.0, unexplained=0)
 
 
 def joined(op: Op, name: str, runs: Sequence[Finding]) -> Finding:

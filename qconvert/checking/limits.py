@@ -12,7 +12,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["other_limits"]
+__all__ = ["other_limits", "within_limits"]
 
 #: By how many steps of its grid an end may be off: what is halfway between two of them, kernels round to either side.
 _TIE = 0.75
@@ -42,6 +42,13 @@ def other_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[
         if alike and not all(_near(max(own.step, its.step), *ends) for ends in zip(own.limits, its.limits, strict=True)):
             found[name] = f"its values lie {_words(its.limits)} instead of {_words(own.limits)}"
     return {name: found[name] for name in writers if name in found}
+
+
+def within_limits(graph: Graph, op: Op, name: str) -> bool:
+    """Whether an operator does nothing but limit values, and the grid of a tensor has none beyond its limits."""
+    limits = op.kind in ("Relu", "Clip", "Max", "Min") and _passed(graph, op) == op.inputs[0]
+    ends, (low, high) = _of_op(graph, op), _of_grid(graph[name])
+    return limits and (ends[0] <= low or _near(0.0, ends[0], low)) and (ends[1] >= high or _near(0.0, ends[1], high))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,15 @@ away, else the piece of the file.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+
+import numpy as np
 
 from qconvert.checking.checked_file import Side
 from qconvert.checking.coverage import judged_within, left_out
 from qconvert.checking.exchange import SAME_CODES, Exchange, turned
-from qconvert.checking.findings import Finding, joined
+from qconvert.checking.findings import CLASSES, OVERFLOW, Finding, by_kernels, joined
 from qconvert.checking.further_roundings import further_reach
 from qconvert.checking.known_tensors import completed, moved, of_inputs, settled, varying
 from qconvert.checking.operator_finding import Judge, name_changed
@@ -25,10 +27,10 @@ from qconvert.checking.reading_errors import reading_errors
 from qconvert.checking.real_lstms import on_real_values
 from qconvert.checking.requantized import Requantized
 from qconvert.checking.sequences import restart
-from qconvert.checking.splitting import Splitting
+from qconvert.checking.splitting import OtherKernels, Splitting
 from qconvert.conversion.canonical_pieces import canonical_pieces, computed_names
 from qconvert.errors import InvalidModelError, QConvertError
-from qconvert.graph import Array, Graph, Tensor, in_bytes
+from qconvert.graph import Array, Graph, Op, Tensor, in_bytes
 from qconvert.plugins import Inside, LoadedModel
 
 __all__ = ["check_operators"]
@@ -38,10 +40,18 @@ __all__ = ["check_operators"]
 class _Source:
     """The source: its tensors in a run, and what each operator computes from them by itself."""
 
-    graph: Graph
+    side: Side
     inside: Inside | None
     pieces: Splitting | None = None
     states: dict[str, Array] = field(default_factory=dict)  # as the run before left them
+
+    @property
+    def graph(self) -> Graph:
+        return self.side.graph
+
+    def run_by(self, kernels: str) -> _Source:
+        side = self.side.run_by(kernels)
+        return _Source(side, side.inside(self.graph))
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Stored values by name, of all tensors that are beyond doubt: those that its runtime computed, and what follows from them."""
@@ -73,6 +83,18 @@ def _looked_up(values: Mapping[str, Array], change: Callable[[str, Array], Array
 
 
 @dataclass(frozen=True, slots=True)
+class _Run:
+    """A run: the source's values, the same on the grids that the result declares, and with what is only moved from them; the result's own
+    values, as the source stores them; and those of the source's file by other kernels."""
+
+    values: Mapping[str, Array]
+    stored: Mapping[str, Array]
+    known: Mapping[str, Array]
+    own: dict[str, Array] = field(default_factory=dict)
+    by: dict[str, Mapping[str, Array]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class _Comparison:
     """Both sides cut at the same tensors, and what judges them.
 
@@ -83,7 +105,7 @@ class _Comparison:
         restated: the source with the grids that the result declares.
         concerned: outputs of operators that these are part of; see Requantized.concerned().
         judge, judge_restated: of what the source computes, and of what it would on those grids.
-        unread: outputs with which nothing of the result is fed, though operators of the source read them.
+        others: both sides by other kernels of their runtimes.
     """
 
     left: _Source
@@ -93,21 +115,22 @@ class _Comparison:
     concerned: Mapping[str, bool]
     judge: Judge
     judge_restated: Judge
-    unread: frozenset[str]
+    others: OtherKernels
 
     @classmethod
     def of(
-        cls, sides: tuple[Side, Side], left: _Source, pieces: Splitting, change: Exchange, shared: set[str], declared: frozenset[str]
-    ) -> _Comparison:
+        cls, sides: tuple[Side, Side], left: _Source, pieces: Splitting, change: Exchange, others: OtherKernels, shared: set[str],
+        declared: frozenset[str],
+    ) -> _Comparison:  # fmt: skip
         """
         Args:
             sides: source and result.
-            left, pieces, change: as above.
+            left, pieces, change, others: as above.
             shared: names of the tensors at which both sides are cut.
             declared: names of the tensors of which the conversion declared that they are others.
         """
         graph, other = (side.graph for side in sides)
-        writers, others = graph.producers(), other.producers()
+        writers, computing = graph.producers(), other.producers()
         fixed = graph.tensors.keys() - varying(graph)
         # An output with which the result's pieces are not fed, as nothing in its file reads it, cuts nothing: they begin further up.
         unread = shared.intersection(graph.outputs) - {*pieces.fed}
@@ -115,34 +138,95 @@ class _Comparison:
         cuts = (shared - unread) | fixed  # what is fixed is the same on both sides
         sure = settled(graph, cuts)
         restated = Requantized.of(graph, other, declared)
-        judge = Judge(graph, writers, other, others, sides, further, cuts, sure, fixed)
-        judge_restated = Judge(restated.graph, writers, other, others, (sides[1], sides[1]), further, cuts, sure)
-        return cls(left, pieces, change, restated, restated.concerned(shared | sure), judge, judge_restated, frozenset(unread))
+        judge = Judge(graph, writers, other, computing, sides, further, cuts, sure, fixed)
+        judge_restated = Judge(restated.graph, writers, other, computing, (sides[1], sides[1]), further, cuts, sure)
+        return cls(left, pieces, change, restated, restated.concerned(shared | sure), judge, judge_restated, others)
 
     def findings(self, values: Mapping[str, Array], progress: Callable[[int, int], None]) -> Iterator[tuple[str, Finding]]:
         """The finding for each output that both sides have, from the source's tensors in one run."""
         graph, restated = self.left.graph, self.restated
         references = self.left.computed(values)
-        stored = restated.values(values)
-        known = moved(graph, values)
-        results = self.pieces.run(_looked_up(stored, lambda name, value: self.change.to_result(restated.graph[name], value)))
-        own = {name: self.change.to_source(graph[name], results[name], references[name]) for name in self.unread
-               if name in results and name in references}  # fmt: skip
+        run = _Run(values, restated.values(values), moved(graph, values))
+        results = self._exchanged(self.pieces.run(self._fed(run)), references)
+        run.own.update((name, value) for name, (value, _) in results.items())
         for position, op in enumerate(graph.ops):
             for index, name in enumerate(op.outputs):
-                if name in results and name in references:
-                    given = references[name], self.change.to_source(restated.graph[name], results[name], references[name])
-                    pair = in_bytes(given[0]), in_bytes(given[1])
-                    if name in self.concerned:
-                        yield name, restated.finding(op, index, stored, pair, self.judge_restated, self.concerned[name])
-                    else:
-                        found = self.judge.finding(op, index, known, pair)
-                        if found.verdict != "equal" and (real := on_real_values(graph, self.judge.other, op, index, known, pair)):
-                            found = real
-                        elif found.verdict == "unexplained":
-                            found = self.judge.by_own(op, index, known, pair, own, found)
-                        yield name, found
+                if name in results:
+                    pair = in_bytes(references[name]), in_bytes(results[name][1])
+                    found = self._finding(op, index, pair, run)
+                    if found.verdict == "unexplained" and not self.others.useless:
+                        found = self._by_other_kernels(op, index, pair, run, found)
+                    yield name, found
             progress(position + 1, len(graph.ops))
+
+    def _fed(self, run: _Run) -> Callable[[str], Array]:
+        """The values with which the result's pieces are fed."""
+        return _looked_up(run.stored, lambda name, value: self.change.to_result(self.restated.graph[name], value))
+
+    def _exchanged(self, results: Mapping[str, Array], references: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
+        """What the result computed, as the source stores it, and as it would on the grids that the result declares."""
+        graphs = self.left.graph, self.restated.graph
+        shared = [name for name in results if name in references]
+        both = {name: [self.change.to_source(graph[name], results[name], references[name]) for graph in graphs] for name in shared}
+        return {name: (own, declared) for name, (own, declared) in both.items()}
+
+    def _finding(self, op: Op, index: int, pair: tuple[Array, Array], run: _Run) -> Finding:
+        """The finding for output `index` of an operator; `pair` is what source and result computed in a run."""
+        name = op.outputs[index]
+        if name in self.concerned:
+            return self.restated.finding(op, index, run.stored, pair, self.judge_restated, self.concerned[name])
+        found = self.judge.finding(op, index, run.known, pair)
+        if found.verdict != "equal" and (real := on_real_values(self.left.graph, self.judge.other, op, index, run.known, pair)):
+            return real
+        return self.judge.by_own(op, index, run.known, pair, run.own, found) if found.verdict == "unexplained" else found
+
+    def _by_other_kernels(self, op: Op, index: int, pair: tuple[Array, Array], run: _Run, found: Finding) -> Finding:
+        """The finding, which names a fault, unless a side computes, by other kernels of its runtime and from the same values, what the
+        other side explains: then its own kernels differ by as much."""
+        name, sides = op.outputs[index], list(self.judge.sides)
+        for place in (1, 0) if name not in self.concerned else (1,):
+            side = sides[place]
+
+            def computed(kernels: str, place: int = place) -> Array | None:
+                value = self.others.computed(place, kernels, name, self._fed(run) if place else _looked_up(run.values))
+                return value if value is None or not place else self.change.to_source(self.restated.graph[name], value, pair[0])
+
+            for kernels in (kernels for kernels in side.runtime.kernels if kernels != side.kernels):
+                value = None if place else self._of_file(kernels, op, name, run)
+                # Of the source's graph, written: it has to compute what the untouched file does.
+                if value is None and (place or _same(computed(side.kernels), pair[0])):
+                    value = computed(kernels)
+                if value is None:
+                    continue
+                pairs = [pair[0], pair[1]]
+                pairs[place] = in_bytes(value)
+                chosen = [*sides[:place], side.run_by(kernels), *sides[place + 1 :]]
+                judges = replace(self.judge, sides=(chosen[0], chosen[1])), replace(self.judge_restated, sides=(chosen[1], chosen[1]))
+                again = replace(self, judge=judges[0], judge_restated=judges[1])._finding(op, index, (pairs[0], pairs[1]), run)
+                if CLASSES.index(again.verdict) < CLASSES.index(OVERFLOW):
+                    return by_kernels(found, side.runtime.title, (side.kernels, kernels), (pair[place], pairs[place]))
+        self.others.useless = True
+        return found
+
+    def _of_file(self, kernels: str, op: Op, name: str, run: _Run) -> Array | None:
+        """What the source's untouched file computes for a tensor by other kernels, where these give its operator the same inputs."""
+        if self.left.inside is None or self.left.inside.cuts or self.left.graph.states:
+            return None
+        if kernels not in run.by:
+            try:
+                run.by[kernels] = self.left.run_by(kernels).values({item: run.values[item] for item in self.left.graph.inputs})
+            except QConvertError:
+                run.by[kernels] = {}
+        found = run.by[kernels]
+        given = [item for item in op.inputs if item and not self.left.graph[item].is_constant]
+        return found.get(name) if all(_same(found.get(item), run.values.get(item)) for item in given) else None
+
+
+def _same(a: Array | None, b: Array | None) -> bool:
+    if a is None or b is None:
+        return False
+    a, b = in_bytes(a), in_bytes(b)
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
 
 
 def _step(progress: Callable[[str, int, int], None], run: int, runs: int, done: int, ops: int) -> None:
@@ -176,16 +260,16 @@ def check_operators(
     """
     graph = source.graph
     inner, notes = _inside(source, graph)
-    left = _Source(graph, inner)
+    left = _Source(source, inner)
     first = left.values(feeds[0])
     names = partners(graph, result.graph, declared)
-    inside, said = _inside(
-        result, graph.evolve(tensors=[result.graph[own] for own in names.values()], outputs=(*graph.outputs, *names.values()))
-    )
+    probed = graph.evolve(tensors=[result.graph[own] for own in names.values()], outputs=(*graph.outputs, *names.values()))
+    inside, said = _inside(result, probed)
     forms = _forms(graph, result, inside, names, first, border.matched_inputs(feeds[0], model), model)
     if result.graph.states:
         restart(inside)
     names = {name: own for name, own in names.items() if name in forms}
+    unnamed = result
     result, inside = renamed(result, inside, names)
     declared = declared | {name for name, own in names.items() if own in declared}
     other = result.graph
@@ -197,7 +281,16 @@ def check_operators(
         raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
     layouts = source.runtime.layout, result.runtime.layout
     change = Exchange(pieces, turned(graph, other, *layouts), layouts[1], forms)
-    comparison = _Comparison.of((source, result), left, pieces, change, shared, declared)
+
+    def pieces_by(place: int, kernels: str, name: str) -> Splitting:
+        side, own, inner_graph = ((source, left.inside, graph), (unnamed, inside, probed))[place]
+        side = side.run_by(kernels)
+        opened = side.inside(inner_graph) if own is not None and own.cuts else None
+        side, opened = renamed(side, opened, names) if place else (side, opened)
+        return _pieces(side, opened, shared, {name})
+
+    others = OtherKernels(pieces_by)
+    comparison = _Comparison.of((source, result), left, pieces, change, others, shared, declared)
     found: dict[str, list[Finding]] = {}
     misread: dict[str, Finding] = {}
     for run, feed in enumerate(feeds):
@@ -254,15 +347,17 @@ def _shared(
     return {name for name in names & varying(other) if is_comparable(name)}
 
 
-def _pieces(side: Side, inside: Inside | None, shared: set[str]) -> Splitting:
-    """The side's file cut at the tensors called `shared`."""
+def _pieces(side: Side, inside: Inside | None, shared: set[str], only: Collection[str] | None = None) -> Splitting:
+    """The side's file cut at the tensors called `shared`, and what computes these, or `only` some of them."""
     graph = side.graph
     if inside is None or not inside.cuts:
-        return Splitting(
-            lambda wanted: canonical_pieces(graph, shared, wanted, side.file, side.format, side.runtime), computed_names(graph, shared)
-        )
+        names = [name for name in computed_names(graph, shared) if only is None or name in only]
+        return Splitting(lambda wanted: canonical_pieces(graph, shared, wanted, side.file, side.format, side.runtime), names)
     order = {name: position for position, name in enumerate(graph.tensors)}
-    computed = sorted((shared & inside.names) - {*graph.inputs, *_read(graph)}, key=lambda name: order.get(name, len(order)))
+    computed = sorted(
+        (shared & inside.names).intersection(shared if only is None else only) - {*graph.inputs, *_read(graph)},
+        key=lambda name: order.get(name, len(order)),
+    )
     return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed)
 
 

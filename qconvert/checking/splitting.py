@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from qconvert.errors import QConvertError
 from qconvert.graph import Array
 from qconvert.plugins import Pieces
 
-__all__ = ["Splitting"]
+__all__ = ["OtherKernels", "Splitting"]
 
 _LONGEST = 200
 
@@ -75,3 +76,28 @@ class Splitting:
         said = " ".join(error.reason.split())
         self.refused.update(dict.fromkeys(wanted, said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"))
         return []
+
+
+@dataclass(slots=True)
+class OtherKernels:
+    """The operators of both sides of a check one by one, cut as they are, by other kernels of the runtimes.
+
+    Attributes:
+        make: gives what computes a tensor: of the source (0) or the result (1), the kernels, the tensor's name.
+        useless: whether an operator remains without an explanation, so that it does not matter whether others have one.
+    """
+
+    make: Callable[[int, str, str], Splitting]
+    useless: bool = False
+    _made: dict[tuple[int, str, str], Splitting | None] = field(default_factory=dict)
+
+    def computed(self, place: int, kernels: str, name: str, value: Callable[[str], Array]) -> Array | None:
+        """What a side gives for a tensor, or None where the runtime refuses it; `value` is as in Splitting.run()."""
+        key = place, kernels, name
+        if key not in self._made:
+            try:
+                self._made[key] = self.make(*key)
+            except QConvertError:
+                self._made[key] = None
+        made = self._made[key]
+        return None if made is None else made.run(value).get(name)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from qconvert.checking.findings import NOT_COMPARED, OVERFLOW, Finding, OutputComparison
+from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding, OutputComparison
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
 
 __all__ = [
     "LEAST_ALONE", "LEAST_SQNR", "MOST_STEPS", "costly_alone", "differing_and_left_out", "differing_parts", "drift_notes", "fault_of",
-    "hardly_vary", "limit_problems", "not_compared",
+    "hardly_vary", "kernel_differences", "limit_problems", "not_compared",
     "operator_problems", "overflow_notes", "real_problems", "shape_problems", "static_problems",
 ]  # fmt: skip
 
@@ -148,6 +148,13 @@ def overflow_notes(findings: Iterable[Finding]) -> list[str]:
     """What the reader should know of results that the source computes by an overflow, and the result does not."""
     found = list(dict.fromkeys(op.reason for op in findings if op.verdict == OVERFLOW))
     return [f"{text}, to the last bit; the result computes what the operator means, and outputs behind it differ" for text in found]
+
+
+def kernel_differences(findings: Iterable[Finding]) -> list[str]:
+    """Operators by which the runtime's own kernels differ as much as source and result do."""
+    return [
+        f"{op.operator} ({op.output!r}): {op.reason}, and source and result by {op.largest:g}" for op in findings if op.verdict == KERNELS
+    ]
 
 
 def declared_costs_nothing(findings: Iterable[Finding]) -> bool:

@@ -23,7 +23,7 @@ _GENERATOR = '{"name": "qconvert'
 #: Of each class of finding, and of what an operator runs on, as pages colour it in light.
 _COLOURS: Mapping[str, str] = {
     "equal": "#dcefe2", "one rounding": "#d7e6f7", "approximate": "#fdf1cc", "dynamic range": "#fdf1cc", "requantized": "#eadcf5",
-    "source overflows": "#eadcf5", "not compared": "#e7e9ed", "unexplained": "#f8d3d0",
+    "source overflows": "#eadcf5", "kernels differ": "#e7e9ed", "not compared": "#e7e9ed", "unexplained": "#f8d3d0",
     "integer": "#dcefe2", "float": "#fdf1cc", "moves": "#e7e9ed", "converts": "#ffffff",
 }  # fmt: skip
 

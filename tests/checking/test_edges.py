@@ -210,3 +210,32 @@ def test_a_constant_is_no_result_that_stands_for_another() -> None:
     other = replace(other, tensors={**other.tensors, "s/limit": limit})
     for declared in ((), ("s/limit",)):
         assert list(vanished(graph(SIGMOID, MUL), other, declared)) == ["s"]
+
+
+def test_limits_that_a_grid_does_not_reach_keep_its_values() -> None:
+    """GRID holds -6.55 to 6.2: the real values of s, limited, are rounded onto it again."""
+    real = [Op("Dequantize", ("s",), ("d",)), Op("Clip", ("d", "low", "high"), ("c",)), Op("Quantize", ("c",), ("q",))]
+
+    def limited(low: float, high: float) -> Graph:
+        found = graph(SIGMOID, *real, Op("Mul", ("q", "s"), ("y",)))
+        bounds = [Tensor(name, "float32", (), np.float32(value)) for name, value in (("low", low), ("high", high))]
+        return found.evolve(tensors=[*bounds, *(Tensor(name, "float32", (1, 4)) for name in "dc")])
+
+    square = graph(SIGMOID, Op("Mul", ("s", "s"), ("y",)))
+    assert vanished(limited(-7, 6.2), square) == moved_edges(limited(-7, 6.2), square) == {}
+    assert list(vanished(limited(-7, 5), square)) == ["q"]
+    clip = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "x"), ("y",)), s=Quantization.per_tensor(0.05, -128))
+    clip = clip.evolve(tensors=[replace(clip["r"], quantization=clip["s"].quantization)])
+    assert moved_edges(clip, clip.evolve(ops=[*clip.ops[:2], Op("Mul", ("s", "x"), ("y",))])) == {}
+    reached = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "x"), ("y",)))
+    assert list(moved_edges(reached, reached.evolve(ops=[*reached.ops[:2], Op("Mul", ("s", "x"), ("y",))]))) == ["y"]
+
+
+def test_integers_that_the_result_has_in_another_type_alone() -> None:
+    """What else reads them has to be computed of these: the sum that is not rounded onto their grid is named."""
+    stored = [replace(SIGMOID, outputs=("s/uint8",)), Op("Requantize", ("s/uint8",), ("s",)), Op("Mul", ("x", "s/uint8"), ("y",))]
+    source = graph(*stored, **{"s/uint8": Quantization.per_tensor(0.05, 131)})
+    source = replace(source.evolve(tensors=[replace(source["s/uint8"], dtype="uint8")]), outputs=("y", "s"))
+    assert vanished(source, graph(SIGMOID, MUL)) == moved_edges(source, graph(SIGMOID, MUL)) == {}
+    beside = graph(SIGMOID, replace(SIGMOID, outputs=("t",)), Op("Mul", ("x", "t"), ("y",)), t=OTHER)
+    assert list(moved_edges(source, beside)) == ["y"]
