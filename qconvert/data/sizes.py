@@ -16,14 +16,19 @@ __all__ = ["number_of", "sizes_to_try"]
 _SIZES = (1, 2, 16, 64, 224)
 #: And where all inputs are vectors, or rows of them, such as sound: windows of a few hundred samples have to fit several times.
 _SIZE_OF_SOUND = 4096
+#: What windows with strides leave of an image or a sound most often: 224 / 32, as in networks of ImageNet; and the largest size of that.
+_LEFT, _LARGEST = 7, 1024
 #: How many demanded sizes of one name are tried.
 _MOST = 4
+
+_WINDOWS = ("Conv", "MaxPool", "AveragePool")
 
 Shape = tuple[int | str, ...]
 
 
 def sizes_to_try(graph: Graph) -> list[dict[str, int]]:
-    """Numbers for the names of sizes, the likeliest first: what the graph's constants demand, 1 elsewhere, then growing; without names {}.
+    """Numbers for the names of sizes, the likeliest first: what the graph's constants and inner sizes demand, what its strides suggest, 1
+    elsewhere, then growing; without names {}.
 
     A name is the same number in all inputs. The first size of an input, most often a batch, is 2 at most.
     """
@@ -38,6 +43,10 @@ def sizes_to_try(graph: Graph) -> list[dict[str, int]]:
         for name, size in _demands(graph, op, batches):
             if name in demanded and size > 0 and size not in demanded[name]:
                 demanded[name].append(size)
+    suggested = _LEFT * _stride(graph)
+    inner = {str(size) for shape in shapes if len(shape) > 2 for size in shape[1:]} if _LEFT < suggested <= _LARGEST else set()
+    for name in inner.intersection(names).difference(map(str, batches)):
+        demanded[name] = demanded[name] or [suggested]
     free = [{name: min(base, 2) if name in batches else base for name in names} for base in (*_SIZES, *[_SIZE_OF_SOUND] * sound)]
     found = [
         {name: sizes[min(choice, len(sizes) - 1)] if (sizes := demanded[name]) else others[name] for name in names}
@@ -45,6 +54,17 @@ def sizes_to_try(graph: Graph) -> list[dict[str, int]]:
         for others in free
     ]
     return [dict(items) for items in dict.fromkeys(tuple(sizes.items()) for sizes in (*found, *free))]
+
+
+def _stride(graph: Graph) -> int:
+    """By how much windows, one after the other, make sizes smaller."""
+    found: dict[str, int] = {}
+    for op in graph.ops:
+        own = max((found.get(name, 1) for name in op.inputs), default=1)
+        if op.kind in _WINDOWS:
+            own *= max(map(int, op["strides"]), default=1)
+        found.update(dict.fromkeys(op.outputs, own))
+    return max(found.values(), default=1)
 
 
 def number_of(sizes: Mapping[str, int]) -> Callable[[int | str], int]:
@@ -80,7 +100,12 @@ def _demands(graph: Graph, op: Op, batches: set[str]) -> Iterator[tuple[str, int
         last, depth = -2 if op.attributes.get("trans_a") else -1, -1 if op.kind == "Gemm" or op.attributes.get("trans_b") else -2
         if len(shapes[1]) >= 2:
             yield from _equal(shapes[0][last], shapes[1][depth])
-    elif op.kind in ("Conv", "ConvTranspose") and shapes[0] and shapes[1]:
+    elif op.kind in _WINDOWS and shapes[0] and (result := graph[op.outputs[0]].shape):
+        places = [axis for axis in range(1, len(result)) if axis != (1 if op["data_format"] == "channels_first" else len(result) - 1)]
+        for axis, step in zip(places, op["strides"], strict=False):
+            if isinstance(result[axis], int):
+                yield from _equal(shapes[0][axis], int(result[axis]) * int(step))
+    if op.kind in ("Conv", "ConvTranspose") and shapes[0] and shapes[1]:
         channels = shapes[0][1 if op["data_format"] == "channels_first" else -1]
         if isinstance(shapes[1][1], int):
             yield from _equal(channels, shapes[1][1] * int(op["group"]))

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx import load as load_proto
+from onnx import save as save_proto
 
 from qconvert import Graph, Op, Quantization, Tensor, load
 from qconvert.data import accepted_inputs, random_inputs
@@ -187,6 +189,18 @@ def test_sizes_that_constants_demand(name: str, tmp_path: Path) -> None:
     nodes, shape, constants, size = DEMANDED[name]
     _, feeds, _, note = ran(written(tmp_path, nodes, {"x": (FLOAT, shape)}, **constants), 1)
     assert feeds[0]["x"].shape[1] == size and note == ""
+
+
+@pytest.mark.parametrize(("stated", "sizes"), [(None, (1, 3, 28, 28)), (["n", 4, 40, 24], (1, 3, 80, 48))])
+def test_sizes_that_strides_and_inner_tensors_suggest(stated: list[int | str] | None, sizes: tuple[int, ...], tmp_path: Path) -> None:
+    nodes = [node("Conv", "x w", "a", strides=[2, 2], pads=[1] * 4), node("MaxPool", "a", "y", kernel_shape=[2, 2], strides=[2, 2])]
+    path = written(tmp_path, nodes, {"x": (FLOAT, ["n", 3, "h", "w0"])}, w=np.ones((4, 3, 3, 3), np.float32))
+    if stated is not None:
+        model = load_proto(path)
+        model.graph.value_info.append(helper.make_tensor_value_info("a", FLOAT, stated))
+        save_proto(model, path)
+    _, feeds, _, note = ran(path, 1)
+    assert feeds[0]["x"].shape == sizes and note == ""
 
 
 def test_sizes_that_only_the_runtime_knows_grow(tmp_path: Path) -> None:
