@@ -1,4 +1,4 @@
-"""TorchScript archives made by hand: code as text and pickles opcode by opcode, so that tests need no torch."""
+"""TorchScript archives made by hand: code as text and pickles opcode by opcode, so that tests need no torch, which loads them too."""
 
 from __future__ import annotations
 
@@ -44,6 +44,14 @@ class Instance:
     state: Any = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Typed:
+    """A list or dictionary with its type, without which PyTorch takes no empty list, and none of a class of its own."""
+
+    value: Any
+    kind: str
+
+
 def packed_conv(
     weight: Quantized, bias: Any, stride: Any = (1, 1), padding: Any = (0, 0), dilation: Any = (1, 1), groups: int = 1
 ) -> Instance:
@@ -75,17 +83,24 @@ class _Pickle:
         if value is None or isinstance(value, bool):
             return {None: b"N", True: b"\x88", False: b"\x89"}[value]
         if isinstance(value, int):
-            return b"I%d\n" % value
+            if -(2**31) <= value < 2**31:
+                return b"J" + struct.pack("<i", value)
+            return b"\x8a\x09" + value.to_bytes(9, "little", signed=True)
         if isinstance(value, float):
             return b"G" + struct.pack(">d", value)
         if isinstance(value, str):
             return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
         if isinstance(value, (list, tuple)):
-            return b"(" + b"".join(map(self._of, value)) + (b"l" if isinstance(value, list) else b"t")
+            if not value:
+                return b"]" if isinstance(value, list) else b")"
+            items = b"(" + b"".join(map(self._of, value))
+            return b"]" + items + b"e" if isinstance(value, list) else items + b"t"
         if isinstance(value, dict):
-            return b"(" + b"".join(self._of(key) + self._of(item) for key, item in value.items()) + b"d"
+            return b"}(" + b"".join(self._of(key) + self._of(item) for key, item in value.items()) + b"u" if value else b"}"
         if isinstance(value, Instance):
             return self._name(value.kind) + b")\x81" + self._of(value.state) + b"b"
+        if isinstance(value, Typed):
+            return self._name("torch.jit._pickle.restore_type_tag") + self._of((value.value, value.kind)) + b"R"
         if isinstance(value, Quantized):
             return self._quantized(value)
         return self._tensor(np.asarray(value))
@@ -98,7 +113,7 @@ class _Pickle:
         return b"(" + storage + self._of(int(data.size)) + b"tQ" + self._of(0) + self._of(shape) + self._of(strides)
 
     def _tensor(self, data: Array) -> bytes:
-        return self._name("torch._utils._rebuild_tensor_v2") + self._placed(data, data.dtype.name, data.shape) + b"\x89(dtR"
+        return self._name("torch._utils._rebuild_tensor_v2") + self._placed(data, data.dtype.name, data.shape) + b"\x89}tR"
 
     def _quantized(self, value: Quantized) -> bytes:
         data = np.asarray(value.data)
@@ -111,7 +126,7 @@ class _Pickle:
             zero_points = np.broadcast_to(np.asarray(value.zero_point, np.float32 if real else np.int64), scales.shape)
             name = "torch.per_channel_affine_float_qparams" if real else "torch.per_channel_affine"
             scheme = b"(" + self._name(name) + self._tensor(scales) + self._tensor(np.array(zero_points)) + self._of(value.axis) + b"t"
-        return self._name("torch._utils._rebuild_qtensor") + self._placed(data, dtype, value.shape or data.shape) + scheme + b"\x89(dtR"
+        return self._name("torch._utils._rebuild_qtensor") + self._placed(data, dtype, value.shape or data.shape) + scheme + b"\x89}tR"
 
 
 def archive(
@@ -140,6 +155,7 @@ def archive(
     if traced is not None:
         pickles["traced_inputs"] = {"forward": [np.zeros(shape, dtype) for dtype, shape in traced]}
     with zipfile.ZipFile(path, "w") as found:
+        found.writestr("net/version", "3\n")
         for name, text in files.items():
             found.writestr(f"net/code/{name}", text)
         for folder, value in pickles.items():

@@ -34,7 +34,7 @@ from qconvert.runtimes.torch_engines import engine_of, running, writers_of
 #: Values of inputs in order -> those of outputs.
 Function = Callable[[Sequence[Array]], Sequence[Array]]
 
-__all__ = ["TorchModel", "as_array", "carrying", "loaded", "open_model", "program"]
+__all__ = ["TorchModel", "arguments", "as_array", "carrying", "loaded", "open_model", "program"]
 
 _ANEW = "PyTorch ran programs that were written anew from what was read of the file, which itself was not loaded"
 
@@ -81,7 +81,7 @@ def open_model(file: ModelFile) -> TorchModel:
         words = f"PyTorch loaded the file as it is, and ran what it says{f', by its engine {engine}' if engine else ''}"
 
         def fresh() -> Function:
-            return called(loaded(file.path, engine), engine)
+            return called(loaded(file.path, engine), engine, graph)
 
         return TorchModel(graph, fresh(), words + _newer(), again=fresh if graph.states else None)
     function, refused, again = carrying(graph, engine)
@@ -155,10 +155,15 @@ def loaded(path: Path, engine: str) -> Any:
         raise RuntimeRefusedError(f"PyTorch does not load the file: {str(error).strip()[:300]}", file=str(path)) from error
 
 
-def called(module: Any, engine: str = "") -> Callable[[Sequence[Array]], list[Array]]:
+def called(module: Any, engine: str = "", graph: Graph | None = None) -> Callable[[Sequence[Array]], list[Array]]:
     """The function of a module: values of its inputs in order, as arrays -> those of all tensors in what it returns.
 
     It raises RuntimeRefusedError where PyTorch fails.
+
+    Args:
+        module: the module.
+        engine: whose kernels run its quantized operators.
+        graph: what our reader found in the module's file; None for a module that takes a plain tensor for each input.
     """
     torch = torch_package()
 
@@ -166,12 +171,48 @@ def called(module: Any, engine: str = "") -> Callable[[Sequence[Array]], list[Ar
         try:
             with torch.no_grad(), warnings.catch_warnings(), running(engine):
                 warnings.simplefilter("ignore")
-                found = module(*[torch.from_numpy(np.array(value, order="C")) for value in values])
+                given = [torch.from_numpy(np.array(value, order="C")) for value in values]
+                found = module(*(given if graph is None else arguments(module, graph, given)))
         except Exception as error:  # as above
             raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}") from error
         return [as_array(value) for value in _flat(found)]
 
     return call
+
+
+def arguments(module: Any, graph: Graph, given: Sequence[Any]) -> list[Any]:
+    """Return what a module that PyTorch loaded from a file takes: quantized tensors, and tensors in lists, tuples and dictionaries.
+
+    Args:
+        module: the module.
+        graph: what our reader found in its file; tensors in the argument x are called x_0, or x_key.
+        given: a plain tensor for each input of the graph, in order.
+    """
+    torch = torch_package()
+    values = []
+    for value, grid in zip(given, (graph[name].quantization for name in graph.inputs), strict=True):
+        if grid is not None:
+            value = torch._make_per_tensor_quantized_tensor(value, float(grid.scale[0]), int(grid.zero_point[0]))
+        values.append(value)
+    if not isinstance(module, torch.jit.ScriptModule):
+        return values
+    left = dict(zip(graph.inputs, values, strict=True))
+
+    def taken(name: str, kind: Any) -> Any:
+        if name in left:
+            return left.pop(name)
+        names = [key for key in left if key.startswith(f"{name}_")]
+        if kind.kind() == "TupleType":
+            return tuple(taken(f"{name}_{index}", element) for index, element in enumerate(kind.elements()))
+        if kind.kind() == "DictType":
+            return {key.removeprefix(f"{name}_"): left.pop(key) for key in names}
+        return [left.pop(key) for key in names] if kind.kind() == "ListType" else None
+
+    found = []
+    for argument in module.forward.schema.arguments[1:]:
+        value = taken(argument.name, argument.type)
+        found.append(argument.default_value if value is None and argument.has_default_value() else value)
+    return values if left else found
 
 
 def _flat(value: Any) -> list[Any]:

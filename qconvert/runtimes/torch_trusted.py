@@ -20,7 +20,7 @@ from qconvert.formats.torch.frameworks import torch_package
 from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import ModelFile, Pieces, format_named
 from qconvert.runtimes.quiet import captured
-from qconvert.runtimes.torch import as_array, loaded
+from qconvert.runtimes.torch import arguments, as_array, loaded
 from qconvert.runtimes.torch_engines import engine_of, running
 
 __all__ = ["TrustedInside"]
@@ -63,7 +63,8 @@ class TrustedInside:
     def __init__(self, file: ModelFile, graph: Graph) -> None:
         self._graph = as_read(file.path, format_named("torch"), file.options)
         self._engine = engine_of(self._graph)
-        self._probe = _probe_of(loaded(file.path, self._engine))
+        self._module = loaded(file.path, self._engine)
+        self._probe = _probe_of(self._module)
         known = sum(_operator(op.source) in self._probe.operators for op in self._graph.ops)
         if 2 * known < len(self._graph.ops):  # programs of our own have the names of their sources
             raise RuntimeRefusedError("it calls most operators otherwise than the file")
@@ -75,7 +76,8 @@ class TrustedInside:
         try:
             with torch.no_grad(), warnings.catch_warnings(), running(self._engine), captured():
                 warnings.simplefilter("ignore")
-                calls = self._probe.run([torch.from_numpy(np.array(value, order="C")) for value in feed.values()])
+                given = [torch.from_numpy(np.array(value, order="C")) for value in feed.values()]
+                calls = self._probe.run(arguments(self._module, self._graph, given))
         except Exception as error:  # PyTorch's errors share no base class but Exception
             raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}") from error
         found = dict(_matched(self._graph, calls))

@@ -64,9 +64,11 @@ class Draft:
         self.tensors[name] = Tensor(name, dtype, shape, data, quantization)
         return name
 
-    def add_exactly(self, name: str, dtype: str, shape: Shape | None, data: Array | None = None) -> None:
+    def add_exactly(
+        self, name: str, dtype: str, shape: Shape | None, data: Array | None = None, quantization: Quantization | None = None
+    ) -> None:
         """Adds the tensor that the file calls `name`."""
-        self.tensors[name] = Tensor(name, dtype, shape, data)
+        self.tensors[name] = Tensor(name, dtype, shape, data, quantization)
 
     def checked(self, op: Op) -> Op:
         """The operator, if its kind allows its inputs, outputs and attributes; shape rules rely on that.

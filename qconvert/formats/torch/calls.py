@@ -49,7 +49,10 @@ class Calls:
         for operator in self._operators.get(name, ()):
             values = operator.bind(given, named)
             if values is not None:
-                return _read(operator, Call(self._session, name, values, source, hint))
+                call = Call(self._session, name, values, source, hint)
+                for argument in operator.quantized_arguments:
+                    call.require_quantized(argument)
+                return _read(operator, call)
         if name in self._operators:
             raise UnsupportedError(f"{name} with these arguments is not covered: {_said(given, named)}", where=where)
         raise UnsupportedError(f"the operator {name} is not covered", where=where)

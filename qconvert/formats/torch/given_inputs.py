@@ -1,53 +1,80 @@
-"""Shapes of inputs that the user states: "1,3,224,224", or "x=1,3,224,224; y=1,10"."""
+"""Shapes and types of inputs that the user states: "1,3,224,224", or "x=1,3,224,224; y=1,10:int64; z=1,8:quint8(0.02,128)"."""
 
 from __future__ import annotations
 
-from qconvert.errors import OptionError
-from qconvert.graph import Shape
+import math
+import re
+from dataclasses import dataclass
 
-__all__ = ["GivenInputs"]
+from qconvert.arithmetic.dtypes import DTYPES
+from qconvert.errors import OptionError
+from qconvert.formats.torch.dtypes import QUANTIZED
+from qconvert.graph import Quantization, Shape, integer_range
+
+__all__ = ["GivenInputs", "Stated"]
+
+_SCALED = re.compile(r"(\w+)\(([^,()]+),([^,()]+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What the user says of one input.
+
+    Attributes:
+        shape: None if nothing is stated.
+        dtype: its storage type; "" if none is stated.
+        quantization: its scale and zero point; None for a plain tensor.
+    """
+
+    shape: Shape | None = None
+    dtype: str = ""
+    quantization: Quantization | None = None
 
 
 class GivenInputs:
     """The option --input-shape.
 
     Args:
-        text: shapes separated by semicolons, in the order of the inputs, or each behind a name and "=". A size is a number, or a name for
-            one that is known only at run time. A type may stand behind a colon: "x=1,3,224,224:uint8".
+        text: shapes separated by semicolons, in the order of the inputs, or each after a name and "=". A size is a number, or a name for
+            one that is known only at run time. A type may follow a colon, "x=1,3,224,224:uint8"; the type of a quantized tensor has its
+            scale and zero point in brackets, "x=1,3,224,224:quint8(0.02,128)".
 
     Raises:
         OptionError: it is no such text.
     """
 
     def __init__(self, text: str) -> None:
-        self._named: dict[str, tuple[Shape, str]] = {}
-        self._listed: list[tuple[Shape, str]] = []
+        self._named: dict[str, Stated] = {}
+        self._listed: list[Stated] = []
         self._used: set[str | int] = set()
         for part in filter(None, (piece.strip() for piece in text.split(";"))):
             name, equals, rest = part.rpartition("=")
-            sizes, _, dtype = rest.partition(":")
-            found = _shape(sizes, part), dtype.strip()
+            sizes, _, kind = rest.partition(":")
+            found = Stated(_shape(sizes, part), *_type(kind.strip(), part))
             if equals:
                 self._named[name.strip()] = found
             else:
                 self._listed.append(found)
 
-    def shape(self, name: str, index: int) -> Shape | None:
-        """The shape of an input by its name or its place; None if the user says none."""
-        return self._found(name, index)[0]
-
-    def dtype(self, name: str, index: int) -> str:
-        """Its storage type; "" if the user says none."""
-        return self._found(name, index)[1]
-
-    def _found(self, name: str, index: int) -> tuple[Shape | None, str]:
+    def of(self, name: str, index: int) -> Stated:
+        """What the user says of an input by its name or its place."""
         if name in self._named:
             self._used.add(name)
             return self._named[name]
         if index < len(self._listed):
             self._used.add(index)
             return self._listed[index]
-        return None, ""
+        return Stated()
+
+    def members(self, name: str, index: int) -> list[str]:
+        """Return the names of the tensors stated for an argument that is a list or a dictionary of tensors.
+
+        Args:
+            name: of the argument. Its tensors are called name_0, name_1, …, or name_key.
+            index: the place of its first tensor. Shapes without a name from there on are those of a list.
+        """
+        named = [key.removeprefix(f"{name}_") for key in self._named if key.startswith(f"{name}_")]
+        return named or [str(place) for place in range(len(self._listed) - index)]
 
     def require_used(self) -> None:
         """Raises OptionError if a shape was stated for an input that is not there."""
@@ -67,3 +94,23 @@ def _shape(text: str, whole: str) -> Shape:
         else:
             raise OptionError(f"--input-shape {whole!r} has a size {item!r}, which is neither a number nor a name")
     return tuple(sizes)
+
+
+def _type(text: str, whole: str) -> tuple[str, Quantization | None]:
+    """The storage type that follows a colon, and the scale and zero point in its brackets."""
+    if match := _SCALED.fullmatch(text):
+        dtype = QUANTIZED.get(match[1], "")
+        try:
+            scale, zero_point = float(match[2]), int(match[3])
+        except ValueError:
+            scale, zero_point = math.nan, 0
+        if match[1] in ("quint8", "qint8", "qint32") and 0 < scale < math.inf:
+            low, high = integer_range(dtype)
+            if low <= zero_point <= high:
+                return dtype, Quantization.per_tensor(scale, zero_point)
+    elif not text or text in DTYPES:
+        return text, None
+    raise OptionError(
+        f"--input-shape {whole!r} has the type {text!r}.",
+        remedy="A type is one such as uint8 or float32, or quint8(0.02,128), qint8(0.02,0): a scale above 0 and a zero point of the type.",
+    )

@@ -1,21 +1,25 @@
 """Packed parameters of quantized layers, as TorchScript's files keep them: three versions of convolutions, linear layers, embeddings, and
-cells of recurrent layers.
+cells of recurrent layers. Of a convolution, PyTorch takes the parts by index and ignores further ones; the others have a fixed number.
 
 Sources: aten/src/ATen/native/quantized/cpu/fbgemm_utils.cpp, conv_serialization.h (parse_conv_serialized_state, serialize_conv), and
-aten/src/ATen/native/RNN.cpp (CellParamsSerializationType).
+aten/src/ATen/native/RNN.cpp (CellParamsSerializationType, cell_params_deserializers).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.stored import ScriptObject, StoredTensor
 from qconvert.formats.torch.values import Packed, PackedCell
+from qconvert.graph import Array
 
-__all__ = ["is_packed", "unpacked", "verified"]
+__all__ = ["cell_of", "in_float16", "is_packed", "unpacked", "verified"]
 
 _LARGEST = 2**20
 _CELL = ".classes.rnn.CellParamsBase"
@@ -52,31 +56,56 @@ def unpacked(value: ScriptObject, name: str) -> Packed | PackedCell:
         else:
             raise UnsupportedError(f"the packed parameters {kind} are not covered", where=name)
     except (ValueError, IndexError, TypeError, AttributeError) as error:
-        raise InvalidModelError(f"its {kind} are damaged: {error}", where=name) from error
+        raise InvalidModelError(f"the state of its {kind} has no form that PyTorch 2.13 loads: {error}", where=name) from error
     return verified(found)
 
 
 def _cell(state: Any, name: str) -> PackedCell:
-    """("quantized_dynamic", [the two biases], [], [whether it reduces the range], [the weights]), or "quantized_fp16", which has weights
-    alone; the kernels take the biases that are packed with the weights."""
-    word, _, _, flags, objects = state
+    """Read one of three states of five parts: a word, tensors, numbers, integers, and packed linear layers.
+
+    ("quantized_dynamic", [both biases], [], [whether the range is reduced, absent before PyTorch 1.7], [weights]); "quantized_fp16", which
+    has weights alone; and "quantized" of torch.jit.quantized, whose weights are plain int8: ([both weights, both biases, sums of columns],
+    [both scales], [both zero points], []). The kernels of the first two take the biases that are packed with the weights.
+    """
+    word, tensors, numbers, integers, objects = state
+    names = [f"{name}.{what}" for what in ("data", "hidden")]
+    if word == "quantized":
+        data, hidden = (
+            verified(
+                Packed(names[index], replace(tensors[index], dtype="qint8", **_grid(numbers[index], integers[index])), tensors[2 + index])
+            )
+            for index in (0, 1)
+        )
+        return PackedCell(data, hidden)
     if word not in ("quantized_dynamic", "quantized_fp16"):
         raise UnsupportedError(f"recurrent cells of the form {word!r} are not covered", where=name)
-    parts = [unpacked(item, f"{name}.{what}") for item, what in zip(objects, ("data", "hidden"), strict=True)]
-    if not all(isinstance(part, Packed) for part in parts):
-        raise ValueError("its weights are those of no linear layers")
-    return PackedCell(parts[0], parts[1], word == "quantized_dynamic" and bool(flags[0]))  # type: ignore[arg-type]
+    return cell_of(*[unpacked(item, where) for item, where in zip(objects, names, strict=True)], reduces=any(integers[:1]))
+
+
+def _grid(scale: Any, zero_point: Any) -> dict[str, Any]:
+    return {"scales": np.array([float(scale)]), "zero_points": np.array([int(zero_point)], np.int64)}
+
+
+def cell_of(data: Any, hidden: Any, *, reduces: bool) -> PackedCell:
+    """A recurrent cell of the packed parameters of two linear layers, both quantized or both in float16.
+
+    Raises:
+        TypeError: these are no packed parameters of linear layers.
+    """
+    if not all(isinstance(part, Packed) and not part.stride for part in (data, hidden)):
+        raise TypeError("its weights are not those of linear layers")
+    return PackedCell(data, hidden, reduces)
 
 
 def _convolution(state: Any, name: str) -> Packed:
     """The three versions: a plain tuple with tensors of one number; "2" with int16 numbers in a tensor; 3 with a list of integers."""
     version = state[0]
     if isinstance(version, StoredTensor):
-        weight, bias, stride, padding, dilation, count = state
+        weight, bias, stride, padding, dilation, count, *_ = state
         stated = [tuple(int(item.data.item()) for item in part) for part in (stride, padding, dilation)]
         return Packed(name, weight, bias, stated[0], stated[1], stated[2], (0,) * len(stride), int(count.data.item()))
     if int(version) == 2:
-        _, (sizes, weight), (bias,) = state
+        _, (sizes, weight, *_), (bias, *_), *_ = state
         numbers = [int(number) for number in sizes.data]
     else:
         _, listed, (_, weight, bias) = state
@@ -88,7 +117,7 @@ def _convolution(state: Any, name: str) -> Packed:
 
 
 def verified(packed: Packed) -> Packed:
-    """Packed parameters whose weights are quantized, or those of a linear layer in float16, and whose sizes fit them.
+    """Packed parameters whose weights are quantized, or those of a linear layer rounded to float16, and whose sizes fit them.
 
     Raises:
         InvalidModelError: they are not.
@@ -98,6 +127,8 @@ def verified(packed: Packed) -> Packed:
         raise InvalidModelError("its weights are not quantized", where=packed.name)
     if packed.bias is not None and not isinstance(packed.bias, StoredTensor):
         raise InvalidModelError("its bias is no tensor", where=packed.name)
+    if real:  # as PackedLinearWeightFp16::prepack rounds them; files hold them in float32
+        packed = replace(packed, weight=replace(packed.weight, data=in_float16(packed.weight.data)))
     rank = len(packed.weight.shape) - 2
     parts: Sequence[tuple[int, ...]] = (packed.stride, packed.padding, packed.dilation, packed.output_padding)
     if not packed.stride:
@@ -110,3 +141,9 @@ def verified(packed: Packed) -> Packed:
     if packed.groups < 1 or packed.weight.shape[0] % packed.groups:
         raise InvalidModelError(f"{packed.groups} groups do not divide weights of shape {packed.weight.shape}", where=packed.name)
     return packed
+
+
+def in_float16(data: Array) -> Array:
+    """Values that float16 holds, as float32; what lies beyond its range becomes its limit."""
+    limit = float(np.finfo(np.float16).max)
+    return np.clip(data, -limit, limit).astype(np.float16).astype(np.float32)

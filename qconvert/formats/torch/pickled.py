@@ -187,8 +187,11 @@ class _Machine:
         return found
 
     def persistent(self, _: Any) -> None:
-        """('storage', class, key, place, count): the only thing that PyTorch keeps beside a pickle."""
-        tag, kind, key, _, count = self._pop()
+        """('storage', class, key, place, count, …): the only thing that PyTorch keeps outside of a pickle.
+
+        torch::jit::Unpickler reads its tuples by index and ignores what follows; so do the functions here.
+        """
+        tag, kind, key, _, count, *_ = self._pop()
         if tag != "storage" or not isinstance(kind, _Name) or not isinstance(key, str) or type(count) is not int or count < 0:
             raise ValueError("a persistent value is no storage")
         self._stack.append(_Storage(STORAGES[kind.name.removeprefix("torch.").removeprefix("storage.")], key, count))
@@ -252,12 +255,13 @@ class _Machine:
         if not isinstance(scheme, _Name):
             raise ValueError("a quantized tensor without a scheme")
         if scheme.name == "torch.per_tensor_affine":
-            scale, zero_point = values
+            scale, zero_point, *_ = values
             return StoredTensor(data, dtype, shape, np.array([float(scale)]), np.array([int(zero_point)], np.int64))
-        scales, zero_points, axis = values
+        scales, zero_points = (np.asarray(value.data if isinstance(value, StoredTensor) else value) for value in values[:2])
+        axis = values[2]
         if not 0 <= axis < len(shape) or scales.shape != (shape[axis],) or zero_points.shape != scales.shape:
             raise ValueError(f"scales of shape {scales.shape} along axis {axis} of a tensor of shape {shape}")
-        return StoredTensor(data, dtype, shape, scales.data.astype(np.float64), zero_points.data, int(axis))
+        return StoredTensor(data, dtype, shape, scales.astype(np.float64), zero_points, int(axis))
 
     def wrapped(self, function: Any, kind: Any, arguments: Any, state: Any) -> Any:
         """torch._tensor._rebuild_from_type_v2(func, type, args, state): a tensor of a class, or with attributes of its own."""

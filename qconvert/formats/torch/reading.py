@@ -20,7 +20,7 @@ from qconvert.formats.reading.operator import OperatorReading
 from qconvert.formats.torch.constants import grid_of
 from qconvert.formats.torch.dtypes import EXPORT, QUANTIZED
 from qconvert.formats.torch.session import Session
-from qconvert.formats.torch.signature import bound
+from qconvert.formats.torch.signature import bound, parsed
 from qconvert.formats.torch.stored import StoredTensor, TorchType
 from qconvert.formats.torch.values import EndlessError, Packed, Ref
 from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
@@ -197,6 +197,20 @@ class Call(OperatorReading):
         if not isinstance(value, Packed):
             raise self.invalid(f"its argument {argument!r} is no packed parameters")
         return value
+
+    def require_quantized(self, argument: str) -> None:
+        """Raise UnsupportedError if the tensor in an argument has no scale and zero point."""
+        tensor = self.operand(argument)
+        if tensor.is_quantized:
+            return
+        error = self.unsupported(f"{argument} of {tensor.dtype} without a scale and a zero point")
+        if self.producer(tensor.name) is None and not tensor.is_constant:
+            shape = ",".join(map(str, tensor.shape or (1, 3, 224, 224)))
+            error.remedy = (
+                "The model takes a quantized tensor, whose scale and zero point the file does not hold. State those that the program "
+                f"around it gives, here 0.02 and 128: --input-shape '{tensor.name}={shape}:quint8(0.02,128)'."
+            )
+        raise error
 
     def grid(self, scale: str = "scale", zero_point: str = "zero_point", dtype: str = "uint8") -> Quantization:
         """The grid that two arguments state, for integers of a type.
@@ -385,6 +399,11 @@ class Operator:
 
     signature: str
     read: ReadFunction
+
+    @property
+    def quantized_arguments(self) -> Sequence[str]:
+        """The names of the arguments that are quantized tensors."""
+        return [argument.name for argument in parsed(self.signature) if argument.letter == "q"]
 
     def bind(self, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any] | None:
         """The arguments by name, or None if they are of another overload."""

@@ -1,9 +1,9 @@
 """The arguments of operators, by order, name and default, in a short form of PyTorch's own schemas.
 
 "T input, T weight, T? bias=None, l stride=1" has four arguments. The letters say what may stand there, which is what tells overloads apart
-in TorchScript, whose code does not name them: T a tensor, t several, i a whole number, f a number, l one or several whole numbers, r
-numbers, x a tensor or a number, b a truth value, s a text, o an object, a anything, "?" besides None. Arguments behind "*" are given by
-their names alone.
+in TorchScript, whose code does not name them: T a tensor, q a quantized one (calls.py verifies that), t several, i a whole number, f a
+number, l one or several whole numbers, r numbers, x a tensor or a number, b a truth value, s a text, o an object, a anything, "?" besides
+None. Arguments behind "*" are given by their names alone.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ def _several(value: Any, one: Any) -> bool:
 
 _FITS: Mapping[str, Any] = {
     "T": _tensor,
+    "q": _tensor,
     "t": lambda value: _several(value, lambda item: item is None or _tensor(item)),
     "i": lambda value: _integer(value) or isinstance(value, TorchType),
     "f": _number,

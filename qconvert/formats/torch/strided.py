@@ -50,13 +50,16 @@ class Storages:
             if math.prod(size for size in sizes if size) >= 2**40:
                 raise ValueError(f"a tensor of sizes {sizes}")
             return np.zeros(sizes, kind)
-        available = content.nbytes // kind.itemsize if most is None else min(content.nbytes // kind.itemsize, most)
+        available = content.nbytes // kind.itemsize
+        if content.nbytes != (available if most is None else most) * kind.itemsize:
+            stated = f"whole elements of {kind.itemsize} bytes" if most is None else f"{most} elements of {kind.itemsize} bytes"
+            raise ValueError(f"the storage {key!r} has {content.nbytes} bytes, and the file states {stated}")
         if key not in self._known:
             self._known.add(key)
             self._stored += content.nbytes
         self._taken += math.prod(sizes) * kind.itemsize
         if self._taken > _SHARED + _SHARED_TIMES * self._stored:
-            raise ValueError(f"a tensor of shape {sizes} repeats the {available if most is None else most} elements of its storage")
+            raise ValueError(f"a tensor of shape {sizes} repeats the {available} elements of its storage")
         last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
         if last >= available:
             raise ValueError(f"the storage {key!r} has {available} elements, and a tensor of shape {sizes} ends at {last + 1}")

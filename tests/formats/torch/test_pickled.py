@@ -84,7 +84,7 @@ def test_a_tensor_beyond_its_storage_is_refused(sizes: tuple[int, ...], strides:
 
 
 def test_a_storage_shorter_than_it_says_is_refused() -> None:
-    with pytest.raises(InvalidModelError, match="has 6 elements"):
+    with pytest.raises(InvalidModelError, match="has 12 bytes, and the file states 100 elements"):
         _stored(_tensor((8,), (1,), count=100))
 
 

@@ -81,10 +81,13 @@ def test_the_integers_of_the_weights_stay(tmp_path: Path) -> None:
 def test_weights_in_float16_are_real(tmp_path: Path) -> None:
     weights = (_W * 0.01).astype(np.float16).astype(np.float32)
     held = {"p": Instance("__torch__.torch.classes.quantized.LinearPackedParamsBase", (weights, _B))}
-    (result,) = computed(tmp_path / "m.pt", "return ops.quantized.linear_dynamic_fp16(x, self.p)", _X, attributes=held)
-    np.testing.assert_allclose(result, _X @ weights.T + _B, atol=1e-5)
+    for call in ("linear_dynamic_fp16(x, self.p)", "linear_dynamic(x, self.p, True)"):  # the weights choose the kernel
+        (result,) = computed(tmp_path / "m.pt", f"return ops.quantized.{call}", _X, attributes=held)
+        np.testing.assert_allclose(result, _X @ weights.T + _B, atol=1e-5)
     with pytest.raises(InvalidModelError, match="not quantized"):
-        computed(tmp_path / "n.pt", "return ops.quantized.linear_dynamic(x, self.p, True)", _X, attributes=held)
+        computed(
+            tmp_path / "n.pt", "return ops.quantized.linear(torch.quantize_per_tensor(x, 0.1, 3, 13), self.p, 0.1, 3)", _X, attributes=held
+        )
 
 
 def test_data_on_a_stated_grid_give_real_results(tmp_path: Path) -> None:

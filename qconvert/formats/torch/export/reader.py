@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.calls import Calls
@@ -152,8 +152,10 @@ class _Reading:
         if argument.name not in self._program.tensors:
             raise InvalidModelError("the type of this input is not stated", where=argument.name)
         dtype, sizes = self._program.tensors[argument.name]
-        shape = given.shape(argument.name, index) or sizes
-        self._draft.add_exactly(argument.name, given.dtype(argument.name, index) or dtype, shape)
+        stated = given.of(argument.name, index)
+        if stated.quantization is not None:
+            raise OptionError(f"--input-shape gives {argument.name!r} a scale; the inputs of a torch.export program are plain tensors.")
+        self._draft.add_exactly(argument.name, stated.dtype or dtype, stated.shape or sizes)
         return Ref(argument.name)
 
     def _state(self, target: str, stored: StoredTensor, constants: Constants) -> Ref:

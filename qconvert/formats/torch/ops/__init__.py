@@ -94,3 +94,6 @@ def _joined(*tables: Mapping[str, Operator | Sequence[Operator]]) -> dict[str, t
 
 
 OPERATORS = _joined(*(family.OPERATORS for family in _FAMILIES))
+#: Operators that PyTorch registers under a second name, which scripts of its own tests and of early exporters call.
+_TWICE = ("add", "conv2d", "conv2d_relu", "conv3d", "conv3d_relu", "conv_transpose1d", "conv_transpose2d", "linear", "linear_dynamic")
+OPERATORS |= {f"_quantized::{name}": OPERATORS[f"quantized::{name}"] for name in _TWICE}

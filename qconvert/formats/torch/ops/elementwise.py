@@ -21,7 +21,7 @@ def read_quantized_binary(kind: str, activation: str = "") -> Operator:
         grid = c.grid(dtype=c.operand("qa").dtype)
         return c.emit(kind, [c.name("qa"), c.name("qb")], grid=grid, activation=activation)
 
-    return Operator("T qa, T qb, f scale, i zero_point", read)
+    return Operator("q qa, q qb, f scale, i zero_point", read)
 
 
 def _result(c: Call, ref: Ref, *values: Any) -> Ref:

@@ -13,6 +13,9 @@ from qconvert.graph.kinds.spatial import swapped_weights
 __all__ = ["OPERATORS", "bias_of", "kernel_of", "quantized", "require_real", "rounding_of", "rows"]
 
 
+_OUTPUT = "f output_scale, i output_zero_point"
+
+
 def bias_of(c: Call, packed: Packed) -> list[str]:
     """The bias as it is stored: real, which only qnnpack rounds to integers."""
     return [] if packed.bias is None else [c.stored(packed.bias, f"{packed.name}.bias")]
@@ -36,16 +39,21 @@ def kernel_of(c: Call, packed: Packed, spatial: int) -> tuple[str, dict[str, Any
     return name, {**sizes, "data_format": "channels_first"}
 
 
-def read_quantized_conv(spatial: int, activation: str = "") -> Operator:
-    """quantized::conv1d, 2d, 3d, each also with a Relu."""
+def read_quantized_conv(spatial: int, activation: str = "") -> list[Operator]:
+    """quantized::conv1d, 2d, 3d, each also with a Relu.
+
+    The overload of PyTorch before 1.6 states strides, paddings, dilations and groups too. The kernel takes those that are packed with the
+    weights, and ignores these (QConvInt8ForBC in qconv.cpp).
+    """
 
     def read(c: Call) -> Ref:
-        packed, data = c.packed("packed_weight"), c.operand("qx")
+        packed, data = c.packed("weight" if "weight" in c else "packed_weight"), c.operand("qx")
         weights, sizes = kernel_of(c, packed, spatial)
         grid = c.grid("output_scale", "output_zero_point", data.dtype)
         return c.emit("Conv", [data.name, weights, *bias_of(c, packed)], grid=grid, activation=activation, **sizes)
 
-    return Operator("T qx, o packed_weight, f output_scale, i output_zero_point", read)
+    sizes = "l stride, l padding, l dilation, i groups"
+    return [Operator(f"q qx, {weights}, {_OUTPUT}", read) for weights in ("o packed_weight", f"o weight, {sizes}")]
 
 
 def read_quantized_conv_transpose(spatial: int) -> Operator:
@@ -58,7 +66,7 @@ def read_quantized_conv_transpose(spatial: int) -> Operator:
         padding = packed.output_padding[len(packed.output_padding) - spatial :]
         return c.emit("ConvTranspose", [data.name, weights, *bias_of(c, packed)], grid=grid, output_padding=padding, **sizes)
 
-    return Operator("T qx, o packed_weight, f output_scale, i output_zero_point", read)
+    return Operator(f"q qx, o packed_weight, {_OUTPUT}", read)
 
 
 def quantized(c: Call) -> Packed:
@@ -78,7 +86,7 @@ def read_quantized_linear(activation: str = "") -> Operator:
         grid = c.grid("Y_scale_i", "Y_zero_point_i", c.operand("X").dtype)
         return rows(c, c.name("X"), [weights, *bias_of(c, packed)], grid, activation=activation)
 
-    return Operator("T X, o W_prepack, f Y_scale_i, i Y_zero_point_i", read)
+    return Operator("q X, o W_prepack, f Y_scale_i, i Y_zero_point_i", read)
 
 
 def rounding_of(c: Call) -> str:
@@ -89,18 +97,6 @@ def rounding_of(c: Call) -> str:
 def require_real(c: Call, name: str) -> None:
     if c.lookup(name).dtype != "float32":
         raise c.unsupported(f"data of {c.lookup(name).dtype}")
-
-
-def read_dynamic_linear(activation: str = "") -> Operator:
-    """quantized::linear_dynamic, also with a Relu: real data that become integers at each run. qnnpack does not reduce their range."""
-
-    def read(c: Call) -> Ref:
-        packed = quantized(c)
-        require_real(c, c.name("X"))
-        weights = c.stored(packed.weight, f"{packed.name}.weight")
-        return rows(c, c.name("X"), [weights, *bias_of(c, packed)], None, activation=activation, arithmetic=rounding_of(c))
-
-    return Operator("T X, o W_prepack, b reduce_range=False", read)
 
 
 def rows(c: Call, data: str, factors: Sequence[str], grid: Quantization | None, *, dtype: str = "", **attributes: Any) -> Ref:
@@ -139,6 +135,4 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     **{f"quantized::conv_transpose{n}d": read_quantized_conv_transpose(n) for n in (1, 2, 3)},
     "quantized::linear": read_quantized_linear(),
     "quantized::linear_relu": read_quantized_linear("relu"),
-    "quantized::linear_dynamic": read_dynamic_linear(),
-    "quantized::linear_relu_dynamic": read_dynamic_linear("relu"),
 }

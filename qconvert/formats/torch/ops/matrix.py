@@ -120,5 +120,5 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::einsum": Operator("s equation, t tensors, *, l? path=None", read_einsum),
     "aten::_int_mm": Operator("T self, T mat2", read_integer_product),
     "aten::_weight_int8pack_mm": Operator("T self, T mat2, T scales", read_weight_product),
-    "quantized::matmul": Operator("T qa, T qb, f scale, i zero_point", read_quantized_matmul),
+    "quantized::matmul": Operator("q qa, q qb, f scale, i zero_point", read_quantized_matmul),
 }

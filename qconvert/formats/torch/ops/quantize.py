@@ -36,6 +36,15 @@ def read_quantize(c: Call) -> Ref:
     return on_grid(c, c.name("self"), stored, c.grid(dtype=stored), FUSED)
 
 
+def read_quantize_along(c: Call) -> Ref:
+    """aten::quantize_per_channel(x, scales, zero_points, axis, dtype): a quantized tensor."""
+    dtype, scales = c.torch_type("dtype"), _exact_scales(c)
+    if dtype is None or dtype not in QUANTIZED or scales is None:
+        raise c.invalid(f"its type {dtype} is not quantized")
+    stored, axis = QUANTIZED[dtype], c.axis(c.integer("axis"), c.rank("self"))
+    return on_grid(c, c.name("self"), stored, grid_along(c, scales, c.constant("zero_points"), axis, stored), FUSED)
+
+
 def read_dequantize(c: Call) -> Ref:
     """aten::dequantize(x): what is not quantized stays as it is."""
     if not c.operand("self").is_quantized:
@@ -174,6 +183,7 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
         Operator("T self, f scale, i zero_point, i dtype", read_quantize),
         Operator("T self, T scale, T zero_point, i dtype", read_quantize),
     ],
+    "aten::quantize_per_channel": Operator("T self, T scales, T zero_points, i axis, i dtype", read_quantize_along),
     "aten::dequantize": Operator("T self", read_dequantize),
     "aten::int_repr": Operator("T self", read_int_repr),
     "aten::_make_per_tensor_quantized_tensor": Operator("T self, f scale, i zero_point", read_make),

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qconvert.formats.torch.ops.layers import bias_of, quantized, rows
+from qconvert.formats.torch.ops.layers import bias_of, quantized, require_real, rounding_of, rows
+from qconvert.formats.torch.packed import in_float16
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
@@ -18,17 +19,31 @@ def _finished(c: Call, result: Ref, activation: str) -> Ref:
     return c.emit(activation, [result.name]) if activation else result
 
 
-def read_half(activation: str = "") -> ReadFunction:
-    """quantized::linear_dynamic_fp16: weights that float16 holds, data as they are."""
+def read_dynamic(activation: str = "") -> ReadFunction:
+    """quantized::linear_dynamic and linear_dynamic_fp16. The packed weights choose the kernel, whichever operator is called.
+
+    Beside quantized weights, data become integers at each run; qnnpack does not reduce their range. Weights in float16 are real weights.
+    """
 
     def read(c: Call) -> Ref:
-        packed = c.packed("W_prepack")
-        if packed.weight.scales is not None:
-            raise c.invalid("its weights are quantized")
-        weights = c.const(packed.weight.data.astype(np.float32), "weights")
-        return _finished(c, rows(c, c.name("X"), [weights, *bias_of(c, packed)], None), activation)
+        packed, data = c.packed("W_prepack"), c.name("X")
+        require_real(c, data)
+        if packed.weight.scales is None:
+            weights = c.const(packed.weight.data, "weights")
+            return _finished(c, rows(c, data, [weights, *bias_of(c, packed)], None), activation)
+        factors = [c.stored(packed.weight, f"{packed.name}.weight"), *bias_of(c, packed)]
+        return rows(c, data, factors, None, activation=activation.lower(), arithmetic=rounding_of(c))
 
     return read
+
+
+def read_unpacked(c: Call) -> Ref:
+    """quantized::linear_dynamic_fp16_unpacked_weight: the same on weights that the call rounds to float16."""
+    weight = c.known(c.name("weight"))
+    if weight is None or weight.dtype != np.float32:
+        raise c.unsupported("weights that are computed at run time")
+    weights = c.const(in_float16(weight), "weights")
+    return rows(c, c.name("X"), [weights, *([c.name("bias")] if c["bias"] is not None else [])], None)
 
 
 def read_rounded(activation: str = "") -> ReadFunction:
@@ -48,9 +63,11 @@ _STATIC = "T X, f X_scale, i X_zero_point, o W_prepack"
 
 OPERATORS: Mapping[str, Operator] = {
     **{
-        f"quantized::linear{name}_dynamic_fp16": Operator("T X, o W_prepack", read_half(activation))
+        f"quantized::linear{name}_dynamic{form}": Operator("T X, o W_prepack, b reduce_range=False", read_dynamic(activation))
         for name, activation in (("", ""), ("_relu", "Relu"))
+        for form in ("", "_fp16")
     },
+    "quantized::linear_dynamic_fp16_unpacked_weight": Operator("T X, T weight, T? bias", read_unpacked),
     "quantized::linear_with_input_q_dq_qweight_dq_output_fp32": Operator(_STATIC, read_rounded()),
     "quantized::linear_with_input_q_dq_qweight_dq_relu_output_fp32": Operator(_STATIC, read_rounded("Relu")),
 }

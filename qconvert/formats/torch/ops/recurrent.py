@@ -80,8 +80,6 @@ def _constant(c: Call, name: str) -> Array:
 
 def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding: str) -> _Weights:
     """Of packed parameters: integers with their grids, or float16 as float32."""
-    if packed[0].bias is None or packed[1].bias is None:
-        raise c.invalid("packed weights without a bias")
     matrices, grids = [], []
     for part in packed:
         weight = part.weight
@@ -92,7 +90,10 @@ def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding:
         grids.append(_grid_in_order(c, kind, grid_of(weight, part.name)))
     if (grids[0] is None) != (grids[1] is None):
         raise c.invalid("integer weights beside real ones")
-    biases = [_in_order(c, kind, part.bias.data) for part in packed if part.bias is not None]
+    biases = [
+        np.zeros(len(matrix), np.float32) if part.bias is None else _in_order(c, kind, part.bias.data)
+        for part, matrix in zip(packed, matrices, strict=True)
+    ]
     names = (*(f"{part.name}.weight" for part in packed), f"{packed[0].name}.bias")
     return _Weights(
         (matrices[0], matrices[1]), (grids[0], grids[1]), (biases[0], biases[1]), names, rounding if grids[0] is not None else ""

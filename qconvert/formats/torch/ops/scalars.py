@@ -77,7 +77,7 @@ def _with_relu(read: Callable[[Call, str], Ref]) -> ReadFunction:
 
 def _forms(read: ReadFunction) -> list[Operator]:
     """The number behind the tensor, and before it."""
-    return [Operator("T qa, x b", read), Operator("f b, T qa", read)]
+    return [Operator("q qa, x b", read), Operator("f b, q qa", read)]
 
 
 SCALAR_SUM, SCALAR_SUM_RELU = _forms(read_scalar_sum), _forms(_with_relu(read_scalar_sum))

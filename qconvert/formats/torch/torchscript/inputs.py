@@ -9,15 +9,18 @@ from typing import Any
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
+from qconvert.formats.torch.constants import grid_of
 from qconvert.formats.torch.dtypes import QUANTIZED
 from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.stored import StoredTensor
 from qconvert.formats.torch.torchscript.code import Method
 from qconvert.formats.torch.values import Ref, leaves
-from qconvert.graph import Shape
+from qconvert.graph import Quantization, Shape
 
 __all__ = ["Input", "arguments", "inputs_of"]
 
+_Tensor = Callable[[str, StoredTensor | None], "Input"]
+_TENSOR = ast.Name("Tensor")
 _REMEDY = "Save the model by torch.jit.trace, which notes its inputs, or by torch.export.save."
 
 
@@ -29,11 +32,13 @@ class Input:
         name: of it.
         shape: None if nobody says it.
         dtype: its storage type; "" if nobody says it.
+        quantization: its scale and zero point, if it is a quantized tensor.
     """
 
     name: str
     shape: Shape | None
     dtype: str
+    quantization: Quantization | None
 
 
 def inputs_of(method: Method, traced: Sequence[Any], given: GivenInputs) -> list[Any]:
@@ -55,24 +60,28 @@ def inputs_of(method: Method, traced: Sequence[Any], given: GivenInputs) -> list
 
     def tensor(name: str, example: StoredTensor | None) -> Input:
         nonlocal count
-        dtype = "" if example is None else QUANTIZED.get(example.dtype, example.dtype)
-        shape = given.shape(name, count)
-        stated = given.dtype(name, count)
+        stated = given.of(name, count)
         count += 1
-        return Input(name, shape if shape is not None else None if example is None else example.shape, stated or dtype)
+        shape = stated.shape if stated.shape is not None or example is None else example.shape
+        if stated.dtype or example is None:
+            return Input(name, shape, stated.dtype, stated.quantization)
+        return Input(name, shape, QUANTIZED.get(example.dtype, example.dtype), grid_of(example, name))
+
+    def members(name: str) -> list[str]:
+        return given.members(name, count)
 
     found: list[Any] = []
     for index, (argument, default) in enumerate(zip(names, defaults, strict=True)):
         example = traced[index] if index < len(traced) else None
         optional = (isinstance(default, ast.Constant) and default.value is None) or _text(argument).startswith("Optional[")
-        if example is None and optional and given.shape(argument.arg, count) is None:
+        if example is None and optional and given.of(argument.arg, count).shape is None:
             found.append(None)
         elif (
             default is not None and not any(isinstance(leaf, StoredTensor) for leaf in leaves(example)) and "Tensor" not in _text(argument)
         ):
             found.append(ast.literal_eval(default) if _literal(default) else None)
         else:
-            found.append(_structured(argument.arg, _text(argument), example, tensor, method))
+            found.append(_structured(argument.arg, _annotation(argument), example, tensor, members))
     given.require_used()
     if not any(isinstance(leaf, Input) for leaf in leaves(found)):
         raise OptionError("its method 'forward' takes no tensors")
@@ -91,28 +100,61 @@ def _literal(node: ast.expr) -> bool:
     return True
 
 
-def _structured(name: str, kind: str, example: Any, tensor: Callable[[str, StoredTensor | None], Input], method: Method) -> Any:
-    """A tensor, or tensors in lists, tuples and dictionaries, named after their places."""
+def _annotation(argument: ast.arg) -> ast.expr:
+    return _TENSOR if argument.annotation is None else argument.annotation
+
+
+def _structured(name: str, kind: ast.expr, example: Any, tensor: _Tensor, members: Callable[[str], Sequence[str]]) -> Any:
+    """A tensor, or tensors in lists, tuples and dictionaries, named after their places: those of an example, or of an annotation.
+
+    Args:
+        name: of the argument.
+        kind: its annotation.
+        example: of the trace; None if there is none.
+        tensor: makes an Input of a name and of an example.
+        members: gives what follows the name of a list or dictionary in the names of its tensors, as the user states them.
+    """
     if isinstance(example, (list, tuple)):
-        made = [_structured(f"{name}_{index}", "Tensor", item, tensor, method) for index, item in enumerate(example)]
+        made = [_structured(f"{name}_{index}", _TENSOR, item, tensor, members) for index, item in enumerate(example)]
         return made if isinstance(example, list) else tuple(made)
     if isinstance(example, dict):
-        return {key: _structured(f"{name}_{key}", "Tensor", item, tensor, method) for key, item in example.items()}
+        return {key: _structured(f"{name}_{key}", _TENSOR, item, tensor, members) for key, item in example.items()}
     if isinstance(example, (bool, int, float, str)):
         return example
-    if isinstance(example, StoredTensor) or kind in ("Tensor", "Optional[Tensor]"):
-        return tensor(name, example if isinstance(example, StoredTensor) else None)
-    if kind.startswith("Tuple[") and kind.count("[") == 1:
-        parts = [part.strip() for part in kind[6:-1].split(",") if part.strip()]
-        return tuple(_structured(f"{name}_{index}", part, None, tensor, method) for index, part in enumerate(parts))
-    raise UnsupportedError(f"an input that is {kind[:80]}, of which the file has no example, is not covered", where=name, remedy=_REMEDY)
+    if isinstance(example, StoredTensor) or (isinstance(kind, ast.Name) and kind.id == "Tensor"):
+        return tensor(name, example)
+    form, parts = _parts(kind)
+    if form == "Optional":
+        return _structured(name, parts[0], None, tensor, members)
+    if form == "Tuple":
+        return tuple(_structured(f"{name}_{index}", part, None, tensor, members) for index, part in enumerate(parts))
+    text = ast.unparse(kind)[:80]
+    if form == "List" or (form == "Dict" and ast.unparse(parts[0]) == "str"):
+        keys = members(name)
+        if not keys or (form == "List" and keys != [str(index) for index in range(len(keys))]):
+            first, second = (f"{name}_{key}" for key in (("0", "1") if form == "List" else ("first", "second")))
+            raise OptionError(
+                f"The input {name!r} is {text}; the file does not say how many tensors that are, or how they are called.",
+                remedy=f"State the shape of each: --input-shape '{first}=1,3,224,224; {second}=1,3,224,224'.",
+            )
+        found = {key: _structured(f"{name}_{key}", parts[-1], None, tensor, members) for key in keys}
+        return found if form == "Dict" else list(found.values())
+    raise UnsupportedError(f"an input that is {text}, of which the file has no example, is not covered", where=name, remedy=_REMEDY)
+
+
+def _parts(kind: ast.expr) -> tuple[str, list[ast.expr]]:
+    """The name of a type with others in brackets, and these; "" for every other type."""
+    if not isinstance(kind, ast.Subscript) or not isinstance(kind.value, ast.Name):
+        return "", []
+    parts = kind.slice.elts if isinstance(kind.slice, ast.Tuple) else [kind.slice]
+    return (kind.value.id if len(parts) == {"Dict": 2}.get(kind.value.id, len(parts)) else ""), parts
 
 
 def arguments(inputs: Any, draft: Draft, guesses: Mapping[str, tuple[Shape, str]]) -> Any:
     """The same with each Input as a tensor of the graph; those without a shape get the guessed one."""
     if isinstance(inputs, Input):
         shape, dtype = guesses.get(inputs.name, (None, "float32"))
-        draft.add_exactly(inputs.name, inputs.dtype or dtype, shape if inputs.shape is None else inputs.shape)
+        draft.add_exactly(inputs.name, inputs.dtype or dtype, shape if inputs.shape is None else inputs.shape, None, inputs.quantization)
         return Ref(inputs.name)
     if isinstance(inputs, list):
         return [arguments(item, draft, guesses) for item in inputs]

@@ -150,7 +150,7 @@ class Interpreter:
         if name.startswith("__torch__."):
             return self._of_the_file(name, given, named, where)
         if name in PACKING:
-            return PACKING[name](place, where, *given, **named)
+            return PACKING[name](self.objects.packed_name(place or hint, [*given, *named.values()]), where, *given, **named)
         function_of = NUMBERS.get(name)
         if function_of is not None and (compute := function_of.of(given, True)) is not None:
             return computed(name, compute, given, named, where, self.budget)

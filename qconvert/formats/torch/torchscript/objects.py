@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import InvalidModelError
@@ -38,6 +38,7 @@ class Objects:
         self._constants = constants
         self._places: dict[int, str] = {}
         self._packed: dict[int, Packed | PackedCell] = {}
+        self._packed_weights: dict[str, Any] = {}
         self._ready: dict[int, ScriptObject] = {}
 
     def root(self, model: ScriptObject) -> None:
@@ -99,6 +100,19 @@ class Objects:
                 return tuple(items)
             value[:] = items
         return value
+
+    def packed_name(self, wanted: str, given: Sequence[Any]) -> str:
+        """Return the name of what code packs: `wanted`, with a number where the code packs other weights under that name too.
+
+        Args:
+            wanted: the place of the object whose code packs, or the variable of the result.
+            given: the arguments, of which the first is the weights.
+        """
+        weight, name, count = (given or [None])[0], wanted, 1
+        while self._packed_weights.setdefault(name, weight) is not weight:
+            count += 1
+            name = f"{wanted}_{count}"
+        return name
 
     def bare(self, class_name: str) -> ScriptObject:
         """A new object of a class, without attributes."""

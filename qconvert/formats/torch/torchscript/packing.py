@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.torch.packed import verified
+from qconvert.formats.torch.packed import cell_of, verified
 from qconvert.formats.torch.stored import StoredTensor
-from qconvert.formats.torch.values import Packed
+from qconvert.formats.torch.values import Packed, PackedCell
 
 __all__ = ["PACKING", "method_of_packed"]
 
@@ -49,18 +49,34 @@ def _linear(place: str, weight: Any, bias: Any = None) -> Packed:
     return Packed(place, weight, bias)
 
 
+def _half(place: str, weight: Any, bias: Any = None) -> Packed:
+    if isinstance(weight, StoredTensor) and weight.dtype != "float32":
+        raise TypeError(f"weights of {weight.dtype} in float16")
+    return Packed(place, weight, bias)
+
+
+def _dynamic_cell(place: str, w_ih: Any, w_hh: Any, bias_ih: Any, bias_hh: Any, reduce_range: Any = False) -> PackedCell:
+    return cell_of(w_ih, w_hh, reduces=bool(reduce_range))  # its kernels take the biases that are packed with the weights
+
+
+def _half_cell(place: str, w_ih: Any, w_hh: Any) -> PackedCell:
+    return cell_of(w_ih, w_hh, reduces=False)
+
+
 def _embedding(place: str, weight: Any, *rest: Any) -> Packed:
     return Packed(place, weight, None)
 
 
-def _packing(make: Callable[..., Packed]) -> Callable[..., Any]:
+def _packing(make: Callable[..., Packed | PackedCell]) -> Callable[..., Any]:
     """A function that packs, with its errors named."""
 
-    def pack(place: str, where: str, *given: Any, **named: Any) -> Packed:
+    def pack(place: str, where: str, *given: Any, **named: Any) -> Packed | PackedCell:
         try:
             found = make(place or "packed", *given, **named)
         except (TypeError, ValueError, AttributeError) as error:
             raise InvalidModelError(f"its code packs what cannot be packed: {error}", where=where) from error
+        if isinstance(found, PackedCell):
+            return found
         if not isinstance(found.weight, StoredTensor):
             raise InvalidModelError("its code packs weights that are no constant", where=where)
         return verified(found)
@@ -87,15 +103,19 @@ def _sizes(name: str) -> Callable[[Packed], Any]:
 
 
 #: Operator -> (place, where, its arguments) -> what it gives.
-PACKING: Mapping[str, Callable[..., Any]] = {
+PACKING: dict[str, Callable[..., Any]] = {
     **{f"quantized::{name}_prepack": _packing(_convolution) for name in ("conv", "conv1d", "conv2d", "conv3d")},
     **{f"quantized::conv_transpose{rank}d_prepack": _packing(_transposed) for rank in (1, 2, 3)},
     "quantized::linear_prepack": _packing(_linear),
+    "quantized::linear_prepack_fp16": _packing(_half),
+    "quantized::make_quantized_cell_params_dynamic": _packing(_dynamic_cell),
+    "quantized::make_quantized_cell_params_fp16": _packing(_half_cell),
     "quantized::embedding_bag_prepack": _packing(_embedding),
     **{
         f"quantized::{name}_unpack": _unpacking(_both)
         for name in ("conv", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear")
     },
+    "quantized::linear_unpack_fp16": _unpacking(_both),
     "quantized::embedding_bag_unpack": _unpacking(lambda packed: packed.weight),
     **{
         f"quantized::{layer}_{name}": _unpacking(_sizes(name))
@@ -103,3 +123,4 @@ PACKING: Mapping[str, Callable[..., Any]] = {
         for name in ("stride", "padding", "output_padding", "dilation", "groups", "transpose")
     },
 }  # fmt: skip
+PACKING |= {f"_{name}": PACKING[name] for name in PACKING if name.endswith(("_prepack", "_prepack_fp16"))}

@@ -132,7 +132,12 @@ class _Script:
 
 
 def _verify_version(archive: Archive) -> None:
-    """Raises UnsupportedError for an archive of a version that this PyTorch does not know."""
+    """Raises UnsupportedError for an archive of a version that this PyTorch does not load."""
+    if "model.json" in archive and "data.pkl" not in archive:
+        raise UnsupportedError(
+            "it is a TorchScript archive of PyTorch before 1.4, whose objects are in model.json",
+            remedy="PyTorch 2 does not load it either. Load it in PyTorch 1.4 to 1.13, if you trust it, and save it there: torch.jit.save.",
+        )
     text = archive.text("version").strip() if "version" in archive else ""
     if text and not (text.isascii() and text.isdecimal()):
         raise InvalidModelError(f"its version is {text[:20]!r}, no number")
