@@ -32,8 +32,10 @@ def batch(
     to: str = "onnx",
     target: str = "",
     passes: Sequence[str] = (),
+    allow_loss: float | None = None,
     check: bool = False,
     samples: int = 3,
+    min_sqnr: float | None = None,
     jobs: int = 1,
     scheduler: str = "",
     seconds: float = 600.0,
@@ -51,9 +53,9 @@ def batch(
         out: the folder of results, in which models lie as they do in `folder`; results in it are replaced.
         to: the format to convert to.
         target: see convert(); the same for all.
-        passes: likewise.
+        passes, allow_loss: likewise.
         check: whether each result is checked against its source.
-        samples: inputs of a check.
+        samples, min_sqnr: of a check, as in check().
         jobs: how many models at a time; 0 for as many as there are processors.
         scheduler: the address of a scheduler of dask.distributed, whose workers see both folders at these paths, instead of `jobs`.
         seconds: how long a conversion may take, and a check.
@@ -75,8 +77,9 @@ def batch(
         raise OptionError(
             f"samples are one at least, jobs none, seconds more than 0 and at most {_LONGEST:,}, and GiB of memory from 0 to {_MOST:,}"
         )
-    convert = [*(["--target", target] if target else []), *(["--passes", ",".join(passes)] if passes else []), *_given(options)]
-    checked = ["--samples", str(samples)] if check else None
+    named = [*(["--target", target] if target else []), *(["--passes", ",".join(passes)] if passes else [])]
+    convert = [*named, *_flag("--allow-loss", allow_loss), *_given(options)]
+    checked = ["--samples", str(samples), *_flag("--min-sqnr", min_sqnr)] if check else None
     began = time.monotonic()
     suffix = result.suffix_for({**(target_named(target).write_options if target else {}), **options})
     plan = planned(folder, out, result, suffix, convert, checked, seconds=seconds, memory=int(memory * 2**30))
@@ -90,6 +93,10 @@ def batch(
     with whole_file(out / RECORDS / "results.json", force=True) as results:
         results.write_text(json.dumps({**asdict(report), "counts": report.counts}, indent=1), encoding="utf-8")
     return report
+
+
+def _flag(name: str, value: float | None) -> list[str]:
+    return [] if value is None else [name, str(float(value))]
 
 
 def _given(options: Mapping[str, Any]) -> Iterator[str]:

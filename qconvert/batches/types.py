@@ -13,7 +13,7 @@ __all__ = ["ENDS", "BatchReport", "Job", "Outcome"]
 #: How a model of a batch ends, in words, the best first.
 ENDS: Mapping[str, str] = {
     "equal": "converted; the check passed",
-    "as declared": "converted; far from its source by nothing but what passes that the user named cost",
+    "as declared": "converted; its outputs differ by what passes that the user named cost",
     "converted": "converted; not checked",
     "skipped": "no model: a link, or no plain file",
     "refused": "not converted, or not read: the user's or the model's error",

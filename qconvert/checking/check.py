@@ -12,7 +12,7 @@ from qconvert.arguments import with_checked_arguments
 from qconvert.checking import verdicts
 from qconvert.checking.adapted_source import adapted_source
 from qconvert.checking.attributes import other_attributes
-from qconvert.checking.checked_file import Side, sides_of
+from qconvert.checking.checked_file import Side, ran_by, sides_of
 from qconvert.checking.custom import Around, around_custom
 from qconvert.checking.edges import moved_edges, vanished
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
@@ -24,7 +24,7 @@ from qconvert.checking.remade import remade
 from qconvert.checking.requantized import costly_constants
 from qconvert.checking.sequences import STEPS, Sequences, drift, state_problems
 from qconvert.checking.unread import Unread, unread
-from qconvert.checking.with_encodings import lacks_encodings, quantized_source
+from qconvert.checking.with_encodings import LEAST_OF_FLOAT, against_float, is_quantized_of_float, lacks_encodings, quantized_source
 from qconvert.conversion.in_memory import Model, as_file, called
 from qconvert.data import Preparation, accepted_inputs, load_inputs
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
@@ -53,6 +53,7 @@ def check(
     per_op: bool = False,
     quick: bool = False,
     max_lsb: float | None = None,
+    min_sqnr: float | None = None,
     seed: int = 0,
     encodings: str | Path = "",
     progress: Progress = lambda what, done, total: None,
@@ -61,8 +62,8 @@ def check(
     """Compares a source model and its conversion, and gives a verdict.
 
     It passes if the outputs are equal in every element and the integers, scales and zero points are the source's, but for those that the
-    conversion declared; or if every operator that differs is explained. The verdict is "as declared" where the outputs are far from the
-    source's, and that is what passes cost that the user named. Operators are compared by themselves if the outputs differ or
+    conversion declared; or if every operator that differs is explained, and the outputs keep `min_sqnr`. The verdict is "as declared" where
+    outputs differ by what passes cost that the user named. Operators are compared by themselves if the outputs differ or
     hardly vary with the inputs, or if an integer, scale or zero point is neither the source's nor declared.
 
     Args:
@@ -78,6 +79,9 @@ def check(
         quick: whether outputs alone are judged, by max_lsb.
         max_lsb: largest difference allowed at the outputs, in LSB, or for float outputs in 1/255 of the range; with `quick` 1 by default,
             without it a further demand, none by default.
+        min_sqnr: signal to difference, in decibels, that an output which differs keeps at least: by default 30, of a quantized model beside
+            its float source 10. An output off by at most 2 steps holds, and so does one that is nearly all zero and off by at most 8. With
+            `quick` a further demand, none by default.
         seed: of random inputs.
         encodings: a file of scales with which the source is quantized first, where the result was made with them.
         progress: is called with (what, done, total).
@@ -100,7 +104,7 @@ def check(
         raise OptionError("the outputs alone are judged, or the operators too", remedy="Leave out --quick or --per-op.")
     formats = tuple("" if isinstance(model, Graph) else name for model, name in ((source, source_format), (result, result_format)))
     with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
-        arguments = (data, preparation, samples, seed, per_op, quick, max_lsb)
+        arguments = (data, preparation, samples, seed, per_op, quick, max_lsb, min_sqnr)
         found = _checked((before, after), formats, kernels, Path(encodings) if encodings else None, options, progress, arguments)
     return replace(found, source=called(source), result=called(result))
 
@@ -187,6 +191,7 @@ class _Check:
     drifts: dict[str, str] = field(default_factory=dict)  # of a model with states: by the output, which steps differ, in words
     absent: list[str] = field(default_factory=list)  # what runtimes did not run, in words
     steps: int = 0  # of a sequence, where the source has states
+    least: float = 0.0  # the SQNR that outputs keep
 
     def report(
         self,
@@ -197,9 +202,12 @@ class _Check:
         per_op: bool,
         quick: bool,
         max_lsb: float | None,
+        min_sqnr: float | None,
     ) -> CheckReport:
         source, result = self.sides
         graph, other = source.graph, result.graph
+        is_float = self.encodings is None and is_quantized_of_float(graph, other)
+        self.least = verdicts.least_sqnr(min_sqnr, LEAST_OF_FLOAT if is_float else verdicts.LIMIT)
         models = self._open()
         declared = frozenset() if quick else declared_names(other, graph)
         border = Border.of(graph, other, declared)
@@ -219,6 +227,13 @@ class _Check:
         self.unjudged += self.absent
         if quick or max_lsb is not None:
             self.problems += verdicts.limit_problems(outputs, 1.0 if max_lsb is None else max_lsb)
+        if quick and min_sqnr is not None:
+            self.problems += verdicts.distant_outputs(graph, outputs, self.least, "more than --min-sqnr allows")
+        floats = against_float(self.files[0], self.sides, models[1], feeds, self.steps) if self.encodings is not None else ()
+        held = ""
+        if is_float or floats:
+            held, wrong = verdicts.held_against_float(self.files[0].graph, floats or outputs, verdicts.least_sqnr(min_sqnr, LEAST_OF_FLOAT))
+            self.problems += wrong
         lacking = lacks_encodings(*self.sides)
         if lacking and not quick:
             self.unjudged.append(lacking)
@@ -236,7 +251,8 @@ class _Check:
         return CheckReport(
             str(self.files[0].path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
             tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, (self.read, *self.notes))), machine,
-            tuple(self.costs),
+            tuple(self.costs), ran_by(self.sides, models), tuple(str(side.path) for side, model in zip(self.files, models, strict=True)
+            if getattr(model, "rebuilt", False)), floats, held,
         )  # fmt: skip
 
     def _at_random(self, border: Border, models: tuple[LoadedModel, LoadedModel], samples: int, seed: int) -> tuple[Feeds, Outputs, str]:
@@ -346,22 +362,20 @@ class _Check:
             return
         self.problems += verdicts.differing_and_left_out(graph, outputs, self.findings)
         costly = bool(declared) and not verdicts.declared_costs_nothing(self.findings)
-        distant = verdicts.real_problems(graph, verdicts.without_overflow(graph, outputs, self.findings), costly)
+        why = "after changes that the conversion declared" if costly else verdicts.grown(self.findings)
+        judged = verdicts.without_overflow(graph, outputs, self.findings)
+        distant = verdicts.distant_outputs(graph, judged, self.least, why, top1=costly)
         if self.lossy:
             self.problems += verdicts.costly_alone(self.findings)
-            self.costs += distant
             drifting = drift_costs(outputs, self.findings, self.drifts)
-            self.costs += drifting
+            self.costs += drifting or verdicts.output_costs(outputs)
             self.notes = [note for note in self.notes if not drifting or note not in self.drifts.values()]
-        else:
-            self.problems += distant
         if not self.problems and all(op.equal == 1 for op in self.findings):
             self._together(border, feeds, changed, declared)
+        self.problems += distant
         if self.costs:
             makes = "make" if self.lossy[1:] else "makes"
             self.notes.append(f"what {' and '.join(self.lossy)} {makes} of the source was asked for, and is what this result is")
-        elif not self.problems:
-            self.notes += verdicts.drift_notes(outputs, self.findings)
 
     def _compare_operators(
         self, border: Border, feeds: Feeds, model: LoadedModel, changed: Mapping[str, str], declared: frozenset[str], per_op: bool

@@ -17,7 +17,7 @@ from qconvert.graph.metadata import TARGET
 from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, runtimes, targets
 from qconvert.plugins.options import taken
 
-__all__ = ["Side", "model_file", "sides_of"]
+__all__ = ["Side", "model_file", "ran_by", "sides_of"]
 
 
 @dataclass(slots=True)
@@ -136,6 +136,39 @@ def sides_of(
     note = f"{source.name} is read with {read}, as {result.name} says that it was" if read else ""
     first = _as_for_target(_side(source, before, kernels, {**found, **own}), kernels)
     return (first, second), note or _other_entries(first)
+
+
+def ran_by(sides: tuple[Side, Side], models: tuple[LoadedModel, LoadedModel]) -> str:
+    """Return which runtime ran each side, in which form, and which runtime of a target ran neither, in words."""
+    found = [_ran(side, model) for side, model in zip(sides, models, strict=True)]
+    asked = [targets().get(side.graph.metadata.get(TARGET, "")) for side in sides]
+    named = [name for target in asked if target is not None for name in (target.name, target.name.partition("-")[0])]
+    lacking = dict.fromkeys(
+        runtimes()[name].title for name in named if name in runtimes() and name not in {side.runtime.name for side in sides}
+    )
+    both = f"{found[0]} on both sides" if found[0] == found[1] else " | ".join(found)
+    return "; ".join((both, *(f"{title} was not run" for title in lacking)))
+
+
+def _ran(side: Side, model: LoadedModel) -> str:
+    """What ran a side, with its version, and in which form."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        called = f"{side.runtime.title} {version(side.runtime.package)}" if side.runtime.package else side.runtime.title
+    except PackageNotFoundError:
+        called = side.runtime.title
+    form = getattr(model, "form", "") or side.kernels
+    return f"{called} ({', '.join(filter(None, (_form(side), form)))})"
+
+
+def _form(side: Side) -> str:
+    """The form of an ONNX file, in words; "" of other formats."""
+    if side.format.name != "onnx":
+        return ""
+    from qconvert.formats.onnx.container import form_of
+
+    return form_of(side.path)
 
 
 def _each(value: Any) -> Sequence[Any]:

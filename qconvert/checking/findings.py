@@ -138,7 +138,12 @@ class CheckReport(Shown):
         kernels: what ran the source and what ran the result, such as "litert:default".
         notes: what the reader should know of how the check was done.
         machine: likewise, where it is due to this machine's CPU.
-        costs: in sentences, what the passes that the user named cost, where that is more than would pass without them.
+        costs: in sentences, what the passes that the user named cost at the outputs.
+        ran: which runtime ran each side, in which form, and which runtime of a target was not run.
+        rebuilt: those of both files that were not run themselves, but rebuilt from what was read of them.
+        float_outputs: of a quantized model beside its float source, what the two compute of the same inputs, where `outputs` compares the
+            result with the source quantized with the same scales.
+        float_verdict: what these come to, in a sentence; "" where the source is not float.
     """
 
     source: str
@@ -152,6 +157,10 @@ class CheckReport(Shown):
     notes: tuple[str, ...] = ()
     machine: tuple[str, ...] = ()
     costs: tuple[str, ...] = ()
+    ran: str = ""
+    rebuilt: tuple[str, ...] = ()
+    float_outputs: tuple[OutputComparison, ...] = ()
+    float_verdict: str = ""
 
     @property
     def verdict(self) -> str:
@@ -169,24 +178,40 @@ class CheckReport(Shown):
     def sentence(self) -> str:
         """The verdict in one sentence."""
         names = f"{shown(Path(self.result).name)} beside {shown(Path(self.source).name)}"
+        if self.rebuilt:
+            names += (
+                f" ({' and '.join(shown(Path(item).name) for item in self.rebuilt)} rebuilt from what was read, not run as the file is)"
+            )
         inputs = f"{self.runs} inputs" if self.runs != 1 else "1 input"
+        inputs += f"; {self.float_verdict}" if self.float_verdict else ""
         if self.verdict == PASSED:
             equal = all(item.equal == 1 for item in self.outputs)
-            how = "every output element is equal" if equal else "each operator that differs is explained"
+            how = "every output element is equal" if equal else f"each operator that differs is explained; {self._distance()}"
             return f"Passed: {names}: {how}, over {inputs}."
         if self.verdict == AS_DECLARED:
-            return f"As declared: {names}: what differs is the cost of the passes that were asked for, over {inputs}."
+            return f"As declared: {names}: what differs is the cost of the passes that were asked for; {self._distance()}, over {inputs}."
         if self.verdict == NOT_EQUAL:
             return f"Not equal: {names}: {said(self.problems[0])}."
         return f"Could not be judged: {names}: {said(self.unjudged[0])}."
 
+    def _distance(self) -> str:
+        """How far the outputs are apart, in words."""
+        worst = max(self.outputs, key=lambda item: item.largest if item.unit == "LSB" else 255 * item.largest)
+        sqnr = min((item.sqnr_db for item in self.outputs if item.sqnr_db is not None), default=None)
+        steps = f"{worst.largest:.4g} {'steps' if worst.unit == 'LSB' else worst.unit}"
+        return f"outputs are up to {steps} apart" + ("" if sqnr is None else f", SQNR {sqnr:.1f} dB")
+
     def tables(self) -> tuple[Rows, ...]:
         """What is wrong, the outputs, the operators, and what the reader should know."""
         found = [(word, said(text)) for word, texts in (
+            ("ran", filter(None, (self.ran,))), ("float against quantized", filter(None, (self.float_verdict,))),
             ("problem", self.problems), ("not judged", self.unjudged), ("cost", self.costs), ("note", self.notes),
             ("machine", self.machine),
         ) for text in texts]  # fmt: skip
-        return Rows("What was found", ("", "in words"), tuple(found)), outputs_table(self.outputs), operators_table(self.operators)
+        floats = (replace(outputs_table(self.float_outputs), title="Float against quantized"),) if self.float_outputs else ()
+        return (
+            Rows("What was found", ("", "in words"), tuple(found)), *floats, outputs_table(self.outputs), operators_table(self.operators),
+        )  # fmt: skip
 
 
 def outputs_table(outputs: Sequence[OutputComparison]) -> Rows:

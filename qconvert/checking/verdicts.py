@@ -6,23 +6,27 @@ that the conversion declared; or every operator that differs is explained, and n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding, OutputComparison
+from qconvert.conversion.losses import LIMIT
+from qconvert.errors import OptionError
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
 
 __all__ = [
-    "LEAST_ALONE", "LEAST_SQNR", "MOST_STEPS", "costly_alone", "differing_and_left_out", "differing_parts", "drift_notes", "fault_of",
-    "hardly_vary", "kernel_differences", "limit_problems", "not_compared",
-    "operator_problems", "overflow_notes", "real_problems", "shape_problems", "static_problems",
+    "LEAST_ALONE", "LEAST_SQNR", "LIMIT", "MOST_STEPS", "costly_alone", "differing_and_left_out", "differing_parts", "distant_outputs",
+    "fault_of", "grown", "hardly_vary", "held_against_float", "kernel_differences", "least_sqnr", "limit_problems", "not_compared",
+    "operator_problems", "output_costs", "overflow_notes", "shape_problems", "static_problems",
 ]  # fmt: skip
 
 #: Outputs of which fewer elements vary from run to run say too little of the operators before them.
 _VARYING = 0.1
-#: On another grid, which the conversion declared, outputs hold if their signal is that far above the difference, in dB, or no element
-#: is off by more steps of the coarser grid.
-LEAST_SQNR, MOST_STEPS = 20.0, 2.0
+#: On another grid, which the conversion declared, a constant holds if its signal is that far above the difference, in dB.
+LEAST_SQNR = 20.0
+#: An output, or an operator by itself, of which no element is off by more steps of the coarser grid holds whatever its SQNR is.
+MOST_STEPS = 2.0
 #: Where the user named a pass that is not exact, each constant and each operator by itself holds with that. Weights of 4 bits bring layers
 #: of a MobileNet down to 6; a scale that is wrong by a factor of two, and values that nearly all saturate, leave 0.
 LEAST_ALONE = 3.0
@@ -75,28 +79,78 @@ def in_lsb(item: OutputComparison) -> float:
     return item.largest * (1 if item.unit == "LSB" else 255)
 
 
-def real_problems(graph: Graph, outputs: Iterable[OutputComparison], declared: bool) -> list[str]:
-    """Outputs whose real values are too far off although operators were changed in a way that the conversion declared.
+def least_sqnr(stated: float | None, default: float = LIMIT) -> float:
+    """Return the SQNR that an output keeps at least, in dB.
+
+    Raises:
+        OptionError: what is stated is no number.
+    """
+    least = default if stated is None else float(stated)
+    if math.isnan(least):
+        raise OptionError("min_sqnr is no number", remedy="Give decibels, such as 30.")
+    return least
+
+
+def distant_outputs(graph: Graph, outputs: Iterable[OutputComparison], least: float, why: str, *, top1: bool = False) -> list[str]:
+    """Return a sentence for each output that keeps too little of the source's, however well its operators are explained or declared.
 
     Outputs that are ranked (best classes, boxes in the order of their scores) are judged by their operators alone.
+
+    Args:
+        graph: the source's.
+        outputs: compared.
+        least: the SQNR that an output keeps at least, in dB.
+        why: they differ, as the end of a sentence.
+        top1: whether the best class has to be the same in half of the runs besides.
     """
     found, ranked = [], _ranked(graph)
     for item in outputs:
         if item.name in ranked or _in_last_bits(graph, item):
             continue
         faint = item.largest <= _FAINT[0] and item.mean <= _FAINT[1]
-        near = item.sqnr_db is None or item.sqnr_db >= LEAST_SQNR or (item.unit == "LSB" and (item.largest <= MOST_STEPS or faint))
-        if declared and not near:
-            steps = "steps" + (" of the coarser grid" if item.grids else "") if item.unit == "LSB" else item.unit
-            found.append(
-                f"output {item.name!r}: SQNR {item.sqnr_db:.1f} dB, below {LEAST_SQNR:g}, and up to {item.largest:.4g} {steps} off, "
-                "after changes that the conversion declared"
-            )
-        elif declared and item.same_top1 is not None and item.same_top1 < _LEAST_TOP1:
+        near = item.sqnr_db is None or item.sqnr_db >= least or (item.unit == "LSB" and (item.largest <= MOST_STEPS or faint))
+        if not near:
+            found.append(f"output {item.name!r}: SQNR {item.sqnr_db:.1f} dB, below {least:g}, and up to {_apart(item)} off, {why}")
+        elif top1 and item.same_top1 is not None and item.same_top1 < _LEAST_TOP1:
             found.append(
                 f"output {item.name!r}: {100 * item.same_top1:.3g}% of the runs have the same best class, below {100 * _LEAST_TOP1:g}%"
             )
     return found
+
+
+def _apart(item: OutputComparison) -> str:
+    """The largest difference with its unit, in words."""
+    return f"{item.largest:.4g} " + ("steps" + (" of the coarser grid" if item.grids else "") if item.unit == "LSB" else item.unit)
+
+
+def grown(findings: Iterable[Finding]) -> str:
+    """To what the differences of single operators grew, in words."""
+    places = [op.operator for op in findings if op.equal < 1]
+    listed = ", ".join(places[:_LISTED]) + (f" and {len(places) - _LISTED} more" if len(places) > _LISTED else "")
+    return f"to which the differences of {listed or 'single operators'} grow, each explained by itself"
+
+
+def held_against_float(graph: Graph, outputs: Sequence[OutputComparison], least: float) -> tuple[str, list[str]]:
+    """Return what the outputs of a quantized model come to beside those of its float source, in a sentence, and the problems.
+
+    Args:
+        graph: the float source's.
+        outputs: compared.
+        least: the SQNR that an output keeps at least, in dB.
+    """
+    problems = [f"float against quantized: {text}" for text in distant_outputs(graph, outputs, least, "by quantization")]
+    worst = min((item.sqnr_db for item in outputs if item.sqnr_db is not None), default=None)
+    found = "every output element is equal" if worst is None else f"SQNR {worst:.1f} dB at the outputs"
+    return f"float against quantized: {found}, {'below' if problems else 'held to'} {least:g} dB", problems
+
+
+def output_costs(outputs: Iterable[OutputComparison]) -> list[str]:
+    """Return a sentence for each output that differs: what the passes cost that the user named."""
+    return [
+        f"output {item.name!r}: SQNR {item.sqnr_db:.1f} dB, up to {_apart(item)} off"
+        for item in outputs
+        if item.differs and item.sqnr_db is not None
+    ]
 
 
 def _in_last_bits(graph: Graph, item: OutputComparison) -> bool:
@@ -172,17 +226,6 @@ def without_overflow(graph: Graph, outputs: Iterable[OutputComparison], findings
         if not behind.isdisjoint(op.inputs):
             behind.update(op.outputs)
     return [item for item in outputs if item.name not in behind]
-
-
-def drift_notes(outputs: Iterable[OutputComparison], findings: Iterable[Finding]) -> list[str]:
-    """Outputs that hold little of the source's although each operator that differs is explained: what single roundings grew to."""
-    places = [op.operator for op in findings if op.equal < 1]
-    listed = ", ".join(places[:_LISTED]) + (f" and {len(places) - _LISTED} more" if len(places) > _LISTED else "")
-    return [
-        f"output {item.name!r} has an SQNR of {item.sqnr_db:.1f} dB: to that the differences of {listed} grow, each explained by itself"
-        for item in outputs
-        if places and item.differs and item.sqnr_db is not None and item.sqnr_db < LEAST_SQNR
-    ]
 
 
 def static_problems(graph: Graph, changed: Mapping[str, str], findings: Collection[Finding]) -> list[str]:

@@ -1,18 +1,25 @@
-"""Results that were quantized with scales that stand beside their source: they are held against the source with these scales."""
+"""Quantized results of float sources, compared with the source quantized with the same scales, and with the float source itself."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qconvert.checking.checked_file import Side, model_file
+from qconvert.checking.findings import OutputComparison
+from qconvert.checking.outputs import Border
+from qconvert.checking.sequences import Sequences
 from qconvert.conversion import convert
+from qconvert.graph import Array, Graph
 from qconvert.graph.metadata import BESIDE, OPTIONS, origin
-from qconvert.plugins import format_named, runtime_of
+from qconvert.plugins import LoadedModel, format_named, runtime_of
 
-__all__ = ["lacks_encodings", "quantized_source"]
+__all__ = ["LEAST_OF_FLOAT", "against_float", "is_quantized_of_float", "lacks_encodings", "quantized_source"]
+
+#: Decibels that an output keeps at least where a quantized model is compared with its float source: below, little of it is left.
+LEAST_OF_FLOAT = 10.0
 
 #: Options of the pass that applies encodings, which the conversion of the result may have had.
 _PASS_OPTIONS = ("fill", "range_dtype")
@@ -42,6 +49,35 @@ def _stated(result: Side) -> dict[str, Any]:
         return {name: given[name] for name in _PASS_OPTIONS if name in given}
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
+
+
+def is_quantized_of_float(graph: Graph, other: Graph) -> bool:
+    """Whether nothing of a source is quantized, and something of its result is."""
+    return not any(t.is_quantized for t in graph.tensors.values()) and any(t.is_quantized for t in other.tensors.values())
+
+
+def against_float(
+    source: Side, sides: tuple[Side, Side], model: LoadedModel, feeds: Sequence[Mapping[str, Array]], steps: int
+) -> tuple[OutputComparison, ...]:
+    """Return how far the outputs of a result are from those of its float source, on the same inputs.
+
+    Args:
+        source: the float source's file.
+        sides: the source with encodings, whose inputs are given, and the result.
+        model: the result, loaded.
+        feeds: stored inputs.
+        steps: of a sequence; 0 for models without states.
+    """
+    original = source.open()
+    models = [Sequences(item, side.open, steps) for item, side in ((original, source), (model, sides[1]))] if steps else [original, model]
+    entering = [Border.of(sides[0].graph, side.graph) for side in (source, sides[1])]
+    border = Border.of(source.graph, sides[1].graph)
+    pairs: dict[str, list[tuple[Array, Array]]] = {}
+    for feed in feeds:
+        expected, found = (item.run(side.matched_inputs(feed, item)) for item, side in zip(models, entering, strict=True))
+        for name, a, b in border.matched_outputs(expected, found):
+            pairs.setdefault(name, []).append((a, b))
+    return tuple(border.compared(name, found) for name, found in pairs.items())
 
 
 def lacks_encodings(source: Side, result: Side) -> str:

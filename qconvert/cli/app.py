@@ -24,6 +24,7 @@ from qconvert.cli.flags import (
     JsonFlag,
     KernelsFlag,
     MeanFlag,
+    MinSqnrFlag,
     ModelArgument,
     QuietFlag,
     RangeFlag,
@@ -92,6 +93,7 @@ def check_command(
         float | None,
         typer.Option("--max-lsb", min=0, help="Largest difference allowed at the outputs. Default: 1 with --quick."),
     ] = None,
+    min_sqnr: MinSqnrFlag = None,
     seed: SeedFlag = 0,
     encodings: Annotated[Path | None, typer.Option("--encodings", help="Scales with which the source is to be quantized first.")] = None,
     labels: Annotated[
@@ -154,6 +156,7 @@ def check_command(
             per_op=per_op or explorer is not None,
             quick=quick,
             max_lsb=max_lsb,
+            min_sqnr=min_sqnr,
             seed=seed,
             encodings=encodings or "",
             progress=step,

@@ -11,7 +11,7 @@ import typer
 
 from qconvert.cli.completion import among, known_formats, known_pass_lists, known_settings
 from qconvert.cli.exits import FAULT, NOT_EQUAL, NOT_JUDGED, PASSED, USAGE
-from qconvert.cli.flags import DebugFlag, JsonFlag, QuietFlag, TargetFlag, VerboseFlag
+from qconvert.cli.flags import AllowLossFlag, DebugFlag, JsonFlag, MinSqnrFlag, QuietFlag, TargetFlag, VerboseFlag
 from qconvert.errors import OptionError
 from qconvert.plugins.options import parsed
 
@@ -40,8 +40,10 @@ def _batch(
         list[str] | None,
         typer.Option("--option", "-O", help="name=value: an option of a format or a pass; repeatable.", autocompletion=known_settings),
     ] = None,
+    allow_loss: AllowLossFlag = 30.0,
     check: Annotated[bool, typer.Option("--check", help="Run each model and its result, and compare.")] = False,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs a check runs.")] = 3,
+    min_sqnr: MinSqnrFlag = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Models at a time; 0 for as many as there are processors.")] = 1,
     scheduler: Annotated[str, typer.Option("--scheduler", help="The scheduler of a dask.distributed cluster: tcp://10.0.0.1:8786.")] = "",
     seconds: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that a conversion may take, and a check.")] = 600.0,
@@ -71,8 +73,10 @@ def _batch(
             to=to,
             target=target,
             passes=names,
+            allow_loss=allow_loss,
             check=check,
             samples=samples,
+            min_sqnr=min_sqnr,
             jobs=jobs,
             scheduler=scheduler,
             seconds=seconds,

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.completion import known_pass_lists, known_passes, known_settings
-from qconvert.cli.flags import DebugFlag, ForceFlag, FromFlag, HtmlFlag, JsonFlag, QuietFlag, TargetFlag, ToFlag, VerboseFlag, with_flags
+from qconvert.cli.flags import (
+    AllowLossFlag,
+    DebugFlag,
+    ForceFlag,
+    FromFlag,
+    HtmlFlag,
+    JsonFlag,
+    QuietFlag,
+    TargetFlag,
+    ToFlag,
+    VerboseFlag,
+    with_flags,
+)
 from qconvert.errors import OptionError
 from qconvert.plugins import Pass, declared_options, formats, pass_named
 from qconvert.plugins.options import parsed
@@ -35,9 +47,7 @@ def _convert(
         list[str] | None,
         typer.Option("--option", "-O", help="name=value: an option of a format or a pass; repeatable.", autocompletion=known_settings),
     ] = None,
-    allow_loss: Annotated[
-        float, typer.Option("--allow-loss", metavar="DB", help="The lowest SQNR to which a target's own steps may bring a tensor.")
-    ] = 30.0,
+    allow_loss: AllowLossFlag = 30.0,
     verify_each: Annotated[bool, typer.Option("--verify-each", help="Run the model behind each pass, and name a pass that lies.")] = False,
     print_after: Annotated[
         list[str] | None,

@@ -14,9 +14,9 @@ from qconvert.cli.completion import among, choices_of, known_formats, known_kern
 from qconvert.plugins import Option, formats
 
 __all__ = [
-    "CropFlag", "DataFlag", "DebugFlag", "ExplorerFlag", "ForceFlag", "FromFlag", "HtmlFlag", "JsonFlag", "KernelsFlag", "MeanFlag",
-    "ModelArgument", "QuietFlag", "RangeFlag", "ResizeFlag", "SeedFlag", "StdFlag", "TargetFlag", "ToFlag", "VerboseFlag",
-    "add_read_flags", "with_flags",
+    "AllowLossFlag", "CropFlag", "DataFlag", "DebugFlag", "ExplorerFlag", "ForceFlag", "FromFlag", "HtmlFlag", "JsonFlag", "KernelsFlag",
+    "MeanFlag", "MinSqnrFlag", "ModelArgument", "QuietFlag", "RangeFlag", "ResizeFlag", "SeedFlag", "StdFlag", "TargetFlag", "ToFlag",
+    "VerboseFlag", "add_read_flags", "with_flags",
 ]  # fmt: skip
 
 ModelArgument = Annotated[Path, typer.Argument(help="The model to read; - for standard input, with --from.")]
@@ -35,6 +35,17 @@ KernelsFlag = Annotated[
     ),
 ]
 
+AllowLossFlag = Annotated[
+    float, typer.Option("--allow-loss", metavar="DB", help="The lowest SQNR to which a step, of --passes too, may bring a tensor.")
+]
+MinSqnrFlag = Annotated[
+    float | None,
+    typer.Option(
+        "--min-sqnr",
+        metavar="DB",
+        help="The lowest SQNR of an output that differs. Default: 30; of a quantized model beside its float source 10.",
+    ),
+]
 ForceFlag = Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")]
 QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 VerboseFlag = Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")]

@@ -129,10 +129,13 @@ def check_document(report: CheckReport) -> dict[str, Any]:
 
 
 def print_check(report: CheckReport) -> None:
-    """A table of the outputs, a table of the operators if they were checked, and the verdict."""
+    """What the check comes to and what ran, a table of the outputs, a table of the operators if they were checked, and the verdict."""
     from qconvert.checking.findings import operators_table, outputs_table
 
     title = f"{report.runs} inputs, {' and '.join(dict.fromkeys(report.kernels))}"
+    show(report.sentence, *([f"ran: {report.ran}"] if report.ran else []))
+    if report.float_outputs:
+        show(_one_line_a_row(rich_table(replace(outputs_table(report.float_outputs), title="float against quantized")), 0))
     if report.outputs:
         show(_one_line_a_row(rich_table(replace(outputs_table(report.outputs), title=title)), 0))
     if report.operators:

@@ -62,8 +62,8 @@ def convert(
         target: the name of a target of the result's format; "" for the format's default, or its own if the source has it too.
         force: whether an existing result may be replaced.
         passes: names of passes to run, in this order, after reading and before the target's own; docs/passes.md lists them.
-        allow_loss: the ratio of signal to noise, in decibels, below which no tensor may fall by a step that the target takes by itself.
-            Steps named in `passes` are not limited: they only report.
+        allow_loss: the ratio of signal to noise, in decibels, below which no tensor may fall by a step of the conversion: those named in
+            `passes` and those of the target.
         verify_each: whether the model is run on random inputs before and behind each pass, which must change no more than it declares.
         observer: is told of each pass that has run: the pass, the graph before and behind it, and what it changed in words.
         options: of the source's reader, of the passes and of the result's writer. `qconvert passes` and `qconvert formats` list them; those

@@ -1,4 +1,4 @@
-"""The limit of what a target's own steps may cost."""
+"""The limit of what the steps of a conversion may cost."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from qconvert.plugins import Change, Cost
 
 __all__ = ["LIMIT", "refuse_losses"]
 
-#: Decibels of signal to noise below which a step that nobody named stops a conversion; 8 bits used in full give about 50.
+#: Decibels of signal to noise below which a step stops a conversion, and below which an output is not equal in a check; 8 bits used in full
+#: give about 50.
 LIMIT = 30.0
 _LISTED = 8
 
 
 def refuse_losses(changes: Iterable[Change], limit: float = LIMIT) -> None:
-    """Refuses a conversion whose steps, other than those that the user named, leave a tensor below a ratio of signal to noise.
+    """Refuse a conversion of which a step leaves a tensor below a ratio of signal to noise.
 
     Args:
         changes: what the passes changed.
@@ -27,7 +28,7 @@ def refuse_losses(changes: Iterable[Change], limit: float = LIMIT) -> None:
     """
     if math.isnan(limit):
         raise OptionError("allow_loss is no number", remedy="Give decibels, such as 30.")
-    below = [(change.by, cost) for change in changes if not change.user_named for cost in change.costs if _is_below(cost, limit)]
+    below = [(change.by, cost) for change in changes for cost in change.costs if _is_below(cost, limit)]
     if not below:
         return
     below.sort(key=lambda item: item[1].sqnr_db or 0.0)
@@ -35,8 +36,8 @@ def refuse_losses(changes: Iterable[Change], limit: float = LIMIT) -> None:
     lines += [f"and {len(below) - _LISTED} more"] if len(below) > _LISTED else []
     worst = below[0][1].sqnr_db or 0.0
     raise LossError(
-        f"the target's own steps leave {len(below)} tensor{'s' if len(below) > 1 else ''} below {limit:g} dB:\n" + "\n".join(lines),
-        remedy=f"Use another target, name the passes yourself with --passes, or allow the loss with --allow-loss {int(worst // 1)}.",
+        f"the conversion leaves {len(below)} tensor{'s' if len(below) > 1 else ''} below {limit:g} dB:\n" + "\n".join(lines),
+        remedy=f"Use another target or other passes, or allow the loss with --allow-loss {int(worst // 1)}.",
     )
 
 

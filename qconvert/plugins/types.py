@@ -190,7 +190,8 @@ class LoadedModel(Protocol):
         outputs: likewise.
         note: what a user should know of how it runs; "" if there is nothing.
 
-    It may have a text `unjudged` besides: why its outputs say nothing of the runtime, so that no verdict can rest on them. One of several
+    It may have a text `unjudged` besides: why its outputs say nothing of the runtime, so that no verdict can rest on them; a text `form`,
+    what of the file runs and by which of its kernels; and `rebuilt`, whether not the file runs but what was read of it. One of several
     parts has `parts`: tensor -> which of them computes it, in words, for a check that finds it wrong.
 
     A model with states keeps them from one run to the next; a function `reset()` makes the next run the first of a sequence. Inputs and
@@ -305,6 +306,7 @@ class Runtime:
     Attributes:
         name: as in reports and errors.
         formats: names of the formats that it loads.
+        package: the name of the installed distribution whose version reports say; "" for none.
         summary: one line for `qconvert formats`.
         title: what it is called in sentences.
         open: file -> the loaded model. Raises QConvertError.
@@ -357,6 +359,7 @@ class Runtime:
     around: Callable[[ModelFile, frozenset[str], Sequence[tuple[Tensor, str]], Sequence[tuple[str, str]], Path], None] | None = None
     keeps: Callable[[Graph], frozenset[str]] | None = None
     by_others: bool = False
+    package: str = ""
     replaces: str = ""
 
     def __post_init__(self) -> None:

@@ -26,28 +26,29 @@ RUNTIMES = (
         open=_from("litert", "open_model"), reach=_from("reach_litert", "reach"), kernels=("default", "reference"),
         layout="channels_last", inside=_from("litert", "LiteRTInside"), watch=_from("litert", "watch"), layers=_from("litert", "layers"),
         taken_by=_from("litert", "taken_by"), overflows=_from("overflows_litert", "overflows"), around=_from("litert", "around"),
-        keeps=_from("litert", "keeps"),
+        keeps=_from("litert", "keeps"), package="ai-edge-litert",
     ),
     Runtime(
         "tflite-micro", ("tflite",), "TensorFlow Lite for Microcontrollers, interpreted on this machine", "tflite-micro",
         open=_from("tflite_micro", "open_model"), reach=_from("reach_litert", "reach"), kernels=("reference",),
-        layout="channels_last", whole=True, around=_from("litert", "around"),
+        layout="channels_last", whole=True, around=_from("litert", "around"), package="tflite-micro",
     ),
     Runtime(
         "onnxruntime", ("onnx",), "onnxruntime's CPU execution provider", "onnxruntime",
         open=_from("onnxruntime", "open_model"), reach=_from("reach_onnxruntime", "reach"), kernels=("optimized", "unoptimized"),
         layout="channels_first", inside=_from("onnx_inside", "OnnxInside"), watch=_from("onnx_inside", "watch"),
         layers=_from("onnx_layers", "layers"), overflows=_from("overflows_onnxruntime", "overflows"), around=_from("onnx_around", "around"),
+        package="onnxruntime",
     ),
     Runtime(
         "torch", ("torch",), "PyTorch on the CPU: programs written anew from what is read (default), or the file itself", "PyTorch",
         open=_from("torch", "open_model"), reach=_from("reach_torch", "reach"), kernels=("anew", "trusted"), layout="channels_first",
-        runs_code=True, inside=_from("torch_inside", "inside_of"),
+        runs_code=True, inside=_from("torch_inside", "inside_of"), package="torch",
     ),
     Runtime(
         "mnn", ("mnn",), "MNN on the CPU, in a process of its own", "MNN",
         open=_from("mnn", "open_model"), reach=_from("reach_mnn", "reach"), kernels=("cpu",), layout="channels_first",
-        inside=_from("mnn_inside", "MNNInside"),
+        inside=_from("mnn_inside", "MNNInside"), package="mnn",
     ),
     Runtime(
         "tensorrt", ("onnx",), "TensorRT, whose engine is built for a compute capability, and runs where a GPU is at hand", "TensorRT",

@@ -34,6 +34,7 @@ class LiteRT:
         inputs: name -> (dtype, shape), in order.
         outputs: likewise.
         note: what a user should know of how it runs; "" if there is nothing.
+        form: which of its kernels run, in words.
 
     Raises:
         MissingPackageError: ai-edge-litert is not installed.
@@ -46,6 +47,7 @@ class LiteRT:
         if kernels not in KERNELS:
             raise OptionError(f"there are no kernels {kernels!r}", remedy=f"Use one of {', '.join(KERNELS)}.")
         self._model, self._kernels, self._threads = bytes(model), kernels, threads
+        self.form = "XNNPACK" if kernels == "default" else f"{kernels} kernels"
         self.reset()
         self.inputs, self.outputs = self._describe(self._given), self._describe(self._wanted)
 

@@ -48,18 +48,27 @@ class TorchModel:
         note: what a user should know of how it runs.
         unjudged: why this says nothing of PyTorch; "" if it does.
         again: gives the function as it is before the first run; None where runs change nothing.
+        form, rebuilt: see plugins.LoadedModel.
 
     Attributes:
         inputs, outputs: name -> (dtype, shape), in order; a size known only at run time is a string.
-        note, unjudged: as above.
+        note, unjudged, form, rebuilt: as above.
     """
 
     def __init__(
-        self, graph: Graph, function: Function, note: str = "", unjudged: str = "", again: Callable[[], Function] | None = None
+        self,
+        graph: Graph,
+        function: Function,
+        note: str = "",
+        unjudged: str = "",
+        again: Callable[[], Function] | None = None,
+        form: str = "",
+        rebuilt: bool = False,
     ) -> None:
         self.inputs = {name: (graph[name].dtype, tuple(graph[name].shape or ())) for name in graph.inputs}
         self.outputs = {name: (graph[name].dtype, tuple(graph[name].shape or ())) for name in graph.outputs}
         self.note, self.unjudged = note, unjudged
+        self.form, self.rebuilt = form, rebuilt
         self._function, self._again = function, again
 
     def reset(self) -> None:
@@ -83,10 +92,12 @@ def open_model(file: ModelFile) -> TorchModel:
         def fresh() -> Function:
             return called(loaded(file.path, engine), engine, graph)
 
-        return TorchModel(graph, fresh(), words + _newer(), again=fresh if graph.states else None)
+        form = "the file itself" + (f", engine {engine}" if engine else "")
+        return TorchModel(graph, fresh(), words + _newer(), again=fresh if graph.states else None, form=form)
     function, refused, again = carrying(graph, engine)
     words = _ANEW + (f"; quantized operators ran by its engine {engine}" if engine else "")
-    return TorchModel(graph, function, "" if refused else words + _newer(), refused, again)
+    form = "a program rebuilt from the file" + (f", engine {engine}" if engine else "")
+    return TorchModel(graph, function, "" if refused else words + _newer(), refused, again, "evaluated, not run" if refused else form, True)
 
 
 def carrying(graph: Graph, engine: str) -> tuple[Function, str, Callable[[], Function] | None]:

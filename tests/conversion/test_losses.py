@@ -1,4 +1,4 @@
-"""What lossy steps cost, as data, and the limit of what a target may take by itself."""
+"""What lossy steps cost, as data, and the limit of what a conversion may lose."""
 
 from __future__ import annotations
 
@@ -72,13 +72,14 @@ def poor() -> Graph:
     return make([Op("Gemm", ("x", "w"), ("y",))], tensors, "x", "y")
 
 
-def test_steps_that_the_user_named_only_report(tmp_path: Path) -> None:
+def test_steps_that_the_user_named_are_held_to_the_limit_too(tmp_path: Path) -> None:
     save(poor(), tmp_path / "m.qgraph")
-    report = convert(tmp_path / "m.qgraph", tmp_path / "m.onnx", passes=["per_axis_to_per_tensor"])
+    with pytest.raises(LossError, match=r"1 tensor below 30 dB:\n- per_axis_to_per_tensor: SQNR 20\.\d dB") as caught:
+        convert(tmp_path / "m.qgraph", tmp_path / "m.onnx", passes=["per_axis_to_per_tensor"])
+    assert "--allow-loss 20." in caught.value.remedy and not (tmp_path / "m.onnx").exists()
+    report = convert(tmp_path / "m.qgraph", tmp_path / "m.onnx", passes=["per_axis_to_per_tensor"], allow_loss=20)
     change = next(change for change in report.changes if change.by == "per_axis_to_per_tensor")
     assert change.user_named and not change.exact and change.costs[0].sqnr_db < 30  # type: ignore[operator]
-    with pytest.raises(LossError, match="1 tensor below 30 dB"):
-        refuse_losses([Change(change.text, costs=change.costs)])
 
 
 def test_steps_above_the_limit_pass_and_the_worst_come_first() -> None:
@@ -94,7 +95,7 @@ def test_the_file_says_what_each_step_cost(tmp_path: Path) -> None:
     save(poor(), tmp_path / "m.qgraph")
     convert(tmp_path / "m.qgraph", tmp_path / "m.onnx")
     assert load(tmp_path / "m.onnx").metadata[SCALES].startswith("all scales")
-    convert(tmp_path / "m.qgraph", tmp_path / "m.onnx", passes=["per_axis_to_per_tensor"], force=True)
+    convert(tmp_path / "m.qgraph", tmp_path / "m.onnx", passes=["per_axis_to_per_tensor"], allow_loss=20, force=True)
     metadata = load(tmp_path / "m.onnx").metadata
     (said,) = (item for item in json.loads(metadata[CHANGES]) if item.get("costs"))
     assert said["pass"] == "per_axis_to_per_tensor" and not said["exact"] and metadata[SCALES].startswith("some are new")

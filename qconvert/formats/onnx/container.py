@@ -20,7 +20,7 @@ from qconvert.formats.onnx.signatures import check_signatures
 from qconvert.formats.onnx.verify import verify
 from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants
 
-__all__ = ["external_files", "load_proto", "open_model", "parse_model", "parse_proto", "unverified_proto"]
+__all__ = ["external_files", "form_of", "load_proto", "open_model", "parse_model", "parse_proto", "unverified_proto"]
 
 _LARGEST_PROTOBUF = 2**31 - 1
 
@@ -91,6 +91,17 @@ def load_proto(path: Path) -> Any:
 def unverified_proto(path: Path) -> Any:
     """The onnx.ModelProto in a file as it stands, large constants left out; raises InvalidModelError if it is none."""
     return _parsed(map_file(path))
+
+
+def form_of(path: Path) -> str:
+    """Return the form in which a file holds quantized operators: "QOperator" if one node is of it, "QONNX", "QDQ", or "float"."""
+    proto = unverified_proto(path)
+    kinds = {node.op_type for part in (proto.graph, *proto.functions) for node in part.node}
+    if any(kind.startswith(("QLinear", "QGemm")) for kind in kinds):
+        return "QOperator"
+    if kinds.intersection(("Quant", "BipolarQuant", "IntQuant", "FloatQuant")):
+        return "QONNX"
+    return "QDQ" if kinds.intersection(("QuantizeLinear", "DequantizeLinear")) else "float"
 
 
 def external_files(path: Path) -> tuple[Path, ...]:
