@@ -132,6 +132,25 @@ def test_bias_correction_brings_the_means_of_channels_back(drawn: np.ndarray, tm
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("images_of", "verdict"), [(1.0, "passed"), (1e-3, "not equal")], ids=["good", "ruined"])
+def test_a_check_compares_float_with_quantized_whatever_the_scales_say(
+    images_of: float, verdict: str, images: np.ndarray, tmp_path: Path
+) -> None:
+    """Scales of images a thousandth as bright clip everything, and the result has exactly these scales."""
+    result, scales = tmp_path / "a.onnx", tmp_path / "s.json"
+    calibrate_file(FLOAT, images[:32] * np.float32(images_of), scales)
+    qconvert.convert(FLOAT, result, encodings=str(scales))
+    np.savez(tmp_path / "images.npz", **{qconvert.load(FLOAT).inputs[0]: images[:8]})
+    given: dict[str, Any] = {"encodings": scales, "data": [tmp_path / "images.npz"]}
+    report = qconvert.check(FLOAT, result, **given)
+    assert all(item.equal == 1 for item in report.outputs) and report.verdict == verdict, report.problems
+    (found,) = report.float_outputs
+    assert found.sqnr_db is not None and (found.sqnr_db > 20) == (verdict == "passed") and (found.sqnr_db < 10) == (verdict != "passed")
+    assert f"SQNR {found.sqnr_db:.1f} dB" in report.float_verdict
+    assert qconvert.check(FLOAT, result, **given, min_sqnr=found.sqnr_db - 1).passed
+    assert not qconvert.check(FLOAT, result, **given, min_sqnr=found.sqnr_db + 1).passed
+
+
 def test_tensors_that_cost_most_stay_float(images: np.ndarray, tmp_path: Path) -> None:
     found = calibrated(FLOAT, images[:20], keep_float=2)
     costs = [one.sqnr_db for one in found.sensitivity]
