@@ -129,7 +129,7 @@ class OptionError(QConvertError):
 
 
 class LossError(QConvertError):
-    """A step that a target takes by itself costs tensors more than is allowed; all such tensors are listed."""
+    """A step that a target takes by itself, or a calibration, costs tensors more than is allowed; all such tensors are listed."""
 
     code = "loss-over-limit"
 

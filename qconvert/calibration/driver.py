@@ -7,9 +7,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, Self
+
+import numpy as np
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.calibration.corrections import with_corrected_biases
@@ -22,8 +24,8 @@ from qconvert.calibration.observer import Observer
 from qconvert.calibration.observing import Progress, forget, observe
 from qconvert.calibration.places import Group, Plan, plan
 from qconvert.calibration.quality import Noise
-from qconvert.calibration.report import Calibration, TensorReport
-from qconvert.calibration.sensitivity import Sensitivity, sensitivities, without
+from qconvert.calibration.report import Calibration, TensorReport, warning_of_tensors
+from qconvert.calibration.sensitivity import Sensitivity, outputs_kept, sensitivities, without
 from qconvert.calibration.watching import Watched, watched
 from qconvert.calibration.workers import Workers, workers_of
 from qconvert.conversion import load
@@ -31,8 +33,8 @@ from qconvert.conversion.in_memory import Model
 from qconvert.conversion.normalizing import run_passes
 from qconvert.data import Preparation
 from qconvert.data.streams import Data, Samples
-from qconvert.encodings import Encodings
-from qconvert.errors import OptionError, UnsupportedError
+from qconvert.encodings import Encoding, Encodings, Place, Range, grid_of
+from qconvert.errors import LossError, OptionError, UnsupportedError
 from qconvert.graph import Array, Graph
 from qconvert.passes import compute_constants
 from qconvert.plugins import target_named
@@ -45,6 +47,8 @@ PREPARED = ("fold_batch_norm",)
 ACTIVATIONS, WEIGHTS = ("int8", "uint8", "int16", "uint16"), ("int8", "int4", "int2", "int16")
 #: Samples over which the noise of the chosen grids is measured.
 MEASURED = 4
+#: What outputs may lose in dB compared with min-max before a calibration is warned of.
+_LOST_DB = 20
 #: Samples whose means biases are corrected by.
 CORRECTED = 64
 #: Samples on which each tensor is quantized by itself.
@@ -78,16 +82,23 @@ class _Work:
     progress: Progress
     folder: Path
     notes: list[str] = field(default_factory=list)
+    first: Data = ()
     _folders: Iterator[int] = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        """Keeps the first samples of an iterator, which gives them once, so that what comes of them is measured too."""
+        self.first = self.data
+        if isinstance(self.data, Iterator):
+            self.first = list(islice(self.data, MEASURED))
+            self.data = chain(self.first, self.data)
 
     def samples(self, most: int | None = None) -> Samples:
         limits = [limit for limit in (self.limit, most) if limit is not None]
         return Samples(self.graph, self.data, min(limits, default=None), self.preparation)
 
-    @property
-    def is_once(self) -> bool:
-        """Whether the data are an iterator, which gives its samples once."""
-        return hasattr(self.data, "__next__")
+    def measured(self) -> Samples:
+        """The samples that the noise of grids is measured on."""
+        return Samples(self.graph, self.first, min(MEASURED, self.limit or MEASURED), self.preparation)
 
     def place(self) -> Path:
         """An empty folder."""
@@ -118,6 +129,7 @@ def calibrated(
     skip: tuple[str, ...] = (),
     histograms: bool = False,
     target: str = "",
+    strict: bool = False,
     samples: int | None = None,
     preparation: Preparation | None = None,
     runtime: str = "onnxruntime",
@@ -145,6 +157,8 @@ def calibrated(
         skip: names of tensors, or operators, that stay float.
         histograms: whether values are counted for a plot, whatever the method needs.
         target: the one target that the grids have to suit; by default they suit TFLite and ONNX.
+        strict: whether what is warned of is an error: activations of which more than 1% is clipped or less than 10 dB is left, and
+            outputs that lose more than 20 dB compared with min-max.
         samples: how many at most; by default all.
         preparation: of images, and of real numbers in files.
         runtime: what runs the network: "onnxruntime" or "litert".
@@ -155,6 +169,7 @@ def calibrated(
 
     Raises:
         QConvertError: the network or the data cannot be read, do not fit, or give NaN; or there is nothing to quantize.
+        LossError: there is something to warn of, with `strict`.
     """
     for what, given, known in (("activations", activations, ACTIVATIONS), ("weights", weights, WEIGHTS)):
         if given not in known:
@@ -176,13 +191,16 @@ def calibrated(
         encodings, kept = encodings_of(graph, found, reports, chosen, f"{method} of {seen} samples")
         notes += [*tiny, *kept]
         costs = _costs(work, found, encodings) if sensitivity or keep_float else ()
+        warnings = _warnings(work, found, reports, chosen, encodings)
+        if strict and warnings:
+            raise LossError("\n".join(warnings), remedy="Use another --method (min-max clips nothing), other data, or no --strict.")
         worst = tuple(name for one in costs[: max(keep_float, 0)] for name in one.names)
         encodings = without(encodings, {*worst})
         if bias_correction:
             graph, said = with_corrected_biases(graph, encodings, work.samples(CORRECTED), runtime, work.place, progress)
             notes += said
     changed = equalization or bias_correction
-    return Calibration(graph, encodings, reports, seen, costs, worst, changed, (*notes, *found.notes))
+    return Calibration(graph, encodings, reports, seen, costs, worst, changed, (*notes, *found.notes), warnings)
 
 
 def prepared(model: Model, format: str = "") -> Graph:
@@ -290,12 +308,30 @@ def _report(group: Group, seeing: Observer, counted: Observer, chosen: Choices, 
 
 
 def _measured(work: _Work, network: Watched, found: Plan, reports: tuple[TensorReport, ...]) -> tuple[TensorReport, ...]:
-    """The reports with the noise of their grids; without, where the data are gone."""
-    if work.is_once:
-        return reports
+    """The reports with the noise of their grids."""
     noises = tuple(Noise(None if group.fixed is not None else report.grid) for group, report in zip(found.groups, reports, strict=True))
-    noises, _ = observe(network, found.observed, noises, work.samples(MEASURED))
+    noises, _ = observe(network, found.observed, noises, work.measured())
     return tuple(replace(report, sqnr_db=noise.sqnr_db, clipped=noise.clipped) for report, noise in zip(reports, noises, strict=True))
+
+
+def _warnings(work: _Work, found: Plan, reports: tuple[TensorReport, ...], chosen: Choices, encodings: Encodings) -> tuple[str, ...]:
+    """What the user has to know of poor grids, measured on the first samples. Outputs lose 20 dB only where some value is clipped: scales
+    that clip nothing are at most about twice those of min-max."""
+    lost = ""
+    clipped = [(group, report) for group, report in zip(found.groups, reports, strict=True) if report.clipped and group.fixed is None]
+    if clipped:
+        symmetric = bool(chosen.symmetric)
+        entries = {
+            Place(name): Encoding(grid_of(Range(*np.array([[report.lowest], [report.highest]])), chosen.activations, symmetric=symmetric))
+            for _, report in clipped
+            for name in report.names
+        }
+        choices = encodings, encodings.evolve({**encodings.entries, **entries})
+        own, other = outputs_kept(work.graph, choices, list(work.measured()), work.runtime)
+        if own is not None and (other is None or other - own > _LOST_DB):
+            best = "everything" if other is None else f"{other:.1f} dB"
+            lost = f"the outputs keep {own:.1f} dB; with the grids of min-max they keep {best}"
+    return tuple(filter(None, (warning_of_tensors(reports), lost)))
 
 
 def _costs(work: _Work, found: Plan, encodings: Encodings) -> tuple[Sensitivity, ...]:

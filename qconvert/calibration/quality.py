@@ -1,4 +1,4 @@
-"""How good chosen grids are: the noise of rounding in each tensor."""
+"""How good chosen grids are: the noise of rounding in each tensor, and in the outputs."""
 
 from __future__ import annotations
 

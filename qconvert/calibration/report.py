@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qconvert.calibration.observer import Histogram
@@ -10,7 +12,12 @@ from qconvert.encodings import Encodings, Grid
 from qconvert.graph import Graph
 from qconvert.tables import Rows, Shown, numbers, said, shown
 
-__all__ = ["Calibration", "TensorReport"]
+__all__ = ["Calibration", "TensorReport", "warning_of_tensors"]
+
+#: The share of clipped values and the SQNR in dB beyond which a tensor is warned of.
+_CLIPPED, _LEAST_DB = 0.01, 10.0
+#: Tensors that a warning names.
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,26 @@ class TensorReport:
         low, high = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(self.grid.dtype))
         return low, high
 
+    @property
+    def is_poor(self) -> bool:
+        """Whether more than 1% of the values are clipped, or less than 10 dB is left of them."""
+        return self.clipped > _CLIPPED or (self.sqnr_db is not None and self.sqnr_db < _LEAST_DB)
+
+
+def warning_of_tensors(reports: Sequence[TensorReport]) -> str:
+    """Return the warning that names tensors with poor grids, the worst first; "" without any."""
+    poor = sorted((item for item in reports if item.is_poor), key=lambda item: math.inf if item.sqnr_db is None else item.sqnr_db)
+    if not poor:
+        return ""
+    named = ", ".join(
+        f"{item.names[0]!r} ({100 * item.clipped:.3g}% clipped" + ("" if item.sqnr_db is None else f", {item.sqnr_db:.1f} dB") + ")"
+        for item in poor[:_NAMED]
+    )
+    more = f" and {len(poor) - _NAMED} more" if len(poor) > _NAMED else ""
+    verb = "activation is" if len(poor) == 1 else "activations are"
+    limits = f"clipped by more than {100 * _CLIPPED:g}% of the values, or keeps less than {_LEAST_DB:g} dB"
+    return f"{len(poor)} {verb} {limits if len(poor) == 1 else limits.replace('keeps', 'keep')}: {named}{more}"
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Calibration(Shown):
@@ -57,6 +84,7 @@ class Calibration(Shown):
         kept_float: tensors that stay float because they cost most.
         is_changed: whether the network's weights or biases are others than those of the model, which encodings do not say.
         notes: what the user should know.
+        warnings: which tensors have poor grids, and whether the outputs lose much compared with min-max.
     """
 
     graph: Graph
@@ -67,6 +95,7 @@ class Calibration(Shown):
     kept_float: tuple[str, ...] = ()
     is_changed: bool = False
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -90,5 +119,6 @@ class Calibration(Shown):
         return (
             Rows("Activations", columns, rows, note=f"{self.samples} samples.", folded=len(rows) > 60),
             Rows("What quantizing each by itself costs the outputs", ("tensor", ">SQNR of the outputs"), costs, folded=len(costs) > 60),
+            Rows("Warnings", ("in words",), tuple((said(text),) for text in self.warnings)),
             Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
         )

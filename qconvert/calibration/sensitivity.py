@@ -16,7 +16,7 @@ from qconvert.encodings import Encodings, Place
 from qconvert.graph import Array, Graph
 from qconvert.passes.apply_encodings import literal
 
-__all__ = ["Sensitivity", "sensitivities", "without"]
+__all__ = ["Sensitivity", "outputs_kept", "sensitivities", "without"]
 
 Feeds = Sequence[Mapping[str, Array]]
 
@@ -58,6 +58,16 @@ def sensitivities(
         found.append(Sensitivity(names, _worst(expected, _outputs(literal(graph, part), feeds, runtime))))
     progress("sensitivity", len(units), len(units))
     return tuple(sorted(found, key=lambda one: np.inf if one.sqnr_db is None else one.sqnr_db))
+
+
+def outputs_kept(graph: Graph, choices: Sequence[Encodings], feeds: Feeds, runtime: str) -> tuple[float | None, ...]:
+    """Return the SQNR in dB of the worst output with each of several encodings; None where outputs stay the same.
+
+    Raises:
+        QConvertError: the runtime refuses the network.
+    """
+    expected = _outputs(graph, feeds, runtime)
+    return tuple(_worst(expected, _outputs(literal(graph, one), feeds, runtime)) for one in choices)
 
 
 def _outputs(graph: Graph, feeds: Feeds, runtime: str) -> list[dict[str, Array]]:

@@ -94,6 +94,10 @@ def _calibrate(
     target: Annotated[
         str, typer.Option("--target", help="What the result is for; by default scales suit ONNX and TFLite.", autocompletion=known_targets)
     ] = "",
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Write nothing where a tensor is clipped by over 1% or keeps under 10 dB, or outputs lose 20 dB."),
+    ] = False,
     runtime: Annotated[
         str, typer.Option("--runtime", help="What runs the model: onnxruntime or litert.", autocompletion=known_runtimes)
     ] = "onnxruntime",
@@ -127,7 +131,7 @@ def _calibrate(
             result_format=result_format, target=target, force=force, writing=writing, activations=activations,
             symmetric=symmetric, weights=weights, per_channel=per_channel,
             equalization=equalization, bias_correction=bias_correction, sensitivity=sensitivity, keep_float=keep_float, runtime=runtime,
-            jobs=jobs, scheduler=scheduler, progress=step, **{**read, **arguments, **parsed(method_option or ())},
+            jobs=jobs, scheduler=scheduler, strict=strict, progress=step, **{**read, **arguments, **parsed(method_option or ())},
         )  # fmt: skip
     found = replace(found, notes=(*told, *found.notes))
     page(found)
@@ -161,6 +165,7 @@ def calibration_document(found: Calibration) -> dict[str, Any]:
         "samples": found.samples,
         "origin": found.encodings.origin,
         "notes": list(found.notes),
+        "warnings": list(found.warnings),
         "tensors": [_tensor_document(item) for item in found.tensors],
         "sensitivity": [asdict(item) for item in found.sensitivity],
         "kept_float": list(found.kept_float),
@@ -195,6 +200,8 @@ def print_calibration(found: Calibration) -> None:
         show(_sensitivity_table(found))
     for note in found.notes:
         show(f"note: {note}")
+    for warning in found.warnings:
+        show(f"warning: {warning}")
     constants = sum(place.name in found.graph.tensors and found.graph[place.name].is_constant for place in found.encodings.entries)
     show(f"grids of {len(found.encodings) - constants} activations and {constants} constants")
 
