@@ -5,7 +5,6 @@ With pytest the fixture `sample_graph` gives each of the graphs in turn (qconver
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from qconvert.conversion import load, normalize, run_passes, save
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, integer_range, numpy_dtype
 from qconvert.graph.validation import validate
 from qconvert.plugins import Pass, Target, format_named, target_named
@@ -94,7 +94,7 @@ def assert_round_trips(format: str, graphs: Mapping[str, Graph] | None = None, *
     graphs = sample_graphs() if graphs is None else graphs
     known, refused = format_named(format), []
     target = target_named(known.default_target) if known.default_target else None
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         for name, graph in graphs.items():
             path = Path(folder, name + known.suffix_for(options))
             try:

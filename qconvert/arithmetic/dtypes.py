@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DTYPES", "INTEGERS", "REALS", "Array", "canonical_dtype", "equal_data", "in_bytes", "integer_range", "numpy_dtype", "read_only"]
+__all__ = [
+    "DTYPES", "INTEGERS", "REALS", "SMALL_FLOATS", "Array", "canonical_dtype", "equal_data", "in_bytes", "integer_range", "numpy_dtype",
+    "read_only",
+]  # fmt: skip
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _IN_BYTES = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
@@ -46,6 +49,10 @@ _RANGES = {
 #: Types whose values are whole numbers.
 INTEGERS = tuple(_RANGES)
 
+#: Floats that store quantized values, and the range of their finite ones.
+SMALL_FLOATS = {"float4e2m1": (-6, 6), "float8e4m3fn": (-448, 448), "float8e4m3fnuz": (-240, 240), "float8e5m2": (-57344, 57344),
+                 "float8e5m2fnuz": (-57344, 57344)}  # fmt: skip
+
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The numpy dtype of a canonical dtype name; types that numpy lacks come from ml_dtypes, those below 8 bits one element a byte."""
@@ -69,8 +76,8 @@ def canonical_dtype(dtype: np.dtype[Any]) -> str:
 
 
 def integer_range(dtype: str) -> tuple[int, int]:
-    """The smallest and largest stored value of an integer dtype."""
-    return _RANGES[dtype]
+    """The smallest and largest stored value of an integer dtype, or of a float of 4 or 8 bits."""
+    return _RANGES[dtype] if dtype in _RANGES else SMALL_FLOATS[dtype]
 
 
 def in_bytes(data: Array) -> Array:

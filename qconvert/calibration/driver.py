@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -35,6 +34,7 @@ from qconvert.data import Preparation
 from qconvert.data.streams import Data, Samples
 from qconvert.encodings import Encoding, Encodings, Place, Range, grid_of
 from qconvert.errors import LossError, OptionError, UnsupportedError
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.passes import compute_constants
 from qconvert.plugins import target_named
@@ -184,7 +184,7 @@ def calibrated(
         notes += said
     found = plan(graph, target, activations)
     found = _skipping(graph, found, skip)
-    with closing(workers_of(jobs, scheduler)) as workers, tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+    with closing(workers_of(jobs, scheduler)) as workers, temporary_folder() as folder:
         work = _Work(graph, data, samples, preparation, runtime, _threads(jobs, scheduler), workers, progress, Path(folder), notes)
         reports, seen = _observed(work, found, chosen, makes)
         found, reports, tiny = without_tiny(found, reports)

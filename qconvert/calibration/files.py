@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.data.streams import Data
 from qconvert.errors import OptionError
 from qconvert.files import require_writable
+from qconvert.files.temporary import temporary_folder
 from qconvert.plugins import Change, Format, encodings_format_of, format_named, format_of, formats
 
 __all__ = ["calibrate_file"]
@@ -110,7 +110,7 @@ def _converted(
     found: Calibration, model: Path, result: Path, kept: str | Path, reading: Collection[str], arguments: Mapping[str, Any]
 ) -> ConversionReport:
     """The quantized model, of the float one, or of the network that was made of it, which was read with the options in `reading`."""
-    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+    with temporary_folder() as folder:
         scales, source = Path(kept or Path(folder, "calibration.json")), model
         if not kept:
             save_encodings(found.encodings, scales, "encodings")

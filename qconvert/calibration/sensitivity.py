@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from qconvert.calibration.observing import Progress
 from qconvert.calibration.quality import decibels
 from qconvert.calibration.watching import Watching, watched
 from qconvert.encodings import Encodings, Place
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.passes.apply_encodings import literal
 
@@ -71,7 +71,7 @@ def outputs_kept(graph: Graph, choices: Sequence[Encodings], feeds: Feeds, runti
 
 
 def _outputs(graph: Graph, feeds: Feeds, runtime: str) -> list[dict[str, Array]]:
-    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+    with temporary_folder() as folder:
         return list(Watching(watched(graph, graph.outputs, Path(folder), runtime)).values(feeds))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,6 +15,7 @@ from qconvert.conversion.normalizing import normalize
 from qconvert.data.streams import batch_name
 from qconvert.errors import OptionError, RuntimeRefusedError, UnsupportedError
 from qconvert.files.memory import give_back
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.plugins import LoadedModel, ModelFile, Runtime, format_named, runtimes, target_named
 
@@ -127,7 +127,7 @@ class Watching:
             self._model = self._opened(network.path)
             give_back()
             return
-        with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+        with temporary_folder() as folder:
             path = Path(folder, f"float{format_named(network.format).suffixes[0]}")
             path.write_bytes(network.model)
             self._model = self._opened(path)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from qconvert.errors import MissingPackageError, OptionError, RuntimeRefusedError
+from qconvert.files.temporary import temporary_folder
 
 __all__ = ["Cluster", "Here", "Processes", "Workers", "workers_of"]
 
@@ -86,7 +86,7 @@ class Processes:
             return lost
 
     def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
-        with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+        with temporary_folder() as folder:
             path = Path(folder, "function")  # it holds the network, which each process is to get once
             path.write_bytes(pickle.dumps(function))
             yield from self._mapped(path, iter(items))

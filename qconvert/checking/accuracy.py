@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from qconvert.data import InputFiles, Preparation
 from qconvert.data.labels import class_names as read_names
 from qconvert.data.labels import labelled
 from qconvert.errors import OptionError
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.graph.changed_values import declared_names
 from qconvert.tables import Rows, Shown, said, shown
@@ -182,7 +182,7 @@ def accuracy(
         raise OptionError("at least one sample is needed")
     formats = ("" if isinstance(source, Graph) else source_format, "" if isinstance(result, Graph) else result_format)
     with (
-        tempfile.TemporaryDirectory(prefix="qconvert-") as folder,
+        temporary_folder() as folder,
         as_file(source, source_format, runs=True) as first,
         as_file(result, result_format, runs=True) as second,
     ):

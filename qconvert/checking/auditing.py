@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from qconvert.conversion import load, normalize, save
 from qconvert.conversion.in_memory import Model, called
 from qconvert.data.stated_sizes import Bounds, stated_bounds
 from qconvert.errors import OptionError, RuntimeRefusedError
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, target_named, targets
@@ -227,7 +227,7 @@ def _told(graph: Graph, target: Target, runtime: Runtime, kernels: str, bounds: 
     """What computes the tensors of the written model; None if the runtime does not tell."""
     if runtime.layers is None and runtime.build is None:
         return None
-    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+    with temporary_folder() as folder:
         path = Path(folder, f"model{format_named(target.format).suffix_for(target.write_options)}")
         save(graph, path, target.format, **target.write_options)
         file = replace(model_file(path, format_named(target.format), kernels), bounds=bounds)

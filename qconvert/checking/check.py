@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from qconvert.checking.with_encodings import LEAST_OF_FLOAT, against_float, is_q
 from qconvert.conversion.in_memory import Model, as_file, called
 from qconvert.data import Preparation, accepted_inputs, load_inputs
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.graph.changed_values import changed_values, declared_names
 from qconvert.plugins import LoadedModel
@@ -122,7 +122,7 @@ def _checked(
     seed, per_op = arguments[3:5]
     try:
         named, note = sides_of(*files, kernels, options, (formats[0], formats[1]))
-        with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+        with temporary_folder() as folder:
             sides = named
             copy = adapted_source(named[0], Path(folder), seed) if scales is None else None
             if scales is not None:

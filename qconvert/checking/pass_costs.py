@@ -6,7 +6,6 @@ model itself, on the same inputs. Where the target does not take it, the evaluat
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from qconvert.conversion.saving import write_file
 from qconvert.data import Preparation, accepted_inputs, load_inputs
 from qconvert.errors import OptionError, QConvertError
 from qconvert.evaluate import evaluate
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph, Tensor
 from qconvert.graph.changed_values import changed_names, paired_tensors
 from qconvert.passes.linear import weight_uses
@@ -100,7 +100,7 @@ def pass_costs(
         raise OptionError("at least one sample is needed")
     graph = load(model, format, **options)
     tried = [(item, chosen) for item in _passes(names) for chosen in item.tried]
-    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+    with temporary_folder() as folder:
         source = _Running.of(graph, Path(folder) / "source.onnx")
         inputs: Sequence[Mapping[str, Array]] = feeds
         if data and not feeds:

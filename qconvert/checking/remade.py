@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -14,6 +13,7 @@ from qconvert.checking.checked_file import Side
 from qconvert.conversion import convert, load
 from qconvert.errors import QConvertError
 from qconvert.files import file_digest
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph, Op
 from qconvert.graph.differences import attribute_differences, tensor_differences
 from qconvert.graph.metadata import BESIDE, OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, origin, turned_between
@@ -69,7 +69,7 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
         files["encodings"] = str(encodings)
     try:
         given = json.loads(str(said[OPTIONS]))
-        with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+        with temporary_folder() as folder:
             suffixes = result.format.suffixes  # which may say the form
             again = Path(folder, result.path.name if result.path.suffix in suffixes else f"again{suffixes[0]}")
             report = convert(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from qconvert.conversion.loading import source_format
 from qconvert.conversion.normalizing import chosen_target
 from qconvert.conversion.pipeline import Observer
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph, equal_data
 from qconvert.graph.differences import diff, paired
 from qconvert.passes import io_to_states
@@ -247,7 +247,7 @@ def _own_form(path: Path) -> str:
 def _folder(keep: str | Path | None) -> Iterator[Path]:
     """The folder for the files: the user's, or one that is removed."""
     if keep is None:
-        with tempfile.TemporaryDirectory(prefix="qconvert-") as name:
+        with temporary_folder() as name:
             yield Path(name)
         return
     folder = Path(keep)

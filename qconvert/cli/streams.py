@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from qconvert.errors import FileAccessError, OptionError, QConvertError
+from qconvert.files.temporary import temporary_folder
 from qconvert.plugins import format_named
 
 __all__ = ["is_stream", "read_both", "read_from", "write_nowhere", "write_to"]
@@ -109,12 +109,8 @@ def _require(format: str, flag: str, stream: TextIO | None, name: str, terminal:
 @contextmanager
 def _temporary(name: str, called: str = "-") -> Iterator[Path]:
     """A path in a temporary folder; errors that name it call it as the user does."""
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="qconvert-")
-    except OSError as error:
-        raise FileAccessError(f"there is no temporary folder: {error.strerror or error}", remedy="Set TMPDIR, or name a file.") from error
-    with folder:
-        path = Path(folder.name, name)
+    with temporary_folder() as folder:
+        path = folder / name
         try:
             yield path
         except QConvertError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +57,7 @@ def _view(
     """Show a model in a browser: its graph, its scales, histograms of its weights and activations, and where it is from."""
     from qconvert import html_report, load
     from qconvert.cli.streams import is_stream, read_from
+    from qconvert.files.temporary import lasting_folder
 
     with read_from(model, source_format) as path:
         if explorer is not None:
@@ -69,7 +69,7 @@ def _view(
                 return
         place = page
         if place is None:
-            place = Path(tempfile.mkdtemp(prefix="qconvert-view-"), "model.html" if is_stream(model) else f"{model.stem}.html")
+            place = lasting_folder("qconvert-view-") / ("model.html" if is_stream(model) else f"{model.stem}.html")
         try:
             html_report(path, place, format=source_format, force=force, data=data or (), values=values, **options)
         except BaseException:

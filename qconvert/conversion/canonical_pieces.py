@@ -6,7 +6,6 @@ checking/reading_errors.py, and partitioning/running.py for parts of a network.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.conversion.saving import save
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.cutting import computable, cut
 from qconvert.plugins import Format, ModelFile, Pieces, Runtime
@@ -48,7 +48,7 @@ def canonical_pieces(
     graph = _cut_at_other_shapes(graph, names)
     part = cut(graph, names, wanted)
     written, kept = _with_states(graph, runtime, part.graph)
-    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+    with temporary_folder() as folder:
         suffix = file.path.suffix.lower()  # which may say the form
         path = Path(folder, f"pieces{suffix if suffix in format.suffixes else format.suffixes[0]}")
         save(written, path, format.name)

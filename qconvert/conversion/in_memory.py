@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from qconvert.conversion.copies import written_copy
 from qconvert.conversion.saving import save
-from qconvert.errors import FileAccessError, OptionError, QConvertError
+from qconvert.errors import OptionError, QConvertError
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph
 from qconvert.plugins import format_named, formats
 
@@ -47,7 +47,7 @@ def as_file(model: Model, format: str = "", *, runs: bool = False) -> Iterator[P
         return
     if not isinstance(model, Graph | bytes | bytearray | memoryview):
         raise OptionError(f"{type(model).__name__} is no model", remedy="Give a path, a qconvert.Graph, or bytes with their format.")
-    with _folder() as folder:
+    with temporary_folder() as folder:
         path = folder
         try:
             path = _graph_file(model, folder, runs) if isinstance(model, Graph) else _bytes_file(bytes(model), format, folder)
@@ -74,18 +74,3 @@ def _bytes_file(content: bytes, format: str, folder: Path) -> Path:
     path = folder / f"model{next(iter(format_named(found).suffixes), '')}"
     path.write_bytes(content)
     return path
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="qconvert-")
-    except OSError as error:
-        raise FileAccessError(f"there is no temporary folder: {error.strerror or error}", remedy="Set TMPDIR, or name a file.") from error
-    with folder:
-        try:
-            yield Path(folder.name)
-        except OSError as error:
-            if error.filename is None or not str(error.filename).startswith(folder.name):
-                raise
-            raise FileAccessError(f"cannot be written: {error.strerror or error}", file=folder.name, remedy="Set TMPDIR.") from error

@@ -23,6 +23,8 @@ _MOST_STEPS = 2**15
 _SHORT = 64
 #: How plain integers are called that say how many of another input's elements count.
 _LENGTH = re.compile(r"length|seq_?lens?|(^|[^a-z])lens?([^a-z]|$)")
+#: NPY_MAXDIMS of numpy 1 and 2.
+_MOST_DIMENSIONS = 32 if np.__version__.startswith("1.") else 64
 #: So many sets of inputs are made; they are all in memory.
 _MOST = 1_000_000
 _SHAPELESS = "Use --data, or --input-shape for a PyTorch file."
@@ -49,6 +51,7 @@ def random_inputs(
 
     Raises:
         OptionError: an input's shape is not known, there are no random values of its type, or nobody could wait for so many.
+        RuntimeRefusedError: numpy has no arrays of so many dimensions.
     """
     if seed < 0:
         raise OptionError(f"the seed is {seed}, and seeds are 0 or more")
@@ -164,6 +167,9 @@ def _random(tensor: Tensor, rng: np.random.Generator, real: Bounds | None, bound
     if tensor.shape is None:
         raise OptionError("its shape is not known, so no random input can be made", where=f"input {tensor.name!r}", remedy=_SHAPELESS)
     shape, dtype = tuple(map(number, tensor.shape)), tensor.dtype
+    if len(shape) > _MOST_DIMENSIONS:
+        reason = f"the input {tensor.name!r} has {len(shape)} dimensions; arrays of numpy have at most {_MOST_DIMENSIONS}"
+        raise RuntimeRefusedError(reason, remedy="Give the model an input of fewer dimensions.")
     if dtype == "bool":
         return _not_all_masked(rng.integers(0, 2, shape)).astype(bool)
     if dtype in _INTEGERS:

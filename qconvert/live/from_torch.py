@@ -7,7 +7,6 @@ means.
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from qconvert.conversion import load
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
+from qconvert.files.temporary import temporary_folder
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.graph import Graph
 from qconvert.live.settled import settled
@@ -49,7 +49,7 @@ def from_torch(module: Any, example_inputs: Any, *, dynamic_shapes: Any = None) 
     torch = torch_package()
     inputs = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
     what = type(module).__name__
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, warnings.catch_warnings(), torch.no_grad():
+    with temporary_folder() as folder, warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         path = Path(folder) / f"{what if what.isidentifier() else 'module'}.pt2"
         try:

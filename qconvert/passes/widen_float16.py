@@ -1,9 +1,9 @@
-"""widen_float16: networks of float16 and bfloat16 compute in float32, where the target has no kernels for their products.
+"""widen_float16: networks of float16 and bfloat16 compute in float32, where the target has no kernels for their products and conversions.
 
 Every value becomes float32, which holds it exactly; what is computed is no longer rounded to 11 or 8 bits after each operator, and so is
 nearer to the real numbers than the source. Weights of float16 stay so, behind a Cast, and take no more bytes than before. Inputs and
 outputs of the graph keep their type, and what the source casts to float16 is rounded to it still. Elementwise float16, for which LiteRT has
-kernels, is left alone where nothing is multiplied by weights.
+kernels, is left alone where nothing is multiplied by weights or quantized.
 
 So do networks for a target of symmetric activations where products of 16 bits read grids with zero points: the shifts that stand for these
 (shift_to_symmetric) need float32, in which a product between grids is a quantized operator.
@@ -26,18 +26,21 @@ _NARROW = ("float16", "bfloat16")
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Widens the whole graph if it multiplies by weights in a type that target.product_types does not name, or beside zero points."""
+    """Widens the whole graph if it multiplies by weights, quantizes or dequantizes in a type that target.product_types does not name, or
+    beside zero points."""
     if target is None or any(op.kind == "Opaque" for op in graph.ops):
         return graph, ()
     found = {graph[op.outputs[0]].dtype for op in graph.ops if KINDS[op.kind].sums_products and op.outputs}
-    lacking = bool(target.product_types) and any(dtype in _NARROW and dtype not in target.product_types for dtype in found)
+    converted = {graph[name].dtype for op in graph.ops if op.kind in ("Quantize", "Dequantize") for name in (op.inputs[0], op.outputs[0])}
+    narrow = (found | converted).intersection(_NARROW)
+    lacking = bool(target.product_types) and not narrow.issubset(target.product_types)
     shifted = bool(target.symmetric_activations) and not found.isdisjoint(_NARROW) and any(_is_affine(graph, op) for op in graph.ops)
     if not lacking and not shifted:
         return graph, ()
     widening = _Widening(graph)
     widening.run()
     kept = f", {widening.kept} constants of float16 behind a Cast" if widening.kept else ""
-    listed = " and ".join(sorted(found & set(_NARROW)))
+    listed = " and ".join(sorted(narrow))
     note = f"{widening.count} values of {listed} are float32: products are no longer rounded to few bits{kept}"
     return (absorb_quantization.run(widening.result(), target)[0] if shifted else widening.result()), (note,)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from qconvert.checking.checked_file import Side, model_file
 from qconvert.conversion.loading import source_format
 from qconvert.data import Preparation, accepted_inputs, load_inputs
 from qconvert.errors import QConvertError
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.plugins import runtime_of
 from qconvert.reports.histograms import Bars, bars_of
@@ -46,7 +46,7 @@ def activation_bars(
         runtime, kernels = runtime_of(form.name, ())
         taken = {option.name for option in form.read_options}
         file = model_file(path, form, kernels, {name: value for name, value in options.items() if name in taken})
-        with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+        with temporary_folder() as folder:
             side = Side(file, form, runtime)
             copy = adapted_source(side, Path(folder))
             feeds, runs = _run(side if copy is None else copy.side, graph, given)

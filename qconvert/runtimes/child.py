@@ -1,19 +1,26 @@
 """A runtime in a child process, since what it cannot do may end the process that it runs in, or take forever.
 
-Parent and child talk through pipes: lines of JSON with bytes of arrays behind them, nothing that would be run when it is read.
+Parent and child talk through pipes: lines of JSON with bytes of arrays after them, nothing that would be run when it is read. A program
+that is started for every file, as LiteRT's is for the pieces of a check, may be a fork server: a fork takes 2 ms, a start with the imports
+of the runtime 200 ms.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import selectors
+import signal
+import socket
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +28,8 @@ import numpy as np
 
 from qconvert.errors import RuntimeRefusedError
 from qconvert.files.processes import how_it_ended, said
-from qconvert.graph import Array
+from qconvert.files.temporary import temporary_file
+from qconvert.graph import Array, numpy_dtype
 
 __all__ = ["Child"]
 
@@ -30,8 +38,10 @@ _LAST_WORDS = 10.0
 #: The longest line and the most bytes of arrays that an answer may have.
 _LONGEST, _MOST = 2**26, 2**33
 _CHUNK = 2**20
-#: Types of arrays that an answer may have.
-_DTYPES = frozenset(("float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"))
+#: Bytes of a message to a fork server, and of its answer at most.
+_MESSAGE = 64
+#: Types of arrays that an answer may have: numpy's names, and texts of a length in bytes.
+_DTYPES = re.compile(r"(|b)float16|(float|u?int)(32|64)|u?int(2|4|8|16)|bool|complex64|\|S\d{1,6}")
 
 
 class Child:
@@ -42,14 +52,19 @@ class Child:
         title: of what runs in it, as in errors.
         patience: seconds for which an answer is waited for.
         arguments: of the program.
+        forks: whether the program is a fork server, where the system has forks: with one argument, the number of a socket.
     """
 
-    def __init__(self, program: Path, title: str, patience: float, arguments: Sequence[str] = ()) -> None:
+    def __init__(self, program: Path, title: str, patience: float, arguments: Sequence[str] = (), *, forks: bool = False) -> None:
         self._title, self._patience = title, patience
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(program), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed
-        )
+        self._printed = temporary_file()
+        self._process: subprocess.Popen[bytes] | _Forked
+        if forks and hasattr(os, "fork"):
+            self._process = _Forked(program, title, self._printed.fileno())
+        else:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(program), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed
+            )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
         self._waiting = b""
@@ -90,11 +105,12 @@ class Child:
         for item in described:
             dtype, shape = item if isinstance(item, list) and len(item) == 2 else ("", ())
             sizes = [size for size in shape if isinstance(size, int) and size >= 0]
-            count = math.prod(sizes) * np.dtype(dtype).itemsize if dtype in _DTYPES else _MOST + 1
+            known = isinstance(dtype, str) and _DTYPES.fullmatch(dtype)
+            count = math.prod(sizes) * _numpy(dtype).itemsize if known else _MOST + 1
             if len(sizes) != len(shape) or count > _MOST:
                 self.close()
                 raise RuntimeRefusedError(f"{self._title}'s process gave a result that is none: {str(item)[:100]}")
-            found.append(np.frombuffer(self._bytes(count), dtype).reshape(sizes))
+            found.append(np.frombuffer(self._bytes(count), _numpy(dtype)).reshape(sizes))
         return found
 
     def _line(self) -> bytes:
@@ -144,11 +160,84 @@ class Child:
         return self._printed.read(_LONGEST)
 
 
-def _ended(process: subprocess.Popen[bytes], *others: Any) -> None:
+def _numpy(dtype: str) -> np.dtype[Any]:
+    return np.dtype(dtype) if dtype.startswith("|") else numpy_dtype(dtype)
+
+
+class _Server:
+    """A fork server: `serve` of a program such as litert_child.py, in a process of its own."""
+
+    def __init__(self, program: Path) -> None:
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            number = str(theirs.fileno())
+            environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "OPENBLAS_NUM_THREADS": "1"}  # no threads: they would not be forked
+            self._printed = temporary_file()
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(program), number], stdin=subprocess.DEVNULL, stdout=self._printed, stderr=self._printed,
+                pass_fds=(int(number),), env=environment,
+            )  # fmt: skip
+        weakref.finalize(self, _ended, self._process, self._socket, self._printed)
+
+    def ask(self, message: bytes, descriptors: Sequence[int] = ()) -> int | None:
+        """The number that answers a message; None where the process is gone."""
+        with self._lock:
+            try:
+                self.tell(message, descriptors)
+                return int(self._socket.recv(_MESSAGE))
+            except (OSError, ValueError):
+                return None
+
+    def tell(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Sends a message; one without an answer also while an answer is waited for, as the garbage collector may end a process then."""
+        socket.send_fds(self._socket, [message.ljust(_MESSAGE)], descriptors)
+
+    def printed(self) -> bytes:
+        self._printed.seek(0)
+        return self._printed.read(_LONGEST)
+
+
+#: The running servers, by process and program: a process that was forked of this one has to have its own.
+_SERVERS: dict[tuple[int, Path], _Server] = {}
+
+
+class _Forked:
+    """A process of a fork server, with what subprocess.Popen has of it."""
+
+    def __init__(self, program: Path, title: str, printed: int) -> None:
+        key = os.getpid(), program
+        self._server = _SERVERS.get(key) or _SERVERS.setdefault(key, _Server(program))
+        self._code: int | None = None
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            number = self._server.ask(b"fork", (theirs.fileno(), printed))
+            if number is None:
+                del _SERVERS[key]
+                raise RuntimeRefusedError(f"{title} cannot be started in a process of its own{said(self._server.printed())}")
+            self._number = number
+            self.stdin, self.stdout = ours.makefile("wb"), ours.makefile("rb")
+
+    def wait(self, timeout: float = 0.0) -> int:
+        """The exit code after at most so many seconds, when the process is killed."""
+        if self._code is None:
+            found = self._server.ask(b"end %d %.3f" % (self._number, timeout))
+            self._code = -signal.SIGKILL if found is None else found
+        return self._code
+
+    def kill(self) -> None:
+        if self._code is None:
+            self._code = -signal.SIGKILL
+            with suppress(OSError):
+                self._server.tell(b"drop %d" % self._number)
+
+
+def _ended(process: subprocess.Popen[bytes] | _Forked, *others: Any) -> None:
     process.kill()
     process.wait()
     for item in (*others, process.stdin, process.stdout):
         try:
-            item.close()
+            if item is not None:
+                item.close()
         except OSError:  # what was written and not read
             pass

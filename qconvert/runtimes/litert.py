@@ -1,12 +1,12 @@
-"""Runs a .tflite model in LiteRT."""
+"""Runs a .tflite model in LiteRT, in a child process: LiteRT aborts, or reads beyond a tensor, where it should refuse (a scale that its
+fixed-point arithmetic does not hold). litert_child.py is the other end.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,17 @@ from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import Layer, ModelFile, Pieces
+from qconvert.runtimes.child import Child
 from qconvert.runtimes.packages import runtime_package
 
 __all__ = ["KERNELS", "LiteRT", "LiteRTInside", "around", "layers", "open_model", "taken_by", "watch"]
 
 #: Names of LiteRT's kernel sets -> its OpResolverType: default is XNNPACK where it has a kernel, reference the plain C++ ones.
 KERNELS = {"default": "AUTO", "reference": "BUILTIN_REF"}
+_CHILD = Path(__file__).with_name("litert_child.py")
+#: Seconds for which an answer is waited for.
+_PATIENCE = 600.0
+_FAILED = "LiteRT failed while running the model"
 
 
 class LiteRT:
@@ -38,7 +43,7 @@ class LiteRT:
 
     Raises:
         MissingPackageError: ai-edge-litert is not installed.
-        RuntimeRefusedError: LiteRT does not take the model.
+        RuntimeRefusedError: LiteRT does not take the model, or its process ended.
     """
 
     note = ""
@@ -46,93 +51,84 @@ class LiteRT:
     def __init__(self, model: bytes, kernels: str = "default", threads: int = 1) -> None:
         if kernels not in KERNELS:
             raise OptionError(f"there are no kernels {kernels!r}", remedy=f"Use one of {', '.join(KERNELS)}.")
-        self._model, self._kernels, self._threads = bytes(model), kernels, threads
         self.form = "XNNPACK" if kernels == "default" else f"{kernels} kernels"
-        self.reset()
-        self.inputs, self.outputs = self._describe(self._given), self._describe(self._wanted)
+        runtime_package("ai_edge_litert", "check", "runs .tflite models")
+        self._settings = {"kernels": KERNELS[kernels], "threads": threads}
+        self._child = Child(_CHILD, "LiteRT", _PATIENCE, forks=True)
+        self._load(bytes(model))
+        self.inputs, self.outputs = _by_name(self._given), _by_name(self._wanted)
 
     def reset(self) -> None:
-        """The next run is the first of a sequence. Only a new interpreter gives resource variables their first values."""
-        with _quiet():
-            litert = runtime_package("ai_edge_litert.interpreter", "check", "runs .tflite models")
-            try:
-                self._interpreter = litert.Interpreter(
-                    model_content=self._model,
-                    experimental_op_resolver_type=getattr(litert.OpResolverType, KERNELS[self._kernels]),
-                    num_threads=self._threads,
-                )
-                self._allocate()
-                self._given, self._wanted = self._interpreter.get_input_details(), self._interpreter.get_output_details()
-            except (ValueError, RuntimeError) as error:
-                raise RuntimeRefusedError(f"LiteRT does not take the model: {error}") from error
+        """The next run is the first of a sequence."""
+        self._load(b"")
 
-    def _allocate(self) -> None:
-        """Plans the tensors; where that fails with the sizes that stand for open ones, run() may still give sizes that fit."""
-        try:
-            self._interpreter.allocate_tensors()
-        except RuntimeError:
-            if all(size >= 0 for item in self._interpreter.get_input_details() for size in item["shape_signature"]):
-                raise
+    def _load(self, model: bytes) -> None:
+        """Loads a file; without one, the same once more."""
+        found = self._asked(
+            {"load": len(model), "with": self._settings}, [np.frombuffer(model, np.uint8)], "LiteRT does not take the model"
+        )
+        self._given, self._wanted, self._tensors = ([_Described(*item) for item in found[key]] for key in ("inputs", "outputs", "tensors"))
 
-    @staticmethod
-    def _describe(details: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Tensors without a name are called as the reader calls them, by their place."""
-        return {
-            item["name"] or f"tensor_{item['index']}": _described(np.dtype(item["dtype"]).name, tuple(int(s) for s in item["shape"]))
-            for item in details
-        }
+    def _asked(self, question: Mapping[str, Any], values: Sequence[Array] = (), failure: str = _FAILED) -> Mapping[str, Any]:
+        answer = self._child.asked(question, values)
+        if "refused" in answer:
+            raise RuntimeRefusedError(f"{failure}: {answer['refused']}")
+        return answer
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs are stored values by name; returns stored outputs by name."""
-        return dict(zip(self.outputs, self.run_in_order([inputs[name] for name in self.inputs]), strict=False))
+        return dict(zip(self.outputs, self.run_in_order([inputs[name] for name in self.inputs]), strict=True))
 
     def begin(self, values: Mapping[str, Array]) -> None:
         """Makes these the values that operators keep of the run before, by the names of their variables."""
-        places = {item["name"]: item for item in self._interpreter.get_tensor_details()}
-        for name, value in values.items():
-            self._interpreter.set_tensor(places[name]["index"], _own_type(value).reshape(places[name]["shape"]))
+        places = {item.name: item for item in self._tensors}
+        given = [(places[name].number, _sent(value).reshape(places[name].shape)) for name, value in values.items()]
+        self._asked({"begin": [(index, *_array(value)) for index, value in given]}, [value for _, value in given])
 
     def kept(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
         """What operators keep of the run before, by the names of their variables; those that the model has, in these shapes."""
-        places = {item["name"]: item["index"] for item in self._interpreter.get_tensor_details() if item["name"] in shapes}
-        return {name: np.array(self._interpreter.get_tensor(index)).reshape(shapes[name]) for name, index in places.items()}
+        places = {item.name: item.number for item in self._tensors if item.name in shapes}
+        found = self._child.arrays(self._asked({"kept": list(places.values())})["values"])
+        return {name: value.reshape(shapes[name]) for name, value in zip(places, found, strict=True)}
 
     def run_in_order(self, inputs: list[Array]) -> list[Array]:
         """Runs once with inputs and outputs in the model's order; names need not be unique."""
-        given = [(item, _own_type(_joined(item, value))) for item, value in zip(self._given, inputs, strict=True)]
-        resized = [(item["index"], value.shape) for item, value in given if tuple(value.shape) != tuple(item["shape"])]
-        try:
-            for index, shape in resized:
-                self._interpreter.resize_tensor_input(index, shape)
-            if resized:
-                self._interpreter.allocate_tensors()
-                self._given = self._interpreter.get_input_details()
-            for item, value in given:
-                self._interpreter.set_tensor(item["index"], value)
-            self._interpreter.invoke()
-        except (ValueError, RuntimeError) as error:
-            raise RuntimeRefusedError(f"LiteRT failed while running the model: {error}") from error
-        return [self._read(item) for item in self._wanted]
+        given = [_sent(_joined(item, value)) for item, value in zip(self._given, inputs, strict=True)]
+        described = [(item.number, *_array(value)) for item, value in zip(self._given, given, strict=True)]
+        return [_split(value) for value in self._child.arrays(self._asked({"run": described}, given)["values"])]
 
-    def _read(self, item: Any) -> Array:
-        """The value of a tensor; LiteRT gives none for some without elements."""
-        try:
-            found: Array = self._interpreter.get_tensor(item["index"])
-        except ValueError as error:
-            item = next(now for now in self._interpreter.get_output_details() if now["index"] == item["index"])
-            if 0 not in item["shape"]:
-                raise RuntimeRefusedError(f"LiteRT does not give the tensor {item['name']!r}: {error}") from error
-            found = np.zeros(item["shape"], item["dtype"])
-        return _split(found)
+    def nodes(self) -> list[dict[str, Any]]:
+        """The nodes after delegation, as Interpreter._get_ops_details() has them; types are letters of numpy's kinds."""
+        return list(self._asked({"nodes": True})["nodes"])
+
+    def names(self) -> dict[int, str]:
+        """The names of all tensors by their numbers."""
+        return {item.number: item.name for item in self._tensors}
 
 
-def _described(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    return ("float32", (*shape, 2)) if dtype == "complex64" else (dtype, shape)
+class _Described(NamedTuple):
+    """A tensor as LiteRT describes it."""
+
+    number: int
+    name: str
+    dtype: str
+    shape: list[int]
 
 
-def _joined(item: Any, value: Array) -> Array:
+def _by_name(tensors: Sequence[_Described]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Type and shape by name. Tensors without a name, and second ones of a name, are called as the reader calls them, by their number; a
+    tensor that is listed twice is called by its place the second time."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for place, item in enumerate(tensors):
+        names = (item.name or f"tensor_{item.number}", f"tensor_{item.number}", f"tensor_{item.number}/{place}")
+        name = next(name for name in names if name not in found)
+        found[name] = ("float32", (*item.shape, 2)) if item.dtype == "complex64" else (item.dtype, tuple(item.shape))
+    return found
+
+
+def _joined(item: _Described, value: Array) -> Array:
     """Complex numbers of real and imaginary parts along a last axis, as a graph has them."""
-    if np.dtype(item["dtype"]) != np.complex64 or value.dtype == np.complex64:
+    if item.dtype != "complex64" or value.dtype == np.complex64:
         return value
     return np.ascontiguousarray(value, np.float32).view(np.complex64)[..., 0]
 
@@ -142,25 +138,17 @@ def _split(value: Array) -> Array:
     return np.ascontiguousarray(value)[..., None].view(np.float32) if value.dtype == np.complex64 else value
 
 
-def _own_type(value: Array) -> Array:
-    """The values in the type that numpy itself calls by its name: LiteRT knows of int64 only the one of the two C types that this is."""
+def _sent(value: Array) -> Array:
+    """A value as its bytes are sent: texts in UTF-8, as long as the longest."""
     found = np.asarray(value, order="C")
-    return found if found.dtype.kind in "OSU" else found.view(np.dtype(found.dtype.name))
+    if found.dtype.kind not in "OU":
+        return found
+    texts = [item if isinstance(item, bytes) else str(item).encode() for item in found.reshape(-1)]
+    return np.array(texts, np.bytes_).reshape(found.shape)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """LiteRT writes progress to the process's standard error, past Python; only its errors, which are raised, matter."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    saved = os.dup(2)
-    sink = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(sink, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(sink)
+def _array(value: Array) -> tuple[str, tuple[int, ...]]:
+    return value.dtype.str if value.dtype.kind == "S" else value.dtype.name, value.shape
 
 
 def open_model(file: ModelFile) -> LiteRT:
@@ -263,10 +251,8 @@ def layers(file: ModelFile) -> tuple[Layer, ...]:
     The Python API lists the nodes after delegation, each delegated part being one further node DELEGATE; which operators are in it follows
     from its inputs and outputs. What XNNPACK fuses inside is not told. Kernels on integers compute in integers.
     """
-    with _quiet():
-        interpreter = LiteRT(_accepted(file), file.kernels)._interpreter
-    nodes = interpreter._get_ops_details()
-    names = {item["index"]: item["name"] for item in interpreter.get_tensor_details()}
+    model = LiteRT(_accepted(file), file.kernels)
+    nodes, names = model.nodes(), model.names()
     delegated = _delegated(nodes)
     return tuple(
         Layer(
@@ -301,7 +287,7 @@ def taken_by(file: ModelFile) -> dict[str, str]:
 def _on_integers(node: Any) -> bool:
     """Whether the data and the result of a node are stored as integers."""
     types = [*node["operand_types"][:1], *node["result_types"][:1]]
-    return bool(types) and all(np.dtype(item).kind in "iu" for item in types)
+    return bool(types) and all(kind in "iu" for kind in types)
 
 
 def _delegated(nodes: list[Any]) -> set[int]:

@@ -7,7 +7,6 @@ does not know com.microsoft's operators.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.files.memory import give_back
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import DTYPES, Array, Graph
 from qconvert.plugins import ModelFile, Pieces
 from qconvert.runtimes.few_bits import FEW_BITS
@@ -113,7 +113,7 @@ def watch(file: ModelFile, names: frozenset[str]) -> OnnxRuntime:
         del model.graph.output[:]
         model.graph.output.extend(ValueInfoProto(name=name) for name in wanted)
     beside = file.path.parent if external_files(file.path) else None  # data are found by names relative to the file
-    with tempfile.TemporaryDirectory(prefix=".qconvert-" if beside else "qconvert-", dir=beside) as folder:
+    with temporary_folder(beside) as folder:
         copy = Path(folder).parent / f"{Path(folder).name}.onnx" if beside else Path(folder, "watched.onnx")
         try:
             save(model, str(copy))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from qconvert.files.temporary import temporary_folder
 from qconvert.plugins import Layer, ModelFile
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
@@ -54,7 +54,7 @@ def layers(file: ModelFile) -> tuple[Layer, ...]:
     """
     import onnx
 
-    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+    with temporary_folder() as folder:
         saved = Path(folder, "optimized.onnx")
         OnnxRuntime(file.path, save_optimized=saved, exact=False)
         optimized = onnx.load(str(saved))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from qconvert.files.temporary import temporary_file
 
 __all__ = ["captured"]
 
@@ -15,7 +16,7 @@ def captured() -> Iterator[list[str]]:
     """Standard error goes to the list, filled when the block ends, instead of the terminal."""
     found: list[str] = []
     saved = os.dup(2)
-    with tempfile.TemporaryFile() as sink:
+    with temporary_file() as sink:
         os.dup2(sink.fileno(), 2)
         try:
             yield found

@@ -7,13 +7,13 @@ and compared: weights, scales and zero points have to be those that were asked f
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from qconvert.encodings import Encodings
 from qconvert.errors import OptionError, QConvertError
+from qconvert.files.temporary import temporary_folder
 from qconvert.formats.mnn.child import converted, is_installed, require_installed
 from qconvert.formats.mnn.depthwise import compensated
 from qconvert.formats.mnn.dump_write import dump_json, operators_of_graph, operators_of_network
@@ -55,7 +55,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
     require_installed("makes .mnn files")
     if options.get("no_mnn"):
         raise OptionError("a .mnn file is made by MNN alone", remedy="Name a folder for the ONNX model and the Pipeline alone.")
-    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+    with temporary_folder() as folder:
         notes = tuple(_in_folder(graph, Path(folder), options))
         shutil.move(Path(folder, _MNN), path)
     return notes

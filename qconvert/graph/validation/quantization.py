@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
-from qconvert.arithmetic.dtypes import REALS
+from qconvert.arithmetic.dtypes import REALS, SMALL_FLOATS
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.kinds.basic_lstm import basic_problem
@@ -17,8 +17,7 @@ from qconvert.graph.validation.structure import Problems, located
 
 __all__ = ["is_axis_kept", "quantization"]
 
-_SMALL_FLOATS = ("float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
-_NO_INDEX = (*REALS, *_SMALL_FLOATS, "complex64", "string")
+_NO_INDEX = (*REALS, *SMALL_FLOATS, "complex64", "string")
 _NOT_QUANTIZED = (*REALS, "bool", "complex64", "string", "unknown")
 
 
@@ -76,7 +75,7 @@ def _parameters(tensor: Tensor, q: Quantization) -> Iterator[str]:
     unsound = q.scale[~(np.isfinite(q.scale) & ((q.scale > 0) | (q.block_size > 0 and tensor.is_constant)))]
     if unsound.size:
         yield f"has the scale {unsound[0]:g}, which is not positive and finite"
-    if tensor.dtype in _SMALL_FLOATS:
+    if tensor.dtype in SMALL_FLOATS:
         if q.zero_point.any():
             yield f"has the zero point {int(q.zero_point.max())}, which {tensor.dtype} cannot have"
         if q.quant_min is not None or q.quant_max is not None:

@@ -148,7 +148,8 @@ def _scaled(r: Reading, index: int, factor: float) -> str:
         assert data is not None
         return r.variant(index, key, np.asarray(data * data.dtype.type(factor)), None)
     scaled = r.turned(source, key, source.data, _times(source.quantization, factor))
-    return r.emit("Dequantize", [scaled], [r.intermediate("scaled", "float32")], dtype="float32")[0]
+    dtype = r.tensor(index).dtype
+    return r.emit("Dequantize", [scaled], [r.intermediate(f"input {index} {key}", dtype)], dtype=dtype)[0]
 
 
 def _times(quantization: Quantization, factor: float) -> Quantization:
@@ -163,7 +164,8 @@ def _rows_of_outputs(r: Reading, alpha: float) -> str:
     key = "transposed" if alpha == 1.0 else f"transposed times {alpha:g}"
     if source is not None and source.data is not None and source.quantization is not None:
         turned = r.turned(source, key, source.data.swapaxes(0, 1), _times(source.quantization, alpha).transposed((1, 0)))
-        return r.emit("Dequantize", [turned], [r.intermediate("weights", "float32")], dtype="float32")[0]
+        dtype = r.tensor(1).dtype
+        return r.emit("Dequantize", [turned], [r.intermediate("weights", dtype)], dtype=dtype)[0]
     if source is None and data is not None and data.ndim == 2:
         return r.variant(1, key, data.swapaxes(0, 1) if alpha == 1.0 else data.swapaxes(0, 1) * data.dtype.type(alpha), None)
     return r.emit("Transpose", [r.input(1)], [r.intermediate("transposed", r.tensor(1).dtype)], dtype=r.tensor(1).dtype, perm=(1, 0))[0]

@@ -6,7 +6,7 @@ import numpy as np
 
 from qconvert.arithmetic import accumulator_grid, is_accumulator_scale
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d
-from qconvert.formats.tflite.ops.weights import moved_axis, written_weights
+from qconvert.formats.tflite.ops.weights import turned_quantization, written_weights
 from qconvert.formats.tflite.ops.window import window, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -25,7 +25,7 @@ __all__ = [
 
 def read_conv_2d(r: Reading) -> None:
     """CONV_2D: weights O,H,W,I; I smaller than the input's channels means groups."""
-    kernel, shape = turned_weights(r, 1, "OIHW", (0, 3, 1, 2), 0)
+    kernel, shape = turned_weights(r, 1, "OIHW", (0, 3, 1, 2))
     outputs, height, width, depth = shape
     channels = _channels(r, 0)
     if depth == 0 or channels == 0 or channels % depth or outputs % (channels // depth):
@@ -44,7 +44,7 @@ def read_conv_2d(r: Reading) -> None:
 
 def read_depthwise_conv_2d(r: Reading) -> None:
     """DEPTHWISE_CONV_2D: weights 1,H,W,C*multiplier, quantized along the last axis."""
-    kernel, shape = turned_weights(r, 1, "OIHW depthwise", (3, 0, 1, 2), 3)
+    kernel, shape = turned_weights(r, 1, "OIHW depthwise", (3, 0, 1, 2))
     one, height, width, outputs = shape
     channels = _channels(r, 0)
     if one != 1 or channels == 0 or outputs % channels:
@@ -73,7 +73,7 @@ def write_conv(op: Op, w: Writing) -> None:
     shape = w.graph[op.inputs[1]].shape or ()
     depthwise = len(shape) == 4 and shape[1] == 1 and (group > 1 or op.source.startswith("DEPTHWISE_CONV_2D"))
     if depthwise:
-        kernel, sizes = written_weights(op, w, "1HWO", (1, 2, 3, 0), 3)
+        kernel, sizes = written_weights(op, w, "1HWO", (1, 2, 3, 0))
     else:
         kernel, sizes = written_weights(op, w, "OHWI", (0, 2, 3, 1))
     data = w.graph[op.inputs[0]].shape
@@ -106,7 +106,7 @@ def write_bias(op: Op, w: Writing, index: int) -> list[str]:
     return [w.const(np.zeros(int(weights.shape[0]), dtype), f"{op.outputs[0]}/bias", grid)]
 
 
-def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...], axis: int) -> tuple[str, tuple[int, ...]]:
+def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """The weights in input `index` with their axes in another order, and their shape in the file.
 
     Args:
@@ -114,14 +114,13 @@ def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...], axis
         index: of the weights: a constant, one behind a DEQUANTIZE, or computed at run time.
         key: names the order.
         perm: the order; the outputs come first.
-        axis: of the outputs in the file, along which scales may run.
     """
     maker = r.dequantized(index)
     weights = r.constant(index) if maker is None else r.lookup(maker.inputs[0]).data
     shape = r.static_shape(index) if weights is None else weights.shape
     if len(shape) != len(perm) or 0 in shape:
         raise r.invalid(f"weights of shape {shape}")
-    grid = moved_axis(r, index, {axis: 0})
+    grid = turned_quantization(r, index, perm)
     if weights is not None:
         return r.turned(index, key, weights.transpose(perm), grid), shape
     tensor = r.tensor(index)

@@ -28,7 +28,7 @@ def read_transpose_conv(r: Reading) -> None:
     Of a stated size that VALID padding does not lead back to that of the data, LiteRT's default kernels take what is beyond whole steps,
     and its reference kernels refuse it (XNNPACK's adjustments; transpose_conv.cc, computed_input_height; measured).
     """
-    kernel, shape = turned_weights(r, 1, "OIHW", (0, 3, 1, 2), 0)
+    kernel, shape = turned_weights(r, 1, "OIHW", (0, 3, 1, 2))
     outputs, height, width, depth = shape
     strides = (r.option("strideH", 1), r.option("strideW", 1))
     if min(strides) < 1:

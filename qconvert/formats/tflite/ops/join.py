@@ -36,6 +36,9 @@ def read_unpack(r: Reading) -> None:
 
 def read_split(r: Reading) -> None:
     """SPLIT: (axis, data) into equal parts."""
+    if len(r.outputs) == 1:
+        r.emit("Identity", [r.input(1)])
+        return
     axis = r.axis(r.integer(0), r.rank(1))
     size = (r.tensor(1).shape or ())[axis]
     if not isinstance(size, int) or size % len(r.outputs):
@@ -115,9 +118,10 @@ def write_unpack(op: Op, w: Writing) -> None:
 
 
 def write_split(op: Op, w: Writing) -> None:
-    """Split as SPLIT into equal parts, else as SPLIT_V."""
-    axis = w.const(np.array(w.axis(op, op["axis"], op.inputs[0]), np.int32), f"{op.outputs[0]}/axis")
-    if len(set(w.values(op, 1))) == 1:
+    """Split as SPLIT into equal parts of an axis whose size is known, else as SPLIT_V."""
+    along = w.axis(op, op["axis"], op.inputs[0])
+    axis = w.const(np.array(along, np.int32), f"{op.outputs[0]}/axis")
+    if len(set(w.values(op, 1))) == 1 and isinstance((w.tensor(op.inputs[0]).shape or ("",))[along], int):
         w.emit("SPLIT", [axis, op.inputs[0]], op.outputs, "SplitOptions", numSplits=len(op.outputs))
     else:
         w.emit("SPLIT_V", [op.inputs[0], w.index(op, 1), axis], op.outputs, "SplitVOptions", numSplits=len(op.outputs))

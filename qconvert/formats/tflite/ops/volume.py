@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.weights import moved_axis, written_weights
+from qconvert.formats.tflite.ops.weights import turned_quantization, written_weights
 from qconvert.formats.tflite.ops.window import SAME, VALID, padded, result_shape, same_pads
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -31,7 +31,7 @@ def read_conv_3d(r: Reading) -> None:
     if not isinstance(channels, int) or channels == 0 or channels % depth or outputs % (channels // depth):
         raise r.invalid(f"weights of shape {weights.shape} do not fit data of shape {r.tensor().shape}")
     strides, dilations = _per_axis(r, "stride{}"), _per_axis(r, "dilation{}Factor")
-    turned = r.turned(1, "OIDHW", weights.transpose(4, 3, 0, 1, 2), moved_axis(r, 1, {4: 0}))
+    turned = r.turned(1, "OIDHW", weights.transpose(4, 3, 0, 1, 2), turned_quantization(r, 1, (4, 3, 0, 1, 2)))
     operands = [r.input(0), turned, *([r.input(2)] if r.has(2) else [])]
     pads = same_pads(_numbers(r, shape[1:-1]), kernel, strides, dilations) if r.option("padding", VALID) == SAME else (0,) * 6
     r.emit("Conv", operands, strides=strides, dilations=dilations, pads=pads, group=channels // depth, data_format="channels_last",
@@ -53,7 +53,7 @@ def read_conv_3d_transpose(r: Reading) -> None:
     pads = same_pads(size[1:-1], kernel, strides, dilations) if r.option("padding", VALID) == SAME else (0,) * 6
     spans = zip(size[1:-1], data[1:-1], strides, kernel, dilations, pads[:3], strict=True)
     extra = [n - (m - 1) * stride - (taps - 1) * dilation - 1 + pad for n, m, stride, taps, dilation, pad in spans]
-    turned = r.turned(1, "OIDHW", weights.transpose(3, 4, 0, 1, 2), moved_axis(r, 1, {3: 0}))
+    turned = r.turned(1, "OIDHW", weights.transpose(3, 4, 0, 1, 2), turned_quantization(r, 1, (3, 4, 0, 1, 2)))
     operands = [r.input(2), turned, *([r.input(3)] if r.has(3) else [])]
     r.emit("ConvTranspose", operands, strides=strides, dilations=dilations, pads=(*pads[:3], *(max(-n, 0) for n in extra)),
            output_padding=tuple(max(n, 0) for n in extra), data_format="channels_last", activation=r.activation())  # fmt: skip
@@ -90,7 +90,7 @@ def write_conv_3d(op: Op, w: Writing) -> None:
     """Conv over three dimensions as CONV_3D, behind a PAD where its padding is not SAME."""
     _require_channels_last(op, w)
     groups = int(op["group"])
-    kernel, shape = written_weights(op, w, "DHWIO", (2, 3, 4, 1, 0), 4) if groups == 1 else ("", w.constant(op, 1).shape)
+    kernel, shape = written_weights(op, w, "DHWIO", (2, 3, 4, 1, 0)) if groups == 1 else ("", w.constant(op, 1).shape)
     taps, strides, dilations = shape[2:], op["strides"], op["dilations"]
     sizes = w.shape(op.inputs[0], op, slice(1, 4))
     same = same_pads(sizes, taps, strides, dilations)
@@ -127,7 +127,7 @@ def write_conv_3d_transpose(op: Op, w: Writing) -> None:
     if int(op["group"]) != 1:
         raise w.unsupported(op, "groups of three spatial dimensions")
     _require_channels_last(op, w)
-    kernel, sizes = written_weights(op, w, "DHWOI", (2, 3, 4, 0, 1), 3)
+    kernel, sizes = written_weights(op, w, "DHWOI", (2, 3, 4, 0, 1))
     result, taps, strides, dilations = op.outputs[0], sizes[2:], op["strides"], op["dilations"]
     batch, (*size, channels) = (w.tensor(result).shape or ("",))[0], w.shape(result, op, slice(1, None))
     data = w.shape(op.inputs[0], op, slice(1, 4))

@@ -6,19 +6,20 @@ from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Op, Quantization
 
-__all__ = ["dequantized_weights", "moved_axis", "written_weights"]
+__all__ = ["dequantized_weights", "turned_quantization", "written_weights"]
 
 
-def moved_axis(r: Reading, index: int, moves: dict[int, int]) -> Quantization | None:
-    """The quantization of the weights in input `index` after the transposition to O,I,spatial."""
+def turned_quantization(r: Reading, index: int, perm: tuple[int, ...]) -> Quantization | None:
+    """The quantization of the weights in input `index` after the transposition to O,I,spatial. A kernel takes scales along the outputs
+    alone; a DEQUANTIZE before it takes them along any axis."""
     maker = r.dequantized(index)
     weights = r.tensor(index) if maker is None else r.lookup(maker.inputs[0])
     quantization = weights.quantization
     if quantization is None or quantization.axis is None:
         return quantization
-    if quantization.axis not in moves:
+    if maker is None and quantization.axis != perm[0]:
         raise r.invalid(f"weights {weights.name!r} are quantized along axis {quantization.axis}")
-    return quantization.with_axis(moves[quantization.axis])
+    return quantization.transposed(perm)
 
 
 def dequantized_weights(op: Op, w: Writing) -> Op | None:
@@ -32,7 +33,7 @@ def dequantized_weights(op: Op, w: Writing) -> Op | None:
     return maker if stored.is_constant and (stored.dtype == "float16" or maker.kind == "Dequantize") else None
 
 
-def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...], axis: int | None = 0) -> tuple[str, tuple[int, ...]]:
+def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """The weights of `op` with their axes in TFLite's order, behind a DEQUANTIZE if they have one; and their shape, O,I,spatial.
 
     Args:
@@ -40,7 +41,6 @@ def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...], axis: i
         w: what is written.
         key: names the order.
         axes: the order.
-        axis: where it puts the output channels, along which scales run.
     """
     maker = dequantized_weights(op, w)
     name = maker.inputs[0] if maker is not None else op.inputs[1]
@@ -49,7 +49,7 @@ def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...], axis: i
         return _written_computed(op, w, name, axes)
     if data.ndim != len(axes):
         raise w.unsupported(op, f"weights of rank {data.ndim}")
-    moved = quantization if quantization is None or quantization.axis is None else quantization.with_axis(axis)
+    moved = None if quantization is None else quantization.transposed(axes)
     kernel = w.variant(name, key, data.transpose(axes), moved)
     if maker is None:
         return kernel, data.shape

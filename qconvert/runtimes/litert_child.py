@@ -1,0 +1,189 @@
+"""The other end of runtimes/litert.py: a program of its own, which runs .tflite files in LiteRT for whoever writes to its input.
+
+It imports nothing of qconvert. A message is a line of JSON and, after it, the bytes of what it describes. With the number of a socket as
+its argument, the program is a fork server (runtimes/child.py): it imports LiteRT once, and forks a process for each file. It runs no file
+itself and so has no threads, which a fork would not copy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any, BinaryIO
+
+#: Seconds between two looks at a process that is to end by itself.
+_PAUSE = 0.01
+#: Bytes of a message to the fork server.
+_MESSAGE = 64
+
+
+def main() -> None:
+    """Answers the messages of standard input, or those of each process that is asked for."""
+    import ai_edge_litert.interpreter as litert
+    import ml_dtypes  # noqa: F401 - which tells numpy of bfloat16 and 4 bits
+
+    if len(sys.argv) > 1:
+        serve(socket.socket(fileno=int(sys.argv[1])), litert)
+    else:
+        answers = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
+        answer(sys.stdin.buffer, answers, litert)
+
+
+def serve(asked: socket.socket, litert: Any) -> None:
+    """Answers "fork" and two descriptors, of a socket and of a file for what is printed, with the number of a new process, "end NUMBER
+    SECONDS" with the exit code of a process, which is killed if it runs for longer than that; "drop NUMBER" kills without an answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for answers
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(asked, _MESSAGE, 2)
+        word, *numbers = message.split() or [b""]
+        if not word:
+            return
+        if word == b"fork":
+            number = os.fork()
+            if number == 0:
+                asked.close()
+                os.dup2(descriptors[1], 1)
+                os.dup2(descriptors[1], 2)
+                with socket.socket(fileno=descriptors[0]) as pipe:
+                    answer(pipe.makefile("rb"), pipe.makefile("wb"), litert)
+                os._exit(0)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            asked.sendall(b"%d" % number)
+        elif word == b"end":
+            asked.sendall(b"%d" % ended(int(numbers[0]), float(numbers[1])))
+        else:
+            ended(int(numbers[0]), 0.0)
+
+
+def ended(number: int, seconds: float) -> int:
+    """The exit code of a process of this one, after at most so many seconds; of one that a signal ended, less than 0."""
+    until = time.monotonic() + seconds
+    while True:
+        found, status = os.waitpid(number, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= until:
+            os.kill(number, signal.SIGKILL)
+            return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+        time.sleep(_PAUSE)
+
+
+def answer(given: BinaryIO, answers: BinaryIO, litert: Any) -> None:
+    """Answers each message: what a file takes and gives, what it computes, what its operators keep, what its nodes are."""
+    model = Model(litert)
+    while line := given.readline():
+        question = json.loads(line)
+        values: list[Any] = []
+        try:
+            if "load" in question:
+                found = model.load(given.read(question["load"]), **question["with"])
+            elif "run" in question:
+                values = model.run([(index, read(given, dtype, shape)) for index, dtype, shape in question["run"]])
+                found = {"values": [array(value) for value in values]}
+            elif "begin" in question:
+                for index, dtype, shape in question["begin"]:
+                    model.interpreter.set_tensor(index, read(given, dtype, shape))
+                found = {}
+            elif "kept" in question:
+                values = [model.interpreter.get_tensor(index) for index in question["kept"]]
+                found = {"values": [array(value) for value in values]}
+            else:
+                found = {"nodes": [node(item) for item in model.interpreter._get_ops_details()]}
+        except (ValueError, RuntimeError) as error:
+            found, values = {"refused": str(error)}, []
+        answers.write(json.dumps(found).encode() + b"\n")
+        for value in values:
+            answers.write(value.tobytes())
+        answers.flush()
+
+
+class Model:
+    """A file in LiteRT's interpreter."""
+
+    def __init__(self, litert: Any) -> None:
+        self.litert = litert
+        self.content = b""
+
+    def load(self, content: bytes, kernels: str, threads: int) -> dict[str, Any]:
+        """Loads a file, once more the one before where there is no content: only a new interpreter gives resource variables their first
+        values. Planning may fail with the sizes that stand for dynamic ones, and succeed with those of a run."""
+        self.content = content or self.content
+        resolver = getattr(self.litert.OpResolverType, kernels)
+        self.interpreter = self.litert.Interpreter(model_content=self.content, experimental_op_resolver_type=resolver, num_threads=threads)
+        self.inputs = self.interpreter.get_input_details()
+        try:
+            self.interpreter.allocate_tensors()
+        except RuntimeError:
+            if all(size >= 0 for item in self.inputs for size in item["shape_signature"]):
+                raise
+        self.inputs, self.outputs = self.interpreter.get_input_details(), self.interpreter.get_output_details()
+        return {
+            "inputs": [described(item) for item in self.inputs],
+            "outputs": [described(item) for item in self.outputs],
+            "tensors": [described(item) for item in self.interpreter.get_tensor_details()],
+        }
+
+    def run(self, values: list[tuple[int, Any]]) -> list[Any]:
+        """Runs once with inputs by the numbers of their tensors; returns outputs in the model's order."""
+        stated = {item["index"]: tuple(item["shape"]) for item in self.inputs}
+        resized = [(index, value.shape) for index, value in values if tuple(value.shape) != stated[index]]
+        for index, shape in resized:
+            self.interpreter.resize_tensor_input(index, shape)
+        if resized:
+            self.interpreter.allocate_tensors()
+            self.inputs = self.interpreter.get_input_details()
+        for index, value in values:
+            self.interpreter.set_tensor(index, value)
+        self.interpreter.invoke()
+        return [self.read(item) for item in self.outputs]
+
+    def read(self, item: Any) -> Any:
+        """The value of a tensor; LiteRT gives none for some without elements."""
+        import numpy as np
+
+        try:
+            return self.interpreter.get_tensor(item["index"])
+        except ValueError as error:
+            item = next(now for now in self.interpreter.get_output_details() if now["index"] == item["index"])
+            if 0 not in item["shape"]:
+                raise ValueError(f"the tensor {item['name']!r} is not given: {error}") from error
+            return np.zeros(item["shape"], item["dtype"])
+
+
+def described(item: Any) -> list[Any]:
+    """Number, name, type and shape of a tensor."""
+    import numpy as np
+
+    return [int(item["index"]), item["name"], np.dtype(item["dtype"]).name, [int(size) for size in item["shape"]]]
+
+
+def node(item: Any) -> dict[str, Any]:
+    """A node after delegation."""
+    import numpy as np
+
+    numbers = {key: [int(index) for index in item[key]] for key in ("inputs", "outputs")}
+    types = {key: [np.dtype(kind).kind for kind in item[key]] for key in ("operand_types", "result_types")}
+    return {"index": int(item["index"]), "op_name": item["op_name"], **numbers, **types}
+
+
+def array(value: Any) -> list[Any]:
+    """Type and shape of an array whose bytes follow; texts are of the length of the longest."""
+    return [value.dtype.str if value.dtype.kind == "S" else value.dtype.name, list(value.shape)]
+
+
+def read(given: BinaryIO, dtype: str, shape: list[int]) -> Any:
+    """An array that a message describes."""
+    import numpy as np
+
+    return np.frombuffer(given.read(math.prod(shape) * np.dtype(dtype).itemsize), dtype).reshape(shape)
+
+
+if __name__ == "__main__":
+    main()
