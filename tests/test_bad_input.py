@@ -86,6 +86,10 @@ FILES = {
         single_op("RESHAPE", {}, [tensor("x", 4), TensorSpec("s", (1,), "float32", data=np.float32([np.nan]))], [tensor("y", 4)]),
         "is float32, not integers",
     ),
+    "infinite boundaries": (
+        single_op("BUCKETIZE", {"boundaries": [np.inf, np.inf]}, [TensorSpec("x", (4,), "float32")], [TensorSpec("y", (4,), "int32")]),
+        "boundaries that do not rise",
+    ),
     "weights without a scale": (convolution(), "plain int8, which is neither quantized nor real"),
     "NaN scale of weights": (convolution(scale=[0.1, float("nan"), 0.1], zero_point=0), "not finite: [nan]"),
     "missing data": (

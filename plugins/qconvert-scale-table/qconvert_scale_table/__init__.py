@@ -19,7 +19,8 @@ def read(path: Path, options: Mapping[str, Any]) -> Encodings:
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines()[1:], 2):
         try:
             name, dtype, axis, scales, zeros = line.split("\t")
-            numbers = np.array(scales.split(), np.float32), np.array(zeros.split(), np.int64)
+            with np.errstate(over="ignore"):  # infinite scales are refused where they are applied
+                numbers = np.array(scales.split(), np.float32), np.array(zeros.split(), np.int64)
             q = Quantization(*numbers, int(axis) if axis else None)
         except ValueError as error:
             raise InvalidModelError(f"is no line of five columns with numbers: {error}", where=f"line {number}") from error

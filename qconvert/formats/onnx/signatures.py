@@ -117,7 +117,7 @@ def signature(op_type: str, domain: str, version: int) -> Signature | None:
         return None if described is None else _contrib_signature(*described, OUTPUTS.get(op_type, (1, 1)))
     from onnx import defs
 
-    if not defs.has(op_type, version, domain):
+    if not 0 < version < 2**31 or not defs.has(op_type, version, domain):
         return None
     schema: Any = defs.get_schema(op_type, version, domain)  # the stubs of its enumerations lack their names
     constraints = {item.type_param_str: item for item in schema.type_constraints}

@@ -137,5 +137,6 @@ def test_every_contrib_operator_that_is_read_has_onnxruntimes_signature() -> Non
 def test_operators_that_nobody_knows_are_not_judged() -> None:
     assert signature("Foo", "", 17) is None
     assert signature("Relu", "somebody", 1) is None
+    assert signature("Relu", "somebody", 2**40) is None and signature("Relu", "", -(2**40)) is None  # the library takes 32 bits
     graph = read_bytes(model(node("Foo", ["", "x"], ["y", "z"], domain="own", size=[1]), domains=("own",)), "m")
     assert [op.kind for op in graph.ops] == ["Opaque"]

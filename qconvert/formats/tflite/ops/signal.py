@@ -67,7 +67,7 @@ def read_bucketize(r: Reading) -> None:
     """BUCKETIZE, whose boundaries are an option."""
     stated = r.option("boundaries", None)
     boundaries = np.asarray([] if stated is None else stated, np.float32).reshape(-1)
-    if (np.diff(boundaries) < 0).any() or not np.isfinite(boundaries).all():
+    if not np.isfinite(boundaries).all() or (np.diff(boundaries) < 0).any():
         raise r.invalid("boundaries that do not rise")
     r.emit("Bucketize", [r.input(0), r.const(boundaries, "boundaries")])
 
