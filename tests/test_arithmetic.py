@@ -454,6 +454,16 @@ def test_curves_of_16_bits_equal_litert_also_where_they_overflow(builtin: str, k
     assert overflows == 4
 
 
+def test_logarithm_of_16_bits_equals_litert_also_where_it_overflows() -> None:
+    x, overflows = np.arange(-32768, 32768).astype(np.int16)[None], []
+    for scale, result in ((3.8, 3.6e-4), (0.04, 2.2e-4), (0.15, 1.9e-4), (1.6e-4, 1e-4), (1.2, 8.2e-4), (1.2, 1e-4)):
+        specs = TensorSpec("x", x.shape, "int16", scale, 0), TensorSpec("y", x.shape, "int16", result, 0)
+        found, wraps = ar.tflite_logarithm(x, float(np.float32(scale)), float(np.float32(result)))
+        overflows.append(wraps)
+        assert np.array_equal(run_litert(single_op("LOG", None, specs[:1], specs[1:]), [x])[0], found)
+    assert overflows == [True, False, True, False, False, True]
+
+
 @pytest.mark.parametrize(
     ("given", "result"), [("int16", "int16"), ("int16", "int8"), ("int8", "int16"), ("int32", "int16"), ("int32", "int8")]
 )

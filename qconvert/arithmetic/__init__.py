@@ -74,7 +74,7 @@ from qconvert.arithmetic.torch_kernels import (
     torch_average,
 )
 from qconvert.arithmetic.torch_quantize import SplitProduct, split_product, torch_quantize
-from qconvert.arithmetic.wrapped import tflite_curve, tflite_requantize, tflite_softmax
+from qconvert.arithmetic.wrapped import tflite_curve, tflite_logarithm, tflite_requantize, tflite_softmax
 
 __all__ = [
     "ADDITIONS",
@@ -148,6 +148,7 @@ __all__ = [
     "tflite_curve",
     "tflite_divide",
     "tflite_leaky_relu",
+    "tflite_logarithm",
     "tflite_mean",
     "tflite_mean_multiplier",
     "tflite_pair",

@@ -17,7 +17,7 @@ from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.requantize import multiply_by_quantized_multiplier, quantize_multiplier
 from qconvert.arithmetic.rounding import round_half_away, saturate
 
-__all__ = ["tflite_curve", "tflite_requantize", "tflite_softmax"]
+__all__ = ["tflite_curve", "tflite_logarithm", "tflite_requantize", "tflite_softmax"]
 
 _POINTS, _EACH = 512, 128
 #: The exponential's table ends at exp(-10): differences from the largest are brought to steps of this.
@@ -92,6 +92,37 @@ def tflite_curve(values: Array, scale: float, function: str, reference: bool = F
         found = np.where(place >= 255, 0xFFFF << 8, found)
         found = np.where(steps >= 0, found - 2**23 + 128, 2**23 - found + 127) >> 8
     return found.astype(np.int16), not np.array_equal(wrapped, product)
+
+
+def tflite_logarithm(values: Array, scale: float, result: float) -> tuple[Array, bool]:
+    """LOG of int16, and whether the difference of two neighbouring points of its table, which has 16 bits, overflows.
+
+    Source: LUTPopulate in float32 and LUTLookup (kernels/internal/common.h), and LogPrepare (kernels/elementwise.cc), which takes the
+    smallest result for the logarithm of what is not above zero.
+
+    Args:
+        values: stored integers.
+        scale, result: of the data and of the result.
+    """
+    low, high, least = (np.float32(factor) * np.float32(step) for factor, step in ((-32768, scale), (32767, scale), (-32768, result)))
+    step = (high - low) / np.float32(_POINTS)
+    inverse = np.float32(65536) / (np.float32(32767) * np.float32(result) - least)
+
+    def scaled(points: Array) -> Array:
+        found = np.log(points, where=points > 0, out=np.full(points.shape, least, np.float32))
+        return np.asarray(found * inverse)
+
+    places = np.arange(_POINTS, dtype=np.float32)
+    starts = low + places * step
+    points, middle, following = (scaled(at) for at in (starts, starts + step / 2, low + (places + np.float32(1)) * step))
+    stored = round_half_away(points)
+    off = round_half_away((following + stored.astype(np.float32)) / np.float32(2)) - round_half_away(middle)
+    last = round_half_away(scaled(np.array([high])))
+    table = np.clip(np.append(stored - round_half_away(off / 2), last), -32768, 32767).astype(np.int64)
+    steps = values.astype(np.int64) + 2**15
+    differences = np.diff(table).astype(np.int16).astype(np.int64)
+    found = table[steps // _EACH] + ((differences[steps // _EACH] * (steps % _EACH) + _EACH // 2) >> 7)
+    return found.astype(np.int16), not np.array_equal(differences[steps // _EACH], np.diff(table)[steps // _EACH])
 
 
 def _multiplied(steps: Array, factor: float) -> tuple[Array, bool]:

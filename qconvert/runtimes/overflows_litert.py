@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from qconvert.arithmetic import tflite_compared, tflite_curve, tflite_divide, tflite_requantize, tflite_softmax
+from qconvert.arithmetic import tflite_compared, tflite_curve, tflite_divide, tflite_logarithm, tflite_requantize, tflite_softmax
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 
@@ -62,6 +62,11 @@ def _curve(graph: Graph, op: Op, stored: Sequence[Array], kernels: str) -> _Foun
     return None if grid is None else tflite_curve(stored[0], float(grid.scale[0]), op.kind, kernels == "reference")
 
 
+def _logarithm(graph: Graph, op: Op, stored: Sequence[Array], _: str) -> _Found:
+    grid, results = _sixteen_bits(graph, op, stored), _grids(graph, op.outputs)
+    return tflite_logarithm(stored[0], float(grid.scale[0]), float(results[0].scale[0])) if grid is not None and results else None
+
+
 def _divided(graph: Graph, op: Op, stored: Sequence[Array], _: str) -> _Found:
     """DIV whose quotients ask for shifts that C does not define."""
     names = *op.inputs, *op.outputs
@@ -85,7 +90,7 @@ def _compared(graph: Graph, op: Op, stored: Sequence[Array], _: str) -> _Found:
 
 
 _KERNELS: Mapping[str, Callable[[Graph, Op, Sequence[Array], str], _Found]] = {
-    "Requantize": _requantized, "Softmax": _softmax, "Sigmoid": _curve, "Tanh": _curve, "Div": _divided,
+    "Requantize": _requantized, "Softmax": _softmax, "Sigmoid": _curve, "Tanh": _curve, "Log": _logarithm, "Div": _divided,
     **dict.fromkeys(_COMPARISONS, _compared),
 }  # fmt: skip
 #: How many inputs have to be known, where it is more than one.

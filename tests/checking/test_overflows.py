@@ -41,7 +41,17 @@ def capped(scale: float) -> bytes:
     return model(ops, tensors, ["x", "z"], ["y"])
 
 
-@pytest.mark.parametrize(("made", "place"), [(lambda: softmax(MASKED), "SOFTMAX #0"), (lambda: capped(305.0), "QUANTIZE #0")])
+def logarithm(scale: float) -> bytes:
+    """LOG of int16 from 0 on: the first points of its table are the smallest result, and the logarithm of a large scale."""
+    grids = (("x", scale), ("a", scale), ("y", 3.6e-4))
+    tensors = [TensorSpec(name, (1, 3000), "int16", step, 0) for name, step in grids]
+    return model([OpSpec("ABS", ["x"], ["a"]), OpSpec("LOG", ["a"], ["y"])], tensors, ["x"], ["y"])
+
+
+@pytest.mark.parametrize(
+    ("made", "place"),
+    [(lambda: softmax(MASKED), "SOFTMAX #0"), (lambda: capped(305.0), "QUANTIZE #0"), (lambda: logarithm(3.8), "LOG #1")],
+)
 def test_an_overflow_is_named_and_passes(made: Callable[[], bytes], place: str, tmp_path: Path) -> None:
     source, result = tmp_path / "m.tflite", tmp_path / "m.onnx"
     source.write_bytes(made())
@@ -113,12 +123,12 @@ def doubled(proto: Any) -> None:
 
 
 def other_operator(proto: Any) -> None:
-    node = next(node for node in proto.graph.node if node.op_type in ("Softmax", "Min"))
-    node.op_type = {"Softmax": "LogSoftmax", "Min": "Max"}[node.op_type]
+    node = next(node for node in proto.graph.node if node.op_type in ("Softmax", "Min", "Log"))
+    node.op_type = {"Softmax": "LogSoftmax", "Min": "Max", "Log": "Sqrt"}[node.op_type]
 
 
 @pytest.mark.parametrize("fault", [doubled, other_operator])
-@pytest.mark.parametrize("made", [lambda: softmax(MASKED), lambda: capped(305.0)])
+@pytest.mark.parametrize("made", [lambda: softmax(MASKED), lambda: capped(305.0), lambda: logarithm(3.8)])
 def test_a_fault_behind_an_overflow_is_found(made: Callable[[], bytes], fault: Callable[[Any], None], tmp_path: Path) -> None:
     source, result = tmp_path / "m.tflite", tmp_path / "m.onnx"
     source.write_bytes(made())
