@@ -355,6 +355,8 @@ class _Check:
         self.problems += verdicts.static_problems(graph, {**structure, **changed}, self.findings)
         if cannot:
             problems, unjudged = verdicts.fault_of(outputs, cannot, fixed)
+            if problems:
+                problems, unjudged = verdicts.fault_of(outputs, cannot, fixed, self._own_differences(feeds))
             self.problems += problems
             self.unjudged += unjudged or ([f"{dull}, and operators cannot be compared: {cannot}"] if dull and equal else [])
             return
@@ -376,6 +378,18 @@ class _Check:
         if self.costs:
             makes = "make" if self.lossy[1:] else "makes"
             self.notes.append(f"what {' and '.join(self.lossy)} {makes} of the source was asked for, and is what this result is")
+
+    def _own_differences(self, feeds: Feeds) -> dict[str, float]:
+        """By how much the sets of kernels of the source's runtime differ at each output, in its unit."""
+        source, found = self.sides[0], dict[str, float]()
+        border = Border.of(source.graph, source.graph, frozenset())
+        for kernels in () if self.steps else source.runtime.kernels:
+            try:
+                outputs = self._outputs(border, feeds, None, (source.open(), source.run_by(kernels).open()))
+            except QConvertError:
+                continue
+            found.update((item.name, max(item.largest, found.get(item.name, 0.0))) for item in outputs)
+        return found
 
     def _compare_operators(
         self, border: Border, feeds: Feeds, model: LoadedModel, changed: Mapping[str, str], declared: frozenset[str], per_op: bool

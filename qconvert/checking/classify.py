@@ -65,7 +65,8 @@ def classify(
     position = np.clip(steps + zero_point, low, high)
     missed_source = np.abs(source - position) > 0.5 + reach_source
     missed_result = np.abs(result - position) > 0.5 + reach_result
-    near_tie = np.abs(np.abs(steps - np.floor(steps)) - 0.5) <= reach_source + reach_result
+    with np.errstate(invalid="ignore"):  # log(0) is infinite
+        near_tie = np.abs(np.abs(steps - np.floor(steps)) - 0.5) <= reach_source + reach_result
     predicted = float(near_tie.mean()) if steps.size else 0.0
     unexplained = int((differing & (missed_source | missed_result)).sum())
     if unexplained:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding, OutputComparison
 from qconvert.conversion.losses import LIMIT
@@ -268,17 +269,23 @@ def _first(graph: Graph, output: str, missing: Collection[str]) -> str | None:
     return found
 
 
-def fault_of(outputs: Iterable[OutputComparison], reason: str, fixed: Collection[str] = ()) -> tuple[list[str], list[str]]:
+def fault_of(
+    outputs: Iterable[OutputComparison], reason: str, fixed: Collection[str] = (), own: Mapping[str, float] = MappingProxyType({})
+) -> tuple[list[str], list[str]]:
     """Problems and what was not judged, where outputs differ and operators cannot be compared at all.
 
-    What a single rounding may be is not judged; what is more is not equal. Real numbers that depend on no input (`fixed`) may differ by
-    some last bits of float32: each runtime computes them, or folds them, with functions of its own.
+    What a single rounding may be is not judged, nor is what the source's own kernels differ by (`own`); what is more is not equal. Real
+    numbers that depend on no input (`fixed`) may differ by some last bits of float32: each runtime computes them, or folds them, with
+    functions of its own.
     """
     problems: list[str] = []
     unjudged: list[str] = []
     for item in outputs:
         if item.differs and not (item.name in fixed and item.unit != "LSB" and item.largest <= _LAST_BITS):
-            wrong = in_lsb(item) > _ROUNDING
             said = f"output {item.name!r} differs by up to {item.largest:.4g} {item.unit}, and operators cannot be compared: {reason}"
-            (problems if wrong else unjudged).append(said)
+            if item.largest <= own.get(item.name, 0.0):
+                said += f"; the source's own kernels differ by up to {own[item.name]:.4g} {item.unit}"
+                unjudged.append(said)
+            else:
+                (problems if in_lsb(item) > _ROUNDING else unjudged).append(said)
     return problems, unjudged
