@@ -286,8 +286,7 @@ def _observed(work: _Work, found: Plan, chosen: Choices, makes: _Makes) -> tuple
     counting = chosen.histograms and observers[0].histogram() is None
     seeing = tuple(map(_Counting, observers)) if counting else observers
     seeing, seen = observe(network, found.observed, seeing, samples, workers=work.workers, progress=work.progress)
-    if samples.note:
-        work.notes.append(samples.note)
+    work.notes += samples.notes
     told = tuple((one.chosen, one.counted) if isinstance(one, _Counting) else (one, one) for one in seeing)
     reports = tuple(_report(group, *one, chosen, seen) for group, one in zip(found.groups, told, strict=True))
     reports = _measured(work, network, found, reports)

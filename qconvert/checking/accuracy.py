@@ -236,7 +236,7 @@ def _measured(
             )
         rows.append(_judged(pair, found.labels[index] + label_offset, inputs.where(index), output))
         progress("inputs", index + 1, len(inputs))
-    notes = tuple(filter(None, (note, *border.problems, *(model.note for model in models))))
+    notes = tuple(filter(None, (note, *inputs.notes, *border.problems, *(model.note for model in models))))
     return _report(rows, [inputs.where(index) for index in range(len(rows))], label_offset, pair[0].size,
                    {"source": source, "result": str(after.path), "output": output, "kernels": (before.choice, after.choice),
                     "names": names, "notes": notes})  # fmt: skip

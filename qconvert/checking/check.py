@@ -214,12 +214,13 @@ class _Check:
         self.steps = STEPS if graph.states or other.states else 0
         if data:
             most = samples * (self.steps or 1)
-            feeds, note = load_inputs(self.files[0].graph, data, most, (preparation or Preparation()).stretching())
+            feeds, notes = load_inputs(self.files[0].graph, data, most, (preparation or Preparation()).stretching())
             feeds = _completed(feeds, graph, seed, models[0])
             outputs = self._outputs(border, feeds, None, models)
+            self.notes += notes
         else:
             feeds, outputs, note = self._at_random(border, models, samples, seed)
-        self.notes.append(note)
+            self.notes.append(note)
         self.problems += (*border.problems, *state_problems(graph, other, declared))
         self.problems += verdicts.shape_problems(outputs)
         self.unjudged += verdicts.not_compared(outputs)

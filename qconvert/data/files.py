@@ -10,7 +10,17 @@ from typing import Any, overload
 import numpy as np
 
 from qconvert.data.arrays import mapped, readable, shapes
-from qconvert.data.fitting import bytes_of, fitted, fitting_shape, image_of, samples_in
+from qconvert.data.fitting import (
+    bytes_of,
+    fitted,
+    fitting_shape,
+    image_ends,
+    image_of,
+    image_sentence,
+    prepared,
+    range_warning,
+    samples_in,
+)
 from qconvert.data.preparation import Preparation
 from qconvert.errors import OptionError
 from qconvert.files.names import require_there
@@ -36,7 +46,7 @@ class InputFiles(Sequence[dict[str, Array]]):
         preparation: of images, and of real numbers that are no image.
 
     Attributes:
-        note: in words what was skipped, or "".
+        notes: in words what was skipped, how images are prepared, and which inputs have another range than the data.
 
     Raises:
         FileAccessError: a path does not exist or a file cannot be read.
@@ -49,9 +59,10 @@ class InputFiles(Sequence[dict[str, Array]]):
         self._preparation = preparation
         self._samples = [one for file in files for one in self._samples_of(file, samples)][:samples]
         count = len(skipped)
-        self.note = f"{count} file{'s' * (count > 1)} of other kinds skipped, the first {skipped[0].name}" if skipped else ""
+        note = f"{count} file{'s' * (count > 1)} of other kinds skipped, the first {skipped[0].name}" if skipped else ""
         if not self._samples:
             raise OptionError("there is no sample", file=", ".join(map(str, paths)))
+        self.notes = tuple(filter(None, (note, *self._prepared(graph))))
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -69,6 +80,26 @@ class InputFiles(Sequence[dict[str, Array]]):
         """Where a sample is from, for people."""
         file, row = self._samples[index]
         return str(file) if row is None else f"{file}[{row}]"
+
+    def _prepared(self, graph: Graph) -> Iterator[str]:
+        """In words how the first sample is prepared, and where its values do not fit the range of their input."""
+        file, row = self._samples[0]
+        suffix = file.suffix.lower()
+        if suffix in _IMAGES:
+            tensor = self._only_input(file)
+            yield image_sentence(tensor, file, self._preparation)
+            ends = image_ends(tensor, file, self._preparation)
+            yield range_warning(graph, tensor.name, *ends, "pixels 0 to 255 become") if ends is not None else ""
+        elif suffix in (".npy", ".npz"):
+            for name, data in readable(file, lambda: self._stored_values(file, row)).items():
+                if data.dtype.kind == "f" and data.size:
+                    values = prepared(self._inputs[name], data, str(file), self._preparation)
+                    yield range_warning(graph, name, float(values.min()), float(values.max()), "the first sample has values of")
+
+    def _stored_values(self, file: Path, row: int | None) -> dict[str, Array]:
+        """The arrays of a sample as they are stored, by input."""
+        arrays = self._arrays(file) if file.suffix.lower() == ".npz" else {self._only_input(file).name: mapped(file)}
+        return {name: np.asarray(data if row is None else data[row]) for name, data in arrays.items()}
 
     def _samples_of(self, file: Path, samples: int | None) -> Iterable[tuple[Path, int | None]]:
         """The samples in a file: the file and, if there are several, the row in its arrays."""
@@ -98,14 +129,12 @@ class InputFiles(Sequence[dict[str, Array]]):
 
     def _from_file(self, file: Path, row: int | None) -> dict[str, Array]:
         suffix = file.suffix.lower()
-        if suffix == ".npz":
-            return {name: self._fitted(name, data if row is None else data[row], file) for name, data in self._arrays(file).items()}
+        if suffix in (".npy", ".npz"):
+            return {name: self._fitted(name, data, file) for name, data in self._stored_values(file, row).items()}
         tensor = self._only_input(file)
         if suffix in _IMAGES:
             return {tensor.name: image_of(tensor, file, self._preparation)}
-        if suffix != ".npy":
-            return {tensor.name: self._fitted(tensor.name, bytes_of(tensor, file), file)}
-        return {tensor.name: self._fitted(tensor.name, np.load(file, allow_pickle=False) if row is None else mapped(file)[row], file)}
+        return {tensor.name: self._fitted(tensor.name, bytes_of(tensor, file), file)}
 
     def _arrays(self, file: Path) -> dict[str, Array]:
         """The arrays of an .npz file by input; those of the last file are kept, whose rows are asked for one after the other."""
@@ -131,10 +160,10 @@ class InputFiles(Sequence[dict[str, Array]]):
 
 def load_inputs(
     graph: Graph, paths: Sequence[str | Path], samples: int, preparation: Preparation = _AS_IT_IS
-) -> tuple[list[dict[str, Array]], str]:
-    """Inputs from files: stored values by input name for each sample, and in words what was skipped, or "". See InputFiles."""
+) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
+    """Inputs from files: stored values by input name for each sample, and notes on them. See InputFiles."""
     found = InputFiles(graph, paths, samples, preparation)
-    return list(found), found.note
+    return list(found), found.notes
 
 
 def _listed(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from qconvert.data.preparation import Preparation
 from qconvert.errors import FileAccessError, MissingPackageError, OptionError
-from qconvert.graph import Array, Tensor, numpy_dtype
+from qconvert.graph import Array, Graph, Tensor, numpy_dtype
 
-__all__ = ["bytes_of", "fitted", "fitting_shape", "image_of", "samples_in"]
+__all__ = ["bytes_of", "fitted", "fitting_shape", "image_ends", "image_of", "image_sentence", "prepared", "range_warning", "samples_in"]
 
 _AS_IT_IS = Preparation()
 _REMEDY = "Write the input's own type and shape, or images."
@@ -28,6 +28,34 @@ def samples_in(tensor: Tensor, shape: tuple[int, ...]) -> int:
     return shape[0] if wanted and wanted[0] == 1 and shape[0] > 1 and _fits((1, *shape[1:]), wanted) else 0
 
 
+def prepared(tensor: Tensor, data: Array, where: str, preparation: Preparation) -> Array:
+    """Return `data` in the input's shape; real numbers are prepared.
+
+    Raises:
+        OptionError: they have another shape.
+    """
+    data = data.reshape(fitting_shape(tensor, data.shape, where))
+    if data.dtype.kind == "f" and preparation.given:
+        data = preparation.normalized(data, 1 if preparation.is_channels_first(data.shape) else -1)
+    return data
+
+
+def range_warning(graph: Graph, name: str, low: float, high: float, what: str) -> str:
+    """Return a warning where values do not fit the quantization of an input; "" where they fit, or the input has none.
+
+    Values fit that leave the range of the integers by at most a tenth of it, and that have at least an eighth of its width.
+    """
+    quantized = [graph[name], *(graph[op.outputs[0]] for op in graph.ops if op.kind == "Quantize" and op.inputs[0] == name)]
+    grids = [(one.dtype, one.quantization) for one in quantized if one.quantization is not None and one.quantization.scale.size == 1]
+    for dtype, q in grids:
+        least, most = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(dtype))
+        margin = (most - least) / 10
+        if low < least - margin or high > most + margin or 0 < high - low < (most - least) / 8:
+            takes = f"the integers of the input {name!r} stand for {least:.4g} to {most:.4g}"
+            return f"warning: {what} {low:.4g} to {high:.4g}, and {takes}; --range, --mean and --std say what the model takes"
+    return ""
+
+
 def fitted(tensor: Tensor, data: Array, where: str, preparation: Preparation) -> Array:
     """`data` in the input's shape and type; real numbers are prepared and quantized, uint8 pixels of an int8 input lose 128.
 
@@ -40,9 +68,7 @@ def fitted(tensor: Tensor, data: Array, where: str, preparation: Preparation) ->
     Raises:
         OptionError: they have another shape, or are values that the input does not take.
     """
-    data = data.reshape(fitting_shape(tensor, data.shape, where))
-    if data.dtype.kind == "f" and preparation.given:
-        data = preparation.normalized(data, 1 if preparation.is_channels_first(data.shape) else -1)
+    data = prepared(tensor, data, where, preparation)
     wanted = numpy_dtype(tensor.dtype)
     if data.dtype == wanted:
         return data
@@ -112,6 +138,35 @@ def bytes_of(tensor: Tensor, file: Path) -> Array:
     return np.frombuffer(file.read_bytes(), numpy_dtype(tensor.dtype))
 
 
+def _image_input(tensor: Tensor, file: Path, preparation: Preparation) -> tuple[tuple[int | None, int | None], int, bool]:
+    """Height and width of an input of images, None where any will do, its channels, and whether they come first."""
+    shape = tensor.shape or ()
+    first = preparation.is_channels_first(shape)
+    height, width, channels = (*shape[2:], *shape[1:2]) if first else shape[1:] if len(shape) == 4 else ("", "", "")
+    if channels not in (1, 3, 4) or isinstance(channels, str):
+        raise OptionError(f"an image does not fit the input {tensor.name!r} of shape {shape}", file=str(file))
+    return (height if isinstance(height, int) else None, width if isinstance(width, int) else None), channels, first
+
+
+def image_sentence(tensor: Tensor, file: Path, preparation: Preparation) -> str:
+    """Return what image_of() does with an image, in one line.
+
+    Raises:
+        OptionError: the input takes no images.
+    """
+    wanted, channels, first = _image_input(tensor, file, preparation)
+    return preparation.sentence(wanted, channels, is_first=first, is_real="float" in tensor.dtype)
+
+
+def image_ends(tensor: Tensor, file: Path, preparation: Preparation) -> tuple[float, float] | None:
+    """Return the smallest and the largest value that an image can have as real numbers; None where an input gets pixels as they are."""
+    _, channels, _ = _image_input(tensor, file, preparation)
+    if "float" not in tensor.dtype and not preparation.given:
+        return None
+    values = preparation.image(np.array([0, 255], np.uint8).reshape(2, 1, 1, 1).repeat(channels, 3))
+    return float(values.min()), float(values.max())
+
+
 def image_of(tensor: Tensor, file: Path, preparation: Preparation) -> Array:
     """An image as an input. Integers get pixels as they are, 0 to 255, shifted for int8, unless a preparation is asked for; real inputs
     get prepared values, -1 to 1 by default."""
@@ -119,16 +174,11 @@ def image_of(tensor: Tensor, file: Path, preparation: Preparation) -> Array:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise MissingPackageError("images need the package pillow", remedy="Install it with: pip install 'qconvert[images]'") from error
-    shape = tensor.shape or ()
-    first = preparation.is_channels_first(shape)
-    height, width, channels = (*shape[2:], *shape[1:2]) if first else shape[1:] if len(shape) == 4 else ("", "", "")
-    if channels not in (1, 3, 4) or isinstance(channels, str):
-        raise OptionError(f"an image does not fit the input {tensor.name!r} of shape {shape}", file=str(file))
-    wanted = tuple(size if isinstance(size, int) else None for size in (height, width))
+    wanted, channels, first = _image_input(tensor, file, preparation)
     try:
         mode, order = preparation.mode(channels)
         with Image.open(file) as image:
-            converted = preparation.sized(image.convert(mode), (wanted[0], wanted[1]))
+            converted = preparation.sized(image.convert(mode), wanted)
             pixels = np.asarray(converted).reshape(1, converted.height, converted.width, channels)[..., list(order)]
         is_real = "float" in tensor.dtype
         values = preparation.image(pixels) if is_real or preparation.given else pixels

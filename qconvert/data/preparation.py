@@ -168,9 +168,40 @@ class Preparation:
             pixels = pixels.take(first, axis) * (1 - part) + pixels.take(last, axis) * part
         return Image.fromarray(pixels.astype(np.uint8), image.mode)
 
+    def sentence(self, wanted: tuple[int | None, int | None], channels: int, *, is_first: bool, is_real: bool) -> str:
+        """Return what is done with images, in one line.
+
+        Args:
+            wanted: height and width of the input; None where any will do.
+            channels: how many the input has.
+            is_first: whether they are its first axis after the batch.
+            is_real: whether the input takes real numbers.
+        """
+        height, width = ("any" if size is None else size for size in wanted)
+        steps = [f"the middle {self.share[0]:g} x {self.share[1]:g} is kept"] if self.share != (1.0, 1.0) else []
+        if isinstance(self.resize, str):
+            steps.append(f"stretched to {height} x {width}")
+        elif self.resize:
+            steps.append(f"resized to {'a shorter side of ' if len(self.resize) == 1 else ''}{' x '.join(map(str, self.resize))}")
+        steps += [f"the middle {self.crop[0]} x {self.crop[-1]} is cut out"] if self.crop else []
+        steps.append(self.colour or ("gray" if channels == 1 else "rgb" if channels == 3 else "rgba"))
+        if is_real or self.given:
+            low, high = self.ends
+            steps.append(f"pixels 0 to 255 become {low:g} to {high:g}")
+            for words, numbers in (("minus the mean", self.mean), ("divided by the std", self.std), ("times", self.factor)):
+                steps += [f"{words} {', '.join(f'{number:g}' for number in numbers)}"] if numbers else []
+        else:
+            steps.append("pixels as they are")
+        return f"images: {', '.join((*steps, 'nchw' if is_first else 'nhwc'))}"
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """What pixels 0 and 255 become before `mean` and `std`."""
+        return self.range or ((0.0, 1.0) if self.given else (-1.0, 1.0))
+
     def image(self, pixels: Array) -> Array:
         """Real values of pixels, the channels last."""
-        low, high = self.range or ((0.0, 1.0) if self.given else (-1.0, 1.0))
+        low, high = self.ends
         return self.normalized(pixels.astype(np.float64) / 255 * (high - low) + low, -1)
 
     def normalized(self, values: Array, axis: int) -> Array:

@@ -42,7 +42,7 @@ class Samples:
 
     Attributes:
         count: how many there are; None where only reading tells.
-        note: in words what was skipped, or "".
+        notes: on files; see InputFiles.
         is_sliced: whether any part can be read without the rest.
 
     Raises:
@@ -56,12 +56,13 @@ class Samples:
         inputs = [replace(graph[one], shape=(1, *(graph[one].shape or ())[1:])) if name else graph[one] for one in graph.inputs]
         self._graph = Graph(graph.name, {tensor.name: tensor for tensor in inputs}, (), graph.inputs, graph.inputs)
         self._limit, self._used = limit, False
-        self.note, self.count = "", None
+        self.notes: tuple[str, ...] = ()
+        self.count: int | None = None
         self._data: Any = data
         paths = _paths(data)
         if paths:
             self._data = InputFiles(self._graph, paths, limit, preparation or Preparation())
-            self.note = self._data.note
+            self.notes = self._data.notes
         elif preparation is not None and preparation != Preparation():
             raise OptionError("only data from files is prepared", remedy="Give values as the model takes them, or name files.")
         self.is_sliced = isinstance(self._data, Sequence)

@@ -46,7 +46,7 @@ def test_files_of_a_folder_come_by_number_and_others_are_skipped(tmp_path: Path)
     (tmp_path / "README.md").write_text("")
     found, note = load_inputs(ROW, [tmp_path], 9)
     assert [int(feed["x"][0, 0]) for feed in found] == [1, 9, 10, 100]
-    assert note == "2 files of other kinds skipped, the first labels.txt"
+    assert note == ("2 files of other kinds skipped, the first labels.txt",)
     assert len(load_inputs(ROW, [tmp_path], 2)[0]) == 2
 
 
@@ -61,7 +61,7 @@ def test_several_inputs_by_name(tmp_path: Path) -> None:
     graph = graph_of(of("int32", (2,), name="ids"), of("float32", ("n", 3), name="x"))
     np.savez(tmp_path / "a.npz", x=np.ones((5, 3), np.float32), ids=np.array([1, 2]), more=np.zeros(1))
     (feed,), note = load_inputs(graph, [tmp_path], 5)
-    assert (feed["ids"].dtype, feed["x"].shape, note) == (np.int32, (5, 3), "")
+    assert (feed["ids"].dtype, feed["x"].shape, note) == (np.int32, (5, 3), ())
     np.savez(tmp_path / "b.npz", x=np.ones((5, 3), np.float32))
     with pytest.raises(OptionError, match="no array for the input 'ids'; it has 'x'") as caught:
         load_inputs(graph, [tmp_path / "b.npz"], 5)
