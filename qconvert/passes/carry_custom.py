@@ -1,7 +1,7 @@
 """carry_custom: says which custom operators a result has that no runtime runs by itself, and refuses those that cannot be carried.
 
 Nothing is rewritten: a reader makes an Opaque of each, and a writer takes it as it is. What a vendor's compiler has made of a part of a
-model (COMPILED) is no operator that another runtime could have: the part is gone, and with it the integers and scales.
+model (compiler_of) is no operator that another runtime could have: the part is gone, and with it the integers and scales.
 """
 
 from __future__ import annotations
@@ -10,19 +10,10 @@ from collections import Counter
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op
-from qconvert.graph.kinds.opaque import custom_name, is_custom
+from qconvert.graph.kinds.opaque import BEFORE_COMPILER, compiler_of, custom_name, is_custom
 from qconvert.plugins import Change, Target
 
-__all__ = ["COMPILED", "run"]
-
-#: Codes of TFLite's custom operators that hold what a compiler has made, and the compiler.
-COMPILED = {
-    "ethos-u": "Arm's Vela for Ethos-U",
-    "edgetpu-custom-op": "Google's Edge TPU compiler",
-    "NeutronGraph": "NXP's Neutron converter",
-    "DISPATCH_OP": "LiteRT's ahead-of-time compiler for NPUs",
-    "vsi-npu": "VeriSilicon's compiler",
-}
+__all__ = ["run"]
 
 _FLEX = "Flex"
 
@@ -41,13 +32,13 @@ def run(graph: Graph, target: Target | None, *, custom: str = "carry") -> tuple[
     found = [op for op in graph.ops if is_custom(op)]
     if not found:
         return graph, ()
-    compiled = [op for op in found if op["format"] == "tflite" and op["op_type"] in COMPILED]
+    compiled = [op for op in found if op["format"] == "tflite" and compiler_of(str(op["op_type"]))]
     if compiled and custom != "keep":
-        makers = ", ".join(dict.fromkeys(COMPILED[str(op["op_type"])] for op in compiled))
+        makers = ", ".join(dict.fromkeys(compiler_of(str(op["op_type"])) for op in compiled))
         raise UnsupportedError(
             f"{len(compiled)} of {len(graph.ops)} operators are compiled code: {_listed(compiled)} ({makers})",
             where=_place(compiled[0]),
-            remedy="Convert the file from before the compiler; --custom keep carries the compiled operators as they are.",
+            remedy=f"{BEFORE_COMPILER} --custom keep carries the compiled operators as they are.",
         )
     foreign = [op for op in found if target is None or op["format"] != target.format]
     refused = [op for op in found if op["format"] == "tflite" or op in foreign] if custom == "refuse" else []

@@ -14,7 +14,9 @@ from onnx import TensorProto, helper
 from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import QConvertError, convert, diff, load
+from qconvert.formats.flatbuffers import packed, unpacked
 from qconvert.formats.reading.flexbuffer import encoded
+from qconvert.formats.tflite import schema
 from qconvert.graph.kinds.opaque import TFLITE_DOMAIN
 
 
@@ -114,7 +116,7 @@ def test_options_that_only_look_like_a_node_stay_options(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("choice", ["carry", "refuse", "keep"])
-@pytest.mark.parametrize("code", ["My", "ethos-u", "edgetpu-custom-op", "NeutronGraph"])
+@pytest.mark.parametrize("code", ["My", "ethos-u", "edgetpu-custom-op", "NeutronGraph", "XC_conv2d_v2"])
 def test_what_is_refused(code: str, choice: str, tmp_path: Path) -> None:
     source = tmp_path / "a.tflite"
     source.write_bytes(custom_model(code, b"blob"))
@@ -126,6 +128,32 @@ def test_what_is_refused(code: str, choice: str, tmp_path: Path) -> None:
             convert(source, result, custom=choice)
         assert caught.value.code == "unsupported-op" and not result.exists()
         assert ("before the compiler" in caught.value.remedy) == (code != "My")
+
+
+def _compiled(code: str, scratch: TensorSpec) -> bytes:
+    """A compiled operator behind another, with scratch memory and its instructions as inputs."""
+    x, a, y = (TensorSpec(name, (1, 4), "int8", 0.1, 0) for name in "xay")
+    ops = [OpSpec(code, ["stream", scratch.name, "a"], ["y"], None, 1, True), OpSpec("RELU", ["x"], ["a"])]
+    return model(ops[::-1], [x, a, y, scratch, TensorSpec("stream", (8,), "uint8", data=np.arange(8))], ["x"], ["y"])
+
+
+@pytest.mark.parametrize("is_variable", [False, True])
+@pytest.mark.parametrize(("code", "tool"), [("ethos-u", "Vela"), ("XC_conv2d_v2", "xformer")])
+def test_scratch_memory_of_compiled_operators_names_the_compiler(code: str, tool: str, is_variable: bool, tmp_path: Path) -> None:
+    (tmp_path / "a.tflite").write_bytes(_compiled(code, TensorSpec("scratch", (1000,), "uint8", is_variable=is_variable)))
+    with pytest.raises(QConvertError, match=tool) as caught:
+        load(tmp_path / "a.tflite")
+    assert caught.value.code == "unsupported-op" and "before the compiler" in caught.value.remedy
+
+
+def test_a_list_of_tensors_names_tensorflows_loops(tmp_path: Path) -> None:
+    """VARIANT, type 14, which Flex operators write."""
+    made = unpacked(schema.root(_compiled("FlexTensorListReserve", TensorSpec("list", (), "uint8"))))
+    made.subgraphs[0].tensors[3].type = 14
+    (tmp_path / "a.tflite").write_bytes(packed(made, b"TFL3"))
+    with pytest.raises(QConvertError, match="FlexTensorListReserve") as caught:
+        load(tmp_path / "a.tflite")
+    assert caught.value.code == "unsupported-op" and "unroll=True" in caught.value.remedy
 
 
 def test_a_node_of_onnx_itself_is_not_carried(tmp_path: Path) -> None:

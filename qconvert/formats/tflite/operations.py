@@ -19,6 +19,7 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES
 from qconvert.formats.tflite.tensors import RESOURCE, read_tensors
 from qconvert.formats.tflite.variables import VARIABLE_OPERATORS, Variables
+from qconvert.graph.kinds.opaque import BEFORE_COMPILER, compiler_of
 from qconvert.plugins import operators
 
 __all__ = ["Operations", "indices", "operator_names"]
@@ -119,6 +120,7 @@ class Operations:
         """
         if depth > _DEEPEST:
             raise InvalidModelError(f"composites stand in more than {_DEEPEST} composites")
+        maker = next(filter(None, (compiler_of(code.name) for code in self._named(subgraph) if code.is_custom)), "")
         for index, (operation, code) in enumerate(zip(self._model.subgraphs[subgraph].operators, self._named(subgraph), strict=True)):
             self._count += 1
             if self._count > _MOST:
@@ -126,7 +128,7 @@ class Operations:
             reading = self._reading(operation, source if depth else index, code, names)
             if _is_reset(reading, self._draft):
                 continue
-            _require_order(reading, ready)
+            _require_order(reading, ready, self._draft.variables, maker)
             if code.name == _COMPOSITE and not code.is_custom:
                 self._inline(reading, self._part(operation), ready, depth, source if depth else index)
             else:
@@ -312,10 +314,26 @@ def _is_reset(reading: Reading, draft: Draft) -> bool:
     return True
 
 
-def _require_order(reading: Reading, ready: set[str]) -> None:
-    """TFLite runs operators as listed: an input that nothing has computed yet means a cycle or a wrong order."""
-    for name in reading.inputs:
-        if name and name not in ready:
+def _require_order(reading: Reading, ready: set[str], variables: set[str], maker: str) -> None:
+    """TFLite runs operators as listed: an input that nothing has computed yet means a cycle or a wrong order.
+
+    Operators of a compiler have scratch memory as inputs, too.
+
+    Args:
+        reading: the operator.
+        ready: tensors that have a value.
+        variables: tensors that are kept from one run to the next.
+        maker: a compiler that made operators of this subgraph, or "".
+    """
+    own = compiler_of(reading.name)
+    for name in filter(None, reading.inputs):
+        if (name not in ready and maker) or (own and name in variables):
+            raise UnsupportedError(
+                f"reads {name!r}, which no operator before it computes; the file holds code of {own or maker}, with memory of its own",
+                where=f"{reading.source} ({reading.outputs[0]!r})",
+                remedy=BEFORE_COMPILER,
+            )
+        if name not in ready:
             raise reading.invalid(f"reads {name!r} before any operator has computed it (unordered operators, or a cycle)")
     for name in reading.outputs:
         if name in ready:

@@ -25,6 +25,8 @@ _DTYPES = {
     9: "int8", 10: "float64", 12: "uint64", 13: RESOURCE, 15: "uint32", 16: "uint16", 17: "int4", 18: "bfloat16", 19: "int2",
     20: "uint4",
 }  # fmt: skip
+#: The type of a list of tensors, which operators of TensorFlow alone take.
+_VARIANT = 14
 DTYPE_NUMBERS = {name: number for number, name in _DTYPES.items()}
 PACKED_BITS = {"int4": 4, "uint4": 4, "int2": 2}
 _QUANTIZED = {"int2", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "int64"}
@@ -117,6 +119,12 @@ def _written_tensors(subgraph: Any) -> set[int]:
 def dtype_of(tensor: Any) -> str:
     """The canonical type of a Tensor table; raises UnsupportedError for one that is not covered."""
     number = tensor.type
+    if number == _VARIANT:
+        raise UnsupportedError(
+            "is a list of tensors (VARIANT), as TensorFlow's converter writes loops with Flex operators (FlexTensorListReserve …)",
+            remedy="Convert the TensorFlow model again: recurrent layers with unroll=True, or loops of a fixed number of steps without "
+            "tf.lite.OpsSet.SELECT_TF_OPS (converter._experimental_lower_tensor_list_ops = True).",
+        )
     if number not in _DTYPES:
         raise UnsupportedError(f"tensor type number {number} is not covered")
     return _DTYPES[number]

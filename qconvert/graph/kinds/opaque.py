@@ -12,13 +12,30 @@ from qconvert.graph.schema import Op
 from qconvert.graph.sizes import Result as Shapes
 from qconvert.graph.sizes import ShapeContext
 
-__all__ = ["KINDS", "TFLITE_DOMAIN", "custom_name", "is_custom"]
+__all__ = ["BEFORE_COMPILER", "KINDS", "TFLITE_DOMAIN", "compiler_of", "custom_name", "is_custom"]
 
 #: The domain of TFLite's custom operators, in ONNX files too.
 TFLITE_DOMAIN = "tflite.custom"
 #: Domains whose operators belong to ONNX and onnxruntime. A node of these that is not covered is no custom one: it means something that
 #: another format would have to state.
 _OWN = ("", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc")
+
+#: Codes of TFLite's custom operators, or what such codes begin with, that hold what a compiler has made, and the compiler.
+_COMPILED = {
+    "ethos-u": "Arm's Vela for Ethos-U",
+    "edgetpu-custom-op": "Google's Edge TPU compiler",
+    "NeutronGraph": "NXP's Neutron converter",
+    "DISPATCH_OP": "LiteRT's ahead-of-time compiler for NPUs",
+    "vsi-npu": "VeriSilicon's compiler",
+    "XC_": "XMOS's xformer for xcore",
+}
+#: What to do about the operators of a compiler.
+BEFORE_COMPILER = "Convert the file from before the compiler."
+
+
+def compiler_of(code: str) -> str:
+    """The compiler that made the custom operator of a code; "" where it is none of a compiler."""
+    return next((maker for start, maker in _COMPILED.items() if code == start or (start[-1] == "_" and code.startswith(start))), "")
 
 
 def is_custom(op: Op) -> bool:
