@@ -103,3 +103,31 @@ def test_bytes_without_a_kernel_of_uint8_run_on_real_values(kind: str, tmp_path:
     data = np.random.default_rng(0).integers(0, 256, (2, 4)).astype(np.uint8)
     (found,) = run_litert((tmp_path / "m.tflite").read_bytes(), [data])
     assert np.array_equal(found, evaluate(graph, {"x": data})["y"])
+
+
+@pytest.mark.parametrize("target", ["tflite", "tflite-uint8"])
+@pytest.mark.parametrize(("kind", "ratio", "is_real"), [
+    ("Add", 2.0**8, True), ("Add", 2.0**7, False), ("Mul", 2.0**8, True), ("Mul", 2.0**7, False),
+    ("ReduceSum", 2.0**18, True), ("ReduceSum", 2.0**16, False),
+])  # fmt: skip
+def test_results_that_saturate_equal_the_exact_ones(kind: str, ratio: float, is_real: bool, target: str, tmp_path: Path) -> None:
+    """Where the kernel wraps, 127 to 255 steps off, the operator runs on real values; it was declared exact."""
+    data = q(1.0 if kind == "Mul" else ratio * 0.001, 3)
+    names = ["x"] if kind == "ReduceSum" else ["x", "b"]
+    y = Tensor("y", "int8", (4,) if kind == "ReduceSum" else (4, 50), None, q(1 / ratio if kind == "Mul" else 0.001, 3))
+    axes = [constant("axes", np.array([1], np.int64))] if kind == "ReduceSum" else []
+    attributes = {"keepdims": 0} if axes else {}
+    inputs = (*names, *(item.name for item in axes))
+    graph = make([Op(kind, inputs, ("y",), attributes)], [*(Tensor(n, "int8", (4, 50), None, data) for n in names), y, *axes], " ".join(names), "y")
+    fitted, _ = normalize(graph, target_named(target))
+    (op,) = [op for op in fitted.ops if op.kind == kind]
+    assert (fitted[op.outputs[0]].dtype == "float32") == is_real
+    save(fitted, tmp_path / "m.tflite")
+    rng = np.random.default_rng(5)
+    feeds = {name: rng.integers(-128, 128, (4, 50)).astype(np.int8) for name in names}
+    shift = 128 if fitted[names[0]].dtype == "uint8" else 0
+    found = run_litert(
+        (tmp_path / "m.tflite").read_bytes(), [(feed.astype(int) + shift).astype(fitted[names[0]].dtype) for feed in feeds.values()]
+    )
+    shift = 128 if fitted["y"].dtype == "uint8" else 0
+    np.testing.assert_array_equal(found[0].astype(int) - shift, evaluate(graph, feeds)["y"])
