@@ -199,3 +199,42 @@ def test_elements_of_open_sizes(tmp_path: Path, op_type: str, axis: int, stored:
     (wanted,) = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"]).run(None, given)
     (found,) = LiteRT((tmp_path / "b.tflite").read_bytes()).run_in_order(list(given.values()))
     assert_near([wanted], [found])
+
+
+TRIANGLES = {
+    "sizes": "(float[N, 5, M] x) => (float[N, 5, M] y) { y = Trilu <upper = 0> (x) }",
+    "square": "(int64[N, N] x) => (int64[N, N] y) <int64 k = {-1}> { y = Trilu (x, k) }",
+    "diagonal": "(float[2, 5, 5] x, int64 k) => (float[2, 5, 5] y) { y = Trilu <upper = 0> (x, k) }",
+    "mask": """(float[B, N, 8] x) => (float[B, N, N] y) <int64[1] one = {1}, float[1] z = {0}, float[1] low = {-10000}> {
+        s = Shape(x) t = Gather <axis = 0> (s, one) tt = Concat <axis = 0> (t, t) o = ConstantOfShape <value = float[1] {1}> (tt)
+        l = Trilu <upper = 0> (o) b = Cast <to = 9> (l) m = Where(b, z, low) xt = Transpose <perm = [0, 2, 1]> (x) q = MatMul(x, xt)
+        y = Add(q, m) }""",
+}
+
+
+@pytest.mark.parametrize("name", TRIANGLES)
+def test_triangles_of_sizes_known_at_run_time(name: str, tmp_path: Path) -> None:
+    """Trilu of dynamic sizes, or with a computed diagonal, as the masks of decoders have it."""
+    import onnxruntime
+    from ai_edge_litert.interpreter import Interpreter
+    from onnx import parser
+
+    made = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {TRIANGLES[name]}').SerializeToString()
+    (tmp_path / "m.onnx").write_bytes(made)
+    convert(tmp_path / "m.onnx", tmp_path / "r.tflite")
+    rng = np.random.default_rng(3)
+    session, interpreter = onnxruntime.InferenceSession(made), Interpreter(str(tmp_path / "r.tflite"))
+    for size in (1, 4, 7):
+        feeds = {}
+        for item in session.get_inputs():
+            shape = [part if isinstance(part, int) else {"N": size, "M": size + 1}.get(part, 2) for part in item.shape]
+            feeds[item.name] = np.asarray(rng.integers(-2, 3, shape), np.float32 if "float" in item.type else np.int64)
+        details = {item["name"]: item["index"] for item in interpreter.get_input_details()}
+        for key, feed in feeds.items():
+            interpreter.resize_tensor_input(details[key], feed.shape)
+        interpreter.allocate_tensors()
+        for key, feed in feeds.items():
+            interpreter.set_tensor(details[key], feed)
+        interpreter.invoke()
+        found = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+        np.testing.assert_array_equal(found, session.run(None, feeds)[0])

@@ -118,7 +118,9 @@ def test_results_that_saturate_equal_the_exact_ones(kind: str, ratio: float, is_
     axes = [constant("axes", np.array([1], np.int64))] if kind == "ReduceSum" else []
     attributes = {"keepdims": 0} if axes else {}
     inputs = (*names, *(item.name for item in axes))
-    graph = make([Op(kind, inputs, ("y",), attributes)], [*(Tensor(n, "int8", (4, 50), None, data) for n in names), y, *axes], " ".join(names), "y")
+    graph = make(
+        [Op(kind, inputs, ("y",), attributes)], [*(Tensor(n, "int8", (4, 50), None, data) for n in names), y, *axes], " ".join(names), "y"
+    )
     fitted, _ = normalize(graph, target_named(target))
     (op,) = [op for op in fitted.ops if op.kind == kind]
     assert (fitted[op.outputs[0]].dtype == "float32") == is_real

@@ -12,6 +12,7 @@ from qconvert.arithmetic import batch_norm_factor
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.tflite.ops.reduce import reduced_axes
 from qconvert.formats.tflite.reading import ReadFunction
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, numpy_dtype
 
@@ -29,18 +30,23 @@ _TABLES = {
     "EXP": "ExpOptions",
     "FLOOR_MOD": "FloorModOptions",
     "GELU": "GeluOptions",
+    "GATHER": "GatherOptions",
     "GREATER": "GreaterOptions",
+    "GREATER_EQUAL": "GreaterEqualOptions",
     "LESS": "LessOptions",
+    "LESS_EQUAL": "LessEqualOptions",
     "MAXIMUM": "MaximumMinimumOptions",
     "MEAN": "ReducerOptions",
     "MINIMUM": "MaximumMinimumOptions",
     "MUL": "MulOptions",
     "NEG": "NegOptions",
     "NOT_EQUAL": "NotEqualOptions",
+    "RANGE": "RangeOptions",
     "REDUCE_MAX": "ReducerOptions",
     "REDUCE_MIN": "ReducerOptions",
     "RESHAPE": "ReshapeOptions",
     "SELECT_V2": "SelectV2Options",
+    "SHAPE": "ShapeOptions",
     "SIGN": "SignOptions",
     "SQUARE": "SquareOptions",
     "SQUARED_DIFFERENCE": "SquaredDifferenceOptions",
@@ -309,13 +315,34 @@ def _batch_normalization(f: Formula) -> None:
 
 
 def _trilu(f: Formula) -> None:
-    """The data where a mask of the triangle is true, else 0."""
-    shape, dtype = f.w.shape(f.data, f.op, slice(-2, None)), f.w.tensor(f.data).dtype
-    offset = f.w.values(f.op, 1)[0] if len(f.op.inputs) > 1 and f.op.inputs[1] else 0
-    f.w.require_small(f.op, shape)
-    ones = np.ones(shape, bool)
-    mask = np.triu(ones, offset) if f.op["upper"] else np.tril(ones, offset)
-    f.end("SELECT_V2", f.w.const(mask, f"{f.result}/mask"), f.data, f.w.const(np.zeros((), dtype), f"{f.result}/zero"))
+    """The data where a mask of the triangle is true, else 0; the mask is computed where a size or the diagonal is not known before."""
+    sizes = (f.shape or ())[-2:]
+    diagonal = f.op.inputs[1] if len(f.op.inputs) > 1 else ""
+    if all(isinstance(size, int) for size in sizes) and (not diagonal or f.w.tensor(diagonal).is_constant):
+        shape = f.w.shape(f.data, f.op, slice(-2, None))
+        f.w.require_small(f.op, shape)
+        offset = f.w.values(f.op, 1)[0] if diagonal else 0
+        ones = np.ones(shape, bool)
+        mask = f.w.const(np.triu(ones, offset) if f.op["upper"] else np.tril(ones, offset), f"{f.result}/mask")
+    else:
+        rows = f("RESHAPE", _places(f, -2), f.w.ints([-1, 1], f"{f.result}/rows"), shape=(sizes[0], 1))
+        edge = f("ADD", rows, f.w.index(f.op, 1)) if diagonal else rows
+        mask = f("GREATER_EQUAL" if f.op["upper"] else "LESS_EQUAL", _places(f, -1), edge, shape=sizes, dtype="bool")
+    f.end("SELECT_V2", mask, f.data, f.w.const(np.zeros((), numpy_dtype(f.dtype)), f"{f.result}/zero"))
+
+
+def _places(f: Formula, axis: int) -> str:
+    """The indices along an axis of the data, as int32."""
+    rank = len(f.shape or ())
+    if not f.shape or rank < 2:
+        raise f.w.unsupported(f.op, f"{f.data!r} of shape {f.shape}")
+    size = f.shape[axis]
+    if isinstance(size, int):
+        return f.w.const(np.arange(size, dtype=np.int32), f"{f.result}/places")
+    whole = f("SHAPE", f.data, shape=(rank,), dtype="int32", outType=DTYPE_NUMBERS["int32"])
+    count = f("GATHER", whole, f.w.ints(rank + axis, f"{f.result}/axis"), shape=(), axis=0)
+    zero, one = (f.w.ints(value, f"{f.result}/{hint}") for value, hint in ((0, "first"), (1, "step")))
+    return f("RANGE", zero, count, one, shape=(size,))
 
 
 READERS: dict[str, ReadFunction] = {}
