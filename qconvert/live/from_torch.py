@@ -31,7 +31,8 @@ def from_torch(module: Any, example_inputs: Any, *, dynamic_shapes: Any = None) 
 
     Args:
         module: the torch.nn.Module. It is read as in eval mode.
-        example_inputs: a tensor or a tuple of tensors, as its forward takes them. Their shapes are those of the graph's inputs.
+        example_inputs: a tensor or a tuple of tensors, as its forward takes them. Their shapes are those of the graph's inputs, and so are
+            the scale and zero point of a quantized tensor.
         dynamic_shapes: sizes that are known only at run time, as torch.export.export takes them: for each input a mapping of axes to
             torch.export.Dim, or None.
 
@@ -67,8 +68,11 @@ def _saved(torch: Any, module: Any, inputs: Sequence[Any], dynamic_shapes: Any, 
         return path
     if not isinstance(module, torch.nn.Module):
         raise OptionError(f"from_torch() takes a torch.nn.Module, not {type(module).__name__}")
-    if not all(isinstance(value, torch.Tensor) and not value.is_quantized for value in inputs):
-        raise OptionError("example inputs are plain tensors", remedy="Give a tensor, or a tuple of those that forward() takes.")
+    if not all(isinstance(value, torch.Tensor) and _has_one_scale(torch, value) for value in inputs):
+        raise OptionError(
+            "example inputs are plain tensors, or quantized ones with one scale",
+            remedy="Give a tensor, or a tuple of those that forward() takes.",
+        )
     if isinstance(module, torch.jit.ScriptModule):
         torch.jit.save(module, path.with_suffix(".pt"))
         return path.with_suffix(".pt")
@@ -77,7 +81,12 @@ def _saved(torch: Any, module: Any, inputs: Sequence[Any], dynamic_shapes: Any, 
         lambda: _exported(torch, ready, inputs, dynamic_shapes, path),
         lambda: _traced(torch, ready, inputs, path.with_suffix(".pt")),
     ]
-    return _first_of(list(reversed(ways)) if _computes_on_quantized_tensors(torch, ready) else ways)
+    quantized = any(value.is_quantized for value in inputs) or _computes_on_quantized_tensors(torch, ready)
+    return _first_of(list(reversed(ways)) if quantized else ways)
+
+
+def _has_one_scale(torch: Any, value: Any) -> bool:
+    return not value.is_quantized or value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric)
 
 
 def _exported(torch: Any, module: Any, inputs: Sequence[Any], dynamic_shapes: Any, path: Path) -> Path:
@@ -135,5 +144,6 @@ def _shapes(path: Path, inputs: Sequence[Any], dynamic_shapes: Any) -> dict[str,
         named = (stated[index] if index < len(stated) else None) or {}
         named = dict(enumerate(named)) if isinstance(named, (tuple, list)) else named
         sizes = [getattr(named.get(axis), "__name__", str(size)) for axis, size in enumerate(value.shape)]
-        texts.append(f"{','.join(sizes)}:{str(value.dtype).removeprefix('torch.')}")
+        grid = f"({value.q_scale()!r},{value.q_zero_point()})" if value.is_quantized else ""
+        texts.append(f"{','.join(sizes)}:{str(value.dtype).removeprefix('torch.')}{grid}")
     return {"input_shape": "; ".join(texts)}

@@ -278,7 +278,7 @@ def _given(argument: Any, rng: Rng, lines: list[str]) -> str:
     if argument.optional and rng.random() < 0.4:
         return "None"
     match argument.letter:
-        case "T" | "x":
+        case "T" | "q" | "x":
             return _tensor(rng, lines)
         case "t":
             return f"[{', '.join(_tensor(rng, lines) for _ in range(rng.integers(0, 4)))}]"

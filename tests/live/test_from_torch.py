@@ -151,6 +151,20 @@ def test_a_module_with_observers_alone_is_refused(networks: ModuleType) -> None:
     assert "convert_fx" in caught.value.remedy
 
 
+@pytest.mark.parametrize("scripted", [False, True])
+def test_a_quantized_example_gives_its_scale_to_the_input(scripted: bool) -> None:
+    class Doubles(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.quantized.add(x, x, 0.3, 7)
+
+    module = torch.jit.script(Doubles()) if scripted else Doubles()
+    x = torch.quantize_per_tensor(torch.linspace(-5, 5, 77), 0.05, 110, torch.quint8)
+    graph = qconvert.from_torch(module, x)
+    grid = graph["x"].quantization
+    assert grid is not None and (float(grid.scale[0]), int(grid.zero_point[0])) == (np.float32(0.05), 110)
+    assert np.array_equal(outputs(graph, [x.int_repr()]), module(x).int_repr().numpy())
+
+
 def test_what_torch_cannot_write_says_why() -> None:
     class Other(torch.nn.Module):
         def forward(self, x: Any) -> Any:

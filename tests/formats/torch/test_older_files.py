@@ -249,6 +249,14 @@ def test_the_trace_says_the_scale_of_a_quantized_input(tmp_path: Path) -> None:
         assert check(tmp_path / "m.pt", tmp_path / "m.onnx", kernels=kernels).passed
 
 
+def test_an_example_that_is_no_tensor_is_none(tmp_path: Path) -> None:
+    path = _file(tmp_path / "m.pt", "return torch.neg(x)")
+    names_a_function = b"\x80\x02}(X\x07\x00\x00\x00forward](ctorch._utils\n_rebuild_tensor_v2\neu."
+    with zipfile.ZipFile(path, "a") as added:
+        added.writestr("net/traced_inputs.pkl", names_a_function)
+    assert load(path, input_shape="3,4")["x"].shape == (3, 4)
+
+
 class _Several(nn.Module):
     def forward(self, xs: list[torch.Tensor], named: dict[str, torch.Tensor], factor: int = 2) -> torch.Tensor:
         total = named["a"] - named["b"]

@@ -122,7 +122,7 @@ def _structured(name: str, kind: ast.expr, example: Any, tensor: _Tensor, member
     if isinstance(example, (bool, int, float, str)):
         return example
     if isinstance(example, StoredTensor) or (isinstance(kind, ast.Name) and kind.id == "Tensor"):
-        return tensor(name, example)
+        return tensor(name, example if isinstance(example, StoredTensor) else None)
     form, parts = _parts(kind)
     if form == "Optional":
         return _structured(name, parts[0], None, tensor, members)
