@@ -12,8 +12,8 @@ whose kernel gives an affine grid to channels of one sign alone, among symmetric
 
 Weights of 4 bits and fewer become int8 as well where the target's kernels take nothing else beside their data.
 
-For a target whose `weights` are uint8 those with one scale become unsigned instead, which is exact. With "source" it is the data beside
-them that decides, by target.weight_dtypes.
+For a target whose `weights` are uint8 those with one scale become unsigned instead, which is exact, beside quantized data. With "source" it
+is the data beside them that decides, by target.weight_dtypes.
 """
 
 from __future__ import annotations
@@ -102,10 +102,12 @@ def _wanted(graph: Graph, use: WeightUse, target: Target | None) -> str:
     """The type that the target wants these weights in; "" for any."""
     if target is None:
         return "int8"
+    data = graph[graph.ops[use.readers[0]].inputs[0]]
+    if target.weights == "uint8" and not data.is_quantized:  # LiteRT's hybrid kernels read the integers as signed ones
+        return "int8"
     if target.weights != "source":
         return target.weights
-    data = graph[graph.ops[use.readers[0]].inputs[0]].dtype
-    return next((dtype for dtype in target.weight_dtypes.get(data, ()) if dtype in ("int8", "uint8")), "")
+    return next((dtype for dtype in target.weight_dtypes.get(data.dtype, ()) if dtype in ("int8", "uint8")), "")
 
 
 def _widened(graph: Graph, use: WeightUse, target: Target | None) -> Tensor | None:

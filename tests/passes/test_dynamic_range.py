@@ -15,6 +15,7 @@ from tflite_models import OpSpec, TensorSpec, model
 from qconvert import check, convert, load, roundtrip, save
 from qconvert.graph import metadata
 from qconvert.graph.kinds import is_dynamic
+from qconvert.runtimes.litert import LiteRT
 
 KINDS = ("FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "pointwise", "dilated")
 OPTIONS = {"paddingless": {"padding": 1, "strideW": 1, "strideH": 1}, "strided": {"padding": 0, "strideW": 2, "strideH": 2}}
@@ -352,3 +353,13 @@ def test_data_rounded_in_a_way_that_nobody_declared_are_found(dynamic: str, othe
         source = tmp_path / "real.onnx"
     report = check(source, changed, samples=2, per_op=True)
     assert report.verdict == ("passed" if other == "dynamic" and dynamic == "keep" else "not equal"), report.problems
+
+
+@pytest.mark.parametrize("kind", ["FULLY_CONNECTED", "CONV_2D"])
+def test_unsigned_targets_keep_signed_weights_beside_real_data(kind: str, tmp_path: Path) -> None:
+    """LiteRT's hybrid kernels take uint8 for int8 with zero point 0."""
+    source = hybrid(tmp_path / "m.tflite", kind, per_channel=False)
+    convert(source, tmp_path / "r.tflite", target="tflite-uint8")
+    x = np.random.default_rng(0).normal(size=next(iter(LiteRT(source.read_bytes()).inputs.values()))[1]).astype(np.float32)
+    wanted, found = (LiteRT(path.read_bytes()).run_in_order([x])[0] for path in (source, tmp_path / "r.tflite"))
+    assert np.array_equal(wanted, found)
