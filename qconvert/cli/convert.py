@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json as json_module
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,12 +67,10 @@ def _convert(
     **flags: Any,
 ) -> None:
     """Convert a model to another format; suffixes say which."""
-    run_conversion(
-        source,
-        result,
-        flags,
-        option or (),
-        print_after or (),
+    convert_one = partial(
+        run_conversion,
+        others=option or (),
+        print_after=print_after or (),
         dry_run=dry_run,
         html=html,
         json=json,
@@ -84,6 +84,27 @@ def _convert(
         allow_loss=allow_loss,
         verify_each=verify_each,
     )
+    for key, place in _entries(source, result, str(flags.get("signature") or ""), source_format).items():
+        convert_one(source, place, {**flags, **({"signature": key} if key else {})})
+
+
+def _entries(source: Path, result: Path, signature: str, source_format: str) -> dict[str, Path]:
+    """Keys of entry points and where each is written: with "all" every one that the source has, in files that are called by the keys."""
+    if signature != "all":
+        return {signature: result}
+    from qconvert.conversion.loading import source_format as format_of_source
+
+    reader = format_of_source(source, source_format)
+    keys = list(reader.contents(source).get("signatures", ())) if reader.contents is not None else []
+    if "all" in keys or not keys:
+        return {signature: result}
+    parts = {key: re.sub(r"[^\w-]+", "_", key) for key in keys}
+    found = {key: result.with_stem(f"{result.stem}.{part}") for key, part in parts.items()}
+    if len({*found.values()}) < len(keys):
+        raise OptionError(
+            f"{len(keys)} signatures have {len({*found.values()})} names of files", remedy="Choose each with --signature KEY."
+        )
+    return found
 
 
 def run_conversion(

@@ -135,7 +135,7 @@ def _require_entries(graph: Graph, writer: Format) -> None:
         entered = [signature.key for signature in graph.signatures if not signature.function]
         own = f"beside {_listed(entered)}" if entered else "beside the network's own"
         reason = f"files of the format {writer.name} have one entry point, and the model has {_listed(keys)} {own}"
-        raise UnsupportedError(reason, remedy="Choose one (--signature KEY of a .tflite file), or export each to its own file.")
+        raise UnsupportedError(reason, remedy="Choose one (--signature KEY of a .tflite file), or write a file for each (--signature all).")
 
 
 def _require_ranges(graph: Graph, writer: Format) -> None:

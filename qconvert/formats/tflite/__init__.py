@@ -41,7 +41,9 @@ def _contents(path: Path) -> Mapping[str, Any]:
     return contents(path)
 
 
-_READ_OPTIONS = (Option("signature", str, "", "TFLite: the key of the entry point that is read, of a file with several."),)
+_READ_OPTIONS = (
+    Option("signature", str, "", "TFLite: the key of the entry point that is read, of a file with several; `convert` takes all, too."),
+)
 
 
 @hookimpl

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.files import map_file
+from qconvert.formats.tflite.entries import keys
 from qconvert.formats.tflite.operations import operator_names
 from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.verify import verify
@@ -29,5 +30,6 @@ def contents(path: Path) -> dict[str, Any]:
         "schema version": model.version,
         "producer": (model.description or b"").decode("utf-8", "replace"),
         **({"subgraphs": len(model.subgraphs)} if len(model.subgraphs or ()) > 1 else {}),
+        **({"signatures": keys(model)} if model.signatureDefs else {}),
         "operators": dict(found.most_common()),
     }

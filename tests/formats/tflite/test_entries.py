@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +194,21 @@ def test_a_signature_that_there_is_not_is_refused_with_those_that_there_are(tmp_
     with pytest.raises(UnsupportedError, match="one entry point") as refused:
         convert(tmp_path / "twice.tflite", tmp_path / "m.onnx")
     assert "--signature" in refused.value.remedy
+
+
+def test_every_signature_gets_a_file_of_its_own(tmp_path: Path) -> None:
+    """ONNX has one entry point: the error names --signature all, which writes one file for each, and both compute what LiteRT does."""
+    import onnxruntime
+    from ai_edge_litert.interpreter import Interpreter
+
+    with pytest.raises(UnsupportedError) as caught:
+        convert(TWO, tmp_path / "r.onnx")
+    assert "--signature all" in caught.value.remedy
+    command = [sys.executable, "-m", "qconvert", "convert", str(TWO), str(tmp_path / "r.onnx"), "--signature", "all"]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.decode.onnx", "r.encode.onnx"]
+    for key, feed in {"encode": np.array([[1, -2, 3, 0.5]], np.float32), "decode": np.array([[0.3, -1]], np.float32)}.items():
+        session = onnxruntime.InferenceSession(tmp_path / f"r.{key}.onnx")
+        name = {"encode": "x", "decode": "code"}[key]
+        (wanted,) = Interpreter(str(TWO)).get_signature_runner(key)(**{name: feed}).values()
+        np.testing.assert_allclose(session.run(None, {session.get_inputs()[0].name: feed})[0], wanted, atol=1e-6)
