@@ -285,6 +285,7 @@ def test_tensors_of_safetensors_lie_within_the_file(tmp_path: Path, entry: Any) 
     [
         {"_type": "Int8Tensor", "_data": {"block_size": [1, 0]}, "_tensor_data_names": ["qdata", "scale"]},
         {"_type": "Int8Tensor", "_data": {"block_size": [1, 3]}, "_tensor_data_names": ["qdata", "scale"]},
+        {"_type": "Int8Tensor", "_data": {"block_size": 4}, "_tensor_data_names": ["qdata", "scale"]},
         {"_type": "Int8Tensor", "_data": {}, "_tensor_data_names": ["qdata", "scale"]},
         {"_type": "Int8Tensor", "_data": {"block_size": [1, 4]}, "_tensor_data_names": ["nothing"]},
         {"_type": "Other", "_data": {"block_size": [1, 4]}, "_tensor_data_names": ["qdata", "scale"]},

@@ -55,7 +55,7 @@ def unpacked(value: ScriptObject, name: str) -> Packed | PackedCell:
             found = Packed(name, tensors[0], None)
         else:
             raise UnsupportedError(f"the packed parameters {kind} are not covered", where=name)
-    except (ValueError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, OverflowError, LookupError, TypeError, AttributeError) as error:
         raise InvalidModelError(f"the state of its {kind} has no form that PyTorch 2.13 loads: {error}", where=name) from error
     return verified(found)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.torch.packed import unpacked
 from qconvert.formats.torch.pickled import unpickled
 from qconvert.formats.torch.stored import ScriptObject, StoredTensor
 
@@ -101,3 +102,10 @@ def test_an_object_of_torchscript_is_data() -> None:
     content = b"\x80\x02c__torch__.net\nNet\n)\x81}(X\x08\x00\x00\x00trainingI00\nub."
     found = unpickled(content, _nothing, "x")
     assert isinstance(found, ScriptObject) and found.class_name == "__torch__.net.Net" and found.state == {"training": False}
+
+
+@pytest.mark.parametrize("name", ["Conv2dPackedParamsBase", "LinearPackedParamsBase", "EmbeddingPackedParamsBase"])
+@pytest.mark.parametrize("state", [{}, {"version": 3}, (), (3, [float("inf")], ()), ([],), 7, None, "state"])
+def test_packed_parameters_whose_state_has_another_form(name: str, state: Any) -> None:
+    with pytest.raises(InvalidModelError):
+        unpacked(ScriptObject(f"__torch__.torch.classes.quantized.{name}", (), state), "first")

@@ -27,7 +27,8 @@ def weight(value: WrappedTensor, name: str) -> Tensor:
     data, scales = _part(value, "qdata", name), _part(value, "scale", name).astype(np.float32)
     points = value.parts.get("zero_point")
     zeros = np.zeros(scales.shape, np.int64) if not isinstance(points, StoredTensor) or not points.data.size else points.data
-    blocks = tuple(value.parts.get("block_size") or ())
+    stated = value.parts.get("block_size")
+    blocks = tuple(stated) if isinstance(stated, (list, tuple)) else ()
     if data.dtype != np.int8 or data.ndim != len(blocks) or any(type(block) is not int or block < 1 for block in blocks):
         raise InvalidModelError(f"blocks of shape {blocks} of integers of shape {data.shape}", where=name)
     if any(size % block for size, block in zip(data.shape, blocks, strict=True)):
