@@ -21,7 +21,7 @@ from qconvert.conversion.losses import LIMIT, refuse_losses
 from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
 from qconvert.conversion.pipeline import Observer
 from qconvert.conversion.provenance import provenance
-from qconvert.conversion.report import ConversionReport, carried_over, on_floats, remarks
+from qconvert.conversion.report import ConversionReport, carried_over, on_floats, refuse_floats, remarks
 from qconvert.conversion.saving import require_place, write_file
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.graph import Graph
@@ -149,8 +149,16 @@ def _converted(
         **_noted(chosen, graph, result, beside),
     }
     command = _next_command(chosen, graph, str(result), str(beside.path) if beside is not None else "")
+    found = [_as_read(graph)]
+
+    def judge(written: Path) -> None:
+        if writer.as_written is not None:
+            found[:] = [writer.as_written(written)]
+            if given.passes.get("partial") == "forbid" and chosen is not None and chosen.knows_kernels:
+                refuse_floats(found[0], chosen)
+
     try:
-        notes = write_file(graph, result, writer, force=force, provenance=origin, reads=reads, **given.write)
+        notes = write_file(graph, result, writer, force=force, provenance=origin, reads=reads, judge=judge, **given.write)
     except QConvertError as error:
         error.file = error.file or str(source)
         raise
@@ -166,7 +174,7 @@ def _converted(
         verified=tuple(verifier.said) if verifier is not None else (),
         scales=str(beside.path) if beside is not None else "",
         files={name: str(path) for name, path in named.items() if name in given.read or name == "encodings"},
-        **_described(_as_read(graph), chosen),
+        **_described(found[0], chosen),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op
 from qconvert.graph.functions import all_graphs, closed_graphs
 from qconvert.graph.kinds import KINDS
@@ -25,7 +26,7 @@ from qconvert.plugins import Change, Target, Verdict
 from qconvert.plugins.change import changes_table
 from qconvert.tables import Rows, Shown, said, shown
 
-__all__ = ["ConversionReport", "carried_over", "keeps_values", "on_floats", "remarks"]
+__all__ = ["ConversionReport", "carried_over", "keeps_values", "on_floats", "refuse_floats", "remarks"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -35,7 +36,7 @@ class ConversionReport(Shown):
     Attributes:
         source, result: the files.
         source_format, result_format, target: names.
-        operators: kinds in the result's graph with their counts.
+        operators: kinds in the result with their counts; of a .tflite those that were written.
         quantized: whether anything in the result has a scale.
         on_floats: kinds of the operators in the result that compute on real values, with their counts.
         changes: what each pass and the writer changed, whether exactly, and what it cost.
@@ -160,6 +161,25 @@ def on_floats(graph: Graph, target: Target | None) -> dict[str, int]:
         verdicts = target.verdicts(inner, final=False) if target is not None and target.knows_kernels else ((op, None) for op in inner.ops)
         found.update(op.kind for op, verdict in verdicts if _on_floats(inner, op, verdict))
     return dict(found.most_common())
+
+
+def refuse_floats(graph: Graph, target: Target) -> None:
+    """Refuse a file, of which nothing may run on real values, for the operators in it that would.
+
+    Args:
+        graph: the written file's.
+        target: whose kernels are known.
+
+    Raises:
+        UnsupportedError: there are such operators; all are counted.
+    """
+    found = on_floats(graph, target)
+    if found and any(tensor.is_quantized for tensor in graph.tensors.values()):
+        listed = ", ".join(f"{count} {kind}" for kind, count in found.items())
+        raise UnsupportedError(
+            f"operators that would run on real values in what is written: {listed}",
+            remedy="Use --partial allow, or --numerics fast, which spells out no roundings of the source's kernels.",
+        )
 
 
 def _on_floats(graph: Graph, op: Op, verdict: Verdict | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +61,10 @@ def write_file(
     force: bool = False,
     provenance: Mapping[str, str] | None = None,
     reads: Iterable[Path] = (),
+    judge: Callable[[Path], None] = lambda written: None,
     **options: Any,
 ) -> tuple[Change, ...]:
-    """What save() does with a graph that is known to be valid."""
+    """What save() does with a graph that is known to be valid; `judge` may refuse the written file."""
     if writer.write is None:
         raise OptionError(f"the format {writer.name} cannot be written", file=str(path))
     given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
@@ -74,16 +75,23 @@ def write_file(
     _require_scopes(graph, writer)
     beside = Beside.of(writer, chosen)
     if beside is None:
-        return _placed(graph, path, writer, chosen, force=force, reads=reads)
+        return _placed(graph, path, writer, chosen, judge, force=force, reads=reads)
     reads, said = tuple(reads), list[Change]()
     beside.require_place(path, force=force, reads=reads)
     with beside.taken_out(graph, chosen, said, force=force, reads=(*reads, path)) as real:
-        written = _placed(real, path, writer, chosen, force=force, reads=(*reads, beside.path))
+        written = _placed(real, path, writer, chosen, judge, force=force, reads=(*reads, beside.path))
     return (*said, *written)
 
 
 def _placed(
-    graph: Graph, path: Path, writer: Format, options: Mapping[str, Any], *, force: bool, reads: Iterable[Path]
+    graph: Graph,
+    path: Path,
+    writer: Format,
+    options: Mapping[str, Any],
+    judge: Callable[[Path], None],
+    *,
+    force: bool,
+    reads: Iterable[Path],
 ) -> tuple[Change, ...]:
     """Writes a graph with options that are checked, and moves what was written into place."""
     assert writer.write is not None
@@ -97,6 +105,7 @@ def _placed(
     with placed as temporary:
         said = named_changes(writer.write(graph, temporary, options), by=writer.name)
         _check(temporary, writer)
+        judge(temporary)
     return (*named_changes(notes, by=writer.name), *said)
 
 

@@ -47,6 +47,8 @@ class Format:
             that a conversion uses when none is named is then the first of the form. Raises OptionError where both contradict each other.
         recognizes: the first 64 bytes of a file -> whether they are this format's; None if nothing tells. It is asked only of a file that
             could not be read as what its suffix or the user says, so that the error names the right format.
+        as_written: file that `write` made -> its graph with every operator that is in it, also those that `read` makes one of again, since
+            the writer wrote them for one; None where `read` gives that.
         contents: file -> what it says of itself, name -> text or number, and under "operators" its own operators with their counts.
         companions: file -> the further files that belong to it, or None if there are never any.
         parameters: (file, options) -> the tensors and grids of a file without a graph, which another file then gives; None if the format
@@ -77,6 +79,7 @@ class Format:
     own_target: str = ""
     form_of: Callable[[Path, Mapping[str, Any]], str] | None = None
     recognizes: Callable[[bytes], bool] | None = None
+    as_written: Callable[[Path], Graph] | None = None
     contents: Callable[[Path], Mapping[str, Any]] | None = None
     companions: Callable[[Path], tuple[Path, ...]] | None = None
     parameters: Callable[[Path, Mapping[str, Any]], Parameters] | None = None

@@ -35,6 +35,13 @@ def _recognizes(start: bytes) -> bool:
     return start[4:8] == b"TFL3"
 
 
+def _as_written(path: Path) -> Graph:
+    from qconvert.files import map_file
+    from qconvert.formats.tflite.reader import read_bytes
+
+    return read_bytes(map_file(path), path.stem, again=True)
+
+
 def _contents(path: Path) -> Mapping[str, Any]:
     from qconvert.formats.tflite.contents import contents
 
@@ -60,6 +67,7 @@ def qconvert_formats() -> Iterable[Format]:
             check=_check,
             recognizes=_recognizes,
             contents=_contents,
+            as_written=_as_written,
             read_options=_READ_OPTIONS,
             normal_form=("restate_attributes",),
             scopes=("functions", "states", "signatures"),
