@@ -219,7 +219,7 @@ def _described(graph: Graph, target: Target | None) -> dict[str, Any]:
     """What a report says of the result's graph."""
     return {
         "target": target.name if target else "",
-        "operators": dict(Counter(op.kind for op in all_ops(graph) if op.kind != "Call").most_common()),
+        "operators": dict(Counter(op.kind for op in all_ops(graph) if op.kind not in ("Call", "Reinterpret")).most_common()),
         "quantized": any(tensor.is_quantized for tensor in graph.tensors.values()),
         "on_floats": on_floats(graph, target),
         "audit": audit(graph, target) if target and target.knows_kernels else (),
