@@ -239,7 +239,8 @@ class Judge:
             if again.verdict == "unexplained":
                 return again
         where = ", ".join(dict.fromkeys(place.source or place.kind for place in made.places))
-        reason = f"{self.sides[0].runtime.title}'s own kernel overflows in {where}"
+        runtime = self.sides[0].runtime
+        reason = f"{runtime.title}'s own kernel {runtime.fault} in {where}"
         return replace(found, verdict=OVERFLOW, reason=reason, predicted_rate=1.0, unexplained=0)
 
     def _fixed(self, op: Op) -> dict[str, Array]:

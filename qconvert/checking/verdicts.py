@@ -221,8 +221,9 @@ def declared_costs_nothing(findings: Iterable[Finding]) -> bool:
 
 
 def without_overflow(graph: Graph, outputs: Iterable[OutputComparison], findings: Iterable[Finding]) -> list[OutputComparison]:
-    """The outputs that come from no operator whose kernel overflows in the source: those behind one are judged by their operators alone."""
-    behind = {op.output for op in findings if op.verdict == OVERFLOW}
+    """The outputs that come from no operator whose kernel overflows in the source, or of which the source's own kernels differ: those after
+    one are judged by their operators alone."""
+    behind = {op.output for op in findings if op.verdict in (OVERFLOW, KERNELS)}
     for op in graph.ops:
         if not behind.isdisjoint(op.inputs):
             behind.update(op.outputs)

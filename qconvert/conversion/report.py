@@ -114,7 +114,7 @@ def remarks(graph: Graph) -> tuple[str, ...]:
         said = "; ".join(map(str, guessed))
         found.append(f"note: the file does not state shapes of inputs; by the first layers they are {said} (--input-shape states others)")
     if graph.is_from("torch") and (engine := graph.metadata.get(SOURCE_ENGINE)):
-        found.append(f"note: operators round as PyTorch's engine {engine} (--engine names another)")
+        found.append(f"note: operators are read with the roundings of PyTorch's engine {engine} (--engine names another)")
     found += _trained(graph) if graph.is_from("torch") else []
     found += [f"note: {text}" for text in _noted(graph, ASSUMED)] if graph.is_from("torch") or graph.is_from("tflite") else []
     return tuple(found)

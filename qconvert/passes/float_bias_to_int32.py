@@ -13,10 +13,14 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, saturate, scale_and_zero_point
 from qconvert.graph import Graph, Op, Tensor, integer_range
+from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.passes.linear import BiasGrids, bias_quantization, quantized_bias
 from qconvert.plugins import Change, Cost, Target
 
 __all__ = ["run"]
+
+#: PyTorch's engines whose layers add a real bias to the exact sum.
+_REAL = ("x86", "fbgemm", "onednn")
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
@@ -45,6 +49,9 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     costs = tuple(Cost(name, None, error) for (name, *_), (changed, error) in zip(biases.made, found, strict=True) if changed)
     values = sum(tensor.data.size for tensor in biases.made.values() if tensor.data is not None)
     cost = f"; {inexact} of them are not exact, by at most {largest:.3g} LSB of the sums of products" if inexact else ", equal as float32"
+    engine = graph.metadata.get(SOURCE_KERNELS, "").removeprefix("torch-")
+    if inexact and engine in _REAL:
+        cost += f": these layers give the integers of PyTorch's qnnpack, not of its {engine}, whose biases stay real (--biases keep)"
     note = Change(f"{len(biases.made)} biases of {values} values are int32{cost}", exact=not largest, costs=costs)
     return graph.evolve(tensors=biases.made.values(), ops=ops), (note, *notes)
 

@@ -333,6 +333,7 @@ class Runtime:
         overflows: (graph, operator, stored inputs, kernels) -> its stored result to the last bit, where its kernel's integers overflow on
             these inputs, or several, of one of which each element is, as vectors and single elements may overflow otherwise; None where
             they do not, or where that is not known. What the kernel gives then is no fault of a conversion.
+        fault: what the kernels do there, behind "its own kernel".
         around: (file, names of what operators compute that it cannot run, these as tensors, outputs, copy) -> None: writes a copy of the
             file without these operators, whose results are further inputs, and with these outputs, each with the name that the copy gives
             it; None if it cannot.
@@ -359,6 +360,7 @@ class Runtime:
     build: Callable[[ModelFile], Engine] | None = None
     taken_by: Callable[[ModelFile], Mapping[str, str]] | None = None
     overflows: Callable[[Graph, Op, list[Array | None], str], tuple[Array, ...] | None] | None = None
+    fault: str = "overflows"
     around: Callable[[ModelFile, frozenset[str], Sequence[tuple[Tensor, str]], Sequence[tuple[str, str]], Path], None] | None = None
     keeps: Callable[[Graph], frozenset[str]] | None = None
     by_others: bool = False

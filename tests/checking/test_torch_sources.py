@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,37 @@ def test_rows_that_pytorch_does_not_give_out_are_known(tmp_path: Path) -> None:
     report = qconvert.check(source, result, samples=2, per_op=True)
     assert report.verdict == "passed", report.problems
     assert "dynamic range" in {op.verdict for op in report.operators}
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+def test_a_fault_of_pytorchs_own_kernel_is_named_as_such(tmp_path: Path) -> None:
+    """qnnpack's ReLU6 gives data stored channels last, as its convolutions do, in another order; no result does."""
+    import torch
+
+    source, result = tmp_path / "m.pt", tmp_path / "m.onnx"
+    quantization, before = torch.ao.quantization, torch.backends.quantized.engine
+    torch.manual_seed(1)
+    try:
+        torch.backends.quantized.engine = "qnnpack"
+        network = quantization.QuantWrapper(
+            torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU6(), torch.nn.Conv2d(4, 3, 3))
+        ).eval()
+        network.qconfig = quantization.get_default_qconfig("qnnpack")
+        network = quantization.prepare(network)
+        network(3 * torch.randn(4, 3, 9, 8))
+        torch.jit.trace(quantization.convert(network), torch.randn(1, 3, 9, 8)).save(str(source))
+    finally:
+        torch.backends.quantized.engine = before
+    qconvert.convert(source, result, engine="qnnpack")
+    rebuilt = qconvert.check(source, result, samples=2, engine="qnnpack")
+    assert rebuilt.verdict == "passed" and rebuilt.rebuilt == (str(source),) and "m.pt rebuilt from what was read" in rebuilt.sentence
+    own = qconvert.check(source, result, samples=2, engine="qnnpack", kernels="torch:trusted")
+    (fault,) = [item for item in own.operators if item.equal < 1]
+    assert fault.verdict == "source overflows" and "PyTorch's own kernel gives data stored channels last in another order" in fault.reason
+    assert own.verdict == "passed" and not own.rebuilt and "the file itself, engine qnnpack" in own.ran
+    wrong = qconvert.load(result)
+    bias = next(wrong[op.inputs[2]] for op in wrong.ops if op.kind == "Conv")
+    assert bias.data is not None
+    qconvert.save(wrong.evolve(tensors=[dataclasses.replace(bias, data=bias.data + 3000)]), tmp_path / "wrong.onnx", provenance=None)
+    assert qconvert.check(source, tmp_path / "wrong.onnx", samples=2, engine="qnnpack", kernels="torch:trusted").verdict == "not equal"
