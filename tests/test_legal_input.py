@@ -236,3 +236,18 @@ def test_ctrl_c_ends_a_command_that_runs(tmp_path: Path) -> None:
         assert started.wait(30) == 130
         assert started.stderr is not None
         assert "Traceback" not in started.stderr.read()
+
+
+def test_operators_are_compared_with_fewer_inputs_where_that_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = np.random.default_rng(1).integers(-127, 128, (8, 3, 3, 4)).astype(np.int8)
+    x, y = TensorSpec("x", (1, 9, 9, 4), "float32"), TensorSpec("y", (1, 9, 9, 8), "float32")
+    w, b = TensorSpec("w", weights.shape, "int8", 0.01, data=weights), TensorSpec("b", (8,), "float32", data=np.ones(8, np.float32))
+    source = tmp_path / "dynamic.tflite"
+    source.write_bytes(single_op("CONV_2D", {"strideH": 1, "strideW": 1}, [x, w, b], [y]))
+    convert(source, tmp_path / "dynamic.onnx")
+    reports = []
+    for seconds in (60.0, 0.0):
+        monkeypatch.setattr("qconvert.checking.per_operator.SECONDS", seconds)
+        reports.append(check(source, tmp_path / "dynamic.onnx", samples=3, per_op=True))
+    assert [report.passed for report in reports] == [True, True]
+    assert [any("with 1 of 3 inputs" in note for note in report.notes) for report in reports] == [False, True]

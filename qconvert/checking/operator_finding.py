@@ -299,7 +299,13 @@ class Judge:
         """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them."""
         a, b = pair
         ways = self._roundings(op, rounder)
-        sums = {way: self._sum(op, index, rounder, way, values, a) for way in sorted(ways[0] | ways[1])}
+        both, sums = ways[0] & ways[1], dict[str, Sum | None]()
+        for way in (*sorted(both), *sorted(ways[0] ^ ways[1])):  # one that explains both is enough: each is slow
+            item = sums[way] = self._sum(op, index, rounder, way, values, a)
+            if way in both and item is not None:
+                found = classify_sums(a, b, [item], [item])
+                if found.verdict != "unexplained":
+                    return found
         own, its = ([item for way in sorted(side) if (item := sums[way]) is not None] for side in ways)
         if not own or not its:
             return _compared(a, b, _NEAR_ZERO.get(rounder.kind, 0.0))
