@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qconvert.arguments import with_checked_arguments
 from qconvert.checking import verdicts
 from qconvert.checking.adapted_source import adapted_source
@@ -25,7 +27,7 @@ from qconvert.checking.sequences import STEPS, Sequences, drift, state_problems
 from qconvert.checking.unread import Unread, unread
 from qconvert.checking.with_encodings import LEAST_OF_FLOAT, against_float, is_quantized_of_float, lacks_encodings, quantized_source
 from qconvert.conversion.in_memory import Model, as_file, called
-from qconvert.data import Preparation, accepted_inputs, load_inputs
+from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_of_other_sizes, load_inputs
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
@@ -192,6 +194,7 @@ class _Check:
     absent: list[str] = field(default_factory=list)  # what runtimes did not run, in words
     steps: int = 0  # of a sequence, where the source has states
     least: float = 0.0  # the SQNR that outputs keep
+    further: Feeds = field(default_factory=list)  # inputs at the ends of their ranges, or of other sizes, for which the outputs differ
 
     def report(
         self,
@@ -247,7 +250,7 @@ class _Check:
             stated = {**other_limits(graph, other, declared), **other_attributes(graph, other)}
             attributes = {name: text for name, text in stated.items() if name not in declared}
             changed = {**again.altered, **attributes, **changed, **self.altered}
-            self._judge(border, feeds, models[1], outputs, changed, declared, per_op or again.rebuilt)
+            self._judge(border, feeds, models[1], outputs, changed, declared, per_op or again.rebuilt, again.same)
         machine = tuple(dict.fromkeys(model.note for model in models if model.note))
         return CheckReport(
             str(self.files[0].path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
@@ -265,7 +268,9 @@ class _Check:
             self.notes.append(f"{samples} sequences of {self.steps} steps, with states carried on both sides")
             return feeds, self._outputs(border, feeds, None, models), note
         try:
-            return feeds, self._outputs(border, feeds, computed, models), note
+            outputs = self._outputs(border, feeds, computed, models)
+            self._at_ends(border, feeds[0], seed, models)
+            return feeds, outputs, note
         except RuntimeRefusedError:
             if all(border.graph[name].static_shape is not None for name in border.graph.inputs):
                 raise
@@ -276,6 +281,20 @@ class _Check:
 
         feeds, computed, note = accepted_inputs(border.graph, samples, seed, run, "one of both")
         return feeds, self._outputs(border, feeds, computed, models), note
+
+    def _at_ends(self, border: Border, like: Mapping[str, Array], seed: int, models: tuple[LoadedModel, LoadedModel]) -> None:
+        """Runs both at the ends of the inputs' ranges and with other sizes, such as both take, and keeps the inputs for which they differ.
+
+        These take no part in statistics of the outputs, which are of inputs as they are likely."""
+        source, result = models
+        for feed in (*extreme_inputs(border.graph, like, seed), *inputs_of_other_sizes(border.graph, like, seed)):
+            try:
+                found = border.matched_outputs(source.run(feed), result.run(border.matched_inputs(feed, result)))
+            except QConvertError:
+                continue  # an input need not be legal
+            known = [(name, a, b) for name, a, b in found if a.dtype.kind != "f" or not np.isnan(a).any()]
+            if any(border.compared(name, [(a, b)]).differs for name, a, b in known):
+                self.further.append(feed)
 
     def _outputs(self, border: Border, feeds: Feeds, computed: Feeds | None, models: Sequence[LoadedModel]) -> Outputs:
         """What both sides give for the same inputs, compared over all runs; of a model with states, what differs in words.
@@ -338,14 +357,23 @@ class _Check:
         changed: Mapping[str, str],
         declared: frozenset[str],
         per_op: bool,
+        same: bool,
     ) -> None:
-        """The operators, if they are needed for a verdict, and what all of it comes to."""
+        """The operators, if they are needed for a verdict, and what all of it comes to.
+
+        `same` says that the result is what the conversion gives: else its operators are compared too if the outputs are equal, since what
+        stands in the file may show in no output of these inputs."""
         graph = border.graph
-        equal = not any(item.differs for item in outputs)
+        equal = not any(item.differs for item in outputs) and not self.further
         fixed = fixed_outputs(graph)
         dull = verdicts.hardly_vary(outputs, fixed)
         structure = {**vanished(graph, border.other, declared), **moved_edges(graph, border.other)}
         if equal and not changed and not structure and not dull and not per_op:
+            if same:
+                return
+            alone = self._compare_operators(border, feeds[:1], model, changed, declared, per_op)
+            self.findings = () if isinstance(alone, str) else tuple(item for item in alone if item.verdict == "unexplained")
+            self.problems += verdicts.operator_problems(self.findings)
             return
         found = self._compare_operators(border, feeds, model, changed, declared, per_op)
         cannot, self.findings = (found, ()) if isinstance(found, str) else ("", found)
@@ -359,7 +387,8 @@ class _Check:
             if problems:
                 problems, unjudged = verdicts.fault_of(outputs, cannot, fixed, self._own_differences(feeds))
             self.problems += problems
-            self.unjudged += unjudged or ([f"{dull}, and operators cannot be compared: {cannot}"] if dull and equal else [])
+            unsure = dull if equal else "the outputs differ at the ends of the inputs' ranges, or with other sizes" if self.further else ""
+            self.unjudged += unjudged or ([f"{unsure}, and operators cannot be compared: {cannot}"] if unsure and not problems else [])
             return
         if equal:
             return
@@ -403,7 +432,7 @@ class _Check:
             return f"{whole.title} gives out no inner tensors"
         try:
             first = feeds[: self.steps] if self.steps else feeds
-            findings, notes = check_operators(*self.sides, first, model, border, changed, declared, self.progress)
+            findings, notes = check_operators(*self.sides, first, model, border, changed, declared, self.progress, self.further)
         except QConvertError as error:
             if per_op:
                 raise
@@ -420,7 +449,7 @@ class _Check:
             self.problems.append(words)
             return
         models = [side.open() for side in plain]
-        outputs = self._outputs(border, feeds, None, models)
+        outputs = self._outputs(border, [*feeds, *self.further], None, models)
         if not any(item.differs for item in outputs):
             self.notes.append(f"{words}; without optimizations they are equal too, so a runtime optimizes the whole graphs differently")
             return

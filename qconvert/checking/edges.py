@@ -15,7 +15,7 @@ from qconvert.evaluate.curves import Lookup, codes_of, curve_reals, curve_roots,
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["moved_edges", "same_steps", "vanished"]
+__all__ = ["moved_edges", "representatives", "same_steps", "vanished"]
 
 
 def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
@@ -26,7 +26,7 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
     """
     shared = {name for name, tensor in graph.tensors.items() if name in other.tensors and not tensor.is_constant}
     shared = {name for name in shared if not other[name].is_constant}
-    first = _representatives(graph, shared)
+    first = representatives(graph, shared)
     roots = {
         name: root
         for name, root in _roots(graph, first).items()
@@ -34,7 +34,7 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
     }
     # Of an operator that a graph has twice either result may stand for both; a conversion that spells one out may make it a third time.
     before = [_origins(graph, shared, one) for one in (first, {})]
-    after = [_past_siblings(graph, _origins(other, shared, one)) for one in (_representatives(other, shared), {})]
+    after = [_past_siblings(graph, _origins(other, shared, one)) for one in (representatives(other, shared), {})]
     found = {}
     for name in before[0].keys() & after[0].keys():
         olds, news = ([_values_before(name, origins, roots) for origins in way] for way in (before, after))
@@ -76,7 +76,7 @@ def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict
     """
     tabled, depends = _in_tables(graph, other, declared), varying(graph)
     writers, readers = {op.source for op in other.ops if op.source}, graph.consumers()
-    seen, first = _seen_behind(graph, other), _representatives(graph, other.tensors)
+    seen, first = _seen_behind(graph, other), representatives(graph, other.tensors)
     roots = _roots(graph, first)
     rounded = [name for op in other.ops for name in op.outputs if name and other[name].is_quantized]
     found = {}
@@ -269,7 +269,7 @@ def _roots(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]:
+def representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]:
     """Each computed tensor with the first `preferred` one, else the first, that an operator of the same kind computes from the same
     operands onto the same steps."""
     equals: dict[object, str] = {}

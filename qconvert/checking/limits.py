@@ -12,7 +12,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["other_limits", "within_limits"]
+__all__ = ["limits_of", "other_limits", "within_limits"]
 
 #: By how many steps of its grid an end may be off: what is halfway between two of them, kernels round to either side.
 _TIE = 0.75
@@ -49,6 +49,17 @@ def within_limits(graph: Graph, op: Op, name: str) -> bool:
     limits = op.kind in ("Relu", "Clip", "Max", "Min") and _passed(graph, op) == op.inputs[0]
     ends, (low, high) = _of_op(graph, op), _of_grid(graph[name])
     return limits and (ends[0] <= low or _near(0.0, ends[0], low)) and (ends[1] >= high or _near(0.0, ends[1], high))
+
+
+def limits_of(graph: Graph, writers: Mapping[str, Op], name: str) -> Limits:
+    """Between which real values a tensor lies, by its own grid and by the operators that pass values on to it.
+
+    Args:
+        graph: canonical, or as read.
+        writers: the operator that computes each of its tensors.
+        name: of the tensor.
+    """
+    return _Reach.of(graph, writers, name).limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,10 @@ from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.graph.kinds import KINDS, is_dynamic
 
-__all__ = ["Judge", "name_changed"]
+__all__ = ["UNKNOWN", "Judge", "name_changed"]
+
+#: Why outputs are unexplained whose exact values are not known.
+UNKNOWN = "values differ"
 
 #: Differences that an operator without an exact evaluation may have: steps of 8- and 16-bit integers, a share of the largest float.
 _LARGEST_STEPS, _LARGEST_SHARE = 1, 1e-5
@@ -385,7 +388,7 @@ def _compared(a: Array, b: Array, least: float = 0.0) -> Finding:
     differing = a != b
     equal = 1.0 - float(differing.mean())
     if a.dtype.kind not in "biuf":
-        return Finding("unexplained", "values differ", equal, float("inf"), 0.0, int(differing.sum()))
+        return Finding("unexplained", UNKNOWN, equal, float("inf"), 0.0, int(differing.sum()))
     difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
     if a.dtype.kind == "f":
         scale, allowed, reason = max(float(np.abs(a[np.isfinite(a)]).max(initial=0)), least) or 1.0, _share(a), "float arithmetic"
@@ -395,7 +398,7 @@ def _compared(a: Array, b: Array, least: float = 0.0) -> Finding:
     wrong = int((difference > allowed).sum())
     largest = float(difference.max(initial=0))
     verdict = "unexplained" if wrong else "approximate"
-    return Finding(verdict, "values differ" if wrong else reason, equal, largest, 1.0, wrong)
+    return Finding(verdict, UNKNOWN if wrong else reason, equal, largest, 1.0, wrong)
 
 
 def name_changed(graph: Graph, changed: Mapping[str, str], findings: dict[str, Finding]) -> None:

@@ -8,7 +8,7 @@ away, else the piece of the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
@@ -19,9 +19,10 @@ from qconvert.checking.checked_file import Side
 from qconvert.checking.coverage import judged_within, left_out
 from qconvert.checking.exchange import SAME_CODES, Exchange, turned
 from qconvert.checking.findings import CLASSES, OVERFLOW, Finding, by_kernels, joined
+from qconvert.checking.full_ranges import over_full_ranges
 from qconvert.checking.further_roundings import further_reach
 from qconvert.checking.known_tensors import completed, moved, of_inputs, settled, varying
-from qconvert.checking.operator_finding import Judge, name_changed
+from qconvert.checking.operator_finding import UNKNOWN, Judge, name_changed
 from qconvert.checking.outputs import Border
 from qconvert.checking.partners import Form, forms_of, partners, renamed
 from qconvert.checking.reading_errors import reading_errors
@@ -38,6 +39,9 @@ __all__ = ["SECONDS", "check_operators"]
 
 #: Operators are compared with no further input after so long: the values of convolutions in floats take seconds each in large networks.
 SECONDS = 60.0
+
+#: By how many steps kernels may differ between values at both ends of a range; LiteRT's RESIZE_BILINEAR has 10 bits for coordinates.
+_COARSE = 4
 
 
 @dataclass(slots=True)
@@ -146,12 +150,16 @@ class _Comparison:
         judge_restated = Judge(restated.graph, writers, other, computing, (sides[1], sides[1]), further, cuts, sure)
         return cls(left, pieces, change, restated, restated.concerned(shared | sure), judge, judge_restated, others)
 
-    def findings(self, values: Mapping[str, Array], progress: Callable[[int, int], None]) -> Iterator[tuple[str, Finding]]:
-        """The finding for each output that both sides have, from the source's tensors in one run."""
+    def findings(
+        self, values: Mapping[str, Array], progress: Callable[[int, int], None], references: Mapping[str, Array] | None = None
+    ) -> Iterator[tuple[str, Finding]]:
+        """The finding for each output that both sides have, from the source's tensors in one run; with `references`, what it computes at
+        the cuts, from other values than those of a run."""
         graph, restated = self.left.graph, self.restated
-        references = self.left.computed(values)
+        compute = self.pieces.run if references is None else self.pieces.run_taken
+        references = self.left.computed(values) if references is None else references
         run = _Run(values, restated.values(values), moved(graph, values))
-        results = self._exchanged(self.pieces.run(self._fed(run)), references)
+        results = self._exchanged(compute(self._fed(run)), references)
         run.own.update((name, value) for name, (value, _) in results.items())
         for position, op in enumerate(graph.ops):
             for index, name in enumerate(op.outputs):
@@ -246,6 +254,7 @@ def check_operators(
     changed: Mapping[str, str],
     declared: frozenset[str],
     progress: Callable[[str, int, int], None],
+    further: Sequence[Mapping[str, Array]] = (),
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """A finding for each operator output of the source that both sides have, one for each operator that could not be compared, and lines
     on how it was done.
@@ -258,6 +267,7 @@ def check_operators(
         changed: what is not the source's in constants, scales and zero points, by the tensor's name, in words.
         declared: names of the tensors of which the conversion declared that they have other values or another grid.
         progress: is called with (what, done, total).
+        further: inputs that are not likely ones, at the ends of their ranges or of other sizes, for which the outputs differ.
 
     Raises:
         QConvertError: a file cannot be read, or the two have no names in common.
@@ -307,6 +317,14 @@ def check_operators(
         if inside is not None and not inside.cuts:
             own = border.matched_inputs(feed, model)
             misread.update(reading_errors(result, inside, pieces, {name: own[name] for name in model.inputs}))
+    for unlikely in further:
+        for name, finding in comparison.findings(left.values(unlikely), lambda done, ops: None):
+            if finding.verdict not in ("equal", "requantized"):  # what was declared costs more there, and is judged by likely inputs
+                found[name] = [*found.get(name, []), finding]
+    for given, references in over_full_ranges(source, shared, first):
+        for name, finding in comparison.findings(given, lambda done, ops: None, references):
+            if finding.verdict == "unexplained" and not _is_coarse(finding):  # what is explained counts in runs as they are likely
+                found[name] = [*found.get(name, []), finding]
     writers = graph.producers()
     findings = {name: joined(writers[name], name, runs) for name, runs in found.items()}
     _name_misread(graph, misread, findings)
@@ -315,6 +333,11 @@ def check_operators(
     within = judged_within(graph, findings.keys(), shared)
     findings.update(left_out(graph, findings.keys(), within, refused))
     return tuple(findings.values()), (*notes, *said, _together(graph, len(within)), _unproven(result, inside))
+
+
+def _is_coarse(finding: Finding) -> bool:
+    """Whether a difference may be the kernels' own where values are far apart, of an operator whose exact value nobody knows."""
+    return finding.reason == UNKNOWN and finding.largest <= _COARSE
 
 
 def _inside(side: Side, graph: Graph) -> tuple[Inside | None, tuple[str, ...]]:

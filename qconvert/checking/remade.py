@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
+from qconvert.checking.altered_operators import altered_operators
 from qconvert.checking.attributes import same_activation
 from qconvert.checking.checked_file import Side
 from qconvert.conversion import convert, load
+from qconvert.conversion.loading import as_read
 from qconvert.errors import QConvertError
 from qconvert.files import file_digest
 from qconvert.files.temporary import temporary_folder
@@ -33,6 +35,7 @@ class Remade:
     Attributes:
         altered: in words, by the tensor of the result at which it is.
         rebuilt: whether operators of the conversion are in the result under no name, or others are: it was worked on since.
+        same: whether the result is what the conversion gives, to the byte or in all that it computes.
         notes: what the reader should know.
         lossy: the passes that are not exact and that the user named, or asked for by an option, where the result is what the conversion
             gives.
@@ -40,6 +43,7 @@ class Remade:
 
     altered: Mapping[str, str] = field(default_factory=dict)
     rebuilt: bool = False
+    same: bool = False
     notes: tuple[str, ...] = ()
     lossy: tuple[str, ...] = ()
 
@@ -85,9 +89,12 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
             lossy = tuple(name for name in given["passes"] if not pass_named(name).exact)
             lossy += tuple(dict.fromkeys(item.by for item in report.changes if item.by in _ASKED and not item.exact))
             if not companions and file_digest(again) == file_digest(result.path):
-                return Remade(lossy=lossy)
+                return Remade(same=True, lossy=lossy)
             altered, rebuilt = _compared(load(again, result.format.name, **result.file.options), result.graph)
-            return Remade(altered, rebuilt, lossy=() if altered or rebuilt else lossy)
+            read = [as_read(path, result.format, result.file.options) for path in (again, result.path)]
+            others = altered_operators(*read)
+            altered = {**altered, **{name: f"not as the conversion makes it: {text}" for name, text in (others or {}).items()}}
+            return Remade(altered, rebuilt, not altered and not rebuilt and others == {}, lossy=() if altered or rebuilt else lossy)
     except (QConvertError, ValueError, TypeError, KeyError, AttributeError):
         return Remade(notes=(f"the conversion that {result.path.name} says it comes from cannot be made again",))
 

@@ -59,6 +59,16 @@ class Splitting:
                 waiting[:0] = self._split(wanted, error)
         return found
 
+    def run_taken(self, value: Callable[[str], Array]) -> dict[str, Array]:
+        """Likewise, of values that need not be legal: a part that refuses them is left out of this run alone."""
+        found: dict[str, Array] = {}
+        for _, part in self._parts:
+            try:
+                found.update(part.run({name: value(name) for name in part.fed}))
+            except QConvertError:
+                continue
+        return found
+
     def _made(self, wanted: tuple[str, ...]) -> list[tuple[tuple[str, ...], Pieces]]:
         try:
             pieces = self._make(frozenset(wanted))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from qconvert.data.at_random import accepted_inputs, random_inputs
+from qconvert.data.at_random import accepted_inputs, extreme_inputs, inputs_of_other_sizes, random_inputs
 from qconvert.data.files import InputFiles, load_inputs
 from qconvert.data.preparation import Preparation, numbers
 
-__all__ = ["InputFiles", "Preparation", "accepted_inputs", "load_inputs", "numbers", "random_inputs"]
+__all__ = [
+    "InputFiles", "Preparation", "accepted_inputs", "extreme_inputs", "inputs_of_other_sizes", "load_inputs", "numbers", "random_inputs",
+]  # fmt: skip

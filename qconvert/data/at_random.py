@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from math import ceil, floor, inf, isfinite
+from types import MappingProxyType
 
 import numpy as np
 
 from qconvert.data.bounds import Bounds, Number, input_bounds
-from qconvert.data.sizes import number_of, sizes_to_try
+from qconvert.data.sizes import number_of, other_sizes, sizes_to_try
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.graph.kinds import KINDS
 
-__all__ = ["accepted_inputs", "random_inputs"]
+__all__ = ["accepted_inputs", "extreme_inputs", "inputs_of_other_sizes", "random_inputs"]
 
 #: Plain integers go up to this where no bound is known, unless the source refuses them.
 _LARGEST = 8
@@ -27,6 +29,12 @@ _LENGTH = re.compile(r"length|seq_?lens?|(^|[^a-z])lens?([^a-z]|$)")
 _MOST_DIMENSIONS = 32 if np.__version__.startswith("1.") else 64
 #: So many sets of inputs are made; they are all in memory.
 _MOST = 1_000_000
+#: What hands values on: to which range they go is seen behind it.
+_PASSED = ("Cast", "Ceil", "Clip", "Floor", "Identity", "Max", "Min", "Relu", "Round")
+#: A limit that is none.
+_HUGE = 1e9
+#: By what share of its span a float input goes beyond the range onto which it is quantized.
+_BEYOND = 0.125
 _SHAPELESS = "Use --data, or --input-shape for a PyTorch file."
 _BYTES = {"int2", "uint2", "int4", "uint4", "int8", "uint8"}
 _INTEGERS = {*_BYTES, "int16", "uint16", "int32", "uint32", "int64", "uint64"}
@@ -103,6 +111,83 @@ def accepted_inputs(
     raise refusal
 
 
+def extreme_inputs(
+    graph: Graph, like: Mapping[str, Array], seed: int, within: Mapping[str, Bounds] = MappingProxyType({})
+) -> list[dict[str, Array]]:
+    """Sets of inputs over their whole ranges and at the ends of these: each element anywhere, all at the lower end, all at the upper one,
+    each element at one of both, each input at one of both (twice), and flat at a value between.
+
+    Quantized integers and bytes have the ends of their type, floats go beyond those of the Quantize that reads them, both within the
+    bounds that operators set (see bounds.py). Random inputs hardly reach these ends, nor does a sum of many random values reach its own.
+
+    Args:
+        graph: the inputs' graph.
+        like: a set of inputs, whose shapes all have, and the values of those that have no ends.
+        seed: of the random numbers.
+        within: further bounds on real values, by the input's name.
+    """
+    rng, readers, bounds = np.random.default_rng(seed), graph.consumers(), input_bounds(graph, number_of({}))
+    ends: dict[str, tuple[float, float]] = {}
+    for name in graph.inputs:
+        both = _both(bounds.get(name), within.get(name))
+        found = _ends(graph[name], _range_behind(graph, readers, name), both)
+        if found is not None:
+            ends[name] = found
+    if not ends:
+        return []
+
+    def values(choose: Callable[[float, float, tuple[int, ...]], Array]) -> dict[str, Array]:
+        return {name: choose(*ends[name], value.shape).astype(value.dtype) if name in ends else value for name, value in like.items()}
+
+    def between(low: float, high: float, shape: tuple[int, ...]) -> Array:
+        middle = rng.uniform(low, high)
+        return np.full(shape, middle if isinstance(low, float) else round(middle))
+
+    def anywhere(low: float, high: float, shape: tuple[int, ...]) -> Array:
+        return rng.uniform(low, high, shape) if isinstance(low, float) else rng.integers(low, high, shape, endpoint=True)
+
+    def either(low: float, high: float, shape: tuple[int, ...]) -> Array:
+        return np.full(shape, (low, high)[int(rng.integers(2))])
+
+    return [
+        values(anywhere),
+        values(lambda low, high, shape: np.full(shape, low)),
+        values(lambda low, high, shape: np.full(shape, high)),
+        values(lambda low, high, shape: np.where(rng.integers(0, 2, shape) == 1, high, low)),
+        values(either),
+        values(either),
+        values(between),
+    ]
+
+
+def inputs_of_other_sizes(graph: Graph, like: Mapping[str, Array], seed: int) -> list[dict[str, Array]]:
+    """A random set of inputs for each of the sizes 1, 2 and a larger one that is no power of two, where sizes are known only when the
+    model runs; see sizes.other_sizes(). `like` is a set of inputs, whose own sizes are left out."""
+    shapes = {name: like[name].shape for name in graph.inputs}
+    return [random_inputs(graph, 1, seed, sizes=sizes)[0] for sizes in other_sizes(graph, shapes)]
+
+
+def _both(a: Bounds | None, b: Bounds | None) -> Bounds | None:
+    """Bounds within both; those of `a` where nothing is."""
+    if a is None or b is None:
+        return a or b
+    both = max(a[0], b[0]), min(a[1], b[1])
+    return both if both[0] <= both[1] else a
+
+
+def _ends(tensor: Tensor, real: Bounds | None, bounds: Bounds | None) -> tuple[float, float] | None:
+    """The smallest and the largest stored value of an input; None where it has none: plain integers, and floats that nothing limits."""
+    if tensor.dtype in _INTEGERS and not _is_plain(tensor):
+        if tensor.quantization is not None and not tensor.quantization.is_per_tensor:
+            return None
+        return _integers(tensor, bounds, _LARGEST)
+    low, high = bounds or (-inf, inf)
+    if real is not None:
+        beyond = _BEYOND * (real[1] - real[0])
+        low, high = max(real[0] - beyond, low), min(real[1] + beyond, high)
+    return (float(low), float(high)) if "float" in tensor.dtype and isfinite(low) and isfinite(high) and low <= high else None
+
+
 _Runs = tuple[list[dict[str, Array]], list[dict[str, Array]]]
 
 
@@ -146,6 +231,22 @@ def _range(graph: Graph, readers: list[Op]) -> Bounds | None:
             low, high = integer_range(tensor.dtype)
             return (low - zero_point) * scale, (high - zero_point) * scale
     return None
+
+
+def _range_behind(graph: Graph, readers: Mapping[str, list[Op]], name: str) -> Bounds | None:
+    """The real range onto which a tensor is rounded, clipped or cast by what reads it, perhaps after it is moved; the widest of several."""
+    found = [] if (own := _range(graph, readers.get(name, []))) is None else [own]
+    for op in readers.get(name, []):
+        if op.kind == "Cast" and op["to"] in _INTEGERS and op["to"] not in ("int64", "uint64"):
+            found.append(integer_range(str(op["to"])))
+        elif op.kind == "Clip" and (limits := [graph.constant(item) for item in op.inputs[1:] if item]):
+            ends = [
+                float(item.reshape(-1)[0]) for item in limits if item is not None and item.size and abs(float(item.reshape(-1)[0])) < _HUGE
+            ]
+            found += [(min(ends) - 1, max(ends) + 1)] if ends else []
+        if op.kind in _PASSED or KINDS[op.kind].rule == "move":
+            found += [range_ for item in op.outputs if (range_ := _range_behind(graph, readers, item)) is not None]
+    return (min(low for low, _ in found), max(high for _, high in found)) if found else None
 
 
 def _named(graph: Graph, name: str, bounds: Bounds | None, number: Number) -> Bounds | None:

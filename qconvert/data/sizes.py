@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.kinds.layout import ELEMENTWISE
 
-__all__ = ["number_of", "sizes_to_try"]
+__all__ = ["number_of", "other_sizes", "sizes_to_try"]
+
+Shape = tuple[int | str, ...]
 
 #: Tried one after the other where the graph demands nothing.
 _SIZES = (1, 2, 16, 64, 224)
@@ -18,12 +20,15 @@ _SIZES = (1, 2, 16, 64, 224)
 _SIZE_OF_SOUND = 4096
 #: What windows with strides leave of an image or a sound most often: 224 / 32, as in networks of ImageNet; and the largest size of that.
 _LEFT, _LARGEST = 7, 1024
-#: How many demanded sizes of one name are tried.
-_MOST = 4
 
 _WINDOWS = ("Conv", "MaxPool", "AveragePool")
 
-Shape = tuple[int | str, ...]
+#: Tried besides the accepted ones: 1, 2, and a larger one that is no power of two.
+_OTHERS = (1, 2, 7)
+#: Sizes above this are not small ones that happened to be tried first: windows have to fit.
+_SMALL = 16
+#: How many demanded sizes of one name are tried.
+_MOST = 4
 
 
 def sizes_to_try(graph: Graph) -> list[dict[str, int]]:
@@ -33,10 +38,9 @@ def sizes_to_try(graph: Graph) -> list[dict[str, int]]:
     A name is the same number in all inputs. The first size of an input, most often a batch, is 2 at most.
     """
     shapes = [graph[name].shape or () for name in graph.inputs]
-    names = list(dict.fromkeys(size for shape in shapes for size in shape if isinstance(size, str) and _parts(size) is None))
+    names, batches = _names(shapes)
     if not names:
         return [{}]
-    batches = {shape[0] for shape in shapes if shape and isinstance(shape[0], str)} - {size for shape in shapes for size in shape[1:]}
     sound = all(len(shape) <= 2 for shape in shapes)
     demanded: dict[str, list[int]] = {name: [] for name in names}
     for op in graph.ops:
@@ -65,6 +69,30 @@ def _stride(graph: Graph) -> int:
             own *= max(map(int, op["strides"]), default=1)
         found.update(dict.fromkeys(op.outputs, own))
     return max(found.values(), default=1)
+
+
+def other_sizes(graph: Graph, accepted: Mapping[str, tuple[int, ...]]) -> list[dict[str, int]]:
+    """Further numbers for the names of sizes: 1, 2 and a larger one for what is most often a batch, and for the others where small ones are
+    accepted too.
+
+    Args:
+        graph: the graph.
+        accepted: the shape of each input of which the graph is known to run.
+    """
+    shapes = [graph[name].shape or () for name in graph.inputs]
+    names, batches = _names(shapes)
+    pairs = zip((size for shape in shapes for size in shape), (size for name in graph.inputs for size in accepted[name]), strict=False)
+    own = {name: number for name, number in pairs if isinstance(name, str) and name in names}
+    small = {name for name, number in own.items() if number <= _SMALL}
+    found = [{**own, **dict.fromkeys(own.keys() & chosen, number)} for chosen in (batches | small, batches) for number in _OTHERS]
+    return [dict(items) for items in dict.fromkeys(tuple(sizes.items()) for sizes in found) if dict(items) != own]
+
+
+def _names(shapes: Sequence[Shape]) -> tuple[list[str], set[str]]:
+    """The plain names of sizes, and those of them that are the first sizes of inputs alone, most often a batch."""
+    names = list(dict.fromkeys(size for shape in shapes for size in shape if isinstance(size, str) and _parts(size) is None))
+    batches = {str(shape[0]) for shape in shapes if shape and isinstance(shape[0], str)} - {size for shape in shapes for size in shape[1:]}
+    return names, batches
 
 
 def number_of(sizes: Mapping[str, int]) -> Callable[[int | str], int]:

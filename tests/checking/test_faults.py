@@ -157,9 +157,8 @@ def test_a_weight_that_these_inputs_do_not_bring_out(mask: int, tmp_path: Path) 
     onnx.save(planter.model, tmp_path / "model.onnx")
     report = check(source, tmp_path / "model.onnx", samples=1, per_op=True)
     named = [op for op in report.operators if op.verdict == "unexplained"]
-    assert [(op.operator, op.unexplained) for op in named] == [("CONV_2D #9", 0)]
+    assert [op.operator for op in named] == ["CONV_2D #9"]
     assert "1 of 36864 integers of" in named[0].reason
-    assert report.problems[0].endswith("not seen with these inputs")
 
 
 @pytest.mark.parametrize("index", [1, 2], ids=["weights", "bias"])

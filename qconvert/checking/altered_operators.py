@@ -1,0 +1,155 @@
+"""Operators of a file that the conversion it says it comes from did not put there, and whether they compute other values.
+
+Both graphs are compared as they were read, before any normal form. What is not the same in both stands between tensors that both have, and
+is evaluated there with values over the whole range of each: an optimizer that folds constants or leaves out an Identity changes none of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.checking.known_tensors import completed
+from qconvert.checking.limits import limits_of
+from qconvert.data import extreme_inputs, random_inputs
+from qconvert.errors import QConvertError
+from qconvert.evaluate import evaluate
+from qconvert.graph import Array, Graph, Op, Tensor, equal_data
+from qconvert.graph.cutting import Cut, computable, cut
+from qconvert.graph.differences import attribute_differences
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["altered_operators"]
+
+#: By what share of the largest value floats may differ that are summed in another order.
+_ROUNDED = 1e-6
+#: Numbers for sizes that are known only when the model runs; see data/sizes.py.
+_SIZE = 7
+
+
+def altered_operators(again: Graph, graph: Graph) -> dict[str, str] | None:
+    """What the operators of a graph that are not those of the conversion compute otherwise, in words, by the tensor; None where that cannot
+    be evaluated.
+
+    Args:
+        again: what the conversion gives, as it is read.
+        graph: the file's, likewise.
+    """
+    others, own = ({_outputs(op): op for op in side.ops} for side in (again, graph))
+    gone = [op for key, op in others.items() if key not in own or not _same(again, op, graph, own[key])]
+    new = [op for key, op in own.items() if key not in others or not _same(again, others[key], graph, op)]
+    if not gone and not new:
+        return {}
+    shared = {name for name, tensor in again.tensors.items() if name in graph.tensors and _alike(tensor, graph[name])}
+    shared = {name for name in shared if not again[name].is_constant and not graph[name].is_constant}
+    shared -= (_handed_on(again) | _handed_on(graph)).difference(graph.outputs)
+    wanted = _ends(again, gone, shared) | _ends(graph, new, shared)
+    try:
+        parts = [cut(side, shared, frozenset(wanted)) for side in (again, graph)]
+        if any(set(part.computed) != wanted for part in parts):
+            return None
+        found: dict[str, str] = {}
+        for values in _values(again, parts):
+            results = [evaluate(part.graph, {name: values[name] for name in part.graph.inputs}) for part in parts]
+            for name in sorted(wanted - found.keys()):
+                a, b = (result[part.computed[name]] for result, part in zip(results, parts, strict=True))
+                if text := _difference(a, b):
+                    found[name] = f"{_listed(graph, new, gone, shared, name)}: {text}"
+        return found
+    except QConvertError:
+        return None
+
+
+def _outputs(op: Op) -> tuple[object, ...]:
+    return op.outputs or (op.kind, *sorted(op.attributes.items()))
+
+
+def _same(a: Graph, op: Op, b: Graph, other: Op) -> bool:
+    """Whether two operators with the same outputs are one: of one kind, with the same attributes, that read the same."""
+    if op.kind != other.kind or len(op.inputs) != len(other.inputs) or any(attribute_differences(op, other)):
+        return False
+    if not all(_alike(a[name], b[name]) for name in op.outputs if name):
+        return False
+    return all(_same_input(a, name, b, its) for name, its in zip(op.inputs, other.inputs, strict=True))
+
+
+def _same_input(a: Graph, name: str, b: Graph, other: str) -> bool:
+    if not name or not other:
+        return name == other
+    own, its = a[name], b[other]
+    if own.is_constant or its.is_constant:
+        return own.is_constant and its.is_constant and _alike(own, its) and equal_data(own.data, its.data)
+    return name == other
+
+
+def _handed_on(graph: Graph) -> set[str]:
+    """Real values that are stored integers, perhaps moved: they lie on a grid, so that what rounds them onto it again changes none."""
+    return {
+        name
+        for op in graph.ops
+        if op.kind in ("Dequantize", "Identity") or KINDS[op.kind].rule in ("move", "relabel")
+        for name in op.outputs
+        if name and "float" in graph[name].dtype
+    }
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors hold values of one sort; integers that nothing labels with a scale are compared as they are stored."""
+    grids = {tensor.quantization.key for tensor in (a, b) if tensor.quantization is not None}
+    return a.dtype == b.dtype and len(grids) <= 1 and (a.rank == b.rank or None in (a.rank, b.rank))
+
+
+def _ends(graph: Graph, ops: Collection[Op], shared: Collection[str]) -> set[str]:
+    """The tensors that both graphs have at which what some operators compute ends."""
+    inner = {name for op in ops for name in op.outputs if name and name not in shared}
+    found = {name for op in ops for name in op.outputs if name in shared}
+    for op in graph.ops:
+        if inner.intersection(op.inputs):
+            inner.update(name for name in op.outputs if name not in shared)
+            found.update(name for name in op.outputs if name in shared)
+    return found
+
+
+def _values(again: Graph, parts: Collection[Cut]) -> Iterator[Mapping[str, Array]]:
+    """Values of all tensors that the parts read, at random and over their ranges."""
+    names = list(dict.fromkeys(name for part in parts for name in part.graph.inputs))
+    sizes = {size: _SIZE for name in names for size in again[name].shape or () if isinstance(size, str)}
+    shapeless = [again[name] for name in names if again[name].shape is None]
+    known = completed(again, random_inputs(again, 1, 0)[0]) if shapeless else {}
+    again = again.evolve(tensors=[replace(tensor, shape=known[tensor.name].shape) for tensor in shapeless if tensor.name in known])
+    writers = again.producers()
+    within = {name: limits_of(again, writers, name) for name in names}
+    like: dict[str, Array] = {}
+    for part in parts:  # each may read what the other does not, and round it onto a range of its own
+        whole = part.graph.evolve(tensors=[again[name] for name in names], inputs=tuple(names))
+        like = like or random_inputs(whole, 1, 0, sizes=sizes)[0]
+        yield like
+        yield from extreme_inputs(whole, like, 0, within)
+
+
+def _difference(a: Array, b: Array) -> str:
+    """What differs between values of both graphs; "" if nothing does but the last bits of floats."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return f"{b.dtype} {b.shape} instead of {a.dtype} {a.shape}"
+    if a.dtype.kind not in "f":
+        wrong = a != b
+    else:
+        finite = np.abs(a[np.isfinite(a)]).astype(np.float64)
+        allowed = _ROUNDED * float(finite.max(initial=0))
+        with np.errstate(invalid="ignore"):
+            wrong = ~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a.astype(np.float64) - b) <= allowed))
+    count = int(wrong.sum())
+    return f"{count} of {a.size} elements are others for values over the whole range" if count else ""
+
+
+def _listed(graph: Graph, new: Collection[Op], gone: Collection[Op], shared: Collection[str], name: str) -> str:
+    """In words, the altered operators that lead to a tensor."""
+    leading = computable(graph, shared, frozenset([name]))
+    added = [f"{op.kind} {op.outputs[0]!r}" for op in leading if op in new and op.outputs[0] not in shared]
+    changed = [f"{op.kind} {op.outputs[0]!r}" for op in leading if op in new and op.outputs[0] in shared]
+    left = [f"{op.kind} {op.outputs[0]!r}" for op in gone if op.outputs and op.outputs[0] not in graph.tensors]
+    words = [f"{what} {', '.join(items[:3])}" for what, items in (("added", added), ("altered", changed), ("left out", left)) if items]
+    return "; ".join(words)

@@ -1,0 +1,88 @@
+"""Values over the whole range of each tensor at which a check cuts the source, and what the source's own kernels compute of them.
+
+The tensors of a run hardly reach the ends of their ranges, and those of a network that was calibrated well do not on purpose: what a
+result does there, such as a Clip that is missing or one too many, shows in no run. Between two cuts it does.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from qconvert.checking.checked_file import Side, model_file
+from qconvert.checking.edges import representatives
+from qconvert.checking.limits import limits_of
+from qconvert.conversion.canonical_pieces import computed_names
+from qconvert.conversion.saving import save
+from qconvert.data import extreme_inputs
+from qconvert.errors import QConvertError
+from qconvert.graph import Array
+from qconvert.graph.cutting import cut
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["over_full_ranges"]
+
+#: Rules of operators that hand values on.
+_PASSING = ("move", "relabel", "convert")
+
+
+def over_full_ranges(
+    source: Side, shared: Collection[str], known: Mapping[str, Array]
+) -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
+    """Values over the whole ranges of the tensors at which the source is cut, with what it computes of them between the cuts, and what it
+    computes of them at the cuts, by name.
+
+    The source's canonical graph is cut, written and run by its runtime. A tensor that this does not compute as the untouched file does is
+    left out, and so is what the runtime refuses to compute.
+
+    Args:
+        source: the file.
+        shared: names of the tensors.
+        known: all its tensors in a run.
+    """
+    graph = source.graph
+    writers, twins = graph.producers(), representatives(graph, shared)
+    # What an operator only moves or converts is computed, so that tensors with the same values keep these.
+    free = {name for name in shared if name not in writers or KINDS[writers[name].kind].rule not in _PASSING}
+    try:
+        part = cut(graph, free, frozenset(computed_names(graph, {*shared})))
+        inner = [name for name in part.graph.tensors if name in shared and name not in free]
+        whole = part.graph.evolve(outputs=(*part.graph.outputs, *inner))
+        with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+            suffix = source.path.suffix.lower()
+            path = Path(folder, f"pieces{suffix if suffix in source.format.suffixes else source.format.suffixes[0]}")
+            save(whole, path, source.format.name)
+            inside = Side(model_file(path, source.format, source.kernels), source.format, source.runtime).inside(whole)
+    except QConvertError:
+        return
+    if inside is None:
+        return
+    back = {own: name for name, own in part.computed.items()}
+
+    def run(feed: Mapping[str, Array]) -> dict[str, Array]:
+        """The tensors that the part computes, by their names in the whole graph."""
+        return {back.get(name, name): value for name, value in inside.values(feed).items() if name not in feed}
+
+    like = {name: known[name] for name in part.graph.inputs if name in known}
+    if len(like) < len(part.graph.inputs):
+        return
+    within = {name: limits_of(graph, writers, name) for name in like}
+    try:
+        right = {name for name, value in run(like).items() if name in known and _equal(value, known[name])}
+    except QConvertError:
+        return
+    for chosen in extreme_inputs(part.graph, like, 0, within):
+        feed = {name: chosen.get(twins.get(name, name), value) for name, value in chosen.items()}
+        try:
+            found = run(feed)
+        except QConvertError:
+            continue
+        # Where a tensor is both read and computed, pieces before it give another value than pieces behind it are fed with.
+        yield {**found, **feed}, {name: found[name] for name in (*part.computed, *inner) if name in right and name in found}
+
+
+def _equal(a: Array, b: Array) -> bool:
+    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")

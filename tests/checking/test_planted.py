@@ -1,0 +1,201 @@
+"""Faults that random inputs do not reach, in results with and without the metadata that say which conversion made them: each is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tflite_models import OpSpec, TensorSpec, model
+
+from qconvert import check, convert
+from qconvert.data import extreme_inputs, inputs_of_other_sizes
+from qconvert.graph import Graph, Op, Quantization, Tensor
+
+SHAPE = (1, 6, 6, 8)
+
+
+def maxima(path: Path) -> None:
+    """The largest of 36 random values is never negative."""
+    tensors = [
+        TensorSpec("x", SHAPE, "int8", 0.05, 0),
+        TensorSpec("axes", (2,), "int32", None, None, 0, np.array([1, 2], np.int32)),
+        TensorSpec("y", (1, 8), "int8", 0.05, 0),
+    ]
+    path.write_bytes(model([OpSpec("REDUCE_MAX", ["x", "axes"], ["y"], {"keepDims": False})], tensors, ["x"], ["y"]))
+
+
+def addition(path: Path) -> None:
+    """Scales of the operands far below that of the sum's range, which it hardly fills."""
+    tensors = [
+        TensorSpec("a", SHAPE, "int8", 0.04, 3),
+        TensorSpec("b", SHAPE, "int8", 0.031, -5),
+        TensorSpec("y", SHAPE, "int8", 0.0703, 1),
+    ]
+    path.write_bytes(model([OpSpec("ADD", ["a", "b"], ["y"], {})], tensors, ["a", "b"], ["y"]))
+
+
+def quantized_input(path: Path) -> None:
+    tensors = [TensorSpec("x", SHAPE, "float32"), TensorSpec("y", SHAPE, "int8", 0.05, 0)]
+    path.write_bytes(model([OpSpec("QUANTIZE", ["x"], ["y"], {})], tensors, ["x"], ["y"]))
+
+
+def before_the_last_rounding(proto: onnx.ModelProto, insert: Callable[[str, float], list[onnx.NodeProto]]) -> None:
+    """Nodes between a QuantizeLinear and what it reads; the last one gives "planted"."""
+    place = max(index for index, node in enumerate(proto.graph.node) if node.op_type == "QuantizeLinear")
+    node = proto.graph.node[place]
+    scale = next(float(numpy_helper.to_array(item)) for item in proto.graph.initializer if item.name == node.input[1])
+    for step, new in enumerate(insert(node.input[0], scale)):
+        proto.graph.node.insert(place + step, new)
+    node.input[0] = "planted"
+
+
+def extra_relu(proto: onnx.ModelProto) -> None:
+    place = next(node for node in proto.graph.node if node.op_type == "ReduceMax")
+    reader = next(node for node in proto.graph.node if place.output[0] in node.input)
+    reader.input[0] = "planted"
+    proto.graph.node.insert(list(proto.graph.node).index(reader), helper.make_node("Relu", [place.output[0]], ["planted"], name="planted"))
+
+
+def clip_near_the_top(proto: onnx.ModelProto) -> None:
+    def nodes(name: str, scale: float) -> list[onnx.NodeProto]:
+        for key, value in (("low", -1e30), ("high", 124 * scale)):
+            proto.graph.initializer.append(numpy_helper.from_array(np.float32(value), key))
+        return [helper.make_node("Clip", [name, "low", "high"], ["planted"], name="planted")]
+
+    before_the_last_rounding(proto, nodes)
+
+
+def half_a_step(proto: onnx.ModelProto) -> None:
+    def nodes(name: str, scale: float) -> list[onnx.NodeProto]:
+        proto.graph.initializer.append(numpy_helper.from_array(np.float32(scale / 2), "half"))
+        return [helper.make_node("Add", [name, "half"], ["planted"], name="planted")]
+
+    before_the_last_rounding(proto, nodes)
+
+
+def through_float16(proto: onnx.ModelProto) -> None:
+    def nodes(name: str, scale: float) -> list[onnx.NodeProto]:
+        casts = ((name, "planted_16", TensorProto.FLOAT16), ("planted_16", "planted", TensorProto.FLOAT))
+        return [helper.make_node("Cast", [before], [after], name=after, to=to) for before, after, to in casts]
+
+    before_the_last_rounding(proto, nodes)
+
+
+def lost_saturation(proto: onnx.ModelProto) -> None:
+    """A Cast wraps where a QuantizeLinear saturates."""
+    place = max(index for index, node in enumerate(proto.graph.node) if node.op_type in ("QuantizeLinear", "QLinearAdd"))
+    node = proto.graph.node[place]
+    values = {item.name: numpy_helper.to_array(item) for item in proto.graph.initializer}
+    scale, zero_point = (values[name] for name in node.input[1:3])
+    proto.graph.initializer.extend([numpy_helper.from_array(scale, "step"), numpy_helper.from_array(np.float32(zero_point), "zero")])
+    proto.graph.node.remove(node)
+    made = [
+        helper.make_node("Div", [node.input[0], "step"], ["steps"]),
+        helper.make_node("Round", ["steps"], ["whole"]),
+        helper.make_node("Add", ["whole", "zero"], ["stored"]),
+        helper.make_node("Cast", ["stored"], ["wide"], to=TensorProto.INT32),
+        helper.make_node("Cast", ["wide"], list(node.output), to=helper.np_dtype_to_tensor_dtype(zero_point.dtype)),
+    ]
+    for step, new in enumerate(made):
+        proto.graph.node.insert(place + step, new)
+
+
+CASES = [
+    (maxima, extra_relu), (quantized_input, clip_near_the_top), (quantized_input, half_a_step), (quantized_input, through_float16),
+    (addition, lost_saturation),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["with metadata", "bare"])
+@pytest.mark.parametrize(("network", "fault"), CASES, ids=lambda item: item.__name__)
+def test_what_no_random_input_brings_out(
+    network: Callable[[Path], None], fault: Callable[[onnx.ModelProto], None], bare: bool, tmp_path: Path
+) -> None:
+    source, result = tmp_path / "m.tflite", tmp_path / "m.onnx"
+    network(source)
+    convert(source, result, target="generic")
+    proto = onnx.load(result)
+    if bare:
+        del proto.metadata_props[:]
+        onnx.save(proto, result)
+    assert check(source, result, samples=1).verdict == "passed"
+    fault(proto)
+    onnx.save(proto, result)
+    report = check(source, result, samples=1)
+    assert report.verdict == "not equal"
+    assert any("'y'" in text for text in report.problems)
+    assert bare or any("planted" in text or "'steps'" in text for text in report.problems)
+
+
+def test_rows_from_the_fifth_on(tmp_path: Path) -> None:
+    """Of a batch that is known only when the model runs."""
+    shape = ["n", 3]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
+    numbers = {"s": np.float32(0.05), "z": np.uint8(128)}
+    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in numbers.items()]
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])]
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(
+        helper.make_model(helper.make_graph(nodes, "g", *[[end] for end in ends], held), opset_imports=opset, ir_version=8),
+        tmp_path / "a.onnx",
+    )
+    for name, value in {"0": 0, "4": 4, "end": 2**31}.items():
+        held.append(numpy_helper.from_array(np.array([value], np.int64), name))
+    nodes[1].output[0] = "all"
+    nodes += [
+        helper.make_node("Slice", ["all", "0", "4", "0"], ["first"]),
+        helper.make_node("Slice", ["all", "4", "end", "0"], ["rest"]),
+        helper.make_node("Neg", ["rest"], ["turned"]),
+        helper.make_node("Concat", ["first", "turned"], ["y"], axis=0),
+    ]
+    onnx.save(
+        helper.make_model(helper.make_graph(nodes, "g", *[[end] for end in ends], held), opset_imports=opset, ir_version=8),
+        tmp_path / "b.onnx",
+    )
+    assert check(tmp_path / "a.onnx", tmp_path / "a.onnx").verdict == "passed"
+    assert check(tmp_path / "a.onnx", tmp_path / "b.onnx").verdict == "not equal"
+
+
+def test_what_an_optimizer_made_of_a_result_passes(tmp_path: Path) -> None:
+    """It folds constants and leaves out what does nothing; no operator is altered by that."""
+    import onnxruntime
+
+    source, result, optimized = (
+        Path(__file__).parents[2] / "fixtures" / "tiny_kws_dscnn_int8.tflite",
+        tmp_path / "m.onnx",
+        tmp_path / "o.onnx",
+    )
+    convert(source, result)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(optimized)
+    onnxruntime.InferenceSession(str(result), options, providers=["CPUExecutionProvider"])
+    proto = onnx.load(optimized)
+    if not proto.metadata_props:
+        proto.metadata_props.extend(onnx.load(result).metadata_props)
+        onnx.save(proto, optimized)
+    assert optimized.read_bytes() != result.read_bytes()
+    report = check(source, optimized, samples=1)
+    assert (report.verdict, report.problems) == ("passed", ())
+
+
+def test_extreme_inputs_reach_the_ends_of_a_range_within_its_bounds() -> None:
+    grid = Quantization(np.array([0.1]), np.array([0]))
+    tensors = [Tensor("x", "float32", (4,)), Tensor("q", "int8", (4,), quantization=grid), Tensor("i", "int64", (2,))]
+    graph = Graph("g", {item.name: item for item in tensors}, (Op("Quantize", ("x",), ("q",), {}, ""),), ("x", "i"), ("q",))
+    like = {"x": np.zeros(4, np.float32), "i": np.array([3, 5])}
+    found = extreme_inputs(graph, like, 0)
+    assert min(feed["x"].min() for feed in found) < -12.8 and max(feed["x"].max() for feed in found) > 12.7
+    assert all(np.array_equal(feed["i"], [3, 5]) for feed in found)
+    assert max(feed["x"].max() for feed in extreme_inputs(graph, like, 0, {"x": (0.0, 1.0)})) == 1
+
+
+def test_sizes_known_at_run_time_are_1_2_and_7() -> None:
+    graph = Graph(
+        "g", {name: Tensor(name, "float32", ("n", 3)) for name in ("x", "y")}, (Op("Relu", ("x",), ("y",), {}, ""),), ("x",), ("y",)
+    )
+    assert [feed["x"].shape for feed in inputs_of_other_sizes(graph, {"x": np.zeros((1, 3), np.float32)}, 0)] == [(2, 3), (7, 3)]
