@@ -200,13 +200,21 @@ def arguments(module: Any, graph: Graph, given: Sequence[Any]) -> list[Any]:
         given: a plain tensor for each input of the graph, in order.
     """
     torch = torch_package()
+    if not isinstance(module, torch.jit.ScriptModule):
+        return list(given)
+    body = module.inlined_graph
+    labelled = {next(node.inputs()).debugName() for node in body.findAllNodes("aten::_make_per_tensor_quantized_tensor")}
+    plain = {
+        argument.name
+        for argument, value in zip(module.forward.schema.arguments, body.inputs(), strict=False)
+        if value.debugName() in labelled
+    }
     values = []
-    for value, grid in zip(given, (graph[name].quantization for name in graph.inputs), strict=True):
-        if grid is not None:
+    for name, value in zip(graph.inputs, given, strict=True):
+        grid = graph[name].quantization
+        if grid is not None and name not in plain:  # integers to which the program itself gives a scale are plain
             value = torch._make_per_tensor_quantized_tensor(value, float(grid.scale[0]), int(grid.zero_point[0]))
         values.append(value)
-    if not isinstance(module, torch.jit.ScriptModule):
-        return values
     left = dict(zip(graph.inputs, values, strict=True))
 
     def taken(name: str, kind: Any) -> Any:
