@@ -251,3 +251,29 @@ def test_operators_are_compared_with_fewer_inputs_where_that_takes_long(tmp_path
         reports.append(check(source, tmp_path / "dynamic.onnx", samples=3, per_op=True))
     assert [report.passed for report in reports] == [True, True]
     assert [any("with 1 of 3 inputs" in note for note in report.notes) for report in reports] == [False, True]
+
+
+@pytest.mark.parametrize("suffix", [".tflite", ".onnx"])
+def test_custom_operators_beside_variables(suffix: str, tmp_path: Path) -> None:
+    """The sum of the inputs so far goes through a Flex operator: the check is of what is around that, with the variable in it."""
+    x, s, y, z = (TensorSpec(name, (1, 4), "float32") for name in "xsyz")
+    first, start = TensorSpec("first", (1,), "resource"), TensorSpec("start", (1, 4), "float32", data=np.zeros((1, 4), np.float32))
+    handle, read = TensorSpec("handle", (1,), "resource"), TensorSpec("read", (1, 4), "float32")
+    named = {"sharedName": "v", "container": ""}
+    once = [OpSpec("VAR_HANDLE", [], ["first"], named), OpSpec("ASSIGN_VARIABLE", ["first", "start"], [])]
+    ops = [
+        OpSpec("CALL_ONCE", [], [], {"initSubgraphIndex": 1}),
+        OpSpec("VAR_HANDLE", [], ["handle"], named),
+        OpSpec("READ_VARIABLE", ["handle"], ["read"]),
+        OpSpec("ADD", ["read", "x"], ["s"]),
+        OpSpec("ASSIGN_VARIABLE", ["handle", "s"], []),
+        OpSpec("FlexErfinv", ["s"], ["y"], {}, custom=True),
+        OpSpec("RELU", ["y"], ["z"]),
+    ]
+    source = tmp_path / "flex.tflite"
+    source.write_bytes(model(ops, [x, s, y, z, handle, read], ["x"], ["z"], further=[(once, [first, start], [], [])]))
+    convert(source, tmp_path / f"o{suffix}")
+    report = check(source, tmp_path / f"o{suffix}")
+    assert not report.problems
+    assert {item.name: item.largest for item in report.outputs} == {"s": 0, "z": 0}
+    assert [text for text in report.unjudged if "FlexErfinv" in text] == list(report.unjudged)

@@ -8,6 +8,8 @@ from typing import Any
 
 from qconvert.errors import RuntimeRefusedError
 from qconvert.graph import Tensor
+from qconvert.graph.carried import carried
+from qconvert.graph.metadata import STATES
 from qconvert.plugins import ModelFile
 from qconvert.runtimes.onnx_inside import whole
 
@@ -17,7 +19,8 @@ __all__ = ["around"]
 def around(
     file: ModelFile, gone: frozenset[str], inputs: Sequence[tuple[Tensor, str]], outputs: Sequence[tuple[str, str]], copy: Path
 ) -> None:
-    """See plugins.Runtime. Where the file does not state the type of what an operator computes that is gone, the graph says it."""
+    """See plugins.Runtime. Where the file does not state the type of what an operator computes that is gone, the graph says it. States stay
+    inputs and outputs, which the graph does not have as such."""
     from onnx import ValueInfoProto, helper
 
     model = whole(file.path)
@@ -28,6 +31,9 @@ def around(
     last = [helper.make_node("Identity", [name], [wanted]) for name, wanted in outputs if name != wanted]
     fed = [_called(_described(tensor, stated.get(tensor.name)), name) for tensor, name in inputs]
     given = [_called(stated.get(name) or ValueInfoProto(name=name), wanted) for name, wanted in outputs]
+    text = next((entry.value for entry in model.metadata_props if entry.key == STATES), "")
+    states = {item.output for item in carried(text)} if text else set()
+    given += [value for value in graph.output if value.name in states.difference(value.name for value in given)]
     names = {value.name for value in (*graph.input, *fed, *given)}
     values = [value for value in graph.value_info if value.name not in names]
     for field, items in (("node", [*first, *kept, *last]), ("output", given), ("value_info", values)):
