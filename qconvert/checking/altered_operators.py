@@ -45,7 +45,8 @@ def altered_operators(again: Graph, graph: Graph) -> dict[str, str] | None:
         return {}
     shared = {name for name, tensor in again.tensors.items() if name in graph.tensors and _alike(tensor, graph[name])}
     shared = {name for name in shared if not again[name].is_constant and not graph[name].is_constant}
-    shared -= (_handed_on(again) | _handed_on(graph)).difference(graph.outputs)
+    read = again.consumers().keys() | graph.consumers().keys()
+    shared -= (_handed_on(again) | _handed_on(graph)) - (set(graph.outputs) - read)
     wanted = _ends(again, gone, shared) | _ends(graph, new, shared)
     try:
         parts = [cut(side, shared, frozenset(wanted)) for side in (again, graph)]
