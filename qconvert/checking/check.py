@@ -409,9 +409,9 @@ class _Check:
             drifting = drift_costs(outputs, self.findings, self.drifts)
             self.costs += drifting or verdicts.output_costs(outputs)
             self.notes = [note for note in self.notes if not drifting or note not in self.drifts.values()]
-        if not self.problems and all(op.equal == 1 for op in self.findings):
-            self._together(border, feeds, changed, declared)
-        self.problems += distant
+        none_differs = not self.problems and all(op.equal == 1 for op in self.findings)
+        if not none_differs or not self._optimized_otherwise(border, feeds, changed, declared):
+            self.problems += distant
         if self.costs:
             makes = "make" if self.lossy[1:] else "makes"
             self.notes.append(f"what {' and '.join(self.lossy)} {makes} of the source was asked for, and is what this result is")
@@ -447,28 +447,30 @@ class _Check:
         self.notes += notes
         return findings
 
-    def _together(self, border: Border, feeds: Feeds, changed: Mapping[str, str], declared: frozenset[str]) -> None:
-        """Outputs that differ although no operator does: they are the work of a runtime's optimizer if they are equal as the graphs stand,
-        or every operator that differs there is explained."""
+    def _optimized_otherwise(self, border: Border, feeds: Feeds, changed: Mapping[str, str], declared: frozenset[str]) -> bool:
+        """Return whether outputs that differ although no operator does are equal without optimizations, and so the work of an optimizer.
+
+        Where they are not, the operators are compared without optimizations too."""
         plain = [_unoptimized(side) for side in self.sides]
         words = "every operator compared is equal by itself, the outputs are not"
         if all(new.kernels == old.kernels for new, old in zip(plain, self.sides, strict=True)):
             self.problems.append(words)
-            return
+            return False
         models = [side.open() for side in plain]
         outputs = self._outputs(border, [*feeds, *self.further], None, models)
         if not any(item.differs for item in outputs):
             self.notes.append(f"{words}; without optimizations they are equal too, so a runtime optimizes the whole graphs differently")
-            return
+            return True
         self.sides = plain[0], plain[1]
         found = self._compare_operators(border, feeds, models[0], changed, declared, False)
         if isinstance(found, str) or all(op.equal == 1 for op in found):
             self.problems.append(f"{words}, nor are they without optimizations")
-            return
+            return False
         self.findings = found
         self.problems += verdicts.operator_problems(found)
         self.problems += verdicts.differing_and_left_out(border.graph, outputs, found)
         self.notes.append(f"{words}; the operators are compared without optimizations")
+        return False
 
 
 def _completed(feeds: Feeds, graph: Graph, seed: int, model: LoadedModel) -> Feeds:
