@@ -6,7 +6,6 @@ result does there, such as a Clip that is missing or one too many, shows in no r
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from qconvert.conversion.canonical_pieces import computed_names
 from qconvert.conversion.saving import save
 from qconvert.data import extreme_inputs
 from qconvert.errors import QConvertError
+from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array
 from qconvert.graph.cutting import cut
 from qconvert.graph.kinds import KINDS
@@ -51,7 +51,7 @@ def over_full_ranges(
         part = cut(graph, free, frozenset(computed_names(graph, {*shared})))
         inner = [name for name in part.graph.tensors if name in shared and name not in free]
         whole = part.graph.evolve(outputs=(*part.graph.outputs, *inner))
-        with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+        with temporary_folder() as folder:
             suffix = source.path.suffix.lower()
             path = Path(folder, f"pieces{suffix if suffix in source.format.suffixes else source.format.suffixes[0]}")
             save(whole, path, source.format.name)
