@@ -112,13 +112,15 @@ def unread_labels(graph: Graph) -> set[str]:
 
 def _bounds(graph: Graph) -> dict[str, dict[str, Tensor]]:
     """The real bounds of each Clip onto a grid as it has them, by the Clip's result: the nearest value of the grid, its last one for what
-    is beyond. Clips onto several grids may share a constant."""
+    is beyond; likewise what Max, Min and Where choose from, since to round and to choose are the same in either order. Operators onto
+    several grids may share a constant."""
     found: dict[str, dict[str, Tensor]] = {}
     for op in graph.ops:
-        result = graph[op.outputs[0]] if op.kind == "Clip" else None
+        chosen = op.inputs[1:] if op.kind == "Clip" else op.inputs if KINDS[op.kind].chooses else ()
+        result = graph[op.outputs[0]] if chosen else None
         if result is None or result.quantization is None or not result.quantization.is_per_tensor:
             continue
-        for name in filter(None, op.inputs[1:]):
+        for name in filter(None, chosen):
             tensor = graph[name]
             if tensor.data is not None and tensor.dtype == "float32":
                 stored = quantize(tensor.data, result.quantization, result.dtype)

@@ -195,3 +195,23 @@ def test_an_output_that_an_optimizer_alone_makes_differ_is_held_to_no_limit(tmp_
     report = check(tmp_path / "m.onnx", tmp_path / "r.onnx")
     assert any(item.sqnr_db is not None and item.sqnr_db < 30 for item in report.outputs)
     assert report.passed and all(op.equal == 1 for op in report.operators)
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("Min", False), ("Where", False), ("Min", True), ("Where", True)])
+def test_a_constant_that_is_chosen_may_be_rounded_first(kind: str, wrong: bool, tmp_path: Path) -> None:
+    """-0.3 is no value of the result's grid, whose steps are 1/32; half a step more is another of its values."""
+    numbers = {"s": np.float32(1 / 32), "z": np.int8(0), "c": np.float32(-0.3), "t": np.float32(0.1)}
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"])]
+    nodes += [helper.make_node("Greater", ["d", "t"], ["b"]), helper.make_node("Where", ["b", "d", "c"], ["m"])] if kind == "Where" else [
+        helper.make_node("Min", ["d", "c"], ["m"])
+    ]  # fmt: skip
+    nodes += [helper.make_node("QuantizeLinear", ["m", "s", "z"], ["r"]), helper.make_node("DequantizeLinear", ["r", "s", "z"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, 1, [1, 64]) for name in "xy"]
+    source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
+    for value in (-0.34 if wrong else -0.3, -0.3):
+        numbers["c"] = np.float32(value)
+        graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(item, name) for name, item in numbers.items()])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), source)
+        if not result.exists():
+            convert(source, result, target="tflite")
+    assert check(source, result).passed is not wrong
