@@ -74,7 +74,7 @@ from qconvert.arithmetic.torch_kernels import (
     torch_average,
 )
 from qconvert.arithmetic.torch_quantize import SplitProduct, split_product, torch_quantize
-from qconvert.arithmetic.wrapped import tflite_curve, tflite_logarithm, tflite_requantize, tflite_softmax
+from qconvert.arithmetic.wrapped import tflite_curve, tflite_logarithm, tflite_requantize, tflite_softmax, tflite_wrapped_mean
 
 __all__ = [
     "ADDITIONS",
@@ -155,6 +155,7 @@ __all__ = [
     "tflite_requantize",
     "tflite_softmax",
     "tflite_sums",
+    "tflite_wrapped_mean",
     "torch_average",
     "torch_quantize",
     "xnnpack_add",

@@ -13,11 +13,12 @@ import numpy as np
 
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.gemmlowp import gemmlowp_logistic, gemmlowp_tanh
+from qconvert.arithmetic.means import tflite_mean_multiplier
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.requantize import multiply_by_quantized_multiplier, quantize_multiplier
 from qconvert.arithmetic.rounding import round_half_away, saturate
 
-__all__ = ["tflite_curve", "tflite_logarithm", "tflite_requantize", "tflite_softmax"]
+__all__ = ["tflite_curve", "tflite_logarithm", "tflite_requantize", "tflite_softmax", "tflite_wrapped_mean"]
 
 _POINTS, _EACH = 512, 128
 #: The exponential's table ends at exp(-10): differences from the largest are brought to steps of this.
@@ -34,6 +35,21 @@ def tflite_requantize(values: Array, given: Quantization, output: Quantization, 
     """
     steps = values.astype(np.int64) - int(given.zero_point[0])
     scaled, overflows = _multiplied(steps, float(given.scale[0]) / float(output.scale[0]))
+    return saturate(scaled + int(output.zero_point[0]), dtype), overflows
+
+
+def tflite_wrapped_mean(values: Array, total: Array, given: Quantization, output: Quantization, dtype: str) -> tuple[Array, bool]:
+    """MEAN by TFLite's own kernel (QuantizedMeanOrSum, reference/reduce.h), and whether its 32 bits overflow.
+
+    Args:
+        values: stored integers.
+        total: their sums over some axes.
+        given, output: grids, per tensor.
+        dtype: of the result.
+    """
+    count = values.size // max(total.size, 1)
+    steps = total.astype(np.int64) - count * int(given.zero_point[0])
+    scaled, overflows = _shifted(steps, *tflite_mean_multiplier(given, output, count))
     return saturate(scaled + int(output.zero_point[0]), dtype), overflows
 
 
@@ -128,6 +144,11 @@ def tflite_logarithm(values: Array, scale: float, result: float) -> tuple[Array,
 def _multiplied(steps: Array, factor: float) -> tuple[Array, bool]:
     """Steps by a multiplier of 32 bits, and whether the shift to the left overflows; one by 32 bits and more shifts by the rest (x86)."""
     multiplier, shift = (int(item) for item in quantize_multiplier(factor))
+    return _shifted(steps, multiplier, shift)
+
+
+def _shifted(steps: Array, multiplier: int, shift: int) -> tuple[Array, bool]:
+    """Likewise, by a multiplier and a shift that are known."""
     left = max(shift, 0)
     wrapped = (steps << (left % 32)).astype(np.int32).astype(np.int64)
     overflows = bool(steps.any()) and (left > 31 or not np.array_equal(wrapped, steps << left))

@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from qconvert.arithmetic import tflite_compared, tflite_curve, tflite_divide, tflite_logarithm, tflite_requantize, tflite_softmax
+from qconvert.arithmetic import (
+    tflite_compared,
+    tflite_curve,
+    tflite_divide,
+    tflite_logarithm,
+    tflite_requantize,
+    tflite_softmax,
+    tflite_wrapped_mean,
+)
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 
@@ -52,6 +60,16 @@ def _sixteen_bits(graph: Graph, op: Op, stored: Sequence[Array]) -> Quantization
     return grids[0] if grids and stored[0].size and all(graph[name].dtype == "int16" for name in names) else None
 
 
+def _averaged(graph: Graph, op: Op, stored: Sequence[Array], _: str) -> _Found:
+    """MEAN of int16, whose result may have a scale far below that of the data, as a mean that calibration saw as 0."""
+    grid, results = _sixteen_bits(graph, op, stored), _grids(graph, op.outputs)
+    if grid is None or not results or results[0] == grid:  # of one grid the kernel divides
+        return None
+    axes = tuple(int(axis) for axis in stored[1].reshape(-1)) if len(stored) > 1 else ()
+    total = stored[0].astype(np.int64).sum(axis=axes or None, keepdims=bool(op["keepdims"]))
+    return tflite_wrapped_mean(stored[0], np.asarray(total), grid, results[0], "int16")
+
+
 def _softmax(graph: Graph, op: Op, stored: Sequence[Array], _: str) -> _Found:
     grid = _sixteen_bits(graph, op, stored)
     return None if grid is None else tflite_softmax(stored[0], float(grid.scale[0]), float(op["beta"]), int(op["axis"]))
@@ -91,6 +109,7 @@ def _compared(graph: Graph, op: Op, stored: Sequence[Array], _: str) -> _Found:
 
 _KERNELS: Mapping[str, Callable[[Graph, Op, Sequence[Array], str], _Found]] = {
     "Requantize": _requantized, "Softmax": _softmax, "Sigmoid": _curve, "Tanh": _curve, "Log": _logarithm, "Div": _divided,
+    "ReduceMean": _averaged,
     **dict.fromkeys(_COMPARISONS, _compared),
 }  # fmt: skip
 #: How many inputs have to be known, where it is more than one.

@@ -6,7 +6,7 @@ import numpy as np
 
 from qconvert.formats.onnx.kernel_faults import covers_all, kernel_fault
 from qconvert.graph import Array, Graph, Op
-from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds import KINDS, reduced_count
 from qconvert.runtimes.reach import Reach, Rule, fine, is_linear
 
 __all__ = ["reach"]
@@ -15,7 +15,8 @@ __all__ = ["reach"]
 def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
     """See plugins.Runtime."""
     if graph[op.outputs[0]].dtype in ("int16", "uint16"):
-        return np.maximum(np.maximum(0.02, np.abs(exact) * 2.0**-20), _partial_sums(graph, op, exact)), False
+        summed = _summed_means(graph, op)
+        return np.maximum(np.maximum(0.02, np.abs(exact) * 2.0**-20), max(_partial_sums(graph, op, exact), summed)), summed > 0.1
     return _RULES.get(op.kind, _float)(graph, op, exact)
 
 
@@ -25,6 +26,15 @@ def _partial_sums(graph: Graph, op: Op, exact: Array) -> float:
     sizes = graph[op.inputs[1]].static_shape if KINDS[op.kind].sums_products else None
     count = 1.0 if not sizes else float(np.prod(sizes[1:])) if KINDS[op.kind].has_weights else float(sizes[max(len(sizes) - 2, 0)])
     return float(np.sqrt(count) * 2.0**-23 * np.abs(exact).max(initial=0))
+
+
+def _summed_means(graph: Graph, op: Op) -> float:
+    """Likewise of means of real values, whose scale may be far below that of the data: the parts are as large as these may be."""
+    given, result = (graph[name].quantization for name in (op.inputs[0], op.outputs[0]))
+    if op.kind != "ReduceMean" or given is None or result is None:
+        return 0.0
+    largest = 2.0**15 * float(given.scale.max()) / float(result.scale.min())
+    return float(np.sqrt(reduced_count(graph, op) or 1) * 2.0**-23 * largest)
 
 
 def _sum(graph: Graph, op: Op, exact: Array) -> Reach:

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 
 from qconvert import check, convert
-from qconvert.arithmetic import onnxruntime_softmax
+from qconvert.arithmetic import onnxruntime_softmax, tflite_wrapped_mean
 from qconvert.checking.overflows import Overflowed
 from qconvert.graph import Quantization
 from qconvert.runtimes.overflows_litert import overflows
@@ -182,3 +182,24 @@ def test_a_softmax_of_one_element_is_the_source_s_overflow(suffix: str, tmp_path
     del wrong.graph.node[1].attribute[:]
     (tmp_path / "wrong.onnx").write_bytes(wrong.SerializeToString())
     assert not check(source, tmp_path / "wrong.onnx", per_op=True).passed
+
+
+def test_a_mean_on_a_scale_that_calibration_saw_as_zero(tmp_path: Path) -> None:
+    """MEAN of int16 whose result has a scale millions of times finer than its data: LiteRT's 32 bits overflow, and what onnxruntime's sums
+    in float32 lose is many steps of that scale."""
+    rng = np.random.default_rng(0)
+    source, result = tmp_path / "m.tflite", tmp_path / "m.onnx"
+    specs = TensorSpec("x", (16, 8, 4), "int16", 9.5864234e-05, 0), TensorSpec("y", (16, 8, 1), "int16", 3.63809e-12, 0)
+    axes = TensorSpec("axes", (1,), "int32", data=np.array([2], np.int32))
+    source.write_bytes(single_op("MEAN", {"keepDims": True}, [specs[0], axes], specs[1:]))
+    convert(source, result)
+    values = rng.integers(-(2**15), 2**15, (16, 8, 4)).astype(np.int16)
+    values[::2, :, 3] = np.clip(-values[::2, :, :3].astype(np.int64).sum(-1), -(2**15), 2**15 - 1)  # means of 0, and near it
+    np.savez(tmp_path / "x.npz", x=values)
+    report = check(source, result, data=[tmp_path / "x.npz"])
+    assert report.passed, report.problems
+    assert report.operators[0].verdict == "source overflows" and report.operators[0].equal < 0.9
+    grids = [Quantization.per_tensor(spec.scale, 0) for spec in specs]
+    total = values.astype(np.int64).sum(-1, keepdims=True)
+    found, overflown = tflite_wrapped_mean(values, total, *grids, "int16")
+    assert overflown and np.array_equal(found, run_litert(source.read_bytes(), [values])[0])

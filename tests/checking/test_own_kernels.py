@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 from strange_models import strange_model
-from tflite_models import OpSpec, TensorSpec, model, single_op
+from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 
 from qconvert import Quantization, check, convert, load, save
 
@@ -215,3 +215,31 @@ def test_a_constant_that_is_chosen_may_be_rounded_first(kind: str, wrong: bool, 
         if not result.exists():
             convert(source, result, target="tflite")
     assert check(source, result).passed is not wrong
+
+
+@pytest.mark.parametrize("stated", [True, False])
+@pytest.mark.parametrize("name", ["CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED"])
+def test_an_int32_bias_beside_int16_data_is_stated(name: str, stated: bool, tmp_path: Path) -> None:
+    """LiteRT's convolutions read 64 bits for each integer where the options do not say that the bias is int32, and go beyond the tensor:
+    such a file is not run, and none is written."""
+    rng, channels, steps = np.random.default_rng(0), 8, (1e-3, 0.01)
+    shape = (8, channels) if name == "FULLY_CONNECTED" else (8, 3, 3, channels)
+    sizes = {"CONV_2D": ((1, 8, 8, channels), (1, 6, 6, 8)), "TRANSPOSE_CONV": ((1, 6, 6, channels), (1, 8, 8, 8))}
+    given, made = sizes.get(name, ((4, channels), (4, 8)))
+    x, y = TensorSpec("x", given, "int16", steps[0], 0), TensorSpec("y", made, "int16", 0.01, 0)
+    weights = TensorSpec("w", shape, "int8", steps[1], 0, data=rng.integers(-127, 128, shape).astype(np.int8))
+    bias = TensorSpec("b", (8,), "int32", steps[0] * steps[1], 0, data=rng.integers(-(2**19), 2**19, 8).astype(np.int32))
+    size = TensorSpec("s", (4,), "int32", data=np.array(made, np.int32))
+    inputs = [size, weights, x, bias] if name == "TRANSPOSE_CONV" else [x, weights, bias]
+    options = {} if name == "FULLY_CONNECTED" else {"padding": 1, "strideH": 1, "strideW": 1}
+    source, result = tmp_path / "m.tflite", tmp_path / "again.tflite"
+    source.write_bytes(single_op(name, {**options, "quantizedBiasType": 2 * stated}, inputs, [y]))
+    convert(source, result)
+    runs = stated or name == "FULLY_CONNECTED"
+    assert check(source, result).verdict == ("passed" if runs else "could not be judged")
+    values = rng.integers(-(2**15), 2**15, given).astype(np.int16)
+    outputs = [run_litert(result.read_bytes(), [values], kernels)[0] for kernels in ("default", "reference")]
+    assert np.abs(outputs[0].astype(np.int64) - outputs[1]).max() <= 1
+    convert(source, tmp_path / "m.onnx")
+    meant = check(result, tmp_path / "m.onnx", data=[])
+    assert meant.passed, meant.problems

@@ -20,6 +20,8 @@ __all__ = ["accepted_copy", "require_for_micro", "with_outputs", "without_operat
 
 #: The builtin code, and the inputs that are its bias and its memory.
 _SVDF, _BIAS, _MEMORY = 27, 3, 4
+#: The builtin codes of CONV_2D and TRANSPOSE_CONV, and which inputs are their data and their bias.
+_CONVOLUTIONS = {3: (0, 2), 67: (2, 3)}
 
 
 def accepted_copy(data: bytes) -> bytes:
@@ -31,6 +33,7 @@ def accepted_copy(data: bytes) -> bytes:
     verify(data)
     model = unpacked(root(data))
     _require_memories(model)
+    _require_biases(model)
     changed = False
     for tensor in (tensor for subgraph in model.subgraphs for tensor in subgraph.tensors):
         one_dimensional = tensor.shape is not None and len(tensor.shape) == 1
@@ -47,14 +50,14 @@ def require_for_micro(data: bytes) -> None:
         RuntimeRefusedError: it would end the process.
     """
     verify(data)
-    for _, inputs in _svdfs(unpacked(root(data))):
+    for _, _, inputs in _operators(unpacked(root(data)), _SVDF):
         if len(inputs) > _BIAS and inputs[_BIAS] < 0:
             raise RuntimeRefusedError("tflite-micro reads the bias of an SVDF that has none, and ends the process")
 
 
 def _require_memories(model: Any) -> None:
     """LiteRT's SVDF takes the memory of int8 that tflite-micro has for one of int16, which has twice as many bytes."""
-    for subgraph, inputs in _svdfs(model):
+    for subgraph, _, inputs in _operators(model, _SVDF):
         if len(inputs) > _MEMORY and {subgraph.tensors[inputs[index]].type for index in (0, _MEMORY)} == {DTYPE_NUMBERS["int8"]}:
             raise RuntimeRefusedError(
                 "LiteRT takes the int8 memory of SVDF for int16, and reads and writes beyond it",
@@ -62,13 +65,27 @@ def _require_memories(model: Any) -> None:
             )
 
 
-def _svdfs(model: Any) -> Iterator[tuple[Any, list[int]]]:
-    """The subgraph and the inputs of each SVDF."""
+def _require_biases(model: Any) -> None:
+    """LiteRT's convolutions of int16 data take a bias for int64 unless their options say that it is int32, whatever the tensor says."""
+    for code, (data, bias) in _CONVOLUTIONS.items():
+        for subgraph, op, inputs in _operators(model, code):
+            types = [subgraph.tensors[inputs[index]].type for index in (data, bias) if len(inputs) > bias and inputs[index] >= 0]
+            stated = getattr(op.builtinOptions, "quantizedBiasType", 0)
+            if types == [DTYPE_NUMBERS["int16"], DTYPE_NUMBERS["int32"]] and not stated:
+                raise RuntimeRefusedError(
+                    f"the bias of {schema.BUILTIN_OPERATOR_NAMES[code]} is int32; LiteRT reads 64 bits for each of its integers, and "
+                    "beyond them, beside int16 data whose operator states no quantized_bias_type",
+                    remedy="qconvert convert states it: convert the model to .tflite, and run that.",
+                )
+
+
+def _operators(model: Any, code: int) -> Iterator[tuple[Any, Any, list[int]]]:
+    """The subgraph of each builtin operator of a code, the operator, and its inputs."""
     for subgraph in model.subgraphs:
         for op in subgraph.operators:
-            code = model.operatorCodes[op.opcodeIndex]
-            if max(code.builtinCode, code.deprecatedBuiltinCode) == _SVDF:
-                yield subgraph, [int(index) for index in op.inputs]
+            found = model.operatorCodes[op.opcodeIndex]
+            if max(found.builtinCode, found.deprecatedBuiltinCode) == code:
+                yield subgraph, op, [int(index) for index in op.inputs]
 
 
 def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[bytes, list[str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from qconvert.arithmetic import accumulator_grid, is_accumulator_scale
@@ -9,6 +11,7 @@ from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d
 from qconvert.formats.tflite.ops.weights import turned_quantization, written_weights
 from qconvert.formats.tflite.ops.window import window, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Quantization, Tensor
 
@@ -16,6 +19,7 @@ __all__ = [
     "READERS",
     "WRITERS",
     "accumulator_bias",
+    "bias_type",
     "dynamic_range",
     "float_weights",
     "turned_weights",
@@ -86,7 +90,7 @@ def write_conv(op: Op, w: Writing) -> None:
     if depthwise:
         w.emit("DEPTHWISE_CONV_2D", operands, op.outputs, "DepthwiseConv2DOptions", depthMultiplier=sizes[0] // group, **fields)
     else:
-        w.emit("CONV_2D", operands, op.outputs, "Conv2DOptions", **fields)
+        w.emit("CONV_2D", operands, op.outputs, "Conv2DOptions", **fields, **bias_type(op, w, 2))
 
 
 def write_bias(op: Op, w: Writing, index: int) -> list[str]:
@@ -104,6 +108,13 @@ def write_bias(op: Op, w: Writing, index: int) -> list[str]:
     grid = _bias_grid(data.quantization, weights.quantization)
     dtype = np.int64 if data.dtype == "int16" else np.int32
     return [w.const(np.zeros(int(weights.shape[0]), dtype), f"{op.outputs[0]}/bias", grid)]
+
+
+def bias_type(op: Op, w: Writing, index: int) -> dict[str, Any]:
+    """The option that states an int32 bias beside int16 data: where it is not stated, LiteRT reads 64 bits for each integer."""
+    types = [w.tensor(op.inputs[at]).dtype for at in (0, index)] if op.has(index) else []
+    stays = types == ["int16", "int32"] and w.graph.is_from("tflite")  # write_bias() makes others int64
+    return {"quantizedBiasType": DTYPE_NUMBERS["int32"]} if stays else {}
 
 
 def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:

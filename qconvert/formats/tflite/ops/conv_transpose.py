@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qconvert.formats.tflite.ops.conv import (
     accumulator_bias,
+    bias_type,
     dynamic_range,
     float_weights,
     turned_weights,
@@ -113,7 +114,7 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
         target = w.like(f"{result}/uncropped", result, (stated[0], *open_, size[2]))
     operands = [result_shape(op, w, whole), kernel, op.inputs[0], *write_bias(op, w, 2)]
     w.emit("TRANSPOSE_CONV", operands, [target], "TransposeConvOptions", padding=padding, strideH=strides[0], strideW=strides[1],
-           fusedActivationFunction=w.activation(op))  # fmt: skip
+           fusedActivationFunction=w.activation(op), **bias_type(op, w, 2))  # fmt: skip
     if target != result:
         begin = [0, *begins, 0]
         ends = [begins[i] + size[i] - whole[i] for i in range(2)]  # counted from the back, as the whole may be known only at run time

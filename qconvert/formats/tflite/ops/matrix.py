@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.conv import accumulator_bias, dynamic_range, float_weights, write_bias
+from qconvert.formats.tflite.ops.conv import accumulator_bias, bias_type, dynamic_range, float_weights, write_bias
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
@@ -121,7 +121,7 @@ def write_gemm(op: Op, w: Writing) -> None:
     if is_dynamic(op):
         fields["asymmetricQuantizeInputs"] = op["arithmetic"] != "dynamic_symmetric"
     _require_blocks(op, w, op.inputs[1])
-    w.emit("FULLY_CONNECTED", [data, op.inputs[1], bias], outputs, "FullyConnectedOptions", **fields)
+    w.emit("FULLY_CONNECTED", [data, op.inputs[1], bias], outputs, "FullyConnectedOptions", **fields, **bias_type(op, w, 2))
 
 
 def _require_blocks(op: Op, w: Writing, name: str) -> None:
