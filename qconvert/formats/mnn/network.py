@@ -10,13 +10,11 @@ from typing import Any
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.formats.flatbuffers import damaged, verify_tables
+from qconvert.formats.mnn.old_int8 import CONVERSIONS, CONVOLUTIONS, kept_tensors, read_conversion, read_old_weights, require_readable
 from qconvert.formats.mnn.schema import DT_INT8, NET, type_name
 from qconvert.formats.mnn.weights import LayerWeights, layer_weights
 
 __all__ = ["Layer", "Network", "Node", "TensorGrid", "is_network", "read_network", "renamed"]
-
-#: int8 layers of MNN before 2.0, whose scales are products of three.
-_OLD = ("ConvInt8", "DepthwiseConvInt8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,8 @@ def read_network(path: Path) -> Network:
     Raises:
         FileAccessError: it cannot be read.
         InvalidModelError: it is damaged.
-        UnsupportedError: it holds subgraphs, weights in another file, or weights stored as no known version of MNN does.
+        UnsupportedError: it holds subgraphs, weights in another file, weights stored as no known version of MNN does, or an int8 operator
+            of MNN 1 that is not read.
     """
     data = map_file(path)
     try:
@@ -154,12 +153,30 @@ def _network(net: Any) -> Network:
         raise InvalidModelError("has no operators", remedy="Give a .mnn file that mnnconvert or mnnquant wrote.")
     names = tuple(_text(name) for name in net.tensorName)
     nodes = tuple(_node(view, len(names)) for view in views)
-    if old := [node.name for node in nodes if node.type in _OLD]:
-        raise UnsupportedError(
-            f"{len(old)} layers are int8 operators of MNN before 2.0, such as {old[0]!r}", remedy="Convert the model with MNN 3 again."
-        )
-    layers = tuple(layer for view, node in zip(views, nodes, strict=True) if (layer := _layer(view, node)) is not None)
-    return Network(nodes, names, dict(_grids(net, len(names))), layers, _text(net.mnn_uuid), _text(net.bizCode))
+    require_readable((node.type, node.name) for node in nodes)
+    grids = dict(_grids(net, len(names)))
+    read = [(view, node) for view, node in zip(views, nodes, strict=True)]
+    conversions = [read_conversion(node.type, node.name, view, names) for view, node in read if node.type in CONVERSIONS]
+    kept = kept_tensors(conversions)
+    for found in conversions:
+        place, grid = kept[found.dropped], TensorGrid(*found[2:])
+        known = grids.setdefault(place, grid)
+        if known is not grid and not _is_close(known, grid):
+            raise UnsupportedError(f"tensor {names[place]!r} is converted to int8 with two scales")
+    read = [(view, _modern(node, kept)) for view, node in read if node.type not in CONVERSIONS]
+    layers = tuple(layer for view, node in read if (layer := _layer(view, node, grids)) is not None)
+    return Network(tuple(node for _, node in read), names, grids, layers, _text(net.mnn_uuid), _text(net.bizCode))
+
+
+def _is_close(one: TensorGrid, other: TensorGrid) -> bool:
+    """Whether two statements of a tensor's quantization parameters agree: 1 / (1 / scale) is rounded twice."""
+    return one.zero == other.zero and abs(one.scale - other.scale) <= 2.0**-22 * abs(one.scale)
+
+
+def _modern(node: Node, kept: Mapping[int, int]) -> Node:
+    """The operator as MNN 2 has it: without conversions between float and int8 tensors."""
+    inputs, outputs = (tuple(kept.get(index, index) for index in found) for found in (node.inputs, node.outputs))
+    return Node(node.name, CONVOLUTIONS.get(node.type, node.type), inputs, outputs)
 
 
 def _text(value: bytes | None) -> str:
@@ -194,26 +211,34 @@ def _grids(net: Any, count: int) -> Iterator[tuple[int, TensorGrid]]:
             yield item.index, TensorGrid(info.scale, info.zero, info.min, info.max)
 
 
-def _layer(view: Any, node: Node) -> Layer | None:
+def _layer(view: Any, node: Node, grids: Mapping[int, TensorGrid]) -> Layer | None:
     layer = view.main if view.mainType == 9 else None
-    quantized = layer.quanParameter if layer is not None else None
-    if layer is None or quantized is None:
+    if layer is None:
         return None
-    try:
-        if layer.external is not None and quantized.buffer is None:
-            raise UnsupportedError("has its weights in another file", remedy="Convert the model without --saveExternalData.")
-        common = layer.common
-        kernel = (common.kernelY, common.kernelX) if common is not None else (1, 1)
-        weights = layer_weights(quantized, kernel, common.outputCount if common is not None else 0)
-    except (InvalidModelError, UnsupportedError) as error:
-        error.where = error.where or node.name
-        raise
-    symmetric = layer.symmetricQuan
+    quantized, symmetric = layer.quanParameter, layer.symmetricQuan
+    is_old = symmetric is not None and symmetric.weight is not None and (quantized is None or quantized.buffer is None)
+    if quantized is None and not is_old:
+        return None
     zeros, limits = ((0, 0), (-128, 127))
     if symmetric is not None:
         zeros, limits = (symmetric.zeroPoint, symmetric.outputZeroPoint), (symmetric.clampMin, symmetric.clampMax)
+    stated = (quantized.scaleIn, quantized.scaleOut) if quantized is not None else (0.0, 0.0)
     data, result = (
-        TensorGrid(scale, zero, *limits) if scale != 0 else None
-        for scale, zero in zip((quantized.scaleIn, quantized.scaleOut), zeros, strict=True)
+        TensorGrid(scale, zero, *limits) if scale != 0 else grids.get(indices[0]) if is_old and indices else None
+        for scale, zero, indices in zip(stated, zeros, (node.inputs, node.outputs), strict=True)
     )
+    try:
+        if layer.external is not None and quantized is not None and quantized.buffer is None:
+            raise UnsupportedError("has its weights in another file", remedy="Convert the model without --saveExternalData.")
+        common = layer.common
+        kernel = (common.kernelY, common.kernelX) if common is not None else (1, 1)
+        outputs = common.outputCount if common is not None else 0
+        weights = (
+            read_old_weights(layer, kernel, outputs, data.scale if data else None, result.scale if result else None)
+            if is_old
+            else layer_weights(quantized, kernel, outputs)
+        )
+    except (InvalidModelError, UnsupportedError) as error:
+        error.where = error.where or node.name
+        raise
     return Layer(node, weights, data, result)

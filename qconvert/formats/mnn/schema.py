@@ -24,11 +24,11 @@ _TABLES = {
     "IDSTQuan": "buffer:[byte] alpha:[float] type:int useInt32:bool quantScale:float scaleIn:float scaleOut:float "
     "aMaxOrBits:int aMin:int readType:int has_scaleInt:bool shapeInt32:bool weightSize:uint index:[uint] "
     "alphaFp16:[ushort] scaleStorage:byte",
-    "QuantizedFloatParam": "weight:[byte] - - - - nbits:int=8 zeroPoint:byte outputZeroPoint:byte clampMin:byte=-128 "
-    "clampMax:byte=127",
+    "QuantizedFloatParam": "weight:[byte] - scale:[float] tensorScale:[float] - nbits:int=8 zeroPoint:byte outputZeroPoint:byte "
+    "clampMin:byte=-128 clampMax:byte=127",
 }  # fmt: skip
-#: The members of a union that are read have their names at their places; 9 is that of all convolutions.
-_UNIONS = {"OpParameter": "- - - - - - - - Convolution2D"}
+#: The members of a union that are read have their names at their places: 9 is that of all convolutions, 74 that of conversions to int8.
+_UNIONS = {"OpParameter": " ".join({9: "Convolution2D", 74: "QuantizedFloatParam"}.get(place, "-") for place in range(1, 75))}
 NET = Schema(_TABLES, _UNIONS, "Net")
 #: DataType of TensorQuantInfo (schema/default/Type.fbs).
 DT_INT8 = 6

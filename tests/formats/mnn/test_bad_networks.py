@@ -83,7 +83,8 @@ def with_subgraph(net: Any) -> None:
 WRONG: dict[str, tuple[Callable[[Any], None], type[QConvertError], str]] = {
     "no operators": (lambda net: setattr(net, "oplists", None), InvalidModelError, "has no operators"),
     "subgraphs": (with_subgraph, UnsupportedError, r"has 1 subgraphs \('body'\)"),
-    "old int8 layers": (change(lambda net: net.oplists[2], type=513), UnsupportedError, "int8 operators of MNN before 2.0"),
+    "old sums": (change(lambda net: net.oplists[5], type=518), UnsupportedError, "EltwiseInt8, an int8 operator of MNN before version 2"),
+    "old pooling": (change(lambda net: net.oplists[6], type=516), UnsupportedError, "PoolInt8, an int8 operator of MNN before version 2"),
     "tensor beyond": (change(lambda net: net.oplists[3], outputIndexes=np.array([99], np.int32)), InvalidModelError, "not among the 25"),
     "negative tensor": (change(lambda net: net.oplists[3], inputIndexes=np.array([-1], np.int32)), InvalidModelError, "not among the 25"),
     "name": (change(lambda net: net.oplists[3], name=b"\xff"), InvalidModelError, "not UTF-8"),
