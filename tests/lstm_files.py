@@ -96,6 +96,8 @@ class Lstm:
     output: tuple[float, int] = (0.008, 5)
     absent: int | None = None
     """Which of the intermediate tensors is absent (-1 in its place)."""
+    cell: str = "int16"
+    """The type of the cell, or "state", where it is the tensor of the hidden values."""
 
     def file(self) -> bytes:
         """The file, and its parts as attributes of `made`."""
@@ -126,8 +128,9 @@ class Lstm:
             inputs.append(constant(f"{gate}/bias", (self.cells,), "int32", 1e-4, 5000) if has else -1)
         inputs.append(constant("projection/weights", (self.outputs, self.cells), "int8", 0.01, 127) if self.projection else -1)
         inputs.append(constant("projection/bias", (self.outputs,), "int32", 1e-4, 500) if self.projection else -1)
-        inputs.append(f.tensor("state", (self.rows, width), "int8", self.state, state=True))
-        inputs.append(f.tensor("kept", (self.rows, self.cells), "int16", (2.0**self.cell_power, 0), state=True))
+        inputs.append(f.tensor("state", (self.rows, width), "int16" if self.cell == "state" else "int8", self.state, state=True))
+        kept = (2.0**self.cell_power, 0)
+        inputs.append(inputs[-1] if self.cell == "state" else f.tensor("kept", (self.rows, self.cells), self.cell, kept, state=True))
         for gate in gates:
             has = self.norm and (gate != "input" or self.has_input_gate)
             inputs.append(constant(f"{gate}/norm", (self.cells,), "int16", rng.uniform(2e-5, 1e-4), 30000) if has else -1)

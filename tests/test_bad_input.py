@@ -75,7 +75,7 @@ FILES = {
     "random": (np.random.default_rng(0).bytes(10_000), "no TFLite file"),
     "onnx": (b"\x08\x08\x12\x08qconvert" + bytes(50), "this is a file of the format onnx, not tflite"),
     "zip": (b"PK\x03\x04" + bytes(50), "zip archive"),
-    "unordered operators": (UNORDERED, "before any operator has computed it"),
+    "unordered operators": (UNORDERED, "'m' before any operator has computed it; TFLite runs operators in the order of the file"),
     "cycle": (CYCLE, "before any operator has computed it"),
     "zero scale": (single_op("RELU", None, [tensor("x", 4, scale=0.0)], [tensor("y", 4)]), "scale"),
     "NaN scale": (single_op("RELU", None, [tensor("x", 4, scale=float("nan"))], [tensor("y", 4)]), "scale"),

@@ -12,6 +12,9 @@ two convolutions in float32, where the sums of either half of the data are exact
 Means and sums over axes are made of integers, which are exact in float32, and not of their real values; what follows is on few elements.
 Else ties fall either way: on one grid the mean of an even number of elements often is one.
 
+TFLite's SQRT of 8 and 16 bits drops the fraction of its result, where others round: about half of all codes differ by 1. Behind the root
+the result is divided by its scale, rounded down, and multiplied again.
+
 Additions, averages and first roundings of PyTorch's engines, which a reader notes at the operators: see torch_rounding.py.
 """
 
@@ -48,7 +51,7 @@ def run(
         "xnnpack": "additions get a form that rounds as XNNPACK does for every pair of inputs",
         "xnnpack_qs8": "means and sums over axes are made of integers, and rounded as XNNPACK does",
         "xnnpack_qu8": "means and sums over axes are made of integers, and rounded as XNNPACK does",
-        "tflite": "operators of 16-bit data are spelled out, to round as TFLite's kernels do",
+        "tflite": "operators are spelled out, to round as TFLite's own kernels do",
     }
     listed = tuple(f"{changed.count(name)} {text}" for name, text in notes.items() if name in changed)
     return (graph.evolve(ops=ops) if listed else graph), (*rewritten, *listed)
@@ -72,6 +75,9 @@ def _matched(graph: Graph, op: Op, own: Any) -> Op:
         return op
     if convolves_as_tflite(graph, op) or computes_as_tflite(graph, op):
         return op.with_attributes(arithmetic="tflite")
+    if op.kind == "Sqrt":
+        grids = [graph[name].quantization for name in (*op.inputs, *op.outputs)]
+        return op.with_attributes(arithmetic="tflite") if all(grid is not None and grid.is_per_tensor for grid in grids) else op
     if op.kind in ("ReduceMean", "ReduceSum"):
         kernels = kernels_reduction(graph, op)
         return op.with_attributes(arithmetic=kernels) if kernels else op

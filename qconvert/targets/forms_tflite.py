@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from qconvert.graph.metadata import SOURCE_KERNELS
+
 if TYPE_CHECKING:
     from qconvert.graph import Graph, Op
 
@@ -38,6 +40,12 @@ def _volume(graph: Graph, op: Op) -> str:
     return "its kernel of three dimensions computes real values" if graph[op.inputs[0]].rank == 5 else ""
 
 
+def _sqrt(graph: Graph, op: Op) -> str:
+    """TFLite's own models, and what they became elsewhere (passes/match_rounding.py), mean its kernel."""
+    own = op["arithmetic"] == "tflite" or graph.metadata.get(SOURCE_KERNELS) == "tflite-xnnpack"
+    return "" if own else "its kernel drops the fraction of its results"
+
+
 #: For the field kernel_faults of a target.
 FORM_FAULTS: Mapping[str, Callable[[Graph, Op], str]] = {
     "AveragePool": _average_pool,
@@ -45,4 +53,5 @@ FORM_FAULTS: Mapping[str, Callable[[Graph, Op], str]] = {
     "ConvTranspose": _volume,
     "Elu": _elu,
     "LpNormalization": _lp_normalization,
+    "Sqrt": _sqrt,
 }

@@ -35,7 +35,7 @@ _KERNELS: dict[str, tuple[str, ...]] = {
                      "Softmax", "LeakyRelu", "Relu", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "GlobalAveragePool",
                      "GlobalMaxPool", "Max", "Min", "Clip"), _ALL),
     **dict.fromkeys(("Resize", "HardSwish", "PRelu", "ArgMax", "ArgMin", "Where", "SpaceToDepth", "DepthToSpace"), _BYTES),
-    **dict.fromkeys(("MatMul", "Rsqrt", "Exp", "Log", "Abs", "ReduceProd"), ("int8", "int16")),
+    **dict.fromkeys(("MatMul", "Sqrt", "Rsqrt", "Exp", "Log", "Abs", "ReduceProd"), ("int8", "int16")),
     **dict.fromkeys(("SquaredDifference", "Elu", "Gelu", "LogSoftmax", "LpNormalization"), ("int8",)),
     "DetectionPostProcess": ("uint8",),
 }  # fmt: skip

@@ -41,7 +41,8 @@ def entered(data: mmap.mmap | bytes, key: str) -> mmap.mmap | bytes:
     if len(places) != 1:
         listed = ", ".join(map(repr, keys(model)[:8])) or "none"
         what = f"there is no signature {key!r}" if not places else f"{len(places)} signatures have the key {key!r}"
-        raise OptionError(what, remedy=f"Those that there are: {listed}.")
+        each = " `qconvert convert --signature all` writes a file for each; here one is chosen at a time." if key == "all" else ""
+        raise OptionError(what, remedy=f"Those that there are: {listed}.{each}")
     if not model.signatureDefs[places[0]].subgraphIndex and len(model.signatureDefs) == 1:
         return data
     if any(buffer.offset > 1 for buffer in model.buffers):

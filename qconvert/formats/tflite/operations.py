@@ -315,7 +315,8 @@ def _is_reset(reading: Reading, draft: Draft) -> bool:
 
 
 def _require_order(reading: Reading, ready: set[str], variables: set[str], maker: str) -> None:
-    """TFLite runs operators as listed: an input that nothing has computed yet means a cycle or a wrong order.
+    """TFLite runs operators as listed: an input that nothing has computed yet means a cycle or a wrong order. LiteRT's kernels
+    then read what the memory happens to hold, such as the last run's values (measured).
 
     Operators of a compiler have scratch memory as inputs, too.
 
@@ -334,7 +335,9 @@ def _require_order(reading: Reading, ready: set[str], variables: set[str], maker
                 remedy=BEFORE_COMPILER,
             )
         if name not in ready:
-            raise reading.invalid(f"reads {name!r} before any operator has computed it (unordered operators, or a cycle)")
+            error = reading.invalid(f"reads {name!r} before any operator has computed it; TFLite runs operators in the order of the file")
+            error.remedy = "Export the model again, with each operator behind those whose results it reads."
+            raise error
     for name in reading.outputs:
         if name in ready:
             raise reading.invalid(f"writes {name!r}, which is already an input, a constant or another operator's output")

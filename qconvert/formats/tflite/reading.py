@@ -148,6 +148,8 @@ class Reading(OperatorReading):
             tensor = self._draft.tensors[tensor.name] = replace(tensor, shape=shape)
         if tensor.name not in self._draft.variables:
             raise self.unsupported(f"{tensor.name!r}, which is no variable,")
+        if self.inputs.count(tensor.name) > 1 or tensor.name in self._draft.states:
+            raise self.unsupported(f"{tensor.name!r}, which two of its states, or two operators, share,")
         return replace(tensor, data=first_value(tensor, self.source))
 
     def result(self, index: int = 0) -> Tensor:

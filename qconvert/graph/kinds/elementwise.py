@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import dequantize, saturate
 from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.kinds.attributes import choice, has
 from qconvert.graph.kinds.call import (
+    Call,
+    ExactResult,
     Fold,
+    Result,
 )
 from qconvert.graph.kinds.common import (
     same_shape,
@@ -37,6 +42,18 @@ def sigmoid(x: Array) -> Array:
     return np.asarray(np.where(x >= 0, 1, small) / (1 + small))
 
 
+def square_root(call: Call) -> Result:
+    """Sqrt; with the arithmetic "tflite" the stored result is that of TFLite's kernel, which drops the fraction behind a division in
+    float32 (elementwise.cc).
+    """
+    real, given, output = np.asarray(np.sqrt(call.values())), call.quantization(), call.results[0].quantization
+    if call["arithmetic"] != "tflite" or given is None or output is None:
+        return real
+    root = np.sqrt(dequantize(call.raw(), given).astype(np.float32))
+    steps = np.nan_to_num(np.floor(root / np.float32(output.scale[0])))
+    return ExactResult(real, saturate(steps.astype(np.float64) + int(output.zero_point[0]), call.results[0].dtype))
+
+
 def _unary(name: str, function: Callable[[Array], Any], fold: Fold | None = None) -> Kind:
     """An operator that is a numpy function of its input."""
     return kind(name, shape=same_shape, evaluate=lambda call: np.asarray(function(call.values())), fold=fold, layout=ELEMENTWISE)
@@ -47,7 +64,14 @@ KINDS = (
     _unary("Neg", np.negative, numeric(np.negative)),
     _unary("Exp", np.exp),
     _unary("Log", np.log),
-    _unary("Sqrt", np.sqrt, lambda call: numeric(np.sqrt)(call) if call.raw().dtype.kind == "f" else None),
+    kind(
+        "Sqrt",
+        shape=same_shape,
+        evaluate=square_root,
+        fold=lambda call: numeric(np.sqrt)(call) if call.raw().dtype.kind == "f" else None,
+        layout=ELEMENTWISE,
+        attributes=has(arithmetic=choice(("", "tflite"), "")),
+    ),
     _unary("Rsqrt", lambda x: 1 / np.sqrt(x)),
     _unary("Square", np.square, numeric(np.square)),
     _unary("Reciprocal", lambda x: 1 / x),

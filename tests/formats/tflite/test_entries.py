@@ -190,6 +190,9 @@ def test_a_signature_that_there_is_not_is_refused_with_those_that_there_are(tmp_
     with pytest.raises(OptionError, match="there is no signature 'run'") as caught:
         convert(TWO, tmp_path / "m.onnx", signature="run")
     assert caught.value.remedy == "Those that there are: 'decode', 'encode'." and not (tmp_path / "m.onnx").exists()
+    with pytest.raises(OptionError, match="there is no signature 'all'") as caught:
+        convert(TWO, tmp_path / "m.onnx", signature="all")
+    assert "`qconvert convert --signature all` writes a file for each" in caught.value.remedy
     (tmp_path / "twice.tflite").write_bytes(_with_second_subgraph({"a": ({"x": "x"}, {"y": "y"}), "b": ({"x": "x"}, {"y": "y"})}, (0, 1)))
     with pytest.raises(UnsupportedError, match="one entry point") as refused:
         convert(tmp_path / "twice.tflite", tmp_path / "m.onnx")

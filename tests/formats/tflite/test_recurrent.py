@@ -13,7 +13,7 @@ from lstm_files import Lstm, svdf_file
 
 from qconvert import check, convert, diff
 from qconvert.conversion import load
-from qconvert.errors import QConvertError
+from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Graph
@@ -81,6 +81,17 @@ def test_an_absent_intermediate_tensor_is_an_error(place: int, tmp_path: Path) -
     path = tmp_path / "lstm.tflite"
     path.write_bytes(Lstm(absent=place).file())
     with pytest.raises(QConvertError, match="has 4 intermediate tensors, not 5"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"), [("int8", "a cell of int8"), ("state", "'state', which two of its states, or two operators, share")]
+)
+def test_a_cell_that_is_no_int16_of_its_own_is_not_covered(cell: str, words: str, tmp_path: Path) -> None:
+    """LiteRT's kernel takes int16 from the memory of any cell: beyond its end, or of the hidden values."""
+    path = tmp_path / "lstm.tflite"
+    path.write_bytes(Lstm(cell=cell).file())
+    with pytest.raises(UnsupportedError, match=words):
         load(path)
 
 

@@ -201,6 +201,17 @@ def write_square(op: Op, b: Builder) -> None:
     b.finish(op, b.node("Mul", [x, x], hint=f"{op.outputs[0]}/real_result")[0])
 
 
+def write_sqrt(op: Op, b: Builder) -> None:
+    """Sqrt; with the arithmetic "tflite" rounded down to a step of the result's grid, as TFLite's kernel does in float32."""
+    grid = b.tensor(op.outputs[0]).quantization
+    if op["arithmetic"] != "tflite" or grid is None:
+        write_same_named(op, b)
+        return
+    scale = b.const(np.float32(grid.scale[0]), f"{op.outputs[0]}/step")
+    steps = b.node("Floor", b.node("Div", [*b.node("Sqrt", b.reals(op)), scale]))
+    b.finish(op, b.node("Mul", [*steps, scale], hint=f"{op.outputs[0]}/real_result")[0])
+
+
 def write_rsqrt(op: Op, b: Builder) -> None:
     """1 / sqrt(x)."""
     root = b.node("Sqrt", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/root")
@@ -322,7 +333,7 @@ def read_dropout(r: Reading) -> None:
     r.emit("Identity", [r.input(0)], r.outputs[:1])
 
 
-_UNARY = "Abs Exp Log Sqrt Reciprocal Erf Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Round Floor Ceil Sign"
+_UNARY = "Abs Exp Log Reciprocal Erf Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Round Floor Ceil Sign"
 _COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
 
 WRITERS: dict[str, WriteFunction] = {
@@ -340,6 +351,7 @@ WRITERS: dict[str, WriteFunction] = {
     "Mod": write_mod,
     "SquaredDifference": write_squared_difference,
     "Square": write_square,
+    "Sqrt": write_sqrt,
     "Rsqrt": write_rsqrt,
     "Where": write_where,
     "Cast": write_cast,
@@ -347,7 +359,7 @@ WRITERS: dict[str, WriteFunction] = {
 }
 
 READERS: dict[str, ReadFunction] = {
-    **dict.fromkeys(f"{_UNARY} Neg Add Sub Mul Div Pow".split(), read_same_named),
+    **dict.fromkeys(f"{_UNARY} Sqrt Neg Add Sub Mul Div Pow".split(), read_same_named),
     **dict.fromkeys(f"{_COMPARISONS} And Or Xor Not IsNaN IsInf".split(), read_truth),
     **dict.fromkeys(("Max", "Min", "Sum"), read_variadic),
     "Mean": read_mean,

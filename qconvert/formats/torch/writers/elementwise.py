@@ -24,6 +24,25 @@ def simple(operator: str, *attributes: str, after: Callable[[Op], tuple[Any, ...
     return write
 
 
+def write_sqrt(op: Op, b: Builder) -> None:
+    """Sqrt; with the arithmetic "tflite" rounded down to a step of the result's grid, as TFLite's kernel does in float32.
+
+    PyTorch's own root of float32 is not always the nearest, and it multiplies by reciprocals instead of dividing. A root or a quotient of
+    float64 that is rounded to float32 is the nearest.
+    """
+    node, grid = b.real(op.inputs[0]), b.tensor(op.outputs[0]).quantization
+    if not b.wide or op["arithmetic"] != "tflite" or grid is None:
+        b.finish(op, b.aten("sqrt", node))
+        return
+
+    def single(node: Any) -> Any:
+        return b.widened(b.aten("to.dtype", node, b.dtype("float32")))
+
+    scale = float(grid.scale[0])
+    root = single(b.aten("sqrt", single(node)))
+    b.finish(op, b.aten("mul.Tensor", b.aten("floor", single(b.aten("div.Tensor", root, scale))), scale))
+
+
 def write_clip(op: Op, b: Builder) -> None:
     """Clip: bounds that are single constants are numbers, others tensors."""
     names = (*op.inputs[1:3], "", "")[:2]
@@ -164,7 +183,7 @@ def write_softsign(op: Op, b: Builder) -> None:
 
 _UNARY = {
     "Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "HardSwish": "hardswish", "Mish": "mish", "Softplus": "softplus",
-    "Abs": "abs", "Neg": "neg", "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Rsqrt": "rsqrt", "Square": "square",
+    "Abs": "abs", "Neg": "neg", "Exp": "exp", "Log": "log", "Rsqrt": "rsqrt", "Square": "square",
     "Reciprocal": "reciprocal", "Erf": "erf", "Round": "round", "Floor": "floor", "Ceil": "ceil", "Sign": "sign", "Sin": "sin",
     "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh",
     "Acosh": "acosh", "Atanh": "atanh", "Not": "logical_not", "IsNaN": "isnan", "IsInf": "isinf",
@@ -189,6 +208,7 @@ def write_pair(operator: str) -> WriteFunction:
 
 WRITERS: Mapping[str, WriteFunction] = {
     **{kind: simple(name) for kind, name in (*_UNARY.items(), *_BINARY.items())},
+    "Sqrt": write_sqrt,
     **{kind: write_pair(_BINARY[kind]) for kind in ("Add", "Sub", "Mul")},
     "FloorDiv": write_floor_div,
     "Softsign": write_softsign,
