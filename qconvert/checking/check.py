@@ -16,7 +16,7 @@ from qconvert.checking.attributes import other_attributes
 from qconvert.checking.checked_file import Side, ran_by, sides_of
 from qconvert.checking.custom import Around, around_custom
 from qconvert.checking.edges import moved_edges, vanished
-from qconvert.checking.findings import CheckReport, Finding, OutputComparison
+from qconvert.checking.findings import OUT_OF_TIME, CheckReport, Finding, OutputComparison
 from qconvert.checking.known_tensors import fixed_outputs
 from qconvert.checking.limits import other_limits
 from qconvert.checking.outputs import Border
@@ -399,7 +399,8 @@ class _Check:
             return
         if equal:
             return
-        self.problems += verdicts.differing_and_left_out(graph, outputs, self.findings)
+        self.problems += verdicts.differing_and_left_out(graph, outputs, [op for op in self.findings if op.reason != OUT_OF_TIME])
+        self.unjudged += verdicts.differing_and_left_out(graph, outputs, [op for op in self.findings if op.reason == OUT_OF_TIME])
         costly = bool(declared) and not verdicts.declared_costs_nothing(self.findings)
         why = "after changes that the conversion declared" if costly else verdicts.grown(self.findings)
         judged = verdicts.without_overflow(graph, outputs, self.findings)

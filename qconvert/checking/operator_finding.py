@@ -271,7 +271,7 @@ class Judge:
         if found is not None:
             real, rounder = found
             if a.dtype.kind == "f" and rounder.kind != "Dequantize":
-                return self._real(op, index, rounder, values, pair)
+                return self._real(op, index, rounder, values, pair, real)
             if a.dtype.kind in "iu" and self.graph[name].is_quantized:
                 summed = self._summed(op, index, rounder, values)
                 rounder = replace(rounder, outputs=(name,))
@@ -298,13 +298,13 @@ class Judge:
             name, with_parts=True
         )
 
-    def _real(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
-        """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them."""
+    def _real(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array], pair: tuple[Array, Array], stated: Array) -> Finding:
+        """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them; `stated` are the exact ones, as it rounds."""
         a, b = pair
         ways = self._roundings(op, rounder)
-        both, sums = ways[0] & ways[1], dict[str, Sum | None]()
+        both, sums, bounds = ways[0] & ways[1], dict[str, Sum | None](), dict[bool, Array | None]()
         for way in (*sorted(both), *sorted(ways[0] ^ ways[1])):  # one that explains both is enough: each is slow
-            item = sums[way] = self._sum(op, index, rounder, way, values, a)
+            item = sums[way] = self._sum(op, index, rounder, way, values, a, stated, bounds)
             if way in both and item is not None:
                 found = classify_sums(a, b, [item], [item])
                 if found.verdict != "unexplained":
@@ -312,6 +312,15 @@ class Judge:
         own, its = ([item for way in sorted(side) if (item := sums[way]) is not None] for side in ways)
         if not own or not its:
             return _compared(a, b, _NEAR_ZERO.get(rounder.kind, 0.0))
+        found = classify_sums(a, b, own, its)
+        if found.verdict != "unexplained" or not any(way.startswith("dynamic") for way in sums):
+            return found
+        widened = {item.rounding: self._with_ties(op, rounder, item, values) for item in (*own, *its)}
+        for way in sorted(both & widened.keys()):
+            found = classify_sums(a, b, [widened[way]], [widened[way]])
+            if found.verdict != "unexplained":
+                return found
+        own, its = ([widened[item.rounding] for item in side] for side in (own, its))
         found = classify_sums(a, b, own, its)
         if found.verdict != "unexplained" or not is_dynamic(rounder):
             return found
@@ -335,24 +344,35 @@ class Judge:
             return {stated}, its
         return _as_run({stated}, self.sides[0]), _as_run(its, self.sides[1])
 
-    def _sum(self, op: Op, index: int, rounder: Op, way: str, values: Mapping[str, Array], like: Array) -> Sum | None:
-        """Output `index` of `op`, which is `rounder` or moves its result, where that rounds its data in one way; None if not known."""
-        if "arithmetic" in KINDS[rounder.kind].attributes and (way or is_dynamic(rounder)):
-            changed = rounder.with_attributes(arithmetic=way)
-        else:
-            changed = rounder
-        writers = {**self.writers, **dict.fromkeys(rounder.outputs, changed)}
-        exact = exact_value(self.graph, changed if op == rounder else op, values, index, writers)
-        bound = self._spread(op, rounder, sum_bound(self.graph, changed, values), like)
-        if exact is not None and is_dynamic(rounder) and not KINDS[rounder.kind].sums_products:
-            bound = np.full(like.shape, _share(like) * (float(np.abs(exact[0]).max(initial=0)) or 1.0))
-        if exact is None or bound is None or exact[0].shape != like.shape:
+    def _sum(
+        self, op: Op, index: int, rounder: Op, way: str, values: Mapping[str, Array], like: Array, stated: Array,
+        bounds: dict[bool, Array | None],
+    ) -> Sum | None:  # fmt: skip
+        """Output `index` of `op`, which is `rounder` or moves its result, where that rounds its data in one way; None if not known.
+
+        `stated` is what is exact where it rounds as it says, `bounds` those of sums in floats, by whether the data are rounded."""
+        changed = _rounding_as(rounder, way)
+        real: Array | None = stated
+        if changed != rounder:
+            writers = {**self.writers, **dict.fromkeys(rounder.outputs, changed)}
+            exact = exact_value(self.graph, changed if op == rounder else op, values, index, writers)
+            real = None if exact is None else exact[0]
+        if is_dynamic(changed) not in bounds:
+            bounds[is_dynamic(changed)] = self._spread(op, rounder, sum_bound(self.graph, changed, values), like)
+        bound = bounds[is_dynamic(changed)]
+        if real is not None and is_dynamic(rounder) and not KINDS[rounder.kind].sums_products:
+            bound = np.full(like.shape, _share(like) * (float(np.abs(real).max(initial=0)) or 1.0))
+        if real is None or bound is None or real.shape != like.shape:
             return None
         if changed.outputs != op.outputs:
-            bound = bound + np.abs(exact[0]) * 2.0**-23  # of a bias that is added behind
-        ties = rounded_otherwise(self.graph, changed, values) if KINDS[rounder.kind].sums_products else 0.0
-        wide = self._spread(op, rounder, ties, like) if isinstance(ties, np.ndarray) else None
-        return Sum(way, exact[0], bound if wide is None else bound + wide)
+            bound = bound + np.abs(real) * 2.0**-23  # of a bias that is added behind
+        return Sum(way, real, bound)
+
+    def _with_ties(self, op: Op, rounder: Op, found: Sum, values: Mapping[str, Array]) -> Sum:
+        """A sum with what ties of its data may move."""
+        ties = rounded_otherwise(self.graph, _rounding_as(rounder, found.rounding), values) if KINDS[rounder.kind].sums_products else 0.0
+        wide = self._spread(op, rounder, ties, found.exact) if isinstance(ties, np.ndarray) else None
+        return found if wide is None else replace(found, bound=found.bound + wide)
 
     def _spread(self, op: Op, rounder: Op, bound: Array | None, like: Array) -> Array | None:
         """The bounds of `rounder`'s elements as those of what `op` made of them; the largest for all where they were moved about."""
@@ -367,6 +387,12 @@ class Judge:
         while found is not None and KINDS[found.kind].rule == "move" and found.inputs[0] not in self.cuts:
             found = self.others.get(found.inputs[0])
         return found
+
+
+def _rounding_as(op: Op, way: str) -> Op:
+    """The operator, where it rounds its data in one way."""
+    states = "arithmetic" in KINDS[op.kind].attributes and (way or is_dynamic(op))
+    return op.with_attributes(arithmetic=way) if states else op
 
 
 #: Which of these a kernel of LiteRT does, its set decides: XNNPACK takes rows, whatever a product of matrices states; TFLite's own kernels

@@ -18,7 +18,7 @@ import numpy as np
 from qconvert.checking.checked_file import Side
 from qconvert.checking.coverage import judged_within, left_out
 from qconvert.checking.exchange import SAME_CODES, Exchange, turned
-from qconvert.checking.findings import CLASSES, OVERFLOW, Finding, by_kernels, joined
+from qconvert.checking.findings import CLASSES, OUT_OF_TIME, OVERFLOW, Finding, by_kernels, joined
 from qconvert.checking.full_ranges import over_full_ranges
 from qconvert.checking.further_roundings import further_reach
 from qconvert.checking.known_tensors import completed, moved, of_inputs, settled, varying
@@ -37,7 +37,8 @@ from qconvert.plugins import Inside, LoadedModel
 
 __all__ = ["SECONDS", "check_operators"]
 
-#: Operators are compared with no further input after so long: the values of convolutions in floats take seconds each in large networks.
+#: Operators are compared for so long; with no further input after it, and those that were compared with none are named. A convolution
+#: in floats of a large network takes seconds.
 SECONDS = 60.0
 
 #: By how many steps kernels may differ between values at both ends of a range; LiteRT's RESIZE_BILINEAR has 10 bits for coordinates.
@@ -156,20 +157,27 @@ class _Comparison:
         """The finding for each output that both sides have, from the source's tensors in one run; with `references`, what it computes at
         the cuts, from other values than those of a run."""
         graph, restated = self.left.graph, self.restated
-        compute = self.pieces.run if references is None else self.pieces.run_taken
+        compute = self.pieces.parts if references is None else self.pieces.parts_taken
         references = self.left.computed(values) if references is None else references
         run = _Run(values, restated.values(values), moved(graph, values))
-        results = self._exchanged(compute(self._fed(run)), references)
-        run.own.update((name, value) for name, (value, _) in results.items())
-        for position, op in enumerate(graph.ops):
-            for index, name in enumerate(op.outputs):
-                if name in results:
-                    pair = in_bytes(references[name]), in_bytes(results[name][1])
-                    found = self._finding(op, index, pair, run)
-                    if found.verdict == "unexplained" and not self.others.useless:
-                        found = self._by_other_kernels(op, index, pair, run, found)
-                    yield name, found
-            progress(position + 1, len(graph.ops))
+        last = {name: position for position, op in enumerate(graph.ops) for name in op.inputs}
+        for part in compute(self._fed(run)):
+            results = self._exchanged(part, references)
+            run.own.update((name, value) for name, (value, _) in results.items())
+            reached = 0
+            for position, op in enumerate(graph.ops):
+                for index, name in enumerate(op.outputs):
+                    if name in results:
+                        pair = in_bytes(references[name]), in_bytes(results[name][1])
+                        found = self._finding(op, index, pair, run)
+                        if found.verdict == "unexplained" and not self.others.useless:
+                            found = self._by_other_kernels(op, index, pair, run, found)
+                        yield name, found
+                        reached = position
+                        progress(position + 1, len(graph.ops))
+            for name in [name for name in run.own if last.get(name, 0) <= reached]:
+                del run.own[name]  # what nothing reads any more need not be held
+        progress(len(graph.ops), len(graph.ops))
 
     def _fed(self, run: _Run) -> Callable[[str], Array]:
         """The values with which the result's pieces are fed."""
@@ -177,10 +185,12 @@ class _Comparison:
 
     def _exchanged(self, results: Mapping[str, Array], references: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
         """What the result computed, as the source stores it, and as it would on the grids that the result declares."""
-        graphs = self.left.graph, self.restated.graph
-        shared = [name for name in results if name in references]
-        both = {name: [self.change.to_source(graph[name], results[name], references[name]) for graph in graphs] for name in shared}
-        return {name: (own, declared) for name, (own, declared) in both.items()}
+        found: dict[str, tuple[Array, Array]] = {}
+        for name in (name for name in results if name in references):
+            old, new = self.left.graph[name], self.restated.graph[name]
+            own = self.change.to_source(old, results[name], references[name])
+            found[name] = own, own if old is new else self.change.to_source(new, results[name], references[name])
+        return found
 
     def _finding(self, op: Op, index: int, pair: tuple[Array, Array], run: _Run) -> Finding:
         """The finding for output `index` of an operator; `pair` is what source and result computed in a run."""
@@ -288,9 +298,10 @@ def check_operators(
     declared = declared | {name for name, own in names.items() if own in declared}
     other = result.graph
     shared = _shared(graph, other, first.keys(), inside, forms, declared)
-    pieces = _pieces(result, inside, shared)
+    sizes = {name: value.nbytes for name, value in first.items()}
+    pieces = _pieces(result, inside, shared, sizes)
     if left.inside is None or left.inside.cuts:
-        left.pieces = _pieces(source, left.inside, shared)
+        left.pieces = _pieces(source, left.inside, shared, sizes)
     if not (pieces.computed or pieces.refused) or (left.pieces is not None and not (left.pieces.computed or left.pieces.refused)):
         raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
     layouts = source.runtime.layout, result.runtime.layout
@@ -301,38 +312,68 @@ def check_operators(
         side = side.run_by(kernels)
         opened = side.inside(inner_graph) if own is not None and own.cuts else None
         side, opened = renamed(side, opened, names) if place else (side, opened)
-        return _pieces(side, opened, shared, {name})
+        return _pieces(side, opened, shared, sizes, {name})
 
     others = OtherKernels(pieces_by)
     comparison = _Comparison.of((source, result), left, pieces, change, others, shared, declared)
     found: dict[str, list[Finding]] = {}
     misread: dict[str, Finding] = {}
+    late: list[str] = []
+    missed: dict[str, str] = {}
     until = monotonic() + SECONDS
+    values: Mapping[str, Array] | None = first
+    del first  # the values of a large network are held for one run at a time
     for run, feed in enumerate(feeds):
         if run and monotonic() > until:
-            notes = (*notes, f"operators were compared with {run} of {len(feeds)} inputs, for {SECONDS:g} s; outputs with all")
+            late.append(f"with {run} of {len(feeds)} inputs")
             break
-        for name, finding in comparison.findings(left.values(feed) if run else first, partial(_step, progress, run, len(feeds))):
+        values = left.values(feed) if values is None else values
+        for name, finding in comparison.findings(values, partial(_step, progress, run, len(feeds))):
             found.setdefault(name, []).append(finding)
+            if monotonic() > until:
+                missed = missed if run else dict.fromkeys(pieces.computed - found.keys(), OUT_OF_TIME)
+                break
+        for name, finding in _over_full_ranges(comparison, source, shared, values, until) if not run else ():
+            found[name] = [*found.get(name, []), finding]
+        if not run and monotonic() > until:
+            late.append("not with all values over the ranges of tensors")
+        values = None
         if inside is not None and not inside.cuts:
             own = border.matched_inputs(feed, model)
             misread.update(reading_errors(result, inside, pieces, {name: own[name] for name in model.inputs}))
     for unlikely in further:
+        if monotonic() > until:
+            late.append("not with all inputs at the ends of their ranges or of other sizes")
+            break
         for name, finding in comparison.findings(left.values(unlikely), lambda done, ops: None):
             if finding.verdict not in ("equal", "requantized"):  # what was declared costs more there, and is judged by likely inputs
-                found[name] = [*found.get(name, []), finding]
-    for given, references in over_full_ranges(source, shared, first):
-        for name, finding in comparison.findings(given, lambda done, ops: None, references):
-            if finding.verdict == "unexplained" and not _is_coarse(finding):  # what is explained counts in runs as they are likely
                 found[name] = [*found.get(name, []), finding]
     writers = graph.producers()
     findings = {name: joined(writers[name], name, runs) for name, runs in found.items()}
     _name_misread(graph, misread, findings)
     name_changed(graph, changed, findings)
-    refused = {**(left.pieces.refused if left.pieces is not None else {}), **pieces.refused}
-    within = judged_within(graph, findings.keys(), shared)
+    refused = {**missed, **(left.pieces.refused if left.pieces is not None else {}), **pieces.refused}
+    within = judged_within(graph, findings.keys() | missed.keys(), shared)
     findings.update(left_out(graph, findings.keys(), within, refused))
+    if missed:
+        late.insert(0, f"{len(missed)} of them not at all")
+    if late:
+        notes = (*notes, f"operators were compared for {SECONDS:g} s: {', '.join(late)}; outputs with all inputs")
     return tuple(findings.values()), (*notes, *said, _together(graph, len(within)), _unproven(result, inside))
+
+
+def _over_full_ranges(
+    comparison: _Comparison, source: Side, shared: set[str], values: Mapping[str, Array], until: float
+) -> Iterator[tuple[str, Finding]]:
+    """What is wrong of values over the whole range of each tensor; what is explained counts in runs as they are likely."""
+    if monotonic() > until:
+        return
+    for given, references in over_full_ranges(source, shared, values):
+        for name, finding in comparison.findings(given, lambda done, ops: None, references):
+            if finding.verdict == "unexplained" and not _is_coarse(finding):
+                yield name, finding
+        if monotonic() > until:
+            return
 
 
 def _is_coarse(finding: Finding) -> bool:
@@ -378,18 +419,20 @@ def _shared(
     return {name for name in names & varying(other) if is_comparable(name)}
 
 
-def _pieces(side: Side, inside: Inside | None, shared: set[str], only: Collection[str] | None = None) -> Splitting:
-    """The side's file cut at the tensors called `shared`, and what computes these, or `only` some of them."""
+def _pieces(
+    side: Side, inside: Inside | None, shared: set[str], sizes: Mapping[str, int], only: Collection[str] | None = None
+) -> Splitting:
+    """The side's file cut at the tensors called `shared`, of sizes in bytes, and what computes these, or `only` some of them."""
     graph = side.graph
     if inside is None or not inside.cuts:
         names = [name for name in computed_names(graph, shared) if only is None or name in only]
-        return Splitting(lambda wanted: canonical_pieces(graph, shared, wanted, side.file, side.format, side.runtime), names)
+        return Splitting(lambda wanted: canonical_pieces(graph, shared, wanted, side.file, side.format, side.runtime), names, sizes)
     order = {name: position for position, name in enumerate(graph.tensors)}
     computed = sorted(
         (shared & inside.names).intersection(shared if only is None else only) - {*graph.inputs, *_read(graph)},
         key=lambda name: order.get(name, len(order)),
     )
-    return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed)
+    return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed, sizes)
 
 
 def _read(graph: Graph) -> set[str]:

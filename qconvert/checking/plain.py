@@ -1,7 +1,8 @@
-"""The plain form of a graph: no attribute that says how one framework's kernel rounds, no activation that its grid implies, and no axis
-where there is one scale.
+"""The plain form of a graph: no attribute that says how one framework's kernel rounds, no activation that its grid implies, no axis where
+there is one scale, and no Reshape to the shape that its data have.
 
-Formats without such attributes spell them out as further operators or leave them away, so only plain graphs can be expected back.
+Formats without such attributes spell them out as further operators or leave them away, so only plain graphs can be expected back. TFLite,
+which has no Identity, holds one as a RESHAPE.
 """
 
 from __future__ import annotations
@@ -11,20 +12,25 @@ from dataclasses import replace
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, simplest_activation
 from qconvert.graph.kinds import is_dynamic
+from qconvert.passes import remove_dead_code
 
 __all__ = ["plain"]
 
 
 def plain(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """The graph whose operators all round to the nearest integer, ties to even, and, in words, what that changed."""
+    kept = [_identity(graph, op) for op in graph.ops]
+    if named := sum(new is not old for new, old in zip(kept, graph.ops, strict=True)):
+        graph, _ = remove_dead_code.run(graph.evolve(ops=kept), None)
     ops = [_implied(graph, op) for op in graph.ops]
     implied = sum(new is not old for new, old in zip(ops, graph.ops, strict=True))
     rounded = [_nearest_even(op) for op in ops]
     changed = sum(new is not old for new, old in zip(rounded, ops, strict=True))
     single = [_per_tensor(tensor) for tensor in graph.tensors.values() if _has_one_scale(tensor)]
-    if not implied and not changed and not single:
+    if not named and not implied and not changed and not single:
         return graph, ()
     notes = [f"{implied} activations are left away or simplified, since saturation of the output's grid does the same"] * bool(implied)
+    notes += [f"{named} Reshape that change no shape are Identity"] * bool(named)
     notes += [f"{changed} operators round ties to even instead of as the source's kernels do"] * bool(changed)
     notes += [f"{len(single)} tensors with one scale along an axis have it for the whole tensor"] * bool(single)
     return graph.evolve(tensors=single, ops=rounded), tuple(notes)
@@ -38,6 +44,15 @@ def _has_one_scale(tensor: Tensor) -> bool:
 def _per_tensor(tensor: Tensor) -> Tensor:
     assert tensor.quantization is not None
     return replace(tensor, quantization=replace(tensor.quantization, axis=None))
+
+
+def _identity(graph: Graph, op: Op) -> Op:
+    """An Identity for a Reshape that changes neither shape nor grid."""
+    if op.kind != "Reshape":
+        return op
+    source, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    same = source.static_shape is not None and source.static_shape == result.static_shape and source.shares_grid(result)
+    return Op("Identity", op.inputs[:1], op.outputs, {}, op.source) if same else op
 
 
 def _implied(graph: Graph, op: Op) -> Op:

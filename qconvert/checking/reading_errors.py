@@ -34,11 +34,10 @@ def reading_errors(side: Side, inside: Inside, pieces: Splitting, feed: Mapping[
     known = completed(side.graph, own)
     if not all(name in known for name in pieces.fed):
         return {}
-    again = pieces.run(known.__getitem__)
     found: dict[str, Finding] = {}
     writers = side.graph.producers()
-    for name in again.keys() & own.keys():
-        wrong, largest = _differing(own[name], again[name])
+    for name, again in (item for part in pieces.parts(known.__getitem__) for item in part.items() if item[0] in own):
+        wrong, largest = _differing(own[name], again)
         rounded = name in writers and writers[name].kind == "Quantize"
         if wrong and not (rounded and largest <= 1 and wrong <= _moved_by_float(side.graph[name], own[name])):
             reason = f"reading error: what is read of {side.path.name} does not compute the file's own values"

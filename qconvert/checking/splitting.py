@@ -1,9 +1,11 @@
-"""Pieces of a file that run together where the runtime takes them all, else in smaller parts, down to single ones."""
+"""Pieces of a file that run together where the runtime takes them all and their values are not too large, else in smaller parts, down to
+single ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from qconvert.errors import QConvertError
 from qconvert.graph import Array
@@ -12,6 +14,8 @@ from qconvert.plugins import Pieces
 __all__ = ["OtherKernels", "Splitting"]
 
 _LONGEST = 200
+#: Bytes of the tensors that pieces compute together at most: of both sides, exchanged and in float64 they take a multiple of it.
+_AT_ONCE = 64 << 20
 
 
 class Splitting:
@@ -20,18 +24,21 @@ class Splitting:
     Args:
         make: gives the pieces that compute some of the names. Raises QConvertError where the runtime refuses them.
         wanted: names of what is computed, in order.
+        sizes: of these in bytes, as far as they are known; what is computed together is limited by them.
 
     Attributes:
         refused: why it refused a piece, in a line, by the name of what the piece computes.
         dtypes, shapes: see plugins.Pieces.
     """
 
-    def __init__(self, make: Callable[[frozenset[str]], Pieces], wanted: Sequence[str]) -> None:
+    def __init__(
+        self, make: Callable[[frozenset[str]], Pieces], wanted: Sequence[str], sizes: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         self.refused: dict[str, str] = {}
         self.dtypes: dict[str, str] = {}
         self.shapes: dict[str, tuple[int | None, ...] | None] = {}
         self._make = make
-        self._parts = self._made(tuple(wanted)) if wanted else []
+        self._parts = [part for group in _groups(wanted, sizes) for part in self._made(group)]
 
     @property
     def computed(self) -> frozenset[str]:
@@ -48,26 +55,32 @@ class Splitting:
         Args:
             value: the stored values of a tensor that is fed, as the file stores it. A QConvertError that it raises counts as a refusal.
         """
-        found: dict[str, Array] = {}
-        waiting, self._parts = self._parts, []
-        while waiting:
-            wanted, part = waiting.pop(0)
-            try:
-                found.update(part.run({name: value(name) for name in part.fed}))
-                self._parts.append((wanted, part))
-            except QConvertError as error:
-                waiting[:0] = self._split(wanted, error)
-        return found
+        return {name: found for part in self.parts(value) for name, found in part.items()}
 
-    def run_taken(self, value: Callable[[str], Array]) -> dict[str, Array]:
+    def parts(self, value: Callable[[str], Array]) -> Iterator[dict[str, Array]]:
+        """Likewise, part by part, in order."""
+        waiting, self._parts = self._parts, []
+        try:
+            while waiting:
+                wanted, part = waiting.pop(0)
+                try:
+                    found = part.run({name: value(name) for name in part.fed})
+                    self._parts.append((wanted, part))
+                except QConvertError as error:
+                    waiting[:0] = self._split(wanted, error)
+                    continue
+                yield found
+        finally:
+            self._parts += waiting
+
+    def parts_taken(self, value: Callable[[str], Array]) -> Iterator[dict[str, Array]]:
         """Likewise, of values that need not be legal: a part that refuses them is left out of this run alone."""
-        found: dict[str, Array] = {}
         for _, part in self._parts:
             try:
-                found.update(part.run({name: value(name) for name in part.fed}))
+                found = part.run({name: value(name) for name in part.fed})
             except QConvertError:
                 continue
-        return found
+            yield found
 
     def _made(self, wanted: tuple[str, ...]) -> list[tuple[tuple[str, ...], Pieces]]:
         try:
@@ -86,6 +99,18 @@ class Splitting:
         said = " ".join(error.reason.split())
         self.refused.update(dict.fromkeys(wanted, said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"))
         return []
+
+
+def _groups(wanted: Sequence[str], sizes: Mapping[str, int]) -> Iterator[tuple[str, ...]]:
+    """Names in order, those together whose values are at most _AT_ONCE, or one that is larger."""
+    group: list[str] = []
+    for name in wanted:
+        if group and sum(sizes.get(item, 0) for item in (*group, name)) > _AT_ONCE:
+            yield tuple(group)
+            group = []
+        group.append(name)
+    if group:
+        yield tuple(group)
 
 
 @dataclass(slots=True)

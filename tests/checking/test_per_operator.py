@@ -13,7 +13,7 @@ from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import Graph, Op, Runtime, Tensor, check, convert, load, save
 from qconvert.checking.choices import is_free_choice
-from qconvert.checking.findings import Finding, joined
+from qconvert.checking.findings import OUT_OF_TIME, Finding, joined
 from qconvert.checking.known_tensors import completed
 from qconvert.checking.splitting import Splitting
 from qconvert.errors import RuntimeRefusedError
@@ -172,6 +172,33 @@ def test_what_a_runtime_refuses_is_left_out_and_named() -> None:
     assert pieces.computed == set("abdefghijlmnop")
     assert set(pieces.run({"x": np.zeros(1, np.int8)}.__getitem__)) == set("abdefghijlmnop")
     assert len(asked) <= 2 * 2 * 4 + 1  # by halves, not one by one
+
+
+def test_values_that_are_large_together_are_computed_one_group_after_the_other() -> None:
+    asked: list[frozenset[str]] = []
+    pieces = Splitting(refusing(set(), asked), tuple("abcde"), dict(zip("abcde", (30 << 20, 30 << 20, 30 << 20, 90 << 20, 1), strict=True)))
+    assert asked == [{"a", "b"}, {"c"}, {"d"}, {"e"}]
+    assert pieces.refused == {}
+    given = pieces.parts({"x": np.zeros(1, np.int8)}.__getitem__)
+    assert set(next(given)) == {"a", "b"}
+    given.close()  # type: ignore[attr-defined]
+    assert set(pieces.run({"x": np.zeros(1, np.int8)}.__getitem__)) == set("abcde")  # nothing is lost where a run was not finished
+
+
+@pytest.mark.parametrize(("file", "verdict"), [(KWS, "passed"), (VISION, "could not be judged")])
+def test_operators_that_the_time_does_not_reach_are_named(
+    file: Path, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where outputs are equal that is no problem; where they differ, nobody knows what explains it."""
+    from qconvert.checking import per_operator
+
+    convert(file, tmp_path / "result.tflite")
+    monkeypatch.setattr(per_operator, "SECONDS", 0.0)
+    report = check(file, tmp_path / "result.tflite", samples=2, per_op=True)
+    missed = [op.verdict for op in report.operators if op.reason == OUT_OF_TIME]
+    assert len(missed) > 0.5 * len(report.operators)
+    assert set(missed) == {"not compared"}
+    assert report.verdict == verdict, (report.problems, report.unjudged)
 
 
 def test_what_a_runtime_refuses_when_it_runs_is_named_too() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx_models import path_of
+from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import Graph, Op, QConvertError, Quantization, Tensor, convert, diff, load, roundtrip
 from qconvert.checking.plain import plain
@@ -272,3 +273,13 @@ def test_what_a_conversion_spelled_out_to_round_as_its_source_comes_back(via: st
     report = roundtrip(tmp_path / "model.onnx", via)
     assert report.passed, [leg.problems for leg in report.legs]
     assert all(output.largest <= 1 for leg in report.legs for output in leg.outputs)
+
+
+@pytest.mark.parametrize("via", ["onnx:qdq", "qgraph"])
+def test_a_tensor_that_a_file_gives_out_twice_comes_back(via: str, tmp_path: Path) -> None:
+    """ONNX has an Identity for the second name, which TFLite holds as a RESHAPE."""
+    x, y = (TensorSpec(name, (1, 8), "float32") for name in "xy")
+    (tmp_path / "m.tflite").write_bytes(model([OpSpec("RELU", ["x"], ["y"])], [x, y], ["x"], ["y", "y"]))
+    report = roundtrip(tmp_path / "m.tflite", via)
+    assert report.passed, [leg.problems for leg in report.legs]
+    assert [leg.differences for leg in report.legs] == [(), ()]

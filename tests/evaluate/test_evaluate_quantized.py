@@ -324,3 +324,25 @@ def test_missing_and_wrong_inputs_are_refused() -> None:
         evaluate(_two_layers(), {})
     with pytest.raises(InvalidGraphError, match="Gemm"):
         evaluate(_two_layers(), {"x": np.zeros((1, 4), np.int8)})
+
+
+@pytest.mark.parametrize("largest", [7, 30_000])
+@pytest.mark.parametrize(("strides", "dilations", "pads"), [((1, 1), (1, 1), (1, 1, 1, 1)), ((2, 3), (2, 1), (0, 2, 1, 0))])
+def test_integer_convolutions_are_exact_below_and_above_what_float32_adds(
+    largest: int, strides: tuple[int, ...], dilations: tuple[int, ...], pads: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(largest)
+    x = rng.integers(-largest, largest + 1, (2, 5, 9, 8)).astype(np.int16)
+    weights = rng.integers(-127, 128, (4, 5, 3, 2)).astype(np.int8)
+    zero = np.zeros((), np.int16), np.zeros((), np.int8)
+    attributes = {"strides": strides, "dilations": dilations, "pads": pads, "group": 1, "data_format": "channels_first"}
+    (found,) = run("ConvInteger", [x, weights, *zero], "int32", **attributes)
+    wide = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
+    sizes = [(wide.shape[2 + i] - (weights.shape[2 + i] - 1) * dilations[i] - 1) // strides[i] + 1 for i in range(2)]
+    expected = np.zeros((2, 4, *sizes), np.int64)
+    for row, column in np.ndindex(*sizes):
+        top, left = row * strides[0], column * strides[1]
+        part = wide[:, :, top : top + 2 * dilations[0] + 1 : dilations[0], left : left + dilations[1] + 1 : dilations[1]]
+        expected[:, :, row, column] = np.einsum("ncij,ocij->no", part, weights.astype(np.int64))
+    assert np.array_equal(found.stored, expected)
+    assert (np.abs(expected).max() > 2**24) == (largest > 7)

@@ -13,7 +13,7 @@ from qconvert.graph.kinds.call import Call
 from qconvert.graph.schema import Op
 
 __all__ = ["DYNAMIC", "DYNAMIC_ROWS", "integer_weights", "is_dynamic", "output_axis", "range_axes", "rounded_data", "rounded_rows",
-           "with_bias", "zero_point"]  # fmt: skip
+           "rounded_steps", "with_bias", "zero_point"]  # fmt: skip
 
 #: Of operators with integer weights beside real data; without it the weights count as the real values that they stand for.
 DYNAMIC: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *(name for name in DYNAMIC_ROUNDINGS if name != "dynamic_rows")), "")}
@@ -62,13 +62,19 @@ def range_axes(op: Op, rank: int, kernel: Sequence[int]) -> Sequence[int]:
     return range(1, rank)
 
 
-def rounded_data(call: Call) -> tuple[Array, Array | float]:
-    """The data of a sum of products as Call.factor() gives them, rounded to integers where the operator does so when it runs."""
+def rounded_steps(call: Call) -> tuple[Array, Array | float]:
+    """The data of a sum of products as Call.factor() gives them, rounded to integers where the operator does so when it runs; their
+    scale is then of the data's rank, and of size 1 along the axes of a range."""
     rounding, data = str(call["arithmetic"]), call.raw(0)
     if not is_dynamic(call.op):
         return call.factor(0)
-    steps, scale, _ = dynamic_steps(data, range_axes(call.op, data.ndim, call.raw(1).shape[2:]), rounding)
-    return np.asarray(steps * scale), 1.0
+    return dynamic_steps(data, range_axes(call.op, data.ndim, call.raw(1).shape[2:]), rounding)[:2]
+
+
+def rounded_data(call: Call) -> tuple[Array, Array | float]:
+    """Likewise, multiplied by the scale where it is one of when the operator runs, which differs from row to row."""
+    steps, scale = rounded_steps(call)
+    return (np.asarray(steps * scale), 1.0) if is_dynamic(call.op) else (steps, scale)
 
 
 def rounded_rows(op: Op, values: Array) -> Array:
