@@ -39,10 +39,11 @@ def operator(name: str, kind: str, parameter: str, main: dict[str, Any], inputs:
     return shared | ({"main_type": parameter, "main": main} if parameter else {}) | ({"inputIndexes": inputs} if inputs else {})
 
 
-def network(depthwise: bool = False) -> dict[str, Any]:
+def network(depthwise: bool = False, relu: bool = False) -> dict[str, Any]:
     """One layer as calibration.cpp of MNN 1.0 writes it: tensors 0 and 1 are int8, and tensors 2 and 3 have the float model's names."""
     weights = INTEGERS[:, :1] if depthwise else INTEGERS
     common = {"padX": 1, "padY": 1, "kernelX": 3, "kernelY": 3, "outputCount": 4, "inputCount": 4, "group": 4 if depthwise else 1}
+    common["relu"] = relu
     product = np.float32(DATA) * SCALES / np.float32(RESULT)
     stated = {"weight": weights.reshape(-1).tolist(), "bias": BIAS.tolist(), "scale": product.tolist()}
     inverse = float(np.float32(1) / np.float32(DATA))
@@ -63,28 +64,29 @@ def written(net: dict[str, Any], folder: Path) -> Path:
     return folder / "old.mnn"
 
 
-def float_model(path: Path, depthwise: bool) -> Path:
+def float_model(path: Path, depthwise: bool, relu: bool) -> Path:
     weights = (INTEGERS[:, :1] if depthwise else INTEGERS) * SCALES.reshape(-1, 1, 1, 1)
     bias = (BIAS * DATA * SCALES.astype(np.float64)).astype(np.float32)
-    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[1] * 4, group=4 if depthwise else 1)
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c" if relu else "y"], pads=[1] * 4, group=4 if depthwise else 1)]
+    nodes += [helper.make_node("Relu", ["c"], ["y"])] if relu else []
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 6, 6]) for name in ("x", "y")]
     constants = [numpy_helper.from_array(array, name) for name, array in (("w", weights.astype(np.float32)), ("b", bias))]
     model = helper.make_model(
-        helper.make_graph([node], "g", values[:1], values[1:], constants), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+        helper.make_graph(nodes, "g", values[:1], values[1:], constants), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
     )
     onnx.save(model, path)
     return path
 
 
-@pytest.mark.parametrize("depthwise", [False, True])
-def test_the_integers_of_mnn(depthwise: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("depthwise", "relu"), [(False, False), (True, False), (False, True)])
+def test_the_integers_of_mnn(depthwise: bool, relu: bool, tmp_path: Path) -> None:
     """The file's scales and weights, applied to the float model and converted to ONNX, give the integers that MNN computes."""
-    path = written(network(depthwise), tmp_path)
+    path = written(network(depthwise, relu), tmp_path)
     encodings = network_encodings(path)
     weights = encodings[Place("y", "input", 1)]
     assert weights.integers is not None and np.array_equal(weights.integers, INTEGERS[:, :1] if depthwise else INTEGERS)
     assert weights.grid is not None and np.allclose(weights.grid.quantization.scale, SCALES, rtol=3e-7, atol=0)
-    save(apply(load(float_model(tmp_path / "float.onnx", depthwise)), encodings), tmp_path / "int8.onnx", format="onnx")
+    save(apply(load(float_model(tmp_path / "float.onnx", depthwise, relu)), encodings), tmp_path / "int8.onnx", format="onnx")
     session = onnxruntime.InferenceSession(tmp_path / "int8.onnx")
     model = MNNModel(path)
     off: list[Array] = []
@@ -93,7 +95,7 @@ def test_the_integers_of_mnn(depthwise: bool, tmp_path: Path) -> None:
         theirs, ours = model.run({"x": x})["y"], session.run(None, {session.get_inputs()[0].name: x})[0]
         off.append(np.abs(np.rint(ours / RESULT) - np.rint(theirs / RESULT)))
     model.close()
-    assert np.max(off) <= 1 and np.mean(off) < 0.002
+    assert not np.any(off)
 
 
 def test_trained_layers_state_all_their_scales(tmp_path: Path) -> None:
