@@ -403,7 +403,7 @@ class _Check:
         self.unjudged += verdicts.differing_and_left_out(graph, outputs, [op for op in self.findings if op.reason == OUT_OF_TIME])
         costly = bool(declared) and not verdicts.declared_costs_nothing(self.findings)
         why = "after changes that the conversion declared" if costly else verdicts.grown(self.findings)
-        judged = verdicts.without_overflow(graph, outputs, self.findings)
+        judged = verdicts.judged_by_limit(graph, outputs, self.findings)
         distant = verdicts.distant_outputs(graph, judged, self.least, why, top1=costly)
         if self.lossy:
             self.problems += verdicts.costly_alone(self.findings)

@@ -18,8 +18,8 @@ from qconvert.graph.kinds import KINDS
 
 __all__ = [
     "LEAST_ALONE", "LEAST_SQNR", "LIMIT", "MOST_STEPS", "costly_alone", "differing_and_left_out", "differing_parts", "distant_outputs",
-    "fault_of", "grown", "hardly_vary", "held_against_float", "kernel_differences", "least_sqnr", "limit_problems", "not_compared",
-    "operator_problems", "output_costs", "overflow_notes", "shape_problems", "static_problems",
+    "fault_of", "grown", "hardly_vary", "held_against_float", "judged_by_limit", "kernel_differences", "least_sqnr", "limit_problems",
+    "not_compared", "operator_problems", "output_costs", "overflow_notes", "shape_problems", "static_problems",
 ]  # fmt: skip
 
 #: Outputs of which fewer elements vary from run to run say too little of the operators before them.
@@ -220,14 +220,22 @@ def declared_costs_nothing(findings: Iterable[Finding]) -> bool:
     return bool(declared) and all(op.equal == 1 for op in declared) and all(op.verdict != "not compared" for op in seen)
 
 
-def without_overflow(graph: Graph, outputs: Iterable[OutputComparison], findings: Iterable[Finding]) -> list[OutputComparison]:
-    """The outputs that come from no operator whose kernel overflows in the source, or of which the source's own kernels differ: those after
-    one are judged by their operators alone."""
+def judged_by_limit(graph: Graph, outputs: Iterable[OutputComparison], findings: Collection[Finding]) -> list[OutputComparison]:
+    """Return the outputs that a limit of their SQNR holds for; the others are judged by their operators alone.
+
+    These come from an operator whose kernel overflows in the source, or of which the source's own kernels differ; or they are real values
+    that differ by the last bits of their own operator, which nothing adds to: next to zero, those of a Sigmoid are much of its result.
+    """
     behind = {op.output for op in findings if op.verdict in (OVERFLOW, KERNELS)}
+    differing = {op.output: op for op in findings if op.equal < 1}
+    later: set[str] = set()  # computed from what differs
     for op in graph.ops:
         if not behind.isdisjoint(op.inputs):
             behind.update(op.outputs)
-    return [item for item in outputs if item.name not in behind]
+        if any(name in differing or name in later for name in op.inputs):
+            later.update(op.outputs)
+    own = {name for name, op in differing.items() if op.verdict == "approximate" and name not in later}
+    return [item for item in outputs if item.name not in behind and not (item.unit != "LSB" and item.name in own)]
 
 
 def static_problems(graph: Graph, changed: Mapping[str, str], findings: Collection[Finding]) -> list[str]:

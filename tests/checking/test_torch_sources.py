@@ -84,17 +84,14 @@ def test_the_other_commands_read_it_so_too(shaped: Path) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize(
-    ("name", "chosen"),
-    [("vision/eager_qnnpack_frozen", "refuses others"), ("operators/convolutions_tensor_qnnpack_frozen", "")],
-)
-def test_sizes_that_a_file_leaves_open_are_found(name: str, chosen: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["vision/eager_qnnpack_frozen", "operators/convolutions_tensor_qnnpack_frozen"])
+def test_sizes_that_a_file_leaves_open_are_found(name: str, tmp_path: Path) -> None:
     """A slice leaves nothing of images of 2 x 2, of which no runtime takes an average; transposed convolutions have real biases."""
     source = TORCH / f"{name}.pt"
     qconvert.convert(source, tmp_path / "result.onnx")
     report = qconvert.check(source, tmp_path / "result.onnx", samples=2, per_op=True)
     assert report.verdict == "passed", (report.problems, report.unjudged)
-    assert any(chosen in text for text in report.notes)
+    assert not any("refuses" in text for text in report.notes)  # the strides suggest sizes that it takes
     assert not any(op.verdict == "not compared" for op in report.operators)
 
 
