@@ -12,7 +12,7 @@ from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.kinds import KINDS, is_dynamic
-from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE
+from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, by_way_of_tflite
 from qconvert.graph.torch_forms import rounds_alike
 
 __all__ = ["declared_roundings", "other_attributes", "rounding_of", "same_activation"]
@@ -63,7 +63,7 @@ def declared_roundings(graph: Graph, other: Graph, names: Iterable[str], stated:
     names = set(names)
     noted, before = (_noted(item.metadata.get(DYNAMIC_RANGE, "")) for item in (other, graph))
     found = {"", "dynamic_tensor"} if stated and any(noted.get(name) == stated for name in names) else set()
-    in_litert = other.is_from("tflite") or not names.isdisjoint(_listed(other.metadata.get(IN_TFLITE, "")))
+    in_litert = by_way_of_tflite(other.metadata) or not names.isdisjoint(_listed(other.metadata.get(IN_TFLITE, "")))
     if in_litert and not graph.is_from("tflite"):
         found |= {before[name] for name in names if name in before} | ({"", "dynamic"} if stated in OF_WHOLE_TENSORS else set())
     return found

@@ -21,6 +21,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.graph.kinds import KINDS, is_dynamic
+from qconvert.graph.metadata import by_way_of_tflite
 
 __all__ = ["UNKNOWN", "Judge", "name_changed"]
 
@@ -29,6 +30,8 @@ UNKNOWN = "values differ"
 
 #: Differences that an operator without an exact evaluation may have: steps of 8- and 16-bit integers, a share of the largest float.
 _LARGEST_STEPS, _LARGEST_SHARE = 1, 1e-5
+#: The kernels as which a result rounds that was made of a .tflite file.
+_LITERT = "litert:default"
 #: Kernels of these are off by some last bits of 1, not of their result, where that is next to zero: exp(x) - 1, and 1 / (1 + exp(-x)) by a
 #: rational function (onnxruntime, LiteRT: up to 1.7e-7 between any two of them, in windows of 1e-5 to 1 around 37 places from -20 to 20).
 _NEAR_ZERO = dict.fromkeys(("Sigmoid", "Elu", "Celu", "Selu", "HardSwish", "Sin", "Cos", "Log"), 2e-2)
@@ -275,7 +278,11 @@ class Judge:
             if a.dtype.kind in "iu" and self.graph[name].is_quantized:
                 summed = self._summed(op, index, rounder, values)
                 rounder = replace(rounder, outputs=(name,))
-                return classify(self.graph, rounder, a, b, real, self._kernels(rounder, name), self.further.get(name, 0.0), summed)
+                own, its = self._kernels(rounder, name)
+                judged = classify(self.graph, rounder, a, b, real, (own, its), self.further.get(name, 0.0), summed)
+                if judged.verdict == "unexplained" and by_way_of_tflite(self.other.metadata):
+                    judged = classify(self.graph, rounder, a, b, real, (own, _LITERT), self.further.get(name, 0.0), summed)
+                return judged
         known = all(self.graph[item].is_constant or item in values for item in op.inputs if item)
         if known and KINDS[op.kind].rule in ("move", "relabel", "index") and a.dtype.kind in "iu":
             return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self._kernels(op, name))

@@ -52,6 +52,7 @@ __all__ = [
     "TRANSPOSED",
     "VARIABLES",
     "VERSION",
+    "by_way_of_tflite",
     "origin",
     "transposed_names",
     "turned_between",
@@ -162,6 +163,11 @@ def transposed_names(metadata: Mapping[str, str]) -> frozenset[str]:
     except ValueError:
         return frozenset()
     return frozenset(name for name in found if isinstance(name, str)) if isinstance(found, list) else frozenset()
+
+
+def by_way_of_tflite(metadata: Mapping[str, str]) -> bool:
+    """Whether a result is, or was made of, a .tflite file that a conversion made: its operators round as LiteRT's kernels do."""
+    return SOURCE_METADATA + PROVENANCE in metadata or metadata.get(SOURCE_FORMAT) == "tflite"
 
 
 def turned_between(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[str]:

@@ -46,12 +46,27 @@ def _sqrt(graph: Graph, op: Op) -> str:
     return "" if own else "its kernel drops the fraction of its results"
 
 
+def _logarithm(graph: Graph, op: Op) -> str:
+    """Points of 16-bit tables are the smallest result up to zero, and the next may be more than 16 bits above it."""
+    import numpy as np
+
+    from qconvert.arithmetic import tflite_logarithm
+
+    data, result = (graph[name] for name in (op.inputs[0], op.outputs[0]))
+    if data.dtype != "int16" or any(item.quantization is None or not item.quantization.is_per_tensor for item in (data, result)):
+        return ""
+    scales = (float(item.quantization.scale[0]) for item in (data, result) if item.quantization is not None)
+    overflows = tflite_logarithm(np.arange(-(2**15), 2**15), *scales)[1]
+    return "neighbouring points of its 16-bit table differ by more than 16 bits" if overflows else ""
+
+
 #: For the field kernel_faults of a target.
 FORM_FAULTS: Mapping[str, Callable[[Graph, Op], str]] = {
     "AveragePool": _average_pool,
     "Conv": _volume,
     "ConvTranspose": _volume,
     "Elu": _elu,
+    "Log": _logarithm,
     "LpNormalization": _lp_normalization,
     "Sqrt": _sqrt,
 }

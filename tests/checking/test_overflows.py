@@ -203,3 +203,18 @@ def test_a_mean_on_a_scale_that_calibration_saw_as_zero(tmp_path: Path) -> None:
     total = values.astype(np.int64).sum(-1, keepdims=True)
     found, overflown = tflite_wrapped_mean(values, total, *grids, "int16")
     assert overflown and np.array_equal(found, run_litert(source.read_bytes(), [values])[0])
+
+
+def test_no_logarithm_is_written_whose_table_overflows(tmp_path: Path) -> None:
+    """From ONNX to TFLite LOG runs on real values then; at a finer scale its 16-bit kernel is used."""
+    for scale, dtype in ((3.8, "float32"), (1e-3, "int16")):
+        source, middle, result = tmp_path / "m.tflite", tmp_path / "m.onnx", tmp_path / "again.tflite"
+        source.write_bytes(logarithm(scale))
+        convert(source, middle, force=True)
+        convert(middle, result, force=True)
+        graph = tflite_graph(result.read_bytes())
+        (op,) = (op for op in graph.ops if op.kind == "Log")
+        assert graph[op.inputs[0]].dtype == dtype
+        if dtype == "float32":
+            report = check(middle, result)
+            assert report.passed, report.problems

@@ -134,11 +134,24 @@ def _signatures(model: Any, names: list[str], operations: Operations, draft: Dra
             order = [*subgraph.inputs.tolist(), *subgraph.outputs.tolist()]
             listed = [*graph.inputs, *graph.outputs]
         tensors = dict(zip(order, listed, strict=True))
+        called = _called_as_inputs(model.subgraphs[found.subgraphIndex])
         inputs, outputs = (
-            {(pair.name or b"").decode("utf-8", "replace"): tensors[pair.tensorIndex] for pair in side if pair.tensorIndex in tensors}
-            for side in (found.inputs, found.outputs)
+            {
+                (pair.name or b"").decode("utf-8", "replace"): tensors[at]
+                for pair in side
+                if (at := places.get(pair.tensorIndex, pair.tensorIndex)) in tensors
+            }
+            for side, places in ((found.inputs, called), (found.outputs, {}))
         )
         yield Signature(key, inputs, outputs, function)
+
+
+def _called_as_inputs(subgraph: Any) -> dict[int, int]:
+    """Tensors that are called as an input, and that input: TensorFlow's converter finds a signature's by name, and may name an output that
+    is an input's copy in its place."""
+    inputs = {subgraph.tensors[index].name: index for index in subgraph.inputs.tolist()}
+    found = {index: inputs[tensor.name] for index, tensor in enumerate(subgraph.tensors) if tensor.name in inputs}
+    return {index: place for index, place in found.items() if index not in inputs.values()}
 
 
 def _ignored(draft: Draft) -> dict[str, str]:

@@ -15,7 +15,7 @@ from formats.tflite.written import codes, opened, rewritten
 from loaded import tflite_graph
 from tflite_models import OpSpec, TensorSpec, model, run_litert
 
-from qconvert import Graph, convert, load, save
+from qconvert import Graph, check, convert, load, save
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.flatbuffers import packed, unpacked
 from qconvert.formats.tflite import schema
@@ -215,3 +215,15 @@ def test_every_signature_gets_a_file_of_its_own(tmp_path: Path) -> None:
         name = {"encode": "x", "decode": "code"}[key]
         (wanted,) = Interpreter(str(TWO)).get_signature_runner(key)(**{name: feed}).values()
         np.testing.assert_allclose(session.run(None, {session.get_inputs()[0].name: feed})[0], wanted, atol=1e-6)
+
+
+def test_a_signature_may_name_the_output_that_is_called_as_its_input(tmp_path: Path) -> None:
+    """TensorFlow's converter finds tensors by their names: an input that is an output too has two tensors of one name."""
+    tensors = [TensorSpec(name, (1, 4), "uint8", 0.1, 3) for name in ("given", "relu", "again")]
+    ops = [OpSpec("RELU", ["given"], ["relu"]), OpSpec("RELU", ["relu"], ["again"])]
+    entry = {"serve": ({"x": "again"}, {"y": "relu", "z": "again"})}
+    source = tmp_path / "m.tflite"
+    source.write_bytes(model(ops, tensors, ["given"], ["relu", "again"], signatures=entry).replace(b"again", b"given"))
+    assert _signatures(load(source)) == [("serve", {"x": "given"}, {"y": "relu", "z": "given_1"})]
+    convert(source, tmp_path / "m.onnx")
+    assert check(source, tmp_path / "m.onnx").passed
