@@ -52,11 +52,11 @@ class OnnxInside:
     def __init__(self, file: ModelFile, graph: Graph) -> None:
         self._model, self._optimize = whole(file.path), file.kernels == "optimized"
         wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant} & _values(self._model)
-        self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize)
+        self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize, keep_memory=False)
         known = described((*self._probe.session.get_inputs(), *self._probe.session.get_outputs()), few=self._probe.bytes)
         if hidden := {name for name in wanted if known[name][0] in FEW_BITS}:  # as nothing makes bytes of them
             wanted -= hidden
-            self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize)
+            self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize, keep_memory=False)
         self._described = {name: known[name] for name in wanted}
         self.names = frozenset(name for name in wanted if self._described[name][0] in DTYPES)
 
@@ -71,7 +71,7 @@ class OnnxInside:
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         known = {name: _value_info(name, *self._described[name]) for name in names & self.names}
         model, fed, computed = _cut(self._model, known, wanted)
-        runtime = OnnxRuntime(model, optimize=self._optimize, settings=_SETTINGS)
+        runtime = OnnxRuntime(model, optimize=self._optimize, settings=_SETTINGS, keep_memory=False)
 
         def run(values: Mapping[str, Array]) -> dict[str, Array]:
             found = runtime.run({name: values[name] for name in fed})

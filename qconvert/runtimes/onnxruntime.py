@@ -34,6 +34,7 @@ class OnnxRuntime:
         exact: whether signed weights are stored as unsigned ones where kernels would saturate with them on this CPU (saturation.py);
             without, the model runs as it does elsewhere.
         without: names of optimizers that are left out.
+        keep_memory: whether the session keeps, for its next run, what it allocated; without, a run is hardly slower.
 
     Attributes:
         inputs: name -> (dtype, shape), in order; a size known only at run time is a string or None. Those that are states are left out.
@@ -56,16 +57,20 @@ class OnnxRuntime:
         settings: Mapping[str, str] = MappingProxyType({}),
         exact: bool = True,
         without: Sequence[str] = (),
+        keep_memory: bool = True,
     ) -> None:
         if not isinstance(model, Path):
             model = without_qonnx(model)
         changed = with_unsigned_weights(model, optimize) if exact and cpu_saturates() else None
         self.note = NOTE if changed is not None else ""
-        self.session = _session(changed or model, _options(threads, optimize, save_optimized, settings), without)
+        self.session = _session(changed or model, _options(threads, optimize, save_optimized, settings, keep_memory), without)
         self.bytes = NO_BYTES
         copy = with_bytes(changed or model, self.session.get_inputs(), self.session.get_outputs())
         if copy is not None:
-            self.session, self.bytes = _session(copy[0], _options(threads, optimize, save_optimized, settings), without), copy[1]
+            self.session, self.bytes = (
+                _session(copy[0], _options(threads, optimize, save_optimized, settings, keep_memory), without),
+                copy[1],
+            )
         states = states_of(self.session)
         self.inputs = described(self.session.get_inputs(), {item.input for item in states}, self.bytes)
         self.outputs = described(self.session.get_outputs(), {item.output for item in states}, self.bytes)
@@ -115,12 +120,13 @@ def _package() -> Any:
     return runtime_package("onnxruntime", "check", "runs .onnx models")
 
 
-def _options(threads: int, optimize: bool, save_optimized: Path | None, settings: Mapping[str, str]) -> Any:
+def _options(threads: int, optimize: bool, save_optimized: Path | None, settings: Mapping[str, str], keep_memory: bool) -> Any:
     """onnxruntime's SessionOptions."""
     onnxruntime = _package()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
+    options.enable_cpu_mem_arena = keep_memory
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     for name, value in settings.items():
