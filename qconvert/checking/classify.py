@@ -66,15 +66,15 @@ def classify(
     missed_source = np.abs(source - position) > 0.5 + reach_source
     missed_result = np.abs(result - position) > 0.5 + reach_result
     with np.errstate(invalid="ignore"):  # log(0) is infinite
-        near_tie = np.abs(np.abs(steps - np.floor(steps)) - 0.5) <= reach_source + reach_result
-    predicted = float(near_tie.mean()) if steps.size else 0.0
+        from_tie = np.abs(np.abs(steps - np.floor(steps)) - 0.5)
+    predicted = float((from_tie <= reach_source + reach_result).mean()) if steps.size else 0.0
     unexplained = int((differing & (missed_source | missed_result)).sum())
     if unexplained:
         side = "the source's kernel is outside its known arithmetic" if not (differing & missed_result).any() else "the result is wrong"
         return Finding("unexplained", side, equal, largest, predicted, unexplained)
     if not differing.any():
         return Finding("equal", "", equal, largest, predicted, 0)
-    ties = np.abs(np.abs(steps - np.floor(steps)) - 0.5)[differing] <= _TIE
+    ties = from_tie[differing] <= _TIE
     coarse = coarse_source or coarse_result or often
     reason = "rounding tie" if ties.all() else "order of requantization"
     if coarse and not ties.all():

@@ -240,12 +240,12 @@ def judged_by_limit(graph: Graph, outputs: Iterable[OutputComparison], findings:
 
 def static_problems(graph: Graph, changed: Mapping[str, str], findings: Collection[Finding]) -> list[str]:
     """Changed values that no operator's finding names already."""
-    named = {item.output for item in findings if item.verdict == "unexplained"}
+    named = {item.output: item.reason for item in findings if item.verdict == "unexplained"}
     readers, writers = graph.consumers(), graph.producers()
     found = []
     for name, text in changed.items():
         ops = [writers[name]] if name in writers else readers.get(name, [])
-        if not any(output in named for op in ops for output in op.outputs):
+        if not any(text in named.get(output, "") for op in ops for output in op.outputs):
             op = ops[0] if ops else None
             place = f"{op.source or op.kind} ({op.outputs[0]!r}): " if op is not None and op.outputs else ""
             found.append(f"{place}{text}")
