@@ -58,7 +58,7 @@ def altered_operators(again: Graph, graph: Graph) -> dict[str, str] | None:
             for name in sorted(wanted - found.keys()):
                 a, b = (result[part.computed[name]] for result, part in zip(results, parts, strict=True))
                 if text := _difference(a, b):
-                    found[name] = f"{_listed(graph, new, gone, shared, name)}: {text}"
+                    found[name] = f"{_listed(again, graph, new, gone, shared, name)}: {text}"
         return found
     except QConvertError:
         return None
@@ -146,11 +146,18 @@ def _difference(a: Array, b: Array) -> str:
     return f"{count} of {a.size} elements are others for values over the whole range" if count else ""
 
 
-def _listed(graph: Graph, new: Collection[Op], gone: Collection[Op], shared: Collection[str], name: str) -> str:
-    """In words, the altered operators that lead to a tensor."""
-    leading = computable(graph, shared, frozenset([name]))
-    added = [f"{op.kind} {op.outputs[0]!r}" for op in leading if op in new and op.outputs[0] not in shared]
-    changed = [f"{op.kind} {op.outputs[0]!r}" for op in leading if op in new and op.outputs[0] in shared]
+def _listed(again: Graph, graph: Graph, new: Collection[Op], gone: Collection[Op], shared: Collection[str], name: str) -> str:
+    """In words, the altered operators that lead to a tensor, and constants of theirs that are others."""
+    leading = [op for op in computable(graph, shared, frozenset([name])) if op in new]
+    others = {_outputs(op): op for op in gone}
+    constants = [
+        repr(own)
+        for op in leading
+        for own, its in zip(op.inputs, others[_outputs(op)].inputs if _outputs(op) in others else (), strict=False)
+        if own and graph[own].is_constant and not _same_input(again, its, graph, own)
+    ]
+    added = [f"{op.kind} {op.outputs[0]!r}" for op in leading if op.outputs[0] not in shared]
+    changed = [f"{op.kind} {op.outputs[0]!r}" for op in leading if op.outputs[0] in shared]
     left = [f"{op.kind} {op.outputs[0]!r}" for op in gone if op.outputs and op.outputs[0] not in graph.tensors]
-    words = [f"{what} {', '.join(items[:3])}" for what, items in (("added", added), ("altered", changed), ("left out", left)) if items]
-    return "; ".join(words)
+    named = (("added", added), ("altered", changed), ("altered constant", constants), ("left out", left))
+    return "; ".join(f"{what} {', '.join(items[:3])}" for what, items in named if items)
