@@ -248,7 +248,7 @@ class _Check:
             again = remade(*self.files, self.encodings)
             self.notes += again.notes
             self.lossy = again.lossy
-            if not data and not self.steps:
+            if not (data or self.steps or any(side.runtime.whole for side in self.sides)):  # only operators explain what differs there
                 self._at_ends(border, feeds[0], seed, models, again.same)
             changed = self._changed(declared)
             changed |= costly_constants(graph, other, declared, bool(again.lossy))

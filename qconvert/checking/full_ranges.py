@@ -19,7 +19,7 @@ from qconvert.conversion.saving import save
 from qconvert.data import extreme_inputs
 from qconvert.errors import QConvertError
 from qconvert.files.temporary import temporary_folder
-from qconvert.graph import Array
+from qconvert.graph import Array, Graph
 from qconvert.graph.cutting import cut
 from qconvert.graph.kinds import KINDS
 
@@ -30,7 +30,7 @@ _PASSING = ("move", "relabel", "convert")
 
 
 def over_full_ranges(
-    source: Side, shared: Collection[str], known: Mapping[str, Array]
+    source: Side, other: Graph, shared: Collection[str], known: Mapping[str, Array]
 ) -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
     """Values over the whole ranges of the tensors at which the source is cut, with what it computes of them between the cuts, and what it
     computes of them at the cuts, by name.
@@ -40,13 +40,16 @@ def over_full_ranges(
 
     Args:
         source: the file.
+        other: the result's canonical graph.
         shared: names of the tensors.
         known: all its tensors in a run.
     """
     graph = source.graph
     writers, twins = graph.producers(), representatives(graph, shared)
-    # What an operator only moves or converts is computed, so that tensors with the same values keep these.
+    # What an operator only moves or converts is computed, so that tensors with the same values keep these; so is what the result
+    # computes for itself.
     free = {name for name in shared if name not in writers or KINDS[writers[name].kind].rule not in _PASSING}
+    free -= _bypassed(graph, other, shared, free)
     try:
         part = cut(graph, free, frozenset(computed_names(graph, {*shared})))
         inner = [name for name in part.graph.tensors if name in shared and name not in free]
@@ -82,6 +85,35 @@ def over_full_ranges(
             continue
         # Where a tensor is both read and computed, pieces before it give another value than pieces behind it are fed with.
         yield {**found, **feed}, {name: found[name] for name in (*part.computed, *inner) if name in right and name in found}
+
+
+def _bypassed(graph: Graph, other: Graph, shared: Collection[str], free: Collection[str]) -> set[str]:
+    """Those of `free` that the result does not read where the source does, but computes for itself: before it turns an axis, or in a
+    function that gives out both."""
+    found: set[str] = set()
+    its = _read_by(other, shared)
+    while True:
+        own = _read_by(graph, {*free} - found)
+        new: set[str] = set()
+        for name in shared:
+            read = frozenset[str]().union(
+                *([item] if item in free and item not in found else own.get(item, ()) for item in its.get(name, ()))
+            )
+            if not read <= own.get(name, frozenset()):
+                new |= own.get(name, frozenset()) - read
+        new -= {*graph.inputs}
+        if not new:
+            return found
+        found |= new
+
+
+def _read_by(graph: Graph, cuts: Collection[str]) -> dict[str, frozenset[str]]:
+    """For each computed tensor, those of `cuts` that it is computed from."""
+    found: dict[str, frozenset[str]] = {}
+    for op in graph.ops:
+        read = frozenset[str]().union(*([name] if name in cuts else found.get(name, ()) for name in op.inputs))
+        found.update((name, read) for name in op.outputs)
+    return found
 
 
 def _equal(a: Array, b: Array) -> bool:

@@ -32,7 +32,9 @@ from qconvert.checking.sequences import restart
 from qconvert.checking.splitting import OtherKernels, Splitting
 from qconvert.conversion.canonical_pieces import canonical_pieces, computed_names
 from qconvert.errors import InvalidModelError, QConvertError
+from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor, in_bytes
+from qconvert.graph.cutting import cut
 from qconvert.plugins import Inside, LoadedModel
 
 __all__ = ["SECONDS", "check_operators"]
@@ -178,6 +180,22 @@ class _Comparison:
             for name in [name for name in run.own if last.get(name, 0) <= reached]:
                 del run.own[name]  # what nothing reads any more need not be held
         progress(len(graph.ops), len(graph.ops))
+
+    def is_of_file(
+        self, name: str, other: Graph, shared: Collection[str], values: Mapping[str, Array], references: Mapping[str, Array]
+    ) -> bool:
+        """Whether a difference is in the result's graph as it is evaluated, not only in how a runtime computes it, or in pieces that
+        compute for themselves what the source is fed with."""
+        run = _Run(values, self.restated.values(values), moved(self.left.graph, values))
+        writer = self.left.graph.producers()[name]
+        try:
+            part = cut(other, shared, frozenset([name]))
+            given = {item: self._fed(run)(item) for item in part.graph.inputs}
+            result = evaluate(part.graph, given)[part.computed[name]]
+            pair = in_bytes(references[name]), in_bytes(self.change.to_source(self.left.graph[name], result, references[name]))
+        except (QConvertError, KeyError):
+            return True
+        return self._finding(writer, list(writer.outputs).index(name), pair, run).verdict == "unexplained"
 
     def _fed(self, run: _Run) -> Callable[[str], Array]:
         """The values with which the result's pieces are fed."""
@@ -333,7 +351,8 @@ def check_operators(
             if monotonic() > until:
                 missed = missed if run else dict.fromkeys(pieces.computed - found.keys(), OUT_OF_TIME)
                 break
-        for name, finding in _over_full_ranges(comparison, source, shared, values, until) if not run else ():
+        whole = run > 0 or bool(getattr(model, "parts", {}))  # parts of a split network may run as they are alone
+        for name, finding in _over_full_ranges(comparison, source, other, shared, values, until) if not whole else ():
             found[name] = [*found.get(name, []), finding]
         if not run and monotonic() > until:
             late.append("not with all values over the ranges of tensors")
@@ -363,14 +382,17 @@ def check_operators(
 
 
 def _over_full_ranges(
-    comparison: _Comparison, source: Side, shared: set[str], values: Mapping[str, Array], until: float
+    comparison: _Comparison, source: Side, other: Graph, shared: set[str], values: Mapping[str, Array], until: float
 ) -> Iterator[tuple[str, Finding]]:
-    """What is wrong of values over the whole range of each tensor; what is explained counts in runs as they are likely."""
+    """What is wrong of values over the whole range of each tensor; what is explained counts in runs as they are likely, and so does what
+    was declared, which costs more at the ends."""
     if monotonic() > until:
         return
-    for given, references in over_full_ranges(source, shared, values):
+    for given, references in over_full_ranges(source, other, shared, values):
         for name, finding in comparison.findings(given, lambda done, ops: None, references):
-            if finding.verdict == "unexplained" and not _is_coarse(finding):
+            if finding.verdict != "unexplained" or _is_coarse(finding) or name in comparison.concerned:
+                continue
+            if comparison.is_of_file(name, other, shared, given, references):
                 yield name, finding
         if monotonic() > until:
             return

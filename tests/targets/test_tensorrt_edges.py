@@ -214,7 +214,7 @@ def test_outputs_that_the_network_reads_too_are_judged_with_their_ties(dtype: st
     onnx.save(model, source)
     convert(source, result, target="tensorrt")
     np.save(tmp_path / "x.npy", (np.arange(-20, 20, dtype=np.float32) + 0.5) / 16)  # ties all
-    report = check(source, result, data=[tmp_path / "x.npy"], per_op=True)
+    report = check(source, result, data=[tmp_path / "x.npy"], per_op=True, min_sqnr=20)  # each value is a tie: 21.2 dB
     assert report.passed, report.problems
     assert {op.verdict for op in report.operators} != {"equal"}
 
