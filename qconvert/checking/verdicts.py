@@ -224,18 +224,27 @@ def judged_by_limit(graph: Graph, outputs: Iterable[OutputComparison], findings:
     """Return the outputs that a limit of their SQNR holds for; the others are judged by their operators alone.
 
     These come from an operator whose kernel overflows in the source, or of which the source's own kernels differ; or they are real values
-    that differ by the last bits of their own operator, which nothing adds to: next to zero, those of a Sigmoid are much of its result.
+    that differ by what one operator does by itself, which nothing adds to: some steps of integers that are dequantized, or last bits, which
+    next to zero are much of a Sigmoid's result.
     """
     behind = {op.output for op in findings if op.verdict in (OVERFLOW, KERNELS)}
     differing = {op.output: op for op in findings if op.equal < 1}
-    later: set[str] = set()  # computed from what differs
+    alone: set[str] = set()
+    added: set[str] = set()  # computed from what differs, with further operations
     for op in graph.ops:
         if not behind.isdisjoint(op.inputs):
             behind.update(op.outputs)
-        if any(name in differing or name in later for name in op.inputs):
-            later.update(op.outputs)
-    own = {name for name, op in differing.items() if op.verdict == "approximate" and name not in later}
-    return [item for item in outputs if item.name not in behind and not (item.unit != "LSB" and item.name in own)]
+        moved = KINDS[op.kind].rule in ("move", "relabel", "convert")
+        if any(name in added or (name in differing and not (moved and name in alone)) for name in op.inputs):
+            added.update(op.outputs)
+        elif moved and not alone.isdisjoint(op.inputs):
+            alone.update(op.outputs)
+        for name in op.outputs:
+            found = differing.get(name)
+            if found is not None and name not in added:
+                last_bits = found.verdict == "approximate" and "float" in graph[name].dtype
+                alone.update([name] if last_bits or ("float" not in graph[name].dtype and found.largest <= MOST_STEPS) else [])
+    return [item for item in outputs if item.name not in behind and not (item.unit != "LSB" and item.name in alone)]
 
 
 def static_problems(graph: Graph, changed: Mapping[str, str], findings: Collection[Finding]) -> list[str]:

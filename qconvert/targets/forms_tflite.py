@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from qconvert.graph.metadata import SOURCE_KERNELS
-
 if TYPE_CHECKING:
     from qconvert.graph import Graph, Op
 
@@ -42,6 +40,8 @@ def _volume(graph: Graph, op: Op) -> str:
 
 def _sqrt(graph: Graph, op: Op) -> str:
     """TFLite's own models, and what they became elsewhere (passes/match_rounding.py), mean its kernel."""
+    from qconvert.graph.metadata import SOURCE_KERNELS
+
     own = op["arithmetic"] == "tflite" or graph.metadata.get(SOURCE_KERNELS) == "tflite-xnnpack"
     return "" if own else "its kernel drops the fraction of its results"
 
