@@ -250,11 +250,12 @@ class _Comparison:
 
     def _of_file(self, kernels: str, op: Op, name: str, run: _Run) -> Array | None:
         """What the source's untouched file computes for a tensor by other kernels, where these give its operator the same inputs."""
-        if self.left.inside is None or self.left.inside.cuts or self.left.graph.states:
+        feed = {item: run.values[item] for item in self.left.graph.inputs if item in run.values}  # values over ranges begin further down
+        if self.left.inside is None or self.left.inside.cuts or self.left.graph.states or len(feed) < len(self.left.graph.inputs):
             return None
         if kernels not in run.by:
             try:
-                run.by[kernels] = self.left.run_by(kernels).values({item: run.values[item] for item in self.left.graph.inputs})
+                run.by[kernels] = self.left.run_by(kernels).values(feed)
             except QConvertError:
                 run.by[kernels] = {}
         found = run.by[kernels]

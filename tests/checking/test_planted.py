@@ -43,6 +43,17 @@ def quantized_input(path: Path) -> None:
     path.write_bytes(model([OpSpec("QUANTIZE", ["x"], ["y"], {})], tensors, ["x"], ["y"]))
 
 
+def unread_input(path: Path) -> None:
+    """Of a function that ignores one of its arguments, as TensorFlow's converter writes it."""
+    tensors = [
+        TensorSpec("a", SHAPE, "int8", 0.04, 3),
+        TensorSpec("b", SHAPE, "int8", 0.031, -5),
+        TensorSpec("u", SHAPE, "int8", 0.05, 0),
+        TensorSpec("y", SHAPE, "int8", 0.0703, 1),
+    ]
+    path.write_bytes(model([OpSpec("ADD", ["a", "b"], ["y"], {})], tensors, ["a", "u", "b"], ["y"]))
+
+
 def before_the_last_rounding(proto: onnx.ModelProto, insert: Callable[[str, float], list[onnx.NodeProto]]) -> None:
     """Nodes between a QuantizeLinear and what it reads; the last one gives "planted"."""
     place = max(index for index, node in enumerate(proto.graph.node) if node.op_type == "QuantizeLinear")
@@ -106,7 +117,7 @@ def lost_saturation(proto: onnx.ModelProto) -> None:
 
 CASES = [
     (maxima, extra_relu), (quantized_input, clip_near_the_top), (quantized_input, half_a_step), (quantized_input, through_float16),
-    (addition, lost_saturation),
+    (addition, lost_saturation), (unread_input, lost_saturation),
 ]  # fmt: skip
 
 
