@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import os
 import signal  # noqa: F401 (one of the faults names it)
+from collections.abc import Iterator
 
 import pytest
+from fuzz import sets
 from fuzz.readers import READERS, mutated
 from fuzz.search import LIMIT_S, MEMORY, search
 
 import qconvert
+from qconvert.plugins import host
 
 #: Files of each reader, in two parts that can run side by side; 9,600 in all.
 COUNTS = {"tflite": 1300, "onnx": 1200, "qgraph": 2500, "torch": 600, "state": 400, "external": 150, "partition": 100, "mnn": 1500,
           "scales": 800, "data": 500, "plugins": 300}  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def plugins_for_a_while() -> Iterator[None]:
+    """Other tests run with what is built in alone."""
+    before = set(host._host().origins)
+    yield
+    for name in host._host().origins.keys() - before:
+        host._host().remove(name)
+    sets._with_plugins.cache_clear()
 
 
 @pytest.mark.parametrize(("reader", "part"), [(name, part) for name in READERS for part in range(2)])
