@@ -28,6 +28,7 @@ FLOORS = (
     "files arithmetic tables",
     "graph",
     "evaluate",
+    "rewriting",
     "encodings",
     "plugins",
     "data",

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
         text,
         texts,
     )
-    from qconvert.graph.matching import Match, Pattern, matches
     from qconvert.graph.metadata import STATES
     from qconvert.graph.names import near
     from qconvert.graph.shapes import infer, output_shapes
@@ -88,6 +87,7 @@ if TYPE_CHECKING:
         replaces,
     )
     from qconvert.plugins.options import NUMERICS
+    from qconvert.rewriting import Match, Pattern, Rewriter, find_matches
     from qconvert.runtimes.child import Child
 
 _HOMES = {
@@ -101,7 +101,7 @@ _HOMES = {
     "qconvert.graph.carried": "Carried Carrier carried",
     "qconvert.graph.metadata": "STATES",
     "qconvert.files": "documents map_file",
-    "qconvert.graph.matching": "Match Pattern matches",
+    "qconvert.rewriting": "Match Pattern Rewriter find_matches",
     "qconvert.graph.names": "near",
     "qconvert.graph.shapes": "infer output_shapes",
     "qconvert.graph.validation": "validate",
@@ -174,6 +174,7 @@ __all__ = [
     "QConvertError",
     "Quantization",
     "Range",
+    "Rewriter",
     "Runtime",
     "RuntimeRefusedError",
     "Shape",
@@ -194,6 +195,7 @@ __all__ = [
     "dequantize",
     "documents",
     "evaluate",
+    "find_matches",
     "flag",
     "function",
     "grid_of",
@@ -207,7 +209,6 @@ __all__ = [
     "load",
     "loaded",
     "map_file",
-    "matches",
     "near",
     "normalize",
     "number",

@@ -8,6 +8,7 @@ from typing import Any
 
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
+from qconvert.graph.correspondence import compose
 from qconvert.plugins import Change, Pass, Target, named_changes, pass_named
 from qconvert.plugins.options import taken
 
@@ -66,7 +67,7 @@ def run_pipeline(
     for item in passes:
         before = graph
         given = taken(options, item.options, by_hand=by_hand)
-        graph, notes = _ran(item, before, target, given)
+        graph, notes = _ran(item, _without_history(before), target, given)
         found = _changes(item, notes, by_hand)
         if before.functions and not item.border:
             graph, inner = _in_functions(item, graph, target, given, by_hand)
@@ -74,7 +75,19 @@ def run_pipeline(
         changes += found
         for observer in observers:
             observer(item, before, graph, found)
+        graph = _with_history(before, graph)
     return graph, tuple(changes)
+
+
+def _without_history(graph: Graph) -> Graph:
+    """Return the graph without its correspondence, so that a pass records its own alone."""
+    return replace(graph, correspondence={}) if graph.correspondence else graph
+
+
+def _with_history(before: Graph, graph: Graph) -> Graph:
+    """Return the graph after a pass, with its correspondence composed with that of the graph before."""
+    composed = compose(before.correspondence, graph.correspondence)
+    return graph if composed is graph.correspondence else replace(graph, correspondence=composed)
 
 
 def _ran(item: Pass, graph: Graph, target: Target, options: Mapping[str, Any]) -> tuple[Graph, Any]:
@@ -99,6 +112,7 @@ def _in_functions(item: Pass, graph: Graph, target: Target, options: Mapping[str
     functions: dict[str, Graph] = {}
     found: list[Change] = []
     for name, inner in graph.functions.items():
-        functions[name], notes = _ran(item, inner, target, inner_options)
+        changed, notes = _ran(item, _without_history(inner), target, inner_options)
+        functions[name] = _with_history(inner, changed)
         found += (replace(change, text=f"in function {name!r}: {change.text}") for change in _changes(item, notes, by_hand))
     return replace(graph, functions=functions), tuple(found)

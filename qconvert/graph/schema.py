@@ -15,6 +15,7 @@ from qconvert.arithmetic.dtypes import Array, equal_data, read_only
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.rounding import dequantize
 from qconvert.errors import InvalidGraphError
+from qconvert.graph.correspondence import Correspondence
 from qconvert.graph.metadata import SOURCE_FORMAT
 from qconvert.graph.names import Names
 
@@ -208,6 +209,7 @@ class Graph:
             alone, never in another function's.
         states: tensors that live from one run to the next, by name: their type, shape and grid, and, as data, their first value.
             ReadState and WriteState name them. They stand in the whole network's graph alone.
+        correspondence: which of its tensors hold the values of the graph that it was made of (graph/correspondence.py).
         public: the tensors that a user sees, whatever reads them inside: outputs, and those of signatures.
     """
 
@@ -220,6 +222,7 @@ class Graph:
     metadata: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, Graph] = field(default_factory=dict)
     states: Mapping[str, Tensor] = field(default_factory=dict)
+    correspondence: Correspondence = field(default_factory=dict, repr=False, compare=False)
     public: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

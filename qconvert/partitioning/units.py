@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.matching import Pattern, matches
 from qconvert.partitioning.expanding import Expanded, states_of
 from qconvert.partitioning.growing import edges, order
 from qconvert.plugins import Target
+from qconvert.rewriting import Pattern, find_matches
 
 __all__ = ["STATES", "Bases", "Candidate", "bases_of", "candidates", "closure", "kinds_of"]
 
@@ -92,7 +92,7 @@ def candidates(bases: Bases, target: Target, states: bool) -> list[Candidate]:
     behind, places = _quantized_behind(bases), {id(op): place for place, op in enumerate(bases.graph.graph.ops)}
     found = [Candidate(closed, STATES) for closed in _of_states(bases)] if states else []
     for name, pattern in target.groups.items():
-        for match in matches(bases.graph.graph, pattern):
+        for match in find_matches(bases.graph.graph, pattern, through_conversions=True):
             held = frozenset(bases.of[places[id(op)]] for op in match.ops)
             last = max(held)
             found += [Candidate(held | behind[last], name)] if behind[last] else []

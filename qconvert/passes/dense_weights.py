@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Op
 from qconvert.graph.spread import spread_weights
-from qconvert.passes import remove_dead_code
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -23,30 +23,25 @@ _VOLUME_RANK = 5
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Spreads constant weights; those that are computed, and those that would grow too large, stay as they are."""
-    tensors: dict[str, Tensor] = {}
-    names = graph.names(tensors)
+    rewriter = Rewriter(graph)
     made: dict[tuple[str, int, tuple[int, ...]], str] = {}
-    ops: list[Op] = []
     count = 0
-    for op in graph.ops:
+    for op in rewriter:
         holes = _holes(graph, op)
         if holes is None:
-            ops.append(op)
             continue
         key = (op.inputs[1], int(op["group"]), holes)
         if key not in made:
             weights = graph[op.inputs[1]]
-            made[key] = names.fresh(f"{weights.name}/dense")
             data = spread_weights(weights, int(op["group"]), holes)
-            tensors[made[key]] = replace(weights, name=made[key], shape=data.shape, data=data)
+            made[key] = rewriter.add(f"{weights.name}/dense", weights, shape=data.shape, data=data)
         dense = op.with_attributes(group=1)
         dense = dense.with_attributes(dilations=(1,) * len(holes)) if op.kind == "ConvTranspose" else dense
-        ops.append(replace(dense, inputs=(op.inputs[0], made[key], *op.inputs[2:])))
+        rewriter.replace(op, replace(dense, inputs=(op.inputs[0], made[key], *op.inputs[2:])))
         count += 1
     if not count:
         return graph, ()
-    changed, _ = remove_dead_code.run(graph.evolve(tensors=tensors.values(), ops=ops), target)
-    return changed, (f"{count} convolutions have zeros among their weights for groups and dilations",)
+    return rewriter.finish(prune=True), (f"{count} convolutions have zeros among their weights for groups and dilations",)
 
 
 def _holes(graph: Graph, op: Op) -> tuple[int, ...] | None:

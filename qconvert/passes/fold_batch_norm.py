@@ -14,41 +14,39 @@ from qconvert.arithmetic import batch_norm_factor, fold_batch_norm
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Folds where weights and statistics are float32 constants and nobody else reads the convolution's result. Names what stays."""
-    producers, consumers = graph.producers(), graph.consumers()
-    folded: dict[int, Op] = {}
-    gone: set[int] = set()
-    added: dict[str, Tensor] = {}
-    unused = graph.names(added)
+    rewriter = Rewriter(graph)
     notes: list[str] = []
-    for op in graph.ops:
-        before = producers.get(op.inputs[0]) if op.kind == "BatchNormalization" else None
-        if before is None or not KINDS[before.kind].has_weights or id(before) in folded:
+    count = 0
+    for op in rewriter:
+        before = rewriter.producers.get(op.inputs[0]) if op.kind == "BatchNormalization" else None
+        if before is None or not KINDS[before.kind].has_weights or rewriter.is_replaced(before):
             continue
-        public = before.outputs[0] in graph.public or len(consumers[before.outputs[0]]) > 1
-        reason = "something else reads its input" if public else _obstacle(graph, before, op)
+        reason = _obstacle(graph, before, op) if rewriter.is_read_once(before.outputs[0]) else "something else reads its input"
         if reason:
             notes.append(f"{op} stays: {reason}")
             continue
         weights, bias = _folded(graph, before, op)
         names = []
         for old, data, word in ((before.inputs[1], weights, "weights"), ((*before.inputs, "")[2], bias, "bias")):
-            shared = not old or len(consumers[old]) > 1 or old in graph.public
-            name = unused.fresh(f"{old or op.outputs[0]}/{'batch_norm' if old else word}") if shared else old
-            added[name] = Tensor(name, "float32", data.shape, data)
-            names.append(name)
-        folded[id(before)] = replace(before, inputs=(before.inputs[0], *names), outputs=op.outputs)
-        gone.add(id(op))
-    if not folded:
+            if old and rewriter.is_read_once(old):
+                names.append(rewriter.define(Tensor(old, "float32", data.shape, data)))
+                rewriter.forget((old,))
+            else:
+                names.append(rewriter.constant(f"{old or op.outputs[0]}/{'batch_norm' if old else word}", data))
+        rewriter.replace(before, replace(before, inputs=(before.inputs[0], *names), outputs=op.outputs))
+        rewriter.remove(op)
+        count += 1
+    if not count:
         return graph, tuple(notes)
-    ops = [folded.get(id(op), op) for op in graph.ops if id(op) not in gone]
-    note = f"{len(gone)} BatchNormalizations are part of the weights before them; equal up to float32 rounding"
-    return graph.evolve(tensors=added.values(), ops=ops), (note, *notes)
+    note = f"{count} BatchNormalizations are part of the weights before them; equal up to float32 rounding"
+    return rewriter.finish(), (note, *notes)
 
 
 def _obstacle(graph: Graph, before: Op, op: Op) -> str:

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Op
-from qconvert.passes import remove_dead_code
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -24,22 +24,22 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Replaces each product that is such a Gelu of one tensor; what others read of its parts stays."""
     if not any(op.kind == "Erf" for op in graph.ops):
         return graph, ()
-    finder = _Finder(graph)
-    ops, count = [], 0
-    for op in graph.ops:
+    rewriter = Rewriter(graph)
+    finder = _Finder(rewriter)
+    count = 0
+    for op in rewriter:
         data = finder.gelu_of(op)
-        count += data is not None
-        ops.append(op if data is None else replace(op, kind="Gelu", inputs=(data,), attributes={"approximate": "none"}))
+        if data is not None:
+            rewriter.replace(op, replace(op, kind="Gelu", inputs=(data,), attributes={"approximate": "none"}))
+            count += 1
     if not count:
         return graph, ()
-    changed, _ = remove_dead_code.run(graph.evolve(ops=ops), target)
-    return changed, (f"{count} Gelu that were spelled out with Erf are one operator",)
+    return rewriter.finish(prune=True), (f"{count} Gelu that were spelled out with Erf are one operator",)
 
 
 class _Finder:
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._producers = graph.producers()
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._graph, self._producers = rewriter.graph, rewriter.producers
 
     def gelu_of(self, op: Op) -> str | None:
         """The x of which the Mul `op` is the Gelu: factors x, 1 + erf(x / sqrt(2)), and constants that multiply to 1/2."""

@@ -11,6 +11,7 @@ for a Relu. So does an operator whose upper bound lies within its grid: integer 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -31,35 +33,32 @@ _RELU: Bounds = (0.0, None)
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Puts a Relu or a Clip behind every operator of real values whose quantized result has an activation, or a grid that implies one."""
     bounded = target.spelled_bounds if target is not None else ()
-    tensors: dict[str, Tensor] = {}
-    names = graph.names(tensors)
-    readers = graph.consumers()
-    ops: list[Op] = []
+    rewriter = Rewriter(graph)
     count = 0
-    for op in graph.ops:
-        bounds = _bounds(graph, op, readers)
+    for op in rewriter:
+        bounds = _bounds(graph, op, rewriter.readers)
         if bounds is None:
-            ops.append(op)
             continue
         result = graph[op.outputs[0]]
         bounds = _on_grid(result, bounds) if op.kind in bounded or _ends_within(result, bounds) else bounds
-        inner = names.fresh(f"{result.name}/unlimited")
-        tensors[inner] = replace(result, name=inner)
+        inner = rewriter.add(f"{result.name}/unlimited", result)
         bare = op.with_attributes(activation="") if op.attributes.get("activation") else op
-        ops.append(replace(bare, outputs=(inner,)))
         if bounds == _RELU:
-            ops.append(Op("Relu", (inner,), (result.name,), {}, op.source))
+            limited = Op("Relu", (inner,), (result.name,), {}, op.source)
         else:
-            ends = [_end(tensors, names.fresh(f"{result.name}/{hint}"), bound) if bound is not None else "" for hint, bound in
-                    zip(("lowest", "highest"), bounds, strict=True)]  # fmt: skip
-            ops.append(Op("Clip", (inner, *ends), (result.name,), {}, op.source))
+            ends = (
+                rewriter.constant(f"{result.name}/{hint}", float(bound)) if bound is not None else ""
+                for hint, bound in zip(("lowest", "highest"), bounds, strict=True)
+            )
+            limited = Op("Clip", (inner, *ends), (result.name,), {}, op.source)
+        rewriter.replace(op, replace(bare, outputs=(inner,)), limited)
         count += 1
     if not count:
         return graph, ()
-    return graph.evolve(tensors=tensors.values(), ops=ops), (f"{count} activations that grids and attributes stood for are operators",)
+    return rewriter.finish(), (f"{count} activations that grids and attributes stood for are operators",)
 
 
-def _bounds(graph: Graph, op: Op, readers: dict[str, list[Op]]) -> Bounds | None:
+def _bounds(graph: Graph, op: Op, readers: Mapping[str, Sequence[Op]]) -> Bounds | None:
     """The real range that an operator's activation, or the grid of its result, leaves; None where neither says anything."""
     if "activation" not in KINDS[op.kind].attributes or len(op.outputs) != 1 or op.kind == "Concat":
         return None
@@ -67,7 +66,7 @@ def _bounds(graph: Graph, op: Op, readers: dict[str, list[Op]]) -> Bounds | None
     bounds = ACTIVATIONS[str(op["activation"])]
     if result.quantization is None or not result.quantization.is_per_tensor or "int" not in result.dtype:
         return bounds if op["activation"] else None
-    if bounds == (None, None) and _may_be_negative(graph, op) and not _limited_behind(readers.get(result.name, [])):
+    if bounds == (None, None) and _may_be_negative(graph, op) and not _limited_behind(readers.get(result.name, ())):
         lowest, _ = affine_range(result.quantization, result.dtype)
         return _RELU if float(lowest.reshape(-1)[0]) == 0 else None
     return bounds if op["activation"] else None
@@ -78,7 +77,7 @@ def _may_be_negative(graph: Graph, op: Op) -> bool:
     return op.kind not in ("MaxPool", "AveragePool", "GlobalAveragePool")
 
 
-def _limited_behind(readers: list[Op]) -> bool:
+def _limited_behind(readers: Sequence[Op]) -> bool:
     """Whether nothing but a Relu or a Clip reads it: the model spells it itself."""
     return bool(readers) and all(op.kind in ("Relu", "Clip") for op in readers)
 
@@ -98,8 +97,3 @@ def _on_grid(result: Tensor, bounds: Bounds) -> Bounds:
     scale, zero_point = float(q.scale[0]), int(q.zero_point[0])
     low, high = (np.float32((code - zero_point) * scale) for code in clip_range(result, bounds))
     return float(low), float(np.nextafter(high, np.float32(np.inf)) if high == 6 else high)
-
-
-def _end(tensors: dict[str, Tensor], name: str, value: float) -> str:
-    tensors[name] = Tensor(name, "float32", (), np.array(value, np.float32))
-    return name

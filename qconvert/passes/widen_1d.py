@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor
-from qconvert.passes import remove_dead_code
+from qconvert.graph import Graph, Op, Shape
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -24,14 +24,12 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Puts an Unsqueeze in front of and a Squeeze behind each of them; between two of them there is neither."""
     if not any(_is_narrow(graph, op) for op in graph.ops):
         return graph, ()
-    widening = _Widening(graph)
-    for op in graph.ops:
+    rewriter = Rewriter(graph)
+    widening = _Widening(rewriter)
+    for op in rewriter:
         if _is_narrow(graph, op):
             widening.widen(op)
-        else:
-            widening.ops.append(op)
-    changed, _ = remove_dead_code.run(graph.evolve(tensors=widening.tensors.values(), ops=widening.ops), target)
-    return changed, (f"{widening.count} operators over one dimension have a second one of size 1",)
+    return rewriter.finish(prune=True), (f"{widening.count} operators over one dimension have a second one of size 1",)
 
 
 def _is_narrow(graph: Graph, op: Op) -> bool:
@@ -39,54 +37,44 @@ def _is_narrow(graph: Graph, op: Op) -> bool:
 
 
 class _Widening:
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter, self._graph = rewriter, rewriter.graph
         self._wide: dict[tuple[str, int], str] = {}  # narrow tensor and the axis of the new dimension -> the same data with it
         self._weights: dict[str, str] = {}
-        self.tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self.tensors)
-        self.ops: list[Op] = []
         self.count = 0
 
     def widen(self, op: Op) -> None:
-        """Takes the operator over in its wide form."""
+        """Put the operator's wide form, between an Unsqueeze and a Squeeze, in its place."""
         axis = 1 if op["data_format"] == "channels_last" else 2
-        result = op.outputs[0]
-        wide = self._add(f"{result}/wide", self._graph[result], _widened(self._graph[result].shape, axis))
+        result = self._graph[op.outputs[0]]
+        wide = self._rewriter.add(f"{result.name}/wide", result, shape=_widened(result.shape, axis))
         inputs = [self._data(op.inputs[0], axis), *op.inputs[1:]]
         if op.kind in ("Conv", "ConvTranspose"):
             inputs[1] = self._kernel(op.inputs[1])
-        self.ops.append(replace(op, inputs=tuple(inputs), outputs=(wide,), attributes=_attributes(op)))
-        self.ops.append(Op("Squeeze", (wide, self._axes(result, axis)), (result,), {}, op.source))
-        self._wide[result, axis] = wide
+        widened = replace(op, inputs=tuple(inputs), outputs=(wide,), attributes=_attributes(op))
+        self._rewriter.replace(op, widened, Op("Squeeze", (wide, self._axes(result.name, axis)), (result.name,), {}, op.source))
+        self._wide[result.name, axis] = wide
         self.count += 1
 
     def _data(self, name: str, axis: int) -> str:
         if (name, axis) not in self._wide:
-            self._wide[name, axis] = self._add(f"{name}/wide", self._graph[name], _widened(self._graph[name].shape, axis))
-            self.ops.append(Op("Unsqueeze", (name, self._axes(name, axis)), (self._wide[name, axis],)))
+            data = self._graph[name]
+            self._wide[name, axis] = self._rewriter.add(f"{name}/wide", data, shape=_widened(data.shape, axis))
+            self._rewriter.emit(Op("Unsqueeze", (name, self._axes(name, axis)), (self._wide[name, axis],)))
         return self._wide[name, axis]
 
     def _kernel(self, name: str) -> str:
-        """The weights O,I,1,W; those that are computed get an Unsqueeze."""
+        """Return the weights O,I,1,W; those that are computed get an Unsqueeze."""
         if name not in self._weights:
             tensor = self._graph[name]
             data = None if tensor.data is None else np.expand_dims(tensor.data, 2)
-            self._weights[name] = self._add(f"{name}/wide", tensor, _widened(tensor.shape, 2), data)
+            self._weights[name] = self._rewriter.add(f"{name}/wide", tensor, shape=_widened(tensor.shape, 2), data=data)
             if data is None:
-                self.ops.append(Op("Unsqueeze", (name, self._axes(name, 2)), (self._weights[name],)))
+                self._rewriter.emit(Op("Unsqueeze", (name, self._axes(name, 2)), (self._weights[name],)))
         return self._weights[name]
 
-    def _add(self, wanted: str, like: Tensor, shape: Shape | None, data: Array | None = None) -> str:
-        name = self._names.fresh(wanted)
-        quantization: Quantization | None = like.quantization
-        self.tensors[name] = Tensor(name, like.dtype, shape, data, quantization)
-        return name
-
     def _axes(self, name: str, axis: int) -> str:
-        found = self._names.fresh(f"{name}/height")
-        self.tensors[found] = Tensor(found, "int64", (1,), np.array([axis], np.int64))
-        return found
+        return self._rewriter.constant(f"{name}/height", [axis])
 
 
 def _widened(shape: Shape | None, axis: int) -> Shape | None:

@@ -11,7 +11,7 @@ from qconvert.plugins.verdict import Violation
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph, Op
-    from qconvert.graph.matching import Pattern
+    from qconvert.rewriting import Pattern
 
 __all__ = ["Abilities", "OwnRules"]
 

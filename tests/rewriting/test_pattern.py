@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from qconvert import Graph, Op, QConvertError, Quantization, Tensor, load
-from qconvert.plugin import Match, Pattern, matches
+from qconvert import Graph, Op, Quantization, Tensor, load
+from qconvert.errors import OptionError
+from qconvert.plugin import Match, Pattern, find_matches
 
 Q = Quantization.per_tensor(0.5)
 
@@ -22,44 +23,54 @@ def kinds(found: Match) -> list[str]:
     return [op.kind for op in found.ops]
 
 
-def test_conversions_are_seen_through_unless_they_are_named() -> None:
+def test_conversions_are_seen_through_if_asked_and_unless_they_are_named() -> None:
     net = chain(
         ("MatMul", "a b", "c"), ("Quantize", "c", "qc"), ("Dequantize", "qc", "d"), ("Add", "d e", "f"), ("Relu", "f", "g"), outputs=("g",)
     )
-    (found,) = matches(net, Pattern("Relu|Clip", Pattern("Add", Pattern("MatMul", "left", "right", name="product"), "bias"), name="last"))
+    pattern = Pattern("Relu|Clip", Pattern("Add", Pattern("MatMul", "left", "right", name="product"), "bias"), name="last")
+    assert list(find_matches(net, pattern)) == []
+    (found,) = find_matches(net, pattern, through_conversions=True)
     assert kinds(found) == ["MatMul", "Quantize", "Dequantize", "Add", "Relu"]
     assert found.tensors == {"left": "a", "right": "b", "bias": "e"}
     assert found.named["product"] is net.ops[0] and found.named["last"] is net.ops[-1]
-    (pair,) = matches(net, Pattern("Dequantize", Pattern("Quantize", "real")))
+    (pair,) = find_matches(net, Pattern("Dequantize", Pattern("Quantize", "real")))
     assert pair.tensors == {"real": "c"}
-    assert list(matches(net, Pattern("Relu", Pattern("MatMul")))) == []
+    assert list(find_matches(net, Pattern("Relu", Pattern("MatMul")))) == []
 
 
 def test_what_others_read_is_no_closed_match() -> None:
     net = chain(("MatMul", "a b", "c"), ("Relu", "c", "d"), ("Neg", "c", "e"), outputs=("d", "e"))
     pattern = Pattern("Relu", Pattern("MatMul"))
-    assert list(matches(net, pattern)) == []
-    assert [kinds(found) for found in matches(net, pattern, closed=False)] == [["MatMul", "Relu"]]
+    assert list(find_matches(net, pattern)) == []
+    assert [kinds(found) for found in find_matches(net, pattern, closed=False)] == [["MatMul", "Relu"]]
     public = chain(("MatMul", "a b", "c"), ("Relu", "c", "d"), outputs=("c", "d"))
-    assert list(matches(public, pattern)) == []
+    assert list(find_matches(public, pattern)) == []
 
 
 def test_an_operator_is_in_one_match() -> None:
     net = chain(("Relu", "a", "b"), ("Relu", "b", "c"), ("Relu", "c", "d"), outputs=("d",))
-    assert [[op.name for op in found.ops] for found in matches(net, Pattern("Relu", Pattern("Relu")))] == [["b", "c"]]
+    assert [[op.name for op in found.ops] for found in find_matches(net, Pattern("Relu", Pattern("Relu")))] == [["b", "c"]]
 
 
 def test_absent_operands_do_not_fit_a_name() -> None:
     net = chain(("Gemm", "a b", "c"), outputs=("c",))
-    assert list(matches(net, Pattern("Gemm", "", "", "bias"))) == []
-    assert len(list(matches(net, Pattern("Gemm", "", "", "")))) == 1
-    with pytest.raises(QConvertError, match="a pattern names 'a' twice"):
-        list(matches(net, Pattern("Gemm", "a", Pattern("Relu", "a"))))
+    assert list(find_matches(net, Pattern("Gemm", "", "", "bias"))) == []
+    assert len(list(find_matches(net, Pattern("Gemm", "", "", "")))) == 1
+    with pytest.raises(OptionError):
+        list(find_matches(net, Pattern("Gemm", "", Pattern("Relu", name="a"), name="a")))
+
+
+def test_operands_of_a_sum_stand_in_any_order_and_a_name_is_one_tensor() -> None:
+    net = chain(("Relu", "a", "b"), ("Add", "a b", "c"), ("Add", "x b", "d"), outputs=("c", "d"))
+    pattern = Pattern("Add", Pattern("Relu", "data"), "data", any_order=True)
+    (found,) = find_matches(net, pattern, closed=False)
+    assert found.ops == net.ops[:2] and found.tensors == {"data": "a"}
+    assert list(find_matches(net, Pattern("Add", Pattern("Relu", "data"), "data"), closed=False)) == []
 
 
 def test_a_real_model() -> None:
     from pathlib import Path
 
     net = load(Path(__file__).parents[2] / "fixtures" / "tiny_resnet_cifar10_int8.tflite")
-    found = list(matches(net, Pattern("Add", Pattern("Conv", name="left"), ""), closed=False))
+    found = list(find_matches(net, Pattern("Add", Pattern("Conv", name="left"), ""), closed=False))
     assert found and all(match.named["left"].kind == "Conv" for match in found)

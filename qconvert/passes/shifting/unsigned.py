@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
-from qconvert.passes.remove_dead_code import needed_ops
+from qconvert.rewriting import needed_ops
 
 __all__ = ["with_unsigned_edges"]
 

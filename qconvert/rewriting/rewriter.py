@@ -1,0 +1,209 @@
+"""The Rewriter: what every pass needs to change a graph, and the record of what became of each tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import canonical_dtype
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.graph.correspondence import GONE, Correspondence, Relation, compose
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["Rewriter", "needed_ops"]
+
+
+class Rewriter:
+    """A graph while a pass rewrites it.
+
+    A pass walks over the operators and says what takes the place of some of them; all others stay:
+
+        rewriter = Rewriter(graph)
+        for op in rewriter:
+            if op.kind == "HardSwish":
+                gate = rewriter.add(f"{op.name}/gate", graph[op.inputs[0]])
+                rewriter.replace(op, Op("HardSigmoid", op.inputs, (gate,)), Op("Mul", (op.inputs[0], gate), op.outputs))
+        return rewriter.finish(), ("…",)
+
+    Names are free, constants are tensors, and the correspondence of the tensors is recorded (graph/correspondence.py).
+
+    Attributes:
+        graph: the graph as it was.
+        producers: the operator that writes each of its tensors; graph inputs and constants are absent.
+        readers: the operators that read each tensor, in order, once for each time they read it; tensors that nothing reads are absent.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self._tensors)
+        self._instead: dict[int, tuple[Op, ...]] = {}
+        self._emitted: dict[int, list[Op]] = {}  # in front of the operator with this index
+        self._place = 0
+        self._forwarded: dict[str, str] = {}
+        self._renamed: dict[str, str] = {}
+        self._relations: dict[str, Relation] = {}
+
+    @cached_property
+    def producers(self) -> Mapping[str, Op]:
+        return self.graph.producers()
+
+    @cached_property
+    def readers(self) -> Mapping[str, Sequence[Op]]:
+        return self.graph.consumers()
+
+    def __iter__(self) -> Iterator[Op]:
+        """Yield the operators of the graph that were not removed meanwhile; emit() puts operators in front of the one that is visited."""
+        for place, op in enumerate(self.graph.ops):
+            self._place = place
+            if self._instead.get(id(op)) != ():
+                yield op
+        self._place = len(self.graph.ops)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return the tensor as it is now: an added or changed one, or that of the graph."""
+        return self._tensors[name] if name in self._tensors else self.graph[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors or name in self.graph
+
+    def is_read_once(self, name: str) -> bool:
+        """Whether one operator reads the tensor, once, and no user sees it."""
+        return name not in self.graph.public and len(self.readers.get(name, ())) == 1
+
+    # operators
+
+    def emit(self, op: Op) -> None:
+        """Put an operator in front of the one that is visited: at the start before the walk, at the end after it."""
+        self._emitted.setdefault(self._place, []).append(op)
+
+    def replace(self, op: Op, *ops: Op) -> None:
+        """Put operators, or none, in the place of one of the graph's, visited or not."""
+        self._instead[id(op)] = ops
+
+    def remove(self, op: Op) -> None:
+        """Take an operator out."""
+        self._instead[id(op)] = ()
+
+    def is_replaced(self, op: Op) -> bool:
+        """Whether replace() or remove() was called with the operator."""
+        return id(op) in self._instead
+
+    # tensors
+
+    def add(self, wanted: str, like: Tensor, **changes: Any) -> str:
+        """Add a tensor under a new name and return the name.
+
+        Args:
+            wanted: the name; a number is appended if it is taken.
+            like: a tensor whose type, shape and quantization it has, but not its data.
+            changes: other fields of it, such as dtype="float32", quantization=None.
+        """
+        name = self._names.fresh(wanted)
+        self._tensors[name] = replace(like, **{"name": name, "data": None, **changes})
+        return name
+
+    def constant(self, wanted: str, data: Array | Sequence[int] | float, dtype: str = "", quantization: Quantization | None = None) -> str:
+        """Add a constant under a new name and return the name.
+
+        Args:
+            wanted: the name; a number is appended if it is taken.
+            data: its stored values; a list is int64, a number float32.
+            dtype: the storage type, if numpy has none of its own for it.
+            quantization: of integers.
+        """
+        if not isinstance(data, np.ndarray):
+            data = np.array(data, np.float32 if isinstance(data, float) else np.int64)
+        name = self._names.fresh(wanted)
+        self._tensors[name] = Tensor(name, dtype or canonical_dtype(data.dtype), data.shape, data, quantization)
+        return name
+
+    def fresh(self, wanted: str) -> str:
+        """Return a name that is free; define() gives it a tensor."""
+        return self._names.fresh(wanted)
+
+    def define(self, tensor: Tensor, *, permutation: tuple[int, ...] = (), shift: int | None = None) -> str:
+        """Give the tensor's name this tensor: a new one, or one of the graph with another type, shape or quantization. Return the name.
+
+        Args:
+            tensor: what the name stands for from now on.
+            permutation: of the axes, where they are in another order than before.
+            shift: what was added to the stored integers, where the real values move (see Relation).
+        """
+        self._tensors[tensor.name] = tensor
+        if permutation or shift is not None:
+            self._relations[tensor.name] = Relation(tensor.name, permutation, shift)
+        return tensor.name
+
+    def forward(self, name: str, other: str) -> None:
+        """Let every operator that reads the tensor `name` read `other`, which has the same stored values."""
+        self._forwarded[name] = other
+
+    def rename(self, name: str, new: str) -> None:
+        """Give a tensor, whoever writes and reads it, another name, for which a tensor is there already."""
+        self._renamed[name] = new
+
+    def relate(self, name: str, other: str, *, permutation: tuple[int, ...] = (), shift: int | None = None) -> None:
+        """Record that the values of the graph's tensor `name` are those of `other` from now on."""
+        self._relations[name] = Relation(other, permutation, shift)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Record that tensors keep their names and not their values."""
+        self._relations.update((name, GONE) for name in names)
+
+    # result
+
+    @property
+    def is_changed(self) -> bool:
+        return bool(self._instead or self._emitted or self._tensors or self._forwarded or self._renamed)
+
+    def finish(self, *, prune: bool = False, **changes: Any) -> Graph:
+        """Return the rewritten graph, without the tensors that nothing names any more; the graph itself if nothing was changed.
+
+        Args:
+            prune: whether operators whose results nothing needs go too.
+            changes: other fields of the graph, such as metadata.
+        """
+        if not (self.is_changed or prune or changes):
+            return self.graph
+        ops = [new for index, op in enumerate(self.graph.ops) for new in (*self._emitted.get(index, ()), *self._instead.get(id(op), (op,)))]
+        ops += self._emitted.get(len(self.graph.ops), ())
+        if self._forwarded or self._renamed:
+            ops = [self._with_names(op) for op in ops]
+        graph = self.graph.evolve(tensors=self._tensors.values(), ops=ops, **changes)
+        graph = graph.evolve(ops=needed_ops(graph)) if prune else graph
+        return replace(graph, correspondence=compose(self.graph.correspondence, self._correspondence(graph)))
+
+    def _with_names(self, op: Op) -> Op:
+        inputs = tuple(self._name(name) for name in op.inputs)
+        outputs = tuple(self._renamed.get(name, name) for name in op.outputs)
+        return op if (inputs, outputs) == (op.inputs, op.outputs) else replace(op, inputs=inputs, outputs=outputs)
+
+    def _name(self, name: str) -> str:
+        """Return the name of the tensor that readers of `name` read."""
+        while name in self._forwarded or name in self._renamed:
+            name = self._forwarded[name] if name in self._forwarded else self._renamed[name]
+        return name
+
+    def _correspondence(self, graph: Graph) -> Correspondence:
+        """Return what became of the tensors of the graph: those that were renamed or related, and those that are gone."""
+        found = dict(self._relations)
+        renamed = (*self._forwarded, *self._renamed)
+        found |= {name: Relation(self._name(name)) for name in renamed if name in self.graph and name not in found}
+        found |= {name: GONE for name in self.graph.tensors if name not in graph and name not in found}
+        return {name: item if item.tensor in graph else GONE for name, item in found.items()}
+
+
+def needed_ops(graph: Graph) -> list[Op]:
+    """Return the operators that an output depends on or that write a state, in order."""
+    wanted = set(graph.public)
+    kept = []
+    for op in reversed(graph.ops):
+        if wanted.intersection(filter(None, op.outputs)) or KINDS[op.kind].has_effect:
+            wanted.update(op.inputs)
+            kept.append(op)
+    return kept[::-1]
