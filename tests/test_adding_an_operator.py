@@ -39,6 +39,9 @@ def quantized_onnx(path: Path) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_from_onnx_to_tflite_and_back_with_every_integer(tmp_path: Path) -> None:
     source = quantized_onnx(tmp_path / "a.onnx")
     graph = qconvert.load(source)
@@ -52,12 +55,14 @@ def test_from_onnx_to_tflite_and_back_with_every_integer(tmp_path: Path) -> None
     assert qconvert.diff(qconvert.load(tmp_path / "b.tflite"), qconvert.load(tmp_path / "c.onnx")) == []
 
 
+@pytest.mark.formats
 def test_int8_is_refused_by_tflites_own_rule(tmp_path: Path) -> None:
     with pytest.raises(qconvert.QConvertError, match="REVERSE_SEQUENCE of int8"):
         qconvert.convert(quantized_onnx(tmp_path / "a.onnx"), tmp_path / "b.tflite", target="tflite")
     assert not (tmp_path / "b.tflite").exists()
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("attributes", "lengths", "reason"),
     [({"time_axis": 0, "batch_axis": 0}, 3, "name an axis twice"), ({"time_axis": 5}, 3, "outside rank 3"),
@@ -72,6 +77,7 @@ def test_bad_axes_and_lengths_are_named(attributes: dict[str, int], lengths: int
         output_shapes(tensors, Op("ReverseSequence", ("x", "n"), ("y",), attributes))
 
 
+@pytest.mark.formats
 def test_scales_along_another_axis_than_time_survive() -> None:
     keeps = KINDS["ReverseSequence"].keeps_axis
     assert keeps is not None
@@ -111,6 +117,7 @@ def qconvert_operators(format, direction):
 """
 
 
+@pytest.mark.end_to_end
 def test_a_plugin_adds_the_same_operator(tmp_path: Path) -> None:
     """Its kind is in the graph that is inspected, evaluated and written, without a line of code elsewhere."""
     install(tmp_path, "acme", "[qconvert]\nacme = acme\n", PLUGIN)

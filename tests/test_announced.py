@@ -42,6 +42,7 @@ def test_an_archive_on_the_path_is_left_to_importlib(tmp_path: Path, monkeypatch
     assert announced.announced_plugins() == ["found"]
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("arguments", [["--help"], ["tflite2onnx", "--help"], ["check", "--help"], []])
 def test_help_shows_all_commands_and_the_options_of_the_called_one(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-m", "qconvert", *arguments], capture_output=True, text=True, check=False)

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import numpy_helper
 
 import qconvert
 from qconvert.conversion import normalize
 from qconvert.plugins import target_named
+
+pytestmark = pytest.mark.formats
 
 ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "fixtures" / "tiny_resnet_cifar10_int8.tflite"

@@ -57,12 +57,14 @@ def test_an_argument_of_another_type_is_named(name: str, tmp_path: Path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("data", [None, 5, "\0", ["a", 5], {"x"}, [], iter([])])
 def test_data_that_are_none(data: Any) -> None:
     with pytest.raises(QConvertError):
         calibrated(MODEL, data)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
@@ -87,6 +89,9 @@ def test_what_is_said(name: str, value: object, says: str, tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_what_python_has_for_the_same_is_taken(tmp_path: Path) -> None:
     """Numbers of numpy, tuples and sets for lists, integers for real numbers; and Python says itself what lacks."""
     arguments: dict[str, Any] = {"allow_loss": np.float32(30), "force": np.bool_(True)}

@@ -36,6 +36,7 @@ def test_ties(mode: str, expected: list[int]) -> None:
     assert ar.ROUNDINGS[mode](values).tolist() == expected
 
 
+@pytest.mark.property
 @given(finite)
 def test_roundings_agree_off_ties_and_are_nearest(x: float) -> None:
     for mode, function in ar.ROUNDINGS.items():
@@ -88,6 +89,7 @@ def test_unknown_names_are_refused() -> None:
         ar.requantize(np.zeros(1, np.int64), 1.0, 0, "int8", "other")
 
 
+@pytest.mark.property
 @given(st.integers(0, 2**32), st.sampled_from([0, 1, 2]))
 def test_per_axis_round_trip(seed: int, axis: int) -> None:
     rng = np.random.default_rng(seed)
@@ -110,6 +112,7 @@ def test_blocks() -> None:
 # Fixed point
 
 
+@pytest.mark.property
 @given(st.floats(2.0**-40, 2.0**20))
 def test_quantize_multiplier_is_nearest(real: float) -> None:
     multiplier, shift = ar.quantize_multiplier(real)
@@ -128,6 +131,7 @@ def test_quantize_multiplier_values(real: float, multiplier: int, shift: int) ->
     assert [int(value) for value in ar.quantize_multiplier(real)] == [multiplier, shift]
 
 
+@pytest.mark.property
 @given(int32s, int32s)
 def test_high_mul_is_gemmlowps(a: int, b: int) -> None:
     got = int(ar.saturating_rounding_doubling_high_mul(a, b))
@@ -137,6 +141,7 @@ def test_high_mul_is_gemmlowps(a: int, b: int) -> None:
     assert got == (2**31 - 1 if a == b == -(2**31) else truncated)
 
 
+@pytest.mark.property
 @given(int32s, st.integers(0, 31))
 def test_rounding_divide_by_pot_is_half_away(x: int, exponent: int) -> None:
     exact = Fraction(abs(x), 2**exponent)
@@ -144,6 +149,7 @@ def test_rounding_divide_by_pot_is_half_away(x: int, exponent: int) -> None:
     assert int(ar.rounding_divide_by_pot(x, exponent)) == (nearest if x >= 0 else -nearest)
 
 
+@pytest.mark.property
 @given(st.integers(-(2**24), 2**24), st.floats(2.0**-14, 0.99))
 def test_requantizers_round_to_a_neighbour(acc: int, scale: float) -> None:
     exact = Fraction(acc) * Fraction(scale)
@@ -185,6 +191,7 @@ def _conv_case(rng: np.random.Generator) -> tuple[Any, ...]:
     return channels, scales, output, weights, bias, x
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("kernels", "requantizer", "precision"),
     [("reference", "tflite_double_rounding", "float64"), ("default", "single_float32", "float32")],
@@ -211,6 +218,7 @@ def test_conv_equals_litert(kernels: str, requantizer: str, precision: str) -> N
         assert difference <= 4 * ar.predicted_rate_double_rounding(ar.effective_scale(sx, sw, sy)) + 0.001
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("kernels", "requantizer", "precision"),
     [("reference", "tflite_float", "float64"), ("default", "single_float32", "float32")],
@@ -236,6 +244,7 @@ def test_fully_connected_equals_litert(kernels: str, requantizer: str, precision
         assert np.array_equal(run_litert(data, [x], kernels)[0], expected)
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("per_axis", [False, True])
 def test_optimised_depthwise_equals_its_model(per_axis: bool) -> None:
     """LiteRT's optimised kernels without XNNPACK: ties of the shift go up, whatever the sign."""
@@ -273,6 +282,7 @@ def _binary(builtin: str, scales: Any, zero_points: Any, kernels: str) -> np.nda
     return run_litert(single_op(builtin, {}, specs[:2], specs[2:]), [a, b], kernels)[0]
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("seed", range(4))
 def test_add_equals_litert_on_every_pair(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -284,6 +294,7 @@ def test_add_equals_litert_on_every_pair(seed: int) -> None:
         assert np.array_equal(got, function(*_pairs(), (first, second), output, "int8")), kernels
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("seed", range(4))
 def test_mul_equals_litert_on_every_pair(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -298,6 +309,7 @@ def test_mul_equals_litert_on_every_pair(seed: int) -> None:
         assert np.array_equal(got, ar.requantize(acc, scale, zy, "int8", requantizer)), kernels
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("seed", range(6))
 def test_sums_of_16_bit_data_equal_litert(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -319,6 +331,7 @@ def test_sums_of_16_bit_data_equal_litert(seed: int) -> None:
     assert np.array_equal(found, wanted)
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("name", ["ADD", "SUB", "MUL"])
 def test_pairs_of_16_bit_data_equal_litert(name: str) -> None:
     rng = np.random.default_rng(1)
@@ -334,6 +347,7 @@ def test_pairs_of_16_bit_data_equal_litert(name: str) -> None:
         assert np.array_equal(found, ar.tflite_pair(name.capitalize(), *pair, (first, second), output))
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("seed", range(8))
 def test_leaky_relu_and_requantize_equal_litert_on_every_code(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -355,6 +369,8 @@ def test_leaky_relu_and_requantize_equal_litert_on_every_code(seed: int) -> None
     )
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("dtype", "zero_point", "average"), [("int8", -3, ar.average_away), ("uint8", 125, ar.average_up)])
 @pytest.mark.parametrize("window", [(2, 2), (3, 3), (1, 4)])
 def test_average_pool_equals_litert(dtype: str, zero_point: int, average: Any, window: tuple[int, int]) -> None:
@@ -382,6 +398,7 @@ def _reduced(builtin: str, x: Any, grids: tuple[tuple[float, int], tuple[float, 
     return run_litert(data, [x], kernels)[0]
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("builtin", ["MEAN", "SUM"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_reductions_equal_litert_where_the_order_of_float32_products_decides(dtype: str, builtin: str) -> None:
@@ -408,6 +425,7 @@ def test_reductions_equal_litert_where_the_order_of_float32_products_decides(dty
     assert decided > 100
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(("dtype", "kernels"), [("int16", "default"), ("int8", "reference"), ("uint8", "reference")])
 def test_means_of_tflite_s_own_kernel_equal_litert(dtype: str, kernels: str) -> None:
     rng = np.random.default_rng(8)
@@ -423,6 +441,7 @@ def test_means_of_tflite_s_own_kernel_equal_litert(dtype: str, kernels: str) -> 
         assert np.array_equal(got.reshape(-1), wanted)
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("beta", [1.0, 0.5])
 def test_softmax_of_16_bits_equals_litert_also_where_it_overflows(beta: float) -> None:
     rng = np.random.default_rng(3)
@@ -441,6 +460,7 @@ def test_softmax_of_16_bits_equals_litert_also_where_it_overflows(beta: float) -
     assert overflows > 5
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(("builtin", "kind"), [("LOGISTIC", "Sigmoid"), ("TANH", "Tanh")])
 def test_curves_of_16_bits_equal_litert_also_where_they_overflow(builtin: str, kind: str) -> None:
     x = np.random.default_rng(3).integers(-32768, 32767, (1, 3000), endpoint=True).astype(np.int16)
@@ -454,6 +474,7 @@ def test_curves_of_16_bits_equal_litert_also_where_they_overflow(builtin: str, k
     assert overflows == 4
 
 
+@pytest.mark.litert
 def test_logarithm_of_16_bits_equals_litert_also_where_it_overflows() -> None:
     x, overflows = np.arange(-32768, 32768).astype(np.int16)[None], []
     for scale, result in ((3.8, 3.6e-4), (0.04, 2.2e-4), (0.15, 1.9e-4), (1.6e-4, 1e-4), (1.2, 8.2e-4), (1.2, 1e-4)):
@@ -464,6 +485,7 @@ def test_logarithm_of_16_bits_equals_litert_also_where_it_overflows() -> None:
     assert overflows == [True, False, True, False, False, True]
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("given", "result"), [("int16", "int16"), ("int16", "int8"), ("int8", "int16"), ("int32", "int16"), ("int32", "int8")]
 )
@@ -483,6 +505,7 @@ def test_requantize_of_tflite_s_own_kernel_equals_litert_also_where_it_overflows
     assert overflows
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("scale", [0.01, 0.9, 1.5, 300.0, 7e4, 1e6, 1e9, 1e15, 1.33e36])
 def test_comparisons_are_litert_s_where_shifts_are_undefined_too(scale: float, dtype: str) -> None:
@@ -506,6 +529,7 @@ def test_comparisons_are_litert_s_where_shifts_are_undefined_too(scale: float, d
     assert bool(differing) == (scale > 2**16)
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 def test_quotients_are_litert_s_where_shifts_are_undefined_too(dtype: str) -> None:
     rng = np.random.default_rng(3)

@@ -241,6 +241,7 @@ def _assert_all(command: list[str], names: list[bytes], run: Callable[[list[byte
     assert not any(wrong), "\n".join(f"{name[-60:]!r} {text}" for name, text in zip(names, wrong, strict=True) if text)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_bad_file_is_one_error(command: str, folder: Path, run: Callable[[list[bytes]], str]) -> None:
     every = command in ("convert", "inspect")  # the others try every other file, in turn

@@ -99,6 +99,7 @@ FILES = {
 }  # fmt: skip
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("name", FILES)
 def test_bad_file(name: str, tmp_path: Path) -> None:
     data, words = FILES[name]
@@ -108,6 +109,7 @@ def test_bad_file(name: str, tmp_path: Path) -> None:
     assert "bad.tflite" in done.stderr
 
 
+@pytest.mark.formats
 def test_constant_whose_buffer_is_too_small(tmp_path: Path) -> None:
     w = TensorSpec("w", (3, 4), "int8", 0.1, 0, data=np.ones((3, 4), np.int8))
     data = single_op("FULLY_CONNECTED", {}, [tensor("x", 1, 4), w, None], [tensor("y", 1, 3)])
@@ -116,6 +118,7 @@ def test_constant_whose_buffer_is_too_small(tmp_path: Path) -> None:
         read_bytes(data, "test")
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("name", ["tiny_kws_dscnn_int8", "tflm_seanet_conv_int16x8"])
 def test_a_file_cut_off_anywhere_is_refused(name: str) -> None:
     data = (FIXTURES / f"{name}.tflite").read_bytes()
@@ -125,6 +128,7 @@ def test_a_file_cut_off_anywhere_is_refused(name: str) -> None:
             read_bytes(data[:length], "cut")
 
 
+@pytest.mark.end_to_end
 def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path) -> None:
     """Nobody writes into the pipe: reading it would wait. A rename would replace a device such as /dev/null by a file."""
     pipe, out = tmp_path / "pipe.tflite", tmp_path / "pipe.onnx"
@@ -135,6 +139,7 @@ def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path) ->
     assert pipe.is_fifo() and out.is_fifo()
 
 
+@pytest.mark.formats
 def test_nothing_is_written_by_the_api_either(tmp_path: Path) -> None:
     (tmp_path / "bad.tflite").write_bytes(SOUND.read_bytes()[:-1000])
     with pytest.raises(QConvertError) as caught:
@@ -143,6 +148,7 @@ def test_nothing_is_written_by_the_api_either(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["bad.tflite"]
 
 
+@pytest.mark.end_to_end
 def test_paths(tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     assert_one_clear_error(run("tflite2onnx", tmp_path / "none.tflite", out), tmp_path, "No such file")
@@ -153,6 +159,7 @@ def test_paths(tmp_path: Path) -> None:
     assert_one_clear_error(run("tflite2onnx", SOUND, out, "--opset", "99"), tmp_path, "opset 99")
 
 
+@pytest.mark.end_to_end
 def test_an_existing_result_is_kept_without_force(tmp_path: Path) -> None:
     (tmp_path / "kept.onnx").write_text("precious")
     done = run("tflite2onnx", SOUND, tmp_path / "kept.onnx")
@@ -163,10 +170,12 @@ def test_an_existing_result_is_kept_without_force(tmp_path: Path) -> None:
     assert (tmp_path / "kept.onnx").stat().st_size > 50_000
 
 
+@pytest.mark.end_to_end
 def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path) -> None:
     assert_one_clear_error(run("tflite2onnx", SOUND, tmp_path / "out.onnx", limit=20_000), tmp_path, "cannot be written")
 
 
+@pytest.mark.formats
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
 def test_no_permission(tmp_path: Path) -> None:
     secret = tmp_path / "secret.tflite"
@@ -175,6 +184,8 @@ def test_no_permission(tmp_path: Path) -> None:
     assert_one_clear_error(run("tflite2onnx", secret, tmp_path / "out.onnx"), tmp_path, "Permission denied")
 
 
+@pytest.mark.end_to_end
+@pytest.mark.cross_section
 def test_errors_as_json(tmp_path: Path) -> None:
     done = run("tflite2onnx", tmp_path / "none.tflite", tmp_path / "out.onnx", "--json")
     found = json.loads(done.stdout)
@@ -182,6 +193,7 @@ def test_errors_as_json(tmp_path: Path) -> None:
     assert found["file"].endswith("none.tflite")
 
 
+@pytest.mark.end_to_end
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = run("tflite2onnx", tmp_path / "none.tflite", tmp_path / "out.onnx", "--debug")
     assert "Traceback" in done.stderr
@@ -205,6 +217,8 @@ def mutated(which: int, changes: list[tuple[float, int]], tail: bool) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.formats
+@pytest.mark.property
 @settings(max_examples=700)
 @given(**MUTATIONS)
 def test_mutated_models_become_valid_onnx_or_are_refused(which: int, changes: list[tuple[float, int]], tail: bool) -> None:
@@ -214,6 +228,8 @@ def test_mutated_models_become_valid_onnx_or_are_refused(which: int, changes: li
         assert str(error)
 
 
+@pytest.mark.formats
+@pytest.mark.property
 @settings(max_examples=500)
 @given(**MUTATIONS)
 def test_mutated_models_are_read_or_refused(which: int, changes: list[tuple[float, int]], tail: bool) -> None:

@@ -23,6 +23,8 @@ from qconvert.batches.working import done
 from qconvert.errors import QConvertError
 from qconvert.plugins import format_named
 
+pytestmark = pytest.mark.end_to_end
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 SMALL = FIXTURES / "onnx" / "brevitas_int4_weights.onnx"
 KEYWORDS = FIXTURES / "tiny_kws_dscnn_int8.tflite"

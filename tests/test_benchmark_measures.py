@@ -113,6 +113,7 @@ def test_a_converter_works_on_a_copy_and_its_result_is_fetched(tmp_path: Path) -
     assert (tmp_path / "result.tflite").read_text() == "bbb"
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -144,6 +145,8 @@ def test_difference_from_onnxruntime(
     assert tflite_measures.difference(reference, result, port, own) == expected
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_a_reference_knows_the_grids_of_its_float_inputs_and_outputs() -> None:
     reference = tflite_measures.OnnxReference(ROOT / "fixtures" / "digits" / "fx.onnx")
     (x,), (logits,) = reference.inputs.values(), reference.outputs.values()

@@ -12,6 +12,8 @@ import pytest
 
 from qconvert import __version__
 
+pytestmark = pytest.mark.end_to_end
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 MODEL = FIXTURES / "tiny_kws_dscnn_int8.tflite"
 
@@ -163,6 +165,7 @@ def test_passes_by_hand_run_first_and_in_order(tmp_path: Path) -> None:
     assert "none was changed" not in printed and "SQNR" in printed
 
 
+@pytest.mark.cross_section
 def test_an_unknown_pass(tmp_path: Path) -> None:
     done = run("convert", MODEL, tmp_path / "model.onnx", "--passes", "signed_to_unsigned,nonsense")
     assert done.returncode == 2

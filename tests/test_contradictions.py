@@ -19,6 +19,8 @@ from qconvert.formats.tflite.reader import read_bytes
 from qconvert.graph.changed_values import constant_difference
 from qconvert.graph.validation import validate
 
+pytestmark = pytest.mark.formats
+
 ONNX = {
     "a result of another size": (
         "float[4,16] x, float[16] w) => (float[255] y) { y = MatMul (x, w) }",
@@ -86,6 +88,8 @@ def test_a_range_of_fake_quant_beyond_float32() -> None:
         validate(read_bytes(fake_quant(min=-3e38, max=3e38), "test"))
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("height", "fits"), [(5, True), (6, True), (4, False), (7, False)])
 def test_same_padding_of_transpose_conv_leads_back_to_the_data(height: int, fits: bool) -> None:
     """LiteRT's kernels refuse the others when they prepare the operator."""
@@ -107,6 +111,7 @@ def test_same_padding_of_transpose_conv_leads_back_to_the_data(height: int, fits
         read_bytes(data, "test")
 
 
+@pytest.mark.litert
 def test_what_reads_a_state_has_its_shape() -> None:
     graph = read_bytes(real_lstm_file(), "test")
     validate(graph)

@@ -23,6 +23,7 @@ FIXTURES = Path(__file__).parent.parent / "fixtures"
 MODEL = FIXTURES / "tiny_kws_dscnn_int8.tflite"
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("which", ["model.onnx", "weights.bin"])
 def test_a_conversion_replaces_no_file_of_its_source(which: str, tmp_path: Path) -> None:
     source, result = tmp_path / "model.onnx", tmp_path / "result.onnx"
@@ -51,6 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("stated", ["tflite", "onnx", "qgraph"])
 @pytest.mark.parametrize("real", ["tflite", "onnx", "qgraph"])
 def test_a_file_of_another_format_is_told_by_its_content(real: str, stated: str, models: Path, tmp_path: Path) -> None:
@@ -69,6 +71,7 @@ def test_a_file_of_another_format_is_told_by_its_content(real: str, stated: str,
     assert [item.name for item in tmp_path.iterdir()] == [disguised.name]
 
 
+@pytest.mark.formats
 def test_a_damaged_file_is_of_no_other_format(tmp_path: Path) -> None:
     for data in (b"", b"\x08", MODEL.read_bytes()[:3000], bytes(100), b"PK\x03\x04" * 30):
         (tmp_path / "model.tflite").write_bytes(data)
@@ -77,6 +80,8 @@ def test_a_damaged_file_is_of_no_other_format(tmp_path: Path) -> None:
         assert type(caught.value).__name__ == "InvalidModelError"
 
 
+@pytest.mark.end_to_end
+@pytest.mark.cross_section
 def test_a_name_that_says_another_format(tmp_path: Path) -> None:
     done = run("tflite2onnx", MODEL, tmp_path / "model.tflite")
     assert done.returncode == 2
@@ -89,6 +94,7 @@ def test_a_name_that_says_another_format(tmp_path: Path) -> None:
     assert [item.name for item in tmp_path.iterdir()] == ["model"]
 
 
+@pytest.mark.end_to_end
 def test_standard_input_and_output(models: Path, tmp_path: Path) -> None:
     piped = run("tflite2onnx", "-", "-", "--target", "generic", input=MODEL.read_bytes())
     assert piped.returncode == 0, piped.stderr
@@ -108,6 +114,7 @@ def test_standard_input_and_output(models: Path, tmp_path: Path) -> None:
         assert words in done.stderr.decode()
 
 
+@pytest.mark.end_to_end
 def test_a_reader_of_standard_output_that_goes_away() -> None:
     read, write = os.pipe()
     os.close(read)
@@ -116,6 +123,7 @@ def test_a_reader_of_standard_output_that_goes_away() -> None:
     assert (done.returncode, done.stderr) == (2, b"error: standard output cannot be written: Broken pipe\n")
 
 
+@pytest.mark.end_to_end
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
 def test_a_full_standard_output(tmp_path: Path) -> None:
     for arguments in (
@@ -130,6 +138,7 @@ def test_a_full_standard_output(tmp_path: Path) -> None:
         assert done.returncode == 2 and b"Traceback" not in done.stderr and words in done.stderr
 
 
+@pytest.mark.end_to_end
 def test_streams_that_are_closed() -> None:
     code = "import os, sys; os.close({0}); os.execv(sys.executable, [sys.executable, '-m', 'qconvert', 'tflite2onnx', '-', '-'])"
     for descriptor, name in ((0, "input"), (1, "output")):
@@ -138,6 +147,7 @@ def test_streams_that_are_closed() -> None:
         assert (done.returncode, done.stderr) == (2, f"error: standard {name} is closed\nUse a pipe or a file.\n")
 
 
+@pytest.mark.end_to_end
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
 def test_no_model_goes_to_a_terminal() -> None:
     ours, theirs = os.openpty()
@@ -157,6 +167,7 @@ def network(kind: str, *, quantized: bool = True) -> Graph:
     return Graph("g", tensors, (Op("Sigmoid", ("x",), ("m",)), Op(kind, ("m",), ("y",))), ("x",), ("y",))
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("graph", "words"),
     [
@@ -220,6 +231,7 @@ COMPLETED = {
 }
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("line", COMPLETED)
 def test_tab(line: str) -> None:
     words = ["qconvert", *line.split(), *([""] if line.endswith(" ") else [])]
@@ -229,6 +241,7 @@ def test_tab(line: str) -> None:
     assert done.stdout.split() == COMPLETED[line], done.stderr
 
 
+@pytest.mark.end_to_end
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_tab_in_bash(tmp_path: Path) -> None:
     """The script that --show-completion prints, in bash, which takes words apart at colons and equal signs."""
@@ -248,6 +261,7 @@ def test_tab_in_bash(tmp_path: Path) -> None:
     assert done.stdout.split() == ["reference", "nchw", "nhwc", "tflite-micro", "exact", "fast"], done.stderr
 
 
+@pytest.mark.end_to_end
 def test_a_file_without_a_suffix_is_told_by_its_content(models: Path, tmp_path: Path) -> None:
     (tmp_path / "bare").write_bytes((models / "model.onnx").read_bytes())
     os.mkfifo(tmp_path / "pipe")
@@ -278,6 +292,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("line", WRONG)
 def test_wrong_use_is_json_where_json_is_asked_for(line: str) -> None:
     done = run(*line.split(), "--json")
@@ -286,6 +301,7 @@ def test_wrong_use_is_json_where_json_is_asked_for(line: str) -> None:
     assert document["error"] == "usage" and document["reason"]
 
 
+@pytest.mark.formats
 def test_the_option_of_another_format_says_who_takes_it(tmp_path: Path) -> None:
     with pytest.raises(
         OptionError, match=r"takes the option 'form'\nIt belongs to writing onnx, writing torch and the pass spell_weights\. Known"

@@ -13,6 +13,8 @@ from qconvert.formats.tflite.probe import accepted_copy
 from qconvert.graph import Array
 from qconvert.runtimes.litert import LiteRT
 
+pytestmark = [pytest.mark.end_to_end, pytest.mark.repository]
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 MODELS = sorted(FIXTURES.glob("*.tflite"))
 MOBILENET = FIXTURES / "coral_mobilenet_v2_224_uint8.tflite"
@@ -47,6 +49,7 @@ def grids(graph: Graph) -> dict[str, tuple[str, Quantization | None]]:
     return {name: (graph[name].dtype, graph[name].quantization) for op in graph.ops for name in op.outputs}
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("model", MODELS, ids=lambda path: path.stem)
 def test_everything_comes_back(model: Path, tmp_path: Path) -> None:
     try:
@@ -71,6 +74,7 @@ def test_everything_comes_back(model: Path, tmp_path: Path) -> None:
             assert one.tobytes() == other.tobytes()
 
 
+@pytest.mark.litert
 def test_pictures_give_the_same_classes_and_for_int8_nearly_always(tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image")
     same, eight = there_and_back(MOBILENET, tmp_path), tmp_path / "int8.tflite"
@@ -111,6 +115,7 @@ def quantized(dtype: str, weights: str, per_axis: bool, kind: str = "Conv") -> G
     return Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     ("graph", "inner", "weights"),
     [

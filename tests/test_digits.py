@@ -13,6 +13,8 @@ from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.runtimes.torch import open_model
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 DIGITS = Path(__file__).parent.parent / "fixtures" / "digits"
 INTEGER = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "MAX_POOL_2D", "AVERAGE_POOL_2D", "MEAN"}
 
@@ -32,6 +34,7 @@ def operators(path: Path) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("name", ["fx", "pt2e", "brevitas"])
 def test_accuracy_stays_the_same(name: str, tmp_path: Path) -> None:
     data, known = np.load(DIGITS / "test.npz"), np.load(DIGITS / "predictions.npz")
@@ -50,6 +53,7 @@ def test_accuracy_stays_the_same(name: str, tmp_path: Path) -> None:
     assert float((source.argmax(1) == converted.argmax(1)).mean()) >= 0.998
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("file", "prediction"),
     [("fx.pt", "fx_converted"), ("fx_qat.pt", "fx"), ("pt2e.pt2", "pt2e")],

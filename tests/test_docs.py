@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = [pytest.mark.end_to_end, pytest.mark.repository]
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODEL = ROOT / "fixtures" / "tflm_person_detect_int8.tflite"
@@ -81,10 +83,13 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "documentation"))
 
 
+@pytest.mark.cross_section
 def test_the_documentation_has_commands() -> None:
     assert len(commands()) >= 8
 
 
+@pytest.mark.torch
+@pytest.mark.mnn
 @pytest.mark.parametrize("command", commands())
 def test_command(command: str, folder: Path) -> None:
     if ("torch" in command or ".pt" in command) and find_spec("torch") is None:

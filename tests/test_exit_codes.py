@@ -17,6 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qconvert import convert
 
+pytestmark = pytest.mark.end_to_end
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 MODEL = FIXTURES / "tiny_ad_toycar_int8.tflite"
 

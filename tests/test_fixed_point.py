@@ -15,6 +15,8 @@ from qconvert import arithmetic as ar
 from qconvert.errors import OptionError
 from qconvert.formats.onnx.ops.rescaling import Rescale
 
+pytestmark = pytest.mark.property
+
 scales = st.floats(2.0**-40, 2.0**29)
 int32s = st.integers(-(2**31), 2**31 - 1)
 NAMES = {"single": "tflite_single_rounding", "away": "tvm_to_nearest", "double": "tflite_double_rounding"}

@@ -14,6 +14,8 @@ from fuzz.search import LIMIT_S, MEMORY, search
 import qconvert
 from qconvert.plugins import host
 
+pytestmark = pytest.mark.formats
+
 #: Files of each reader, in two parts that can run side by side; 9,600 in all.
 COUNTS = {"tflite": 1300, "onnx": 1200, "qgraph": 2500, "torch": 600, "state": 400, "external": 150, "partition": 100, "mnn": 1500,
           "scales": 800, "data": 500, "plugins": 300}  # fmt: skip

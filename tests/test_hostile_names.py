@@ -17,6 +17,8 @@ from qconvert.cli import inspection, reports
 from qconvert.errors import InvalidModelError, QConvertError, printable
 from qconvert.graph.printing import printed
 
+pytestmark = pytest.mark.end_to_end
+
 EVIL = "\x1b]0;title\x07\x1b[31mred\x1b[2J\nforged: line\u202e[/x] [bold]:smile:\r\x85"
 LONG = "n" * 1_000_000
 

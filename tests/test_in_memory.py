@@ -11,6 +11,8 @@ import pytest
 import qconvert
 from qconvert.errors import OptionError
 
+pytestmark = pytest.mark.end_to_end
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 TFLITE = FIXTURES / "tiny_kws_dscnn_int8.tflite"
 ONNX = FIXTURES / "onnx" / "torch_fx_fbgemm_vision.onnx"

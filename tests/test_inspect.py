@@ -14,6 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tflite_models import TensorSpec, single_op
 
+pytestmark = pytest.mark.end_to_end
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 MODEL = FIXTURES / "tiny_kws_dscnn_int8.tflite"
 ONNX = FIXTURES / "onnx" / "tf2onnx_tiny_resnet_cifar10_int8.onnx"

@@ -22,6 +22,8 @@ from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 from qconvert import check, convert, load
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
 
+pytestmark = pytest.mark.end_to_end
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 

@@ -20,6 +20,8 @@ from qconvert.errors import OptionError
 from qconvert.plugins import declared_options, registered, registry, target_named
 from qconvert.plugins.options import checked, parsed, taken
 
+pytestmark = pytest.mark.formats
+
 MODEL = Path(__file__).parent.parent / "fixtures" / "tiny_kws_dscnn_int8.tflite"
 
 

@@ -15,6 +15,8 @@ from qconvert import plugin as published
 from qconvert.errors import OptionError
 from qconvert.plugins import format_of, formats, host, loaded, operators, passes, targets
 
+pytestmark = pytest.mark.formats
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 

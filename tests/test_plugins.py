@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.end_to_end
+
 ROOT = Path(__file__).parent.parent
 PLUGIN = ROOT / "plugins" / "qconvert-scale-table"
 MODEL = ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite"

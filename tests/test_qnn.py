@@ -37,6 +37,8 @@ from qconvert.arithmetic import FixedPoint
 from qconvert.evaluate import evaluate
 from qconvert.graph import integer_range, numpy_dtype
 
+pytestmark = pytest.mark.property
+
 ROUNDINGS = {"UPWARD": "single", "TONEAREST": "away"}
 TYPES = ["int8", "uint8"]
 

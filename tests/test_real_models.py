@@ -16,6 +16,8 @@ from qconvert.formats.tflite.probe import accepted_copy
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = pytest.mark.end_to_end
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 COVERED = sorted(path for path in FIXTURES.glob("*.tflite") if not any(word in path.name for word in ("lstm", "svdf", "streaming")))
 EQUAL = [path for path in COVERED if not any(word in path.name for word in ("ssd", "deeplab", "seanet"))]

@@ -13,6 +13,8 @@ from lstm_files import Lstm, svdf_file
 from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm, IntegerProjection, IntegerSvdf
 from qconvert.arithmetic.inverse_root import inverse_root
 
+pytestmark = pytest.mark.litert
+
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RUNS = 5
 

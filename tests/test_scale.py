@@ -13,6 +13,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from qconvert import convert, load
 from qconvert.errors import InvalidModelError
 
+pytestmark = pytest.mark.formats
+
 
 def _value(name: str, shape: Any, kind: int = TensorProto.FLOAT) -> Any:
     return helper.make_tensor_value_info(name, kind, shape)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.end_to_end, pytest.mark.repository]
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 DETAILS = sorted((DOCS / "benchmarks").glob("*.md"))

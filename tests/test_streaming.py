@@ -19,6 +19,8 @@ from qconvert.graph.metadata import STATES
 from qconvert.graph.printing import printed
 from qconvert.streaming import Session
 
+pytestmark = pytest.mark.end_to_end
+
 WAKE_WORD = Path(__file__).parent.parent / "fixtures" / "mww_okay_nabu_streaming_int8.tflite"
 Array = np.ndarray[Any, np.dtype[Any]]
 

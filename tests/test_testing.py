@@ -15,6 +15,8 @@ from qconvert.plugins import passes, registered
 from qconvert.pytest_plugin import sample_graph
 from qconvert.testing import assert_exact, assert_round_trips, assert_target_takes, random_inputs, sample_graphs
 
+pytestmark = pytest.mark.formats
+
 __all__ = ["sample_graph"]
 
 

@@ -19,6 +19,8 @@ from qconvert.errors import InternalError
 from qconvert.graph.printing import printed
 from qconvert.plugins import named_changes, passes, target_named
 
+pytestmark = pytest.mark.end_to_end
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 MODEL = FIXTURES / "tiny_kws_dscnn_int8.tflite"
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.end_to_end, pytest.mark.repository]
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 RUN = FIXTURES / "zoo" / "run.py"
 

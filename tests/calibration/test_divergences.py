@@ -137,6 +137,7 @@ def ends(found: Observer) -> tuple[float, float]:
     return float(found.range().lowest[0]), float(found.range().highest[0])
 
 
+@pytest.mark.onnxruntime
 def test_percentiles_of_onnxruntime() -> None:
     """It takes edges of 2048 bins, the lower ones, so that it is up to one of its bins and one of ours away."""
     runs = [np.random.default_rng(i).laplace(size=20_000).astype(np.float32) for i in range(3)]
@@ -146,6 +147,8 @@ def test_percentiles_of_onnxruntime() -> None:
         np.testing.assert_allclose(ends(found), theirs("percentile", runs, num_bins=2048, percentile=percentile), atol=bound)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_entropy_of_onnxruntime_by_default_is_the_whole_range() -> None:
     """Its 128 bins of both signs leave one candidate for 128 levels, so that it searches nothing."""
     values = np.append(np.random.default_rng(1).normal(size=20_000), [30.0, -40.0]).astype(np.float32)
@@ -153,6 +156,7 @@ def test_entropy_of_onnxruntime_by_default_is_the_whole_range() -> None:
     assert ends(seen("entropy", values))[1] < 20
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("name", ["normal", "laplace", "relu"])
 def test_entropy_of_onnxruntime_with_more_bins(name: str) -> None:
     """Near ours, not equal: it counts both signs in one histogram, merges whole bins with a rest in the last level, cuts the counts of Q
@@ -167,6 +171,7 @@ def test_entropy_of_onnxruntime_with_more_bins(name: str) -> None:
     assert found != (low, high) and 0.8 < found[1] / high < 1.4
 
 
+@pytest.mark.onnxruntime
 def test_distribution_of_onnxruntime_is_no_range() -> None:
     """It gives the mean and the deviation, for types of 8-bit floats, and the whole range beside."""
     values = np.random.default_rng(4).normal(1, 2, size=20_000).astype(np.float32)

@@ -14,6 +14,8 @@ from qconvert.calibration import METHODS
 from qconvert.calibration.driver import calibrated
 from qconvert.errors import InvalidModelError, OptionError, QConvertError
 
+pytestmark = pytest.mark.onnxruntime
+
 DIGITS = Path(__file__).parents[2] / "fixtures" / "digits"
 FLOAT, DRAWN = DIGITS / "float.onnx", DIGITS / "drawn.onnx"
 
@@ -58,6 +60,7 @@ def test_batches_and_single_samples_give_the_same_scales(images: np.ndarray, mon
         assert one.names == other.names and np.allclose(one.grid.quantization.scale, other.grid.quantization.scale, rtol=1e-5)
 
 
+@pytest.mark.litert
 def test_litert_sees_what_onnxruntime_sees(images: np.ndarray) -> None:
     ort, lite = calibrated(FLOAT, images), calibrated(FLOAT, images, runtime="litert")
     for one, other in zip(ort.tensors, lite.tensors, strict=True):
@@ -87,6 +90,7 @@ def test_a_sample_that_gives_nan_is_named(images: np.ndarray) -> None:
     assert (caught.value.where, caught.value.file) == ("tensor 'x'", "sample 7")
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("data", "options", "words"), [
     ([], {}, "the data hold no sample"),
     (np.zeros((4, 1, 9, 9), np.float32), {}, "shape"),

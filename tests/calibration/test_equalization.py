@@ -13,6 +13,8 @@ from qconvert.calibration import equalize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor
 
+pytestmark = pytest.mark.onnxruntime
+
 
 def network(activation: str = "Relu", *, public: bool = False) -> Graph:
     """Conv, depthwise Conv, Conv, mean over space, and two Gemms; channels differ a hundredfold, and what reads them makes up for it."""
@@ -63,6 +65,7 @@ def spread(graph: Graph, name: str) -> float:
 X = np.random.default_rng(1).normal(size=(1, 3, 8, 8)).astype(np.float32)
 
 
+@pytest.mark.cross_section
 def test_outputs_stay_and_ranges_come_together() -> None:
     graph = network()
     found, (note,) = equalize(graph)

@@ -70,6 +70,8 @@ def grids(path: Path) -> set[tuple[float, int]]:
     return {(float(t.quantization.scale[0]), int(t.quantization.zero_point[0]) + (128 if t.dtype == "int8" else 0)) for t in found}
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.torch
 @pytest.mark.parametrize(("model", "method"), [(FLOAT, "entropy"), (DRAWN, "min-max")])
 def test_every_format_has_the_same_integers(model: Path, method: str, images: np.ndarray, drawn: np.ndarray, tmp_path: Path) -> None:
     data = (drawn if model is DRAWN else images)[:8]
@@ -83,6 +85,8 @@ def test_every_format_has_the_same_integers(model: Path, method: str, images: np
         assert grids(tmp_path / name) == grids(tmp_path / "q.qgraph"), name
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.mnn
 def test_mnn_has_the_same_integers_too(images: np.ndarray, tmp_path: Path) -> None:
     if find_spec("MNN") is None:  # importing it would load it into this process
         pytest.skip("MNN is not installed")
@@ -90,6 +94,7 @@ def test_mnn_has_the_same_integers_too(images: np.ndarray, tmp_path: Path) -> No
     assert any("8 of 8 layers are int8" in str(change) and "equal scales and zero points" in str(change) for change in report.changes)
 
 
+@pytest.mark.onnxruntime
 def test_scales_applied_later_give_the_same_model(images: np.ndarray, tmp_path: Path) -> None:
     calibrate_file(FLOAT, images[:40], tmp_path / "s.json", method="percentile")
     calibrate_file(FLOAT, images[:40], tmp_path / "q.onnx", method="percentile")
@@ -105,6 +110,7 @@ def accuracy(path: Path, data: np.ndarray, labels: np.ndarray) -> float:
 BOTH = ("equalization", "bias_correction")
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(("model", "options"), [
     (DRAWN, {}), (FLOAT, {BOTH[0]: True}), pytest.param(DRAWN, {BOTH[1]: True}, marks=pytest.mark.slow), (FLOAT, dict.fromkeys(BOTH, True)),
 ])  # fmt: skip
@@ -151,6 +157,7 @@ def test_a_check_compares_float_with_quantized_whatever_the_scales_say(
     assert not qconvert.check(FLOAT, result, **given, min_sqnr=found.sqnr_db + 1).passed
 
 
+@pytest.mark.onnxruntime
 def test_tensors_that_cost_most_stay_float(images: np.ndarray, tmp_path: Path) -> None:
     found = calibrated(FLOAT, images[:20], keep_float=2)
     costs = [one.sqnr_db for one in found.sensitivity]
@@ -163,6 +170,7 @@ def test_tensors_that_cost_most_stay_float(images: np.ndarray, tmp_path: Path) -
         calibrated(FLOAT, images[:20], skip=("nothing",))
 
 
+@pytest.mark.onnxruntime
 def test_the_command_writes_scales_and_says_what_it_found(run: Callable[..., Any], images: np.ndarray, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", images[:30])
     done = run(FLOAT, "--data", tmp_path / "a.npy", "-o", tmp_path / "s.json", "--samples", 2, "--method", "mse", "--sensitivity")
@@ -188,6 +196,8 @@ def test_the_command_writes_scales_and_says_what_it_found(run: Callable[..., Any
     assert qconvert.check(FLOAT, tmp_path / "r.onnx", encodings=str(tmp_path / "r.json"), samples=2).passed
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("words", "error", "says"), [
     ((), OptionError, "calibration needs data"),
     (("--data", "empty"), OptionError, "there is no input file"),
@@ -226,6 +236,7 @@ def test_no_result_replaces_another(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "folder"]
 
 
+@pytest.mark.onnxruntime
 def test_photographs_are_prepared(run: Callable[..., Any], tmp_path: Path) -> None:
     Image.new("L", (12, 9), 255).save(tmp_path / "p.png")
     words = ("--resize", "8", "--crop", "8,8", "--mean", "0.5", "--std", "0.25", "--json")
@@ -233,6 +244,7 @@ def test_photographs_are_prepared(run: Callable[..., Any], tmp_path: Path) -> No
     assert json.loads(done.output)["tensors"][0]["highest"] == 2.0
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("size", ["9999999,9999999", "9999999", "99999999999999999999999,1", "1,100000000"])
 def test_a_size_beyond_memory_is_refused_before_it_is_made(size: str, run: Callable[..., Any], tmp_path: Path) -> None:
     Image.new("L", (12, 9), 255).save(tmp_path / "p.png")
@@ -247,6 +259,7 @@ def test_a_suffix_of_nothing_names_those_of_models_and_of_scales(run: Callable[.
     assert all(word in str(done.exception) for word in ("'.xyz' belongs to no format", ".onnx", ".tflite", ".json"))
 
 
+@pytest.mark.onnxruntime
 def test_a_network_that_gives_nan_is_an_error_that_names_tensor_and_sample(tmp_path: Path) -> None:
     from qconvert import Graph, Op, Tensor
 
@@ -259,6 +272,8 @@ def test_a_network_that_gives_nan_is_an_error_that_names_tensor_and_sample(tmp_p
     assert caught.value.where == "tensor 'a'" and caught.value.file == "sample 4"
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.end_to_end
 def test_a_plot_needs_matplotlib(images: np.ndarray, tmp_path: Path) -> None:
     if find_spec("matplotlib") is None:
         with pytest.raises(MissingPackageError, match="matplotlib"):
@@ -280,6 +295,7 @@ def write_config(folder: Path, **changes: Any) -> Path:
     return folder / "config.json"
 
 
+@pytest.mark.onnxruntime
 def test_a_configuration_of_mnn_says_data_preparation_and_methods(run: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for number in range(5):
@@ -299,6 +315,7 @@ def test_a_configuration_of_mnn_says_data_preparation_and_methods(run: Callable[
     assert all(item["zero_point"] == 0 for item in report["tensors"])
 
 
+@pytest.mark.onnxruntime
 def test_a_sequence_of_mnn(images: np.ndarray, tmp_path: Path) -> None:
     for number in range(3):
         folder = tmp_path / "sequence" / str(number)
@@ -335,6 +352,8 @@ def test_files_that_are_no_configuration(text: str, tmp_path: Path) -> None:
         read_mnn_config(tmp_path / "c.json")
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("name", [
     "onnx/torch_pt2e_xnnpack_attention.onnx", "onnx/torch_pt2e_xnnpack_vision.onnx", "onnx/brevitas_int8.onnx",
     "tiny_kws_dscnn_int8.tflite",
@@ -362,6 +381,7 @@ def _output(model: Any, feed: dict[str, Any]) -> np.ndarray:
     return next(iter(model.run(dict(zip(model.inputs, feed.values(), strict=True))).values())).astype(np.float64)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(("theirs", "method"), [("MinMax", "min-max"), ("Entropy", "entropy"), ("Percentile", "percentile")])
 def test_accuracy_is_not_below_that_of_onnxruntimes_quantizer(
     theirs: str, method: str, drawn: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -11,6 +12,8 @@ from qconvert.calibration import observer
 from qconvert.calibration.histograms import HALF, Counted
 from qconvert.encodings import Range
 from qconvert.graph import Array
+
+pytestmark = pytest.mark.property
 
 FLOATS = st.floats(-(2.0**100), 2.0**100, width=32) | st.floats(-1, 1, width=32) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 4096.0])
 RUNS = st.lists(hnp.arrays(np.float32, st.integers(0, 30), elements=FLOATS), min_size=1, max_size=5)

@@ -16,6 +16,8 @@ from qconvert.calibration.files import calibrate_file
 from qconvert.errors import UnsupportedError
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = pytest.mark.onnxruntime
+
 RNG = np.random.default_rng(3)
 node = helper.make_node
 _FLOAT = TensorProto.FLOAT
@@ -125,6 +127,7 @@ def test_what_stays_float_stays_as_it_is_stored(tmp_path: Path) -> None:
     assert qconvert.load(tmp_path / "q.onnx")["w"].dtype == "float16"
 
 
+@pytest.mark.cross_section
 def test_quantized_weights_are_no_constants_to_compute(tmp_path: Path) -> None:
     nodes = [node("DequantizeLinear", ["w", "s"], ["c"]), conv()]
     form: Form = (nodes, {"w": np.ones((6, 4, 3, 3), np.int8), "s": np.float32(0.5), "b": B}, IMAGE, 1)

@@ -154,6 +154,8 @@ def scale_of(method: str, samples: Sequence[Array], **options: Any) -> np.float3
     return found.scale
 
 
+@pytest.mark.mnn
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("clamp", [127, 100])
 def test_kl(network: Network, clamp: int) -> None:
     dump = network.dump("kl", feature_quantize_method="KL", feature_clamp_value=clamp)
@@ -166,6 +168,7 @@ def test_kl(network: Network, clamp: int) -> None:
     assert not wrong
 
 
+@pytest.mark.mnn
 def test_admm(network: Network) -> None:
     """One sample counts, the last one. Channels that the CPU stores together are found by trying."""
     dump = network.dump("admm", feature_quantize_method="ADMM")
@@ -179,6 +182,7 @@ def test_admm(network: Network) -> None:
     assert counts[PACK] == len(dump) or sys.platform != "linux"
 
 
+@pytest.mark.mnn
 @pytest.mark.parametrize(("theirs", "ours"), [("MAX_ABS", "max-abs"), ("ADMM", "mnn-admm")])
 def test_weights(network: Network, theirs: str, ours: str) -> None:
     network.dump("weights", feature_quantize_method="KL", weight_quantize_method=theirs)
@@ -233,6 +237,7 @@ def slow_threshold(counts: Array) -> int:
     return threshold
 
 
+@pytest.mark.formats
 def test_the_search_is_that_of_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     from qconvert.calibration import mnn
 
@@ -248,6 +253,7 @@ def test_the_search_is_that_of_the_loops(monkeypatch: pytest.MonkeyPatch) -> Non
         assert kl_threshold(counts) == slow_threshold(counts)
 
 
+@pytest.mark.formats
 def test_sums_are_in_order() -> None:
     """numpy sums in pairs where it may; the sums of MNN's loops are one after another."""
     values = np.random.default_rng(0).random((2000, 3)).astype(np.float32)
@@ -260,6 +266,7 @@ def test_sums_are_in_order() -> None:
     assert _in_order(values[:, 0].copy()) == expected[0]
 
 
+@pytest.mark.formats
 def test_nothing_to_see_is_no_scale() -> None:
     for method in ("mnn-kl", "mnn-admm"):
         assert scale_of(method, [np.zeros((1, 1, 20, 20), np.float32)]) == 0

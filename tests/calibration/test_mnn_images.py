@@ -18,7 +18,7 @@ from PIL import Image
 from qconvert.calibration.driver import calibrated
 from qconvert.calibration.mnn_config import read_mnn_config
 
-pytestmark = pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.mnn, pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")]
 TOOLS = (
     "import _tools; _tools.mnnconvert(['mnnconvert', '-f', 'ONNX', '--modelFile', 'model.onnx', '--MNNModel', 'a.mnn', '--bizCode', 'x']);"
     "_tools.mnnquant(['mnnquant', 'a.mnn', 'q.mnn', 'config.json'])"

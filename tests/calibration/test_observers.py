@@ -38,6 +38,7 @@ def ends(found: Observer) -> tuple[float, float]:
     return float(chosen.lowest[0]), float(chosen.highest[0])
 
 
+@pytest.mark.property
 @given(RUNS, st.integers(0, 6))
 def test_min_max_merges_exactly(runs: list[Array], cut: int) -> None:
     whole = seen("min-max", runs)
@@ -56,6 +57,7 @@ def test_what_comes_again_is_ignored() -> None:
     assert ends(found) == before and found.count == 2
 
 
+@pytest.mark.property
 @given(RUNS, st.integers(0, 6), st.sampled_from([0.0, 0.1]))
 def test_moving_averages_merge_in_order(runs: list[Array], cut: int, constant: float) -> None:
     whole = seen("moving-average", runs, constant=constant)
@@ -64,6 +66,8 @@ def test_moving_averages_merge_in_order(runs: list[Array], cut: int, constant: f
     np.testing.assert_allclose(ends(parts), ends(whole), rtol=1e-12, atol=1e-9)
 
 
+@pytest.mark.torch
+@pytest.mark.cross_section
 def test_moving_average_is_that_of_pytorch() -> None:
     from torch import from_numpy
     from torch.ao.quantization import MovingAverageMinMaxObserver

@@ -15,6 +15,8 @@ from qconvert.calibration.driver import calibrated
 from qconvert.calibration.files import calibrate_file
 from qconvert.errors import LossError
 
+pytestmark = pytest.mark.onnxruntime
+
 
 @pytest.fixture(scope="module")
 def linear(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -49,6 +51,7 @@ def test_an_iterator_is_measured_too(linear: Path) -> None:
     assert [item.clipped for item in found.tensors] == [item.clipped for item in expected.tensors]
 
 
+@pytest.mark.end_to_end
 def test_strict_writes_nothing(linear: Path, tmp_path: Path) -> None:
     data, result, config = tmp_path / "data.npy", tmp_path / "q.onnx", tmp_path / "qconvert.toml"
     np.save(data, growing())

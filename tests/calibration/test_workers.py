@@ -62,11 +62,13 @@ def test_a_process_that_dies_while_parts_are_handed_out(tmp_path: Path, monkeypa
     workers.close()
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("method", ["entropy", "mnn-kl"])
 def test_processes_find_the_same_scales(method: str, images: np.ndarray) -> None:
     assert scales(calibrated(FLOAT, images, method=method, jobs=2)) == scales(calibrated(FLOAT, images, method=method))
 
 
+@pytest.mark.formats
 def test_an_error_of_a_worker_is_the_users(images: np.ndarray) -> None:
     wrong = images.copy()
     wrong[70] = np.inf
@@ -75,12 +77,14 @@ def test_an_error_of_a_worker_is_the_users(images: np.ndarray) -> None:
     assert caught.value.file == "sample 70" and caught.value.where == "tensor 'x'"
 
 
+@pytest.mark.onnxruntime
 def test_a_cluster_finds_the_same_scales(cluster: Any, images: np.ndarray, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", images)
     expected = scales(calibrated(FLOAT, images, method="mnn-kl"))
     assert scales(calibrated(FLOAT, str(tmp_path), method="mnn-kl", scheduler=cluster.scheduler_address)) == expected
 
 
+@pytest.mark.onnxruntime
 def test_the_work_goes_on_when_a_worker_dies(cluster: Any, images: np.ndarray) -> None:
     killed: list[int] = []
 

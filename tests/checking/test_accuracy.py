@@ -39,6 +39,8 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return linear(tmp_path / "a.onnx", own), linear(tmp_path / "b.onnx", own[[1, 0, 2, 3]])
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_what_is_counted(pair: tuple[Path, Path], tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.eye(4, dtype=np.float32)[[0, 1, 2, 3, 2, 0]])
     np.save(tmp_path / "labels.npy", np.array([0, 1, 2, 2, 2, 1]))
@@ -53,6 +55,7 @@ def test_what_is_counted(pair: tuple[Path, Path], tmp_path: Path) -> None:
     assert other.top1[0] == Share(0, 2) and other.changed[0].before == -1  # as labels count, where class 0 is the background
 
 
+@pytest.mark.formats
 def test_intervals_are_those_of_the_papers() -> None:
     """Wilson's of 81 of 263 is 0.2553 to 0.3662 (R. G. Newcombe, Two-sided confidence intervals for the single proportion, 1998)."""
     assert Share(81, 263).interval == pytest.approx((0.2553, 0.3662), abs=5e-5)
@@ -62,6 +65,8 @@ def test_intervals_are_those_of_the_papers() -> None:
     assert low == pytest.approx(-high) and 0.015 < high < 0.025
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_a_real_network_of_photographs(tmp_path: Path) -> None:
     qconvert.convert(DIGITS / "fx.onnx", tmp_path / "fx.tflite")
     data = np.load(DIGITS / "test.npz")
@@ -90,6 +95,7 @@ LISTS = {
 }
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("form", LISTS)
 def test_lists_of_labels(form: str, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
@@ -118,6 +124,7 @@ BAD: dict[str, tuple[str, type[QConvertError], str]] = {
 }
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("form", BAD)
 def test_bad_lists_are_one_error(form: str, tmp_path: Path) -> None:
     text, kind, says = BAD[form]
@@ -131,6 +138,7 @@ def test_bad_lists_are_one_error(form: str, tmp_path: Path) -> None:
         labelled(folder, tmp_path / "labels.csv")
 
 
+@pytest.mark.onnxruntime
 def test_other_bad_labels(pair: tuple[Path, Path], tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((2, 4), np.float32))
     for labels, says in (
@@ -159,6 +167,7 @@ def test_other_bad_labels(pair: tuple[Path, Path], tmp_path: Path) -> None:
         labelled(tmp_path, tmp_path / "large.csv")
 
 
+@pytest.mark.end_to_end
 def test_the_command(pair: tuple[Path, Path], tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.eye(4, dtype=np.float32))
     np.save(tmp_path / "labels.npy", np.arange(4))

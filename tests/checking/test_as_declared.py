@@ -37,6 +37,9 @@ def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.end_to_end
 def test_a_pass_that_was_named_costs_no_more_than_the_outputs_may_lose(result: Path) -> None:
     far = check(KWS, result, samples=2)
     assert far.verdict == "not equal" and [("'Identity': SQNR 1" in text, "below 30" in text) for text in far.problems] == [(True, True)]
@@ -97,6 +100,8 @@ ALTERED: dict[str, Callable[[Graph], Tensor]] = {
 }
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("declared", [False, True])
 @pytest.mark.parametrize("what", ALTERED)
 def test_what_the_pass_did_not_make_is_not_equal(result: Path, what: str, declared: bool, tmp_path: Path) -> None:
@@ -110,6 +115,8 @@ def test_what_the_pass_did_not_make_is_not_equal(result: Path, what: str, declar
     assert any(not text.startswith("output ") for text in report.problems), report.problems
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_a_result_that_does_not_say_which_passes_made_it_has_to_be_near(result: Path, tmp_path: Path) -> None:
     graph, other = load(result), tmp_path / f"other{result.suffix}"
     save(graph, other, provenance={OPTIONS: "", CHANGED: json.dumps(declared_changes(graph, declared_names(graph)))})

@@ -26,6 +26,8 @@ MODELS = (
 UNSEEN = {"ort-x86": 2, "tflite": 0}
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("target", ["ort-x86", "tflite"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_prediction_is_what_ran(name: str, target: str) -> None:
@@ -44,6 +46,7 @@ def test_the_prediction_is_what_ran(name: str, target: str) -> None:
 UNFORESEEN = {("Add", True): 14, ("Conv", False): 1}
 
 
+@pytest.mark.onnxruntime
 def test_the_prediction_for_models_of_onnx_exporters() -> None:
     found: Counter[tuple[str, bool | None]] = Counter()
     operators = 0
@@ -55,6 +58,7 @@ def test_the_prediction_for_models_of_onnx_exporters() -> None:
     assert dict(found) == UNFORESEEN
 
 
+@pytest.mark.formats
 def test_it_is_the_audit_of_a_conversion(tmp_path: Path) -> None:
     path = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
     report = audit(path, "ort-x86")
@@ -63,6 +67,7 @@ def test_it_is_the_audit_of_a_conversion(tmp_path: Path) -> None:
     assert {op.ran for op in report.operators} == {None}
 
 
+@pytest.mark.onnxruntime
 def test_operators_of_functions_are_counted(tmp_path: Path) -> None:
     """A partitioned graph has its operators in functions: each is judged there, and what calls them is no operator that runs."""
     source, cut = FIXTURES / "tiny_ad_toycar_int8.tflite", tmp_path / "cut.qgraph"
@@ -75,6 +80,8 @@ def test_operators_of_functions_are_counted(tmp_path: Path) -> None:
     assert report.operators["Gemm"] == 10 and report.audit == parts.lines
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_operators_on_real_values_are_seen(tmp_path: Path) -> None:
     """An addition whose ties have no form in float32, and a network's, which have."""
     specs = [TensorSpec(name, (1, 8, 8, 4), "int8", scale, 0) for name, scale in zip("aby", (0.03, 0.03, 0.06), strict=True)]
@@ -87,12 +94,14 @@ def test_operators_on_real_values_are_seen(tmp_path: Path) -> None:
         assert [(op.integer, op.ran, op.layer) for op in report.operators if op.kind == "Add"] == wanted
 
 
+@pytest.mark.litert
 def test_layers_of_litert_name_xnnpack() -> None:
     report = audit(FIXTURES / "tiny_resnet_cifar10_int8.tflite", "tflite", run=True)
     assert Counter(op.layer for op in report.operators)["CONV_2D (XNNPACK)"] == 9
     assert {op.layer for op in report.operators if op.kind in ("AveragePool", "Softmax")} == {"AVERAGE_POOL_2D", "SOFTMAX"}
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("missing", ["Conv", "Gemm"])
 def test_a_wrong_prediction_is_found(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = target_named("ort-x86")
@@ -103,12 +112,15 @@ def test_a_wrong_prediction_is_found(missing: str, monkeypatch: pytest.MonkeyPat
     assert all(op.ran and not op.integer for op in report.otherwise)
 
 
+@pytest.mark.formats
 def test_what_a_runtime_does_not_tell() -> None:
     report = audit(FIXTURES / "tiny_kws_dscnn_int8.tflite", "tflite-micro", run=True)
     assert (report.notes, report.unjudged) == ((), "tflite-micro does not tell what it runs")
     assert all(op.ran is None for op in report.operators) and report.otherwise == ()
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_a_target_of_another_cpu_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     path = FIXTURES / "tiny_kws_dscnn_int8.tflite"
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
@@ -135,6 +147,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.end_to_end
 def test_the_command_line() -> None:
     path = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
     done = run(path, "--target", "ort-x86", "--run")

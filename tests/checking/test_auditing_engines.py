@@ -23,6 +23,7 @@ def _ran(*arguments: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "qconvert", "audit", *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.tensorrt
 def test_every_product_of_a_network_is_on_integers() -> None:
     report = audit(RESNET, "tensorrt", build=True)
     products = [layer for layer in report.layers if layer.kind in ("correlation", "gemm")]
@@ -34,6 +35,7 @@ def test_every_product_of_a_network_is_on_integers() -> None:
     assert "built the engine for compute capability 8.9" in report.notes[0] and "it was not run" in report.notes[0]
 
 
+@pytest.mark.tensorrt
 @pytest.mark.parametrize(
     "name",
     [
@@ -49,12 +51,15 @@ def test_the_prediction_is_what_was_built(name: str) -> None:
     assert all(op.ran is not None for op in report.operators if op.kind in ("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
 
+@pytest.mark.tensorrt
+@pytest.mark.cross_section
 def test_run_builds_too() -> None:
     """For a target whose runtime only builds engines."""
     report = audit(RESNET, "tensorrt", run=True, kernels="tensorrt:sm80")
     assert [layer.integer for layer in report.layers if layer.kind in ("correlation", "gemm")] == [True] * 10
 
 
+@pytest.mark.tensorrt
 def test_a_prediction_that_is_wrong_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     from qconvert.plugins import registry, target_named
 
@@ -73,6 +78,7 @@ def test_what_builds_no_engines() -> None:
         audit(RESNET, "tflite", build=True)
 
 
+@pytest.mark.end_to_end
 def test_the_command_prints_the_layers() -> None:
     found = _ran(RESNET, "--target", "tensorrt", "--build", "--sm", "8.0")
     assert found.returncode == 0, found.stderr
@@ -83,17 +89,21 @@ def test_the_command_prints_the_layers() -> None:
     assert "compute capability 8.0" in found.stdout
 
 
+@pytest.mark.end_to_end
 def test_the_command_prints_json() -> None:
     found = _ran(RESNET, "--target", "tensorrt", "--build", "--json")
     layers = json.loads(found.stdout)["layers"]
     assert sum(layer["kind"] == "correlation" and layer["integer"] for layer in layers) == 9
 
 
+@pytest.mark.end_to_end
 def test_a_capability_that_there_is_not() -> None:
     found = _ran(RESNET, "--target", "tensorrt", "--build", "--sm", "61")
     assert found.returncode == 2 and "tensorrt:sm61" in found.stderr and "tensorrt:sm89" in found.stderr
 
 
+@pytest.mark.tensorrt
+@pytest.mark.end_to_end
 def test_a_builder_that_refuses(tmp_path: Path) -> None:
     """NonZero, which TensorRT has and TensorRT-RTX lacks."""
     from onnx import TensorProto, helper, save
@@ -110,6 +120,7 @@ def test_a_builder_that_refuses(tmp_path: Path) -> None:
     assert "TensorRT's" in found.stderr and "--target tensorrt writes the file that was refused" in found.stderr
 
 
+@pytest.mark.end_to_end
 def test_what_a_capability_lacks_is_the_model_s_error() -> None:
     """A Gemm for compute capability 7.5, by the command line."""
     found = _ran(RESNET, "--target", "tensorrt", "--build", "--sm", "75")
@@ -134,6 +145,7 @@ def _network(kind: str, dtype: str, path: Path) -> Path:
     return path
 
 
+@pytest.mark.tensorrt
 @pytest.mark.parametrize("capability", ["sm75", "sm80", "sm86", "sm89", "sm121"])
 @pytest.mark.parametrize(("kind", "dtype"), [("Conv", "INT8"), ("MatMul", "INT8"), ("Gemm", "INT8"), ("Conv", "FLOAT8E4M3FN")])
 def test_a_capability_is_predicted_as_its_builder_decides(kind: str, dtype: str, capability: str, tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from onnx_models import path_of
 
 from qconvert import check, convert, load
 
+pytestmark = pytest.mark.onnxruntime
+
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 RESNET = FIXTURES / "onnx" / "tf2onnx_tiny_resnet_cifar10_int8.onnx"
 FORMS = ("qdq", "qoperator")
@@ -175,6 +177,7 @@ def test_integers_that_the_source_refuses_are_halved(tmp_path: Path) -> None:
     assert report.outputs[0].equal == 1
 
 
+@pytest.mark.cross_section
 def test_free_sizes_grow_until_the_source_takes_them(tmp_path: Path) -> None:
     path = written(
         tmp_path / "m.onnx",
@@ -262,6 +265,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.end_to_end
 def test_command_line(tmp_path: Path) -> None:
     result = tmp_path / "result.onnx"
     convert(RESNET, result)

@@ -12,6 +12,8 @@ from tflite_models import TensorSpec, single_op
 
 from qconvert import check, convert
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 S16 = {"activation_type": "QInt16", "per_channel": True, "extra": {"ActivationSymmetric": True}, "opset": 21}
 UNSIGNED = {"activation_type": "QUInt8", "weight_type": "QUInt8"}
 
@@ -44,6 +46,7 @@ def test_a_constant_whose_operator_is_spelled_out_on_the_way_back_is_the_sources
         assert report.passed, report.problems
 
 
+@pytest.mark.cross_section
 def test_a_concatenation_of_more_than_xnnpack_takes(tmp_path: Path) -> None:
     """Its own kernel rounds nothing; the QUANTIZE before each operand is XNNPACK's, with 8 fractional bits."""
     source, result = tmp_path / "source.tflite", tmp_path / "result.tflite"

@@ -28,6 +28,8 @@ MODELS = (
 )  # fmt: skip
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("kernels", ["litert:default", "litert:reference"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_sound_model_passes(name: str, kernels: str, tmp_path: Path) -> None:
@@ -41,6 +43,8 @@ def test_a_sound_model_passes(name: str, kernels: str, tmp_path: Path) -> None:
         assert op.largest <= (1 if graph[op.output].is_quantized else 2e-5), op
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("name", ["resize_linear-U8S8-qoperator", "resize_linear-S8S8-qoperator"])
 def test_plain_integers_keep_their_storage(name: str, tmp_path: Path) -> None:
     """ONNX resizes the integers as plain numbers: stored as int8 they would be other numbers, off by the whole range."""
@@ -51,6 +55,7 @@ def test_plain_integers_keep_their_storage(name: str, tmp_path: Path) -> None:
     assert all(item.largest < 1.5 / 255 for item in report.outputs)
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("name", ["tiny_kws_dscnn_int8", "tiny_ad_toycar_int8", "tflm_person_detect_int8"])
 def test_a_tflite_source_gives_its_own_values(name: str, tmp_path: Path) -> None:
     """The same operators on the same kernels: nothing differs."""
@@ -99,6 +104,8 @@ def output_scale(graph: Graph, op: Op) -> Tensor:
     return replace(result, quantization=replace(result.quantization, scale=result.quantization.scale * np.float32(1.02)))
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -120,6 +127,8 @@ def test_a_planted_fault_is_named_at_its_operator(fault: Callable[[Graph, Op], T
     assert named <= {name, *readers}
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_a_wrong_operator_is_found_by_its_values(tmp_path: Path) -> None:
     """No constant tells of a stride or a fused activation that is wrong."""
     sound, result = tmp_path / "sound.tflite", tmp_path / "result.tflite"
@@ -144,6 +153,8 @@ def square(path: Path) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_layouts_that_no_shape_shows_are_known(tmp_path: Path) -> None:
     source, result = square(tmp_path / "square.onnx"), tmp_path / "square.tflite"
     convert(source, result)
@@ -199,6 +210,9 @@ def test_a_storage_only_conversion_is_no_rounding() -> None:
     assert further_reach(graph, moved, {"x", "y"}, {"m"}) == {"y": 0.5}
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_results_without_common_names_are_refused(tmp_path: Path) -> None:
     result = tmp_path / "result.tflite"
     convert(VISION, result)
@@ -220,6 +234,7 @@ def test_results_without_common_names_are_refused(tmp_path: Path) -> None:
         check(VISION, tmp_path / "other.tflite", samples=1, per_op=True)
 
 
+@pytest.mark.end_to_end
 def test_the_command_line(tmp_path: Path) -> None:
     result = tmp_path / "result.tflite"
     convert(VISION, result)
@@ -232,6 +247,8 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert report["notes"] == [together]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_a_float_sigmoid_far_below_zero_is_no_difference(tmp_path: Path) -> None:
     """onnxruntime cuts its argument off, so results that are all next to zero differ by much of their own."""
     x, y, z = (TensorSpec(name, (1, 64), "float32") for name in "xyz")

@@ -17,6 +17,8 @@ from qconvert import check, convert
 from qconvert.checking.findings import NOT_EQUAL, NOT_JUDGED
 from qconvert.graph.kinds.opaque import TFLITE_DOMAIN
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 
 def between() -> bytes:
     """Two custom operators of two inputs, one of them the model's, among convolutions; one result is the model's output."""
@@ -127,6 +129,7 @@ def test_around_a_foreign_node(tmp_path: Path) -> None:
         assert len(report.outputs) == 2 and all(item.largest < 1e-5 for item in report.outputs)
 
 
+@pytest.mark.cross_section
 def test_data_of_the_users_own(tmp_path: Path) -> None:
     """Files hold the model's inputs alone; what custom operators compute is made at random."""
     source, result = tmp_path / "a.tflite", tmp_path / "a.onnx"

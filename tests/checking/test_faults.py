@@ -13,6 +13,8 @@ from onnx import numpy_helper
 
 from qconvert import check, convert, load
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 SOURCE = Path(__file__).parent.parent.parent / "fixtures" / "tiny_vww_mobilenet_int8.tflite"
 
 
@@ -97,6 +99,7 @@ def stride_2_depthwise() -> str:
     return next(op.source for op in graph.ops if op.kind == "Conv" and op["group"] > 1 and tuple(op["pads"][:2]) != tuple(op["pads"][2:]))
 
 
+@pytest.mark.cross_section
 def test_nothing_is_named_in_the_sound_model(sound: Path) -> None:
     report = check(SOURCE, sound, samples=2, per_op=True)
     assert report.passed

@@ -13,9 +13,12 @@ from onnx import numpy_helper
 import qconvert
 from tests.formats.onnx.test_control import graph_of, quantized
 
+pytestmark = pytest.mark.onnxruntime
+
 FOLDER = Path(__file__).parents[2] / "fixtures" / "recurrent"
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("name", "operator", "verdict"),
     [("gru_float", "WHILE #1", "approximate"), ("gru_dynamic", "WHILE #1", "dynamic range"), ("nested_float", "", "")],
@@ -30,6 +33,7 @@ def test_loops_of_tensorflow_are_judged_by_what_they_give(name: str, operator: s
     assert found.get(operator, "") == verdict
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("name", ["branches that capture", "a loop that ends by itself", "a scan", "a value that grows"])
 def test_graphs_inside_nodes_are_judged(name: str, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(graph_of(name)[0])

@@ -8,6 +8,8 @@ import pytest
 
 from qconvert import check, convert
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 FOLDER = Path(__file__).parents[2] / "fixtures" / "keras"
 
 
@@ -15,6 +17,7 @@ FOLDER = Path(__file__).parents[2] / "fixtures" / "keras"
 REFUSED = FOLDER / "keras_causal_int16x8.tflite"
 
 
+@pytest.mark.cross_section
 def test_a_source_that_its_own_runtime_refuses_is_not_judged(tmp_path: Path) -> None:
     convert(REFUSED, tmp_path / "model.onnx")
     report = check(REFUSED, tmp_path / "model.onnx", samples=1, per_op=True)

@@ -13,6 +13,8 @@ from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import check, convert, load, save
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
@@ -35,6 +37,7 @@ def small(folder: Path) -> Path:
     return folder / "in.npz"
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("bound", "change", "ends"), [("highest", -1, "0 and 4.38"), ("lowest", 1, "0.03 and 4.41")])
 def test_a_bound_off_by_one_step_is_found(bound: str, change: int, ends: str, tmp_path: Path) -> None:
     source, result = convolution(tmp_path / "a.tflite"), tmp_path / "b.onnx"

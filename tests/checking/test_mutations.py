@@ -12,6 +12,8 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from mutation_score import score
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert, pytest.mark.torch]
+
 
 @pytest.mark.parametrize(
     ("model", "wanted", "seed"),

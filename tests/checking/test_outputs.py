@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from qconvert import Graph, Op, Tensor, check, save
 from qconvert.checking.classify import Sum, classify_sums
@@ -36,6 +37,8 @@ def test_sums_that_are_no_normal_numbers_may_be_zero() -> None:
     assert wrong.verdict == "unexplained"
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_an_output_of_another_shape_is_not_equal(tmp_path: Path) -> None:
     x = Tensor("x", "float32", (2, 3))
     for name, inputs in (("source", ("x",)), ("result", ("x", "x"))):

@@ -20,6 +20,8 @@ from qconvert.checking.overflows import Overflowed
 from qconvert.graph import Quantization
 from qconvert.runtimes.overflows_litert import overflows
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 MASKED = 1e9 / 32767
 
 
@@ -205,6 +207,7 @@ def test_a_mean_on_a_scale_that_calibration_saw_as_zero(tmp_path: Path) -> None:
     assert overflown and np.array_equal(found, run_litert(source.read_bytes(), [values])[0])
 
 
+@pytest.mark.cross_section
 def test_no_logarithm_is_written_whose_table_overflows(tmp_path: Path) -> None:
     """From ONNX to TFLite LOG runs on real values then; at a finer scale its 16-bit kernel is used."""
     for scale, dtype in ((3.8, "float32"), (1e-3, "int16")):

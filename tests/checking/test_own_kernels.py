@@ -16,6 +16,8 @@ from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 
 from qconvert import Quantization, check, convert, load, save
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 _SIDE = 24
 
 
@@ -32,6 +34,7 @@ def _depthwise(ratio: float) -> bytes:
     return single_op("DEPTHWISE_CONV_2D", options, inputs, [TensorSpec("y", shape, "uint8", 0.05 * 0.02 / ratio, 131)])
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("ratio", [0.2499, 0.4999, 0.062])
 def test_a_kernel_that_xnnpack_leaves_to_tflite_may_round_twice(ratio: float, tmp_path: Path) -> None:
     source, result = tmp_path / "source.tflite", tmp_path / "result.onnx"

@@ -26,6 +26,7 @@ def costs() -> tuple[PassCost, ...]:
     return pass_costs(MODEL, samples=2)
 
 
+@pytest.mark.onnxruntime
 def test_the_cheapest_come_first(costs: tuple[PassCost, ...]) -> None:
     found = [np.inf if cost.sqnr_db is None else cost.sqnr_db for cost in costs if not cost.refused]
     assert found == sorted(found, reverse=True) and len(found) >= 8
@@ -40,6 +41,7 @@ def test_each_pass_counts_what_it_changes(costs: tuple[PassCost, ...]) -> None:
     assert wide.weights == 0 and wide.activations >= 9
 
 
+@pytest.mark.formats
 def test_the_evaluator_runs_what_the_target_does_not_take() -> None:
     four_bits = Pass("four_bits", "", lambda graph, target: pass_named("change_bits").run(graph, target, activation_bits=4), exact=False)
     with (
@@ -54,6 +56,8 @@ def test_exact_passes_and_those_with_nothing_to_do_are_left_out(costs: tuple[Pas
     assert not {cost.name for cost in costs} & {"per_tensor_to_per_axis", "fold_batch_norm", "narrow_range"}
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_the_measure_is_that_of_the_outputs() -> None:
     """Weights of 4 bits alone: what they lose, some 20 dB, is what the result of the one convolution loses."""
     graph = quantized_conv()
@@ -62,6 +66,7 @@ def test_the_measure_is_that_of_the_outputs() -> None:
     assert cost.weights == 1 and cost.sqnr_db is not None and 10 < cost.sqnr_db < 30
 
 
+@pytest.mark.formats
 def test_a_pass_that_fails_is_named() -> None:
     with pytest.raises(QConvertError, match="there is no pass"):
         pass_costs(MODEL, names=["nothing"])
@@ -69,6 +74,7 @@ def test_a_pass_that_fails_is_named() -> None:
         pass_costs(MODEL, samples=0)
 
 
+@pytest.mark.onnxruntime
 def test_scores_say_whether_the_best_class_stays() -> None:
     tensors = [
         Tensor("x", "int8", (1, 4), None, q(0.5)),
@@ -80,6 +86,7 @@ def test_scores_say_whether_the_best_class_stays() -> None:
     assert cost.same_top1 == 1.0
 
 
+@pytest.mark.end_to_end
 def test_the_command_prints_a_table_and_json() -> None:
     command = [sys.executable, "-m", "qconvert", "passes", "--costs", str(FIXTURES / "tiny_kws_dscnn_int8.tflite"), "--samples", "1"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -90,6 +97,7 @@ def test_the_command_prints_a_table_and_json() -> None:
     assert wrong.returncode == 2 and "Traceback" not in wrong.stderr
 
 
+@pytest.mark.onnxruntime
 def test_a_loaded_model_is_one_too() -> None:
     graph = load(MODEL)
     assert [cost.name for cost in pass_costs(graph, names=["symmetric_activations"], samples=1)] == ["symmetric_activations"]

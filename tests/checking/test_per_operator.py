@@ -33,6 +33,8 @@ def read_sub_as_add(op: Any) -> None:
     op.emit("Add", activation=op.activation())
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_a_file_that_is_read_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The result is sound; its ADD is read as a Sub, so that the pieces are not the file's."""
     result = tmp_path / "result.tflite"
@@ -47,6 +49,8 @@ def test_a_file_that_is_read_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp
     assert not report.passed
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_a_wrong_file_that_is_read_as_if_it_were_right_does_not_pass(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its SUB is read as an Add: the pieces compute what the source does, the file does not."""
     sound, result = tmp_path / "sound.tflite", tmp_path / "result.tflite"
@@ -75,6 +79,8 @@ def relabelling(path: Path) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("kernels", ["litert:default", "litert:reference"])
 @pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 def test_tensors_that_the_reader_adds(suffix: str, kernels: str, tmp_path: Path) -> None:
@@ -86,6 +92,7 @@ def test_tensors_that_the_reader_adds(suffix: str, kernels: str, tmp_path: Path)
     assert {op.output: op.verdict for op in report.operators} == dict.fromkeys(("r", "m/moved", "m", "y"), "equal")
 
 
+@pytest.mark.formats
 def test_the_evaluator_completes_what_a_runtime_gives(tmp_path: Path) -> None:
     graph = load(relabelling(tmp_path / "m.tflite"))
     stored = np.arange(64, dtype=np.int8).reshape(1, 4, 4, 4)
@@ -123,6 +130,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch, wrong: str = "") -> None:
     monkeypatch.setattr(registry, "runtimes", lambda: {**runtimes(), "evaluator": added})
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("source", [KWS, FIXTURES / "onnx" / "torch_pt2e_xnnpack_vision.onnx"], ids=lambda path: path.name)
 def test_a_runtime_of_a_plugin_runs_results(source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     convert(source, tmp_path / "result.qgraph")
@@ -133,6 +142,7 @@ def test_a_runtime_of_a_plugin_runs_results(source: Path, monkeypatch: pytest.Mo
     assert "the evaluator gives out no inner tensors: how result.qgraph was read is not checked against them" in report.notes
 
 
+@pytest.mark.litert
 def test_a_wrong_operator_of_a_plugins_runtime_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     convert(KWS, tmp_path / "result.qgraph")
     pool = next(op.outputs[0] for op in load(KWS).ops if op.kind == "AveragePool")
@@ -141,6 +151,7 @@ def test_a_wrong_operator_of_a_plugins_runtime_is_named(monkeypatch: pytest.Monk
     assert [op.output for op in report.operators if op.verdict == "unexplained"] == [pool]
 
 
+@pytest.mark.onnxruntime
 def test_a_runtime_of_a_plugin_runs_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It gives out no inner tensors: they come from the evaluator, and what it computes from its pieces."""
     convert(KWS, tmp_path / "source.qgraph")
@@ -185,6 +196,8 @@ def test_values_that_are_large_together_are_computed_one_group_after_the_other()
     assert set(pieces.run({"x": np.zeros(1, np.int8)}.__getitem__)) == set("abcde")  # nothing is lost where a run was not finished
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(("file", "verdict"), [(KWS, "passed"), (VISION, "could not be judged")])
 def test_operators_that_the_time_does_not_reach_are_named(
     file: Path, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -217,6 +230,7 @@ def test_what_a_runtime_refuses_when_it_runs_is_named_too() -> None:
     assert pieces.refused == {"b": "no"}
 
 
+@pytest.mark.litert
 def test_an_operator_that_no_runtime_takes_by_itself_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The others are compared all the same."""
     from qconvert.checking import per_operator
@@ -252,6 +266,9 @@ def dense(path: Path, dtype: str = "int8", **wrong: Any) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("dtype", "classes"), [("int8", {"equal", "one rounding"}), ("float32", {"dynamic range"})])
 @pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 def test_an_operator_that_is_read_as_several_is_judged_as_one(dtype: str, classes: set[str], suffix: str, tmp_path: Path) -> None:
@@ -264,6 +281,8 @@ def test_an_operator_that_is_read_as_several_is_judged_as_one(dtype: str, classe
     assert suffix != "onnx" or found["y"] in classes
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("dtype", ["int8", "float32"])
 def test_a_wrong_weight_of_an_operator_that_is_read_as_several_is_named(dtype: str, tmp_path: Path) -> None:
     source = dense(tmp_path / "source.tflite", dtype)
@@ -289,6 +308,8 @@ def boxes(path: Path) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_boxes_of_equal_score_may_come_in_another_order(tmp_path: Path) -> None:
     source, result = boxes(tmp_path / "source.tflite"), tmp_path / "result.onnx"
     convert(source, result)
@@ -316,6 +337,8 @@ def test_other_boxes_are_no_free_choice(chosen: list[int], is_free: bool) -> Non
     assert is_free_choice(graph, op, values, np.int32(chosen)) == is_free
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_what_moves_alone_make_of_shared_tensors_is_known(tmp_path: Path) -> None:
     """A Clip behind a convolution whose data the result has in another shape: the exact value is that of the shared tensor, turned."""
     rng = np.random.default_rng(1)
@@ -340,6 +363,8 @@ def test_what_moves_alone_make_of_shared_tensors_is_known(tmp_path: Path) -> Non
     assert {op.verdict for op in report.operators} >= {"dynamic range"}
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_differences_of_equal_values_on_a_fine_grid_are_the_kernels(tmp_path: Path) -> None:
     """x - x, as a logarithm of sums has it: LiteRT's sums of 20 bits are off by a step that the result's are finer than."""
     x, y = TensorSpec("x", (1, 256), "int8", 0.01175929, -128), TensorSpec("y", (1, 256), "int8", 7.843137e-09, 0)

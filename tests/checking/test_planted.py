@@ -121,6 +121,8 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("bare", [False, True], ids=["with metadata", "bare"])
 @pytest.mark.parametrize(("network", "fault"), CASES, ids=lambda item: item.__name__)
 def test_what_no_random_input_brings_out(
@@ -142,6 +144,7 @@ def test_what_no_random_input_brings_out(
     assert bare or any("planted" in text or "'steps'" in text for text in report.problems)
 
 
+@pytest.mark.onnxruntime
 def test_rows_from_the_fifth_on(tmp_path: Path) -> None:
     """Of a batch that is known only when the model runs."""
     shape = ["n", 3]
@@ -171,6 +174,9 @@ def test_rows_from_the_fifth_on(tmp_path: Path) -> None:
     assert check(tmp_path / "a.onnx", tmp_path / "b.onnx").verdict == "not equal"
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_what_an_optimizer_made_of_a_result_passes(tmp_path: Path) -> None:
     """It folds constants and leaves out what does nothing; no operator is altered by that."""
     import onnxruntime
@@ -194,6 +200,7 @@ def test_what_an_optimizer_made_of_a_result_passes(tmp_path: Path) -> None:
     assert (report.verdict, report.problems) == ("passed", ())
 
 
+@pytest.mark.formats
 def test_extreme_inputs_reach_the_ends_of_a_range_within_its_bounds() -> None:
     grid = Quantization(np.array([0.1]), np.array([0]))
     tensors = [Tensor("x", "float32", (4,)), Tensor("q", "int8", (4,), quantization=grid), Tensor("i", "int64", (2,))]
@@ -205,6 +212,7 @@ def test_extreme_inputs_reach_the_ends_of_a_range_within_its_bounds() -> None:
     assert max(feed["x"].max() for feed in extreme_inputs(graph, like, 0, {"x": (0.0, 1.0)})) == 1
 
 
+@pytest.mark.formats
 def test_sizes_known_at_run_time_are_1_2_and_7() -> None:
     graph = Graph(
         "g", {name: Tensor(name, "float32", ("n", 3)) for name in ("x", "y")}, (Op("Relu", ("x",), ("y",), {}, ""),), ("x",), ("y",)

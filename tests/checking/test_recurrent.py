@@ -12,6 +12,8 @@ from lstm_files import Lstm
 import qconvert
 from qconvert.checking.sequences import STEPS
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 #: Fixture -> its recurrent operators.
 MODELS = {
@@ -76,6 +78,7 @@ def test_an_lstm_on_real_values_is_as_declared_and_its_drift_is_told(tmp_path: P
     assert layer.verdict == "requantized" and layer.equal < 1 and layer.sqnr_db is not None and layer.sqnr_db > 40
 
 
+@pytest.mark.cross_section
 def test_a_drift_of_one_step_is_a_drift(tmp_path: Path) -> None:
     source, result = tmp_path / "a.tflite", tmp_path / "a.onnx"
     source.write_bytes(Lstm(inputs=3, cells=4, outputs=4, rows=3, data=(0.01, -3)).file())

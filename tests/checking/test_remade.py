@@ -44,6 +44,8 @@ def with_attributes(kind: str, **attributes: Any) -> Callable[[Graph], Graph]:
     return change
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("source", "suffix", "change", "said"),
     [
@@ -60,6 +62,8 @@ def test_an_attribute_that_hardly_shows(source: Path, suffix: str, change: Calla
     assert said in report.problems[0]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("source", "suffix", "change", "said"),
     [
@@ -92,6 +96,8 @@ def conversions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.torch
 @needs_torch
 @pytest.mark.parametrize("suffix", ["onnx", "pt2"])
 @pytest.mark.parametrize(("kind", "arithmetic"), _ENGINE)
@@ -103,6 +109,8 @@ def test_the_arithmetic_of_an_engine(kind: str, arithmetic: str, suffix: str, co
     assert report.verdict == "not equal" and "arithmetic" in report.problems[0]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.torch
 @needs_torch
 @pytest.mark.parametrize("suffix", ["onnx", "pt2"])
 @pytest.mark.parametrize(("kind", "arithmetic"), [("Add", "qnnpack"), ("GlobalAveragePool", "qnnpack")])
@@ -116,6 +124,8 @@ def test_the_arithmetic_of_an_engine_in_a_result_that_says_nothing(
     assert report.verdict == "not equal" and "the arithmetic is qnnpack instead of fbgemm" in report.problems[0]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.torch
 @needs_torch
 @pytest.mark.parametrize("suffix", ["onnx", "pt2"])
 def test_the_arithmetic_of_an_engine_passes_as_it_is(suffix: str, conversions: Path) -> None:
@@ -123,12 +133,14 @@ def test_the_arithmetic_of_an_engine_passes_as_it_is(suffix: str, conversions: P
     assert report.verdict == "passed" and not any("cannot be made again" in note for note in report.notes)
 
 
+@pytest.mark.litert
 def test_an_activation_that_the_grid_implies_may_be_stated(tmp_path: Path) -> None:
     result = altered(WAKEWORD, tmp_path / "m.tflite", with_attributes("Conv", activation="relu_n1_to_1"))
     assert load(result).ops[0]["activation"] != load(WAKEWORD).ops[0]["activation"]
     assert check(WAKEWORD, result, samples=1).verdict == "passed"
 
 
+@pytest.mark.onnxruntime
 def test_a_constant_of_plain_integers(tmp_path: Path) -> None:
     """A row of a table that no input reads."""
     table, rows = np.arange(64, dtype=np.int64), np.array([3], np.int64)
@@ -153,6 +165,7 @@ def test_a_constant_of_plain_integers(tmp_path: Path) -> None:
     assert [problem.startswith(said) for problem in report.problems] == [True]
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("suffix", "options"),
     [
@@ -181,6 +194,7 @@ def test_options_are_those_of_the_first_time(suffix: str, options: dict[str, Any
     assert again(source, result).altered == {}
 
 
+@pytest.mark.formats
 def test_the_record_of_layouts_and_the_signatures(tmp_path: Path) -> None:
     source = FIXTURES / "tiny_kws_dscnn_int8.tflite"
     recorded = altered(source, tmp_path / "m.onnx", lambda graph: graph.evolve(metadata={**graph.metadata, TRANSPOSED: '["input_1"]'}))
@@ -194,6 +208,9 @@ def test_the_record_of_layouts_and_the_signatures(tmp_path: Path) -> None:
     assert list(again(WAKEWORD, unsigned).altered.values()) == ["not as the conversion makes it: the signatures are others"]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_what_was_worked_on_since_is_compared_by_operators(tmp_path: Path) -> None:
     source, result = FIXTURES / "tiny_kws_dscnn_int8.tflite", tmp_path / "m.onnx"
     convert(source, result)
@@ -209,6 +226,7 @@ def test_what_was_worked_on_since_is_compared_by_operators(tmp_path: Path) -> No
     assert (report.verdict, len(report.operators) > 5) == ("passed", True)
 
 
+@pytest.mark.litert
 def test_a_result_of_another_source_says_so(tmp_path: Path) -> None:
     convert(WAKEWORD, tmp_path / "middle.onnx")
     convert(tmp_path / "middle.onnx", tmp_path / "m.tflite")

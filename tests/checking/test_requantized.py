@@ -14,6 +14,8 @@ from qconvert.checking.classify import classify
 from qconvert.checking.requantized import costly_constants
 from qconvert.graph import Quantization
 
+pytestmark = pytest.mark.litert
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MOBILENET, PERSON = FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite", FIXTURES / "tflm_person_detect_int8.tflite"
 STREAMING = FIXTURES / "mww_okay_nabu_streaming_int8.tflite"
@@ -43,6 +45,7 @@ def network(path: Path, spatial: bool) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("spatial", [False, True])
 def test_what_was_declared_is_judged(spatial: bool, tmp_path: Path) -> None:
     source, result = network(tmp_path / "m.onnx", spatial), tmp_path / "m.tflite"
@@ -52,6 +55,7 @@ def test_what_was_declared_is_judged(spatial: bool, tmp_path: Path) -> None:
     assert {item.verdict for item in report.operators} <= {"requantized", "equal"}
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("spatial", [False, True])
 @pytest.mark.parametrize("off", [2, 40])
 def test_what_was_not_declared_is_found(spatial: bool, off: int, tmp_path: Path) -> None:
@@ -66,6 +70,7 @@ def test_what_was_not_declared_is_found(spatial: bool, off: int, tmp_path: Path)
     assert not check(source, wrong, per_op=True).passed
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("spatial", [False, True])
 @pytest.mark.parametrize("which", ["a", "b"])
 def test_a_single_step_of_a_weight_is_found_at_its_operator(spatial: bool, which: str, tmp_path: Path) -> None:
@@ -87,6 +92,7 @@ def test_a_single_step_of_a_weight_is_found_at_its_operator(spatial: bool, which
         assert {item.output for item in report.operators if item.verdict == "unexplained"} == expected
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("off", "found"), [(0, False), (1, False), (3, True)])
 @pytest.mark.parametrize("spread", [1.0, 40.0])
 def test_a_joined_constant_has_the_values_that_the_source_s_operator_rounds_it_to(spread: float, off: int, found: bool) -> None:
@@ -115,6 +121,7 @@ def one_conv(path: Path) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 def test_data_that_are_rounded_onto_seven_bits_where_they_enter(suffix: str, tmp_path: Path) -> None:
     """The grid of the graph's input stays, a Requantize behind it is declared: what is summed are the rounded data."""
@@ -146,6 +153,7 @@ def test_data_that_a_coarse_kernel_rounds_where_they_enter(tmp_path: Path) -> No
     assert any("CONV_2D #0" in text for text in problems)
 
 
+@pytest.mark.onnxruntime
 def test_data_are_stored_in_another_type_before_they_enter(tmp_path: Path) -> None:
     """int8 inputs are uint8 in ONNX, moved to channels first, and then rounded onto the declared grid."""
     result = tmp_path / "r.onnx"

@@ -16,6 +16,8 @@ from qconvert import Graph, Op, QConvertError, Quantization, Tensor, convert, di
 from qconvert.checking.plain import plain
 from qconvert.graph.validation import validate
 
+pytestmark = pytest.mark.onnxruntime
+
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 RESNET = FIXTURES / "onnx" / "tf2onnx_tiny_resnet_cifar10_int8.onnx"
 KWS = FIXTURES / "tiny_kws_dscnn_int8.tflite"
@@ -59,6 +61,7 @@ def test_outputs_that_differ_by_arithmetic_name_the_operator(tmp_path: Path) -> 
     assert there.explained == "1 operator: approximate (coarse arithmetic of onnxruntime's kernel)"
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("via", ["onnx:qdq", "onnx:qoperator", "qgraph"])
 def test_tflite_models(via: str) -> None:
     report = roundtrip(KWS, via, times=2, samples=1)
@@ -81,6 +84,7 @@ def test_files_are_kept_and_hold_the_same_graph(tmp_path: Path) -> None:
         roundtrip(RESNET, "onnx:qoperator", keep=tmp_path / "kept")
 
 
+@pytest.mark.litert
 def test_what_has_no_way_back_is_named() -> None:
     """DequantizeLinear takes no int64, so the bias of 16-bit sums comes back as int32."""
     report = roundtrip(FIXTURES / "tflm_seanet_conv_int16x8.tflite", "onnx:qdq", samples=1)
@@ -90,6 +94,7 @@ def test_what_has_no_way_back_is_named() -> None:
     assert "type int64 -> int32" in leg.problems[0]
 
 
+@pytest.mark.litert
 def test_operators_that_onnx_spells_out_come_back() -> None:
     report = roundtrip(FIXTURES / "coco_ssd_mobilenet_v1_uint8.tflite", "onnx:qdq", samples=1)
     assert report.legs[0].differences == ()
@@ -111,6 +116,7 @@ def test_options_that_do_not_exist(via: str, options: dict[str, object], message
         roundtrip(KWS, via, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.cross_section
 def test_a_target_is_taken_for_the_way(tmp_path: Path) -> None:
     report = roundtrip(RESNET, "onnx:qdq", target="ort-x86", keep=tmp_path, samples=1)
     assert report.passed
@@ -161,6 +167,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.end_to_end
 def test_command_line() -> None:
     done = run("roundtrip", RESNET, "--via", "onnx:qoperator", "--samples", "1")
     assert done.returncode == 0, done.stderr
@@ -214,6 +221,7 @@ def test_integers_that_join_before_they_get_a_scale(kind: str, filler: int | Non
     assert all(item.equal == 1 for leg in report.legs for item in leg.outputs)
 
 
+@pytest.mark.litert
 def test_a_padding_before_the_first_scale_of_a_real_model() -> None:
     report = roundtrip(FIXTURES / "tflm_mobilenet_v2_from_torch_int8.tflite", "onnx:qdq", samples=1)
     assert report.legs[0].problems == ()
@@ -225,6 +233,7 @@ THROUGH_TFLITE = (
 )  # fmt: skip
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("name", THROUGH_TFLITE)
 def test_onnx_through_tflite(name: str, tmp_path: Path) -> None:
     """int8 storage and int32 biases are the fitted graph's; what TFLite spells otherwise is no difference."""
@@ -240,6 +249,7 @@ def test_onnx_through_tflite(name: str, tmp_path: Path) -> None:
     assert "LiteRT's kernels" in there.arithmetic
 
 
+@pytest.mark.litert
 def test_a_model_of_the_longest_name(tmp_path: Path) -> None:
     """Names of the files on the way have more behind them, and file systems take 255 bytes."""
     for letter, folder in (("x", "x"), ("\u00e4", "umlauts")):
@@ -249,6 +259,7 @@ def test_a_model_of_the_longest_name(tmp_path: Path) -> None:
         assert sorted(item.name for item in (tmp_path / folder).iterdir()) == [f"{letter * 50}.1.qdq.onnx", f"{letter * 50}.2.tflite"]
 
 
+@pytest.mark.litert
 def test_what_tflite_has_no_operator_for_is_named(tmp_path: Path) -> None:
     report = roundtrip(path_of("layer_normalization-S8S8-qdq", tmp_path), "tflite", samples=1)
     there = report.legs[0]
@@ -257,6 +268,7 @@ def test_what_tflite_has_no_operator_for_is_named(tmp_path: Path) -> None:
     assert there.kept.scales == there.kept.scales_equal
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("name", ["tiny_kws_dscnn_int8", "coral_mobilenet_v1_025_128_uint8", "tflm_person_detect_int8"])
 def test_tflite_through_tflite_is_the_same_bit_for_bit(name: str) -> None:
     report = roundtrip(FIXTURES / f"{name}.tflite", "tflite", samples=2)
@@ -266,6 +278,7 @@ def test_tflite_through_tflite_is_the_same_bit_for_bit(name: str) -> None:
         assert all(item.equal == 1 for item in leg.outputs)
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("via", ["onnx:qoperator", "qgraph", "tflite"])
 def test_what_a_conversion_spelled_out_to_round_as_its_source_comes_back(via: str, tmp_path: Path) -> None:
     """An average and additions with TFLite's rounding are plain operators on the way, so ties may go the other way."""
@@ -275,6 +288,7 @@ def test_what_a_conversion_spelled_out_to_round_as_its_source_comes_back(via: st
     assert all(output.largest <= 1 for leg in report.legs for output in leg.outputs)
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("via", ["onnx:qdq", "qgraph"])
 def test_a_tensor_that_a_file_gives_out_twice_comes_back(via: str, tmp_path: Path) -> None:
     """ONNX has an Identity for the second name, which TFLite holds as a RESHAPE."""

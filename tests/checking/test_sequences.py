@@ -18,6 +18,8 @@ from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import STATES
 from qconvert.plugins import target_named
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 WAKE_WORD = Path(__file__).parents[2] / "fixtures" / "mww_okay_nabu_streaming_int8.tflite"
 GRID = Quantization.per_tensor(0.25, 3)
 
@@ -107,6 +109,7 @@ def test_what_is_wrong_with_states_is_found(name: str, suffix: str, tmp_path: Pa
     assert not report.passed and any(words in problem for problem in report.problems), report.problems
 
 
+@pytest.mark.cross_section
 def test_a_result_that_forgets_what_are_states_has_other_inputs(tmp_path: Path) -> None:
     source, _ = files(network(), tmp_path)
     plain, _ = run_passes(network(), ("states_to_io",))

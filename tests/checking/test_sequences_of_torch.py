@@ -13,7 +13,12 @@ import qconvert
 from qconvert.checking.sequences import STEPS
 from qconvert.streaming import Session
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+pytestmark = [
+    pytest.mark.onnxruntime,
+    pytest.mark.litert,
+    pytest.mark.torch,
+    pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +44,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return path, module
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
 def test_a_program_with_a_buffer_gives_the_same_step_by_step(suffix: str, network: tuple[Path, Any], tmp_path: Path) -> None:
     import torch

@@ -24,6 +24,9 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_the_check_runs_every_node_and_sees_the_source_s_grids(result: Path) -> None:
     report = check(SOURCE, result, per_op=True, samples=2)
     assert report.verdict == "passed", report.problems
@@ -32,6 +35,7 @@ def test_the_check_runs_every_node_and_sees_the_source_s_grids(result: Path) -> 
     assert [op.verdict for op in report.operators if op.operator.startswith("AVERAGE_POOL")] == ["equal"]  # ties as TFLite rounds them
 
 
+@pytest.mark.formats
 def test_the_file_is_read_as_what_it_was_made_of(result: Path, tmp_path: Path) -> None:
     source, graph = load(SOURCE), load(result)
     assert SHIFTED not in graph.metadata
@@ -45,6 +49,7 @@ def test_the_file_is_read_as_what_it_was_made_of(result: Path, tmp_path: Path) -
     assert all(back[name].quantization == source[name].quantization for name in shared if name in back.tensors)
 
 
+@pytest.mark.formats
 def test_uint8_edges_have_their_grids_again(tmp_path: Path) -> None:
     source, there, back = FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite", tmp_path / "model.onnx", tmp_path / "back.tflite"
     convert(source, there, target="tensorrt")
@@ -98,6 +103,8 @@ def other_note(model: onnx.ModelProto) -> None:
     entry.value = entry.value.replace("-128", "-120")
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("change", [moved_bias, scaled, other_weight, other_shift, other_padding, other_note])
 def test_what_is_altered_is_found(change: Callable[[onnx.ModelProto], None], result: Path, tmp_path: Path) -> None:
     model = onnx.load(result)

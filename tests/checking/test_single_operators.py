@@ -22,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "fixtures" / "zoo"))
 
 import operators_onnx
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 
 @cache
 def named(operator: str) -> dict[str, Any]:
@@ -91,6 +93,7 @@ def with_real_constants(graph: Graph) -> Graph:
     return graph.evolve(tensors=tensors.values(), ops=tuple(kept))
 
 
+@pytest.mark.cross_section
 def test_real_weights_between_integers_stay_real(tmp_path: Path) -> None:
     """onnxruntime's optimizer would round them to int8 (weight_bias_quantization.cc)."""
     source, inputs = written(tmp_path, "Gemm/007.qdq_int8")

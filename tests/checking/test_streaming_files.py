@@ -10,6 +10,8 @@ from lstm_files import Lstm, real_lstm_file
 
 import qconvert
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 RECURRENT = Path(__file__).parents[2] / "fixtures" / "recurrent"
 
 
@@ -55,6 +57,7 @@ def test_an_lstm_is_compared_from_the_states_of_the_source(content: bytes, tmp_p
     assert found.largest < 1e-5
 
 
+@pytest.mark.cross_section
 def test_a_state_whose_next_value_is_an_output_too(tmp_path: Path) -> None:
     """The result stores what it keeps as uint8 and gives it out as int8: both are the tensor that the source writes."""
     model = Path(__file__).parents[2] / "fixtures" / "mww_okay_nabu_streaming_int8.tflite"

@@ -8,6 +8,8 @@ import pytest
 
 from qconvert import check, convert, load
 
+pytestmark = [pytest.mark.litert, pytest.mark.torch]
+
 KEYWORDS = Path(__file__).parents[2] / "fixtures" / "tiny_kws_dscnn_int8.tflite"
 
 

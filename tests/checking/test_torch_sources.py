@@ -17,6 +17,8 @@ from qconvert.conversion.read_options import stated
 from qconvert.errors import UnsupportedError
 from qconvert.plugins import format_named
 
+pytestmark = pytest.mark.torch
+
 TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
 FROZEN = TORCH / "classifier" / "eager_fbgemm_frozen.pt"
 SHAPE = "2,3,20,24"
@@ -30,6 +32,7 @@ def shaped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
 @needs_torch
 def test_the_source_is_read_as_the_conversion_read_it(shaped: Path) -> None:
     report = qconvert.check(FROZEN, shaped, samples=2, per_op=True)
@@ -38,6 +41,8 @@ def test_the_source_is_read_as_the_conversion_read_it(shaped: Path) -> None:
     assert f"{FROZEN.name} is read with --input-shape {SHAPE}, as result.onnx says that it was" in report.notes
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @needs_torch
 def test_what_the_user_says_comes_before_what_the_result_says(shaped: Path) -> None:
     report = qconvert.check(FROZEN, shaped, samples=1, input_shape="1,3,8,8")
@@ -73,6 +78,7 @@ def test_options_that_no_reader_takes_are_refused(shaped: Path) -> None:
         qconvert.check(shaped, shaped, bits=3)
 
 
+@pytest.mark.end_to_end
 def test_the_other_commands_read_it_so_too(shaped: Path) -> None:
     assert qconvert.roundtrip(FROZEN, "qgraph", samples=1, input_shape=SHAPE).legs[0].differences == ()
     lines = qconvert.audit(FROZEN, "ort-x86", input_shape=SHAPE).lines
@@ -83,6 +89,7 @@ def test_the_other_commands_read_it_so_too(shaped: Path) -> None:
     assert "batch" in other and "batch" not in said
 
 
+@pytest.mark.onnxruntime
 @needs_torch
 @pytest.mark.parametrize("name", ["vision/eager_qnnpack_frozen", "operators/convolutions_tensor_qnnpack_frozen"])
 def test_sizes_that_a_file_leaves_open_are_found(name: str, tmp_path: Path) -> None:
@@ -95,6 +102,7 @@ def test_sizes_that_a_file_leaves_open_are_found(name: str, tmp_path: Path) -> N
     assert not any(op.verdict == "not compared" for op in report.operators)
 
 
+@pytest.mark.onnxruntime
 def test_what_pytorch_cannot_be_given_is_compared_and_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any, **__: Any) -> None:
         raise UnsupportedError("operators without a form in PyTorch: Odd (1)")
@@ -112,6 +120,7 @@ def test_what_pytorch_cannot_be_given_is_compared_and_not_judged(tmp_path: Path,
     assert qconvert.check(source, tmp_path / "wrong.onnx", samples=2).verdict == "not equal"
 
 
+@pytest.mark.litert
 @needs_torch
 def test_rows_that_pytorch_does_not_give_out_are_known(tmp_path: Path) -> None:
     """A linear layer of three axes whose data are rounded as a whole, and by rows in LiteRT: the rows are no tensor of PyTorch's."""
@@ -141,6 +150,7 @@ def test_rows_that_pytorch_does_not_give_out_are_known(tmp_path: Path) -> None:
     assert "dynamic range" in {op.verdict for op in report.operators}
 
 
+@pytest.mark.onnxruntime
 @needs_torch
 @pytest.mark.filterwarnings("ignore")
 def test_a_fault_of_pytorchs_own_kernel_is_named_as_such(tmp_path: Path) -> None:

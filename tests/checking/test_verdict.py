@@ -36,6 +36,8 @@ def conv(path: Path, seed: int, *, roll: int = 0) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("roll", [0, 1])
 def test_the_result_of_another_model_is_not_equal(roll: int, tmp_path: Path) -> None:
     """Other weights, or the same ones rolled by one place."""
@@ -50,6 +52,8 @@ def test_the_result_of_another_model_is_not_equal(roll: int, tmp_path: Path) -> 
     assert check(source, tmp_path / "m0.onnx").verdict == "passed"
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("per_op", [False, True])
 def test_a_reshape_between_two_grids_is_checked(per_op: bool, tmp_path: Path) -> None:
     shape = TensorSpec("s", (2,), "int32", data=np.array([1, 256], np.int32))
@@ -81,6 +85,7 @@ def gemm_with_a_zero_point_of_the_bias(path: Path) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
 def test_a_bias_that_loses_its_zero_point_is_not_equal(tmp_path: Path) -> None:
     """onnxruntime ignores that zero point when it optimizes, on both sides alike; as the graphs stand the two differ by 1.0."""
     source = gemm_with_a_zero_point_of_the_bias(tmp_path / "source.onnx")
@@ -93,6 +98,7 @@ def test_a_bias_that_loses_its_zero_point_is_not_equal(tmp_path: Path) -> None:
     assert check(source, source, kernels="onnxruntime:unoptimized").verdict == "passed"
 
 
+@pytest.mark.litert
 def test_quick_judges_the_outputs_alone(tmp_path: Path) -> None:
     source, other = conv(tmp_path / "m0.tflite", 0), conv(tmp_path / "m1.tflite", 1)
     wrong = check(source, other, quick=True)
@@ -117,6 +123,8 @@ def chain(path: Path, change: Callable[[Graph], Graph] = lambda graph: graph) ->
     return path
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("suffix", ["tflite", "onnx"])
 @pytest.mark.parametrize(
     ("change", "words"),
@@ -137,6 +145,7 @@ def test_order_edges_and_kinds(change: Callable[[Graph], Graph], words: str, suf
     assert any(wanted in text for text in report.problems), report.problems
 
 
+@pytest.mark.litert
 def test_a_scale_that_no_output_of_this_runtime_shows_is_not_equal(tmp_path: Path) -> None:
     source = chain(tmp_path / "source.tflite")
     grid = Quantization.per_tensor(0.06, 3)
@@ -147,6 +156,9 @@ def test_a_scale_that_no_output_of_this_runtime_shows_is_not_equal(tmp_path: Pat
     assert any("a scale of 'a' is off by 20%" in text for text in report.problems)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_outputs_that_hardly_vary_have_their_operators_compared(tmp_path: Path) -> None:
     """Every output saturates; what is before it says whether the models are equal."""
     path = FIXTURES / "tiny_wakeword_int8.tflite"
@@ -157,6 +169,8 @@ def test_outputs_that_hardly_vary_have_their_operators_compared(tmp_path: Path) 
     assert check(KWS, KWS).operators == ()
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(("declared", "suffix"), [(True, "tflite"), (True, "onnx"), (False, "tflite")])
 def test_another_grid_is_compared_as_real_values_if_the_conversion_declared_it(declared: bool, suffix: str, tmp_path: Path) -> None:
     wide = Quantization.per_tensor(0.4, 3)
@@ -175,6 +189,7 @@ def test_another_grid_is_compared_as_real_values_if_the_conversion_declared_it(d
         assert [op.output for op in report.operators if op.verdict == "requantized"] == ["b"]
 
 
+@pytest.mark.litert
 def test_a_declared_grid_that_loses_too_much_is_not_equal(tmp_path: Path) -> None:
     """Nearly everything saturates."""
     source, result = chain(tmp_path / "source.tflite"), tmp_path / "result.tflite"
@@ -199,6 +214,8 @@ def requantized(path: Path, folder: Path, *, declared: bool) -> Path:
     return result
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_a_declared_change_of_weights_passes_with_its_cost_and_an_undeclared_one_does_not(tmp_path: Path) -> None:
     report = check(KWS, requantized(KWS, tmp_path, declared=True))
     assert report.passed, report.problems
@@ -210,6 +227,8 @@ def test_a_declared_change_of_weights_passes_with_its_cost_and_an_undeclared_one
     assert "are not the source's" in undeclared.problems[0]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_a_declared_tensor_that_is_not_what_was_declared_is_named(tmp_path: Path) -> None:
     result = requantized(KWS, tmp_path, declared=True)
     graph = load(result)
@@ -222,6 +241,8 @@ def test_a_declared_tensor_that_is_not_what_was_declared_is_named(tmp_path: Path
     assert any(repr(name) in text for text in report.problems)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_what_an_earlier_conversion_declared_is_the_sources_own(tmp_path: Path) -> None:
     """A chain of conversions: the first puts tensors in, the second only stores them otherwise."""
     first, second = tmp_path / "first.tflite", tmp_path / "second.onnx"
@@ -234,6 +255,7 @@ def test_what_an_earlier_conversion_declared_is_the_sources_own(tmp_path: Path) 
     assert not any(op.verdict == "requantized" for op in report.operators)
 
 
+@pytest.mark.litert
 def test_a_rounding_that_nobody_declared_explains_nothing(tmp_path: Path) -> None:
     """The sum goes over a grid of its own, twice as coarse."""
 
@@ -247,6 +269,7 @@ def test_a_rounding_that_nobody_declared_explains_nothing(tmp_path: Path) -> Non
     assert "ADD #0 ('a')" in report.problems[0]
 
 
+@pytest.mark.formats
 def test_outputs_on_other_grids_that_are_faint_or_ranked() -> None:
     """Where the conversion declared other values: a few steps of an output that is nearly all zero, and boxes in another order."""
     tensors = {name: Tensor(name, "int8", (1, 4), None, Quantization.per_tensor(0.1, 0)) for name in ("x", "y")}
@@ -258,6 +281,7 @@ def test_outputs_on_other_grids_that_are_faint_or_ranked() -> None:
     assert distant_outputs(ranked, [wrong], 30.0, "declared") == distant_outputs(plain, [wrong], 16.0, "declared") == []
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(("sqnr", "said"), [(0.9, True), (29.0, True), (35.0, False), (None, False)])
 def test_outputs_that_single_roundings_grew_away_from_are_not_equal(sqnr: float | None, said: bool) -> None:
     output = OutputComparison("y", 0.5 if sqnr else 1.0, 160.0 if sqnr else 0.0, 20.0, "LSB", sqnr, None)
@@ -269,6 +293,7 @@ def test_outputs_that_single_roundings_grew_away_from_are_not_equal(sqnr: float 
     assert [(f"{sqnr} dB" in text, "MEAN #0, MEAN #1, MEAN #2 and 2 more" in text) for text in problems] == ([(True, True)] if said else [])
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("found", "nothing"),
     [
@@ -284,6 +309,7 @@ def test_what_was_declared_costs_nothing_where_each_operator_gives_the_same(foun
     assert declared_costs_nothing(findings) == nothing
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(("off", "verdict"), [(0.0, "passed"), (2.0**-22, "passed"), (1e-3, "not equal")])
 def test_a_constant_that_the_conversion_computed_may_differ_by_a_rounding(off: float, verdict: str, tmp_path: Path) -> None:
     """The source computes it at each run, of constants alone, in float32 of its own."""
@@ -299,6 +325,7 @@ def test_a_constant_that_the_conversion_computed_may_differ_by_a_rounding(off: f
     assert report.verdict == verdict, report.problems
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(("kind", "off", "holds"), [("Sigmoid", 5e-9, True), ("Sigmoid", 1e-5, False), ("Exp", 5e-9, False)])
 def test_an_output_that_is_zero_everywhere_has_the_range_of_its_operator(kind: str, off: float, holds: bool) -> None:
     """It has no signal and no range of its own; a Sigmoid is at most 1."""

@@ -144,12 +144,14 @@ def test_inputs_of_different_first_sizes_are_refused() -> None:
     assert "'x' 1, 'y' 300" in said and "--input-shape" in said
 
 
+@pytest.mark.formats
 def test_an_open_size_called_batch_is_the_batch() -> None:
     """PyTorch's recurrent layers have the steps first."""
     found = load(FIXTURES / "torch" / "recurrent" / "dynamic_frozen.pt", batch=2)
     assert found[found.inputs[0]].shape == ("length", 2, 8)
 
 
+@pytest.mark.formats
 def test_states_get_a_row_for_each_sample() -> None:
     graph = load(FIXTURES / "recurrent" / "lstm_float.tflite", batch=3)
     assert {state.shape for state in graph.states.values()} == {(1, 3, 6), (1, 3, 4)}
@@ -163,12 +165,14 @@ def test_numbers_that_are_no_batch(number: int) -> None:
 # Sizes of inputs.
 
 
+@pytest.mark.formats
 def test_open_sizes_become_numbers_everywhere() -> None:
     graph = load(FIXTURES / "onnx" / "torch_mobilenet_v2_qdq.onnx", input_shape="2,3,244,244")
     assert {graph[name].shape[0] for op in graph for name in op.outputs if graph[name].shape} == {2}  # type: ignore[index]
     assert all(graph[name].static_shape is not None for op in graph for name in op.outputs)
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("name", "shape", "is_taken"),
     [
@@ -199,6 +203,7 @@ def test_tflite_inputs_are_resized_as_litert_does_it(name: str, shape: tuple[int
     assert is_taken is None or (ours == theirs and bool(ours) == is_taken)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -217,6 +222,7 @@ def test_shapes_that_do_not_fit_are_refused_with_the_reason(text: str, said: str
     assert said in refusal(load(MOBILENET), input_shape=text)
 
 
+@pytest.mark.formats
 def test_another_first_size_is_a_batch_where_the_model_takes_it_no_other_way() -> None:
     """LiteRT itself fails here: a Reshape to (1, 1001) stands before the end."""
     graph = load(MOBILENET, input_shape="input=4,224,224,3")
@@ -237,6 +243,7 @@ def test_a_size_that_an_operator_contradicts_is_refused() -> None:
 # A part.
 
 
+@pytest.mark.formats
 def test_a_part_has_its_operators_alone() -> None:
     graph = load(MOBILENET, between=f"{FIRST}:{LAST}")
     assert (graph.inputs, graph.outputs, graph.signatures) == ((FIRST,), (LAST,), ())
@@ -244,6 +251,7 @@ def test_a_part_has_its_operators_alone() -> None:
     assert all(name in (FIRST, LAST) or not name.startswith("MobilenetV2/Logits") for name in graph.tensors)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -260,6 +268,7 @@ def test_cuts_that_are_none(text: str, said: str) -> None:
     assert said in refusal(load(MOBILENET), between=text)
 
 
+@pytest.mark.formats
 def test_a_cut_at_a_constant_is_refused() -> None:
     graph = load(VISION)
     name = next(graph.constants()).name
@@ -277,6 +286,7 @@ def test_names_may_have_colons_and_commas() -> None:
     assert "can be read in 2 ways" in refusal(graph, between="a:b:c")
 
 
+@pytest.mark.formats
 def test_a_state_goes_with_what_reads_it() -> None:
     whole = load(FIXTURES / "mww_okay_nabu_streaming_int8.tflite")
     reading = next(op for op in whole if op.kind == "ReadState")
@@ -289,6 +299,7 @@ def test_a_state_goes_with_what_reads_it() -> None:
 # Names.
 
 
+@pytest.mark.formats
 def test_signatures_states_and_notes_follow_names() -> None:
     whole = load(FIXTURES / "mww_okay_nabu_streaming_int8.tflite")
     state = next(iter(whole.states))
@@ -326,6 +337,7 @@ def test_names_that_clash_are_refused(pairs: tuple[str, ...], said: str) -> None
     assert said in refusal(graph, rename=pairs)
 
 
+@pytest.mark.formats
 def test_a_name_outside_the_part_is_refused_as_such() -> None:
     assert "not in the part" in refusal(load(MOBILENET), between=f"{FIRST}:{LAST}", rename=("input=x",))
 
@@ -333,6 +345,8 @@ def test_a_name_outside_the_part_is_refused_as_such() -> None:
 # Checks of what was made of it.
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("source", "suffix", "options"),
     [
@@ -357,6 +371,8 @@ def test_a_check_reads_the_source_as_its_conversion_did(source: Path, suffix: st
     assert check(source, result, samples=2, quick=True, **options).passed
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_what_stands_for_a_source_is_held_against_its_file(tmp_path: Path) -> None:
     """A graph that was read wrongly is in the copy and in the result, and in neither of them alone."""
     convert(VISION, tmp_path / "result.onnx", batch=2)
@@ -369,6 +385,7 @@ def test_what_stands_for_a_source_is_held_against_its_file(tmp_path: Path) -> No
     assert copy is not None and any("gives another" in text for text in copy.problems)
 
 
+@pytest.mark.onnxruntime
 def test_other_sizes_of_onnx_inputs_are_held_against_the_file_too(tmp_path: Path) -> None:
     source = FIXTURES / "onnx" / "torch_mobilenet_v2_qdq.onnx"
     convert(source, tmp_path / "small.onnx", input_shape="1,3,64,64")
@@ -376,11 +393,13 @@ def test_other_sizes_of_onnx_inputs_are_held_against_the_file_too(tmp_path: Path
     assert found.passed and any("the file gives the same" in note for note in found.notes)
 
 
+@pytest.mark.onnxruntime
 def test_a_result_of_another_batch_is_not_equal(tmp_path: Path) -> None:
     convert(VISION, tmp_path / "result.onnx", batch=2)
     assert not check(VISION, tmp_path / "result.onnx", samples=2, batch=3).passed
 
 
+@pytest.mark.formats
 def test_errors_name_the_file() -> None:
     with pytest.raises(QConvertError) as caught:
         load(SSD, batch=2)
@@ -389,6 +408,7 @@ def test_errors_name_the_file() -> None:
     )
 
 
+@pytest.mark.formats
 def test_a_quantized_part_keeps_its_grids(tmp_path: Path) -> None:
     whole, part = load(MOBILENET), load(MOBILENET, between=f"{FIRST}:{LAST}")
     assert isinstance(part[FIRST].quantization, Quantization)

@@ -17,6 +17,8 @@ from qconvert.graph.functions import all_ops
 from qconvert.graph.validation import validate
 from qconvert.testing import random_inputs
 
+pytestmark = pytest.mark.formats
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 RECURRENT = FIXTURES / "recurrent"
 
@@ -114,6 +116,8 @@ def test_memories_of_svdfs_get_a_row_for_each_sample() -> None:
     assert {state.shape[0] for state in new.states.values() if state.shape} == {3}
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_trace_of_one_sample_with_an_open_batch(ends: bool, tmp_path: Path) -> None:
     """PyTorch's tracer writes x.view(1, -1) as it saw it, whatever the batch is called: such a file runs for one sample alone, or puts
@@ -138,6 +142,9 @@ def test_a_trace_of_one_sample_with_an_open_batch(ends: bool, tmp_path: Path) ->
     assert any("the file gives the same for one sample after the other" in note for note in report.notes) or not ends, report.notes
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     ("source", "suffix"), [("gru_sequences_float.tflite", ".onnx"), ("nested_float.tflite", ".onnx"), ("rnn_float.tflite", ".tflite")]
 )

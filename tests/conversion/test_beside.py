@@ -17,6 +17,8 @@ from qconvert import Encoding, Grid, QConvertError, Quantization, convert, load,
 from qconvert.errors import FileAccessError, OptionError, UnsupportedError
 from qconvert.graph.metadata import BESIDE, COMMAND, OPTIONS
 
+pytestmark = pytest.mark.onnxruntime
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 PERSON = FIXTURES / "tflm_person_detect_int8.tflite"
 
@@ -31,6 +33,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.end_to_end
 def test_a_float_model_and_its_cache(made: Path) -> None:
     model = onnx.load(made / "model.onnx")
     assert not any("Quantize" in node.op_type for node in model.graph.node)
@@ -75,12 +78,14 @@ def test_model_and_cache_compute_what_the_source_does(made: Path) -> None:
     assert np.abs(scores - np.array(found)).max() < 0.05 and scores.std() > 0.01
 
 
+@pytest.mark.end_to_end
 def test_a_check_makes_both_files_again(made: Path) -> None:
     done = run("check", PERSON, made / "model.onnx", "--json")
     assert done.returncode == 0, done.stderr
     assert not [note for note in json.loads(done.stdout)["notes"] if "made again" in note]
 
 
+@pytest.mark.end_to_end
 def test_trained_scales_that_a_cache_cannot_state(tmp_path: Path) -> None:
     done = run("tflite2onnx", FIXTURES / "tiny_kws_dscnn_int8.tflite", tmp_path / "m.onnx", "--target", "tensorrt",
                "--calibration-cache", tmp_path / "s.cache")  # fmt: skip
@@ -114,6 +119,7 @@ def test_files_that_are_there_stay(tmp_path: Path) -> None:
     assert scales.read_bytes() == before and not (tmp_path / "other.cache").exists()
 
 
+@pytest.mark.cross_section
 def test_one_name_is_not_both(tmp_path: Path) -> None:
     for name, force in (("m.onnx", False), ("m.onnx", True)):
         with pytest.raises(OptionError, match="cannot be one file"):

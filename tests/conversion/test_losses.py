@@ -26,6 +26,7 @@ def sigmoid(scale: float) -> Graph:
     return make([Op("Sigmoid", ("x",), ("y",))], tensors, "x", "y")
 
 
+@pytest.mark.formats
 def test_a_step_that_leaves_too_little_stops_the_conversion(tmp_path: Path) -> None:
     """256 steps of 1e-4 reach to 0.0255: of the kernel's steps these are seven."""
     save(sigmoid(1e-4), tmp_path / "m.qgraph")
@@ -41,6 +42,7 @@ def test_a_step_that_leaves_too_little_stops_the_conversion(tmp_path: Path) -> N
     assert cost.sqnr_db == pytest.approx(10 * np.log10((codes**2).sum() / (error**2).sum()), abs=0.2)
 
 
+@pytest.mark.formats
 def test_a_common_scale_is_no_loss(tmp_path: Path) -> None:
     """1/255, as most exporters have it; and a grid much wider than what a Sigmoid gives, whose outer codes never occur."""
     for scale in (1 / 255, 0.05):
@@ -50,6 +52,7 @@ def test_a_common_scale_is_no_loss(tmp_path: Path) -> None:
         assert all(cost.sqnr_db is not None and cost.sqnr_db > 40 for cost in costs)
 
 
+@pytest.mark.end_to_end
 def test_the_command_line_exits_with_2_and_names_the_tensor(tmp_path: Path) -> None:
     save(sigmoid(1e-4), tmp_path / "m.qgraph")
     command = [sys.executable, "-m", "qconvert", "convert", str(tmp_path / "m.qgraph"), str(tmp_path / "m.tflite"), "--numerics", "fast"]
@@ -72,6 +75,7 @@ def poor() -> Graph:
     return make([Op("Gemm", ("x", "w"), ("y",))], tensors, "x", "y")
 
 
+@pytest.mark.formats
 def test_steps_that_the_user_named_are_held_to_the_limit_too(tmp_path: Path) -> None:
     save(poor(), tmp_path / "m.qgraph")
     with pytest.raises(LossError, match=r"1 tensor below 30 dB:\n- per_axis_to_per_tensor: SQNR 20\.\d dB") as caught:
@@ -91,6 +95,7 @@ def test_steps_above_the_limit_pass_and_the_worst_come_first() -> None:
         refuse_losses([Change("", costs=costs[::-1])])
 
 
+@pytest.mark.formats
 def test_the_file_says_what_each_step_cost(tmp_path: Path) -> None:
     save(poor(), tmp_path / "m.qgraph")
     convert(tmp_path / "m.qgraph", tmp_path / "m.onnx")

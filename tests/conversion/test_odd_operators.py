@@ -27,6 +27,7 @@ def model(text: str) -> bytes:
     return data
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("suffix", ["onnx", "tflite", "qgraph"])
 @pytest.mark.parametrize("name", MODELS)
 def test_onnx(tmp_path: Path, name: str, suffix: str) -> None:
@@ -42,6 +43,7 @@ def test_onnx(tmp_path: Path, name: str, suffix: str) -> None:
     assert load(tmp_path / f"r.{suffix}").outputs
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 def test_a_bias_may_be_absent(tmp_path: Path, suffix: str) -> None:
     """A third input without a name is none."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import check, convert
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.onnxruntime import OnnxRuntime
+
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
 
 
 def _dilated() -> bytes:
@@ -31,6 +34,7 @@ def _dilated() -> bytes:
     return model(ops, tensors, ["x"], ["y"])
 
 
+@pytest.mark.cross_section
 def test_blocks_of_an_open_batch(tmp_path: Path) -> None:
     source, there, back = (tmp_path / name for name in ("source.tflite", "there.onnx", "back.tflite"))
     source.write_bytes(_dilated())

@@ -36,6 +36,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.torch
+@pytest.mark.cross_section
 def test_operators_that_the_writer_adds_are_counted(trained: Path, tmp_path: Path) -> None:
     result = tmp_path / "a.tflite"
     report = convert(trained, result)
@@ -46,6 +48,7 @@ def test_operators_that_the_writer_adds_are_counted(trained: Path, tmp_path: Pat
     assert f"Mixed: {sum(report.on_floats.values())} of {sum(written.values())} operators run on floats" in "".join(closing(report))
 
 
+@pytest.mark.formats
 def test_operators_on_floats_that_the_writer_adds_are_forbidden(trained: Path, tmp_path: Path) -> None:
     result = tmp_path / "a.tflite"
     with pytest.raises(UnsupportedError, match=r"real values in what is written: \d Add, \d Mul, \d Sub"):

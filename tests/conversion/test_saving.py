@@ -30,6 +30,7 @@ def test_no_graph_that_breaks_an_invariant_is_written(suffix: str, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(("suffix", "what"), [("onnx", "states"), ("pt2", "functions")])
 def test_functions_and_states_are_refused_by_name(suffix: str, what: str, tmp_path: Path) -> None:
     state = Tensor("sum", "int8", (1, 4), np.zeros((1, 4), np.int8), GRID)
@@ -61,6 +62,7 @@ def _cut(path: Path, data: bytes) -> None:
     path.write_bytes(data[: len(data) // 2])
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 def test_a_writer_that_makes_no_valid_file_leaves_none(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = format_named(suffix)

@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qconvert import check, convert
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 Array = np.ndarray[Any, np.dtype[Any]]
 SHAPE = (2, 5, 8)
 _LAST = {"axes": [-1], "keepdims": 1}

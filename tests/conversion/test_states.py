@@ -18,6 +18,8 @@ import qconvert
 from qconvert.errors import InvalidModelError, OptionError, QConvertError, UnsupportedError
 from qconvert.graph.differences import diff
 
+pytestmark = pytest.mark.formats
+
 FOLDER = Path(__file__).parents[2] / "fixtures" / "torch"
 CLASSIFIER = FOLDER / "classifier"
 GRAPHS = [CLASSIFIER / "float.onnx", CLASSIFIER / "float.pt2"]
@@ -87,6 +89,9 @@ def test_torch_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert report.kept_all and report.kept["integers in them"] == 268
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.torch
+@pytest.mark.cross_section
 def test_what_is_written_says_which_graph_it_was_made_with(tmp_path: Path) -> None:
     result = tmp_path / "a.onnx"
     report = qconvert.convert(CLASSIFIER / "state_eager_fbgemm.pth", result, graph=GRAPHS[0])

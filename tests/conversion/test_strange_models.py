@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from strange_conversions import WAYS, attempt_apart, make, refused
 
+pytestmark = pytest.mark.onnxruntime
+
 EXAMPLES = int(os.environ.get("QCONVERT_EXAMPLES", "0"))
 #: Ways onto kernels of LiteRT or from them, and what share of the models they refuse at most: by rule, since TFLite has no dynamic
 #: quantization, no plain products of integers and no such padding.
@@ -20,6 +22,7 @@ OTHER = {"lite-x86": 0.0, "lite-generic": 0.0, "lite-arm": 0.0, "lite-qoperator"
          "q-tflite": 0.7, "tflite": 0.8}  # fmt: skip
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("way", ["generic", "qoperator", "ort-x86", "ort-arm"])
 @settings(max_examples=EXAMPLES or 60, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(seed=st.integers(0, 2**32 - 1))
@@ -31,6 +34,8 @@ def test_converted_models_compute_the_same(way: str, seed: int, tmp_path_factory
     assert not outcome.problem and not outcome.refusal, outcome
 
 
+@pytest.mark.litert
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("way", OTHER)
 def test_models_of_other_forms_compute_the_same(way: str, tmp_path: Path) -> None:
     source = WAYS[way].source

@@ -19,6 +19,8 @@ from qconvert.data.sizes import number_of, sizes_to_try
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = pytest.mark.onnxruntime
+
 FLOAT, INT64, INT32, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
 Inputs = Mapping[str, tuple[int, Sequence[int | str]]]
 
@@ -230,6 +232,7 @@ def test_a_model_that_refuses_everything_is_quoted(tmp_path: Path) -> None:
         accepted_inputs(load(path), 1, 0, refuse)
 
 
+@pytest.mark.cross_section
 def test_a_result_that_is_no_number_asks_for_larger_inputs(tmp_path: Path) -> None:
     """The deviation of a single value, divided by itself; and lengths of sound are at most the sound."""
     nodes = [

@@ -48,6 +48,7 @@ def test_everything_comes_back() -> None:
     assert from_document(document) == sample()
 
 
+@pytest.mark.property
 @given(st.sampled_from(TYPES), st.floats(2.0**-100, 2.0**100, width=32), st.data())
 def test_any_grid_comes_back_bit_for_bit(dtype: str, scale: float, data: st.DataObject) -> None:
     low, high = integer_range(dtype)
@@ -56,6 +57,7 @@ def test_any_grid_comes_back_bit_for_bit(dtype: str, scale: float, data: st.Data
     assert from_document(json.loads(json.dumps(to_document(found)))) == found
 
 
+@pytest.mark.formats
 def test_a_model_taken_apart_obeys_the_schema(tmp_path: Path) -> None:
     _, found = extract(ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite")
     save_encodings(found, tmp_path / "scales.json")

@@ -38,6 +38,8 @@ UNARY: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.formats
+@pytest.mark.property
 @pytest.mark.parametrize("kind", UNARY)
 @given(seed=st.integers(0, 2**32))
 @quick
@@ -61,6 +63,8 @@ def test_large_values_do_not_overflow(kind: str) -> None:
     assert np.allclose(run(kind, [x])[0].stored, expected, rtol=1e-3 if kind == "Softsign" else 1e-7, atol=1e-9)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.property
 @given(seed=st.integers(0, 2**32), low=st.sampled_from([-1.0, 0.0, 0.5, -2.0]), high=st.sampled_from([0.0, 1.0, 3.0]))
 @quick
 def test_dynamic_quantization_equals_onnxruntime(seed: int, low: float, high: float) -> None:
@@ -77,6 +81,7 @@ def test_exclusive_or() -> None:
     assert run("Xor", [a, b], "bool")[0].stored.tolist() == [[False, True], [True, False]]
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu_equals_onnx(approximate: str) -> None:
     x = np.linspace(-6, 6, 200).reshape(2, 100)
@@ -95,6 +100,8 @@ def test_operators_that_onnx_lacks() -> None:
     assert run("ReduceAny", [np.array([[0, 1], [0, 0]], bool), np.array([1])], "bool", keepdims=0)[0].stored.tolist() == [True, False]
 
 
+@pytest.mark.formats
+@pytest.mark.property
 @pytest.mark.parametrize(
     "kind", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "PRelu", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
 )
@@ -141,6 +148,8 @@ REDUCTIONS = ["ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"]
 REDUCTIONS += ["ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"]
 
 
+@pytest.mark.formats
+@pytest.mark.property
 @pytest.mark.parametrize("kind", REDUCTIONS)
 @given(
     seed=st.integers(0, 2**32),
@@ -155,6 +164,7 @@ def test_reductions_equal_onnx(kind: str, seed: int, axes: set[int], keep: int) 
     close(run(kind, [x, chosen], keepdims=keep)[0], reference(kind, [x, chosen], keepdims=keep)[0], 1e-12)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("kind", REDUCTIONS)
 @pytest.mark.parametrize("keep", [0, 1])
 def test_no_axes_reduce_all(kind: str, keep: int) -> None:
@@ -170,6 +180,8 @@ def test_reductions_of_plain_integers_stay_integers() -> None:
     assert run("ReduceLogSumExp", [np.array([1000.0, 1000.0]), np.array([0])])[0].stored[0] == 1000 + np.log(2)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.property
 @given(seed=st.integers(0, 2**32), axis=st.integers(-3, 2), flag=st.integers(0, 1), other=st.integers(0, 1))
 @quick
 def test_searches_and_sums_equal_onnx(seed: int, axis: int, flag: int, other: int) -> None:
@@ -214,6 +226,7 @@ MOVES: dict[str, tuple[list[Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("kind", MOVES)
 def test_movement_equals_onnx(kind: str) -> None:
     x = np.random.default_rng(2).integers(-2, 3, (2, 3, 4)).astype(np.int8)
@@ -225,6 +238,7 @@ def test_movement_equals_onnx(kind: str) -> None:
     assert np.array_equal(got.stored, expected)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(("axis", "shape"), [(0, (5, 3, 4)), (1, (1, 2, 4)), (-1, (2, 1, 7))])
 def test_gathered_elements_equal_onnxruntime(axis: int, shape: tuple[int, ...]) -> None:
     """The indices may be fewer than the data along other axes too, and count from the end if they are negative."""
@@ -234,6 +248,8 @@ def test_gathered_elements_equal_onnxruntime(axis: int, shape: tuple[int, ...]) 
     assert np.array_equal(got, runtime("GatherElements", [x, indices], axis=axis)[0])
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 def test_scattered_elements_equal_onnxruntime(reduction: str) -> None:
     x, updates = np.arange(12, dtype=np.float32).reshape(3, 4), np.array([[9, -2, 3], [1, 5, -7]], np.float32)
@@ -243,6 +259,7 @@ def test_scattered_elements_equal_onnxruntime(reduction: str) -> None:
     close(got, runtime("ScatterElements", inputs, axis=1, reduction=reduction)[0])
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(("upper", "k"), [(1, None), (0, None), (1, -1), (0, 2)])
 def test_triangles_equal_onnx(upper: int, k: int | None) -> None:
     inputs = [np.arange(24.0).reshape(2, 3, 4), *([] if k is None else [np.array(k)])]
@@ -257,6 +274,8 @@ def test_scattered_quantized_elements_are_added_as_real_values() -> None:
         run("ScatterElements", inputs, ("int8", q), reduction="mul")
 
 
+@pytest.mark.formats
+@pytest.mark.property
 @given(seed=st.integers(0, 2**32), batch=st.integers(0, 2))
 @quick
 def test_gather_with_batch_dimensions(seed: int, batch: int) -> None:
@@ -271,6 +290,7 @@ def test_gather_with_batch_dimensions(seed: int, batch: int) -> None:
     assert np.array_equal(run("GatherND", [x, rows], "int64", batch_dims=batch)[0].stored, expected)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
 def test_pad_equals_onnx(mode: str) -> None:
     x, pads = (
@@ -287,6 +307,7 @@ def test_padding_of_a_quantized_tensor_is_real_zero() -> None:
     assert got.stored.tolist() == [9, 1, 2]
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_space_and_depth_equal_onnx(layout: str) -> None:
     x = np.arange(2 * 8 * 4 * 6, dtype=np.float64).reshape(2, 8, 4, 6)

@@ -20,6 +20,8 @@ SPATIAL: dict[str, tuple[list[Array], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("rank", [3, 4, 5])
 @pytest.mark.parametrize("kind", SPATIAL)
@@ -35,12 +37,14 @@ def test_normalizations_over_space_equal_onnx(kind: str, rank: int, last: bool) 
         close(ExactResult(None, got), reference(kind, [x, *parameters], **attributes)[0], 1e-9)
 
 
+@pytest.mark.formats
 def test_batch_normalization_without_space() -> None:
     x, (parameters, attributes) = RNG.normal(size=(4, 6)), SPATIAL["BatchNormalization"]
     got = run("BatchNormalization", [x, *parameters], data_format="channels_first", **attributes)[0]
     close(got, reference("BatchNormalization", [x, *parameters], **attributes)[0], 1e-9)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("axis", [-1, 1, -3])
 @pytest.mark.parametrize("kind", ["LayerNormalization", "RMSNormalization"])

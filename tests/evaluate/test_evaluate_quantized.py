@@ -19,6 +19,7 @@ from tests.tflite_models import TensorSpec, run_litert, single_op
 # Quantized meaning
 
 
+@pytest.mark.property
 @given(st.integers(0, 2**32))
 @quick
 def test_quantized_result_is_the_rounded_real_value(seed: int) -> None:
@@ -50,6 +51,8 @@ def test_concat_requantizes_and_conversions() -> None:
     assert run("Greater", [(x, one), (x, two)], "bool")[0].stored.tolist() == [True, True]
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("dtype", "zero_point", "ties"), [("int8", -3, "ties_away"), ("uint8", 125, "ties_up")])
 @pytest.mark.parametrize("padding", [0, 1])
 def test_average_pool_ties_equal_litert(dtype: str, zero_point: int, ties: str, padding: int) -> None:
@@ -81,6 +84,7 @@ def test_average_pool_ties_do_not_depend_on_storage(ties: str, expected: list[in
     assert (moved.stored.ravel().astype(int) - 128).tolist() == expected
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("activation", ["", "relu6"])
 def test_fixed_point_add_equals_litert(activation: str) -> None:
     a, b = (codes.reshape(1, 256, 256, 1).astype(np.int8) for codes in np.meshgrid(*[np.arange(-128, 128)] * 2))
@@ -95,6 +99,7 @@ def test_fixed_point_add_equals_litert(activation: str) -> None:
 CONVS = [("CONV_2D", 1), ("DEPTHWISE_CONV_2D", 6), ("CONV_2D", 3)]
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(("builtin", "group"), CONVS)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_quantized_conv_equals_litert(builtin: str, group: int, stride: int) -> None:
@@ -126,6 +131,7 @@ def test_quantized_conv_equals_litert(builtin: str, group: int, stride: int) -> 
     assert got.stored.min() == -20
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("kernels", ["default", "reference"])
 def test_quantized_fully_connected_equals_litert(kernels: str) -> None:
     rng = np.random.default_rng(9)
@@ -148,6 +154,7 @@ def test_quantized_fully_connected_equals_litert(kernels: str) -> None:
     assert np.array_equal(got.stored, run_litert(data, [x], kernels)[0])
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("wanted", [(3, 14), (11, 4)])
@@ -166,6 +173,7 @@ def test_nearest_resize_equals_litert(half: bool, corners: bool, wanted: tuple[i
     assert np.array_equal(got.stored, run_litert(data, [x], "reference")[0])
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("into", [True, False])
 def test_space_to_batch_equals_litert(into: bool) -> None:
     shape, other = ((2, 5, 6, 3), (12, 3, 3, 3)) if into else ((12, 3, 3, 3), (2, 5, 6, 3))
@@ -181,6 +189,7 @@ def test_space_to_batch_equals_litert(into: bool) -> None:
     assert np.array_equal(got.stored, run_litert(data, [x], "reference")[0])
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("regular", [0, 1])
 @pytest.mark.parametrize("per_class", [1, 2])
 @pytest.mark.parametrize("threshold", [0.2, 0.85, 2.0])

@@ -14,6 +14,8 @@ from qconvert.evaluate import ExactResult
 from qconvert.graph import Array
 from tests.evaluate.evaluation import close, quick, run, runtime
 
+pytestmark = pytest.mark.onnxruntime
+
 # Convolutions, matrices, pools
 
 
@@ -45,6 +47,7 @@ def _first(case: dict[str, Any], y: Array) -> Array:
     return np.moveaxis(y, -1, 1) if case["last"] else y
 
 
+@pytest.mark.property
 @given(case=convolutions())
 @settings(max_examples=60)
 def test_conv_equals_onnxruntime(case: dict[str, Any]) -> None:
@@ -58,6 +61,7 @@ def test_conv_equals_onnxruntime(case: dict[str, Any]) -> None:
     close(ExactResult(None, _first(case, got.stored)), runtime("Conv", [x, w, b], **shared)[0], 1e-5)
 
 
+@pytest.mark.property
 @given(case=convolutions())
 @quick
 def test_conv_transpose_equals_onnxruntime(case: dict[str, Any]) -> None:
@@ -75,6 +79,7 @@ def test_conv_transpose_equals_onnxruntime(case: dict[str, Any]) -> None:
     close(ExactResult(None, _first(case, got.stored)), runtime("ConvTranspose", [x, w], **shared)[0], 1e-5)
 
 
+@pytest.mark.property
 @given(case=convolutions())
 @quick
 def test_pools_equal_onnxruntime(case: dict[str, Any]) -> None:
@@ -89,6 +94,7 @@ def test_pools_equal_onnxruntime(case: dict[str, Any]) -> None:
         close(ExactResult(None, _first(case, got.stored)), runtime(kind, [x], **shared)[0], 1e-5)
 
 
+@pytest.mark.property
 @given(case=convolutions(), ceil=st.integers(0, 1), count=st.integers(0, 1))
 @settings(max_examples=80)
 def test_pools_that_hang_over_and_count_padding_equal_onnxruntime(case: dict[str, Any], ceil: int, count: int) -> None:
@@ -122,6 +128,8 @@ def test_global_pools_equal_onnxruntime(rank: int, last: bool) -> None:
         close(ExactResult(None, _first({"last": last}, got.stored)), runtime(kind, [x])[0], 1e-6)
 
 
+@pytest.mark.property
+@pytest.mark.cross_section
 @given(case=convolutions(), points=st.sampled_from(["none", "data", "both", "each"]))
 @quick
 def test_conv_integer_equals_onnxruntime(case: dict[str, Any], points: str) -> None:
@@ -166,6 +174,7 @@ def test_einsum_equals_onnxruntime(equation: str) -> None:
     close(run("Einsum", inputs, equation=equation)[0], runtime("Einsum", inputs, equation=equation)[0], 1e-5)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 @given(case=convolutions())
 @quick
@@ -179,6 +188,7 @@ def test_auto_pad_equals_onnxruntime(mode: str, case: dict[str, Any]) -> None:
     close(got, runtime("Conv", [x, w], **shared)[0], 1e-5)
 
 
+@pytest.mark.property
 @given(seed=st.integers(0, 2**32), trans_a=st.booleans(), trans_b=st.booleans())
 @quick
 def test_matmul_and_gemm(seed: int, trans_a: bool, trans_b: bool) -> None:
@@ -190,6 +200,7 @@ def test_matmul_and_gemm(seed: int, trans_a: bool, trans_b: bool) -> None:
     close(run("Gemm", [a[0, 0], b[0].T, c])[0], a[0, 0] @ b[0] + c, 1e-12)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel", "align_corners", "pytorch_half_pixel"])
 @pytest.mark.parametrize("mode", ["linear", "floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
 @given(sizes=st.tuples(*[st.integers(1, 7)] * 2), wanted=st.tuples(*[st.integers(1, 15)] * 2), last=st.booleans())

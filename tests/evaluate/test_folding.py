@@ -63,6 +63,7 @@ SAME = [
 ]
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(("kind", "values", "attributes"), SAME, ids=[f"{kind}-{i}" for i, (kind, _, _) in enumerate(SAME)])
 def test_the_bits_of_onnxruntime(kind: str, values: tuple[Array, ...], attributes: dict[str, Any]) -> None:
     expected = runtime(kind, values, **attributes)
@@ -75,6 +76,8 @@ def test_the_bits_of_onnxruntime(kind: str, values: tuple[Array, ...], attribute
     assert found[0].tobytes() == expected[0].tobytes()
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     ("data", "to", "code"),
     [(BIG[:-4], "float16", 10), (BIG[:-4], "int32", 6), (ints(2**53 + 1, 2**24 + 1), "float32", 1), (ints(0, 3, -1), "bool", 9),
@@ -86,6 +89,7 @@ def test_casts(data: Array, to: str, code: int) -> None:
     assert found is not None and found[0].tobytes() == expected.tobytes()
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(("dtype", "points"), [("int8", (-3, 4)), ("uint8", (128, 0)), ("int16", (0, 77))])
 def test_quantize_and_dequantize(dtype: str, points: tuple[int, int]) -> None:
     scales, zeros = F([0.037, 0.5]), np.array(points, dtype)
@@ -112,6 +116,7 @@ def test_integers_are_clipped_between_numbers_of_their_grid(low: float | None, h
         assert np.array_equal(found[0], np.clip(values, *wanted))
 
 
+@pytest.mark.onnxruntime
 def test_an_int32_bias_is_dequantized_in_float32() -> None:
     data, scale = np.array([2**24 + 1, -(2**31), 12345679], np.int32), np.array(F(0.00123))
     found = fold("Dequantize", data, tensors=(Tensor("x0", "int32", None, None, Quantization.per_tensor(float(scale))),))
@@ -188,6 +193,7 @@ DTYPES = ["float32", "float16", "float64", "int8", "uint8", "int32", "int64", "u
 FOLDED = sorted(name for name, kind in KINDS.items() if kind.fold is not None)
 
 
+@pytest.mark.property
 @settings(max_examples=600)
 @given(data=st.data())
 def test_operators_on_anything_give_arrays_of_their_type_or_nothing(data: st.DataObject) -> None:

@@ -43,6 +43,7 @@ def _operator(kind: str, tensors: Tensors, a: str, b: str, pick: int) -> tuple[O
     return Op(kind, single, (name,)), (length,)
 
 
+@pytest.mark.property
 @settings(max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=14))
 def test_random_chains(steps: list[tuple[str, int, int, int]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def test_views_cost_nothing() -> None:
     assert found is not None and np.shares_memory(found, data)
 
 
+@pytest.mark.property
 @given(st.lists(st.sampled_from(["Add", "Mul", "Max"]), min_size=1, max_size=30), st.data())
 def test_chains_are_known_if_and_only_if_no_input_is_among_them(kinds: list[str], data: st.DataObject) -> None:
     tensors = {"x": Tensor("x", "int64", (2,)), "c": Tensor("c", "int64", (2,), np.array([3, 5]))}

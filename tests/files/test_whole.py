@@ -24,6 +24,8 @@ from qconvert.errors import FileAccessError, OptionError
 from qconvert.files import whole_file
 from qconvert.formats.onnx.container import external_files
 
+pytestmark = pytest.mark.formats
+
 MODEL = Path(__file__).parent.parent.parent / "fixtures" / "tiny_kws_dscnn_int8.tflite"
 TARGETS = {"onnx": "generic", "qgraph": "", "tflite": "tflite"}
 
@@ -78,6 +80,7 @@ def killed_before(number: int, run: Callable[[], None]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("after", [True, False])
 def test_killed_at_any_point_a_model_has_its_own_constants(before: bool, after: bool, tmp_path: Path) -> None:
@@ -96,6 +99,7 @@ def test_killed_at_any_point_a_model_has_its_own_constants(before: bool, after: 
     assert seen == sorted(seen)
 
 
+@pytest.mark.end_to_end
 def test_a_killed_first_conversion_leaves_nothing_once_the_next_has_run(tmp_path: Path) -> None:
     model, number = tmp_path / "model.onnx", 0
     while killed_before(number, lambda: save(graph(1), model, external_data=True)):
@@ -108,6 +112,7 @@ def test_a_killed_first_conversion_leaves_nothing_once_the_next_has_run(tmp_path
     assert number >= 4
 
 
+@pytest.mark.end_to_end
 def test_the_folder_of_a_run_that_lives_stays(tmp_path: Path) -> None:
     with whole_file(tmp_path / "a") as first:
         first.write_bytes(b"a")
@@ -123,6 +128,8 @@ def test_the_folder_of_a_run_that_lives_stays(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a", "b"]
 
 
+@pytest.mark.end_to_end
+@pytest.mark.cross_section
 def test_runs_beside_each_other_leave_a_model_with_its_data(tmp_path: Path) -> None:
     model, children = tmp_path / "model.onnx", []
     for first in range(3):
@@ -337,6 +344,7 @@ def test_a_full_disk_is_one_error_and_leaves_what_was(call: str, tmp_path: Path,
     assert {item.name: item.read_bytes() for item in tmp_path.iterdir()} == before
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("suffix", ["onnx", "qgraph", "tflite"])
 def test_a_disk_that_fills_up(suffix: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "qconvert", "convert", str(MODEL), str(tmp_path / f"out.{suffix}"), "--target", TARGETS[suffix]]

@@ -19,6 +19,8 @@ from qconvert.formats.reading.flexbuffer import encoded
 from qconvert.formats.tflite import schema
 from qconvert.graph.kinds.opaque import TFLITE_DOMAIN
 
+pytestmark = pytest.mark.formats
+
 
 def custom_of(path: Path) -> tuple[str, bytes, int]:
     """Code, options and version of the one custom operator of a .tflite file."""

@@ -7,6 +7,8 @@ import pytest
 from differential import compare
 from tflite_models import TensorSpec, single_op
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 
 def detection(regular: bool, per_box: int, threshold: float, rng: np.random.Generator, stated: int = 0) -> tuple[bytes, list[TensorSpec]]:
     """A model with the operator alone, and its inputs; the file states `stated` rows, if that is given."""
@@ -45,6 +47,7 @@ def test_detection_postprocess(regular: bool, per_box: int, threshold: float) ->
             assert np.allclose(source, result, rtol=0, atol=1e-5)
 
 
+@pytest.mark.cross_section
 def test_shapes_that_the_file_states_wrongly_are_the_kernels() -> None:
     rng = np.random.default_rng(6)
     data, inputs = detection(False, 2, 0.4, rng, stated=10)

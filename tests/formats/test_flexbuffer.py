@@ -18,6 +18,7 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 VALUES = st.recursive(SCALARS | TEXTS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4), max_leaves=12)
 
 
+@pytest.mark.property
 @settings(max_examples=150)
 @given(VALUES)
 def test_what_is_written_is_read(value: Any) -> None:
@@ -41,6 +42,7 @@ def test_vectors_of_one_type() -> None:
     assert decoded(data) == {"typed": [1, -2, 3], "fixed": [1.5, 2.5], "flags": [True, False], "apart": -7, "far": 3.25}
 
 
+@pytest.mark.property
 @settings(max_examples=300)
 @given(
     st.binary(min_size=0, max_size=60)

@@ -9,6 +9,8 @@ import pytest
 from differential import compare, converted
 from tflite_models import OpSpec, TensorSpec, model, single_op
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 RNG = np.random.default_rng(3)
 
 
@@ -152,6 +154,7 @@ def dynamic_range_conv(w: TensorSpec) -> Model:
     return single_op("CONV_2D", {"padding": 0, "strideH": 1, "strideW": 1}, [x, w, b], [TensorSpec("y", (1, 6, 6, 4), "float32")]), [x]
 
 
+@pytest.mark.cross_section
 def test_float_convolution_with_dynamic_range_weights_keeps_the_integers() -> None:
     w = weights(4, 3, 3, 3)
     data, _ = dynamic_range_conv(w)

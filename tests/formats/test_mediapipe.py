@@ -62,6 +62,8 @@ def computed(data: bytes, feed: Array, folder: Path) -> list[list[Array]]:
     return [list(OnnxRuntime(there).run({"x": feed}).values()), run_litert(back.read_bytes(), [feed])]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("padding", [SAME, VALID])
 @pytest.mark.parametrize(("size", "strides", "kernel"), [((5, 6), (2, 2), (2, 2)), ((6, 5), (2, 1), (3, 4)), ((4, 4), (3, 2), (2, 5))])
 def test_convolution_2d_transpose_bias(padding: int, size: Any, strides: Any, kernel: Any, tmp_path: Path) -> None:
@@ -81,6 +83,9 @@ def test_convolution_2d_transpose_bias(padding: int, size: Any, strides: Any, ke
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize("activation", [0, 1])
 @pytest.mark.parametrize(("height", "width", "padding"), [(2, 2, SAME), (2, 3, VALID), (1, 4, SAME)])
 def test_max_pooling_with_argmax_and_back(height: int, width: int, padding: int, activation: int, tmp_path: Path) -> None:
@@ -111,6 +116,7 @@ def with_options(data: bytes, options: list[bytes]) -> bytes:
     return packed(found, b"TFL3")
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("options", [b"", struct(1, 2), struct(1, 1, 1, 2, 2, 0), struct(1, 2, 2, 2, 2, 9), struct(7, 2, 2, 2, 2, 0),
                                      struct(1, 5, 5, 5, 5, 0), struct(1, 0, 0, 0, 0, 0), struct(1, -2, -2, -2, -2, 0)])  # fmt: skip
 def test_what_builtin_operators_cannot_state_stays_custom(options: bytes, tmp_path: Path) -> None:

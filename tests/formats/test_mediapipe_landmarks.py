@@ -13,6 +13,8 @@ from tflite_models import Array, OpSpec, TensorSpec, model, run_litert
 from qconvert import convert, load
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 RNG = np.random.default_rng(2)
 COUNT = 30
 SUBSET = [3, 5, 7, 9, 11, 13, 2]
@@ -86,6 +88,7 @@ def test_a_crop_around_landmarks(target: float, same: bool, tmp_path: Path) -> N
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("outside", [False, True])
 def test_data_sampled_at_moved_positions(outside: bool, tmp_path: Path) -> None:
     data = RNG.normal(size=(1, 9, 11, 3)).astype(np.float32)

@@ -77,10 +77,12 @@ def unsaturated(model: Any, feeds: dict[str, Any]) -> list[Any]:
     return operators_onnx.runs(model if changed is None else onnx.load_from_string(changed), feeds)
 
 
+@pytest.mark.formats
 def test_names_are_unique() -> None:
     assert len(named()) == sum(1 for _ in operators_onnx.cases()) > 8000
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("part", [0, 1])
 def test_onnx_comes_back_equal(tmp_path: Path, part: int) -> None:
     source, result, wrong, count = tmp_path / "a.onnx", tmp_path / "b.onnx", [], 0
@@ -96,6 +98,8 @@ def test_onnx_comes_back_equal(tmp_path: Path, part: int) -> None:
     assert count >= 80
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("part", [0, 1])
 def test_tflite_is_equal_or_refused(tmp_path: Path, part: int) -> None:
     source, result, wrong, converted = tmp_path / "a.onnx", tmp_path / "b.tflite", [], 0

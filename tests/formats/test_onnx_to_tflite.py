@@ -14,6 +14,8 @@ from onnx import helper, numpy_helper
 from qconvert import check, convert
 from qconvert.runtimes.litert import LiteRT
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 SIZES = {"images": ((2, 3, 4, 5), (2, 6, 4, 2)), "row": ((1, 1, 1, 7), (1, 20, 4, 2)), "volume": ((1, 2, 3, 4, 5), (1, 3, 4, 6, 3))}
 
 
@@ -65,6 +67,7 @@ def test_grid_sample(tmp_path: Path, sizes: str, mode: str) -> None:
         assert_near(*both(tmp_path, "GridSample", feeds, {}, mode=mode, padding_mode=padding, align_corners=align), 1e-4)
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("center", [0, 1])
 @pytest.mark.parametrize(("images", "classes", "most", "overlap", "least"), [
     (1, 1, 10, 0.3, 0.1), (2, 3, 4, 0.5, 0.4), (1, 2, 100, 0.01, None), (1, 3, 5, None, 0.99),

@@ -8,6 +8,10 @@ from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
+pytestmark = pytest.mark.end_to_end
+
 ZOO = Path(__file__).parents[2] / "fixtures" / "zoo"
 
 #: Operators whose every case in the sample has equal results, and comes back as it was; moves of quantized data may come back as several.

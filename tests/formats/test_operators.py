@@ -15,6 +15,8 @@ import pytest
 from differential import compare
 from tflite_models import TensorSpec, single_op
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 FLOAT = 2e-6
 
 

@@ -30,6 +30,7 @@ def _types_of(name: str) -> list[str]:
     return found
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"RANGE"}))  # whose own case has no inputs, and an open size
 def test_reading_has_the_shapes_that_litert_computes(tmp_path: Path, name: str) -> None:
     """An axis more, and one element more along the last axis."""
@@ -54,6 +55,9 @@ def test_reading_has_the_shapes_that_litert_computes(tmp_path: Path, name: str) 
     pytest.fail("LiteRT runs it with no type")
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 def test_a_network_behind_a_wrong_shape_is_converted(tmp_path: Path, suffix: str) -> None:
     """ARG_MAX whose result has an axis too much, as some converters wrote it, and what is computed of it."""
@@ -70,6 +74,7 @@ def test_a_network_behind_a_wrong_shape_is_converted(tmp_path: Path, suffix: str
     assert check(tmp_path / "m.tflite", tmp_path / f"r.{suffix}").passed
 
 
+@pytest.mark.onnxruntime
 def test_what_onnx_states_of_values(tmp_path: Path) -> None:
     """onnxruntime warns of a shape that a node does not compute, and runs it."""
     import onnxruntime

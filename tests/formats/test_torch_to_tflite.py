@@ -11,6 +11,8 @@ from qconvert import convert
 from qconvert.runtimes.litert import LiteRT
 from tests.torchscript_models import archive, graph_of, net, values_of
 
+pytestmark = pytest.mark.litert
+
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_groups_are_normalized_in_an_open_batch(batch: int, tmp_path: Path) -> None:
@@ -36,6 +38,7 @@ def test_what_is_left_beside_an_open_batch_is_known(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, x.reshape(3, 2, 3, 4))
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("sizes", [(4, 6, 10), (3, 2, 7)])
 def test_the_nearest_of_a_volume_are_copied(sizes: tuple[int, int, int], tmp_path: Path) -> None:
     source, result = tmp_path / "a.pt", tmp_path / "a.tflite"

@@ -19,6 +19,8 @@ from qconvert.formats.tflite.check import check as check_tflite
 from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.writer import build as build_tflite
 
+pytestmark = pytest.mark.formats
+
 
 def network() -> Graph:
     """x -> Gemm with weights and bias -> a -> Relu -> y."""

@@ -96,6 +96,7 @@ def test_every_pass_takes_states(name: str) -> None:
     assert found[0].tolist() == [-0.5, 7.0] and np.abs(found[1] - found[0]).max() <= allowed
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("target", sorted({*targets()} - {"tensorrt-cache"}))  # which takes a file of scales besides
 def test_a_state_is_kept_or_refused_in_words(target: str, tmp_path: Path) -> None:
     graph, chosen = counter(), target_named(target)
@@ -176,6 +177,7 @@ def test_broken_functions_are_named(name: str) -> None:
     assert caught.value.where.startswith(where)
 
 
+@pytest.mark.formats
 @pytest.mark.usefixtures("call_kind")
 @pytest.mark.parametrize("made", [counter, nested])
 def test_they_survive_the_file(made: Any, tmp_path: Path) -> None:
@@ -190,6 +192,7 @@ def test_they_survive_the_file(made: Any, tmp_path: Path) -> None:
     assert all(again.states[name] == state for name, state in graph.states.items())
 
 
+@pytest.mark.formats
 def test_constants_of_one_name_in_several_graphs_are_kept_apart(tmp_path: Path) -> None:
     outer = Graph(
         "o", {"x": t("x"), "c": t("c", data=np.ones(2, np.float32)), "y": t("y")}, (Op("Add", ("x", "c"), ("y",)),), ("x",), ("y",)
@@ -233,6 +236,7 @@ def test_a_narrow_range_saturates_earlier() -> None:
     assert replace(NARROW, quant_min=-8) != NARROW
 
 
+@pytest.mark.formats
 def test_a_narrow_range_is_evaluated_kept_and_compared(tmp_path: Path) -> None:
     x, y = t("x"), t("y", "int8", grid=NARROW)
     graph = Graph("g", {"x": x, "y": y}, (Op("Quantize", ("x",), ("y",)),), ("x",), ("y",))
@@ -243,6 +247,7 @@ def test_a_narrow_range_is_evaluated_kept_and_compared(tmp_path: Path) -> None:
     assert diff(graph, wide) == ["tensor 'y': largest stored value 7 -> of the type"]
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
 def test_a_format_that_cannot_state_a_range_refuses_it(suffix: str, tmp_path: Path) -> None:
     graph = Graph("g", {"x": t("x"), "y": t("y", "int8", grid=NARROW)}, (Op("Quantize", ("x",), ("y",)),), ("x",), ("y",))
@@ -252,6 +257,7 @@ def test_a_format_that_cannot_state_a_range_refuses_it(suffix: str, tmp_path: Pa
     qconvert.save(replace(graph, tensors={"x": t("x"), "y": t("y", "int8", grid=GRID)}), tmp_path / f"g{suffix}")
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("dtype", ["float8e4m3fn", "float8e5m2"])
 def test_small_floats_have_no_range_to_state(dtype: str, tmp_path: Path) -> None:
     grid = Quantization(np.array([0.5], np.float32), np.array([0]))

@@ -201,12 +201,14 @@ def test_a_constant_too_large_for_a_shape_is_refused() -> None:
         shapes_of("Reshape", [(2, 3), np.ones(10**6, np.int64)])
 
 
+@pytest.mark.property
 @given(st.integers(0, 12), st.integers(-15, 15), st.integers(-15, 15), st.integers(-4, 4).filter(bool))
 def test_slices_are_numpys(size: int, start: int, end: int, step: int) -> None:
     expected = np.zeros(size)[start:end:step].shape
     assert shapes_of("Slice", [(size,), ints(start), ints(end), ints(0), ints(step)]) == [expected]
 
 
+@pytest.mark.property
 @given(st.lists(st.lists(st.sampled_from([1, 1, 2, 3]), max_size=3).map(tuple), min_size=2, max_size=2))
 def test_broadcasting_is_numpys(shapes: list[tuple[int, ...]]) -> None:
     try:
@@ -218,6 +220,8 @@ def test_broadcasting_is_numpys(shapes: list[tuple[int, ...]]) -> None:
         assert shapes_of("Mul", list(shapes)) == [expected]
 
 
+@pytest.mark.formats
+@pytest.mark.property
 @given(
     size=st.integers(1, 20), taps=st.integers(1, 4), stride=st.integers(1, 3), dilation=st.integers(1, 3),
     pads=st.tuples(st.integers(0, 3), st.integers(0, 3)), auto=st.sampled_from(["NOTSET", "SAME_UPPER", "VALID"]),
@@ -255,6 +259,8 @@ def inferred_by_onnx(kind: str, shapes: list[tuple[int, ...]], **attributes: Any
     return tuple(size.dim_value for size in found.dim)
 
 
+@pytest.mark.formats
+@pytest.mark.property
 @given(
     size=st.integers(1, 20), taps=st.integers(1, 4), stride=st.integers(1, 4), dilation=st.integers(1, 3),
     pads=st.tuples(st.integers(0, 3), st.integers(0, 3)), auto=st.sampled_from(["NOTSET", "SAME_LOWER", "VALID"]),
@@ -277,6 +283,7 @@ def test_pools_are_onnxs(size: int, taps: int, stride: int, dilation: int, pads:
 EQUATIONS = ["ij,jk->ik", "bij,bjk->bik", "ij,jk", "ij,ij->", "ij->ji", "ii->i", "ii", "...ij,...jk->...ik", "...i,i", "i...,j->j...i"]
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("equation", EQUATIONS)
 def test_einsums_are_onnxs(equation: str) -> None:
     sizes = {"i": 3, "j": 4, "k": 5, "b": 2}
@@ -285,6 +292,7 @@ def test_einsums_are_onnxs(equation: str) -> None:
     assert shapes_of("Einsum", list(shapes), equation=equation) == [inferred_by_onnx("Einsum", shapes, equation=equation)]
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("kind", ["GlobalAveragePool", "GlobalMaxPool"])
 def test_global_pools_are_onnxs(kind: str) -> None:
     assert shapes_of(kind, [(2, 3, 4, 5)], **FIRST) == [inferred_by_onnx(kind, [(2, 3, 4, 5)])]

@@ -15,7 +15,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Graph
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'qconvert[torch]'")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 
 def outputs(graph: Graph, inputs: Any) -> np.ndarray:
@@ -151,6 +151,7 @@ def test_a_module_with_observers_alone_is_refused(networks: ModuleType) -> None:
     assert "convert_fx" in caught.value.remedy
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("scripted", [False, True])
 def test_a_quantized_example_gives_its_scale_to_the_input(scripted: bool) -> None:
     class Doubles(torch.nn.Module):

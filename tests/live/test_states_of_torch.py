@@ -17,7 +17,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Graph
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'qconvert[torch]'")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -92,6 +92,7 @@ def test_a_graph_without_its_normalizations_does_not_say_their_epsilon(networks:
     assert "torch.export.save" in caught.value.remedy
 
 
+@pytest.mark.cross_section
 def test_observers_of_fx_that_do_not_fit_the_operators_are_refused(networks: ModuleType, tmp_path: Path) -> None:
     """The network has a Dropout, which has an observer of its own and is in no graph."""
     model, samples = networks._float("vision")

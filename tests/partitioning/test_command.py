@@ -13,6 +13,8 @@ from qconvert import check, load, partition, save
 from qconvert.graph import Op
 from tests.partitioning.cutting import network, t
 
+pytestmark = pytest.mark.end_to_end
+
 ROOT = Path(__file__).parents[2]
 RESNET = ROOT / "fixtures" / "tiny_resnet_cifar10_int8.tflite"
 KEYWORDS = ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite"
@@ -64,6 +66,7 @@ def test_wrong_words(words: tuple[str, ...], said: str) -> None:
     assert not list(ROOT.glob("out.*"))
 
 
+@pytest.mark.cross_section
 def test_names_that_a_terminal_would_obey(tmp_path: Path) -> None:
     name = "\x1b[31mred\nline"
     ops = [Op("Neg", ("x",), (name,)), Op("IsNaN", (name,), ("y",))]
@@ -73,6 +76,8 @@ def test_names_that_a_terminal_would_obey(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout and "red" in done.stdout
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_what_the_model_was_read_with_is_said_by_both_results(tmp_path: Path) -> None:
     """A check needs no options then: it reads the source as the partition did."""
     found = partition(KEYWORDS, "tensorrt", tmp_path / "cut.onnx", split=tmp_path / "parts", batch=2, rename=["Identity=scores"])
@@ -83,6 +88,8 @@ def test_what_the_model_was_read_with_is_said_by_both_results(tmp_path: Path) ->
         assert any("is read with --batch 2, --rename Identity=scores" in note for note in report.notes)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_standard_input_and_output(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "qconvert", "partition", "-", "-", "--from", "tflite", "--to", "onnx", "--target", "tensorrt"]
     done = subprocess.run(command, input=KEYWORDS.read_bytes(), capture_output=True, check=True)

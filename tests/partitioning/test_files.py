@@ -24,6 +24,8 @@ from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.testing import random_inputs
 from tests.partitioning.cutting import fussy
 
+pytestmark = pytest.mark.formats
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 KEYWORDS = FIXTURES / "tiny_kws_dscnn_int8.tflite"
 RESNET = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
@@ -40,6 +42,8 @@ def functions(path: Path) -> dict[str, int]:
     return {item.name: len(item.node) for item in model.functions}
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("model", [RESNET, TORCH], ids=lambda path: path.stem)
 def test_regions_are_local_functions_in_onnx(model: Path, tmp_path: Path) -> None:
     found = partition(model, NPU, tmp_path / "cut.onnx")
@@ -53,6 +57,8 @@ def test_regions_are_local_functions_in_onnx(model: Path, tmp_path: Path) -> Non
         assert diff(load(tmp_path / "cut.onnx"), load(tmp_path / "plain.onnx")) == []
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize("model", [RESNET, KEYWORDS, STREAMING], ids=lambda path: path.stem)
 def test_regions_are_composites_in_tflite(model: Path, tmp_path: Path) -> None:
     """LiteRT runs them by their subgraphs; regions with variables stay as they are."""
@@ -90,6 +96,7 @@ def test_what_files_say_of_their_regions(tmp_path: Path) -> None:
         assert str(said["qconvert.regions"]).count('"npu"') == len(found.regions)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("seed", range(40))
 def test_random_graphs_in_onnx(seed: int, tmp_path: Path) -> None:
     """With functions and without, onnxruntime gives the same, and the same graph is read."""

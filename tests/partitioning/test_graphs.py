@@ -367,6 +367,7 @@ def test_names_of_functions_that_are_taken() -> None:
     assert set(found.graph.functions) == {"npu_0", "npu_0_1", "npu_1", "other"}
 
 
+@pytest.mark.formats
 def test_a_partition_survives_a_qgraph_file(tmp_path: Path) -> None:
     graph = chain("Neg", "Relu", "Sin", "Neg")
     found = partition(graph, fussy("npu", ("Neg", "Relu")), tmp_path / "cut.qgraph")
@@ -394,6 +395,7 @@ def test_wrong_options(targets: list[str], options: dict[str, Any], said: str) -
         partition(chain("Neg"), targets, **options)
 
 
+@pytest.mark.formats
 def test_a_result_that_is_there_stays(tmp_path: Path) -> None:
     place = tmp_path / "model.qgraph"
     save(chain("Neg"), place)

@@ -12,6 +12,8 @@ from qconvert.files import file_digest
 from qconvert.partitioning.manifest import read_manifest
 from qconvert.partitioning.running import PartitionModel
 
+pytestmark = pytest.mark.litert
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MOBILENET = FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite"
 DIGITS = FIXTURES / "digits" / "fx.onnx"
@@ -29,6 +31,7 @@ def test_a_lossy_region_in_a_tflite_file_is_explained_by_its_operators(tmp_path:
     assert len(report.operators) == 31
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("target", ["tflite-micro", "tflite"])
 def test_parts_in_the_other_layout(target: str, tmp_path: Path) -> None:
     """The source is channels first, and parts in .tflite files are channels last, the rest in onnxruntime channels first again."""
@@ -38,6 +41,7 @@ def test_parts_in_the_other_layout(target: str, tmp_path: Path) -> None:
     assert not [item for item in report.operators if item.verdict in ("not compared", "unexplained")]
 
 
+@pytest.mark.cross_section
 def test_an_operator_that_somebody_changed_in_a_tflite_part_is_named(tmp_path: Path) -> None:
     """With the hash of what the file is now, so that the manifest agrees with it."""
     partition(SMALL, "tflite-same", split=tmp_path / "parts")
@@ -58,6 +62,7 @@ def test_an_operator_that_somebody_changed_in_a_tflite_part_is_named(tmp_path: P
     assert any("the region 'tflite-same_0' of tflite-same (00_tflite-same_0.tflite)" in text for text in report.problems), report.problems
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("target", ["ort-x86", "tensorrt", "tflite"])
 def test_that_parts_compute_on_real_data_is_known(target: str, tmp_path: Path) -> None:
     """LiteRT rounds the data of dynamic range; parts say of themselves that they do not, and the whole says it too."""
@@ -68,6 +73,7 @@ def test_that_parts_compute_on_real_data_is_known(target: str, tmp_path: Path) -
     assert target == "tflite" or "dynamic range" in {item.verdict for item in report.operators}
 
 
+@pytest.mark.torch
 def test_a_user_chooses_what_runs_the_parts(tmp_path: Path) -> None:
     """By their formats, and for each at most one; what runs code of files is for sources alone."""
     place = Path(partition(SMALL, ["tflite-micro"], split=tmp_path / "parts").files[0])
@@ -87,6 +93,8 @@ def test_a_user_chooses_what_runs_the_parts(tmp_path: Path) -> None:
     assert [part.runtime for part in PartitionModel(modules, 1, "parts,torch:trusted").manifest.parts] == before
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("model", "rule"),
     [
@@ -102,6 +110,8 @@ def test_what_a_format_cannot_hold_stays_outside(model: str, rule: str, tmp_path
     assert report.verdict == "passed", report.problems
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.torch
 def test_what_a_writer_refuses_goes_back_to_the_rest(tmp_path: Path) -> None:
     """PyTorch's LSTM has no cell_clip, which the target's rules do not know: it is outside then, and the network is split all the same."""
     model = FIXTURES / "recurrent" / "lstm_float.tflite"
@@ -120,6 +130,7 @@ def test_a_target_whose_regions_cannot_be_files(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()) and partition(SMALL, "mnn").regions
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("model", "target"),
     [

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 KEYWORDS = ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite"
 
@@ -23,6 +25,7 @@ def run(plugin: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
+@pytest.mark.end_to_end
 def test_the_documented_code_generator(tmp_path: Path) -> None:
     assert len([line for line in example().splitlines() if line.strip()]) <= 32
     plugin = tmp_path / "my_dsp.py"
@@ -36,6 +39,7 @@ def test_the_documented_code_generator(tmp_path: Path) -> None:
     assert checked.returncode == 0 and "passed" in checked.stdout, checked.stdout
 
 
+@pytest.mark.end_to_end
 def test_a_code_generator_that_is_wrong_is_found(tmp_path: Path) -> None:
     """Its convolutions lose their lowest bits."""
     plugin = tmp_path / "my_dsp.py"

@@ -44,6 +44,8 @@ def names(folder: Path) -> list[str]:
     return sorted(item.name for item in folder.iterdir())
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_artefacts_of_a_code_generator_and_the_rest_in_onnxruntime(tmp_path: Path) -> None:
     found = partition(RESNET, "sim-npu", split=tmp_path / "parts")
     assert found.regions[0].operators == {"Conv": 3}
@@ -59,6 +61,8 @@ def test_artefacts_of_a_code_generator_and_the_rest_in_onnxruntime(tmp_path: Pat
     assert {item.verdict for item in report.operators} <= {"equal", "one rounding", "requantized"}
 
 
+@pytest.mark.litert
+@pytest.mark.torch
 @pytest.mark.parametrize(("target", "suffix"), [("torch-x86", ".pt2"), ("torch-modules", ".pt")])
 def test_files_have_the_suffix_of_their_targets_form(target: str, suffix: str, tmp_path: Path) -> None:
     """PyTorch's programs and modules are two forms of one format, told apart by their names."""
@@ -68,6 +72,8 @@ def test_files_have_the_suffix_of_their_targets_form(target: str, suffix: str, t
     assert report.verdict == "passed" and report.outputs[0].equal == 1, report.problems
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_the_region_that_differs_is_named(tmp_path: Path) -> None:
     simulator.FAULTS.add("weights")
     partition(RESNET, "sim-npu", split=tmp_path / "parts")
@@ -78,6 +84,9 @@ def test_the_region_that_differs_is_named(tmp_path: Path) -> None:
     assert not any("rest_" in text for text in wrong), "each part is fed with the source's own values"
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_a_weight_that_somebody_changed_in_a_part_is_found(tmp_path: Path) -> None:
     """With the hash of what the file is now, so that the manifest agrees with it."""
     import onnx
@@ -98,6 +107,8 @@ def test_a_weight_that_somebody_changed_in_a_part_is_found(tmp_path: Path) -> No
     assert any("the region 'tensorrt_0' of tensorrt" in text for text in report.problems), report.problems
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_parts_of_one_operator_of_the_source_are_judged_together(tmp_path: Path) -> None:
     """A recurrent layer of a .tflite file is several operators here: tensors between them are none of the file's."""
     passes = ("lift_states", "dynamic_range", "fuse_recurrence", "assign_layout", "states_to_io")
@@ -109,6 +120,8 @@ def test_parts_of_one_operator_of_the_source_are_judged_together(tmp_path: Path)
     assert not [item for item in report.operators if item.verdict == "not compared"]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_states_cross_from_part_to_part(tmp_path: Path) -> None:
     """The memories of seven SVDFs are in the rest or in regions, and the network remembers as LiteRT does."""
     found = partition(SVDF, "tensorrt", split=tmp_path / "parts")
@@ -128,6 +141,8 @@ def test_states_cross_from_part_to_part(tmp_path: Path) -> None:
         source.reset()
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_states_that_files_of_regions_hold(tmp_path: Path) -> None:
     """tflite-micro's files have variables; the Sigmoid, which the copy of the target lacks, is in onnxruntime."""
     from qconvert.plugins import target_named
@@ -142,6 +157,7 @@ def test_states_that_files_of_regions_hold(tmp_path: Path) -> None:
     assert report.verdict == "passed" and report.outputs[0].equal == 1
 
 
+@pytest.mark.litert
 def test_the_rest_for_another_target(tmp_path: Path) -> None:
     partition(KEYWORDS, "sim-npu", split=tmp_path / "parts", rest="tflite")
     assert [part.runtime for part in read_manifest(tmp_path / "parts" / "manifest.json").parts] == ["simulator:numpy", "litert:default"]
@@ -152,6 +168,7 @@ def evaluated(graph: Graph, seed: int) -> list[Array]:
     return list(evaluate(graph, random_inputs(graph, seed)).values())
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("seed", range(25))
 def test_files_of_random_graphs_hold_the_network(seed: int, tmp_path: Path) -> None:
     """What is read back of all parts computes what the graph does."""
@@ -168,6 +185,7 @@ def test_files_of_random_graphs_hold_the_network(seed: int, tmp_path: Path) -> N
         np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=1e-5, atol=1e-5 if one.dtype.kind == "f" else 0)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("kinds", [("Add", "Neg"), ("Neg",), (), ("Add", "Neg", "Sin", "ReadState", "WriteState")])
 def test_states_of_a_composed_graph(kinds: tuple[str, ...], tmp_path: Path) -> None:
     graph = counter()
@@ -180,6 +198,7 @@ def test_states_of_a_composed_graph(kinds: tuple[str, ...], tmp_path: Path) -> N
         np.testing.assert_allclose(*(evaluate(g, inputs, s)["w"] for g, s in ((graph, before), (again, after))))
 
 
+@pytest.mark.formats
 def test_inputs_and_constants_that_are_outputs(tmp_path: Path) -> None:
     graph = network([], [t("x"), t("w", data=[1, 2])], ["x"], ["x", "w"])
     partition(graph, fussy("npu", ("Neg",)), split=tmp_path / "parts")
@@ -229,6 +248,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("lie", LIES)
 def test_a_manifest_that_lies_is_refused(lie: str, parts: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(parts, tmp_path / "parts"))
@@ -251,6 +271,7 @@ def test_a_file_that_is_no_manifest(data: bytes, tmp_path: Path) -> None:
         load(tmp_path / "manifest.json")
 
 
+@pytest.mark.formats
 def test_files_that_were_changed_are_refused(parts: Path, tmp_path: Path) -> None:
     """Each byte of a part, whatever it is, counts; a part with the hash of what it is now is read, and what is wrong is said."""
     for name in (item for item in names(parts) if item != "manifest.json"):
@@ -268,6 +289,7 @@ def test_files_that_were_changed_are_refused(parts: Path, tmp_path: Path) -> Non
             Session(folder / "manifest.json")
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("fault", "target", "error", "said"),
     [
@@ -283,6 +305,8 @@ def test_a_code_generator_that_fails_leaves_nothing(fault: str, target: str, err
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(("fault", "said"), [("types", "as float64, and its part as int8"), ("outputs", "gives 0 values, and its part 1")])
 def test_an_artefact_that_gives_something_else(fault: str, said: str, parts: Path) -> None:
     simulator.FAULTS.add(fault)
@@ -291,6 +315,7 @@ def test_an_artefact_that_gives_something_else(fault: str, said: str, parts: Pat
     assert "the region 'sim-npu_0' of sim-npu (00_sim-npu_0.sim)" in report.unjudged[0] and said in report.unjudged[0]
 
 
+@pytest.mark.formats
 def test_folders_that_are_there(tmp_path: Path) -> None:
     graph, npu = counter(), fussy("npu", ("Add",))
     (tmp_path / "empty").mkdir()
@@ -313,6 +338,7 @@ def test_folders_that_are_there(tmp_path: Path) -> None:
     assert names(tmp_path / "other") == ["diary.txt"]
 
 
+@pytest.mark.formats
 def test_a_source_in_the_folder_is_not_replaced(tmp_path: Path) -> None:
     partition(counter(), fussy("npu", ("Add",)), split=tmp_path / "parts")
     save(counter(), tmp_path / "parts" / "values.qgraph", force=True)
@@ -320,6 +346,7 @@ def test_a_source_in_the_folder_is_not_replaced(tmp_path: Path) -> None:
         partition(tmp_path / "parts" / "values.qgraph", fussy("npu", ("Add",)), split=tmp_path / "parts", force=True)
 
 
+@pytest.mark.formats
 def test_a_rest_that_its_target_does_not_take(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="there is no target 'nowhere'"):
         partition(counter(), fussy("npu", ("Add",)), split=tmp_path / "parts", rest="nowhere")

@@ -11,6 +11,8 @@ from passes.graphs import CONV, applied, assert_equal, constant, make, q, random
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.graph import Array
 
+pytestmark = pytest.mark.onnxruntime
+
 POOL = {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "data_format": "channels_first"}
 
 
@@ -51,6 +53,7 @@ def conv(*behind: Op, tensors: tuple[Tensor, ...] = (), outputs: str = "y", bias
     return make(ops, [image(), weights(), *([bias] if bias else []), *tensors], "x", outputs)
 
 
+@pytest.mark.cross_section
 def test_a_convolution_between_its_grids() -> None:
     product = float(np.float32(0.05) * np.float32(0.02))
     bias = constant("b", np.array([900, -800, 7, 0], np.int32), q(product))

@@ -237,6 +237,7 @@ def test_one_scale_along_an_axis_of_one_is_one_scale() -> None:
     assert all(t.quantization.axis is None for t in changed.tensors.values() if t.quantization is not None and not t.is_constant)
 
 
+@pytest.mark.formats
 def test_a_model_without_scales_has_none_to_extract(tmp_path: Path) -> None:
     save(network(), tmp_path / "float.onnx")
     with pytest.raises(UnsupportedError, match="nothing in the model is quantized"):
@@ -268,6 +269,7 @@ def test_a_quantized_tensor_takes_no_encoding() -> None:
         apply(once, Encodings({"w": CHANNELS}))
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     "case", ["torch_mobilenet_v2_qdq", "micro_kws_m_static_qdq", "torch_fx_fbgemm_vision", "torch_pt2e_xnnpack_attention"]
 )
@@ -278,6 +280,8 @@ def test_a_model_apart_and_together_is_itself(case: str) -> None:
     assert diff(graph, apply(real, found)) == []
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("name", ["tiny_resnet_cifar10_int8", "tiny_kws_dscnn_int8", "coral_mobilenet_v1_025_128_uint8"])
 def test_a_tflite_model_through_files(name: str, tmp_path: Path) -> None:
     """A float ONNX file and a JSON file give the source's integers back, for ONNX and for TFLite."""
@@ -321,6 +325,7 @@ def test_functions_are_refused() -> None:
         apply(graph, Encodings({}))
 
 
+@pytest.mark.formats
 def test_options_of_the_reader_of_encodings(tmp_path: Path) -> None:
     """MNN's dump of its method KL names tensors by numbers; the .mnn beside it is named by an option of its reader."""
     mnn = FIXTURES / "mnn"
@@ -333,6 +338,9 @@ def test_options_of_the_reader_of_encodings(tmp_path: Path) -> None:
         convert(mnn / "float.onnx", tmp_path / "r.onnx", encodings=str(dump), nothing=1)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_a_check_with_the_scales(tmp_path: Path) -> None:
     """Without them a quantized result of a float source is not judged; with others it is not equal."""
     scales, source = tmp_path / "scales.json", tmp_path / "float.onnx"

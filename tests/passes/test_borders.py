@@ -21,6 +21,8 @@ from qconvert.graph.validation import validate
 from qconvert.plugins import target_named
 from qconvert.runtimes.litert import LiteRT
 
+pytestmark = pytest.mark.onnxruntime
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
@@ -62,6 +64,7 @@ def test_an_output_that_a_file_gives_twice(suffix: str, options: dict[str, bool]
         assert np.array_equal(first, second)
 
 
+@pytest.mark.cross_section
 def test_an_onnx_output_that_is_listed_twice(tmp_path: Path) -> None:
     value = helper.make_tensor_value_info
     outputs = [value("y", TensorProto.FLOAT, [2])] * 2
@@ -83,6 +86,7 @@ def product_of(size: str | int) -> Graph:
     return make([Op("Abs", ("x",), ("a",)), Op("MatMul", ("a", "w"), ("y",))], [Tensor("x", "float32", (2, 3, size)), weights], "x", "y")
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(("graph", "number"), [(reshape_of, 2), (product_of, 8)])
 def test_a_size_that_only_one_number_fits(graph: Callable[[str | int], Graph], number: int, tmp_path: Path) -> None:
     changed, notes = applied(graph("k"), "settle_sizes")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
+import pytest
 from passes.graphs import applied, assert_equal, constant, make, q
 
 from qconvert import Op, Tensor
@@ -27,6 +28,8 @@ def count(*arrays: Array) -> int:
     return sum(t.is_constant for t in applied(graph, "deduplicate_constants")[0].tensors.values())
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_copies_become_one_and_the_outputs_stay() -> None:
     data = np.random.default_rng(0).normal(0, 1, (40, 30)).astype(np.float32)
     near = data.copy()
@@ -51,6 +54,7 @@ def test_equal_means_every_bit() -> None:
     assert count(words, words.copy(), words[::-1]) == 2
 
 
+@pytest.mark.onnxruntime
 def test_grids_must_agree_and_outputs_keep_their_own() -> None:
     data = np.int8([1, 2, 3])
     listed = [

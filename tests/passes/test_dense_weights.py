@@ -30,6 +30,7 @@ def built(kind: str, shape: tuple[int, ...], weights: Any, attributes: dict[str,
     return make([Op(kind, ("x", "w"), ("y",), {**attributes, **pads, **extra})], [data, constant("w", weights, grid), *result], "x", "y")
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(("kind", "shape", "kernel", "attributes"), CASES.values(), ids=CASES)
 def test_zeros_stand_for_groups_and_holes(kind: str, shape: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
@@ -41,6 +42,8 @@ def test_zeros_stand_for_groups_and_holes(kind: str, shape: tuple[int, ...], ker
         np.testing.assert_array_equal(was, now)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("per_axis", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_zero_points_stand_for_zeros(name: str, per_axis: bool) -> None:

@@ -17,6 +17,8 @@ from qconvert.graph import metadata
 from qconvert.graph.kinds import is_dynamic
 from qconvert.runtimes.litert import LiteRT
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 KINDS = ("FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "pointwise", "dilated")
 OPTIONS = {"paddingless": {"padding": 1, "strideW": 1, "strideH": 1}, "strided": {"padding": 0, "strideW": 2, "strideH": 2}}
 
@@ -290,6 +292,7 @@ def test_a_matrix_that_int8_does_not_hold_with_zero_point_0_stays_8_bits(tmp_pat
     assert check(result, back, samples=2, per_op=True).passed
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("form", "via"), [("tflite", "tflite"), ("tflite", "onnx:qdq"), ("onnx", "onnx:qoperator")])
 def test_a_round_trip_keeps_what_rounds_data(form: str, via: str, tmp_path: Path) -> None:
     source = hybrid(tmp_path / "source.tflite", "FULLY_CONNECTED") if form == "tflite" else dynamically_quantized(tmp_path)

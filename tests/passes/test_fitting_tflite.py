@@ -32,6 +32,8 @@ def kinds(graph: Graph) -> list[str]:
 # widen_1d
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_one_dimension_becomes_two() -> None:
     rng = np.random.default_rng(0)
     window = {"strides": (2,), "pads": (1, 2), "dilations": (1,), **LAYOUT}
@@ -46,6 +48,7 @@ def test_one_dimension_becomes_two() -> None:
     assert_equal(graph, changed, {"x": rng.normal(size=(2, 3, 17)).astype(np.float32)})
 
 
+@pytest.mark.onnxruntime
 def test_neighbours_share_the_wide_form() -> None:
     pool = {"kernel_shape": (2,), "strides": (1,), "pads": (0, 0), **LAYOUT}
     ops = [Op("MaxPool", ("x",), ("m",), pool), Op("AveragePool", ("m",), ("y",), pool)]
@@ -131,6 +134,7 @@ def test_rows_are_as_long_as_the_weights_say(trans_b: int) -> None:
 # fuse_gelu
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("first", [True, False])
 def test_a_gelu_in_parts(first: bool) -> None:
     numbers = [constant(name, np.float32(value)) for name, value in (("root", 2**0.5), ("one", 1), ("half", 0.5))]
@@ -157,6 +161,7 @@ def test_other_products_with_erf_stay() -> None:
 # quantize_operands
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("kind", ["Concat", "Max", "Min"])
 def test_constants_that_reach_the_result_are_rounded_to_its_grid_alone(kind: str) -> None:
     """A class token, whose own grid would round it once more."""
@@ -208,6 +213,7 @@ def softplus() -> Graph:
     return make([Op("Softplus", ("x",), ("y",)), Op("Add", ("y", "y"), ("z",))], tensors, "x", "z")
 
 
+@pytest.mark.onnxruntime
 def test_operators_without_a_kernel_run_on_real_values() -> None:
     graph = softplus()
     changed, notes = for_target(graph, "isolate_float")
@@ -216,6 +222,7 @@ def test_operators_without_a_kernel_run_on_real_values() -> None:
     assert_equal(graph, changed, {"x": random_integers((1, 50), "int8")})
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(
     ("kind", "dtype", "scale", "result"),
     [("Add", "int8", 1e36, 1e36), ("Add", "int16", 30.0, 1e-4), ("Sub", "uint8", 3e4, 1e-3), ("Mul", "int8", 400.0, 1e-3)],
@@ -239,6 +246,7 @@ def test_factors_that_fixed_point_arithmetic_does_not_hold_are_computed_as_real_
     assert for_target(usual, "isolate_float")[0] is usual
 
 
+@pytest.mark.formats
 def test_real_values_are_not_called_exact() -> None:
     """With 16 bits, steps are near enough to float32's that results differ by one; the note does not declare otherwise."""
     graph = load(FIXTURES / "tflm_seanet_conv_int16x8.tflite")
@@ -274,6 +282,7 @@ def test_partial_forbid_lists_what_was_real_in_the_source_too(kind: str) -> None
         for_target(graph, "isolate_float", partial="forbid")
 
 
+@pytest.mark.onnxruntime
 def test_a_bias_beside_real_results_becomes_real_and_weights_stay_integers() -> None:
     graph = quantized_conv()
     graph = graph.evolve(tensors=[Tensor("y", "float32", graph["y"].shape)])
@@ -304,6 +313,7 @@ def test_weights_alone_quantized_stay_integers_of_8_bits(dtype: str, zero: int) 
         np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.onnxruntime
 def test_microcontrollers_get_real_weights() -> None:
     """Their DEQUANTIZE would run each time."""
     ops = [Op("Dequantize", ("w",), ("r",)), Op("Gemm", ("x", "r"), ("y",))]
@@ -317,6 +327,7 @@ def test_microcontrollers_get_real_weights() -> None:
 # match_scales
 
 
+@pytest.mark.onnxruntime
 def test_operands_that_are_joined_get_the_result_s_scale() -> None:
     tensors = [Tensor(name, "int8", (1, 40), None, q(scale, zero)) for name, scale, zero in (("a", 0.1, 3), ("b", 0.2, -4))]
     graph = make([Op("Concat", ("a", "b"), ("y",), {"axis": 1})], [*tensors, Tensor("y", "int8", None, None, q(0.2, -4))], "a b", "y")
@@ -343,6 +354,7 @@ def test_a_softmax_has_its_kernel_s_scale() -> None:
 # integer_io
 
 
+@pytest.mark.onnxruntime
 def test_inputs_and_outputs_become_integers() -> None:
     tensors = [Tensor("x", "float32", (1, 4)), Tensor("xq", "int8", (1, 4), None, q(0.1, 5)), Tensor("yq", "int8", (1, 4), None, q(0.2))]
     ops = [Op("Quantize", ("x",), ("xq",)), Op("Add", ("xq", "xq"), ("yq",)), Op("Dequantize", ("yq",), ("y",))]
@@ -364,6 +376,7 @@ def test_inputs_that_others_read_stay_real() -> None:
 # merge_reshapes
 
 
+@pytest.mark.onnxruntime
 def test_chains_become_one_reshape_or_nothing() -> None:
     sizes = [
         constant("s", np.array([2, 12], np.int64)),
@@ -397,6 +410,7 @@ def curved(kind: str, scale: float, zero_point: int) -> Graph:
     return make([Op(kind, ("x",), ("y",))], tensors, "x", "y")
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(
     ("kind", "fixed"), [("Sigmoid", (1 / 256, -128)), ("Tanh", (1 / 128, 0)), ("Softmax", (1 / 256, -128)), ("LogSoftmax", (16 / 256, 127))]
 )
@@ -413,6 +427,7 @@ def test_a_kernel_with_a_fixed_grid_is_not_rounded_again(kind: str, fixed: tuple
         assert for_target(graph, "isolate_float", target, **options)[0] is graph
 
 
+@pytest.mark.onnxruntime
 def test_a_mask_beyond_float32_stays_finite() -> None:
     """As quantizers leave the mask -3.4e38: -127 steps are beyond float32 by its last bit, and infinity would be -128."""
     mask, scale = q(2.6793887e36), 0.00039

@@ -21,6 +21,8 @@ def with_bias(graph: Graph, data: Array) -> Graph:
     return changed
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("scales", [SCALES, (0.02,)])
 def test_values_are_rounded_to_input_scale_times_weight_scale(scales: tuple[float, ...]) -> None:
     bias = np.random.default_rng(5).normal(0, 1, 4).astype(np.float32)

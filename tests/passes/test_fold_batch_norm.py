@@ -33,6 +33,8 @@ def network(kind: str, bias: np.ndarray[Any, Any] | None, *more: Op, wanted: str
     return make([op, NORM, *more], tensors, "x", wanted)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("kind", list(SHAPES))
 @pytest.mark.parametrize("bias", [None, RNG.normal(0, 1, 4).astype(np.float32)], ids=["no bias", "bias"])
 def test_folded_and_equal_up_to_rounding(kind: str, bias: Any) -> None:

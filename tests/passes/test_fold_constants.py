@@ -13,6 +13,7 @@ X = Tensor("x", "float32", (2, 3))
 FEEDS = {"x": np.float32([[1, -2, 3], [4, -5, 6]])}
 
 
+@pytest.mark.onnxruntime
 def test_a_shape_computation_becomes_a_constant() -> None:
     """Reshape(x, Concat(Slice(Shape(x)), [-1])), as torch.onnx writes a flatten."""
     tensors = [X, *(constant(n, np.array([v], np.int64)) for n, v in (("zero", 0), ("one", 1), ("rest", -1)))]
@@ -55,6 +56,7 @@ def test_sizes_that_no_open_size_changes_become_constants() -> None:
     assert changed["spatial"].data is not None and changed["spatial"].data.tolist() == [9, 5]
 
 
+@pytest.mark.onnxruntime
 def test_floats_have_the_bits_of_the_runtime() -> None:
     rng = np.random.default_rng(1)
     a, b = (constant(n, rng.normal(0, 1, (2, 3)).astype(np.float32)) for n in "ab")
@@ -72,6 +74,8 @@ def test_floats_have_the_bits_of_the_runtime() -> None:
     assert_equal(graph, changed, FEEDS)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_weights_quantized_from_floats_become_integers() -> None:
     weights = np.random.default_rng(2).normal(0, 1, (4, 3)).astype(np.float32)
     tensors = [X, constant("float", weights), Tensor("w", "int8", (4, 3), None, q(0.02)), Tensor("t", "int8", (3, 4), None, q(0.02))]
@@ -88,6 +92,7 @@ def test_weights_quantized_from_floats_become_integers() -> None:
     assert_equal(graph, changed, FEEDS)
 
 
+@pytest.mark.onnxruntime
 def test_a_constant_that_is_requantized_is_folded_whole() -> None:
     """Dequantize -> Transpose -> Quantize of constants: the numbers between them are not kept."""
     tensors = [

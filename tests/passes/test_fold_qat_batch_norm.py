@@ -13,6 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qconvert import check, convert, load
 
+pytestmark = pytest.mark.onnxruntime
+
 #: Shapes of the data, the weights (ONNX's), the channels' axis of the weights; attributes.
 FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, dict[str, Any]]] = {
     "Conv": ((1, 3, 9, 9), (8, 3, 3, 3), 0, {"pads": [1, 1, 1, 1]}),
@@ -73,6 +75,7 @@ def model(form: str, *, bias: bool = False, relu: bool = False, quantized: bool 
     return bytes(onnx.shape_inference.infer_shapes(made).SerializeToString())
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("form", FORMS)
@@ -101,6 +104,8 @@ def test_it_is_one_integer_operator_with_the_trained_integers(form: str, relu: b
     assert steps.max() <= 1 and (steps > 0).mean() < 0.02
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize("options", [{"factor": 1.001}, {"public": True}, {"factor": -1.0}], ids=str)
 def test_what_is_no_such_form_stays(options: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "source.onnx").write_bytes(model("Conv", **options))

@@ -29,6 +29,8 @@ def gemm(bias_shape: tuple[int, ...] | None = (4,), per_axis: bool = True, **att
     return make([Op("Gemm", inputs, ("y",), attributes)], tensors, "x", "y")
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("bias_shape", [None, (4,), (1, 4)])
 @pytest.mark.parametrize("per_axis", [True, False])
 def test_a_gemm_becomes_an_equal_convolution(bias_shape: tuple[int, ...] | None, per_axis: bool) -> None:
@@ -59,6 +61,7 @@ def test_a_gemm_with_a_bias_for_each_row_stays() -> None:
     assert applied(graph, "gemm_to_conv")[0] is graph
 
 
+@pytest.mark.onnxruntime
 def test_weights_that_two_gemms_read_stay_for_the_other() -> None:
     tensors = [
         Tensor("x", "int8", (3, 6), None, q(0.1)),

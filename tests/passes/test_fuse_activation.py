@@ -29,6 +29,8 @@ def behind_conv(bounds: tuple[float | None, float | None], grid: Quantization) -
     return make([*graph.ops, op], tensors, "x", "z")
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("activation", list(BOUNDS))
 def test_a_clip_of_integers_behind_a_convolution(activation: str) -> None:
     graph = behind_conv(BOUNDS[activation], q(0.07, -20))
@@ -51,6 +53,7 @@ def test_a_bound_on_a_tie_stays(bounds: tuple[float, float], scale: float) -> No
     assert differs == (scale != 4.0)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div", "MatMul", "Gemm", "Conv", "AveragePool", "MaxPool"])
 def test_floats(kind: str) -> None:
     rng = np.random.default_rng(1)
@@ -86,6 +89,7 @@ def test_only_one_activation_is_fused() -> None:
     assert applied(graph, "fuse_activation") == (graph, ())
 
 
+@pytest.mark.onnxruntime
 def test_limits_that_follow_each_other_are_one() -> None:
     """Quantization-aware training: a reduced range, what an activation leaves on the grid, and the range once more."""
     clips = [clip(f"t{index}", f"t{index + 1}", bounds) for index, bounds in enumerate([(None, 6.79), (0.0, 5.976), (None, 6.79)])]
@@ -114,6 +118,7 @@ def test_limits_that_leave_nothing_stay() -> None:
 VALUES = np.concatenate([np.linspace(-9, 9, 1001), [0, -0.0, 6, 5.99999, 1e30, -1e30]]).astype(np.float32)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(
     ("bounds", "dtype", "scale", "zero_point", "implied"),
     [
@@ -145,6 +150,7 @@ def test_every_reader_must_imply_it() -> None:
     assert applied(graph, "fuse_activation") == (graph, ())
 
 
+@pytest.mark.onnxruntime
 def test_an_average_that_rounds_like_its_source_stays() -> None:
     window = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_first"}
     tensors = [Tensor("x", "int8", (1, 2, 4, 4), None, q(0.1)), *(Tensor(name, "int8", None, None, q(0.1)) for name in "ay")]

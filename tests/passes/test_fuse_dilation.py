@@ -11,6 +11,8 @@ from tflite_nets import Net
 
 from qconvert import check
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 CONV = {"strideH": 1, "strideW": 1, "padding": 1, "fusedActivationFunction": 1}
 RNG = np.random.default_rng(0)
 
@@ -95,6 +97,7 @@ def test_a_length_that_is_open(same: bool, dtype: str, tmp_path: Path) -> None:
     assert check(tmp_path / "source.tflite", path).verdict == "passed"
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("dtype", ["float32", "int8", "int16"])
 def test_blocks_without_a_convolution_and_with_open_sizes(dtype: str, tmp_path: Path) -> None:
     net = Net(dtype, x=(-1, -1, -1, 2))

@@ -44,6 +44,7 @@ def feed(graph: Graph, seed: int = 0) -> dict[str, Any]:
     }
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("name", KINDS)
 def test_loops_of_keras_are_what_they_were(name: str) -> None:
     graph = qconvert.load(FOLDER / f"{name}.tflite")
@@ -56,6 +57,7 @@ def test_loops_of_keras_are_what_they_were(name: str) -> None:
         assert np.allclose(before[output], after[output], atol=1e-6 if KINDS[name] != ["Scan"] else 0)
 
 
+@pytest.mark.formats
 def test_what_the_report_says() -> None:
     _, notes = run_passes(qconvert.load(FOLDER / "gru_sequences_float.tflite"), ["fuse_recurrence"], Target("", "", ""))
     assert [(note.text, note.exact) for note in notes] == [("2 loops over a sequence are a GRU", False)]

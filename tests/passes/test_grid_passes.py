@@ -239,6 +239,8 @@ def test_edges_stay_unless_they_are_to_change(name: str) -> None:
     assert "inputs and outputs 'x', 'y' too" in " ".join(note.text for note in notes)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -256,6 +258,8 @@ def test_models_pass_the_check(name: str, options: dict[str, object], suffix: st
     assert check(source, result).passed == all(item.sqnr_db is None or item.sqnr_db >= 30 for item in report.outputs)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_results_run_in_onnxruntime_as_the_evaluator_has_them() -> None:
     """But for ties, which float32 does not see as such."""
     before = quantized_conv(scales=(0.02, 0.01, 0.03, 0.04))
@@ -266,6 +270,7 @@ def test_results_run_in_onnxruntime_as_the_evaluator_has_them() -> None:
         assert off.max() <= 1 and off.mean() < (0.2 if name == "power_of_two" else 0.01), name
 
 
+@pytest.mark.formats
 def test_activations_of_four_bits_are_refused_where_the_optimizer_would_break_them(tmp_path: Path) -> None:
     source = FIXTURES / "tiny_ad_toycar_int8.tflite"
     with pytest.raises(UnsupportedError, match="8 or 16 bits"):
@@ -274,6 +279,7 @@ def test_activations_of_four_bits_are_refused_where_the_optimizer_would_break_th
     convert(source, tmp_path / "a.onnx", passes=["change_bits"], activation_bits=4, target="generic", allow_loss=0)
 
 
+@pytest.mark.formats
 def test_unsigned_models_with_signed_weights_become_signed_for_tflite(tmp_path: Path) -> None:
     """No kernel of LiteRT takes int8 weights beside uint8 data; inputs and outputs stay uint8."""
     convert(FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite", tmp_path / "a.tflite", passes=["symmetric_weights"])
@@ -282,6 +288,7 @@ def test_unsigned_models_with_signed_weights_become_signed_for_tflite(tmp_path: 
     assert all(graph[op.inputs[0]].dtype == graph[op.inputs[1]].dtype == "int8" for op in graph.ops if op.kind == "Conv")
 
 
+@pytest.mark.litert
 def test_unsigned_models_of_sixteen_bits_run_in_litert(tmp_path: Path) -> None:
     """Activations become int16, biases int64; the uint8 output comes by real values, since no kernel goes from int16 to uint8."""
     source = FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from passes.graphs import applied, assert_equal, constant, quantized_conv, random_integers
 
 from qconvert.graph import Graph
@@ -16,6 +17,8 @@ def with_bias(graph: Graph, *values: int) -> Graph:
     return replace(graph, tensors={**graph.tensors, "b": constant("b", np.array(values, np.int32), graph["b"].quantization)})
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_small_integers_are_exact_both_ways() -> None:
     graph = quantized_conv(scales=SCALES)
     changed, notes = applied(graph, "int32_bias_to_float")

@@ -50,6 +50,9 @@ def test_zeros_take_the_scale_of_what_they_are_added_to(kind: str, turned: bool)
     assert not changed_values(graph, found)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_constants_that_are_joined_are_rounded_at_once(tmp_path: Path) -> None:
     """The class token of a vision transformer: LiteRT's QUANTIZE multiplies by 8 fractional bits, which rounds a third of it otherwise."""
     token = np.arange(-100, 100, dtype=np.int16).astype(np.int8).reshape(1, 200)

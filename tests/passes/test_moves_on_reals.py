@@ -12,6 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from qconvert import QConvertError, check, convert, load
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = pytest.mark.onnxruntime
+
 TYPES = {"int4": (TensorProto.INT4, 21), "uint4": (TensorProto.UINT4, 21), "int2": (TensorProto.INT2, 25), "uint2": (TensorProto.UINT2, 25)}
 
 
@@ -89,6 +91,7 @@ def test_data_of_few_bits_are_moved(dtype: str, form: str, tmp_path: Path) -> No
     assert len(report.operators) > 8
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("stored", "contrib"), [(False, False), (True, False), (False, True), (True, True)])
 def test_other_weights_beside_data_of_few_bits_are_found(stored: bool, contrib: bool, tmp_path: Path) -> None:
     """In files that take and give integers of 4 bits too, which numpy knows as none, and in an opset that has no Cast of them."""
@@ -102,6 +105,7 @@ def test_other_weights_beside_data_of_few_bits_are_found(stored: bool, contrib: 
     assert any(item.operator.startswith("Conv") and item.unexplained for item in report.operators), report
 
 
+@pytest.mark.litert
 def test_8_bits_are_named_where_4_are_refused(tmp_path: Path) -> None:
     source = network(tmp_path / "a.onnx", "int4")
     with pytest.raises(QConvertError, match="--activation-bits 8"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 from passes.graphs import applied, assert_equal, constant, make, outputs, q, quantized_conv, random_integers
 
 from qconvert import Op, Quantization, Tensor
@@ -20,6 +21,8 @@ def real(graph: Graph, name: str) -> Array:
     return dequantize(graph[name].data, found)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_weights_and_bias_are_requantized_at_the_cost_that_the_note_says() -> None:
     graph = quantized_conv(scales=SCALES)
     changed, (note,) = applied(graph, "per_axis_to_per_tensor")
@@ -41,6 +44,7 @@ def test_weights_and_bias_are_requantized_at_the_cost_that_the_note_says() -> No
     assert 0 < np.abs(a.astype(int) - b.astype(int)).max() < 8
 
 
+@pytest.mark.onnxruntime
 def test_equal_scales_are_exact() -> None:
     graph = quantized_conv(scales=(0.02,) * 4)
     changed, notes = applied(graph, "per_axis_to_per_tensor")

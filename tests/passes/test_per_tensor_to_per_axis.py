@@ -9,6 +9,8 @@ from passes.graphs import applied, assert_equal, constant, make, q, quantized_co
 from qconvert import Op, Tensor
 from qconvert.evaluate import evaluate
 
+pytestmark = pytest.mark.onnxruntime
+
 
 @pytest.mark.parametrize("weight_dtype", ["int8", "uint8"])
 def test_a_convolution_stays_equal(weight_dtype: str) -> None:
@@ -25,6 +27,7 @@ def test_a_convolution_stays_equal(weight_dtype: str) -> None:
     assert again is changed
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("trans_b", "axis"), [(0, 1), (1, 0)])
 def test_matmul_has_its_channels_last_or_first(trans_b: int, axis: int) -> None:
     w = constant("w", random_integers((6, 4) if not trans_b else (4, 6), "int8"), q(0.03))

@@ -78,6 +78,8 @@ def test_passes_keep_what_states_do(name: str) -> None:
             continue
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("seed", range(20, 26))
 def test_states_survive_both_formats(seed: int, tmp_path: Path) -> None:
     graph = delayed(seed)

@@ -12,6 +12,8 @@ from lstm_files import Lstm
 import qconvert
 from qconvert.streaming import Session
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 CORAL = Path(__file__).parents[2] / "fixtures" / "coral_lstm_mnist_int8.tflite"
 #: Small weights, so that sums do not saturate, which an LSTM on real values does not.
 SMALL: dict[str, Any] = {"inputs": 3, "cells": 4, "data": (0.01, -3)}
@@ -33,6 +35,7 @@ def drift(source: Path, result: Path, runs: int) -> tuple[float, int]:
     return float((np.array(differences) > 0).mean()), int(np.max(differences))
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     "form",
     [{}, {"rows": 3}, {"rows": 2, "time_major": True}, {"steps": 1}, {"hidden": (0.009, -7), "output": (0.009, -7), "state": (0.009, -7)}],

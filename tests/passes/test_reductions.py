@@ -22,6 +22,8 @@ SHAPES = {
 }
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("grids", [((0.05, 3), (0.05, 3)), ((0.2, -7), (0.1, 8))])
 @pytest.mark.parametrize("case", SHAPES)
 @pytest.mark.parametrize(("builtin", "dtype"), [("MEAN", "int8"), ("MEAN", "uint8"), ("MEAN", "int16"), ("SUM", "int8"), ("SUM", "uint8")])
@@ -53,6 +55,7 @@ def test_every_integer_is_litert_s_and_the_operator_comes_back(
     assert check(source, target, samples=2, per_op=True).passed
 
 
+@pytest.mark.formats
 def test_what_float32_does_not_hold_stays_plain(tmp_path: Path) -> None:
     for columns, numerics, spelled in ((60_000, "exact", True), (70_000, "exact", False), (60_000, "fast", False)):
         inputs = [TensorSpec("x", (1, columns), "int8", 0.05, 3), TensorSpec("a", (1,), "int32", data=np.array([1], np.int32))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from passes.graphs import applied, assert_equal, constant, make
 
 from qconvert import Op, Tensor
@@ -14,6 +15,8 @@ X = Tensor("x", "float32", (2, 3))
 ONE = constant("one", np.float32([1]))
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_dead_operators_and_their_constants_go() -> None:
     ops = [
         Op("Relu", ("x",), ("a",)),

@@ -16,6 +16,7 @@ def kinds(ops: tuple[Op, ...]) -> list[str]:
     return [op.kind for op in ops]
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
 @pytest.mark.parametrize("scale", [0.1, 1 / 3, 3.7e-12, 1e-39, 2.5e33])
 def test_dequantize_and_quantize_on_one_grid(dtype: str, scale: float) -> None:
@@ -38,6 +39,7 @@ def test_scales_whose_products_overflow_stay() -> None:
     assert kinds(changed.ops) == ["Requantize"]
 
 
+@pytest.mark.onnxruntime
 def test_another_grid_becomes_one_requantize() -> None:
     ops = [Op("Dequantize", ("x",), ("real",)), Op("Quantize", ("real",), ("y",)), Op("Neg", ("real",), ("z",))]
     tensors = [Tensor("x", "int8", (256,), None, q(0.1, 3)), Tensor("y", "uint8", (256,), None, q(0.17, 99))]
@@ -47,6 +49,7 @@ def test_another_grid_becomes_one_requantize() -> None:
     assert_equal(graph, changed, {"x": np.arange(-128, 128).astype(np.int8)})
 
 
+@pytest.mark.onnxruntime
 def test_there_and_back_disappears() -> None:
     """int8 -> uint8 -> int8, as between two tools; the graph's output keeps its name."""
     tensors = [
@@ -63,6 +66,8 @@ def test_there_and_back_disappears() -> None:
     assert_equal(graph, changed, {"x": random_integers((4, 64), "int8")})
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_a_shift_is_passed_by_on_both_sides() -> None:
     """Quantize -> shift and shift -> Dequantize: one conversion each."""
     tensors = [
@@ -105,6 +110,7 @@ def test_int32_stays_since_float32_cannot_hold_it() -> None:
     assert kinds(applied(graph, PASS)[0].ops) == ["Requantize"]
 
 
+@pytest.mark.onnxruntime
 def test_per_axis_grids() -> None:
     grid = Quantization.per_axis([0.1, 0.02], 0)
     tensors = [Tensor(name, "int8", (2, 256), None, grid) for name in "xay"]

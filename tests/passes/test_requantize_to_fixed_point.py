@@ -78,6 +78,8 @@ def weighted(kind: str, dtype: str, weight_dtype: str, per_axis: bool, activatio
     return make([Op(kind, tuple(inputs), ("y",), {**attributes, **extra})], tensors, "x", "y")  # type: ignore[dict-item]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("per_axis", [False, True])
 @pytest.mark.parametrize(("dtype", "weight_dtype"), [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8")])
@@ -86,6 +88,7 @@ def test_matrix_products(kind: str, dtype: str, weight_dtype: str, per_axis: boo
     assert_spelled(weighted(kind, dtype, weight_dtype, per_axis), rounding)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("scales", [(0.02,), (0.02, 0.003, 0.4, 0.011)])
 @pytest.mark.parametrize(("dtype", "weight_dtype"), [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8")])
@@ -108,6 +111,7 @@ def test_channels_last_and_groups(per_axis: bool, bias: bool, rounding: str) -> 
     assert change.exact is (rounding != "double")
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_products_of_two_tensors(rounding: str) -> None:
     a, b = Tensor("a", "uint8", (2, 5, 7), None, q(0.03, 120)), Tensor("b", "uint8", (2, 7, 4), None, q(0.02, 9))
@@ -117,6 +121,7 @@ def test_products_of_two_tensors(rounding: str) -> None:
     assert_spelled(make([Op("Mul", ("a", "b"), ("y",), {"activation": "relu"})], [a, factor, y], "a", "y"), rounding)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize(("given", "result"), [("int8", "int8"), ("uint8", "int8"), ("int16", "int8"), ("int32", "int8"), ("int8", "int32"),
                                               ("uint8", "int16"), ("int16", "int16")])  # fmt: skip
@@ -142,6 +147,7 @@ def test_conversions_equal_the_formula(given: str, result: str, scale: float, ro
     assert np.array_equal(outputs(changed, {"x": values})[0], wanted)
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("seed", range(6))
 def test_two_shifts_are_tflite_s_reference_kernels(dtype: str, seed: int) -> None:
@@ -184,6 +190,8 @@ def deciding(rng: np.random.Generator) -> tuple[tuple[float, float, float], int]
             return (float(data), float(weights), float(result)), found.examples[0][1]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("seed", range(4))
@@ -240,6 +248,8 @@ def test_what_stays_and_why() -> None:
     assert "tflite has no" in str(notes[0]) and run(graph, target_named("ort-x86"))[0] is not graph
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_a_real_network_in_onnxruntime(rounding: str, tmp_path: Path) -> None:
     """Single: equal to LiteRT's default kernels wherever these round the exact sum once. Double: to its reference kernels, operator by
@@ -256,6 +266,7 @@ def test_a_real_network_in_onnxruntime(rounding: str, tmp_path: Path) -> None:
     assert {"ConvInteger", "MatMulInteger", "BitShift"} <= kinds and "Conv" not in kinds
 
 
+@pytest.mark.formats
 def test_a_target_asks_for_it_by_name() -> None:
     """Behind its own passes: the data are uint8, and weights that would saturate beside them too; the outputs stay what they are."""
     own = target_named("ort-x86")

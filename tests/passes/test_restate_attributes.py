@@ -18,6 +18,8 @@ from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import STATED_ATTRIBUTES, STATED_LIMITS
 from qconvert.passes import restate_attributes
 
+pytestmark = pytest.mark.formats
+
 _GRID = Quantization.per_tensor(0.5, 3)
 _WEIGHTS = np.array([[1, -127, 5], [127, 0, -3]], np.int8)
 

@@ -379,6 +379,7 @@ def test_restored_graphs_have_the_operators_and_biases_that_they_had() -> None:
     assert read(conv(has_bias=False)).ops[0].inputs == ("x", "w")
 
 
+@pytest.mark.formats
 def test_an_activation_that_the_file_has_as_a_clip_on_real_values_comes_back(tmp_path: Path) -> None:
     graph = conv(activation="relu6", result=-100, scale=0.1)
     save(shifted(graph), tmp_path / "model.onnx", guards=False)
@@ -387,6 +388,7 @@ def test_an_activation_that_the_file_has_as_a_clip_on_real_values_comes_back(tmp
     assert np.array_equal(back[back.ops[0].inputs[2]].data, graph["b"].data)  # type: ignore[arg-type]
 
 
+@pytest.mark.formats
 def test_a_fused_activation_of_an_unshifted_result_keeps_no_shift_in_the_bias(tmp_path: Path) -> None:
     graph = conv(activation="relu", result=0)
     save(shifted(graph), tmp_path / "model.onnx", guards=False)

@@ -56,6 +56,8 @@ def test_a_product_computes_what_it_did_without_zero_points(points: Any, shapes:
     assert off.max() <= step * 1.001 and (off > 1e-4).mean() <= 0.05  # a tie here and there
 
 
+@pytest.mark.tensorrt
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("points", "shapes", "more"), CASES)
 def test_the_builder_runs_it_on_integers(points: Any, shapes: Any, more: Any) -> None:
     pytest.importorskip("tensorrt_rtx_bindings")

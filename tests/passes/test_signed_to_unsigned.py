@@ -63,6 +63,8 @@ def network(dtype: str = "int8") -> Graph:
     return make(ops, tensors, "x", "y")
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("graph", [quantized_conv(), quantized_conv(scales=SCALES), network()], ids=["conv", "per axis", "network"])
 def test_8_bits_and_back(graph: Graph) -> None:
     changed, (note,) = applied(graph, "signed_to_unsigned")
@@ -75,6 +77,7 @@ def test_8_bits_and_back(graph: Graph) -> None:
     assert applied(back, "unsigned_to_signed") == (back, ())
 
 
+@pytest.mark.onnxruntime
 def test_16_and_4_bits() -> None:
     nibbles = np.arange(-8, 8).astype(np.int8).reshape(4, 4).astype(ml_dtypes.int4)
     tensors = [
@@ -91,6 +94,7 @@ def test_16_and_4_bits() -> None:
     assert diff(graph, applied(changed, "unsigned_to_signed")[0]) == []
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("name", ["tiny_kws_dscnn_int8", "tiny_resnet_cifar10_int8", "tiny_ad_toycar_int8"])
 def test_whole_models(name: str) -> None:
     graph = load(FIXTURES / f"{name}.tflite")

@@ -12,6 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qconvert import check, convert, load
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 _TYPES = {"uint16": TensorProto.UINT16, "int16": TensorProto.INT16}
 
 
@@ -56,6 +58,7 @@ def test_they_become_symmetric_int16(op: str, dtype: str, point: int, edges: tup
     assert found.verdict == "passed", found.problems
 
 
+@pytest.mark.cross_section
 def test_a_wrong_zero_point_of_an_edge_is_found(tmp_path: Path) -> None:
     """Integers of an edge are moved by 32,768, whatever zero point the result states."""
     source, wrong, result = (tmp_path / name for name in ("m.onnx", "wrong.onnx", "m.tflite"))

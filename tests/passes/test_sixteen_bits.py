@@ -13,6 +13,8 @@ from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 from qconvert import check, convert, diff, load
 from qconvert.evaluate import evaluate
 
+pytestmark = pytest.mark.litert
+
 _SAME, _VALID = 0, 1
 CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...], tuple[int, ...], int | None]] = {
     "padded": ("CONV_2D", {"padding": _SAME, "strideH": 1, "strideW": 1}, (4, 3, 3, 3), (1, 9, 8, 3), (1, 9, 8, 4), 0),
@@ -45,6 +47,7 @@ def made(case: str, seed: int, large: bool = False) -> tuple[bytes, np.ndarray]:
     return single_op(name, options, inputs, [y]), rng.integers(-32768, 32768, data).astype(np.int16)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("case", CASES)
 def test_every_integer_is_litert_s_and_the_operator_comes_back(case: str, tmp_path: Path) -> None:
     source, result, back = (tmp_path / name for name in ("m.tflite", "m.onnx", "back.tflite"))
@@ -66,6 +69,7 @@ def test_every_integer_is_litert_s_and_the_operator_comes_back(case: str, tmp_pa
         assert check(source, result, samples=2).passed
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("activation", [0, 3])
 @pytest.mark.parametrize("rows", [1, 3000])
 @pytest.mark.parametrize("name", ["ADD", "SUB", "MUL"])
@@ -115,6 +119,7 @@ READERS: dict[str, tuple[list[OpSpec], list[TensorSpec]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("reader", READERS)
 def test_grids_that_no_node_states_beside_integers(reader: str, tmp_path: Path) -> None:
     """Only the note has the grids of y and of its constant, which other products share."""

@@ -18,6 +18,8 @@ from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.graph.differences import diff
 from qconvert.passes import BUILTIN
 
+pytestmark = pytest.mark.onnxruntime
+
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "keras"
 SHAPE = (3, 4)
 SCALES = np.array([0.25, 0.003, 1 / 3], np.float32)
@@ -49,6 +51,7 @@ GRIDS = {
 }  # fmt: skip
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("name", GRIDS)
 def test_the_values_stay_and_the_operator_comes_back(name: str) -> None:
     graph = weighted(name.split()[0], GRIDS[name])
@@ -59,6 +62,7 @@ def test_the_values_stay_and_the_operator_comes_back(name: str) -> None:
     assert not diff(graph, absorbed(changed))
 
 
+@pytest.mark.litert
 def test_onnxruntime_computes_them_when_it_loads(tmp_path: Path) -> None:
     source, result, optimized = FIXTURES / "keras_causal_dynamic.tflite", tmp_path / "y.onnx", tmp_path / "z.onnx"
     report = qconvert.convert(source, result)

@@ -24,6 +24,8 @@ def graph(channels: int, kinds: tuple[str, ...], number: Any = 3.0, length: int 
     return make(ops, tensors, "x", f"v{len(kinds)}")
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     ("channels", "kinds", "shapes"),
     [

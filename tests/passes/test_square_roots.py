@@ -13,6 +13,8 @@ from tflite_models import TensorSpec, run_litert, single_op
 from qconvert import check, convert, diff, load
 from qconvert.evaluate import evaluate
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert, pytest.mark.torch]
+
 
 def roots(dtype: str, seed: int) -> tuple[bytes, np.ndarray]:
     """A model of one SQRT on grids of its own, and every code that is not below zero."""
@@ -41,6 +43,7 @@ def test_every_code_is_litert_s(dtype: str, pairs: int, tmp_path: Path) -> None:
     assert np.array_equal(torch.export.load(program).module()(torch.tensor(x))[0].numpy(), wanted)
 
 
+@pytest.mark.cross_section
 def test_the_operator_comes_back_and_is_computed_as_the_kernel_does(tmp_path: Path) -> None:
     source, result, back = (tmp_path / name for name in ("m.tflite", "m.onnx", "back.tflite"))
     data, x = roots("int8", 0)

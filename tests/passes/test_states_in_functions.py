@@ -110,6 +110,8 @@ def evaluated(graph: Graph) -> list[list[Any]]:
     return [[values[name].tolist() for name in graph.outputs] for values in found]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("name", GRAPHS)
 def test_states_go_through_functions(name: str, tmp_path: Path) -> None:
     graph = GRAPHS[name]()
@@ -154,6 +156,8 @@ def variables_in_a_branch() -> bytes:
     return model(ops, tensors, ["x"], ["y"], further=[first, then, other])
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_variables_in_a_branch_of_tflite(tmp_path: Path) -> None:
     data = variables_in_a_branch()
     (tmp_path / "m.tflite").write_bytes(data)
@@ -183,6 +187,7 @@ FIRST = (
 )  # fmt: skip
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

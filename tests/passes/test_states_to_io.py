@@ -21,6 +21,8 @@ from qconvert.graph.carried import Carried, carried, carried_text
 from qconvert.graph.metadata import STATES
 from qconvert.graph.validation import validate
 
+pytestmark = pytest.mark.formats
+
 Array = np.ndarray[Any, np.dtype[Any]]
 GRID = Quantization.per_tensor(0.5, 3)
 FEEDS = [np.array(pair, np.int8) for pair in ([4, 9], [-7, 3], [100, 2], [5, -9])]

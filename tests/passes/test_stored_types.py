@@ -24,6 +24,8 @@ FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 ALL = np.arange(256, dtype=np.uint8)
 
 
+@pytest.mark.formats
+@pytest.mark.property
 @settings(max_examples=60)
 @given(rows=st.integers(1, 4), depth=st.integers(1, 9), seed=st.integers(0, 999))
 def test_the_saturation_certificate_against_16_bit_sums(rows: int, depth: int, seed: int) -> None:
@@ -35,6 +37,7 @@ def test_the_saturation_certificate_against_16_bit_sums(rows: int, depth: int, s
     assert (largest <= 128) == all(-(2**15) <= 255 * total < 2**15 for total in sums)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("shape", "group"), [((4, 1, 3, 3), 1), ((6, 1, 3, 3), 3), ((3, 1, 3, 3), 3), ((4, 3, 1, 1), 1), ((4, 3, 2, 3), 1), ((4, 2, 3, 1), 2)]
 )  # fmt: skip
@@ -50,6 +53,7 @@ def test_the_certificate_of_convolutions(shape: tuple[int, ...], group: int) -> 
     assert largest >= max(sums) > 128
 
 
+@pytest.mark.formats
 def test_a_convolution_of_one_channel_is_guarded() -> None:
     """On x86 without VNNI, stored as int8, it was wrong in 60% of elements, by up to 88."""
     graph, _ = normalize(load(FIXTURES / "tiny_kws_dscnn_int8.tflite"), target_named("ort-x86"))
@@ -59,6 +63,7 @@ def test_a_convolution_of_one_channel_is_guarded() -> None:
     assert (depthwise["group"], graph[depthwise.inputs[1]].dtype) == (64, "int8")
 
 
+@pytest.mark.formats
 def test_a_convolution_over_one_dimension_is_guarded(tmp_path: Path) -> None:
     """Found by random graphs: its weights have three dimensions, and the conversion ended in a traceback."""
     weights = constant("w", np.full((4, 3, 2), 100, np.int8), q(0.01))
@@ -69,6 +74,7 @@ def test_a_convolution_over_one_dimension_is_guarded(tmp_path: Path) -> None:
     assert next(c.text for c in report.changes if c.by == "guard_saturation").startswith("1 weights are stored as uint8")
 
 
+@pytest.mark.formats
 def test_guarded_weights_are_the_same_numbers() -> None:
     source = load(FIXTURES / "tiny_vww_mobilenet_int8.tflite")
     graph, changes = normalize(source, target_named("ort-x86"))
@@ -87,6 +93,8 @@ def test_guarded_weights_are_the_same_numbers() -> None:
     assert {op.kind for op in graph.ops if graph[op.inputs[0]].dtype == "int8"} == {"Requantize"}
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_additions_are_equal_for_all_pairs(seed: int, dtype: str) -> None:
@@ -105,6 +113,8 @@ def test_additions_are_equal_for_all_pairs(seed: int, dtype: str) -> None:
     assert np.array_equal(found.source, found.result)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(
     ("scales", "zeros", "kinds"),
@@ -137,6 +147,8 @@ def test_the_cheapest_form_of_an_addition(
     assert diff(load(tmp_path / "m.tflite"), load(tmp_path / "back.tflite")) == []
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_an_addition_spelled_out_without_its_scales_comes_back(dtype: str, tmp_path: Path) -> None:
     """A file of integers alone: no DequantizeLinear says the scales, but the note does."""
@@ -155,6 +167,8 @@ def test_an_addition_spelled_out_without_its_scales_comes_back(dtype: str, tmp_p
     assert np.array_equal(run_litert((tmp_path / "back.tflite").read_bytes(), feeds)[0], found["y"])
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_additions_of_additions_and_of_constants_come_back(tmp_path: Path) -> None:
     """Sums that only other sums read, a constant that sums share with others, and one that a plain reader takes too."""
     shape, one = (7, 30), np.array([90], np.int8)
@@ -173,6 +187,7 @@ def test_additions_of_additions_and_of_constants_come_back(tmp_path: Path) -> No
         assert (report := check(tmp_path / source, tmp_path / result)).passed, report.problems
 
 
+@pytest.mark.formats
 def test_fast_numerics_leave_additions_alone() -> None:
     source = load(FIXTURES / "tiny_resnet_cifar10_int8.tflite")
     exact, _ = normalize(source, target_named("ort-x86"))
@@ -181,6 +196,8 @@ def test_fast_numerics_leave_additions_alone() -> None:
     assert not any(op.attributes.get("arithmetic") == "xnnpack" for op in fast.ops)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_a_pad_before_a_convolution_is_fused_and_equal() -> None:
     rng = np.random.default_rng(0)
     x = TensorSpec("x", (1, 7, 9, 3), "int8", 0.1, -20)
@@ -198,6 +215,8 @@ def test_a_pad_before_a_convolution_is_fused_and_equal() -> None:
     assert found.largest == 0
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("why", ["another filler", "channels", "a second reader"])
 def test_a_pad_that_a_convolution_cannot_take_over_stays(why: str) -> None:
     rng = np.random.default_rng(1)
@@ -225,6 +244,8 @@ def test_a_pad_that_a_convolution_cannot_take_over_stays(why: str) -> None:
         assert found.largest == 0
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_float_io_gives_the_same_integers() -> None:
     x, y = TensorSpec("x", (256,), "int8", 0.1, 3), TensorSpec("y", (256,), "int8", 0.1, 3)
     data = single_op("RELU", None, [x], [y])

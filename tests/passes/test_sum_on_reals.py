@@ -57,6 +57,8 @@ def case(name: str) -> tuple[bytes, dict[str, Any]]:
     return model("MatMulInteger", {"a": data}, {"b": weights, **points(dtype, other, 5)}), {"a": data}
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     "name",
     [
@@ -74,6 +76,7 @@ def test_sums_are_those_of_integers(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.formats
 def test_parts_are_no_more_than_needed(tmp_path: Path) -> None:
     for depth, parts in ((258, 1), (259, 2), (516, 2), (517, 3)):
         data = np.full((2, depth), 255, np.uint8)
@@ -83,6 +86,7 @@ def test_parts_are_no_more_than_needed(tmp_path: Path) -> None:
         assert [op.kind for op in changed.ops].count("MatMul") == parts and len(notes) == 1
 
 
+@pytest.mark.formats
 def test_what_would_need_too_many_parts_is_refused(tmp_path: Path) -> None:
     data, other = np.zeros((1, 2**15), np.uint8), np.zeros((2**15, 1), np.uint8)
     (tmp_path / "m.onnx").write_bytes(model("MatMulInteger", {"a": data, "b": other}, {}))

@@ -29,6 +29,7 @@ def for_target(graph: Graph, target: Target | str | None = "tflite") -> tuple[Gr
     return changed, said(notes)
 
 
+@pytest.mark.onnxruntime
 def test_unsigned_weights_with_zero_point_128_only_move() -> None:
     graph = quantized_conv(dtype="uint8", weight_dtype="uint8")
     changed, notes = for_target(graph)
@@ -39,6 +40,7 @@ def test_unsigned_weights_with_zero_point_128_only_move() -> None:
     assert_equal(graph, changed, {"x": random_integers((1, 3, 5, 5), "uint8")})
 
 
+@pytest.mark.formats
 def test_zero_points_of_blocks_stay_and_are_refused_in_words(tmp_path: Path) -> None:
     blocks = Quantization(np.full((4, 2), 0.01, np.float32), np.full((4, 2), 3), axis=1, block_size=8)
     tensors = [
@@ -64,6 +66,8 @@ def test_weights_that_are_computed_on_real_values_are_not_rounded(quantized: boo
     assert (changed is graph) == (not quantized)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_unsigned_targets_get_unsigned_weights() -> None:
     graph = quantized_conv(dtype="uint8")
     changed, notes = for_target(graph, "tflite-uint8")
@@ -208,6 +212,7 @@ def test_channels_with_zero_point_0_stay_beside_others() -> None:
     assert weights_of(narrow)[0].min() == -127
 
 
+@pytest.mark.property
 @settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 255), st.sampled_from(["uint8", "int8"]), st.booleans())
 def test_no_channel_loses_without_need(seed: int, point: int, dtype: str, per_axis: bool) -> None:
@@ -245,6 +250,7 @@ def test_errors_of_a_channel_cancel(seed: int) -> None:
     assert np.abs(error).max() < grid.scale[0] and abs(error.sum()) <= grid.scale[0] * 0.51
 
 
+@pytest.mark.formats
 def test_almost_all_channels_of_a_real_model_are_exact() -> None:
     graph = load(FIXTURES / "coral_mobilenet_v2_224_uint8.tflite")
     changed, notes = symmetric_weights.run(graph, target_named("tflite"))

@@ -51,6 +51,8 @@ def _addition(name: str, seed: int) -> tuple[Graph, dict[str, Array]]:
     return _graph(Op("Add", ("a", "b"), ("c",), {"arithmetic": name}), tensors, ("a", "b")), feed
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("suffix", _RUNTIMES)
 @pytest.mark.parametrize("name", ["qnnpack", "fbgemm"])
 def test_additions_of_all_pairs(name: str, suffix: str, tmp_path: Path) -> None:
@@ -66,6 +68,7 @@ def test_additions_of_all_pairs(name: str, suffix: str, tmp_path: Path) -> None:
     assert changed
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("name", ["qnnpack", "fbgemm"])
 def test_additions_come_back_from_onnx(name: str, tmp_path: Path) -> None:
     """Those that onnxruntime's own kernel gives, those on other scales, and those in float64; and of other scales none."""
@@ -80,6 +83,7 @@ def test_additions_come_back_from_onnx(name: str, tmp_path: Path) -> None:
     assert {"plain", "nudged"} <= forms
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("name", ["qnnpack", "fbgemm"])
 def test_additions_come_back_from_tflite(name: str, tmp_path: Path) -> None:
     """Those that LiteRT's own kernel gives; of a note that is not true of the file's scales none."""
@@ -103,6 +107,7 @@ def test_additions_come_back_from_tflite(name: str, tmp_path: Path) -> None:
     assert name in found
 
 
+@pytest.mark.formats
 def test_other_additions_of_a_tflite_file_round_as_its_kernels() -> None:
     """Beside one that an engine's note names."""
     found = []
@@ -117,6 +122,7 @@ def test_other_additions_of_a_tflite_file_round_as_its_kernels() -> None:
     assert set(found) == {"", "xnnpack"}
 
 
+@pytest.mark.formats
 def test_a_note_of_other_scales_is_not_believed(tmp_path: Path) -> None:
     """An addition that was noted as plain: with the scale that a result has since, the writer would spell it out."""
     graph, _ = _addition("qnnpack", 0)
@@ -135,6 +141,7 @@ def _written(graph: Graph, folder: Path) -> Any:
     return onnx.load(folder / "model.onnx")
 
 
+@pytest.mark.onnxruntime
 def test_fast_numerics_leave_additions_to_the_kernel(tmp_path: Path) -> None:
     graph, feed = _addition("qnnpack", 1)
     found, said = _run(graph, tmp_path, ".onnx", feed, numerics="fast")
@@ -150,6 +157,8 @@ _WINDOWS = [
 ]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("suffix", _RUNTIMES)
 @pytest.mark.parametrize("name", TORCH_AVERAGES)
 @pytest.mark.parametrize(("kind", "attributes"), _WINDOWS)
@@ -174,6 +183,7 @@ def test_averages(name: str, kind: str, attributes: dict[str, Any], suffix: str,
         assert missed <= (0.1 if any("a few ties" in text for text in said) else 0)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("size", [6, 5, "height"])
 @pytest.mark.parametrize("name", ["qnnpack", "fbgemm_adaptive"])
 @pytest.mark.parametrize(("kind", "attributes"), _WINDOWS)
@@ -186,6 +196,7 @@ def test_averages_come_back_from_onnx(name: str, kind: str, attributes: dict[str
     assert qconvert.diff(graph, qconvert.load(tmp_path / "model.onnx")) == []
 
 
+@pytest.mark.formats
 def test_an_average_whose_data_were_resized_is_not_the_one_noted(tmp_path: Path) -> None:
     """Of 25 integers none is a tie; of 36 the plain node rounds otherwise than the note says."""
     model = _written(_average("qnnpack", "GlobalAveragePool", {}, 5), tmp_path)
@@ -205,6 +216,7 @@ def _average(name: str, kind: str, attributes: dict[str, Any], size: int | str) 
     return infer(_graph(Op(kind, inputs, ("y",), {**attributes, **layout, "arithmetic": name}), tensors, ("x",)))
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("name", TORCH_AVERAGES)
 def test_a_convolution_is_equal_for_every_sum(name: str) -> None:
     rng = np.random.default_rng(2)
@@ -220,6 +232,8 @@ def test_a_convolution_is_equal_for_every_sum(name: str) -> None:
         assert not missed or (name.startswith("fbgemm") and sizes[1] in (3, 5) and missed < 0.02 * total.size)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_interpolations_take_ties_of_stored_integers_to_the_even_one(tmp_path: Path) -> None:
     """By a factor of 2, where all weights are sixteenths: sums are exact, and a twelfth of them are ties."""
     grid = Quantization.per_tensor(0.0371, 117)
@@ -239,6 +253,8 @@ def test_interpolations_take_ties_of_stored_integers_to_the_even_one(tmp_path: P
         assert (evaluate(graphs, feed)["y"] != evaluate(graph, feed)["y"]).any()
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize("kind", ["LeakyRelu", "HardSwish", "Requantize"])
 def test_litert_computes_curves_and_grids_on_real_values(kind: str, tmp_path: Path) -> None:
     """In all 256 integers, but for a tie."""
@@ -260,6 +276,8 @@ def _beside_ties(scale: float, zero_point: int) -> Array:
     return (numbers[:, None] + np.arange(-3, 4)).astype(np.int32).view(np.float32).reshape(1, -1)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("suffix", _RUNTIMES)
 @pytest.mark.parametrize(("scale", "zero_point"), [(0.018658, 114), (0.0371, 117), (1 / 255, 0), (0.25, 128), (3.7e-4, 255), (7.3, 1)])
 def test_data_are_rounded_as_one_fused_sum(scale: float, zero_point: int, suffix: str, tmp_path: Path) -> None:
@@ -289,6 +307,7 @@ def _first_rounding(dtype: str, scale: float, zero_point: int) -> Graph:
     return _graph(Op("Quantize", ("x",), ("y",), {"arithmetic": "fused"}), [Tensor("x", "float32", (1, 8)), result], ("x",))
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(("dtype", "scale", "zero_point"), _GRIDS)
 def test_first_roundings_come_back_from_onnx(dtype: str, scale: float, zero_point: int, tmp_path: Path) -> None:
     """In float64, as a product without a zero point, and where there is no such form; of other constants none."""
@@ -306,6 +325,7 @@ def test_first_roundings_come_back_from_onnx(dtype: str, scale: float, zero_poin
         assert len(kept) > 1 and not any(op.attributes.get("arithmetic") for op in kept)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("shape", [(1, 8), ("batch", 8)])
 @pytest.mark.parametrize(("dtype", "scale", "zero_point"), _GRIDS)
 def test_first_roundings_come_back_from_tflite(
@@ -327,6 +347,7 @@ def test_first_roundings_come_back_from_tflite(
         assert len(kept) > 1 and not any(op.attributes.get("arithmetic") for op in kept)
 
 
+@pytest.mark.formats
 def test_quant_nodes_get_the_first_rounding_in_front_of_them(tmp_path: Path) -> None:
     """QONNX's Quant takes no arithmetic."""
     graph = _first_rounding("uint8", 0.0371, 117)
@@ -338,6 +359,7 @@ def test_quant_nodes_get_the_first_rounding_in_front_of_them(tmp_path: Path) -> 
     assert np.allclose(value if value.dtype == np.float32 else (value.astype(np.float32) - 117) * np.float32(0.0371), wanted, atol=1e-6)
 
 
+@pytest.mark.formats
 def test_a_split_product_misses_a_few_numbers_at_most() -> None:
     rng = np.random.default_rng(1)
     forms = [split_product(10 ** rng.uniform(-4, 1), int(rng.integers(1, 256))) for _ in range(200)]
@@ -346,6 +368,7 @@ def test_a_split_product_misses_a_few_numbers_at_most() -> None:
     assert split_product(1e-30, 3) is None
 
 
+@pytest.mark.formats
 def test_what_the_program_around_rounds_stays_outside(tmp_path: Path) -> None:
     grid = Quantization.per_tensor(0.0371, 117)
     tensors = [Tensor("x", "float32", (1, 8)), Tensor("q", "uint8", (1, 8), None, grid), Tensor("y", "uint8", (1, 8), None, grid)]

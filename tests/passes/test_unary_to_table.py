@@ -51,6 +51,8 @@ def assert_same(before: Graph, after: Graph, codes: np.ndarray) -> None:
         assert steps.max() <= 2 and (steps > 0).mean() < 0.05
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 def test_a_function_of_one_tensor_is_one_table(dtype: str) -> None:
     graph = gelu(dtype)
@@ -63,6 +65,7 @@ def test_a_function_of_one_tensor_is_one_table(dtype: str) -> None:
     assert_same(graph, changed, codes)
 
 
+@pytest.mark.onnxruntime
 def test_what_others_read_on_the_way_has_a_table_of_its_own() -> None:
     graph = gelu("int8", "e", "d")
     changed, _ = tabled(graph)
@@ -70,6 +73,7 @@ def test_what_others_read_on_the_way_has_a_table_of_its_own() -> None:
     assert_same(graph, changed, np.arange(-128, 128).astype(np.int8).reshape(2, 128))
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("wanted", ["float", "constants", "another tensor"])
 def test_no_table_for(wanted: str) -> None:
     grid = q(0.1, 3)
@@ -89,6 +93,7 @@ def test_no_table_for(wanted: str) -> None:
     assert roots == {"float": [], "constants": ["z"], "another tensor": ["x"]}[wanted]
 
 
+@pytest.mark.formats
 def test_equal_tables_are_one() -> None:
     names = ("x", "z", "y", "v")
     tensors = [Tensor(name, "int8", (2, 4), None, q(0.1, 3)) for name in names]
@@ -135,6 +140,7 @@ def chain(seed: int, dtype: str = "int8", length: int = 5) -> Graph:
     return make(ops, tensors, "t0", f"t{length}")
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_a_chain_is_one_table(dtype: str, seed: int) -> None:
@@ -150,6 +156,7 @@ def test_a_chain_is_one_table(dtype: str, seed: int) -> None:
     assert np.array_equal(wanted, outputs(changed, codes)[0])
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 def test_a_chain_in_litert(dtype: str, tmp_path: Path) -> None:
     for seed in range(3):
@@ -163,6 +170,7 @@ def test_a_chain_in_litert(dtype: str, tmp_path: Path) -> None:
         assert np.array_equal(found, evaluate(graph, {"t0": codes})[graph.outputs[0]])
 
 
+@pytest.mark.formats
 def test_chains_of_16_bits_are_asked_for_by_name() -> None:
     graph = chain(1, "int16")
     assert applied(graph, "unary_to_table", tables="chains")[0] is graph
@@ -170,6 +178,7 @@ def test_chains_of_16_bits_are_asked_for_by_name() -> None:
     assert notes == ("chains of operators on one tensor are looked up in tables: 1 of 65536 values (exact)",)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("tables", ["missing", "chains"])
 def test_one_operator_is_no_chain(tables: str) -> None:
     tensors = [Tensor("x", "int8", (4,), None, q(0.1)), Tensor("y", "int8", None, None, q(1 / 256, -128))]
@@ -177,6 +186,7 @@ def test_one_operator_is_no_chain(tables: str) -> None:
     assert applied(graph, "unary_to_table", tables=tables)[0] is graph
 
 
+@pytest.mark.formats
 def test_a_chain_ends_where_somebody_else_reads() -> None:
     """b is an output, so that x to b and b to y are two tables; c is read by a product of two tensors, which is none."""
     tensors = [Tensor(name, "int8", (2, 128), None, q(0.05, point)) for point, name in enumerate("xabcdyz")]
@@ -192,6 +202,7 @@ def test_a_chain_ends_where_somebody_else_reads() -> None:
     assert all(np.array_equal(before[name], after[name]) for name in graph.outputs)
 
 
+@pytest.mark.onnxruntime
 def test_real_values_between_grids_are_part_of_a_chain() -> None:
     """Dequantize, functions of real values, Quantize."""
     x, y = Tensor("x", "uint8", (256,), None, q(0.05, 128)), Tensor("y", "uint8", (256,), None, q(0.02, 30))
@@ -254,6 +265,8 @@ def model(path: Path, activations: str, parts: str = "gelu") -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("parts", ["gelu", "Erf", "Sinh"])
 @pytest.mark.parametrize("activations", ["uint8", "int8", "int16", "uint16"])
 def test_spelled_out_functions_run_in_litert_and_come_back(activations: str, parts: str, tmp_path: Path) -> None:
@@ -270,6 +283,8 @@ def test_spelled_out_functions_run_in_litert_and_come_back(activations: str, par
     assert again.passed, again.problems
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(("activations", "off"), [("int8", 50), ("int8", 1), ("uint16", 60)])
 def test_a_table_with_a_wrong_value_is_found(activations: str, off: int, tmp_path: Path) -> None:
     """At a code that no input of the check reaches, so that only the table itself shows it; of uint16 data on a symmetric grid."""
@@ -293,6 +308,8 @@ def test_a_table_with_a_wrong_value_is_found(activations: str, off: int, tmp_pat
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("source", ["qonnx/residual.onnx", "onnx/torch_fx_fbgemm_attention.onnx", "onnx/torch_fx_qat_vision.onnx"])
 @pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 def test_chains_of_exporters_are_tables_that_the_check_finds(source: str, suffix: str, tmp_path: Path) -> None:
@@ -309,6 +326,7 @@ def test_chains_of_exporters_are_tables_that_the_check_finds(source: str, suffix
         assert [op.kind for op in graph.ops].count("Transpose") == (1 if suffix == "tflite" else 0)
 
 
+@pytest.mark.formats
 def test_a_table_behind_a_transpose_is_one_too() -> None:
     table = constant("table", np.arange(256).astype(np.uint8)[::-1].copy(), q(0.1))
     tensors = [Tensor("x", "uint8", (2, 3), None, q(0.2)), Tensor("c", "int32", (2, 3)), Tensor("t", "int32", (3, 2)), table,

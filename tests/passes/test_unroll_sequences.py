@@ -14,6 +14,8 @@ from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph.functions import all_ops
 from qconvert.streaming import Session
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 
 def op_types(path: Path) -> list[str]:
     import onnx
@@ -101,6 +103,7 @@ def test_an_unrolled_scan_gives_the_same(direction: int, tmp_path: Path) -> None
     assert len(constants) == 1  # shared by all steps
 
 
+@pytest.mark.cross_section
 def test_nothing_is_unrolled_beyond_the_limit(tmp_path: Path) -> None:
     source = tmp_path / "a.tflite"
     source.write_bytes(Lstm(steps=7).file())

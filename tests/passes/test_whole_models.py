@@ -13,6 +13,8 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Array
 from qconvert.passes import BUILTIN
 
+pytestmark = pytest.mark.formats
+
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 MODELS = ["aww_int8", "tiny_ad_toycar_int8", "tiny_kws_dscnn_int8", "tiny_resnet_cifar10_int8", "coral_mobilenet_v1_025_128_uint8"]
 OF_TARGETS = {"fuse_pad", "assign_layout", "match_rounding", "store_activations", "guard_saturation", "float_io", "absorb_quantization"}

@@ -35,6 +35,9 @@ def network(body: str, dtype: str = "float16", outer: str = "float16") -> bytes:
 WHOLE = "c = Conv<pads=[1,1,1,1]>(x, w, b) r = Relu(c) s = Mul(r, half) f = Flatten(s) g = Gemm<transB=1>(f, m) y = Softmax(g)"
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     ("body", "outer"),
     [(WHOLE, "float16"), (f"x16 = Cast<to=10>(x) {WHOLE.replace('x, w', 'x16, w').replace('y =', 'p =')} y = Cast<to=1>(p)", "float")],
@@ -52,6 +55,7 @@ def test_float16_networks_run_in_litert(body: str, outer: str, tmp_path: Path) -
     assert qconvert.check(tmp_path / "x.onnx", tmp_path / "y.tflite").passed
 
 
+@pytest.mark.formats
 def test_elementwise_float16_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "x.onnx").write_bytes(network("y = Mul(x, half)"))
     qconvert.convert(tmp_path / "x.onnx", tmp_path / "y.tflite")

@@ -22,6 +22,7 @@ def run(*arguments: str | Path) -> int:
     return subprocess.run([sys.executable, "-m", "qconvert", *map(str, arguments)], capture_output=True, check=False).returncode
 
 
+@pytest.mark.end_to_end
 def test_of_a_check(tmp_path: Path) -> None:
     out, data = tmp_path / "out.onnx", tmp_path / "data.json"
     qconvert.convert(MODEL, out)
@@ -36,6 +37,7 @@ def test_of_a_check(tmp_path: Path) -> None:
     assert data.read_text() == "{}"
 
 
+@pytest.mark.end_to_end
 def test_of_a_model(tmp_path: Path) -> None:
     data = tmp_path / "data.json"
     assert run("view", MODEL, "--model-explorer", data) == 0
@@ -55,6 +57,7 @@ def test_what_is_no_number() -> None:
     assert node_data(report)["results"]["t"]["value"] == -1
 
 
+@pytest.mark.formats
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="compared no operators"):
         node_data(CheckReport("a", "b", 1, (), (), ()))

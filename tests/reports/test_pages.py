@@ -67,6 +67,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "page.html").read_text()
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_a_check_says_its_verdict_and_shows_both_graphs(page: str) -> None:
     read, found = Read(page), document(page)
     assert read.texts("h1") == [f"Passed: model.onnx beside {MODEL.name}: every output element is equal, over 1 input."]
@@ -83,6 +86,7 @@ def test_a_check_says_its_verdict_and_shows_both_graphs(page: str) -> None:
     assert "assign_layout" in cells and any(hashlib.sha256(MODEL.read_bytes()).hexdigest() in cell for cell in cells)
 
 
+@pytest.mark.formats
 def test_the_policy_allows_what_the_page_has_and_nothing_else(page: str) -> None:
     policy = next(
         item["content"] for tag, item, _ in Read(page).found if tag == "meta" and item.get("http-equiv") == "Content-Security-Policy"
@@ -117,6 +121,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "page.html"
 
 
+@pytest.mark.onnxruntime
 def test_names_stay_text(hostile: Path) -> None:
     text = hostile.read_text()
     read = Read(text)
@@ -127,6 +132,7 @@ def test_names_stay_text(hostile: Path) -> None:
     assert BAD[0] in names and BAD[2] in names
 
 
+@pytest.mark.formats
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here to show pages")
 @pytest.mark.parametrize("which", ["page", "hostile"])
 def test_a_browser_draws_it_and_runs_nothing_else(which: str, page: str, hostile: Path, tmp_path: Path) -> None:
@@ -148,6 +154,7 @@ def test_a_browser_draws_it_and_runs_nothing_else(which: str, page: str, hostile
     assert count == (4 if which == "hostile" else sum(len(one["parts"][0]["ops"]) + 2 for one in document(page)["graphs"]))
 
 
+@pytest.mark.formats
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here to print pages")
 def test_folded_tables_are_printed(page: str, tmp_path: Path) -> None:
     """As many sheets as with every table open, and more than without them."""
@@ -166,6 +173,7 @@ def test_folded_tables_are_printed(page: str, tmp_path: Path) -> None:
     assert whole > sheets(folded.sub("", page)) + 4
 
 
+@pytest.mark.onnxruntime
 def test_pages_of_a_conversion_and_of_a_calibration(tmp_path: Path) -> None:
     report = qconvert.convert(MODEL, tmp_path / "model.onnx")
     qconvert.html_report(report, tmp_path / "page.html")
@@ -181,6 +189,7 @@ def test_pages_of_a_conversion_and_of_a_calibration(tmp_path: Path) -> None:
     assert (low, high) == pytest.approx(found.tensors[0].range)
 
 
+@pytest.mark.formats
 def test_what_cannot_be_read_is_left_out_and_said(tmp_path: Path) -> None:
     report = qconvert.convert(MODEL, tmp_path / "model.onnx")
     (tmp_path / "model.onnx").write_bytes(b"no model")
@@ -190,6 +199,7 @@ def test_what_cannot_be_read_is_left_out_and_said(tmp_path: Path) -> None:
     assert any(said.startswith("The graph of the result is not shown: ") for said in Read(text).texts("p"))
 
 
+@pytest.mark.formats
 def test_only_pages_are_replaced(tmp_path: Path) -> None:
     graph = qconvert.load(FIXTURES / "tiny_ad_toycar_int8.tflite")
     page = tmp_path / "page.html"
@@ -204,6 +214,7 @@ def test_only_pages_are_replaced(tmp_path: Path) -> None:
     assert [item.name for item in tmp_path.iterdir()] == ["page.html"]
 
 
+@pytest.mark.formats
 def test_histograms_count_over_the_grid() -> None:
     grid = qconvert.Quantization(np.array([0.5], np.float32), np.array([3]))
     bars = bars_of(qconvert.Tensor("x", "int8", (4,), None, grid), np.array([-128, -128, 0, 127], np.int8))

@@ -23,7 +23,7 @@ from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.mnn import MNNModel
 from qconvert.runtimes.mnn_inside import MNNInside
 
-pytestmark = pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")
+pytestmark = [pytest.mark.mnn, pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")]
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 RESNET = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
@@ -40,6 +40,7 @@ def image(seed: int = 0) -> Array:
     return np.random.default_rng(seed).integers(-128, 128, (1, 32, 32, 3)).astype(np.int8)
 
 
+@pytest.mark.litert
 def test_a_file_takes_and_gives_real_values(resnet: Path) -> None:
     model = MNNModel(resnet)
     assert model.inputs == {"input_1_int8": ("float32", (1, 32, 32, 3))} and list(model.outputs) == ["Identity_int8"]
@@ -74,6 +75,7 @@ def test_a_file_that_mnn_does_not_take(tmp_path: Path) -> None:
         MNNModel(broken)
 
 
+@pytest.mark.end_to_end
 def test_a_process_that_ends_is_reported_with_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resnet: Path) -> None:
     crash = "import os, sys; print('Error for 12', file=sys.stderr, flush=True); os.abort()"
     for code, words in (
@@ -89,6 +91,7 @@ def test_a_process_that_ends_is_reported_with_what_it_printed(tmp_path: Path, mo
         assert words in str(caught.value)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("described", ['[["object", [1]]]', '[["float32", [-1]]]', '[["float32", [99999999999]]]', '"x"', '[["float32"]]'])
 def test_results_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resnet: Path, described: str) -> None:
     program = tmp_path / "child.py"
@@ -102,6 +105,7 @@ def test_results_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         model.run({"x": np.zeros(1, np.float32)})
 
 
+@pytest.mark.end_to_end
 def test_a_process_that_does_not_answer_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resnet: Path) -> None:
     program = tmp_path / "child.py"
     program.write_text("import time; time.sleep(60)")
@@ -111,6 +115,7 @@ def test_a_process_that_does_not_answer_is_ended(tmp_path: Path, monkeypatch: py
         MNNModel(resnet)
 
 
+@pytest.mark.litert
 def test_the_check_compares_every_operator(resnet: Path) -> None:
     report = check(RESNET, resnet, samples=2)
     assert report.verdict == "passed" and report.kernels == ("litert:default", "mnn:cpu")
@@ -119,6 +124,7 @@ def test_the_check_compares_every_operator(resnet: Path) -> None:
     assert any("integers of 10 layers are read and compared" in note for note in report.notes)
 
 
+@pytest.mark.litert
 def test_the_check_names_integers_that_are_others(resnet: Path, tmp_path: Path) -> None:
     """One bit of the weights of a layer: the file says so, and so does MNN."""
     data = bytearray(resnet.read_bytes())
@@ -134,6 +140,7 @@ def test_the_check_names_integers_that_are_others(resnet: Path, tmp_path: Path) 
     assert report.verdict == "not equal" and any("1 integers differ" in problem for problem in report.problems)
 
 
+@pytest.mark.litert
 def test_the_check_of_weights_that_the_conversion_changed(tmp_path: Path) -> None:
     """uint8 weights with a zero point become symmetric, which the conversion declares."""
     source, result = FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite", tmp_path / "model.mnn"
@@ -143,6 +150,7 @@ def test_the_check_of_weights_that_the_conversion_changed(tmp_path: Path) -> Non
     assert report.verdict == "passed" and {op.verdict for op in report.operators} >= {"requantized"}
 
 
+@pytest.mark.litert
 def test_layers_left_float_are_named_by_the_check(tmp_path: Path) -> None:
     convert(RESNET, tmp_path / "model.mnn", float_layers="FULLY_CONNECTED*")
     report = check(RESNET, tmp_path / "model.mnn", samples=1)
@@ -155,6 +163,7 @@ def test_a_mnn_file_is_no_source_of_a_check(resnet: Path, tmp_path: Path) -> Non
         check(resnet, RESNET)
 
 
+@pytest.mark.onnxruntime
 def test_results_without_a_grid_are_named(tmp_path: Path) -> None:
     source = FIXTURES / "onnx" / "brevitas_int8.onnx"
     convert(source, tmp_path / "model.mnn")
@@ -180,6 +189,7 @@ def scores(path: Path, factor: float = 1.0) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
 def test_real_outputs_that_are_not_rounded_are_compared_on_the_source_s_grid(tmp_path: Path) -> None:
     source, result = scores(tmp_path / "m.onnx"), tmp_path / "m.mnn"
     assert convert(source, result) and not check(source, result).outputs[0].differs
@@ -220,6 +230,7 @@ def test_averages_over_some_positions_are_approximate() -> None:
     assert averaged((2, 2)) and not averaged((4, 4))
 
 
+@pytest.mark.cross_section
 def test_depthwise_layers_round_within_half_a_unit_of_their_sum(tmp_path: Path) -> None:
     """MNN cuts off a part of the result's zero point; biases make up for more than half a unit of it."""
     rng = np.random.default_rng(0)
@@ -265,6 +276,7 @@ def other_weights(layer: dict[str, Any]) -> None:
     layer["weight"][0]["scales"][0] *= 1.1
 
 
+@pytest.mark.onnxruntime
 def test_a_float_model_beside_the_scales_it_was_made_with(tmp_path: Path) -> None:
     """Right scales: equal. Of another result, zero point or channel of weights: not equal, and where is said. None: it cannot be judged."""
     source, result = FIXTURES / "mnn" / "float.onnx", tmp_path / "model.mnn"

@@ -14,6 +14,8 @@ from qconvert import convert
 from qconvert.errors import MissingPackageError
 from qconvert.runtimes.packages import runtime_package
 
+pytestmark = pytest.mark.end_to_end
+
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite"
 BLOCKED = ("ai_edge_litert", "onnx_ir", "onnxruntime", "PIL", "sympy", "tflite_micro", "torch")
@@ -79,6 +81,7 @@ def test_a_check_names_the_extra_that_it_needs(package: str, words: str, tmp_pat
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.cross_section
 def test_a_package_that_is_there_and_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_runtime.py").write_text("raise ImportError('libfoo.so.1: cannot open shared object file')")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -19,6 +19,8 @@ from qconvert.runtimes.reach_litert import reach
 sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
 from one_operator import BUILTINS, CASES, random_feed
 
+pytestmark = pytest.mark.litert
+
 #: Their outputs have one grid that the specification names.
 _FIXED = ("LOGISTIC", "TANH", "SOFTMAX")
 _NAMES = (
@@ -117,6 +119,7 @@ def test_int16_mean_over_a_count_that_is_no_power_of_two(count: int) -> None:
     assert worst <= 0
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     ("name", "least", "most"), [("EXP", -9, 2), ("LOG", 0.001, 8), ("LOG", 0.0001, 0.002), ("RSQRT", 0.02, 9), ("GELU", -5, 5)]
 )

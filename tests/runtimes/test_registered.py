@@ -122,6 +122,8 @@ def test_averages_of_one_grid_are_rounded_once() -> None:
     assert np.allclose(reach_of("litert", graph_of(op), op, STEPS)[0], FINE)
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_layers_without_a_delegate() -> None:
     runtime = runtimes()["litert"]
     assert runtime.layers is not None

@@ -15,6 +15,8 @@ from qconvert import convert
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.runtimes.saturation import NOTE, cpu_saturates, has_vnni, with_unsigned_weights
 
+pytestmark = pytest.mark.onnxruntime
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
@@ -75,6 +77,7 @@ def one_node(op_type: str, constants: dict[str, Any], inputs: list[str], domain:
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
+@pytest.mark.cross_section
 @pytest.mark.usefixtures("no_vnni")
 @pytest.mark.parametrize("optimize", [True, False])
 @pytest.mark.parametrize("zero_point", [None, 0, -3])

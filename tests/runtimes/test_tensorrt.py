@@ -45,6 +45,7 @@ def _saved(model: Any, path: Path, kernels: str = "sm89", **fields: Any) -> Mode
     return ModelFile(path, kernels, **fields)
 
 
+@pytest.mark.tensorrt
 def test_an_engine_for_every_compute_capability(builder: Builder) -> None:
     for name in CAPABILITIES:
         found = builder.build(_small().SerializeToString(), name)
@@ -53,6 +54,7 @@ def test_an_engine_for_every_compute_capability(builder: Builder) -> None:
         assert [layer.integer for layer in found.layers if layer.type == "correlation"] == [name != "sm75"]
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     "names", [[""], ["same"], ["qconvert.0."], ["a], Metadata: [ONNX Layer: b", "c\nName: d", "e { Name: f, Datatype: Int8"]]
 )
@@ -68,12 +70,14 @@ def test_names_of_nodes_do_no_harm(names: list[str], builder: Builder) -> None:
     assert {node.operator for node in found.layers[1].nodes} == {"Conv", "DequantizeLinear"}
 
 
+@pytest.mark.formats
 def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"\xff\xff\xff")
     with pytest.raises(InvalidModelError, match="is no ONNX model"):
         build_engine(ModelFile(tmp_path / "m.onnx", "sm89"))
 
 
+@pytest.mark.tensorrt
 def test_external_data_are_found(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     onnx.save(_small(), tmp_path / "there" / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=64)
@@ -81,6 +85,7 @@ def test_external_data_are_found(tmp_path: Path) -> None:
     assert len(build_engine(ModelFile(tmp_path / "there" / "m.onnx", "sm89")).layers) > 3
 
 
+@pytest.mark.tensorrt
 def test_sizes_that_the_model_leaves_open(tmp_path: Path) -> None:
     """They are taken from what the model demands, or from the user."""
     file = _saved(_small(("batch", 8, "height", 8)), tmp_path / "m.onnx")
@@ -89,6 +94,7 @@ def test_sizes_that_the_model_leaves_open(tmp_path: Path) -> None:
     assert "--shape" not in build_engine(stated).notes[0]
 
 
+@pytest.mark.tensorrt
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -105,10 +111,12 @@ def test_sizes_that_are_stated_wrongly(text: str, said: str, tmp_path: Path) -> 
         build_engine(_saved(_small(("n", 8, 8, 8)), tmp_path / "m.onnx", bounds=stated_bounds([text])))
 
 
+@pytest.mark.formats
 def test_names_of_inputs_may_have_colons() -> None:
     assert stated_bounds(["serving:0:1x3"]) == {"serving:0": ((1, 3),) * 3}
 
 
+@pytest.mark.tensorrt
 def test_a_refusal_names_the_node_and_the_file(tmp_path: Path) -> None:
     net = Network()
     net.model(net.conv(net.pair(net.input(), zero=np.array(3, np.int8))))
@@ -120,6 +128,7 @@ def test_a_refusal_names_the_node_and_the_file(tmp_path: Path) -> None:
     assert "TensorRT's parser (tensorrt_rtx_bindings 1." in caught.value.reason and "Non-zero zero point" in caught.value.reason
 
 
+@pytest.mark.tensorrt
 def test_a_process_that_ends_says_at_which_node(tmp_path: Path) -> None:
     net = Network()
     scale = net.input("scale", ())
@@ -131,6 +140,7 @@ def test_a_process_that_ends_says_at_which_node(tmp_path: Path) -> None:
     assert (caught.value.exit_code, caught.value.file) == (4, str(file.path))
 
 
+@pytest.mark.end_to_end
 def test_a_process_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "child.py"
     program.write_text("import time\ntime.sleep(60)\n")
@@ -140,6 +150,7 @@ def test_a_process_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monk
         Builder().build(_small().SerializeToString())
 
 
+@pytest.mark.tensorrt
 def test_a_process_may_not_take_all_memory() -> None:
     from qconvert.runtimes import tensorrt_child
 
@@ -148,6 +159,7 @@ def test_a_process_may_not_take_all_memory() -> None:
     assert done.returncode == 1 and "MemoryError" in done.stderr
 
 
+@pytest.mark.formats
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorrt_build, "PACKAGES", ("no_such_package_at_all",))
     with pytest.raises(MissingPackageError, match="TensorRT, which builds engines") as caught:
@@ -155,6 +167,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.remedy == "Install it with: pip install 'qconvert[tensorrt]'"
 
 
+@pytest.mark.end_to_end
 def test_a_package_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "child.py"
     program.write_text(
@@ -165,6 +178,9 @@ def test_a_package_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.M
         Builder().build(_small().SerializeToString())
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.tensorrt
+@pytest.mark.cross_section
 def test_without_a_gpu_a_run_is_one_in_onnxruntime(tmp_path: Path) -> None:
     file = _saved(_small(), tmp_path / "m.onnx")
     loaded = open_model(file)
@@ -177,6 +193,8 @@ def test_without_a_gpu_a_run_is_one_in_onnxruntime(tmp_path: Path) -> None:
         assert "which was not run (no GPU): everything ran in onnxruntime, node by node" in loaded.note
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.tensorrt
 def test_a_check_says_that_the_engine_was_built_and_not_run(tmp_path: Path) -> None:
     path = _saved(_small(), tmp_path / "m.onnx").path
     report = check(path, path, kernels="tensorrt:sm80")
@@ -184,6 +202,7 @@ def test_a_check_says_that_the_engine_was_built_and_not_run(tmp_path: Path) -> N
     assert any("built the engine for compute capability 8.0" in text for text in report.machine)
 
 
+@pytest.mark.formats
 def test_layers_of_an_inspector() -> None:
     """In the form that TensorRT documents; nobody ran it here."""
     model = named_model(_small().SerializeToString())

@@ -18,6 +18,8 @@ from qconvert.formats.tflite.probe import accepted_copy
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.tflite_micro import TFLiteMicro
 
+pytestmark = pytest.mark.tflite_micro
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 needs_micro = pytest.mark.skipif(find_spec("tflite_micro") is None, reason="tflite_micro is not installed (extra micro)")
 #: Model -> the largest difference between tflite-micro and LiteRT's reference kernels, in LSB.
@@ -29,6 +31,7 @@ def random_inputs(runtime: LiteRT | TFLiteMicro, seed: int) -> list[np.ndarray]:
     return [rng.integers(np.iinfo(t).min, np.iinfo(t).max + 1, shape).astype(t) for t, shape in runtime.inputs.values()]
 
 
+@pytest.mark.litert
 @needs_micro
 @pytest.mark.parametrize(("name", "apart"), MODELS.items())
 def test_a_model_through_onnx_gives_the_same_outputs(name: str, apart: int, tmp_path: Path) -> None:
@@ -49,6 +52,7 @@ def test_a_model_through_onnx_gives_the_same_outputs(name: str, apart: int, tmp_
         assert len(np.unique(found)) > 1
 
 
+@pytest.mark.litert
 @needs_micro
 def test_a_uint8_detector_runs_after_conversion(tmp_path: Path) -> None:
     """tflite-micro has no uint8 convolution; the target stores activations and weights as int8."""
@@ -79,6 +83,7 @@ def test_tensors_without_names_are_called_as_the_reader_calls_them() -> None:
     assert tuple(runtime.inputs) == graph.inputs and tuple(runtime.outputs) == graph.outputs
 
 
+@pytest.mark.cross_section
 @needs_micro
 def test_large_activations_get_a_larger_arena() -> None:
     x, y = (TensorSpec(name, (1, 3_000_000), "int8", 0.5, 0) for name in "xy")
@@ -102,6 +107,7 @@ def test_an_input_of_another_shape_is_refused() -> None:
         TFLiteMicro(single_op("RELU", None, [x], [y])).run({"x": np.zeros(5, np.int8)})
 
 
+@pytest.mark.onnxruntime
 @needs_micro
 def test_check_with_the_micro_kernels(tmp_path: Path) -> None:
     source = FIXTURES / "tiny_kws_dscnn_int8.tflite"

@@ -23,6 +23,8 @@ from qconvert.runtimes.torch import open_model
 from qconvert.runtimes.torch_inside import TorchInside
 from qconvert.runtimes.torch_trusted import TrustedInside
 
+pytestmark = pytest.mark.torch
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MODEL = FIXTURES / "tiny_wakeword_int8.tflite"
 TORCH = FIXTURES / "torch"
@@ -35,6 +37,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.litert
 @needs_torch
 def test_a_check_passes_in_pytorch(written: Path) -> None:
     report = qconvert.check(MODEL, written, samples=2, per_op=True)
@@ -43,6 +46,7 @@ def test_a_check_passes_in_pytorch(written: Path) -> None:
     assert [op for op in report.operators if op.verdict == "unexplained"] == []
 
 
+@pytest.mark.litert
 @needs_torch
 @pytest.mark.parametrize(("version", "newer"), [("2.13.0+cpu", False), ("2.9.1", False), ("2.14.0", True), ("3.0.0a0+git1", True)])
 def test_a_pytorch_whose_roundings_are_not_known_is_named(
@@ -55,6 +59,7 @@ def test_a_pytorch_whose_roundings_are_not_known_is_named(
     assert any(f"PyTorch {version} rounds otherwise" in text for text in report.machine) == newer
 
 
+@pytest.mark.litert
 @needs_torch
 def test_a_wrong_weight_is_found(written: Path, tmp_path: Path) -> None:
     """The file on disk is what is judged: a changed byte of a weight changes what PyTorch computes."""
@@ -72,6 +77,7 @@ def test_a_wrong_weight_is_found(written: Path, tmp_path: Path) -> None:
     assert qconvert.check(MODEL, tmp_path / "wrong.pt2", samples=2).verdict == "not equal"
 
 
+@pytest.mark.cross_section
 @needs_torch
 def test_a_foreign_file_runs_nothing_of_its_own(written: Path, tmp_path: Path) -> None:
     """PyTorch's own loader falls back to a pickle that runs what it says; the check never gets there."""
@@ -95,6 +101,7 @@ def test_both_ways_give_the_same(written: Path) -> None:
     assert "written anew" in anew.note and "as it is" in trusted.note
 
 
+@pytest.mark.onnxruntime
 def test_without_pytorch_the_verdict_is_that_it_did_not_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = next(path for path in sorted((FIXTURES / "torch").glob("*/*.pt2")) if "float" in path.name)
     qconvert.convert(source, tmp_path / "model.onnx")
@@ -196,6 +203,7 @@ def torch_tensor(value: np.ndarray) -> Any:
     return torch.from_numpy(value)
 
 
+@pytest.mark.litert
 @needs_torch
 def test_a_file_whose_calls_have_other_names_is_run_as_it_is_read(written: Path) -> None:
     """Programs of our own have the operators' names of their source; their inner tensors are then those of programs written anew."""

@@ -22,7 +22,7 @@ from qconvert.runtimes.torch_engines import running
 _FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch"
 _QNNPACK = _FIXTURES / "vision" / "eager_qnnpack_frozen.pt"
 
-pytestmark = needs_torch
+pytestmark = [pytest.mark.torch, needs_torch]
 
 
 def _float32(value: float) -> float:
@@ -103,6 +103,7 @@ _AVERAGES = [
 ]
 
 
+@pytest.mark.cross_section
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("engine", "kernel", "last", "name"), _AVERAGES)
 def test_averages(engine: str, kernel: str, last: bool, name: str) -> None:
@@ -159,6 +160,8 @@ def test_programs_written_anew_give_what_the_file_gives(engine: str) -> None:
     assert all(np.array_equal(anew[name], trusted[name]) for name in graph.outputs)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_a_check_takes_the_engine_of_the_conversion(tmp_path: Path) -> None:
     """Every operator is equal by qnnpack's own kernels, in both runtimes; by another engine the biases are not the source's."""
     for result in (tmp_path / "model.onnx", tmp_path / "model.tflite"):
@@ -194,6 +197,8 @@ def test_a_written_program_has_the_engines_roundings(engine: str, tmp_path: Path
         assert np.array_equal(value.numpy(), wanted[name]), name
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
 def test_real_biases_are_kept_where_the_user_wants_it(suffix: str, tmp_path: Path) -> None:
     """x86 adds real biases: integer kernels differ by one here and there, layers on real values nowhere."""
@@ -206,6 +211,8 @@ def test_real_biases_are_kept_where_the_user_wants_it(suffix: str, tmp_path: Pat
     assert min(shares["round"]) < 1 == min(shares["keep"])
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_networks_in_training_are_equal_with_real_biases(tmp_path: Path) -> None:
     """Fake quantization with affine weights, which LiteRT's integer kernels do not take; real values of them are PyTorch's."""
     from qconvert.plugins import runtimes

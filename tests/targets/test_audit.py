@@ -11,6 +11,8 @@ import pytest
 from qconvert import convert
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = pytest.mark.onnxruntime
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 #: Canonical kind -> the fused operator that onnxruntime makes of it, and the float one that is left if it does not.
 FUSED = {"Conv": "QLinearConv", "Gemm": "QGemm", "Add": "QLinearAdd", "Softmax": "QLinearSoftmax", "Sigmoid": "QLinearSigmoid"}

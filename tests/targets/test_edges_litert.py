@@ -23,6 +23,8 @@ from qconvert.plugins import target_named
 from qconvert.runtimes.litert import LiteRT
 from qconvert.targets.violations import violations
 
+pytestmark = pytest.mark.end_to_end
+
 TARGETS = {"int8": "tflite", "uint8": "tflite-uint8", "int16": "tflite-same"}
 GRIDS = ("middle", "zero points at the upper end")
 #: What docs/fidelity.md says of kernels that are wrong: (kind, kernels) -> form, or "" for all.

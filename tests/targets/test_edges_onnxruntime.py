@@ -43,6 +43,7 @@ def wrong(edge: Edge, feed: dict[str, Array], found: Array | None) -> str:
     return f"{beyond.max():.3g} steps beyond the kernel's reach" if (beyond > 0).any() else ""
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(("form", "kernels"), [("qdq", "optimized"), ("qoperator", "unoptimized")])
 @pytest.mark.parametrize("target", ["ort-x86", "ort-arm"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,6 +65,8 @@ def softmax(dtype: str, size: int, inverse: float) -> Graph:
     return graph.evolve(tensors=[replace(graph["y"], quantization=Quantization.per_tensor(1 / inverse, integer_range(dtype)[0]))])
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize(("size", "inverse", "fault"), [
     (1, 148, False), (1, 149, True), (1, 256, True), (2, 256, False), (2, 296, False), (2, 297, True), (7, 1038, False), (7, 1039, True),
@@ -87,6 +90,7 @@ def run(graph: Graph, data: Array, form: str = "qdq") -> Array:
     return OnnxRuntime(build(graph, 0, {}, form=form).SerializeToString()).run({"x0": data})["y"]
 
 
+@pytest.mark.formats
 def test_an_operator_whose_kernel_is_wrong_is_judged_so_and_comes_back(tmp_path: Path) -> None:
     graph = softmax("uint8", 1, 256)
     verdict = target_named("ort-x86").judge(graph, graph.ops[0])

@@ -13,6 +13,8 @@ import pytest
 
 from qconvert.targets.kernels_tflite import OPERATORS, SURVEYED, has_cast, largest_rank
 
+pytestmark = pytest.mark.end_to_end
+
 ROOT = Path(__file__).parents[2]
 
 

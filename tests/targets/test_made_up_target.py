@@ -58,6 +58,7 @@ def test_the_target_is_less_than_thirty_lines_of_data() -> None:
     assert len(body.strip().splitlines()) < 30
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("path", [RESNET, KEYWORDS, TORCH, TOYCAR], ids=lambda path: path.stem)
 def test_what_it_demands_is_true_of_the_result(path: Path, tmp_path: Path) -> None:
     """Looked up in the graph that is read back from the file, not in what the judge says."""
@@ -78,6 +79,7 @@ def test_what_it_demands_is_true_of_the_result(path: Path, tmp_path: Path) -> No
             assert not normal[op.inputs[0]].is_quantized and not normal[op.outputs[0]].is_quantized
 
 
+@pytest.mark.formats
 def test_its_audit(tmp_path: Path) -> None:
     report = convert(RESNET, tmp_path / "resnet.onnx", target="my-npu")
     source = [op.kind for op in load(RESNET).ops]
@@ -91,6 +93,7 @@ def test_its_audit(tmp_path: Path) -> None:
     assert lines(report, integer=True)["Add"] == 10
 
 
+@pytest.mark.formats
 def test_lossy_steps_are_reported() -> None:
     changes = {change.by: change.text for change in fitted(RESNET)[1]}
     assert re.search(r"steps grow 1\.\d\d times on average, at most 2\.01", changes["symmetric_activations"])
@@ -98,6 +101,7 @@ def test_lossy_steps_are_reported() -> None:
     assert "SQNR" in changes["per_axis_to_per_tensor"]
 
 
+@pytest.mark.formats
 def test_the_network_still_says_the_same() -> None:
     """On the inputs of MLPerf Tiny: all 10 pictures are told as before, although every grid changed."""
     source, (result, _) = load(RESNET), fitted(RESNET)
@@ -110,6 +114,7 @@ def test_the_network_still_says_the_same() -> None:
     assert same == 10
 
 
+@pytest.mark.formats
 def test_a_target_without_floats_refuses(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError) as raised:
         convert(RESNET, tmp_path / "model.onnx", target="my-npu-strict")
@@ -119,6 +124,7 @@ def test_a_target_without_floats_refuses(tmp_path: Path) -> None:
     convert(TOYCAR, tmp_path / "toycar.onnx", target="my-npu-strict")  # has none
 
 
+@pytest.mark.formats
 def test_the_judge_before_and_after_the_passes() -> None:
     """Before, an addition would run on integers; as it stands it is refused, with what helps."""
     graph, npu = load(RESNET), target_named("my-npu")

@@ -19,6 +19,8 @@ from qconvert.graph import numpy_dtype
 from qconvert.plugins import target_named
 from qconvert.targets.violations import refuse_violations
 
+pytestmark = pytest.mark.end_to_end
+
 TYPES = "FLOAT FLOAT16 DOUBLE BFLOAT16 INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 UINT64 BOOL".split()
 UNARY = "Abs Log Exp Sqrt Neg Relu Sigmoid Softmax Tanh Ceil Floor Round Sin Cos Not Sign Elu LeakyRelu HardSwish Reciprocal".split()
 PAIRS = "Add Mul Sub Div Max Min Equal Greater Less LessOrEqual GreaterOrEqual Pow And Or Mod PRelu Where".split()
@@ -103,6 +105,7 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("kind", "shape", "channels", "attributes"), CONVOLUTIONS)
 def test_a_convolution_without_a_bias_runs(
     kind: str, shape: tuple[int, ...], channels: int, attributes: dict[str, int], tmp_path: Path

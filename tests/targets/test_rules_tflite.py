@@ -123,6 +123,8 @@ BROKEN: list[tuple[str, str, Callable[[], Graph]]] = [
 ]
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("rule", "named", "make"), BROKEN, ids=[f"{rule[:24]}-{number}" for number, (rule, _, _) in enumerate(BROKEN)])
 def test_a_broken_rule_is_named(rule: str, named: str, make: Callable[[], Graph]) -> None:
     found = [violation for violation in check(make()) if violation.rule.startswith(rule)]
@@ -174,6 +176,7 @@ COVERED = sorted(FIXTURES.glob("*.tflite"))
 NOT_READ = ("coral_lstm_mnist_int8", "tflm_keyword_svdf_int8")
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("path", [path for path in COVERED if path.stem not in NOT_READ], ids=lambda path: path.stem)
 def test_real_models_break_no_rule(path: Path) -> None:
     source = load(path)
@@ -182,6 +185,7 @@ def test_real_models_break_no_rule(path: Path) -> None:
     assert list(check_micro(graph)) == []
 
 
+@pytest.mark.formats
 def test_convert_lists_all_violations_and_writes_nothing(tmp_path: Path) -> None:
     made = conv()
     extra = [replace(made.ops[0], inputs=("x", "w", "b"), outputs=(f"y{i}",)) for i in range(4)]
@@ -214,6 +218,7 @@ def _conv(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> bytes:
     return single_op("CONV_2D", {"padding": 0, "strideH": 1, "strideW": 1}, [x, w, bias], [y])
 
 
+@pytest.mark.litert
 def test_litert_refuses_what_the_rules_forbid() -> None:
     """Files that break a rule, as the rule's source says; the same files without the fault run."""
     feed = np.full((1, 2, 2, 1), 10, np.int8)
@@ -231,6 +236,7 @@ def test_litert_refuses_what_the_rules_forbid() -> None:
     assert _refused(single_op("SOFTMAX", {"beta": 1.0}, [row], [replace(sigmoid, scale=1 / 128)]), np.zeros((1, 4), np.int8))
 
 
+@pytest.mark.litert
 def test_litert_misreads_what_the_rules_forbid() -> None:
     """uint8 data with int8 weights run, and the weights are read as uint8; MAXIMUM takes integers of two scales for equal."""
     x, y = _image("uint8", 0.05, 128), TensorSpec("y", (1, 2, 2, 1), "uint8", 0.1, 128)

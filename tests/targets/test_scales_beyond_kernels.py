@@ -62,6 +62,7 @@ def test_functions_on_16_bits(kind: str, scales: tuple[float, float], is_real: b
     assert all(verdict.runs != "refused" for _, verdict in target_named("tflite").verdicts(graph))
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(("dtype", "ratio", "operators"), [
     ("int16", 2.0**15, ["DEQUANTIZE", "QUANTIZE"]), ("int16", 2.0**14, ["QUANTIZE"]),
     ("int8", 2.0**23, ["DEQUANTIZE", "QUANTIZE"]), ("int8", 2.0**22, ["QUANTIZE"]),
@@ -76,6 +77,8 @@ def test_steps_that_become_a_whole_range(dtype: str, ratio: float, operators: li
     np.testing.assert_array_equal(run_litert(data, [codes])[0], evaluate(graph, {"x": codes})["y"])
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("kind", ["Mul", "Add", "Max"])
 def test_constants_of_8_bits_beside_16_bits_are_widened(kind: str, dtype: str, tmp_path: Path) -> None:
@@ -92,6 +95,7 @@ def test_constants_of_8_bits_beside_16_bits_are_widened(kind: str, dtype: str, t
     assert np.abs(found - evaluate(graph, {"x": x})["y"]).max() <= 1
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("kind", ["Abs", "ReduceProd", "Exp", "Elu"])
 def test_bytes_without_a_kernel_of_uint8_run_on_real_values(kind: str, tmp_path: Path) -> None:
     inputs = ("x", "axes") if kind == "ReduceProd" else ("x",)
@@ -105,6 +109,7 @@ def test_bytes_without_a_kernel_of_uint8_run_on_real_values(kind: str, tmp_path:
     assert np.array_equal(found, evaluate(graph, {"x": data})["y"])
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("target", ["tflite", "tflite-uint8"])
 @pytest.mark.parametrize(("kind", "ratio", "is_real"), [
     ("Add", 2.0**8, True), ("Add", 2.0**7, False), ("Mul", 2.0**8, True), ("Mul", 2.0**7, False),

@@ -74,6 +74,7 @@ def as_told(model: Any, found: Build) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
+@pytest.mark.tensorrt
 @pytest.mark.parametrize("name", MODELS)
 def test_every_convolution_of_quantized_weights_is_built_on_integers(name: str, tmp_path: Path, builder: Builder) -> None:
     path = tmp_path / "model.onnx"
@@ -103,6 +104,7 @@ def resnet() -> tuple[Graph, Graph]:
     return normalize(graph, target_named("generic"))[0], normalize(graph, target_named("tensorrt"))[0]
 
 
+@pytest.mark.onnxruntime
 def test_the_file_computes_what_the_affine_one_does() -> None:
     """In onnxruntime without optimizations; one float32 sum in millions rounds otherwise."""
     rng = np.random.default_rng(0)
@@ -113,6 +115,7 @@ def test_the_file_computes_what_the_affine_one_does() -> None:
         assert np.abs(was - now).max() <= 1
 
 
+@pytest.mark.formats
 def test_the_weights_are_the_sources() -> None:
     before, after = resnet()
     weights = [tensor for tensor in before.constants() if tensor.dtype == "int8"]
@@ -179,6 +182,8 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.tensorrt
+@pytest.mark.cross_section
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_is_named_with_its_rule(name: str, builder: Builder) -> None:
     graph, rule, refuses = REFUSED[name]
@@ -188,6 +193,7 @@ def test_what_is_refused_is_named_with_its_rule(name: str, builder: Builder) -> 
     assert builder.build(write(graph, 0, {}, numerics="fast").SerializeToString()).built is not refuses
 
 
+@pytest.mark.formats
 def test_rtx_lacks_operators_that_tensorrt_has(builder: Builder) -> None:
     graph = real("NonZero", shape=(2, 3))
     assert all(verdict.runs != "refused" for _, verdict in target_named("tensorrt").verdicts(graph))
@@ -196,6 +202,7 @@ def test_rtx_lacks_operators_that_tensorrt_has(builder: Builder) -> None:
     assert not builder.build(write(graph, 0, {}).SerializeToString()).parsed
 
 
+@pytest.mark.formats
 def test_refusals_name_what_would_help(tmp_path: Path) -> None:
     """Of 16-bit activations the pass that makes 8 of them; nothing is written."""
     path = tmp_path / "model.onnx"
@@ -230,6 +237,7 @@ def blocks(dtype: str, points: int, *, size: int = 64, scale: float = 0.1) -> Gr
     return make(ops, [Tensor("x", "float32", (3, size)), weights, Tensor("r", "float32", None)], "x", "y")
 
 
+@pytest.mark.tensorrt
 @pytest.mark.parametrize(
     ("dtype", "point", "stored"), [("int4", 0, "int4"), ("uint4", 8, "int4"), ("uint4", 3, "int8"), ("uint8", 8, "int4")]
 )
@@ -246,11 +254,13 @@ def test_weights_in_blocks_are_four_bits_with_zero_point_0_where_they_fit(dtype:
     assert not built(builder, changed, "sm75").built
 
 
+@pytest.mark.formats
 def test_weights_in_parts_of_blocks_are_real(builder: Builder) -> None:
     changed = normalized(blocks("int4", 0, size=60))
     assert [tensor.dtype for tensor in changed.constants()] == ["float32"] and built(builder, changed).built
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(("dtype", "point"), [("int4", 0), ("uint4", 8), ("uint4", 2), ("int2", 0)])
 def test_weights_of_fewer_bits_beside_int8_are_int8(dtype: str, point: int, builder: Builder) -> None:
     width = 4 if "4" in dtype else 2
@@ -266,6 +276,7 @@ def test_weights_of_fewer_bits_beside_int8_are_int8(dtype: str, point: int, buil
     assert layers == [True]
 
 
+@pytest.mark.tensorrt
 @pytest.mark.parametrize("kind", ["Conv", "Gemm"])
 def test_eight_bit_floats_pass_through(kind: str, builder: Builder) -> None:
     """On both sides of a product they have a kernel, from SM89 on."""
@@ -290,6 +301,7 @@ def test_eight_bit_floats_pass_through(kind: str, builder: Builder) -> None:
     assert not built(builder, changed, "sm80").built
 
 
+@pytest.mark.onnxruntime
 def test_random_networks_are_built_and_compute_what_they_did(builder: Builder) -> None:
     """Those that the target takes. Ties of averages are the source's kernels' own; one step there may be two behind."""
     elements = different = networks = 0
@@ -323,6 +335,7 @@ def models() -> list[Path]:
     return sorted(path for path in found if path.suffix in (".tflite", ".onnx", ".pt", ".pt2", ".ptl"))
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("path", models(), ids=lambda path: path.name)
 def test_whole_models_are_built_as_the_target_says(path: Path, tmp_path: Path, builder: Builder) -> None:
     try:
@@ -337,12 +350,14 @@ def test_whole_models_are_built_as_the_target_says(path: Path, tmp_path: Path, b
     as_told(model, found)
 
 
+@pytest.mark.formats
 def test_the_graph_can_be_read_again() -> None:
     graph = resnet()[1]
     again = onnx_graph(write(graph, 0, {}, numerics="fast").SerializeToString())
     assert again.outputs == graph.outputs and again.inputs == graph.inputs
 
 
+@pytest.mark.formats
 def test_loops_that_read_a_condition_which_they_are_not_given_are_refused(tmp_path: Path, builder: Builder) -> None:
     """TensorRT's parser knows no such tensor; with the condition it takes the loop."""
     from onnx import TensorProto, helper, numpy_helper

@@ -66,6 +66,7 @@ def edges(place: str, dtype: str) -> Any:
     return network([*nodes, *more], [*inputs, side("u", dtype)], [*outputs, *given])
 
 
+@pytest.mark.tensorrt
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("place", PLACES)
 def test_types_at_the_edges_are_taken_as_the_builder_takes_them(place: str, dtype: str, tmp_path: Path, builder: Builder) -> None:
@@ -85,6 +86,7 @@ def test_types_at_the_edges_are_taken_as_the_builder_takes_them(place: str, dtyp
 CONSTANT = np.array([1, 2, 3], np.int8)
 
 
+@pytest.mark.tensorrt
 @pytest.mark.parametrize("kind", ["Add", "Equal", "Max", "Concat", "Gather"])
 def test_constants_of_int8_that_nobody_dequantizes_are_refused(kind: str, tmp_path: Path, builder: Builder) -> None:
     inputs = ["c", "i"] if kind == "Gather" else ["x", "c"]
@@ -98,6 +100,7 @@ def test_constants_of_int8_that_nobody_dequantizes_are_refused(kind: str, tmp_pa
         convert(tmp_path / "model.onnx", tmp_path / "result.onnx", target="tensorrt")
 
 
+@pytest.mark.tensorrt
 def test_what_is_computed_of_constants_is_computed_before(tmp_path: Path, builder: Builder) -> None:
     """A Cast of an int8 constant, which the builder refuses."""
     nodes = [helper.make_node("Cast", ["c"], ["k"], to=TensorProto.FLOAT), helper.make_node("Add", ["x", "k"], ["y"])]
@@ -108,6 +111,7 @@ def test_what_is_computed_of_constants_is_computed_before(tmp_path: Path, builde
     assert builder.build(tmp_path / "result.onnx").built
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("read", [True, False])
 def test_open_sizes_of_an_input_that_is_an_output(read: bool, tmp_path: Path, builder: Builder) -> None:
     """TensorRT's parser calls such an input otherwise, by which bounds have to call it too."""
@@ -133,6 +137,7 @@ def pairs(*names: str) -> list[Any]:
 GRID = {"s": np.float32(0.05), "z": np.int8(0)}
 
 
+@pytest.mark.tensorrt
 @pytest.mark.parametrize(("channels", "length", "weights", "kind"), [
     (4, 6, "int8", "Add"), (4, 6, "real", "Sub"), (1, 6, "int8", "Sub"), (1, 1, "real", "Add")
 ])  # fmt: skip
@@ -161,6 +166,7 @@ def test_a_number_behind_a_convolution_over_one_dimension(
     assert found.built and [layer.integer for layer in found.layers if layer.sums] == [weights == "int8"]
 
 
+@pytest.mark.tensorrt
 @pytest.mark.parametrize("kind", ["Max", "GlobalMaxPool", "Corr"])
 def test_kernels_that_are_generated_are_predicted(kind: str, tmp_path: Path) -> None:
     """What chooses is done beside the roundings; a convolution over one dimension without a bias has a generated kernel on integers."""
@@ -180,6 +186,7 @@ def test_kernels_that_are_generated_are_predicted(kind: str, tmp_path: Path) -> 
     assert [layer.integer for layer in report.layers if "Conv" in layer.operators] == [True] * (kind == "Corr")
 
 
+@pytest.mark.formats
 def test_weights_that_no_integer_kernel_takes_are_not_rounded(tmp_path: Path) -> None:
     """Those of a transposed convolution, unsigned with a zero point at the end: no int8 with this scale holds them."""
     taps = np.random.default_rng(0).integers(0, 256, (4, 3, 2, 2)).astype(np.uint8)
@@ -194,6 +201,7 @@ def test_weights_that_no_integer_kernel_takes_are_not_rounded(tmp_path: Path) ->
     np.testing.assert_allclose(weights.data, real.transpose(1, 0, 2, 3)[..., ::1, ::1], rtol=1e-6)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_outputs_that_the_network_reads_too_are_judged_with_their_ties(dtype: str, tmp_path: Path) -> None:
     """A rounding of x.5 that goes the other way there, since it is shifted, is three steps of the finer grid behind."""
@@ -219,6 +227,7 @@ def test_outputs_that_the_network_reads_too_are_judged_with_their_ties(dtype: st
     assert {op.verdict for op in report.operators} != {"equal"}
 
 
+@pytest.mark.formats
 def test_a_requantization_between_shifted_grids_is_one_again(tmp_path: Path) -> None:
     """Where the first grid has the zero point 0 as well: an addition to stored integers stands in the file."""
     for first, second in ((0, -20), (-20, 0), (-20, 7)):
@@ -231,6 +240,8 @@ def test_a_requantization_between_shifted_grids_is_one_again(tmp_path: Path) -> 
         assert kinds[0] == kinds[1] == ["Quantize", "Requantize", "Dequantize"]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("dtype", ["FLOAT16", "BFLOAT16"])
 @pytest.mark.parametrize("point", [0, 3])
 def test_products_of_sixteen_bits_beside_zero_points_run_on_integers(dtype: str, point: int, tmp_path: Path, builder: Builder) -> None:
@@ -258,6 +269,7 @@ def test_products_of_sixteen_bits_beside_zero_points_run_on_integers(dtype: str,
         assert check(source, result).passed
 
 
+@pytest.mark.formats
 def test_pools_over_three_dimensions_are_real(tmp_path: Path, builder: Builder) -> None:
     """TensorRT has none of int8."""
     pool = helper.make_node("MaxPool", ["x_r"], ["m"], kernel_shape=[2, 2, 2])

@@ -25,7 +25,7 @@ from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.runtimes.tensorrt_build import Builder
 
 pytest.importorskip("tensorrt_rtx_bindings")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 NOTHING = "no activation has a zero point: nothing is shifted"
@@ -62,6 +62,7 @@ def scales(model: Any) -> list[Array]:
     return [numpy_helper.to_array(constants[node.input[1]]) for node in nodes]
 
 
+@pytest.mark.tensorrt
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_is_what_the_file_computes_and_tensorrt_builds(name: str, tmp_path: Path, builder: Builder) -> None:
     source, path = FIXTURES / "torch" / name, tmp_path / "model.onnx"
@@ -122,6 +123,7 @@ def of_oneflow(name: str, folder: Path, how: str) -> tuple[Any, Array, Array]:
     return onnx.load(path), run(path, stored["input_0"]), stored["output_0"]
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     ("name", "how"),
     [

@@ -16,6 +16,8 @@ from qconvert import Graph, convert, load
 from qconvert.graph.metadata import COMMAND
 from qconvert.targets.trtexec import bounds, trtexec
 
+pytestmark = pytest.mark.formats
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 

@@ -17,6 +17,8 @@ from qconvert import Encoding, Encodings, Grid, Place, QConvertError, Quantizati
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.plugins import encodings_format_of
 
+pytestmark = pytest.mark.onnxruntime
+
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 FIRST = "TRT-8601-EntropyCalibration2"
 
@@ -68,6 +70,7 @@ def test_a_cache_as_tensorrt_writes_it(tmp_path: Path) -> None:
     assert found["tiny"].grid.quantization.scale[0] == np.uint32(0x45).view(np.float32)  # hex() leaves zeros in front out
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("ending", ["\r\n", "\r", "\n\n", " \n"])
 def test_line_ends(ending: str, tmp_path: Path) -> None:
     path = cache(tmp_path / "a.cache", ending.join([FIRST, "x: 3c008912", "y\u2028z: 3C010A14", ""]))
@@ -121,6 +124,7 @@ def test_what_tensorrt_could_not_scale_of_its_own(tmp_path: Path) -> None:
     assert found.entries.keys() == {Place("x")} and "1 tensors of TensorRT's own" in found.notes[0]
 
 
+@pytest.mark.end_to_end
 def test_applied_as_tensorrt_computes(tmp_path: Path) -> None:
     """Conv, normalization and Relu are one, rounded behind the Relu; weights are max|w| / 127 of each channel behind folding."""
     model = network(tmp_path / "float.onnx")
@@ -141,12 +145,14 @@ def test_applied_as_tensorrt_computes(tmp_path: Path) -> None:
     assert np.abs(np.clip(real, -128 * 0.2, 127 * 0.2) - rounded).max() < 0.4
 
 
+@pytest.mark.end_to_end
 def test_names_of_nothing(tmp_path: Path) -> None:
     scales = cache(tmp_path / "scales.cache", f"{FIRST}\nx: 3c008912\nrr: 3c008912")
     result = run("apply", network(tmp_path / "float.onnx"), scales, "-o", tmp_path / "q.onnx")
     assert result.returncode == 2 and "'rr' (nearest: 'r')" in result.stderr and not (tmp_path / "q.onnx").exists()
 
 
+@pytest.mark.end_to_end
 def test_calibrated_written_and_applied(tmp_path: Path) -> None:
     """calibrate writes a cache, whose model is as one calibrated at once."""
     model, scales = network(tmp_path / "float.onnx"), tmp_path / "scales.cache"
@@ -241,6 +247,7 @@ def test_trained_weights_are_refused_unless_tensorrt_derives_them(change: str, t
     assert "Conv" in str(caught.value) and not (tmp_path / "a.cache").exists()
 
 
+@pytest.mark.end_to_end
 def test_extracted_scales_make_the_model_again(tmp_path: Path) -> None:
     """A symmetric model taken apart into a cache and a float model, and put together again, computes the same."""
     real, grids = load(network(tmp_path / "float.onnx")), {name: symmetric(scale) for name, scale in WHOLE.items() if name in "xry"}

@@ -16,6 +16,8 @@ from qconvert import Encodings, Graph, apply, convert, load, load_encodings
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph.kinds import KINDS
 
+pytestmark = pytest.mark.onnxruntime
+
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "mnn"
 SHARED = Path(__file__).parents[4] / "shared" / "models" / "mnn"
 DOCUMENTS = ("KL_dump.json", "ADMM_dump.json", "pipeline.json", "pipeline.bin", "KL.mnn", "ADMM.mnn", "EMA.mnn", "pipeline.mnn")
@@ -76,6 +78,7 @@ def test_the_integers_of_a_network_are_in_the_result(name: str) -> None:
     assert len(integers) == 4 and all(item.tobytes() in stored for item in integers)
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.glob("weights_*.mnn")))
 def test_weights_alone(name: str) -> None:
     """Data stay real; weights have MNN's grids, and its integers where these stand for what MNN computes with."""
@@ -138,6 +141,7 @@ def test_a_network_is_read_for_its_scales_alone() -> None:
     assert "qconvert apply FLOAT.onnx KL.mnn" in caught.value.remedy
 
 
+@pytest.mark.end_to_end
 def test_a_dump_of_zeros_ends_the_command_line_with_one_error(tmp_path: Path) -> None:
     words = ["apply", str(FIXTURES / "float.onnx"), str(FIXTURES / "EMA_dump.json"), "-o", str(tmp_path / "q.onnx")]
     done = subprocess.run([sys.executable, "-m", "qconvert", *words], capture_output=True, text=True, check=False)

@@ -18,6 +18,8 @@ from qconvert.formats.mnn.network import is_network, read_network
 from qconvert.formats.mnn.schema import NET
 from qconvert.graph import Array
 
+pytestmark = pytest.mark.formats
+
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "mnn"
 
 

@@ -110,6 +110,7 @@ def test_a_dump_of_zeros_is_refused(written: Written) -> None:
         assert "KL or ADMM" in caught.value.remedy and holds(path)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("method", ["KL", "ADMM"])
 def test_the_network_beside_a_dump_names_its_tensors(method: str) -> None:
     """Operators alone say c1 for what a1 is, behind a Relu."""
@@ -124,6 +125,7 @@ def test_the_network_beside_a_dump_names_its_tensors(method: str) -> None:
     assert read_encodings(dump, {"mnn": str(FIXTURES / "float.mnn")}) == beside
 
 
+@pytest.mark.formats
 def test_a_network_that_the_dump_does_not_belong_to() -> None:
     with pytest.raises(InvalidModelError, match="the dump does not belong to"):
         read_encodings(FIXTURES / "KL_dump.json", {"mnn": str(FIXTURES / "weights_8.mnn")})
@@ -330,6 +332,7 @@ def test_files_that_are_none(document: Any, words: str, written: Written) -> Non
     assert caught.value.file.endswith("scales.json")
 
 
+@pytest.mark.formats
 def test_formats_are_told_apart_by_content(written: Written) -> None:
     for name in ("KL_dump.json", "EMA_dump.json", "pipeline.json", "pipeline.bin", "KL.mnn", "guide.json"):
         assert holds(FIXTURES / name)
@@ -341,6 +344,7 @@ def test_formats_are_told_apart_by_content(written: Written) -> None:
             assert not holds(path), document
 
 
+@pytest.mark.formats
 @needs_samples
 def test_the_sample_documents() -> None:
     kl = read_encodings(SHARED / "mnnquant_3.6.1_KL_resnet8_dump.json", {})

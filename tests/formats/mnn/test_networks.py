@@ -18,6 +18,8 @@ from qconvert.formats.mnn.network import read_network, renamed
 from qconvert.formats.mnn.weights import LayerWeights, together
 from qconvert.graph import Array
 
+pytestmark = pytest.mark.formats
+
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "mnn"
 SHARED = Path(__file__).parents[4] / "shared" / "models" / "mnn"
 WEIGHTS = sorted(path.stem for path in FIXTURES.glob("weights_*.mnn"))

@@ -24,7 +24,7 @@ from qconvert.formats.mnn.schema import NET
 from qconvert.graph import Array
 from qconvert.runtimes.mnn import MNNModel
 
-pytestmark = pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.mnn, pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")]
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "mnn"
 DATA, RESULT = 0.05, 0.1
@@ -151,6 +151,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], type[QConvertError], str
 }  # fmt: skip
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_refused(case: str, tmp_path: Path) -> None:
     alter, error, words = WRONG[case]

@@ -21,6 +21,8 @@ from qconvert.graph import Array
 from qconvert.graph.validation import validate
 from qconvert.runtimes.mnn import MNNModel
 
+pytestmark = pytest.mark.mnn
+
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 needs_mnn = pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")
 IMAGE = (1, 4, 6, 6)
@@ -107,6 +109,7 @@ def test_what_is_moved_is_rounded_once() -> None:
     assert network.ops[0].outputs == ("s/real",) and network.ops[5].outputs == ("s",)
 
 
+@pytest.mark.cross_section
 @needs_mnn
 @pytest.mark.parametrize("reads_real", [False, True])
 def test_real_inputs_that_are_rounded_for_some(tmp_path: Path, reads_real: bool) -> None:
@@ -152,6 +155,7 @@ def test_scales_are_not_passed_back_to_real_values(tmp_path: Path, pool: str) ->
     assert expected.std() > 5 and np.abs(np.rint(found) - expected).max() <= 1
 
 
+@pytest.mark.onnxruntime
 @needs_mnn
 def test_a_real_value_and_what_it_is_rounded_to_keep_their_names(tmp_path: Path) -> None:
     source = FIXTURES / "onnx" / "brevitas_int4.onnx"
@@ -161,6 +165,7 @@ def test_a_real_value_and_what_it_is_rounded_to_keep_their_names(tmp_path: Path)
     assert {f"{gate}/activation_impl/Sigmoid_output_0", f"{gate}/export_handler/QuantizeLinear_output_0"} <= names
 
 
+@pytest.mark.onnxruntime
 @needs_mnn
 @pytest.mark.parametrize(
     "source",
@@ -187,6 +192,7 @@ def test_tensors_that_have_another_result_s_name() -> None:
     assert misnamed(nodes, names) == {1, 2}
 
 
+@pytest.mark.onnxruntime
 @needs_mnn
 def test_wrong_steps_weights_and_biases_are_not_equal(tmp_path: Path) -> None:
     """Constants of float operators, changed in the .mnn: what rounds, what is multiplied, what is added."""

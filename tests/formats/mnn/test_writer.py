@@ -23,6 +23,8 @@ from qconvert.formats.mnn.pipeline_write import pipeline_json
 from qconvert.formats.mnn.reader import read_encodings
 from qconvert.version import __version__
 
+pytestmark = pytest.mark.onnxruntime
+
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 RESNET = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
 needs_mnn = pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")
@@ -65,6 +67,7 @@ def test_layers_are_called_as_what_mnn_fuses(resnet: Path) -> None:
     assert all(writers[node.input[0]].op_type == "Conv" for node in model.graph.node if node.op_type == "Relu")
 
 
+@pytest.mark.litert
 def test_the_float_model_is_near_the_source(resnet: Path) -> None:
     from qconvert.runtimes.litert import LiteRT
 
@@ -106,6 +109,7 @@ def test_without_mnn_the_folder_says_so_and_a_file_is_refused(tmp_path: Path, mo
     assert [item.name for item in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(
     ("code", "words"),
     [
@@ -124,6 +128,7 @@ def test_a_converter_that_fails_is_reported_with_what_it_printed(
     assert words in str(caught.value)
 
 
+@pytest.mark.end_to_end
 def test_nothing_is_left_where_the_converter_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "_CONVERT", "import os; os.abort()")
     monkeypatch.setattr(writer, "is_installed", lambda: True)
@@ -132,12 +137,14 @@ def test_nothing_is_left_where_the_converter_crashes(tmp_path: Path, monkeypatch
     assert "--no-mnn" in caught.value.remedy and not list(tmp_path.iterdir())
 
 
+@pytest.mark.mnn
 @needs_mnn
 def test_a_file_alone(tmp_path: Path) -> None:
     convert(FIXTURES / "tiny_ad_toycar_int8.tflite", tmp_path / "model.mnn")
     assert [item.name for item in tmp_path.iterdir()] == ["model.mnn"] and (tmp_path / "model.mnn").stat().st_size > 100_000
 
 
+@pytest.mark.mnn
 @needs_mnn
 def test_all_layers_are_int8_with_the_integers_and_scales_of_the_source(tmp_path: Path) -> None:
     report = convert(RESNET, tmp_path / "out", result_format="mnn", dump=True)
@@ -151,6 +158,7 @@ def test_all_layers_are_int8_with_the_integers_and_scales_of_the_source(tmp_path
     assert all(dump[place].grid == encoding.grid for place, encoding in pipeline.entries.items() if place.role == "tensor")
 
 
+@pytest.mark.mnn
 @needs_mnn
 @pytest.mark.parametrize(("outputs", "inputs"), [(16, 8), (640, 128)])
 def test_a_network_that_ends_in_a_linear_layer(tmp_path: Path, outputs: int, inputs: int) -> None:
@@ -167,12 +175,15 @@ def test_a_network_that_ends_in_a_linear_layer(tmp_path: Path, outputs: int, inp
     assert any(f"1 of 1 layers are int8, with {outputs * inputs} equal integers" in str(change) for change in report.changes)
 
 
+@pytest.mark.mnn
+@pytest.mark.cross_section
 @needs_mnn
 def test_what_stays_float_is_named(tmp_path: Path) -> None:
     report = convert(FIXTURES / "tflm_seanet_conv_int16x8.tflite", tmp_path / "out", result_format="mnn")
     assert any("its data have a grid of int16, and MNN has int8 alone" in str(change) for change in report.changes)
 
 
+@pytest.mark.mnn
 @needs_mnn
 def test_weights_that_are_not_those_asked_for_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def scaled(layers: Any) -> str:
@@ -198,6 +209,7 @@ def test_a_layer_whose_bias_is_added_behind_its_rounding_stays_float(tmp_path: P
     assert len(layers(tmp_path / "out")) == 3
 
 
+@pytest.mark.mnn
 @needs_mnn
 @pytest.mark.parametrize(("groups", "activation"), [(2, ""), (2, "relu"), (8, "")])
 def test_groups_of_a_convolution_are_layers_of_their_own(tmp_path: Path, groups: int, activation: str) -> None:
@@ -255,6 +267,7 @@ def test_tensors_without_elements_and_operands_of_other_sizes_are_refused(tmp_pa
     assert "'z' has the shape (5,), the result (1, 3, 5, 5)" in refused(graph, tmp_path)
 
 
+@pytest.mark.mnn
 @needs_mnn
 def test_operators_that_the_converter_does_not_have_are_named(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="MNN's converter has no operator for MatMulInteger"):
@@ -266,6 +279,7 @@ def test_integers_that_mnn_chooses_otherwise_are_refused(tmp_path: Path) -> None
         convert(FIXTURES / "onnx" / "ort_dynamic_quantize_matmul_bias_b_no_zp.onnx", tmp_path / "out", result_format="mnn", no_mnn=True)
 
 
+@pytest.mark.mnn
 @needs_mnn
 def test_a_mnn_file_says_what_made_it(tmp_path: Path) -> None:
     convert(RESNET, tmp_path / "model.mnn")

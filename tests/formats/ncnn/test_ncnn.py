@@ -75,6 +75,8 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
         read_encodings(tmp_path / "a.table")
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_a_calibration_goes_there_and_back(tmp_path: Path) -> None:
     """The scales of data and weights of all layers come back in every bit, and the quantized network has them."""
     images = np.load(FLOAT.parent / "test.npz")["images"][:20]
@@ -94,6 +96,7 @@ def test_a_calibration_goes_there_and_back(tmp_path: Path) -> None:
     assert sum(applied[op.inputs[1]].is_quantized for op in applied.ops if op.kind in ("Conv", "Gemm")) == len(layers)
 
 
+@pytest.mark.onnxruntime
 def test_what_a_table_cannot_state_is_refused(tmp_path: Path) -> None:
     images = np.load(FLOAT.parent / "test.npz")["images"][:4]
     graph = qconvert.load(FLOAT)

@@ -153,6 +153,7 @@ def _expected(case: Any, got: list[Any]) -> str:
     return ""
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("constants", [False, True], ids=["inputs", "constants"])
 @pytest.mark.parametrize("letters", GROUPS)
 def test_nodes_come_back_equal(letters: str, constants: bool) -> None:
@@ -170,6 +171,7 @@ def test_every_case_belongs_to_one_group() -> None:
     assert sorted(letters) == [chr(code) for code in range(ord("A"), ord("Z") + 1)]
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("pattern", REFUSED)
 def test_refused_cases_are_refused(pattern: str) -> None:
     """A case that has become possible must leave the table."""
@@ -190,6 +192,8 @@ def test_refused_cases_are_refused(pattern: str) -> None:
 _WITH_BODIES = re.compile(r"^test_(gru|lstm|rnn|simple_rnn|if$|loop11|scan9|range)")
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("constants", [False, True], ids=["inputs", "constants"])
 def test_nodes_with_memory_are_equal_in_tflite(constants: bool, tmp_path: Path) -> None:
     """In LiteRT, with states, sequence lengths, peepholes and open numbers of turns as inputs and as constants."""

@@ -12,6 +12,8 @@ from onnx_nodes import equal, session
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph
 
+pytestmark = pytest.mark.onnxruntime
+
 RNG = np.random.default_rng(4)
 DATA = RNG.normal(0, 2, (1, 3, 8, 8)).astype(np.float32)
 WEIGHTS = RNG.normal(0, 0.3, (4, 3, 3, 3)).astype(np.float32)
@@ -96,6 +98,7 @@ def test_clipped_integers_with_two_labels_keep_their_integers() -> None:
     assert integer_clips(written) == {(-50, 60)}
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("op_type", "approximate"), [("Gelu", "none"), ("FastGelu", "tanh")])
 def test_onnxruntimes_own_gelu_stays_exact(op_type: str, approximate: str) -> None:
     from onnx import parser

@@ -19,6 +19,8 @@ from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx import wire
 from qconvert.formats.onnx.container import external_files, open_model, parse_model
 
+pytestmark = pytest.mark.formats
+
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "onnx"
 SOUND = [path.read_bytes() for path in sorted(FIXTURES.glob("*.onnx"))[:4]]
 
@@ -299,6 +301,7 @@ def test_every_truncation_is_an_error(tmp_path: Path) -> None:
             parse_model(data[:size])
 
 
+@pytest.mark.property
 @settings(max_examples=150)
 @given(st.sampled_from(SOUND), st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 255)), min_size=1, max_size=8))
 def test_mutated_models_open_or_are_refused(data: bytes, changes: list[tuple[int, int]]) -> None:
@@ -315,6 +318,7 @@ def test_mutated_models_open_or_are_refused(data: bytes, changes: list[tuple[int
             assert found.const_value.numpy().shape == tuple(found.const_value.shape)
 
 
+@pytest.mark.property
 @settings(max_examples=60)
 @given(st.binary(max_size=300))
 def test_random_bytes_are_refused(data: bytes) -> None:
@@ -403,6 +407,7 @@ def test_subgraphs_have_their_own_scope(tmp_path: Path) -> None:
     assert [item.op_type for item in opened.graph] == ["If"]
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("command", ["convert", "inspect"])
 @pytest.mark.parametrize("case", ["cycle", "raw data too short", "nested 5000 deep", "unknown type of constant", "function bomb", "text"])
 def test_command_line(case: str, command: str, tmp_path: Path) -> None:

@@ -218,6 +218,8 @@ def model(case: Case, *, sizes: bool = True) -> tuple[bytes, dict[str, Any]]:
     return bytes(helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()), feed
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("name", CASES)
 def test_a_definition_gives_what_onnxruntime_gives(name: str, tmp_path: Path) -> None:
     case = CASES[name]
@@ -237,6 +239,9 @@ def test_a_definition_gives_what_onnxruntime_gives(name: str, tmp_path: Path) ->
         np.testing.assert_array_equal(other, one)  # in another ONNX file the node is what it was
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     "name", ["attention, causal", "attention, mask", "attention, mask of ends, causal", "heads", "embedding, mask", "gathered int4"]
 )
@@ -250,6 +255,8 @@ def test_sizes_may_be_known_at_run_time_alone(name: str, tmp_path: Path) -> None
         np.testing.assert_allclose(other, one, rtol=0, atol=3e-6 * max(1.0, float(np.abs(one).max())))
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_a_product_of_less_accuracy_is_named_so(bits: int, tmp_path: Path) -> None:
     """onnxruntime rounds the data to 8 bits in blocks there, LiteRT does not."""
@@ -288,6 +295,7 @@ HOSTILE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(("name", "attributes", "inputs"), HOSTILE)
 def test_what_a_definition_does_not_cover_is_refused_by_name(
     name: str, attributes: dict[str, Any], inputs: dict[str, Any], tmp_path: Path
@@ -301,6 +309,7 @@ def test_what_a_definition_does_not_cover_is_refused_by_name(
     assert not (tmp_path / "m.tflite").exists()
 
 
+@pytest.mark.formats
 def test_packed_zero_points_beside_groups_are_refused(tmp_path: Path) -> None:
     """onnxruntime's kernel leaves them out there, against its own documentation."""
     data, _ = model(blocks(4, groups=True, points="packed"))

@@ -128,6 +128,7 @@ def outputs(data: bytes, given: Mapping[str, Any]) -> list[Any]:
     return found
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("name", GRAPHS)
 def test_they_mean_what_onnxruntime_computes(name: str) -> None:
     data, graph, given = graph_of(name)
@@ -143,6 +144,7 @@ def test_they_mean_what_onnxruntime_computes(name: str) -> None:
             assert np.allclose(found[output], wanted, rtol=1e-6), output
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("name", GRAPHS)
 def test_they_are_written_as_they_were(name: str) -> None:
     data, graph, given = graph_of(name)
@@ -168,6 +170,7 @@ def node_tests() -> dict[str, Any]:
 REFUSED = ("test_if_seq", "test_if_opt", "test_loop13_seq", "test_loop16_seq_none", "test_scan_sum")
 
 
+@pytest.mark.onnxruntime
 def test_onnx_tests_of_these_nodes_pass_through() -> None:
     from onnx.reference import ReferenceEvaluator
 
@@ -210,6 +213,7 @@ def quantized() -> bytes:
     return bytes(proto.SerializeToString())
 
 
+@pytest.mark.onnxruntime
 def test_integers_stay_integers_through_a_loop(tmp_path: Path) -> None:
     """Grids reach into the body and out of it; a target changes the body's operators too, and nothing of what they compute."""
     data = quantized()
@@ -228,6 +232,7 @@ def test_integers_stay_integers_through_a_loop(tmp_path: Path) -> None:
     assert "QLinearMatMul" in result.read_bytes().decode("latin1")
 
 
+@pytest.mark.onnxruntime
 def test_plain_integers_inside_get_a_grid_only_there() -> None:
     """A value from outside that the body takes for a quantized one, and others for plain numbers."""
     data = model("""(uint8[4] x, bool c) => (float[4] y, uint8[4] w) <float s = {0.5}, uint8 z = {3}> {
@@ -271,6 +276,7 @@ FAULTS: Mapping[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("name", FAULTS)
 def test_graphs_that_do_not_fit_their_node_are_refused(name: str, tmp_path: Path) -> None:
     text, reason = FAULTS[name]
@@ -279,6 +285,7 @@ def test_graphs_that_do_not_fit_their_node_are_refused(name: str, tmp_path: Path
         qconvert.convert(tmp_path / "m.onnx", tmp_path / "r.onnx")
 
 
+@pytest.mark.formats
 def test_many_loops_within_each_other_take_no_time(tmp_path: Path) -> None:
     """Bodies are read again where a size changes: deep ones are not, or 20 of them would be read 3**20 times."""
     text = "w20 = Concat<axis = 0>(v20, v20)"
@@ -290,6 +297,7 @@ def test_many_loops_within_each_other_take_no_time(tmp_path: Path) -> None:
     assert len(graph.functions) == 20
 
 
+@pytest.mark.formats
 def test_a_loop_without_end_is_not_run_for_ever() -> None:
     data = model("(float[2] x, bool go) => (float[2] y) { y = Loop (, go, x) <body = b (int64 i, bool c, float[2] v) "
                  "=> (bool d, float[2] w) { d = Identity(c) w = Neg(v) }> }")  # fmt: skip
@@ -298,12 +306,14 @@ def test_a_loop_without_end_is_not_run_for_ever() -> None:
         evaluate(graph, {"x": np.ones(2, np.float32), "go": TRUE})
 
 
+@pytest.mark.formats
 def test_what_nothing_runs_is_no_function() -> None:
     data = model("(float[2] x, bool c) => (float[2] y) { y = Neg(x) z = If (c) <then_branch = t () => (float[2] u) { u = Neg(x) }, "
                  "else_branch = e () => (float[2] v) { v = Abs(x) }> }")  # fmt: skip
     assert read_bytes(data, "g").functions == {}
 
 
+@pytest.mark.onnxruntime
 def test_a_large_constant_of_two_branches_is_written_once() -> None:
     import onnx
     from onnx import numpy_helper
@@ -321,6 +331,8 @@ def test_a_large_constant_of_two_branches_is_written_once() -> None:
     assert np.array_equal(outputs(data, given)[0], outputs(written, given)[0])
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_large_constants_of_one_name_and_other_values_stay_apart() -> None:
     import onnx
     from onnx import numpy_helper
@@ -339,6 +351,7 @@ def test_large_constants_of_one_name_and_other_values_stay_apart() -> None:
         assert np.array_equal(outputs(data, given)[0], outputs(written, given)[0])
 
 
+@pytest.mark.onnxruntime
 def test_names_made_for_a_branch_are_none_that_it_has_further_on() -> None:
     """The branch's k is called k_1, as the graph around has a k of its own; the branch has a k_1 too."""
     text = """(float[2,3] x, bool c) => (float[2,3] y) {
@@ -350,6 +363,7 @@ def test_names_made_for_a_branch_are_none_that_it_has_further_on() -> None:
     assert np.array_equal(outputs(written, {"x": X, "c": TRUE})[0], (X * 2 + 5) + np.abs(X))
 
 
+@pytest.mark.formats
 def test_errors_are_those_of_the_model() -> None:
     with pytest.raises(InvalidModelError):
         read_bytes(model("(float[2] x, bool c) => (float[2] y) { y = If (c) <then_branch = t () => (float[2] u) { u = Neg(x) }> }"), "g")

@@ -14,6 +14,8 @@ from qconvert import check, convert, load, save
 from qconvert.conversion import run_passes
 from qconvert.plugins import pass_named, target_named
 
+pytestmark = pytest.mark.onnxruntime
+
 #: Body -> shapes of the inputs a, b and c that it reads.
 CASES: dict[str, tuple[tuple[int, ...], ...]] = {
     "y = MatMul(a, b)": ((3, 5), (5,)),
@@ -25,6 +27,7 @@ CASES: dict[str, tuple[tuple[int, ...], ...]] = {
 }  # fmt: skip
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("body", CASES)
 def test_a_definition_has_the_operator_s_values(body: str, tmp_path: Path) -> None:
     shapes = dict(zip("abc", CASES[body], strict=False))
@@ -47,6 +50,7 @@ def test_a_definition_has_the_operator_s_values(body: str, tmp_path: Path) -> No
         assert within is not None and np.abs(wanted - found).max() <= within * np.abs(wanted).max()
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("scale", [1.0, 0.0, -3.0])
 @pytest.mark.parametrize("shape", [(2, 5), (1, 4, 4, 3)])
 def test_data_rounded_at_each_run_that_no_product_reads(shape: tuple[int, ...], scale: float, tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import onnx
+import pytest
 from onnx import parser
 
 from qconvert import load
 from qconvert.conversion import run_passes
 from qconvert.graph.validation import validate
+
+pytestmark = pytest.mark.formats
 
 _TEXT = """<ir_version: 10, opset_import: ["" : 17, "own": 1]> g (float[n, 3] x) => (int64 y) {
     a = own.Unknown (x)

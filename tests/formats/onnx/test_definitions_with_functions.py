@@ -28,6 +28,7 @@ def grids(folder: Path, *, sizes: bool) -> Path:
     return folder / "grids.onnx"
 
 
+@pytest.mark.formats
 def test_branches_of_two_operators_have_names_of_their_own(tmp_path: Path) -> None:
     graph, _ = run_passes(load(grids(tmp_path, sizes=False)), ["expand_definitions"])
     validate(graph)
@@ -35,11 +36,15 @@ def test_branches_of_two_operators_have_names_of_their_own(tmp_path: Path) -> No
     assert len(named) >= 4 and len(set(named)) == len(named) and set(named) <= set(graph.functions)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_constant_sizes_choose_the_branch(tmp_path: Path) -> None:
     convert(grids(tmp_path, sizes=True), tmp_path / "grids.tflite")
     assert check(tmp_path / "grids.onnx", tmp_path / "grids.tflite", samples=2).passed
 
 
+@pytest.mark.formats
 def test_a_grid_of_open_sizes_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="AffineGrid"):
         convert(grids(tmp_path, sizes=False), tmp_path / "grids.tflite")

@@ -17,6 +17,8 @@ import pytest
 import qconvert
 from qconvert.graph import Graph, Op
 
+pytestmark = pytest.mark.onnxruntime
+
 FIXTURES = sorted((Path(__file__).parents[3] / "fixtures/onnx").glob("*.onnx"))
 SOURCES: dict[str, Any] = {**{path.stem: path.read_bytes for path in FIXTURES}, **onnx_models.CASES}
 Array = np.ndarray[Any, np.dtype[Any]]

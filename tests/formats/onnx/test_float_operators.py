@@ -18,6 +18,8 @@ from qconvert.formats.onnx.ops import READERS, WRITERS
 from qconvert.formats.onnx.writer import build
 from qconvert.graph.kinds import KINDS
 
+pytestmark = pytest.mark.onnxruntime
+
 RNG = np.random.default_rng(20)
 SHAPE = (2, 5, 7, 33)
 #: Beside the first one of an operator.
@@ -248,6 +250,7 @@ def test_float_networks_come_back_equal(name: str) -> None:
     assert equal(session(data).run(None, inputs), session(written.SerializeToString()).run(None, inputs))
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("op_type", "opset", "given"), CARRIED, ids=[f"{op_type}-{opset}" for op_type, opset, _ in CARRIED])
 def test_what_no_kind_expresses_is_carried(op_type: str, opset: int, given: Case) -> None:
     found = both(op_type, opset, given)

@@ -38,6 +38,8 @@ FORMS: dict[str, tuple[list[Any], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("name", FORMS)
 def test_values_are_onnxruntime_s_in_both_formats(name: str, tmp_path: Path) -> None:
     inputs, constants, attributes = FORMS[name]
@@ -55,6 +57,7 @@ def test_values_are_onnxruntime_s_in_both_formats(name: str, tmp_path: Path) -> 
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.formats
 def test_a_power_of_two_is_part_of_the_weights_in_every_bit(tmp_path: Path) -> None:
     weights = real(6, 8)
     path = tmp_path / "gemm.onnx"

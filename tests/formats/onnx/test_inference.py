@@ -56,6 +56,7 @@ FILES = {
 PEAK = "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
 
 
+@pytest.mark.end_to_end
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc says how much memory was taken")
 @pytest.mark.parametrize("name", FILES)
 def test_no_memory_is_taken_for_what_a_file_only_states(name: str, tmp_path: Path) -> None:
@@ -73,6 +74,7 @@ def test_no_memory_is_taken_for_what_a_file_only_states(name: str, tmp_path: Pat
     assert int(done.stdout.split()[-1]) < 600 * 1024  # KiB
 
 
+@pytest.mark.formats
 def test_short_sizes_are_still_worked_out() -> None:
     """Through Shape, Concat and Gather, which our own rules leave to onnx behind an operator that nobody knows."""
     nodes = [
@@ -82,6 +84,7 @@ def test_short_sizes_are_still_worked_out() -> None:
     assert onnx_graph(model(nodes, k=np.int64([2])))["y"].shape == (2, 2)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("scale", [np.nan, np.inf, 1e38, -1.0, 0.0])
 @pytest.mark.parametrize("size", [2, "n"])
 def test_factors_of_a_resize_that_are_none(scale: float, size: Any) -> None:
@@ -110,6 +113,7 @@ SIZED: dict[str, tuple[list[list[int]], dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.end_to_end
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc says how much memory was taken")
 @pytest.mark.parametrize("name", SIZED)
 def test_no_constant_is_made_of_sizes_that_a_file_only_states(name: str, tmp_path: Path) -> None:

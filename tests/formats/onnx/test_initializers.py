@@ -20,6 +20,8 @@ from qconvert.formats.onnx.container import external_files, open_model
 from qconvert.graph import Array, numpy_dtype
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = pytest.mark.formats
+
 GENERATOR = np.random.default_rng(0)
 WEIGHT = GENERATOR.normal(size=(64, 48)).astype(np.float32)
 
@@ -41,6 +43,8 @@ def names(folder: Path) -> list[str]:
     return sorted(item.name for item in folder.iterdir())
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("transposed", [False, True])
 def test_external_data_give_the_same_model(transposed: bool, tmp_path: Path) -> None:
     weight = np.ascontiguousarray(WEIGHT.T).T if transposed else WEIGHT
@@ -156,6 +160,8 @@ def quantized(folder: Path, data_name: str) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 def test_command_line(form: str, tmp_path: Path) -> None:
     source, result = quantized(tmp_path, "weights.bin"), tmp_path / "result.onnx"

@@ -34,6 +34,8 @@ def converted(folder: Path, data: bytes, inputs: list[TensorSpec], target: str) 
     return {node.op_type for node in onnx.load(result).graph.node}
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("target", ["generic", "ort-x86"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(("builtin", "kind"), [("MAXIMUM", "Max"), ("MINIMUM", "Min")])
@@ -46,6 +48,7 @@ def test_extremes_of_one_grid_compare_stored_integers(builtin: str, kind: str, d
     assert (line.integer, line.reason) == (True, "compares stored integers")
 
 
+@pytest.mark.formats
 def test_extremes_of_real_numbers_stay(tmp_path: Path) -> None:
     specs = [TensorSpec(name, SHAPE, "float32") for name in "aby"]
     (tmp_path / "m.tflite").write_bytes(single_op("MAXIMUM", {}, specs[:2], specs[2:]))
@@ -53,6 +56,8 @@ def test_extremes_of_real_numbers_stay(tmp_path: Path) -> None:
     assert [node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node] == ["Max"]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("options", [{}, {"halfPixelCenters": True}, {"alignCorners": True}], ids=["asymmetric", "half", "corners"])
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (32, 48), (8, 32)])
@@ -69,6 +74,7 @@ def test_doubling_has_the_fast_coordinates(height: int, width: int, options: dic
     assert all(line.integer for line in audit(tmp_path / "m.tflite", "ort-x86").lines if line.kind == "Resize")
 
 
+@pytest.mark.formats
 def test_what_an_onnx_file_states_of_a_resize_stays(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,2,4,4] x) => (float[1,2,8,8] y)
         <int64[4] sizes = {1, 2, 8, 8}> { y = Resize <mode = "nearest", coordinate_transformation_mode = "half_pixel",

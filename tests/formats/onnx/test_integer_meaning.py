@@ -15,6 +15,8 @@ from qconvert import convert, load
 from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.reader import read_bytes
 
+pytestmark = pytest.mark.onnxruntime
+
 FORMS = {"qdq": ("onnx", {}), "qoperator": ("onnx", {"form": "qoperator"}), "tflite": ("tflite", {})}
 
 
@@ -64,6 +66,7 @@ BIASES = {
 }
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", BIASES)
 def test_a_bias_with_a_zero_point(case: str, form: str, tmp_path: Path) -> None:
@@ -94,6 +97,7 @@ def test_int32_data_with_a_zero_point(tmp_path: Path) -> None:
     assert np.array_equal(evaluate(graph, {"x": x})["y"], expected)
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("form", ["qdq", "tflite"])
 @pytest.mark.parametrize("axes", [None, [], [1]], ids=str)
 @pytest.mark.parametrize("noop", [0, 1])
@@ -126,6 +130,7 @@ def test_a_constant_with_the_name_of_a_scale_is_not_taken_for_it(tmp_path: Path)
     assert np.array_equal(results(data, tmp_path, "qdq", x), run(data, {"x": x})[0])
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("outside", [False, True], ids=["all moved", "one joined"])
 def test_a_scale_is_said_of_what_was_moved_before_it_was_known_too(outside: bool, tmp_path: Path) -> None:
     """x (uint8) -> Transpose -> t -> Reshape -> y, and x -> DequantizeLinear behind them."""

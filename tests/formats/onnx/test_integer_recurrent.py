@@ -16,6 +16,8 @@ from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph, Quantization, integer_range
 from qconvert.graph.validation import validate
 
+pytestmark = pytest.mark.litert
+
 
 def run_both(graph: Graph, carried: dict[str, str], seed: int, runs: int = 4) -> int:
     """Compares onnxruntime with the evaluation, the states of each run being the next one's; how many different outputs there were."""
@@ -64,6 +66,7 @@ LSTMS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("variant", LSTMS, ids=str)
 def test_an_lstm_is_equal_in_onnxruntime(variant: dict[str, Any]) -> None:
     for seed in range(2):
@@ -72,6 +75,7 @@ def test_an_lstm_is_equal_in_onnxruntime(variant: dict[str, Any]) -> None:
         assert run_both(graph, {"hidden": "hidden_after", "cell": "cell_after"}, seed) > 10
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("seed", range(12))
 def test_hidden_values_whose_product_float64_does_not_hold(seed: int) -> None:
     """Scales whose multipliers have all 24 bits: some of them need int64."""
@@ -81,6 +85,7 @@ def test_hidden_values_whose_product_float64_does_not_hold(seed: int) -> None:
     assert run_both(graph, {"hidden": "hidden_after", "cell": "cell_after"}, seed, 2) > 20
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(
     "variant", [{}, {"rank": 2}, {"rank": 4, "rows": 3}, {"memory": 1}, {"bias": False}, {"output": (0.01, 0)}], ids=str
 )
@@ -91,6 +96,7 @@ def test_an_svdf_is_equal_in_onnxruntime(variant: dict[str, Any]) -> None:
         assert run_both(graph, {"memory": "memory_after"}, seed, 8) > 5
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("width", [1, 6, 100, 128])
 def test_a_layer_normalization_of_any_variance(width: int) -> None:
     """From gates whose values are nearly equal, where what a variance loses of its fraction counts, to the largest variance."""
@@ -107,6 +113,7 @@ def test_a_layer_normalization_that_may_overflow_is_refused() -> None:
         build(graph.evolve(tensors=[large]), 18, {})
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     ("variant", "absent", "reason"),
     [

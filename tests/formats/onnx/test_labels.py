@@ -15,6 +15,8 @@ from qconvert.errors import InvalidModelError
 from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.reader import read_bytes
 
+pytestmark = pytest.mark.onnxruntime
+
 _CONSTANTS = {
     "flat": np.array([24]), "amounts": np.array([0, 0, 1, 1]), "filler": np.uint8(3), "starts": np.array([0, 0]), "ends": np.array([2, 2]),
     "rows": np.array([[0], [1]]), "updates": np.full((2, 6), 9, np.uint8), "sizes": np.array([2, 4]), "order": np.array([1, 0]),
@@ -54,6 +56,7 @@ def _takes(move: str, end: str) -> bool:
 _BRANCHES = [(move, end) for move in _MOVES for end in _ENDS if _takes(move, end)]
 
 
+@pytest.mark.property
 @given(st.booleans(), st.sampled_from(_BRANCHES), st.sampled_from(_BRANCHES), st.integers(0, 2))
 def test_integers_that_several_nodes_move_and_label(computed: bool, one: tuple[str, str], two: tuple[str, str], order: int) -> None:
     (moves, ends, first), (others, other_ends, second) = _branch(*one, "one"), _branch(*two, "two")
@@ -76,6 +79,7 @@ def test_integers_that_several_nodes_move_and_label(computed: bool, one: tuple[s
         np.testing.assert_array_equal(found[output], expected)
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("zero_point", [3e38, float("nan"), float("inf")])
 def test_a_zero_point_that_no_integer_type_holds_is_refused(zero_point: float) -> None:
     node = helper.make_node("QLinearGlobalAveragePool", ["x", "s", "z", "s", "s"], ["y"], domain="com.microsoft")

@@ -12,6 +12,8 @@ from qconvert import Graph, Op, Quantization, Tensor, diff, load, save
 from qconvert.evaluate import evaluate
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = pytest.mark.onnxruntime
+
 
 def layer(kind: str, bias: Tensor) -> Graph:
     """The first channel has a scale so small that its bias, 0.5, is 2^34 of its steps; its weights are zeros, as of a dead channel."""
@@ -27,6 +29,7 @@ def layer(kind: str, bias: Tensor) -> Graph:
     return make([Op(kind, ("x", "w", "b"), ("y",), CONV if kind == "Conv" else {})], tensors, "x", "y")
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("kind", ["Gemm", "Conv"])
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_a_bias_beyond_int32_is_added(kind: str, dtype: str, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from qconvert.formats.onnx.container import open_model, parse_model
 from qconvert.formats.onnx.ordering import sort_nodes
 from qconvert.formats.onnx.reader import read_bytes
 
+pytestmark = pytest.mark.formats
+
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
 
 
@@ -131,6 +133,8 @@ def calling(*nodes: Any, opset: int) -> bytes:
     return bytes(helper.make_model(graph, opset_imports=imports, functions=[function], ir_version=8).SerializeToString())
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     ("nodes", "opset"),
     [

@@ -67,6 +67,7 @@ CASES = [
 ]
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(("bits", "block", "points", "real"), CASES)
 def test_products_are_those_of_onnxruntime(bits: int, block: int, points: bool, real: str) -> None:
     data, weights = model(bits, block, points, real)
@@ -83,6 +84,8 @@ def test_products_are_those_of_onnxruntime(bits: int, block: int, points: bool, 
         np.testing.assert_allclose(run(data, x), exact, rtol=0, atol=bound)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 def test_scales_may_be_negative_or_zero(form: str, tmp_path: Path) -> None:
     data, weights = model(4, 32, False, "float32", "any")
@@ -94,6 +97,7 @@ def test_scales_may_be_negative_or_zero(form: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(run_litert((tmp_path / "y.tflite").read_bytes(), [x])[0], x @ weights, rtol=0, atol=1e-5)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     "attributes", [{"block_size": 0}, {"block_size": -16}, {"block_size": 2**40}, {"K": 0}, {"N": 2**31}, {"K": 79 * 64}]
 )
@@ -102,6 +106,7 @@ def test_sizes_that_do_not_fit_the_weights_are_an_error(attributes: dict[str, in
         onnx_graph(model(4, 32, True, "float32", stated=attributes)[0])
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("attributes", [{"bits": 3}, {"bits": 0}, {"bits": 16}, {"accuracy_level": 4}])
 def test_other_forms_stay_nodes(attributes: dict[str, int]) -> None:
     graph = onnx_graph(model(4, 32, False, "float32", stated=attributes)[0])

@@ -13,6 +13,8 @@ from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.reader import read_bytes
 from qconvert.formats.onnx.writer import build
 
+pytestmark = pytest.mark.onnxruntime
+
 X = (np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5) - 50) / 16
 C = np.array([0.5, -2, 3], np.float32)
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4) + 1
@@ -124,6 +126,7 @@ SAME: dict[str, bytes] = {
 }
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("data", SAME.values(), ids=SAME)
 def test_what_onnxruntime_runs_in_an_old_opset_gives_the_same_bits(data: bytes) -> None:
     for want, got in zip(run(data, {"x": X}), run(written(data), {"x": X}), strict=True):

@@ -94,6 +94,7 @@ def op_types(data: bytes) -> Counter[str]:
     return Counter(node.op_type for node in onnx.load_from_string(data).graph.node)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("version", GROUPS)
 def test_nodes_give_what_qonnx_computes(version: int) -> None:
     graph = onnx_graph(models(GROUPS[version]))
@@ -102,18 +103,21 @@ def test_nodes_give_what_qonnx_computes(version: int) -> None:
         require_results(run(graph, form, fed(GROUPS[version])), GROUPS[version])
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("version", GROUPS)
 def test_constants_give_what_qonnx_computes(version: int) -> None:
     cases = {name: case for name, case in GROUPS[version].items() if case[0]["op_type"] != "Trunc"}
     require_results(run(onnx_graph(models(cases, constant=True)), "qdq", {}), cases)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("version", GROUPS)
 def test_the_runtime_spells_nodes_as_qonnx_computes_them(version: int) -> None:
     """What a check runs of a QONNX file."""
     require_results(OnnxRuntime(models(GROUPS[version]), optimize=False).run(fed(GROUPS[version])), GROUPS[version])
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_give_what_qonnx_computes(name: str, tmp_path: Path) -> None:
     source, known = FOLDER / f"{name}.onnx", np.load(FOLDER / f"{name}.npz")
@@ -133,6 +137,8 @@ def test_networks_give_what_qonnx_computes(name: str, tmp_path: Path) -> None:
     assert same[0] - Counter(Identity=9) == same[1] - Counter(Identity=9)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(("name", "suffix"), [*((name, "tflite") for name in NETWORKS), ("mlp_2_bits", "onnx"), ("residual", "onnx")])
 def test_a_check_of_a_qonnx_source_passes(name: str, suffix: str, tmp_path: Path) -> None:
     """Also where real biases are put on the coarse scale of few bits."""
@@ -142,6 +148,7 @@ def test_a_check_of_a_qonnx_source_passes(name: str, suffix: str, tmp_path: Path
     assert report.passed, report
 
 
+@pytest.mark.formats
 def test_bits_become_a_clip_of_integers_and_bits_again() -> None:
     node, inputs = next(
         value for value in NODES.values() if value[1][-2].size == 1 and value[1][3] == 4 and value[0]["attributes"]["signed"]
@@ -164,6 +171,7 @@ def test_bits_become_a_clip_of_integers_and_bits_again() -> None:
     assert [float(constants[name]) for name in quant.input[1:]] == [0.5, 0.0, 4.0]
 
 
+@pytest.mark.formats
 def test_weights_say_which_integers_they_use() -> None:
     graph = onnx_graph((FOLDER / "mlp_4_bits.onnx").read_bytes())
     weights = [tensor for tensor in graph.constants() if tensor.dtype == "int8"]
@@ -191,6 +199,8 @@ def test_a_range_that_no_bits_have_is_none() -> None:
     assert range_of((-3, 8), Quantization.per_tensor(1.0)) is None
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize("name", ["tiny_resnet_cifar10_int8", "tiny_ad_toycar_int8"])
 def test_tflite_goes_to_qonnx_and_back(name: str, tmp_path: Path) -> None:
     source = Path(__file__).parents[3] / "fixtures" / f"{name}.tflite"
@@ -209,12 +219,14 @@ QUANT = {"op_type": "Quant", "domain": DOMAIN, "version": 1, "attributes": {"sig
 X = np.linspace(-3, 3, 12, dtype=np.float32).reshape(1, 3, 4)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("bits", [0.0, -1.0, np.nan, [4.0, 4.0]])
 def test_a_bit_width_that_is_none_is_an_error(bits: Any) -> None:
     with pytest.raises(qconvert.QConvertError, match="bit width"):
         onnx_graph(model(QUANT, [X, np.float32(0.5), np.float32(0), np.asarray(bits, np.float32)]))
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("bits", "attributes"), [(33.0, {}), (4.5, {}), (1e30, {}), (np.inf, {}), (4.0, {"rounding_mode": "STOCHASTIC"})], ids=str
 )
@@ -224,6 +236,7 @@ def test_what_no_grid_holds_stays_a_node(bits: float, attributes: dict[str, Any]
     assert [op.kind for op in graph.ops] == ["Opaque", "Neg"]
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(
     ("scale", "point"),
     [(np.float32(-0.5), 0), (np.full((1, 3, 4), 0.5), 0), (0.5, 0.25), (np.full((1, 3, 1), 0.5), 3e5)],
@@ -239,6 +252,7 @@ def test_grids_that_have_no_integers_are_spelled_out_on_real_values(scale: Any, 
     np.testing.assert_array_equal(-run(graph, "qdq", {"z/0": X})["z"], wanted)
 
 
+@pytest.mark.formats
 def test_a_scale_computed_at_run_time_stays_a_node_and_is_refused_for_tflite(tmp_path: Path) -> None:
     from onnx import helper, load_from_string
 
@@ -253,18 +267,21 @@ def test_a_scale_computed_at_run_time_stays_a_node_and_is_refused_for_tflite(tmp
     assert not (tmp_path / "y.tflite").exists()
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("kept", [1, 2, 3])
 def test_a_node_without_its_inputs_is_an_error(kept: int) -> None:
     with pytest.raises(qconvert.QConvertError, match="inputs"):
         onnx_graph(model(QUANT, [X, np.float32(0.5), np.float32(0)][:kept]))
 
 
+@pytest.mark.formats
 def test_a_narrow_bit_is_an_error() -> None:
     node = {**QUANT, "attributes": {"signed": 0, "narrow": 1, "rounding_mode": "ROUND"}}
     with pytest.raises(qconvert.QConvertError, match="leave one integer"):
         onnx_graph(model(node, [X, np.float32(0.5), np.float32(0), np.float32(1)]))
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("shapes", [((5,), ()), ((2, 1, 3, 4), ()), ((3, 1), (5,)), ((), (7, 1))], ids=str)
 @pytest.mark.parametrize("op_type", ["Quant", "BipolarQuant", "Trunc"])

@@ -24,6 +24,8 @@ from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = pytest.mark.onnxruntime
+
 Array = np.ndarray[Any, np.dtype[Any]]
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 TYPES = {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "float32": TensorProto.FLOAT, "bool": TensorProto.BOOL}
@@ -232,6 +234,7 @@ def test_one_operator_there_and_back(name: str) -> None:
     assert diff(graph, onnx_graph(qdq, "one")) == []
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("depth", "columns", "block", "points", "bias"), [
     (32, 8, 16, False, False), (64, 8, 32, True, False), (48, 3, 16, True, True), (40, 5, 32, True, False), (40, 4, 16, False, True),
 ])  # fmt: skip
@@ -519,6 +522,7 @@ def test_every_opset_has_the_forms(opset: int) -> None:
     np.testing.assert_array_equal(outputs(wanted, feeds)[0], outputs(found, feeds)[0])
 
 
+@pytest.mark.end_to_end
 def test_onnx2onnx_on_the_command_line(tmp_path: Path) -> None:
     source, result = tmp_path / "source.onnx", tmp_path / "result.onnx"
     source.write_bytes(onnx_models.CASES["div_sub_tanh-S8S8-qdq"]())

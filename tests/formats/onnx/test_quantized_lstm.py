@@ -15,6 +15,8 @@ from qconvert import check, convert, load
 from qconvert.evaluate import evaluate
 from qconvert.graph.kinds import is_dynamic
 
+pytestmark = pytest.mark.onnxruntime
+
 _INPUTS = 6
 _CELLS = 5
 
@@ -113,6 +115,7 @@ def test_it_is_written_again(tmp_path: Path, case: dict[str, Any]) -> None:
         np.testing.assert_array_equal(ours["w"], theirs["w"])
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_a_recurrence_of_which_only_the_last_values_are_read(tmp_path: Path, kind: str) -> None:
     """Its first output has no name in the file."""
@@ -160,6 +163,7 @@ def _layers(path: Path, way: str) -> Path:
     return path
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("way", ["forward", "bidirectional"])
 def test_layers_on_real_data_are_told_from_wrong_ones(tmp_path: Path, way: str) -> None:
     """TFLite computes on the real data: explained as that, layer behind layer and in both ways; other weights are not."""
@@ -206,6 +210,8 @@ def _with_a_linear_layer(path: Path) -> Path:
     return path
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_a_linear_layer_behind_is_judged_by_itself(tmp_path: Path) -> None:
     """TFLite holds the bias in the product, and what that reads in another shape under another name."""
     path = _with_a_linear_layer(tmp_path / "a.onnx")

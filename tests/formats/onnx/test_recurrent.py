@@ -60,6 +60,8 @@ def made(name: str) -> tuple[bytes, dict[str, Any]]:
     return model.SerializeToString(), {f"i{index}": inputs[index] for index in given}
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("name", FORMS)
 def test_they_mean_what_onnxruntime_computes(name: str) -> None:
     data, feed = made(name)
@@ -75,6 +77,7 @@ def test_they_mean_what_onnxruntime_computes(name: str) -> None:
     assert diff(graph, read_bytes(written, "g")) == []
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [({"hidden_size": CELLS + 1}, "of shape"), ({"activations": ["Tan"]}, "activations|activation"), ({"hidden_size": -1}, "cells")],

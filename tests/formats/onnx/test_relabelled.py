@@ -27,6 +27,9 @@ MODELS = {
 }  # fmt: skip
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("target", ["generic", "ort-x86"])
 def test_the_grid_of_an_output_comes_back(name: str, target: str, tmp_path: Path) -> None:
@@ -56,6 +59,7 @@ def with_note(note: str) -> bytes:
     return bytes(model.SerializeToString())
 
 
+@pytest.mark.formats
 def test_the_note_is_of_the_file_and_not_of_the_graph() -> None:
     entries = {entry.key: entry.value for entry in build(relabelled(), 17, {}).metadata_props}
     assert json.loads(entries[RELABELLED]) == {"y": [0.25, -4], "p": None}
@@ -71,6 +75,7 @@ TWO_GRIDS = {
 }
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("name", TWO_GRIDS)
 def test_integers_quantized_on_one_grid_are_moved_on_another(name: str, tmp_path: Path) -> None:
     dtype, grid, label = TWO_GRIDS[name]
@@ -86,6 +91,7 @@ def test_integers_quantized_on_one_grid_are_moved_on_another(name: str, tmp_path
         assert check(source, result).verdict == "passed"
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     "grid",
     [
@@ -106,6 +112,7 @@ def test_a_note_that_cannot_be_is_none(grid: Any) -> None:
     assert onnx_graph(with_note(json.dumps({"y": grid, "other": [1.0, 0]})))["y"].quantization != q(0.25, -4)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     "note",
     [

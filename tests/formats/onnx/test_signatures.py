@@ -80,6 +80,7 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("case", BAD)
 def test_a_node_that_does_not_fit_its_operator(case: str) -> None:
     data, words = BAD[case]
@@ -88,6 +89,7 @@ def test_a_node_that_does_not_fit_its_operator(case: str) -> None:
     assert words in str(caught.value)
 
 
+@pytest.mark.formats
 def test_also_in_the_graphs_inside_a_node() -> None:
     body = helper.make_graph([node("EyeLike", [""], ["o"])], "b", [], [helper.make_tensor_value_info("o", TensorProto.FLOAT, None)])
     condition = node("Constant", [], ["c"], value=helper.make_tensor("v", TensorProto.BOOL, [], [True]))
@@ -96,6 +98,7 @@ def test_also_in_the_graphs_inside_a_node() -> None:
         read_bytes(data, "m")
 
 
+@pytest.mark.formats
 def test_attributes_that_contradict_themselves() -> None:
     softmax = node("Softmax", ["x"], ["y"], axis=1)
     softmax.attribute[0].f = 2.0
@@ -107,6 +110,8 @@ def test_attributes_that_contradict_themselves() -> None:
         read_bytes(model(softmax), "m")
 
 
+@pytest.mark.end_to_end
+@pytest.mark.cross_section
 def test_the_process_lives_where_an_empty_input_would_have_ended_it(tmp_path: Path) -> None:
     """onnx's shape inference follows a null pointer there, so the reader must not come so far."""
     encoder = node("LabelEncoder", [""], ["y"], domain="ai.onnx.ml", keys_strings=["a"], values_int64s=[1])
@@ -117,6 +122,7 @@ def test_the_process_lives_where_an_empty_input_would_have_ended_it(tmp_path: Pa
     assert "InvalidModelError: " in done.stderr
 
 
+@pytest.mark.onnxruntime
 def test_every_contrib_operator_that_is_read_has_onnxruntimes_signature() -> None:
     from onnxruntime.capi import _pybind_state as runtime
 
@@ -134,6 +140,7 @@ def test_every_contrib_operator_that_is_read_has_onnxruntimes_signature() -> Non
         assert (name, ours.required) == (name, {key for key, value in schema.attributes.items() if value.required})
 
 
+@pytest.mark.formats
 def test_operators_that_nobody_knows_are_not_judged() -> None:
     assert signature("Foo", "", 17) is None
     assert signature("Relu", "somebody", 1) is None

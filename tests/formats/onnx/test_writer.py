@@ -11,6 +11,8 @@ from qconvert.errors import UnsupportedError
 from qconvert.formats.onnx.writer import build
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = pytest.mark.onnxruntime
+
 X = np.linspace(-9, 9, 12, dtype=np.float32).reshape(3, 4)
 
 
@@ -35,6 +37,7 @@ def stored(name: str, dtype: str, scale: float, zero: int = 0) -> Tensor:
     return Tensor(name, dtype, (3, 4), None, q(scale, zero))
 
 
+@pytest.mark.cross_section
 def test_a_clip_of_one_type_onto_another_of_the_same_numbers() -> None:
     """The grids have equal scales and zero points; their stored types differ, which Clip cannot do."""
     limits = (constant("low", np.float32(-0.5)), constant("high", np.float32(2)))

@@ -12,6 +12,8 @@ from qconvert import QConvertError, convert
 from qconvert.formats.qgraph.writer import write
 from qconvert.graph import Graph, Op, Tensor
 
+pytestmark = pytest.mark.formats
+
 
 def opaque(payload: str) -> Graph:
     attributes = {"format": "onnx", "domain": "d", "op_type": "Foo", "version": 1, "payload": payload}

@@ -29,6 +29,8 @@ from qconvert.graph import DTYPES, Graph, Op, Quantization, Signature, Tensor, i
 from qconvert.graph.differences import diff
 from qconvert.graph.validation import validate
 
+pytestmark = pytest.mark.formats
+
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs" / "qgraph.schema.json").read_text())
 MODEL = ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite"
@@ -105,6 +107,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     )
 
 
+@pytest.mark.property
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graph=graphs())
 def test_round_trip_is_exact(graph: Graph, tmp_path: Path) -> None:
@@ -336,6 +339,7 @@ def test_a_broken_invariant_is_a_damaged_file(tmp_path: Path) -> None:
         qconvert.load(tmp_path / "g.qgraph")
 
 
+@pytest.mark.property
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4), cut=st.none() | st.floats(0, 1))
 def test_mutated_files_give_one_clear_error(edits: list[tuple[float, int]], cut: float | None, tmp_path: Path) -> None:

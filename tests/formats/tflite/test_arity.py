@@ -22,6 +22,8 @@ from qconvert.formats.tflite.writer import build
 from qconvert.plugins import target_named
 from qconvert.targets.violations import refuse_violations
 
+pytestmark = pytest.mark.formats
+
 
 def _row(name: str, *shape: int) -> TensorSpec:
     return TensorSpec(name, shape, "int8", 0.05, 3)
@@ -56,6 +58,8 @@ def test_weights_that_do_not_fit_the_channels(channels: int) -> None:
         tflite_graph(data)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("shape", [(6, 4), (2, 3, 4), (1, 6, 4)])
 def test_a_fully_connected_result_has_the_shape_that_the_kernel_gives_it(keep: bool, shape: tuple[int, ...]) -> None:

@@ -19,6 +19,8 @@ from qconvert.formats.tflite.writer import build
 from qconvert.runtimes.litert import LiteRT
 from qconvert.streaming import Session
 
+pytestmark = pytest.mark.litert
+
 FORMS: list[dict[str, Any]] = [
     {},
     {"rows": 3, "cells": 17, "inputs": 3},
@@ -28,6 +30,7 @@ FORMS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_it_is_equal_in_every_bit(form: dict[str, Any], tmp_path: Path) -> None:
     for seed in range(2):
@@ -51,6 +54,7 @@ def test_it_is_equal_in_every_bit(form: dict[str, Any], tmp_path: Path) -> None:
                 np.testing.assert_array_equal(value, wanted)
 
 
+@pytest.mark.onnxruntime
 def test_checks_pass_and_find_a_wrong_weight(tmp_path: Path) -> None:
     source, result = tmp_path / "a.tflite", tmp_path / "a.onnx"
     source.write_bytes(integer_basic_lstm_file()[0])
@@ -61,6 +65,7 @@ def test_checks_pass_and_find_a_wrong_weight(tmp_path: Path) -> None:
     assert not qconvert.check(source, result, samples=1).passed
 
 
+@pytest.mark.cross_section
 def test_states_of_another_rank_are_refused(tmp_path: Path) -> None:
     from ai_edge_litert import schema_py_generated as schema
 

@@ -14,6 +14,8 @@ from qconvert.files import map_file
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 
 def gemm(path: Path, *shape: int) -> Path:
     """x (2, 4) times weights, and a bias of a shape; two operators read the bias."""

@@ -15,6 +15,8 @@ from tflite_models import OpSpec, TensorSpec, model, run_litert
 import qconvert
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = pytest.mark.litert
+
 OUTPUTS, DEPTH, BLOCK = 8, 64, 32
 RNG = np.random.default_rng(3)
 STORED = RNG.integers(-8, 8, (OUTPUTS, DEPTH))
@@ -33,6 +35,7 @@ def layer(weights: TensorSpec = WEIGHTS, scales: TensorSpec = OF_BLOCKS, points:
     return model([op], [*tensors, TensorSpec("y", (2, OUTPUTS), "float32")], ["x"], ["y"])
 
 
+@pytest.mark.onnxruntime
 def test_blocks_are_read_and_written_to_onnx(tmp_path: Path) -> None:
     (tmp_path / "x.tflite").write_bytes(layer())
     weights = qconvert.load(tmp_path / "x.tflite")["w"]
@@ -94,6 +97,7 @@ def test_scales_in_no_tensor_are_an_error(number: int) -> None:
         tflite_graph(_changed(layer(), lambda tensor: setattr(tensor.quantization.details, "scales", number)))
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("number", [21, 22, 23, 127])
 def test_types_of_later_schemas_are_refused_by_number(number: int) -> None:
     with pytest.raises(qconvert.QConvertError, match=f"tensor type number {number} is not covered"):
@@ -111,6 +115,7 @@ def _changed(data: bytes, change: Any) -> bytes:
     return bytes(builder.Output())
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(("dtype", "low", "high"), [("int2", -2, 2), ("int4", -8, 8), ("uint4", 0, 16)])
 def test_packed_constants_are_read_and_dequantized(dtype: str, low: int, high: int, tmp_path: Path) -> None:
     stored = np.random.default_rng(4).integers(low, high, (3, 5))

@@ -15,6 +15,8 @@ from tflite_models import OpSpec, TensorSpec, model, single_op
 
 from qconvert.errors import InvalidModelError, QConvertError
 
+pytestmark = pytest.mark.litert
+
 F = TensorSpec("x", (2, 3), "float32")
 
 
@@ -55,6 +57,8 @@ def doubled() -> bytes:
     return model([OpSpec("ADD", ["a", "a"], ["s"], {}), OpSpec("MUL", ["s", "c"], ["r"], {})], names, ["a"], ["r"])
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 def test_a_composite_is_what_it_stands_for() -> None:
     data = with_parts(composite(1, [F], [TensorSpec("y", (2, 3), "float32")]), doubled())
     graph = tflite_graph(data)
@@ -66,6 +70,7 @@ def test_a_composite_is_what_it_stands_for() -> None:
     assert (found.result == values * 6).all()
 
 
+@pytest.mark.onnxruntime
 def test_composites_stand_in_composites_and_twice() -> None:
     outer = composite(1, [F], [TensorSpec("y", (2, 3), "float32")])
     middle = model(

@@ -17,6 +17,8 @@ from qconvert.formats.tflite.writer import build
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.validation import validate
 
+pytestmark = pytest.mark.litert
+
 RNG = np.random.default_rng(11)
 X = np.concatenate([RNG.normal(0, 3, 230), [0.01, -60, 60, 100, -100, 1e-3, 5, -5, 1, -1]]).astype(np.float32).reshape(2, 3, 5, 8)
 SCALE, BIAS = RNG.uniform(0.5, 2, 8).astype(np.float32), RNG.normal(size=8).astype(np.float32)
@@ -194,6 +196,7 @@ def test_clip_of_integers_on_one_grid_leaves_the_others(kernels: str) -> None:
     assert np.array_equal(run_litert(data, [stored], kernels)[0], np.clip(stored, low, high))
 
 
+@pytest.mark.cross_section
 def test_clip_onto_another_grid_requantizes_first() -> None:
     tensors = [
         Tensor("x", "int8", (256,), None, q(0.05, 3)), constant("low", np.float32(-1.13)), constant("high", np.float32(2.0)),

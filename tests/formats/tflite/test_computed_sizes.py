@@ -12,6 +12,8 @@ from tflite_nets import Net
 
 from qconvert.runtimes.litert import LiteRT
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 RUNS = ({"x": (1, 4, 6, 3)}, {"x": (3, 7, 5, 3)})
 
 
@@ -128,6 +130,7 @@ def test_a_shape_with_one_open_size_is_a_constant(tmp_path: Path) -> None:
     assert sorted(sizes) == [[-1, 2, 12], [-1, 24]]
 
 
+@pytest.mark.cross_section
 def test_sizes_that_are_not_equal_have_no_equal_names(tmp_path: Path) -> None:
     """The file says of both results that their first size is open: the one has half as many rows."""
     net = Net(x=(-1, 4))

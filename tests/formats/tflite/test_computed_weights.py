@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from tflite_nets import Net
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 DATA = (2, 6, 5, 4)
 CONV = {"strideH": 1, "strideW": 1, "padding": 0}
 #: Operator -> shape of the weights, of the result, options, and the place of the weights.

@@ -48,6 +48,8 @@ def litert(data: bytes, graph: Graph, feed: dict[str, Any]) -> list[Any]:
     return run_litert(data, [feed[name] for name in graph.inputs], kernels="default")
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("name", FILES)
 def test_files_of_the_converter_go_through(name: str, tmp_path: Path) -> None:
     """Read, evaluated, written again with equal outputs, and converted to ONNX: IF becomes If, WHILE a Loop."""
@@ -75,6 +77,8 @@ LOOPS = ["branches that capture", "branches of equal names and constants", "a br
          "a loop in a loop"]  # fmt: skip
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("name", LOOPS)
 def test_branches_and_loops_of_onnx_become_those_of_tflite(name: str, tmp_path: Path) -> None:
     data, _, given = graph_of(name)
@@ -108,6 +112,8 @@ def chosen(inner: tuple[TensorSpec, TensorSpec] = (X, Y), then: int = 1, other: 
     return model([op], [X, C, Y], ["x", "c"], ["y"], further=parts)
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize("scale", [0.5, 0.25])
 def test_stored_integers_pass_as_they_are(scale: float) -> None:
     """Whatever scales both sides state: LiteRT copies bytes."""
@@ -171,6 +177,7 @@ def test_subgraphs_that_stand_too_deep_are_refused(depth: int) -> None:
         read_bytes(nested(depth), "g")
 
 
+@pytest.mark.formats
 def test_functions_that_double_at_each_step_stay_functions(tmp_path: Path) -> None:
     """TFLite names them; ONNX would hold each twice in the one before, which is refused."""
     (tmp_path / "m.tflite").write_bytes(nested(30))
@@ -200,6 +207,8 @@ def looped(condition: str = "bool", carried: int = 1) -> bytes:
     return model([op], [n, TensorSpec("y", (), "int32")], ["n"], ["y"], further=[first, step])
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("start", [0, 4, 9])
 def test_a_while_asks_before_each_turn(start: int, tmp_path: Path) -> None:
     data, n = looped(), np.array(start, np.int32)

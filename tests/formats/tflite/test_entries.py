@@ -31,6 +31,7 @@ def _signatures(graph: Graph) -> list[tuple[str, dict[str, str], dict[str, str]]
     return [(found.key, dict(found.inputs), dict(found.outputs)) for found in graph.signatures]
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("options", [{}, {"io_layout": "nchw"}, {"io_float": True}])
 def test_signatures_outlive_the_way_through_onnx(tmp_path: Path, options: dict[str, Any]) -> None:
     source, middle, result = (tmp_path / name for name in ("a.tflite", "b.onnx", "c.tflite"))
@@ -45,6 +46,7 @@ def test_signatures_outlive_the_way_through_onnx(tmp_path: Path, options: dict[s
     assert (found.signatureKey, found.inputs[0].name) == (b"serve", b"image")
 
 
+@pytest.mark.formats
 def test_a_note_of_signatures_is_checked(tmp_path: Path) -> None:
     (tmp_path / "a.tflite").write_bytes(_relu({"serve": ({"image": "x"}, {"scores": "y"})}))
     path = tmp_path / "a.onnx"
@@ -69,11 +71,13 @@ def _with_second_subgraph(signatures: dict[str, Any] | None, indices: tuple[int,
     return packed(made, b"TFL3")
 
 
+@pytest.mark.formats
 def test_a_second_subgraph_that_nothing_enters_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match="1 \\('decoder'\\)"):
         tflite_graph(_with_second_subgraph(None, ()))
 
 
+@pytest.mark.formats
 def test_a_signature_of_another_subgraph_enters_a_function(tmp_path: Path) -> None:
     """It survives a file of either format that has several entry points; ONNX has one, and says which are too many."""
     both = {"encode": ({"x": "x"}, {"y": "y"}), "decode": ({"given": "x"}, {"found": "y"})}
@@ -90,6 +94,7 @@ def test_a_signature_of_another_subgraph_enters_a_function(tmp_path: Path) -> No
         tflite_graph(_with_second_subgraph(both, (0, 2)))
 
 
+@pytest.mark.litert
 def test_both_signatures_of_a_file_run_after_a_conversion(tmp_path: Path) -> None:
     from ai_edge_litert.interpreter import Interpreter
 
@@ -101,6 +106,7 @@ def test_both_signatures_of_a_file_run_after_a_conversion(tmp_path: Path) -> Non
         assert found[0].keys() == found[1].keys() and all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
 
 
+@pytest.mark.formats
 def test_a_second_subgraph_that_no_signature_reaches_is_left_out() -> None:
     graph = tflite_graph(_with_second_subgraph({"serve": ({"x": "x"}, {"y": "y"})}, (0,)))
     assert [op.kind for op in graph.ops] == ["Relu"]
@@ -141,6 +147,8 @@ def _half(builtin: str) -> bytes:
     return model([*ops, OpSpec(builtin, operands, ["y"], options)], tensors, ["x"], ["y"])
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("builtin", ["CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED"])
 def test_float16_weights_behind_a_dequantize(builtin: str) -> None:
     data = _half(builtin)
@@ -157,6 +165,8 @@ def test_float16_weights_behind_a_dequantize(builtin: str) -> None:
 TWO = Path(__file__).parents[3] / "fixtures" / "recurrent" / "two_signatures.tflite"
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(("key", "kinds"), [("encode", ["Gemm"]), ("decode", ["Gemm", "Tanh"])])
 def test_one_of_several_signatures_is_chosen(key: str, kinds: list[str], tmp_path: Path) -> None:
     """Read, converted and checked by itself; LiteRT's runner of that signature is the judge."""
@@ -175,6 +185,7 @@ def test_one_of_several_signatures_is_chosen(key: str, kinds: list[str], tmp_pat
     assert all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
 
 
+@pytest.mark.litert
 def test_a_check_says_which_of_several_it_compares(tmp_path: Path) -> None:
     from qconvert import check
 
@@ -184,6 +195,7 @@ def test_a_check_says_which_of_several_it_compares(tmp_path: Path) -> None:
     assert not check(TWO, tmp_path / "m.tflite", samples=1, signature="decode").notes
 
 
+@pytest.mark.formats
 def test_a_signature_that_there_is_not_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     from qconvert.errors import OptionError
 
@@ -199,6 +211,9 @@ def test_a_signature_that_there_is_not_is_refused_with_those_that_there_are(tmp_
     assert "--signature" in refused.value.remedy
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.end_to_end
 def test_every_signature_gets_a_file_of_its_own(tmp_path: Path) -> None:
     """ONNX has one entry point: the error names --signature all, which writes one file for each, and both compute what LiteRT does."""
     import onnxruntime
@@ -217,6 +232,9 @@ def test_every_signature_gets_a_file_of_its_own(tmp_path: Path) -> None:
         np.testing.assert_allclose(session.run(None, {session.get_inputs()[0].name: feed})[0], wanted, atol=1e-6)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_a_signature_may_name_the_output_that_is_called_as_its_input(tmp_path: Path) -> None:
     """TensorFlow's converter finds tensors by their names: an input that is an output too has two tensors of one name."""
     tensors = [TensorSpec(name, (1, 4), "uint8", 0.1, 3) for name in ("given", "relu", "again")]

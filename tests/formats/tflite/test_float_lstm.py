@@ -18,6 +18,8 @@ from qconvert.formats.tflite.writer import build
 from qconvert.runtimes.litert import LiteRT
 from qconvert.streaming import Session
 
+pytestmark = pytest.mark.litert
+
 RECURRENT = Path(__file__).parents[3] / "fixtures" / "recurrent"
 FORMS: list[dict[str, Any]] = [
     {},
@@ -57,6 +59,7 @@ def compare(content: bytes, folder: Path) -> qconvert.Graph:
     return graph
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_an_lstm_is_read_and_written(form: dict[str, Any], tmp_path: Path) -> None:
     graph = compare(real_lstm_file(**form), tmp_path)
@@ -65,6 +68,7 @@ def test_an_lstm_is_read_and_written(form: dict[str, Any], tmp_path: Path) -> No
     assert [state.shape for state in graph.states.values()] == [(1, form.get("rows", 1), 8)] * 2
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("name", ["lstm_float", "lstm_both_ways_float", "lstm_float16"])
 def test_what_keras_makes(name: str, tmp_path: Path) -> None:
     """Whose cells all have the limit 10; weights of float16, and the states' zeros, come out of a DEQUANTIZE."""
@@ -96,6 +100,7 @@ def test_the_limit_of_the_cell_matters() -> None:
     assert np.abs(free - limited).max() > 0.05
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 def test_checks_pass_and_find_a_wrong_weight(clip: float, tmp_path: Path) -> None:
     source, result = tmp_path / "a.tflite", tmp_path / "a.onnx"
@@ -108,6 +113,7 @@ def test_checks_pass_and_find_a_wrong_weight(clip: float, tmp_path: Path) -> Non
     assert not qconvert.check(source, result, samples=1).passed
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     ("form", "words"),
     [

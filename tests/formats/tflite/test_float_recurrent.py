@@ -18,6 +18,8 @@ from qconvert.formats.tflite.writer import build
 from qconvert.runtimes.litert import LiteRT
 from qconvert.streaming import Session
 
+pytestmark = pytest.mark.litert
+
 #: Sums of float32 in another order, over some runs, beside the largest value; an RNN has no gates that hold differences back.
 CLOSE, CLOSE_RNN = 3e-6, 2e-5
 LSTM: list[dict[str, Any]] = [
@@ -86,11 +88,13 @@ def compare(content: bytes, folder: Path, seed: int = 0, close: float = CLOSE) -
     return operators_of((folder / "b.tflite").read_bytes())
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("form", LSTM, ids=str)
 def test_an_lstm_of_any_form(form: dict[str, Any], tmp_path: Path) -> None:
     assert compare(lstm_file(Cells(**form)), tmp_path) == ["UNIDIRECTIONAL_SEQUENCE_LSTM"]
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("form", BOTH_WAYS, ids=str)
 def test_an_lstm_both_ways(form: dict[str, Any], tmp_path: Path) -> None:
     written = compare(lstm_file(Cells(ways=2, seed=1, **form)), tmp_path)
@@ -104,6 +108,7 @@ def test_an_lstm_both_ways(form: dict[str, Any], tmp_path: Path) -> None:
         assert written == ["BIDIRECTIONAL_SEQUENCE_LSTM"]
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(
     "content",
     [
@@ -118,17 +123,20 @@ def test_an_lstm_of_one_step(content: bytes, tmp_path: Path) -> None:
     assert compare(content, tmp_path) == ["LSTM"]
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("form", RNN, ids=str)
 def test_an_rnn(form: dict[str, Any], tmp_path: Path) -> None:
     assert compare(rnn_file(Cells(**form)), tmp_path, close=CLOSE_RNN) == ["UNIDIRECTIONAL_SEQUENCE_RNN"]
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("activation", [NONE, RELU_N1_TO_1, TANH])
 def test_an_rnn_of_one_step(activation: int, tmp_path: Path) -> None:
     content = rnn_file(Cells(rows=3, activation=activation), single=True)
     assert compare(content, tmp_path, close=CLOSE_RNN) == ["RNN"]
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("form", RNN_BOTH_WAYS, ids=str)
 def test_an_rnn_both_ways(form: dict[str, Any], tmp_path: Path) -> None:
     """Without weights of its own an auxiliary input is what the way back takes, but not with rows in front."""
@@ -148,6 +156,7 @@ def test_what_onnx_says_by_itself_is_one_node(tmp_path: Path) -> None:
         assert [node.op_type for node in onnx.load(tmp_path / "a.onnx").graph.node].count(kind) == 1
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("form", [{"norm": True, "outputs": 3, "steps": 2}, {"ways": 2, "steps": 2}], ids=str)
 def test_checks_pass_and_find_a_wrong_weight(form: dict[str, Any], tmp_path: Path) -> None:
     source, result = tmp_path / "a.tflite", tmp_path / "a.onnx"
@@ -159,6 +168,7 @@ def test_checks_pass_and_find_a_wrong_weight(form: dict[str, Any], tmp_path: Pat
     assert not qconvert.check(source, result, samples=1).passed
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     ("form", "words"),
     [

@@ -14,6 +14,8 @@ from qconvert.files import map_file
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 #: Nodes from x (N, 4, 6, 5) to y.
 NODES = {
     "global average": "y = GlobalAveragePool (x)",
@@ -30,6 +32,7 @@ NODES = {
 }
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("name", NODES)
 def test_a_free_batch(name: str, tmp_path: Path) -> None:
     model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> g (float[N,4,6,5] x) => (float y) {{ {NODES[name]} }}')

@@ -15,6 +15,8 @@ from qconvert.formats.tflite.writer import build
 from qconvert.plugins import target_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
+pytestmark = pytest.mark.litert
+
 ACTIVATIONS = {"relu": 1, "relu_n1_to_1": 2, "relu6": 3}
 WINDOW = {"padding": 0, "strideH": 1, "strideW": 1}
 
@@ -65,12 +67,15 @@ def _require(wanted: Array, found: Array, allowed: int) -> None:
     assert np.abs(wanted.astype(np.int64) - found.astype(np.int64)).max() <= allowed
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("name", _wide(0))
 def test_of_int16(name: str, activation: str) -> None:
     _compare(_wide(ACTIVATIONS[activation])[name], -20000, 20000, 1)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("name", ["ADD", "SUB", "MUL"])

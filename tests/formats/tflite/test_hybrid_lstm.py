@@ -16,6 +16,8 @@ from qconvert.evaluate import evaluate
 from qconvert.runtimes.litert import LiteRT
 from qconvert.streaming import Session
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 #: Sigmoid, tanh and sums of float32 in another order, over some runs. No hidden value here is next to a tie.
 CLOSE = 2e-6
 RUNS = 12
@@ -78,6 +80,7 @@ def test_rows_are_rounded_as_the_kernel_does(form: dict[str, Any], asymmetric: b
         np.testing.assert_array_equal(onnx.numpy_helper.to_array(held[name]), graph[name].data)
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("form", [{}, {"cell_clip": 0.5, "peephole": True, "outputs": 3}], ids=str)
 def test_real_data_in_onnx_become_the_same_operator_again(form: dict[str, Any], tmp_path: Path) -> None:
     """As they are without `--dynamic keep`; weights stay 8 bits, whether the LSTM is ONNX's own or spelled out."""

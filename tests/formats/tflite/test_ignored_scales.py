@@ -17,6 +17,8 @@ from qconvert.errors import InvalidModelError
 from qconvert.evaluate import evaluate
 from qconvert.graph.metadata import IGNORED_SCALES
 
+pytestmark = pytest.mark.litert
+
 WEIGHTS = np.random.default_rng(1).integers(-127, 128, (4, 4), dtype=np.int8)
 
 
@@ -53,6 +55,7 @@ def test_a_bias_is_its_integers_whatever_it_states(builtin: str, dtype: str, sca
     assert np.abs(found.astype(np.int64) - wanted).max() <= 1
 
 
+@pytest.mark.onnxruntime
 def test_litert_runs_such_a_bias_by_its_integers() -> None:
     data, feed = _linear("CONV_2D", "int16", 1 / 32768)
     (item,) = compare(data, [feed], target="generic")
@@ -78,6 +81,7 @@ def test_the_conversion_warns(tmp_path: Path) -> None:
     assert (report.changes[0].by, report.changes[0].text) == ("tflite", words)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("scale", [0.0, np.inf, np.nan, -1.0])
 def test_a_scale_without_meaning_is_refused_where_something_computes_with_it(scale: float) -> None:
     shape = TensorSpec("s", (1,), "int32", data=np.array([4], np.int32))
@@ -94,6 +98,7 @@ def test_a_scale_without_meaning_is_refused_where_something_computes_with_it(sca
         tflite_graph(single_op("FULLY_CONNECTED", {}, *numbers))
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(("value", "is_read"), [(0, True), (5, False)])
 def test_zeros_on_a_scale_of_zero_are_zeros(value: int, is_read: bool) -> None:
     """TensorFlow's converter writes them so in int16: its scale is the largest value divided by 32767."""
@@ -110,6 +115,8 @@ def test_zeros_on_a_scale_of_zero_are_zeros(value: int, is_read: bool) -> None:
     assert item.largest == 0
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("dtype", ["int16", "uint8"])
 def test_a_constant_that_overflows_its_kernel_is_what_the_kernel_makes_of_it(dtype: str) -> None:
     """As the bound 1e7 of a normalization in int16: shifted left, the integers wrap around 32 bits."""

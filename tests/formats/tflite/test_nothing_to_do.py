@@ -11,6 +11,8 @@ from tflite_models import TensorSpec, run_litert, single_op
 from qconvert.evaluate import evaluate
 from qconvert.formats.tflite.writer import build
 
+pytestmark = pytest.mark.litert
+
 NO_AXES = TensorSpec("a", (0,), "int32", data=np.zeros(0, np.int32))
 REDUCTIONS = ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD")
 
@@ -46,6 +48,7 @@ def test_averages_and_sums_over_no_axes_reach_the_grid_of_the_result() -> None:
     assert np.array_equal(run_litert(source, [codes], "default")[0], evaluate(tflite_graph(source, "model"), {"x": codes})["y"])
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("before", "after"), [((0,), (1, 0)), ((0, 3), (0, 3)), ((3, 0), (0, 5)), ((0, 3), (-1, 3))])
 def test_sizes_of_0_are_sizes_where_there_are_no_elements(before: tuple[int, ...], after: tuple[int, ...]) -> None:
     sizes = TensorSpec("s", (len(after),), "int32", data=np.array(after, np.int32))

@@ -10,6 +10,8 @@ from formats.tflite.written import codes, random_stored, require_same_outputs, r
 from loaded import tflite_graph
 from tflite_models import TensorSpec, single_op
 
+pytestmark = pytest.mark.litert
+
 
 def i32(name: str, *shape: int) -> TensorSpec:
     return TensorSpec(name, shape, "int32")
@@ -57,6 +59,7 @@ COMPUTED: dict[str, tuple[bytes, list[Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("name", COMPUTED)
 def test_what_the_reader_made_of_one_operator_is_one_again(name: str) -> None:
     source, values = COMPUTED[name]

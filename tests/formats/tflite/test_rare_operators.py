@@ -25,6 +25,7 @@ Y = TensorSpec("y", (4, 5), "float32")
 AXES = TensorSpec("axes", (1,), "int32", data=np.array([1], np.int32))
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("builtin", "inputs", "reason"),
     [
@@ -40,6 +41,7 @@ def test_options_that_are_absent_are_named(builtin: str, inputs: list[TensorSpec
     assert reason in caught.value.reason
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("builtin", "dtype"),
     [*((name, dtype) for name in ("ADD", "SUB", "MUL", "DIV") for dtype in ("int8", "uint8")),
@@ -56,6 +58,8 @@ def test_kernels_that_divide_by_scales_are_refused_without_them(builtin: str, dt
         tflite_graph(single_op(builtin, {"keepDims": False} if second is AXES else None, inputs, [result]))
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_factors_of_int16_are_no_factors_of_int16_data() -> None:
     """LiteRT's kernel takes the bytes of int16 factors for int8."""
     x, y = TensorSpec("x", (2, 3), "int16", 0.0002, 0), TensorSpec("y", (2, 3), "int16", 0.0003, 0)
@@ -66,6 +70,8 @@ def test_factors_of_int16_are_no_factors_of_int16_data() -> None:
     assert compared[0].largest <= 1
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "uint16", "uint64", "float16"])
 def test_choices_of_types_that_onnxruntime_has_no_where_of(dtype: str) -> None:
     data = [TensorSpec(name, (2, 3), dtype) for name in "aby"]
@@ -79,6 +85,8 @@ def test_choices_of_types_that_onnxruntime_has_no_where_of(dtype: str) -> None:
     assert [code for code, _ in codes(rewritten(model))] == ["SELECT_V2"]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(("builtin", "dtype"), [("REDUCE_MAX", "int16"), ("REDUCE_MIN", "int16"), ("REDUCE_PROD", "uint8")])
 def test_reductions_of_plain_integers_of_few_bits(builtin: str, dtype: str) -> None:
     model = single_op(builtin, {"keepDims": False}, [TensorSpec("x", (4, 5), dtype), AXES], [TensorSpec("y", (4,), dtype)])
@@ -89,6 +97,8 @@ def test_reductions_of_plain_integers_of_few_bits(builtin: str, dtype: str) -> N
     np.testing.assert_array_equal(found, wanted[0])
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 @pytest.mark.parametrize("builtin", ["NEG", "FLOOR_DIV", "FLOOR_MOD"])
 def test_arithmetic_on_plain_integers_of_few_bits_wraps_around(builtin: str, dtype: str) -> None:
@@ -107,6 +117,8 @@ def test_arithmetic_on_plain_integers_of_few_bits_wraps_around(builtin: str, dty
     assert _codes_of_the_way_back(written) == [builtin]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_one_hot_values_may_be_computed(dtype: str) -> None:
     values = [TensorSpec(name, (), dtype) for name in ("on", "off")]
@@ -124,6 +136,8 @@ def test_one_hot_values_may_be_computed(dtype: str) -> None:
     assert "ONE_HOT" in _codes_of_the_way_back(written)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("builtin", ["NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"])
 def test_suppression_has_no_batch_whatever_the_file_says(builtin: str) -> None:
     """TensorFlow's converter states the shape (1, 3) for what its kernel makes (3,)."""
@@ -138,6 +152,8 @@ def test_suppression_has_no_batch_whatever_the_file_says(builtin: str) -> None:
         assert compared.largest == 0
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("builtin", ["MEAN", "SUM", "REDUCE_MAX", "REDUCE_PROD"])
 @pytest.mark.parametrize("keep", [False, True])
 def test_reductions_of_nothing(builtin: str, keep: bool) -> None:
@@ -163,6 +179,8 @@ _OPEN = {
 }  # fmt: skip
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(("builtin", "number"), [(name, number) for name, found in _OPEN.items() for number in range(len(found))])
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_places_in_tensors_of_open_sizes(builtin: str, number: int, dtype: str) -> None:
@@ -186,6 +204,9 @@ def test_places_in_tensors_of_open_sizes(builtin: str, number: int, dtype: str) 
     assert [code for code in codes if code != "SHAPE"] == [builtin]  # of a RESHAPE that gives a result its label back
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize(("stated", "made"), [((7, 12), (7, 9)), ((10, 4), (8, 10)), ((6, 9), (8, 9))])
 def test_sizes_that_do_not_lead_back_to_the_data_are_those_that_xnnpack_makes(
@@ -207,6 +228,8 @@ def test_sizes_that_do_not_lead_back_to_the_data_are_those_that_xnnpack_makes(
     assert np.allclose(own, found, atol=0 if dtype == "int8" else 1e-3)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("form", ["constant", "float16", "input"])
 @pytest.mark.parametrize("overlap", [0.5, 1 / 3, 0.625])
 def test_suppression_at_a_threshold_that_boxes_meet_exactly(overlap: float, form: str) -> None:
@@ -231,6 +254,7 @@ def test_suppression_at_a_threshold_that_boxes_meet_exactly(overlap: float, form
     assert _codes_of_the_way_back(written) == ["NON_MAX_SUPPRESSION_V4"]
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(("builtin", "scale"), [("RELU", 0.05), ("RELU6", 0.05), ("RELU6", 0.01)])
 def test_bounds_on_bytes_come_back_as_the_operator_that_has_them(builtin: str, scale: float) -> None:
     tensors = [TensorSpec(name, (4, 5), "int8", scale, -100) for name in "xy"]
@@ -238,6 +262,7 @@ def test_bounds_on_bytes_come_back_as_the_operator_that_has_them(builtin: str, s
     assert _codes_of_the_way_back(written) in ([builtin], ["RELU"])
 
 
+@pytest.mark.litert
 def test_volumes_have_weights_of_float16() -> None:
     rng = np.random.default_rng(3)
     tensors = [
@@ -258,6 +283,7 @@ def _codes_of_the_way_back(written: onnx.ModelProto) -> list[str]:
     return [code for code, _ in codes(build(graph, {})) if code != "RESHAPE"]
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("builtin", "reason"),
     [("STABLEHLO_RNG_BIT_GENERATOR", "gives random numbers"), ("LSH_PROJECTION", "hashes"), ("SKIP_GRAM", "works on text")],
@@ -267,6 +293,7 @@ def test_operators_without_a_form_in_onnx_say_why(builtin: str, reason: str) -> 
         tflite_graph(single_op(builtin, None, [X], [Y], version=1))
 
 
+@pytest.mark.onnxruntime
 def test_a_softmax_of_float16_has_a_factor_of_float16() -> None:
     model = single_op("SOFTMAX", {"beta": 0.7}, [TensorSpec("x", (2, 5), "float16")], [TensorSpec("y", (2, 5), "float16")])
     values = np.linspace(-3, 3, 10).reshape(2, 5).astype(np.float16)
@@ -276,12 +303,14 @@ def test_a_softmax_of_float16_has_a_factor_of_float16() -> None:
     np.testing.assert_allclose(found, powers / powers.sum(axis=1, keepdims=True), atol=2e-3)
 
 
+@pytest.mark.formats
 def test_a_mask_of_a_huge_diagonal_is_not_made() -> None:
     data = single_op("MATRIX_DIAG", {}, [TensorSpec("x", (100_000,), "float32")], [TensorSpec("y", (100_000, 100_000), "float32")])
     with pytest.raises(QConvertError, match="100000 x 100000 places"):
         converted(data)
 
 
+@pytest.mark.formats
 def test_nearest_resizes_of_two_kinds_at_once_are_refused() -> None:
     flags = {"alignCorners": True, "halfPixelCenters": True}
     inputs = [TensorSpec("x", (1, 4, 4, 1), "float32"), TensorSpec("s", (2,), "int32", data=np.array([8, 8], np.int32))]
@@ -289,6 +318,7 @@ def test_nearest_resizes_of_two_kinds_at_once_are_refused() -> None:
         tflite_graph(single_op("RESIZE_NEAREST_NEIGHBOR", flags, inputs, [TensorSpec("y", (1, 8, 8, 1), "float32")]))
 
 
+@pytest.mark.formats
 def test_a_product_of_no_elements_has_a_reach() -> None:
     from qconvert.graph import Graph, Op, Quantization, Tensor
     from qconvert.runtimes.reach_litert import _multiplied
@@ -300,6 +330,8 @@ def test_a_product_of_no_elements_has_a_reach() -> None:
     assert (_multiplied(graph, op, np.ones(2))[0] > 0).all()
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("scales", [(0.05, 0.05), (0.001, 0.001), (0.05, 0.031), (2.0**-10, 2.0**-9)])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("builtin", ["EQUAL", "NOT_EQUAL", "LESS", "GREATER_EQUAL"])
@@ -314,6 +346,7 @@ def test_comparisons_of_bytes_are_as_coarse_as_the_kernel(builtin: str, dtype: s
     np.testing.assert_array_equal(found, run_litert(model, values)[0])
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("divisor", [2, 3, 441, 1024])
 @pytest.mark.parametrize("shape", [(), (12,), (3, 4)])
 def test_int64_is_divided_by_a_constant_as_a_mean(divisor: int, shape: tuple[int, ...]) -> None:
@@ -326,6 +359,7 @@ def test_int64_is_divided_by_a_constant_as_a_mean(divisor: int, shape: tuple[int
     np.testing.assert_array_equal(run_litert(build(graph, {}), [values])[0], wanted)
 
 
+@pytest.mark.formats
 def test_int64_is_divided_by_nothing_else() -> None:
     tensors = [Tensor(name, "int64", (3,)) for name in "xy"] + [constant("d", np.array([2, 3, 4]))]
     target = target_named("tflite")
@@ -348,6 +382,8 @@ def _windows_by_a_body(function: str, dtype: str, edges: tuple[int, ...], gaps: 
     )  # fmt: skip
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("function", ["ADD", "MUL", "MINIMUM", "MAXIMUM"])
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 @pytest.mark.parametrize(("edges", "gaps"), [((0, 0, 0, 0), (1, 1)), ((1, 0, 1, 2), (1, 1)), ((0, 1, 1, 0), (2, 1))])
@@ -364,6 +400,7 @@ def test_windows_that_a_body_combines(function: str, dtype: str, edges: tuple[in
     assert not tflite_graph(model).functions
 
 
+@pytest.mark.formats
 def test_other_bodies_of_windows_are_named() -> None:
     with pytest.raises(QConvertError, match="a body of Sub"):
         tflite_graph(_windows_by_a_body("SUB", "float32", (0, 0, 0, 0)))

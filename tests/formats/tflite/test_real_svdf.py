@@ -17,6 +17,8 @@ from qconvert.evaluate import evaluate
 from qconvert.runtimes.litert import LiteRT
 from qconvert.streaming import Session
 
+pytestmark = pytest.mark.litert
+
 INT8 = ("int8", "int8")
 #: Sums of float32 in another order, as a share of the largest output.
 CLOSE = 6e-6
@@ -63,12 +65,14 @@ def compare(content: bytes, folder: Path, form: dict[str, Any], **options: str) 
     return graph
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_real_weights(form: dict[str, Any], tmp_path: Path) -> None:
     graph = compare(real_svdf_file(**form), tmp_path, form)
     assert [op.kind for op in graph.ops] == ["ReadState", "SVDF", "WriteState"]
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("arithmetic", ROUNDINGS)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_integer_weights(form: dict[str, Any], arithmetic: str, tmp_path: Path) -> None:
@@ -98,6 +102,8 @@ def test_rows_are_rounded_to_the_kernels_bits(arithmetic: str) -> None:
         np.testing.assert_array_equal(model.run(feed)["output"], product * (np.float32(100) * np.float32(0.0081)))
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
 @pytest.mark.parametrize("asymmetric", [False, True])
 def test_without_dynamic_keep_the_data_stay_real(asymmetric: bool, tmp_path: Path) -> None:
     """Which the check explains, and which the way back undoes."""
@@ -112,6 +118,7 @@ def test_without_dynamic_keep_the_data_stay_real(asymmetric: bool, tmp_path: Pat
     assert load(tmp_path / "b.tflite").ops == load(source).ops
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("weights", [("float32", "float32"), INT8])
 def test_checks_pass_and_find_a_wrong_weight(weights: tuple[str, str], tmp_path: Path) -> None:
     source, result = tmp_path / "a.tflite", tmp_path / "a.onnx"

@@ -114,6 +114,8 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(("kind", "form"), FORMS, ids=str)
 def test_recurrences_are_the_same_again(kind: str, form: dict[str, Any], tmp_path: Path) -> None:
     back = compare(*recurrence(kind, **form), tmp_path)
@@ -133,11 +135,14 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize(("kind", "form"), OTHERS, ids=str)
 def test_recurrences_that_have_more_are_loops(kind: str, form: dict[str, Any], tmp_path: Path) -> None:
     compare(*recurrence(kind, **form), tmp_path)
 
 
+@pytest.mark.litert
 def test_open_sizes_are_those_of_each_run(tmp_path: Path) -> None:
     """The numbers of steps and of sequences that the file was not made with."""
     graph = converted(recurrence("GRU", free=True)[0], tmp_path)
@@ -149,6 +154,8 @@ def test_open_sizes_are_those_of_each_run(tmp_path: Path) -> None:
             np.testing.assert_allclose(meant[name], value, atol=CLOSE, rtol=0)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_checks_pass_and_find_a_wrong_weight(tmp_path: Path) -> None:
     converted(recurrence("GRU", direction="bidirectional")[0], tmp_path)
     report = qconvert.check(tmp_path / "m.onnx", tmp_path / "m.tflite", samples=1, per_op=True)
@@ -163,6 +170,7 @@ def test_checks_pass_and_find_a_wrong_weight(tmp_path: Path) -> None:
     assert not qconvert.check(tmp_path / "other.onnx", tmp_path / "m.tflite", samples=1).passed
 
 
+@pytest.mark.formats
 def test_what_the_report_says(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(recurrence("GRU")[0])
     report = qconvert.convert(tmp_path / "m.onnx", tmp_path / "m.tflite")
@@ -175,6 +183,8 @@ STACKED = [
 ]  # fmt: skip
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 @pytest.mark.parametrize("name", STACKED)
 def test_stacks_of_each_turn_are_written(name: str, tmp_path: Path) -> None:
     data, _, given = graph_of(name)
@@ -186,12 +196,14 @@ def test_stacks_of_each_turn_are_written(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+@pytest.mark.formats
 def test_a_scan_is_a_scan_again(tmp_path: Path) -> None:
     converted(graph_of("a scan")[0], tmp_path)
     qconvert.convert(tmp_path / "m.tflite", tmp_path / "back.onnx")
     assert kinds(qconvert.load(tmp_path / "back.onnx")) == ["Scan"]
 
 
+@pytest.mark.formats
 def test_a_stack_of_open_sizes_is_refused_by_name(tmp_path: Path) -> None:
     """Each turn gives more than the one before, where the number of turns is known only when the loop ends."""
     from tests.formats.onnx.test_control import model
@@ -221,6 +233,9 @@ CONDITIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.cross_section
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_a_condition_that_counts(name: str, tmp_path: Path) -> None:
     """A recurrence as tf2onnx spells it out: rows are as many as the run says, and the stack of results has their size."""

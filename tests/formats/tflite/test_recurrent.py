@@ -19,6 +19,8 @@ from qconvert.formats.tflite.writer import build
 from qconvert.graph import Graph
 from qconvert.graph.validation import validate
 
+pytestmark = pytest.mark.litert
+
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 VARIANTS: list[dict[str, Any]] = [
     {},
@@ -84,6 +86,7 @@ def test_an_absent_intermediate_tensor_is_an_error(place: int, tmp_path: Path) -
         load(path)
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(
     ("cell", "words"), [("int8", "a cell of int8"), ("state", "'state', which two of its states, or two operators, share")]
 )
@@ -106,6 +109,8 @@ micro = pytest.mark.skipif(find_spec("tflite_micro") is None, reason="tflite_mic
 MICRO = "tflite-micro:reference"
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.tflite_micro
 @micro
 @pytest.mark.parametrize(
     "variant", [{}, {"rank": 2, "rows": 2}, {"memory": 1}, {"state_zero": 5}, {"state_zero": -9, "rank": 2}, {"activation": 0}], ids=str
@@ -132,6 +137,8 @@ def test_an_int8_memory_is_nothing_for_litert(tmp_path: Path) -> None:
         convert(model, tmp_path / "back.tflite")
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.tflite_micro
 @micro
 def test_an_svdf_without_a_bias_ends_no_process(tmp_path: Path) -> None:
     """tflite-micro reads one that is not there."""
@@ -145,6 +152,8 @@ def test_an_svdf_without_a_bias_ends_no_process(tmp_path: Path) -> None:
         convert(model, tmp_path / "back.tflite", target="tflite-micro")
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.tflite_micro
 @micro
 @pytest.mark.parametrize(("name", "least"), [("tflm_keyword_svdf_int8", 1.0), ("coral_lstm_mnist_int8", 0.95)])
 def test_real_models_for_microcontrollers(name: str, least: float, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def plain(item: Any) -> Any:
     return item
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_views_and_objects_hold_what_the_module_reads(path: Path) -> None:
     data = path.read_bytes()

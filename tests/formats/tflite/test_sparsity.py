@@ -17,6 +17,8 @@ from tflite_models import OpSpec, TensorSpec, model, run_litert
 import qconvert
 from qconvert.conversion.report import remarks
 
+pytestmark = pytest.mark.litert
+
 _VECTORS = {"Int32Vector": np.int32, "Uint16Vector": np.uint16, "Uint8Vector": np.uint8}
 
 
@@ -88,6 +90,7 @@ def constant_model(dense: Any, values: Any, sparsity: Any) -> bytes:
     return model([OpSpec("DENSIFY", ["w"], ["d"], {}), OpSpec("RESHAPE", ["d", "shape"], ["y"], {})], tensors, [], ["y"])
 
 
+@pytest.mark.property
 @settings(max_examples=60)
 @given(formats())
 def test_every_format_gives_the_array(case: tuple[Any, Any, Any]) -> None:
@@ -99,6 +102,7 @@ def test_every_format_gives_the_array(case: tuple[Any, Any, Any]) -> None:
     assert found.dtype == case[0].dtype
 
 
+@pytest.mark.cross_section
 def test_litert_takes_them_for_the_same_numbers() -> None:
     """Of float32 and int8, which its DENSIFY has."""
     rng = np.random.default_rng(5)
@@ -119,6 +123,7 @@ def sparse_layer() -> bytes:
     return model([OpSpec("FULLY_CONNECTED", ["x", "w", "b"], ["y"], {})], [*tensors, TensorSpec("y", (2, 8), "float32")], ["x"], ["y"])
 
 
+@pytest.mark.onnxruntime
 def test_a_model_with_sparse_weights_goes_to_onnx(tmp_path: Any) -> None:
     (tmp_path / "x.tflite").write_bytes(sparse_layer())
     report = qconvert.convert(tmp_path / "x.tflite", tmp_path / "y.onnx")

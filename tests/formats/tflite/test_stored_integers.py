@@ -25,6 +25,8 @@ from qconvert.plugins import target_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.targets.violations import violations
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 _GRIDS = {"int8": ((0.05, 3), (0.031, -5), (0.043, 7), (0.083, -20)), "uint8": ((0.05, 131), (0.031, 120), (0.043, 140), (0.083, 100)),
           "int16": ((0.0002, 0), (0.0001, 0), (0.0003, 0), (0.0004, 0))}  # fmt: skip
 

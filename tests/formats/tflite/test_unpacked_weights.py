@@ -12,6 +12,8 @@ from qconvert import Graph, Op, Quantization, Tensor, check, convert, load, save
 from qconvert.graph import Array
 from qconvert.graph.shapes import infer
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
 _STRIDES = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_first"}
 _VOLUME = {"strides": (1, 1, 1), "dilations": (1, 1, 1), "pads": (0,) * 6, "data_format": "channels_first"}
 #: kind, shapes of data and weights (O,I,spatial), attributes.

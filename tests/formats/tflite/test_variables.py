@@ -24,6 +24,8 @@ from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.tflite_micro import TFLiteMicro
 from tests.tflite_models import OpSpec, TensorSpec, model
 
+pytestmark = pytest.mark.litert
+
 STREAMING = Path(__file__).parents[3] / "fixtures" / "mww_okay_nabu_streaming_int8.tflite"
 Array = np.ndarray[Any, np.dtype[Any]]
 F = (2,)
@@ -77,6 +79,7 @@ FEEDS = [np.array([1, 2], np.float32), np.array([0.5, 0], np.float32), np.array(
 MEANT = [[6.0, 1.0], [6.5, 1.0], [3.5, 5.0]]
 
 
+@pytest.mark.cross_section
 def test_a_variable_is_a_state_and_a_variable_again(tmp_path: Path) -> None:
     graph = read_bytes(counter(), "counter")
     assert [op.kind for op in graph.ops] == ["ReadState", "Add", "WriteState"]
@@ -172,6 +175,7 @@ def test_a_tensor_that_an_operator_keeps_is_a_state() -> None:
             r.variable(0)
 
 
+@pytest.mark.tflite_micro
 @pytest.mark.skipif(find_spec("tflite_micro") is None, reason="tflite_micro is not installed (extra micro)")
 def test_tflite_micro_runs_variables_that_were_written(tmp_path: Path) -> None:
     qconvert.convert(STREAMING, tmp_path / "out.tflite", target="tflite-micro")

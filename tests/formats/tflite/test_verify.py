@@ -21,6 +21,8 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.tflite.schema import TFLITE
 from qconvert.formats.tflite.verify import verify
 
+pytestmark = pytest.mark.litert
+
 ROOT = Path(__file__).resolve().parents[3]
 FIXTURES = ROOT / "fixtures"
 MODELS = sorted(FIXTURES.glob("*.tflite")) + sorted((ROOT.parent / "shared/models/tflite").glob("*.tflite"))
@@ -141,6 +143,7 @@ def test_wrong_identifier_is_shown() -> None:
     assert reason_for(b"\x1c\0\0\0ABCD" + bytes(40)) == "this is no TFLite file: bytes 4 to 7 are b'ABCD' instead of b'TFL3'"
 
 
+@pytest.mark.cross_section
 def test_vector_past_the_end_names_field_place_and_excess() -> None:
     data = one_op_model(schema.OperatorT(inputs=[1, 2, 3]))
     table = the_operator(data)._tab
@@ -332,6 +335,7 @@ def test_every_kind_of_input_and_a_mapping_that_can_be_closed(tmp_path: Path) ->
     assert "past the end of the file" in caught.value.reason and "fetch" in caught.value.remedy
 
 
+@pytest.mark.end_to_end
 def test_importing_the_verifier_is_light() -> None:
     code = "import qconvert.formats.tflite.verify, sys; print(*sorted({'ai_edge_litert', 'flatbuffers', 'onnx'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip() == ""
@@ -359,6 +363,7 @@ def structure(path: Path) -> tuple[int, ...]:
     return tuple(place for place in range(len(data)) if place not in weights)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("path", SMALL, ids=lambda path: path.stem)
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], database=None)
 @given(changes=CHANGES)

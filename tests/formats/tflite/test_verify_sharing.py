@@ -14,6 +14,8 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.tflite.schema import TFLITE
 from qconvert.formats.tflite.verify import verify
 
+pytestmark = pytest.mark.litert
+
 
 def shared_model(subgraphs: int, tensors: int, name: bytes) -> bytes:
     """A model with `subgraphs` offsets to one subgraph, which has `tensors` offsets to one tensor, which has a name."""
@@ -160,6 +162,7 @@ def test_limit_of_tables() -> None:
         verify(data, max_tables=87)
 
 
+@pytest.mark.cross_section
 def test_a_model_whose_writer_shares_no_vtables() -> None:
     vtables = [struct.pack("<10H", 20, 0, 0, 4, 4, 0, 0, 4, 0, 0)] * 10_000
     data = tables_with_own_vtables(vtables) + bytes(4)

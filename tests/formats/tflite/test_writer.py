@@ -35,6 +35,7 @@ SAME_MEANING = {("SELECT", "SELECT_V2"), ("SPLIT_V", "SPLIT")}
 NOT_REGISTERED = {"TILE int8", "DEPTH_TO_SPACE int8", "STRIDED_SLICE new axis", "STRIDED_SLICE ellipsis"}
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.builtin} {case.note}".strip() for case in CASES])
 def test_operator(case: Case) -> None:
     source = single_op(case.builtin, case.options, case.inputs, case.outputs, custom=case.custom)
@@ -74,6 +75,7 @@ def linear_models() -> Iterator[tuple[str, linear.Model]]:
 LINEAR = dict(linear_models())
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("name", LINEAR)
 def test_linear(name: str) -> None:
     source, tensors = LINEAR[name]
@@ -84,6 +86,7 @@ def test_linear(name: str) -> None:
         require_same_outputs(source, result, [random_value(tensor, rng) for tensor in tensors])
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("regular", [False, True])
 @pytest.mark.parametrize("per_box", [1, 2])
 @pytest.mark.parametrize("threshold", [0.0, 0.4, 0.97])
@@ -112,6 +115,7 @@ def real(request: pytest.FixtureRequest) -> tuple[Path, bytes, bytes]:
 Real = tuple[Path, bytes, bytes]
 
 
+@pytest.mark.formats
 def test_real_model_is_no_larger(real: Real) -> None:
     _, source, result = real
     assert len(result) <= 1.02 * len(source)
@@ -121,6 +125,7 @@ def test_real_model_is_no_larger(real: Real) -> None:
 VERSIONS = {"tflm_person_detect_int8": {"CONV_2D": (2, 3)}, "tflm_seanet_conv_int16x8": {"CONV_2D": (3, 1)}}
 
 
+@pytest.mark.litert
 def test_real_model_keeps_operators_and_versions(real: Real) -> None:
     path, source, result = real
     odd = VERSIONS.get(path.stem, {})
@@ -128,6 +133,7 @@ def test_real_model_keeps_operators_and_versions(real: Real) -> None:
     assert Counter(codes(result)) == Counter(expected)
 
 
+@pytest.mark.litert
 def test_real_model_gives_the_same_bits(real: Real) -> None:
     path, source, result = real
     graph, rng = tflite_graph(source, "model"), np.random.default_rng(3)
@@ -139,6 +145,7 @@ def test_real_model_gives_the_same_bits(real: Real) -> None:
     require_same_outputs(source, result, inputs)
 
 
+@pytest.mark.litert
 def test_real_model_has_aligned_and_different_buffers(real: Real) -> None:
     _, _, result = real
     from ai_edge_litert import schema_py_generated as schema
@@ -153,6 +160,7 @@ def test_real_model_has_aligned_and_different_buffers(real: Real) -> None:
         assert (data.__array_interface__["data"][0] - np.frombuffer(result, np.uint8).__array_interface__["data"][0]) % 16 == 0
 
 
+@pytest.mark.litert
 def test_real_model_keeps_names_and_description(real: Real) -> None:
     path, source, result = real
     before, after = opened(source), opened(result)
@@ -169,6 +177,7 @@ def test_real_model_keeps_names_and_description(real: Real) -> None:
         assert second.metadata.get(key) == text
 
 
+@pytest.mark.litert
 def test_signatures_and_text_metadata_are_kept() -> None:
     x, y = TensorSpec("x", (3,), "float32"), TensorSpec("y", (3,), "float32")
     from tflite_models import OpSpec
@@ -183,6 +192,8 @@ def test_signatures_and_text_metadata_are_kept() -> None:
     assert texts == {b"author": b"someone", b"qconvert": b'{"source": "x.onnx"}'}
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_label_files_and_binary_metadata_are_kept() -> None:
     source = (FIXTURES / "coco_ssd_mobilenet_v1_uint8.tflite").read_bytes()
     result = rewritten(source)
@@ -196,6 +207,7 @@ def test_label_files_and_binary_metadata_are_kept() -> None:
     assert len(contents[0][b"TFLITE_METADATA"]) == 1340
 
 
+@pytest.mark.formats
 def test_damaged_archive_behind_the_model_is_ignored() -> None:
     x, y = TensorSpec("x", (3,), "float32"), TensorSpec("y", (3,), "float32")
     source = single_op("TANH", None, [x], [y])
@@ -203,6 +215,7 @@ def test_damaged_archive_behind_the_model_is_ignored() -> None:
     assert not any(key.startswith("source.file") for key in graph.metadata)
 
 
+@pytest.mark.litert
 def test_qgraph_becomes_tflite(tmp_path: Path) -> None:
     source = FIXTURES / "tiny_kws_dscnn_int8.tflite"
     save(load(source), tmp_path / "model.qgraph")
@@ -213,6 +226,7 @@ def test_qgraph_becomes_tflite(tmp_path: Path) -> None:
     require_same_outputs(source.read_bytes(), (tmp_path / "model.tflite").read_bytes(), [value])
 
 
+@pytest.mark.litert
 def test_equal_constants_share_a_buffer() -> None:
     values = np.arange(40, dtype=np.float32)
     tensors = {
@@ -226,6 +240,7 @@ def test_equal_constants_share_a_buffer() -> None:
     assert len(found.buffers) == 2
 
 
+@pytest.mark.formats
 def test_more_than_a_flatbuffer_addresses_is_an_error() -> None:
     huge = np.broadcast_to(np.float32(1), (2**29 + 1,))  # one number in memory
     tensors = {"x": plain("x", 1), "c": plain("c", *huge.shape, data=huge), "y": plain("y", *huge.shape)}
@@ -233,6 +248,7 @@ def test_more_than_a_flatbuffer_addresses_is_an_error() -> None:
         build(Graph("g", tensors, (Op("Add", ("x", "c"), ("y",)),), ("x",), ("y",)), {})
 
 
+@pytest.mark.formats
 def test_every_kind_that_the_reader_gives_has_a_writer() -> None:
     written = operators("tflite", "write")
     graphs = [tflite_graph(single_op(case.builtin, case.options, case.inputs, case.outputs, custom=case.custom), "model") for case in CASES]
@@ -251,6 +267,7 @@ def plain(name: str, *shape: int | str, dtype: str = "float32", data: Array | No
     return Tensor(name, dtype, shape, data)
 
 
+@pytest.mark.formats
 @pytest.mark.parametrize(
     ("graph", "message"),
     [

@@ -10,6 +10,8 @@ import qconvert
 from qconvert.formats.tflite import written as module
 from qconvert.formats.tflite.writing import Writing
 
+pytestmark = pytest.mark.formats
+
 FIXTURE = Path(__file__).parents[3] / "fixtures" / "tiny_resnet_cifar10_int8.tflite"
 
 

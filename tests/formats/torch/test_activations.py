@@ -10,6 +10,8 @@ import pytest
 from qconvert.evaluate import evaluate
 from tests.torchscript_models import Quantized, archive, graph_of, net
 
+pytestmark = pytest.mark.formats
+
 _SCALE, _ZERO = float(np.float32(0.03)), 90
 _CODES = np.arange(256, dtype=np.uint8).reshape(1, 256)
 _REAL = (_CODES.astype(np.float64) - _ZERO) * _SCALE

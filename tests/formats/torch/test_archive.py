@@ -11,6 +11,8 @@ import pytest
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.archive import Archive
 
+pytestmark = pytest.mark.formats
+
 
 def _archive(path: Path, entries: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> Path:
     with zipfile.ZipFile(path, "w", compression) as archive:

@@ -14,6 +14,8 @@ import pytest
 from qconvert.errors import QConvertError
 from tests.torch_export import read
 
+pytestmark = pytest.mark.formats
+
 _FIXTURES = Path(__file__).parents[3] / "fixtures" / "torch"
 _NETWORKS = [
     "single/qat_fbgemm",

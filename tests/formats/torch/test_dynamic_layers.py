@@ -15,6 +15,8 @@ from qconvert.graph.kinds import is_dynamic
 from qconvert.runtimes.litert import LiteRT
 from tests.torchscript_models import Instance, Quantized, archive, graph_of, net, packed_conv, values_of
 
+pytestmark = pytest.mark.onnxruntime
+
 _FOLDER = Path(__file__).parents[3] / "fixtures" / "torch" / "perceptron"
 
 
@@ -36,6 +38,7 @@ def test_tflite_rounds_each_row(tmp_path: Path) -> None:
     assert found == ["dynamic"] * 3
 
 
+@pytest.mark.litert
 def test_convolutions_of_all_ranks_in_tflite(tmp_path: Path) -> None:
     """LiteRT has no kernel that rounds the data of three dimensions, and takes no integer weights there."""
     source = _FOLDER.parent / "operators" / "onlyfbgemm_dynamic_convolutions_fbgemm_frozen.pt"
@@ -53,6 +56,7 @@ def test_convolutions_of_all_ranks_in_tflite(tmp_path: Path) -> None:
         assert np.abs(value - wanted).max() <= 0.04 * np.abs(wanted).max(), index
 
 
+@pytest.mark.cross_section
 def test_a_program_s_rounding_is_part_of_its_layers(tmp_path: Path) -> None:
     """PT2E of dynamic range, whose scales are computed in the program."""
     source = _FOLDER.parent / "small" / "pt2e_x86_dynamic.pt2"

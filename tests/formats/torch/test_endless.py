@@ -12,6 +12,8 @@ import pytest
 import qconvert
 from qconvert.formats.torch.values import EndlessError, leaves
 
+pytestmark = pytest.mark.formats
+
 HEAD = "class Model(Module):\n  def forward(self: __torch__.Model,\n    x: Tensor) -> Tensor:\n"
 MODEL = b"\x80\x02c__torch__\nModel\nq\x00)\x81}(X\x08\x00\x00\x00trainingq\x01\x89ub."
 DOUBLED = "\n".join(["y = [y, y]"] * 60)

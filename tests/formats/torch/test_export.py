@@ -16,6 +16,8 @@ from qconvert.graph import Graph
 from tests.torch_export import Wrapped, node, program, read, run, saved, write
 from tests.torch_export_models import zipped
 
+pytestmark = pytest.mark.formats
+
 _FIXTURES = Path(__file__).parents[3] / "fixtures" / "torch"
 _NETWORKS = sorted(str(path.relative_to(_FIXTURES))[:-4] for path in _FIXTURES.rglob("*.pt2") if path.parent.name != "shapes")
 

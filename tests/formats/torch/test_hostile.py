@@ -98,6 +98,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.end_to_end
 def test_each_ends_in_one_error_of_the_model(outcomes: dict[str, Any]) -> None:
     wrong = {name: what for name, (what, code, *_) in outcomes.items() if code != (0 if name in SOUND else 2) or "Traceback" in what}
     assert not wrong
@@ -139,6 +140,7 @@ def test_the_error_says_what_is_wrong(outcomes: dict[str, Any], name: str, words
     assert words in outcomes[name][0]
 
 
+@pytest.mark.formats
 def test_what_is_sound_but_for_entries_that_nobody_reads_is_the_model_itself(outcomes: dict[str, Any]) -> None:
     for name in SOUND:
         altered, original = qconvert.load(outcomes[name][-1]), qconvert.load(PROGRAM if name.startswith("program") else SCRIPT)
@@ -148,6 +150,8 @@ def test_what_is_sound_but_for_entries_that_nobody_reads_is_the_model_itself(out
                 np.testing.assert_array_equal(tensor.data, altered.tensors[tensor.name].data)
 
 
+@pytest.mark.end_to_end
+@pytest.mark.cross_section
 def test_the_command_line_gives_one_message_and_leaves_no_file(tmp_path: Path) -> None:
     path, trap = tmp_path / "evil.pt", tmp_path / "sprung"
     path.write_bytes(b"")

@@ -13,6 +13,8 @@ from qconvert.errors import UnsupportedError
 from qconvert.graph import Array
 from tests.torchscript_models import computed
 
+pytestmark = pytest.mark.formats
+
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 7
 
 

@@ -12,6 +12,8 @@ from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.evaluate import evaluate
 from tests.torchscript_models import archive, graph_of, net
 
+pytestmark = pytest.mark.formats
+
 
 @pytest.mark.parametrize(
     "call",

@@ -16,6 +16,8 @@ from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import target_named
 from qconvert.runtimes.saturation import has_vnni
 
+pytestmark = pytest.mark.torch
+
 ENGINES = ("fbgemm", "x86", "qnnpack")
 DATA = Quantization.per_tensor(0.02, 131)
 RESULT = Quantization.per_tensor(0.031, 117)
@@ -215,6 +217,7 @@ def test_the_target_names_the_kinds_that_have_kernels() -> None:
     assert {graph.ops[0].kind for graph, _ in TAKEN.values()} == set(KERNELS)
 
 
+@pytest.mark.cross_section
 @needs_torch
 def test_a_depthwise_layer_whose_products_would_saturate_is_padded_before() -> None:
     """fbgemm's kernel for these layers is taken for a layer's own padding alone (the figures of the cases above would be off by 50)."""

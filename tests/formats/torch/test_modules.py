@@ -24,6 +24,8 @@ from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import target_named
 from qconvert.runtimes.saturation import has_vnni
 
+pytestmark = pytest.mark.torch
+
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 #: Models of TFLite and ONNX, and how many outputs of two runs may be off by a step in fbgemm and qnnpack.
 MODELS = {
@@ -106,6 +108,7 @@ def test_tflite_to_modules_and_back(name: str, tmp_path: Path) -> None:
     assert qconvert.diff(qconvert.load(source), qconvert.load(tmp_path / "back.tflite")) == []
 
 
+@pytest.mark.litert
 @needs_torch
 def test_a_round_trip_names_the_form() -> None:
     report = qconvert.roundtrip(FIXTURES / "tiny_wakeword_int8.tflite", via="torch:modules", samples=1)
@@ -124,6 +127,7 @@ def test_onnx_to_modules_and_back(tmp_path: Path) -> None:
     assert qconvert.diff(qconvert.load(source), qconvert.load(tmp_path / "back.onnx")) == []
 
 
+@pytest.mark.end_to_end
 @needs_torch
 @pytest.mark.parametrize("each", ["fbgemm", "qnnpack"])
 def test_the_file_needs_nothing_but_pytorch(each: str, tmp_path: Path) -> None:
@@ -140,6 +144,7 @@ def test_the_file_needs_nothing_but_pytorch(each: str, tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "outputs.npz")["arr_0"], expected)
 
 
+@pytest.mark.cross_section
 @needs_torch
 def test_layers_are_modules_that_bear_the_names_of_the_source(tmp_path: Path) -> None:
     qconvert.convert(FIXTURES / "tiny_kws_dscnn_int8.tflite", tmp_path / "model.pt")

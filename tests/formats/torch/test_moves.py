@@ -9,6 +9,8 @@ import pytest
 from tests.torch_moves import CASES
 from tests.torch_results import Results
 
+pytestmark = pytest.mark.formats
+
 _RESULTS = Results("moves")
 
 

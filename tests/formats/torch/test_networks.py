@@ -18,6 +18,8 @@ from qconvert.evaluate import evaluate
 from qconvert.formats.torch.engines import ENGINES
 from qconvert.graph import Graph
 
+pytestmark = pytest.mark.onnxruntime
+
 _FOLDER = Path(__file__).parents[3] / "fixtures" / "torch"
 _FILES = sorted(
     str(path.relative_to(_FOLDER))
@@ -97,6 +99,7 @@ def _step(graph: Graph, output: str) -> float:
     return 1.0 if grid is None else float(grid.scale[0])
 
 
+@pytest.mark.cross_section
 def test_blocks_of_pixels_of_guessed_sizes_go_to_onnx(tmp_path: Path) -> None:
     """Height and width are names where the file states none; bytes are moved by ONNX's own operator."""
     source = _FOLDER / "shapes" / "fx_fbgemm_frozen.pt"

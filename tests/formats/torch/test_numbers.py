@@ -9,6 +9,8 @@ import pytest
 
 from tests.torchscript_models import computed
 
+pytestmark = pytest.mark.formats
+
 X = np.zeros((7, 2), np.float32)
 _HEAD = "n = torch.size(x, 0); f = torch.mul(n, 0.5)"
 

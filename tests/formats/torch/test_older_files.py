@@ -18,7 +18,7 @@ from tests.torchscript_models import Array, Instance, Quantized, Typed, archive
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 _CLASSES = "__torch__.torch.classes"
 _CONV, _LINEAR = f"{_CLASSES}.quantized.Conv2dPackedParamsBase", f"{_CLASSES}.quantized.LinearPackedParamsBase"
@@ -201,6 +201,7 @@ def test_tuples_in_pickles_may_be_longer(tmp_path: Path) -> None:
     _compare(_rewritten(path, "net/data.pkl", longer), [torch.zeros(4, 4)], "4,4")
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize("size", [0, 3, 5, 8, 11])
 def test_a_storage_of_another_size_than_stated_is_refused(tmp_path: Path, size: int) -> None:
     path = _file(tmp_path / "m.pt", "return torch.add(self.w, x)", "w : Tensor", {"w": np.ones(1, np.float32)})
@@ -236,6 +237,7 @@ def test_a_type_that_is_none_is_refused(tmp_path: Path, kind: str) -> None:
         load(_file(tmp_path / "m.pt", "return x"), input_shape=f"x=2:{kind}")
 
 
+@pytest.mark.onnxruntime
 def test_the_trace_says_the_scale_of_a_quantized_input(tmp_path: Path) -> None:
     class Takes(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -265,6 +267,7 @@ class _Several(nn.Module):
         return total
 
 
+@pytest.mark.onnxruntime
 def test_lists_and_dictionaries_of_tensors_are_as_many_as_the_user_states(tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
     torch.jit.save(torch.jit.script(_Several()), path)

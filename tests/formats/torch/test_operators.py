@@ -9,6 +9,8 @@ import pytest
 from tests.torch_operators import CASES
 from tests.torch_results import Results
 
+pytestmark = pytest.mark.formats
+
 _RESULTS = Results("operators")
 #: The last elements, which fill no vector, are added in another order.
 _TAILS = ("quantized_add",)

@@ -14,6 +14,8 @@ from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from tests.random_torch import FORMS, Array, NotWrittenError, random_program
 
+pytestmark = pytest.mark.torch
+
 torch = pytest.importorskip("torch")
 
 #: Seeds a form; more are run by tests/random_torch.py.

@@ -12,6 +12,8 @@ import qconvert
 from qconvert.plugins import ModelFile, runtimes
 from tests.random_quantized import fx_traced
 
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert, pytest.mark.torch]
+
 _RUNTIMES = {".onnx": ("onnxruntime", "optimized"), ".tflite": ("litert", "default")}
 _CASES = [(seed, engine) for seed in range(6) for engine in ("fbgemm", "qnnpack")]
 

@@ -11,6 +11,8 @@ import pytest
 from qconvert.errors import InvalidModelError
 from tests.torchscript_models import Instance, Quantized, archive, computed, graph_of, net, packed_linear
 
+pytestmark = pytest.mark.formats
+
 _X = np.array(
     [
         [2.653, -3.322, 0.544, -0.738, -0.588, -0.28],

@@ -20,7 +20,7 @@ from qconvert.graph.kinds import is_dynamic
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 _DYNAMIC = {nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell, nn.RNNCell}
 #: Name -> the layer.
 _LAYERS = {
@@ -226,6 +226,7 @@ def test_cells(tmp_path: Path, name: str, style: str, dtype: torch.dtype | None)
     compared(saved(tmp_path / "a", module, (x,), style), module, (x,), 1e-3 if dtype == torch.float16 else 2e-6)
 
 
+@pytest.mark.cross_section
 def test_open_sizes_stay_open(tmp_path: Path) -> None:
     module = Alone(nn.LSTM(5, 6, batch_first=True)).eval()
     x = torch.randn(2, 7, 5)

@@ -11,6 +11,8 @@ from formats.torch.written import needs_torch
 import qconvert
 from qconvert.graph import Graph, Op, Quantization, Tensor
 
+pytestmark = pytest.mark.torch
+
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 #: Padding on one side, averages, additions, softmax, 16-bit data, names that are no identifiers.
 MODELS = ["tiny_kws_dscnn_int8", "tiny_resnet_cifar10_int8", "tiny_wakeword_int8", "tflm_seanet_conv_int16x8"]
@@ -110,6 +112,7 @@ def test_a_pad_of_stored_integers_keeps_its_filler(filler: int | None, tmp_path:
         assert qconvert.diff(graph, found) == []
 
 
+@pytest.mark.cross_section
 @needs_torch
 @pytest.mark.parametrize("group", [1, 2])
 def test_weights_of_transposed_convolutions_keep_their_order_and_scales(group: int, tmp_path: Path) -> None:

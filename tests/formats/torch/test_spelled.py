@@ -11,6 +11,8 @@ import pytest
 from qconvert.graph import Graph
 from tests.torch_export import node, program, read, run, write
 
+pytestmark = pytest.mark.formats
+
 _SCALE, _POINT = np.float32(0.05), 3.0
 
 
@@ -132,6 +134,8 @@ def test_powers_of_two_are_whole(tmp_path: Path, shift: float) -> None:
     assert graph[quantize.outputs[0]].quantization.scale[0] == 2.0 ** (shift - 6)  # type: ignore[union-attr]
 
 
+@pytest.mark.litert
+@pytest.mark.cross_section
 def test_weights_of_16_bits_go_to_tflite_as_real_values(tmp_path: Path) -> None:
     """No kernel of LiteRT's takes them beside any data."""
     from ai_edge_litert.interpreter import Interpreter

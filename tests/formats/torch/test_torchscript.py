@@ -11,6 +11,8 @@ import pytest
 from qconvert.errors import InvalidGraphError, InvalidModelError, OptionError, QConvertError, UnsupportedError
 from tests.torchscript_models import Instance, Quantized, archive, computed, graph_of, net, packed_conv, packed_linear, values_of
 
+pytestmark = pytest.mark.formats
+
 X = np.array([[1.0, -2.0], [3.0, -4.0]], np.float32)
 
 

@@ -24,6 +24,8 @@ from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import target_named
 from qconvert.targets.audit import audit
 
+pytestmark = pytest.mark.torch
+
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 #: Models that use each kind of layer of the spine.
 MODELS = [
@@ -139,6 +141,7 @@ def _tamper(source: Path, result: Path, what: str) -> None:
             other.writestr(entry, data)
 
 
+@pytest.mark.end_to_end
 @needs_torch
 def test_a_file_loads_where_qconvert_is_not(tmp_path: Path) -> None:
     """Plain PyTorch and the import that registers quantized_decomposed are all that is needed."""
@@ -324,6 +327,7 @@ def test_xnnpack_gets_no_weight_of_minus_128() -> None:
     assert any("1 of 3 scales stay" in change.text and change.costs for change in changes)
 
 
+@pytest.mark.cross_section
 @pytest.mark.parametrize(("name", "lowered"), [("tiny_resnet_cifar10_int8.tflite", 10), ("onnx/torch_fx_fbgemm_attention.onnx", 5)])
 def test_the_audit_says_what_inductor_lowers(name: str, lowered: int) -> None:
     """As counted in its code (docs/pytorch.md)."""

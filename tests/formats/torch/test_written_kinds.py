@@ -147,6 +147,7 @@ def _graph(case: tuple[str, Sequence[Any], dict[str, Any], Sequence[str]]) -> tu
     return Graph(kind, tensors, (op,), tuple(inputs), tuple(names)), inputs
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0] if isinstance(case, tuple) else None)
 def test_a_kind_means_what_it_means(case: Any) -> None:
     graph, feed = _graph(case)
@@ -159,6 +160,7 @@ def test_a_kind_means_what_it_means(case: Any) -> None:
             assert np.array_equal(found[name], values)
 
 
+@pytest.mark.torch
 def test_all_are_read_as_they_were(tmp_path: Any) -> None:
     graph = joined([graph for graph, _ in map(_graph, CASES) if graph.name != "NonZero" and graph.inputs])
     qconvert.save(graph, tmp_path / "model.pt2")
@@ -198,6 +200,7 @@ def test_custom_operators_are_named() -> None:
     assert "plugin" in error.value.remedy
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", ["Gemm", "Conv", "ConvTranspose"])
 @pytest.mark.parametrize("rounding", KINDS["Gemm"].attributes["arithmetic"].choices[1:])
 def test_data_are_rounded_when_the_program_runs(rounding: str, kind: str, tmp_path: Any) -> None:
@@ -220,6 +223,8 @@ def test_data_are_rounded_when_the_program_runs(rounding: str, kind: str, tmp_pa
     assert qconvert.diff(graph, qconvert.load(tmp_path / "model.pt2")) == []
 
 
+@pytest.mark.torch
+@pytest.mark.cross_section
 @pytest.mark.parametrize("kind", ["Gemm", "MatMul"])
 def test_scales_in_blocks(kind: str, tmp_path: Any) -> None:
     """Groups of rows have an operator; blocks along another axis are spelled out."""
@@ -240,6 +245,7 @@ def test_scales_in_blocks(kind: str, tmp_path: Any) -> None:
         assert weights.quantization == grid and np.array_equal(weights.data, graph["w"].data)
 
 
+@pytest.mark.torch
 def test_layers_are_normalized_over_open_sizes() -> None:
     tensors = [Tensor("x", "float32", (2, "n")), Tensor("w", "float32", (1,), np.array([2], np.float32)), Tensor("y", "float32", (2, "n"))]
     op = Op("LayerNormalization", ("x", "w"), ("y",), {"axis": 1})
