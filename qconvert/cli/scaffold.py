@@ -60,7 +60,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert.plugin import Change, Format, Graph, Op, Pass, Target, hookimpl
+from qconvert.plugin import Change, Format, Graph, Pass, Rewriter, Target, hookimpl
 
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "$api"
@@ -75,15 +75,13 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change,
 
 def drop_identities(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Readers of an Identity read what it reads."""
-    names: dict[str, str] = {}
-    ops: list[Op] = []
-    for op in graph:
+    rewriter, count = Rewriter(graph), 0
+    for op in rewriter:
         if op.kind == "Identity" and op.name not in graph.public:
-            names[op.name] = names.get(op.inputs[0], op.inputs[0])
-        else:
-            inputs = tuple(names.get(name, name) for name in op.inputs)
-            ops.append(Op(op.kind, inputs, op.outputs, op.attributes, op.source))
-    return (graph.evolve(ops=ops), (f"{len(names)} Identity operators are gone",)) if names else (graph, ())
+            rewriter.remove(op)
+            rewriter.forward(op.name, op.inputs[0])
+            count += 1
+    return (rewriter.finish(), (f"{count} Identity operators are gone",)) if count else (graph, ())
 
 
 @hookimpl

@@ -27,8 +27,9 @@ from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.graph import Graph
 from qconvert.graph.functions import all_ops
 from qconvert.graph.kinds.opaque import custom_name, is_custom
-from qconvert.graph.metadata import BESIDE, COMMAND
+from qconvert.graph.metadata import BESIDE, COMMAND, CORRESPONDENCE
 from qconvert.plugins import Change, Format, Target, format_named, format_of, formats, named_changes, target_named
+from qconvert.rewriting.claims import write_claims
 from qconvert.targets.audit import audit
 from qconvert.targets.violations import refuse_violations
 
@@ -142,10 +143,12 @@ def _converted(
     verifier = _verifier(graph) if verify_each else None
     declared = Declared(graph)
     observers = [item for item in (observer, verifier, declared) if item is not None]
+    loaded = graph
     graph, changes = _fitted(graph, passes, chosen, allow_loss, observers, given.passes)
     origin = {
         **provenance(source, others, chosen, changes, passes, {**given.read, **given.passes, **given.write}, named),
         **declared.provenance(graph),
+        CORRESPONDENCE: write_claims(loaded, graph),
         **_noted(chosen, graph, result, beside),
     }
     command = _next_command(chosen, graph, str(result), str(beside.path) if beside is not None else "")

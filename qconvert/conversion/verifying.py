@@ -19,6 +19,7 @@ from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import turned_between
 from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Pass
+from qconvert.rewriting.claims import verify
 
 __all__ = ["Verifier", "change", "followed", "random_inputs"]
 
@@ -49,6 +50,7 @@ class Verifier:
         if after is before:
             return
         require_valid(after, f"the pass {item.name} makes a graph that is not valid")
+        self._verify_claims(item, before, after)
         before, after = (io_to_states.run(graph, None)[0] for graph in (before, after))
         hidden = [name for name in after.inputs if name in _turned_unseen(before, after)]
         if hidden and self._outputs:
@@ -60,6 +62,26 @@ class Verifier:
             return
         worst = max((change(before, after, a, b) for a, b in zip(old, self._outputs, strict=True)), key=lambda found: found[0])
         self._judge(item, *worst, notes)
+
+    def _verify_claims(self, item: Pass, before: Graph, after: Graph) -> None:
+        """Compare the tensors of an exact pass one by one, each computed of the values before it (rewriting/claims.py).
+
+        Raises:
+            InternalError: a tensor does not have the values that the pass's correspondence says.
+        """
+        if not item.exact or not self._feeds or before.states or after.states:
+            return
+        try:
+            refuted = verify(before, after, after.correspondence, self._feeds[0])
+        except (UnsupportedError, InvalidGraphError):  # which the comparison of the outputs tells
+            return
+        if refuted:
+            first = refuted[0]
+            raise InternalError(
+                f"the pass {item.name} says that the tensor {first.source!r} is {first.result!r}, which differs by {first.largest:.3g}",
+                where=f"tensor {first.result!r}",
+                remedy="This is a fault of the pass: Rewriter.define and forget say what becomes of a tensor.",
+            )
 
     def _judge(self, item: Pass, share: float, output: str, notes: tuple[Change, ...]) -> None:
         allowed = item.within if item.within is not None else (0.0 if item.exact else np.inf)

@@ -14,6 +14,7 @@ __all__ = [
     "CHANGED",
     "CHANGES",
     "COMMAND",
+    "CORRESPONDENCE",
     "DENSIFIED",
     "DYNAMIC_RANGE",
     "FUSED_PADDING",
@@ -101,6 +102,8 @@ ACTIVATIONS = "source.activations"
 TRANSPOSED = "layout.transposed"
 #: "exact" in a .pt2 file whose operators give the integers that they mean (formats/torch/writer.py).
 NUMERICS = "torch.numerics"
+#: JSON: which tensors hold the values of the source's (rewriting/claims.py). A claim: whoever uses it verifies it in values.
+CORRESPONDENCE = "qconvert.correspondence"
 #: JSON: operators that the writer spelled out as several (formats/reading/spelled.py).
 SPELLED = "qconvert.spelled"
 #: JSON, tensor -> [scale, zero point], [scales, zero points, axis] or null: integers under another grid than those that they are

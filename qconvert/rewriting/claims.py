@@ -1,0 +1,196 @@
+"""A correspondence as a file carries it, and its verification in values.
+
+The map in a file is a claim of whoever wrote the file. verify() runs the source, gives each operator of the result the values that the
+claims derive from the source's, and compares what the operator computes with what the claims say of its results. So a false claim is
+found at the operator that computes the tensor or that reads it, and differences do not add up through the network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize, quantize
+from qconvert.errors import InvalidModelError
+from qconvert.evaluate import evaluate, evaluate_op
+from qconvert.files import documents
+from qconvert.graph import Array, Graph, Tensor, numpy_dtype
+from qconvert.graph.correspondence import GONE, Correspondence, Relation
+from qconvert.graph.metadata import CORRESPONDENCE
+
+__all__ = ["Refuted", "read_claims", "verify", "write_claims"]
+
+#: Of the document; another one is refused.
+SCHEMA = 1
+#: Axes that a permutation may have.
+_MOST_AXES = 8
+#: What float32 values may differ by, as a share of the largest of the tensor: results are rounded to float32 in other orders.
+_FLOAT = 2.0**-16
+
+
+def write_claims(source: Graph, result: Graph) -> str:
+    """Return the JSON document of the correspondence from a source to the result that passes made of it.
+
+    {"schema": 1, "tensors": {name in the source: {"tensor": name in the result, "permutation": [...], "shift": n}}, "gone": [names]}: a
+    tensor that neither names keeps its name. `gone` are names that the result has for other values.
+    """
+    tensors, gone = {}, []
+    for name, item in result.correspondence.items():
+        if name not in source:
+            continue
+        if item.tensor in result:
+            entry: dict[str, object] = {"tensor": item.tensor}
+            entry |= {"permutation": list(item.permutation)} if item.permutation else {}
+            entry |= {"shift": item.shift} if item.shift is not None else {}
+            tensors[name] = entry
+        elif name in result:
+            gone.append(name)
+    return json.dumps({"schema": SCHEMA, "tensors": tensors, "gone": gone})
+
+
+def read_claims(source: Graph, result: Graph) -> Correspondence:
+    """Return the correspondence that the metadata of a result claim; tensors that both have are related without a word.
+
+    Raises:
+        InvalidModelError: the document is none of this schema, or names tensors that are not there.
+    """
+    at = "its map of tensors"
+    document = documents.json_of(result.metadata.get(CORRESPONDENCE, "{}"), at)
+    if document == {}:
+        return {}
+    fields = documents.object_of(document, at, ("schema", "tensors", "gone"), ())
+    if documents.integer(fields["schema"], f"{at}: schema") != SCHEMA:
+        raise InvalidModelError(f"{at} has the schema {fields['schema']}; this version reads {SCHEMA}")
+    found = dict.fromkeys(documents.texts(fields["gone"], f"{at}: gone"), GONE)
+    entries = fields["tensors"]
+    if not isinstance(entries, dict):
+        documents.fail(at, "tensors is no object")
+    for name, entry in entries.items():
+        found[name] = _read_relation(
+            documents.object_of(entry, f"{at}: {name!r}", ("tensor",), ("permutation", "shift")), f"{at}: {name!r}"
+        )
+    unknown = [name for name, item in found.items() if name not in source or (item.tensor and item.tensor not in result)]
+    if unknown:
+        raise InvalidModelError(f"{at} relates {unknown[0]!r}, which source or result lacks", remedy="The file is of another source.")
+    for name, item in found.items():
+        shape = source[name].shape
+        if item.permutation and shape is not None and len(shape) != len(item.permutation):
+            raise InvalidModelError(f"{at} turns {name!r} of rank {len(shape)} by {list(item.permutation)}")
+    return found
+
+
+def _read_relation(entry: Mapping[str, object], at: str) -> Relation:
+    tensor = documents.text(entry["tensor"], at)
+    turned = documents.listed(entry.get("permutation", []), at, lambda item, where: documents.integer(item, where, 0))
+    if len(turned) > _MOST_AXES or sorted(turned) != list(range(len(turned))):
+        documents.fail(at, f"{turned} is no permutation")
+    shift = None if entry.get("shift") is None else documents.integer(entry["shift"], at)
+    return Relation(tensor, tuple(turned), shift)
+
+
+@dataclass(frozen=True, slots=True)
+class Refuted:
+    """A claim that values contradict.
+
+    Attributes:
+        source, result: the tensors.
+        largest: the largest difference, in steps of a quantized result, as a share of the largest value of a float one; infinite where
+            the shapes differ.
+    """
+
+    source: str
+    result: str
+    largest: float
+
+
+def verify(
+    source: Graph, result: Graph, claims: Correspondence, inputs: Mapping[str, Array], *, steps: float = 0.0, share: float = _FLOAT
+) -> tuple[Refuted, ...]:
+    """Return the claims that the values of a run contradict.
+
+    Args:
+        source, result: the graphs; both without states.
+        claims: from the source's tensors to the result's.
+        inputs: stored values of the source's inputs, by name.
+        steps: by how many steps a quantized tensor may differ, as declared.
+        share: by which share of its largest value a float tensor may differ.
+
+    Raises:
+        UnsupportedError: an operator has no evaluation.
+    """
+    inner = tuple(dict.fromkeys(name for op in source.ops for name in op.outputs if name))
+    run = evaluate(source.evolve(outputs=inner, signatures=()), inputs)
+    before = {tensor.name: tensor.data for tensor in source.constants() if tensor.data is not None} | run | dict(inputs)
+    expected: dict[str, tuple[str, Array]] = {}
+    refuted = []
+    for name, value in before.items():
+        item = claims.get(name, Relation(name))
+        if item.tensor not in result:
+            continue
+        tensor = result[item.tensor]
+        found = _predict(item, np.asarray(value), source[name], tensor)
+        if found is None:
+            refuted.append(Refuted(name, tensor.name, np.inf))
+        elif tensor.data is not None:
+            refuted += _refute(name, tensor, found, tensor.data, steps, share)
+        else:
+            expected.setdefault(tensor.name, (name, found))
+    values: dict[str, Array] = {tensor.name: tensor.data for tensor in result.constants() if tensor.data is not None}
+    for name in result.inputs:
+        if name not in expected:
+            refuted.append(Refuted("", name, np.inf))
+            return tuple(refuted)
+        values[name] = expected[name][1]
+    for op in result.ops:
+        computed = evaluate_op(result, op, [values[name] if name else None for name in op.inputs])
+        for name, value in zip(filter(None, op.outputs), computed, strict=True):
+            values[name] = np.asarray(value.stored)
+            if name in expected:
+                old, wanted = expected[name]
+                different = _refute(old, result[name], wanted, values[name], steps, share)
+                refuted += different
+                values[name] = values[name] if different and wanted.shape != values[name].shape else wanted
+    return tuple(refuted)
+
+
+def _predict(relation: Relation, value: Array, old: Tensor, new: Tensor) -> Array | None:
+    """Return the stored values that a claim says a tensor of the result has; None if they do not fit it."""
+    if relation.permutation:
+        if value.ndim != len(relation.permutation):
+            return None
+        value = value.transpose(relation.permutation)
+    shape = new.static_shape
+    if shape is not None and shape != value.shape:
+        if int(np.prod(shape)) != value.size:
+            return None
+        value = value.reshape(shape)
+    was, now = old.quantization, new.quantization
+    if relation.permutation and was is not None:
+        was = was.transposed(relation.permutation)
+    if (old.dtype, was) == (new.dtype, now):
+        return value + relation.shift if relation.shift else value
+    if relation.shift is not None:
+        return (value.astype(np.int64) + relation.shift).astype(numpy_dtype(new.dtype))
+    real = value.astype(np.float64) if was is None else dequantize(value, was)
+    return np.asarray(real.astype(numpy_dtype(new.dtype))) if now is None else quantize(real, now, new.dtype)
+
+
+def _refute(old: str, tensor: Tensor, wanted: Array, value: Array, steps: float, share: float) -> list[Refuted]:
+    if wanted.shape != value.shape:
+        return [Refuted(old, tensor.name, np.inf)]
+    if np.array_equal(wanted, value, equal_nan=wanted.dtype.kind == "f"):
+        return []
+    if wanted.dtype.kind not in "fiub" and "float" not in tensor.dtype:
+        return [Refuted(old, tensor.name, np.inf)]
+    a, b = wanted.astype(np.float64), value.astype(np.float64)
+    finite = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return [Refuted(old, tensor.name, np.inf)]
+    largest = float(np.abs(a - b)[finite].max(initial=0))
+    if tensor.quantization is None and "float" in tensor.dtype:
+        largest /= float(np.abs(a[finite]).max(initial=0)) or 1.0
+        return [Refuted(old, tensor.name, largest)] if largest > share else []
+    return [Refuted(old, tensor.name, largest)] if largest > steps else []
