@@ -33,6 +33,7 @@ from qconvert.passes.grids.weights import (
 from qconvert.passes.linear import BiasGrids, WeightUse, quantized_bias
 from qconvert.passes.stored_types import SIGNED
 from qconvert.plugins import Change, Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -72,14 +73,14 @@ def _typed(dtype: str, bits: int) -> str:
 
 
 def _wide_biases(graph: Graph) -> Graph:
-    """32-bit biases beside 16-bit data in 64 bits, as TFLite's 16x8 specification has them: kernels add them to sums of 64 bits."""
-    biases, ops = BiasGrids(graph, "wide"), list(graph.ops)
-    for index, op in enumerate(graph.ops):
+    """Store 32-bit biases beside 16-bit data in 64 bits, as TFLite's 16x8 specification has them: kernels add them to sums of 64 bits."""
+    rewriter = Rewriter(graph)
+    biases = BiasGrids(rewriter, "wide")
+    for op in rewriter:
         bias = quantized_bias(graph, op)
         if bias is not None and bias.dtype == "int32" and bias.data is not None and graph[op.inputs[0]].dtype == "int16":
-            wide = biases.add(bias, replace(bias, dtype="int64", data=bias.data.astype(np.int64)))
-            ops[index] = replace(op, inputs=(*op.inputs[:2], wide.name))
-    return graph.evolve(tensors=biases.made.values(), ops=ops) if biases.made else graph
+            biases.put(op, bias, replace(bias, dtype="int64", data=bias.data.astype(np.int64)))
+    return rewriter.finish()
 
 
 def _taken(found: tuple[str, Quantization] | None, dtypes: Collection[str]) -> tuple[str, Quantization] | None:

@@ -16,6 +16,7 @@ from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.passes.linear import BiasGrids, bias_quantization, quantized_bias
 from qconvert.plugins import Change, Cost, Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -24,14 +25,15 @@ _REAL = ("x86", "fbgemm", "onednn")
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes the constant biases of Conv, ConvTranspose and Gemm with quantized data, weights and results.
+    """Change the constant biases of Conv, ConvTranspose and Gemm with quantized data, weights and results.
 
     A bias that would leave int32, or whose scale would leave float32, stays and is named. One that operators of different scales
     read is made once for each scale.
     """
-    ops, biases = list(graph.ops), BiasGrids(graph, "int32")
+    rewriter = Rewriter(graph)
+    biases = BiasGrids(rewriter, "int32")
     notes: list[Change | str] = []
-    for index, op in enumerate(graph.ops):
+    for op in rewriter:
         bias = quantized_bias(graph, op)
         if bias is None or bias.dtype != "float32" or bias.is_quantized or not graph[op.outputs[0]].is_quantized:
             continue
@@ -41,7 +43,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         if new is None:
             notes.append(f"the bias {bias.name!r} of {op} stays float32: it does not fit int32 at input scale * weight scale")
             continue
-        ops[index] = replace(op, inputs=(*op.inputs[:2], biases.add(bias, new).name))
+        biases.put(op, bias, new)
     if not biases.made:
         return graph, tuple(notes)
     found = [_cost(graph[name], new) for (name, *_), new in biases.made.items()]
@@ -53,7 +55,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     if inexact and engine in _REAL:
         cost += f": these layers give the integers of PyTorch's qnnpack, not of its {engine}, whose biases stay real (--biases keep)"
     note = Change(f"{len(biases.made)} biases of {values} values are int32{cost}", exact=not largest, costs=costs)
-    return graph.evolve(tensors=biases.made.values(), ops=ops), (note, *notes)
+    return rewriter.finish(), (note, *notes)
 
 
 def _stored(graph: Graph, op: Op, bias: Tensor) -> Tensor | None:

@@ -11,38 +11,37 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, scale_and_zero_point
-from qconvert.graph import Graph, Tensor
+from qconvert.graph import Graph, Op, Tensor
 from qconvert.passes.linear import quantized_bias
 from qconvert.plugins import Change, Cost, Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes the biases of Conv, ConvTranspose and Gemm with quantized data and weights. A bias that others read too is copied."""
-    places: dict[str, list[int]] = {}
-    for index, op in enumerate(graph.ops):
+    """Change the biases of Conv, ConvTranspose and Gemm with quantized data and weights. A bias that others read too is copied."""
+    rewriter, found = Rewriter(graph), dict[str, list[Op]]()
+    for op in rewriter:
         bias = quantized_bias(graph, op)
         if bias is not None and bias.dtype == "int32" and bias.quantization is not None:
-            places.setdefault(bias.name, []).append(index)
-    if not places:
+            found.setdefault(bias.name, []).append(op)
+    if not found:
         return graph, ()
-    ops, readers = list(graph.ops), graph.consumers()
-    made: dict[str, Tensor] = {}
-    unused = graph.names(made)
+    made: list[str] = []
     values = lost = 0
-    for name, indices in places.items():
-        shared = len(readers[name]) > len(indices) or name in graph.public
-        new = unused.fresh(f"{name}/float32") if shared else name
-        made[new] = bias = _real(graph[name], new)
+    for name, ops in found.items():
+        shared = len(rewriter.readers[name]) > len(ops) or name in graph.public
+        bias = _real(graph[name], rewriter.fresh(f"{name}/float32") if shared else name)
+        made.append(rewriter.define(bias))
         values += bias.data.size if bias.data is not None else 0
         lost += _lost(graph[name], bias)
-        for index in indices:
-            ops[index] = replace(ops[index], inputs=(*ops[index].inputs[:2], new))
+        for op in ops:
+            rewriter.replace(op, replace(op, inputs=(*op.inputs[:2], bias.name)))
     words = "all of them stand for the same integers" if not lost else f"{lost} of them round to another integer"
     costs = tuple(Cost(name, None, None) for name in made)
     note = Change(f"{len(made)} biases of {values} values are float32; {words}", costs=costs)
-    return graph.evolve(tensors=made.values(), ops=ops), (note,)
+    return rewriter.finish(), (note,)
 
 
 def _real(bias: Tensor, name: str) -> Tensor:

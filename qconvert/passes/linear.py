@@ -11,6 +11,7 @@ import numpy as np
 from qconvert.arithmetic import accumulator_grid, dequantize, is_accumulator_scale, saturate, scale_and_zero_point
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS, output_axis
+from qconvert.rewriting import Rewriter
 
 __all__ = [
     "BiasGrids", "WeightUse", "bias_quantization", "constant_weights", "is_quantized", "quantized_bias", "replace_weights",
@@ -69,25 +70,24 @@ def weight_uses(graph: Graph) -> list[WeightUse]:
 
 
 def replace_weights(graph: Graph, new: Sequence[tuple[WeightUse, Tensor]], suffix: str) -> tuple[Graph, set[str]]:
-    """The graph with other weights; where something else reads the old ones, these stay beside. Returns the names of the new ones too.
+    """Return the graph with other weights, and their names; where something else reads the old ones, these stay.
 
     Args:
         graph: what is changed.
         new: the weights for each use.
-        suffix: of the name of weights that stand beside the old ones.
+        suffix: of the name of weights beside the old ones.
     """
-    ops, made = list(graph.ops), dict[str, Tensor]()
-    names = graph.names(made)
+    rewriter, names = Rewriter(graph), set[str]()
     for use, tensor in new:
-        name = use.name if use.alone else names.fresh(f"{use.name}/{suffix}")
-        made[name] = replace(tensor, name=name)
-        for index in use.readers:
-            ops[index] = replace(ops[index], inputs=(ops[index].inputs[0], name, *ops[index].inputs[2:]))
-    return graph.evolve(tensors=made.values(), ops=ops), set(made)
+        name = rewriter.define(tensor) if use.alone else rewriter.add(f"{use.name}/{suffix}", tensor, data=tensor.data)
+        for op in (graph.ops[index] for index in use.readers):
+            rewriter.replace(op, replace(op, inputs=(op.inputs[0], name, *op.inputs[2:])))
+        names.add(name)
+    return rewriter.finish(), names
 
 
 def separate_weights(graph: Graph) -> Graph:
-    """Weights that something else reads too in a copy for each way of reading; their data are shared until a pass changes them."""
+    """Copy weights that something else reads too for each way of reading; their data are shared until a pass changes them."""
     shared = [(use, graph[use.name]) for use in weight_uses(graph) if not use.alone]
     return replace_weights(graph, shared, "weights")[0] if shared else graph
 
@@ -123,31 +123,29 @@ def bias_quantization(data: Quantization, weights: Quantization, shape: tuple[in
 
 
 class BiasGrids:
-    """Biases moved to other grids, one tensor for each bias and scale.
+    """Biases with another quantization, one tensor for each bias and scale.
 
     Attributes:
         made: (name of the bias, bytes of its new scales, its type) -> its new tensor.
     """
 
-    def __init__(self, graph: Graph, suffix: str) -> None:
-        self._graph, self._suffix, self._readers = graph, suffix, graph.consumers()
+    def __init__(self, rewriter: Rewriter, suffix: str) -> None:
+        self._rewriter, self._suffix = rewriter, suffix
         self.made: dict[tuple[str, bytes, str], Tensor] = {}
-        self._taken: set[str] = set()
-        self._names = graph.names(self._taken)
 
-    def add(self, bias: Tensor, new: Tensor) -> Tensor:
-        """`new` in place of `bias`; under a name of its own, with the suffix, where something else reads the bias too."""
+    def put(self, op: Op, bias: Tensor, new: Tensor) -> None:
+        """Let an operator read `new` in place of `bias`, under a name of its own, with the suffix, where something else reads `bias`."""
         key = (bias.name, b"" if new.quantization is None else new.quantization.scale.tobytes(), new.dtype)
         if key not in self.made:
-            shared = len(self._readers[bias.name]) > 1 or bias.name in self._graph.public
-            name = self._names.fresh(f"{bias.name}/{self._suffix}") if shared else bias.name
-            self._taken.add(name)
+            alone = self._rewriter.is_read_once(bias.name)
+            name = bias.name if alone else self._rewriter.fresh(f"{bias.name}/{self._suffix}")
             self.made[key] = replace(new, name=name)
-        return self.made[key]
+            self._rewriter.define(self.made[key])
+        self._rewriter.replace(op, replace(op, inputs=(*op.inputs[:2], self.made[key].name)))
 
 
 def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True) -> Graph:
-    """The graph with the integer biases on the products' new grid, wherever the scale of data or weights changed.
+    """Return the graph with integer biases at the new scale of the products, wherever the scale of data or weights changed.
 
     The integers of channels whose products keep their scale stay as they are. A bias that would leave its type gets the wider one beside
     16-bit data, and else becomes float32, as does one whose products have no scale for each channel.
@@ -158,8 +156,9 @@ def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True
         suffix: of the name of a bias that something else reads too.
         wide: whether biases of 32 bits may get 64.
     """
-    biases, ops = BiasGrids(graph, suffix), list(graph.ops)
-    for index, op in enumerate(graph.ops):
+    rewriter = Rewriter(graph)
+    biases = BiasGrids(rewriter, suffix)
+    for op in rewriter:
         bias = quantized_bias(graph, op)
         if bias is None or bias.quantization is None or bias.data is None or names.isdisjoint(op.inputs[:2]):
             continue
@@ -169,8 +168,8 @@ def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True
         dtypes = tuple(dict.fromkeys((bias.dtype, *(["int64"] if wide else [])))) if data.dtype == "int16" else ("int32",)
         if bias.dtype in dtypes and grid is not None and is_accumulator_scale(grid.scale, bias.quantization.scale):
             continue
-        ops[index] = replace(op, inputs=(*op.inputs[:2], biases.add(bias, _moved_bias(bias, grid, dtypes)).name))
-    return graph.evolve(tensors=biases.made.values(), ops=ops) if biases.made else graph
+        biases.put(op, bias, _moved_bias(bias, grid, dtypes))
+    return rewriter.finish()
 
 
 def _moved_bias(bias: Tensor, grid: Quantization | None, dtypes: Sequence[str]) -> Tensor:

@@ -18,12 +18,13 @@ from qconvert.passes.costs import tensor_cost
 from qconvert.passes.grids.fitting import least_loss_scale
 from qconvert.passes.linear import BiasGrids, bias_quantization, constant_weights, quantized_bias, separate_weights
 from qconvert.plugins import Change, Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Requantizes the weights of Conv, ConvTranspose, Gemm and MatMul, and biases with them."""
+    """Requantize the weights of Conv, ConvTranspose, Gemm and MatMul, and biases with them."""
     source, graph = graph, separate_weights(graph)
     axes = constant_weights(graph)
     per_axis = [t for t in graph.constants() if t.name in axes and t.quantization is not None and t.quantization.axis is not None]
@@ -35,11 +36,18 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
             notes.append(f"{tensor.name!r} stays as it is: its weights are not integers with a scale for each channel")
         else:
             changed[tensor.name] = found
-    ops, biases = _with_biases(graph, changed, notes)
+    biases = _requantized_biases(graph, changed, notes)
     notes = [*(_report(graph[name], tensor) for name, tensor in changed.items()), *notes]
     if not changed:
         return source, tuple(notes)
-    return graph.evolve(tensors=[*changed.values(), *biases], ops=ops), tuple(notes)
+    rewriter = Rewriter(graph)
+    made = BiasGrids(rewriter, "per_tensor")
+    for tensor in changed.values():
+        rewriter.define(tensor)
+    for op, bias, new in biases:
+        if op.inputs[1] in changed:
+            made.put(op, bias, new)
+    return rewriter.finish(), tuple(notes)
 
 
 def _requantized(tensor: Tensor) -> Tensor | None:
@@ -57,10 +65,9 @@ def _requantized(tensor: Tensor) -> Tensor | None:
     return replace(tensor, data=quantize(real, chosen, tensor.dtype), quantization=chosen)
 
 
-def _with_biases(graph: Graph, changed: dict[str, Tensor], notes: list[Change | str]) -> tuple[list[Op], list[Tensor]]:
-    """The operators with their requantized biases. Weights whose bias would not fit its type are taken out of `changed`."""
-    biases = BiasGrids(graph, "per_tensor")
-    wanted: dict[int, Tensor] = {}
+def _requantized_biases(graph: Graph, changed: dict[str, Tensor], notes: list[Change | str]) -> list[tuple[Op, Tensor, Tensor]]:
+    """Return the operators with their biases, old and new. Weights whose bias would not fit its type are taken out of `changed`."""
+    found = []
     for op in graph.ops:
         bias = quantized_bias(graph, op)
         if bias is None or bias.quantization is None or op.inputs[1] not in changed:
@@ -70,10 +77,8 @@ def _with_biases(graph: Graph, changed: dict[str, Tensor], notes: list[Change | 
             notes.append(f"{op.inputs[1]!r} stays per axis: with one scale the bias {bias.name!r} would leave {bias.dtype}")
             del changed[op.inputs[1]]
             continue
-        wanted[id(op)] = biases.add(bias, new)
-    kept = {id(op): wanted[id(op)] for op in graph.ops if id(op) in wanted and op.inputs[1] in changed}
-    ops = [replace(op, inputs=(*op.inputs[:2], kept[id(op)].name)) if id(op) in kept else op for op in graph.ops]
-    return ops, list(kept.values())
+        found.append((op, bias, new))
+    return found
 
 
 def _requantized_bias(graph: Graph, op: Op, bias: Tensor, weights: Tensor) -> Tensor | None:

@@ -9,46 +9,43 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Graph, Quantization, Tensor
+from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.passes.linear import constant_weights, quantized_bias
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Repeats scales and zero points. Constants that something else reads too stay, and so do biases of one value for all channels."""
-    changed: dict[str, Tensor] = {}
+    """Repeat scales and zero points. Constants that something else reads too stay, and so do biases of one value for all channels."""
+    rewriter = Rewriter(graph)
+    weights, biases = set[str](), set[str]()
     for name, axis in constant_weights(graph).items():
         repeated = _repeated(graph[name], axis)
         if repeated is not None:
-            changed[name] = repeated
-    weights, readers = len(changed), graph.consumers()
-    for op in graph.ops:
+            weights.add(rewriter.define(repeated))
+    for op in rewriter:
         bias = quantized_bias(graph, op)
-        if bias is None or bias.quantization is None or op.inputs[1] not in changed or not bias.shape or bias.name in graph.public:
+        if bias is None or bias.quantization is None or op.inputs[1] not in weights or not _is_for_channels(rewriter, op, bias):
             continue
-        repeated = _repeated(bias, len(bias.shape) - 1)
-        only_biases = all(KINDS[reader.kind].sums_products for reader in readers[bias.name])
-        if (
-            repeated is not None
-            and only_biases
-            and bias.data is not None
-            and _channels(graph, op.inputs[1]) == bias.shape[-1] == bias.data.size
-        ):
-            changed[bias.name] = repeated
-    if not changed:
+        repeated = _repeated(bias, len(bias.shape or ()) - 1)
+        if repeated is not None:
+            biases.add(rewriter.define(repeated))
+    if not weights:
         return graph, ()
-    return graph.evolve(tensors=changed.values()), (
-        f"{weights} weights and {len(changed) - weights} biases have a scale for each output channel",
-    )
+    return rewriter.finish(), (f"{len(weights)} weights and {len(biases)} biases have a scale for each output channel",)
 
 
-def _channels(graph: Graph, weights: str) -> int:
-    """Output channels of the weights of a Conv, ConvTranspose or Gemm."""
-    data = graph.constant(weights)
-    return 0 if data is None else len(data)
+def _is_for_channels(rewriter: Rewriter, op: Op, bias: Tensor) -> bool:
+    """Whether a bias has one value for each output channel of weights O,…, and is nothing but a bias."""
+    if not bias.shape or bias.data is None or bias.name in rewriter.graph.public:
+        return False
+    weights = rewriter.graph.constant(op.inputs[1])
+    channels = 0 if weights is None else len(weights)
+    only_biases = all(KINDS[reader.kind].sums_products for reader in rewriter.readers[bias.name])
+    return only_biases and channels == bias.shape[-1] == bias.data.size
 
 
 def _repeated(tensor: Tensor, axis: int) -> Tensor | None:
