@@ -14,7 +14,7 @@ from qconvert.graph import Graph, Quantization, Tensor, integer_range
 from qconvert.passes.grids.activations import regrid_activations
 from qconvert.passes.grids.fitting import fitting_grid, middle
 from qconvert.passes.grids.reach import Interval, hulls
-from qconvert.passes.store_activations import separated
+from qconvert.passes.store_activations import separate_roles
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
@@ -26,7 +26,7 @@ _WORTH = 1.05
 
 def run(graph: Graph, target: Target | None, edges: str = "keep") -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes symmetric 8-bit activations; an unsigned grid is symmetric around the middle of its type."""
-    source, graph = graph, separated(graph, _EIGHT_BITS)
+    source, graph = graph, separate_roles(graph, _EIGHT_BITS)
     reach = hulls(graph)
 
     def choose(tensor: Tensor) -> tuple[str, Quantization] | None:

@@ -6,28 +6,28 @@ from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target, *, io_float: bool = False) -> tuple[Graph, tuple[str, ...]]:
-    """Gives float inputs and outputs their old names; the integer tensors get a suffix. Does nothing unless `io_float`."""
+    """Give float inputs and outputs their old names; the integer tensors get a suffix. Do nothing unless `io_float`."""
     names = [name for name in dict.fromkeys((*graph.inputs, *graph.outputs)) if graph[name].is_quantized]
     if not io_float or not names:
         return graph, ()
-    unused = graph.names()
-    inner = {name: unused.fresh(f"{name}/{graph[name].dtype}") for name in names}
-    added: list[Tensor] = []
+    rewriter, inner = Rewriter(graph), dict[str, str]()
     for name in names:
-        added += [replace(graph[name], name=inner[name]), Tensor(name, "float32", graph[name].shape)]
-    before = [Op("Quantize", (name,), (inner[name],)) for name in graph.inputs if name in inner]
-    after = [Op("Dequantize", (inner[name],), (name,)) for name in graph.outputs if name in inner and name not in graph.inputs]
-    ops = [
-        replace(
-            op,
-            inputs=tuple(inner.get(name, name) for name in op.inputs),
-            outputs=tuple(inner.get(name, name) for name in op.outputs),
-        )
-        for op in graph.ops
-    ]
-    return graph.evolve(tensors=added, ops=[*before, *ops, *after]), (f"{len(names)} inputs and outputs are float",)
+        inner[name] = rewriter.add(f"{name}/{graph[name].dtype}", graph[name], data=graph[name].data)
+        rewriter.define(Tensor(name, "float32", graph[name].shape))
+        rewriter.relate(name, inner[name])
+    for name in graph.inputs:
+        if name in inner:
+            rewriter.emit(Op("Quantize", (name,), (inner[name],)))
+    for op in rewriter:
+        inputs, outputs = (tuple(inner.get(name, name) for name in side) for side in (op.inputs, op.outputs))
+        rewriter.replace(op, replace(op, inputs=inputs, outputs=outputs))
+    for name in graph.outputs:
+        if name in inner and name not in graph.inputs:
+            rewriter.emit(Op("Dequantize", (inner[name],), (name,)))
+    return rewriter.finish(), (f"{len(names)} inputs and outputs are float",)

@@ -7,46 +7,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None, *, io_integer: bool = False) -> tuple[Graph, tuple[str, ...]]:
-    """Removes the Quantize behind inputs and the Dequantize before outputs; the integers take the names.
+    """Remove the Quantize behind inputs and the Dequantize before outputs; the integers take the names.
 
-    Does nothing unless `io_integer`.
+    Do nothing unless `io_integer`.
     """
     if not io_integer:
         return graph, ()
-    consumers, producers = graph.consumers(), graph.producers()
+    rewriter, renamed = Rewriter(graph), dict[str, str]()
     kept = {*graph.inputs, *graph.public}
-    renamed: dict[str, str] = {}
-    gone: set[int] = set()
     for name in graph.inputs:
-        readers = consumers.get(name, [])
-        if len(readers) == 1 and readers[0].kind == "Quantize" and not graph.public & {name, readers[0].outputs[0]}:
-            renamed[readers[0].outputs[0]] = name
-            gone.add(id(readers[0]))
+        op = rewriter.readers[name][0] if rewriter.is_read_once(name) else None
+        if op is not None and op.kind == "Quantize" and op.outputs[0] not in graph.public:
+            renamed[op.outputs[0]] = name
+            rewriter.remove(op)
     for name in graph.outputs:
-        op = producers.get(name)
-        if (
-            op is not None
-            and op.kind == "Dequantize"
-            and not consumers.get(name)
-            and op.inputs[0] not in kept
-            and op.inputs[0] not in renamed
-            and graph[op.inputs[0]].data is None
-        ):
+        op = rewriter.producers.get(name)
+        if op is None or op.kind != "Dequantize" or name in rewriter.readers or op.inputs[0] in kept or op.inputs[0] in renamed:
+            continue
+        if graph[op.inputs[0]].data is None:
             renamed[op.inputs[0]] = name
-            gone.add(id(op))
+            rewriter.remove(op)
     if not renamed:
         return graph, ()
-    tensors = [replace(graph[old], name=new) for old, new in renamed.items()]
-    ops = [_renamed(op, renamed) for op in graph.ops if id(op) not in gone]
-    return graph.evolve(tensors=tensors, ops=ops), (f"{len(renamed)} inputs and outputs are integers",)
-
-
-def _renamed(op: Op, names: dict[str, str]) -> Op:
-    return replace(op, inputs=tuple(names.get(n, n) for n in op.inputs), outputs=tuple(names.get(n, n) for n in op.outputs))
+    for old, new in renamed.items():
+        rewriter.define(replace(graph[old], name=new))
+        rewriter.rename(old, new)
+    return rewriter.finish(), (f"{len(renamed)} inputs and outputs are integers",)

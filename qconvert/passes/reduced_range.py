@@ -21,7 +21,7 @@ from qconvert.passes.grids.fitting import least_loss_ratio
 from qconvert.passes.grids.reach import Interval, hulls
 from qconvert.passes.grids.weights import Channel, Rescaled, is_scalable, regrid_weights, scaled, told_weights
 from qconvert.passes.linear import WeightUse
-from qconvert.passes.store_activations import separated
+from qconvert.passes.store_activations import separate_roles
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
@@ -37,7 +37,7 @@ def run(graph: Graph, target: Target | None, reduce: str = "weights", granularit
         graph, weights = regrid_weights(graph, lambda use, tensor: _weights(use, tensor, granularity), "reduced")
         notes += told_weights(weights, "use 7 bits")
     if reduce in ("activations", "both"):
-        parts = separated(graph, _EIGHT_BITS)
+        parts = separate_roles(graph, _EIGHT_BITS)
         choose = _chooser(parts)
         found = regrid_activations(parts, choose, dtypes=_EIGHT_BITS, suffix="reduced", keep_io=True, strictly=True)
         if found is not None:

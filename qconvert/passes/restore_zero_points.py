@@ -32,8 +32,9 @@ from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.passes.shifting.averages import NUDGE, averages_away
 from qconvert.passes.shifting.linear import sums_of_weights
 from qconvert.passes.shifting.moves import carries
-from qconvert.passes.shifting.unsigned import with_unsigned_edges
+from qconvert.passes.shifting.unsigned import restore_unsigned
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -44,16 +45,18 @@ _SURE = 0.25
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Restores what the metadata note; the note counts the activations."""
+    """Restore what the metadata note; the note counts the activations."""
     if SHIFTED not in graph.metadata:
         return graph, ()
     points = _noted(graph)
     metadata = {key: text for key, text in graph.metadata.items() if key != SHIFTED}
-    restoring = _Restoring(graph, points)
-    for op in graph.ops if points else ():
-        restoring.visit(op)
-    restored = replace(restoring.result() if points else graph, metadata=metadata)
-    whole = with_unsigned_edges(restored)
+    rewriter = Rewriter(graph)
+    restoring = _Restoring(rewriter, points)
+    for op in rewriter if points else ():
+        rewriter.remove(op)
+        restoring.emit(op)
+    restored = rewriter.finish(metadata=metadata)
+    whole = restore_unsigned(restored)
     if whole is restored and not points:
         return whole, ()
     absorbed, _ = absorb_quantization.run(whole, target)
@@ -79,13 +82,15 @@ def _noted(graph: Graph) -> dict[str, int]:
     return found
 
 
-def _clipped(graph: Graph, points: Mapping[str, int]) -> dict[str, int]:
-    """The zero points of what a Clip alone reads, on the same grid, to give a tensor of which one is noted: they stand on real values
-    in the file, and get a grid by absorb_quantization."""
-    readers, found = graph.consumers(), {}
+def _clipped(rewriter: Rewriter, points: Mapping[str, int]) -> dict[str, int]:
+    """Return the zero points of what a Clip alone reads, on the same grid, to give a tensor of which one is noted.
+
+    Such Clips stand on real values in the file, and get a grid by absorb_quantization.
+    """
+    graph, found = rewriter.graph, {}
     for op in graph.ops:
         name, result = (op.inputs[0], op.outputs[0]) if op.kind == "Clip" else ("", "")
-        if not name or result not in points or name in points or name in graph.public or len(readers[name]) > 1:
+        if not name or result not in points or name in points or not rewriter.is_read_once(name):
             continue
         if (
             graph[name].is_quantized
@@ -110,48 +115,46 @@ def _bias(old: Tensor, real: Array, data: Quantization | None, weights: Quantiza
 
 
 class _Restoring:
-    """The operators one after the other."""
+    """What stands for the tensors of a graph while they get their zero points back. All operators are emitted."""
 
-    def __init__(self, graph: Graph, points: Mapping[str, int]) -> None:
-        self._graph, self._points = graph, {**points, **_clipped(graph, points)}
-        self._tensors = {name: self._restored(graph[name], point) for name, point in self._points.items()}
-        self._names = graph.names(self._tensors)
-        self._ops: list[Op] = []
+    def __init__(self, rewriter: Rewriter, points: Mapping[str, int]) -> None:
+        self._rewriter, self._graph = rewriter, rewriter.graph
+        self._points = {**points, **_clipped(rewriter, points)}
         self._called: dict[str, str] = {}  # a tensor that is another one now
         self._added: dict[str, tuple[str, float]] = {}  # real value -> another one, and what that is short of it
         self._raw: dict[str, str] = {}  # tensor -> the same integers on the grid that the file has
         self._made_of: dict[str, str] = {}  # real value -> the tensor that it is of
         self._away: set[str] = set()  # averages behind which a factor takes ties away from zero
-        self._readers = graph.consumers()
+        for name, point in self._points.items():
+            tensor = self._graph[name]
+            assert tensor.quantization is not None
+            grid = replace(tensor.quantization, zero_point=np.array([point], np.int64))
+            rewriter.define(replace(tensor, quantization=grid), shift=0)
         self._ends = self._twins()
 
-    @staticmethod
-    def _restored(tensor: Tensor, point: int) -> Tensor:
-        assert tensor.quantization is not None
-        return replace(tensor, quantization=replace(tensor.quantization, zero_point=np.array([point], np.int64)))
-
     def _twins(self) -> dict[str, str]:
-        """Shifted tensors and the input or output of the graph, on the same grid or an input without one, that a Reinterpret makes of them,
-        or them of it."""
+        """Return the input or output of the graph that a Reinterpret makes of a shifted tensor, or that of it, by the name of the tensor.
+
+        It is on the same grid, or an input without one.
+        """
+        rewriter, known = self._rewriter, set(self._points)
         found: dict[str, str] = {}
         for op in self._graph.ops:
             if op.kind != "Reinterpret":
                 continue
             for name, end in ((op.inputs[0], op.outputs[0]), (op.outputs[0], op.inputs[0])):
-                own, other = self._tensors.get(name), self._graph[end]
-                if own is None or end in self._points or name in self._graph.public:
+                own, other = rewriter[name], self._graph[end]
+                if name not in known or end in self._points or name in self._graph.public:
                     continue
-                is_plain_input = other.quantization is None and other.dtype == own.dtype and self._readers[end] == [op]
+                is_plain_input = other.quantization is None and other.dtype == own.dtype and [*rewriter.readers.get(end, ())] == [op]
                 if own.shares_grid(other) or (is_plain_input and end in self._graph.inputs):
                     found[name] = end
-                    self._tensors[end] = replace(other, quantization=own.quantization)
+                    known.add(rewriter.define(replace(other, quantization=own.quantization), shift=0))
+                    rewriter.relate(name, end, shift=0)
         return found
 
-    def result(self) -> Graph:
-        return self._graph.evolve(tensors=self._tensors.values(), ops=self._ops)
-
-    def visit(self, op: Op) -> None:
-        """Takes an operator over."""
+    def emit(self, op: Op) -> None:
+        """Emit what an operator becomes."""
         inputs, outputs = (tuple(self._name(name) for name in side) for side in (op.inputs, op.outputs))
         if op.kind == "Reinterpret" and inputs == outputs:
             return
@@ -163,9 +166,9 @@ class _Restoring:
         elif op.kind == "Quantize" and op.outputs[0] in self._points:
             self._quantize(op, inputs[0], outputs[0])
         elif op.kind == "Clip" and self._points.get(op.inputs[0]) == self._points.get(op.outputs[0], 0):
-            self._ops.append(replace(op, inputs=(inputs[0], *(self._bound(op, name) for name in inputs[1:])), outputs=outputs))
+            self._rewriter.emit(replace(op, inputs=(inputs[0], *(self._bound(op, name) for name in inputs[1:])), outputs=outputs))
         elif touched and self._moves(op):
-            self._ops.append(replace(op, inputs=self._filled(op, inputs), outputs=outputs))
+            self._rewriter.emit(replace(op, inputs=self._filled(op, inputs), outputs=outputs))
         elif not (touched and self._requantize(op, inputs, outputs)) and not self._average(op) and not self._sum(op, inputs):
             self._literally(op, inputs, outputs)
 
@@ -173,22 +176,12 @@ class _Restoring:
         return self._called.get(name) or self._ends.get(name, name)
 
     def _shift(self, name: str) -> float:
-        """By how much the file's real values of a tensor are larger."""
+        """Return by how much the file's real values of a tensor are larger."""
         grid = self._graph[name].quantization if name in self._points else None
         return 0.0 if grid is None else float(grid.scale[0]) * self._points[name]
 
-    def _add(self, wanted: str, like: Tensor) -> str:
-        name = self._names.fresh(wanted)
-        self._tensors[name] = replace(like, name=name, data=None)
-        return name
-
-    def _constant(self, wanted: str, value: object, dtype: str) -> str:
-        name, data = self._names.fresh(wanted), np.asarray(value).astype(dtype)
-        self._tensors[name] = Tensor(name, dtype, data.shape, data)
-        return name
-
     def _linear(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> bool:
-        """Takes the shifts out of a bias; whether that could be done."""
+        """Take the shifts out of a bias; return whether that could be done."""
         data, weights = self._graph[op.inputs[0]], self._graph[op.inputs[1]]
         old = self._graph[op.inputs[2]] if op.has(2) else None
         is_clipped = op.outputs[0] in self._points and op.attributes.get("activation")  # an unshifted result is bounded as before
@@ -202,13 +195,14 @@ class _Restoring:
         bias = old.data.astype(np.float64) - added
         nothing = np.abs(bias) <= np.abs(np.broadcast_to(added, bias.shape)) * _CANCELLED
         if nothing.all():
-            self._ops.append(replace(op, inputs=inputs[:2], outputs=outputs))
+            self._rewriter.emit(replace(op, inputs=inputs[:2], outputs=outputs))
             return True
         made = _bias(old, bias, data.quantization, weights.quantization)
-        name = old.name if len(self._readers[old.name]) == 1 and old.name not in self._graph.public else ""
-        name = name or self._names.fresh(f"{old.name}/restored")
-        self._tensors[name] = replace(made, name=name)
-        self._ops.append(replace(op, inputs=(*inputs[:2], name), outputs=outputs))
+        name = old.name if self._rewriter.is_read_once(old.name) else self._rewriter.fresh(f"{old.name}/restored")
+        self._rewriter.define(replace(made, name=name))
+        if name == old.name:
+            self._rewriter.forget((name,))
+        self._rewriter.emit(replace(op, inputs=(*inputs[:2], name), outputs=outputs))
         return True
 
     def _moves(self, op: Op) -> bool:
@@ -219,9 +213,9 @@ class _Restoring:
         return len(found) == 1 and None not in found and carries(self._graph, op)
 
     def _filled(self, op: Op, inputs: tuple[str, ...]) -> tuple[str, ...]:
-        """The inputs of a move: constants among the data on the grid that the rest has; a filler that is real zero is none."""
+        """Return the inputs of a move: constants among the data on the grid that the rest has; a filler that is real zero is none."""
         data = next(name for name in KINDS[op.kind].data(op) if name in self._points)
-        grid, point = self._tensors[data].quantization, self._points[data]
+        grid, point = self._rewriter[data].quantization, self._points[data]
         changed = list(inputs)
         for position in KINDS[op.kind].positions(op, "data", "factor", "filler"):
             tensor = self._graph[op.inputs[position]] if op.inputs[position] else None
@@ -230,25 +224,25 @@ class _Restoring:
             if op.kind == "Pad" and (tensor.data == point).all():
                 changed[position] = ""
             else:
-                changed[position] = self._names.fresh(f"{tensor.name}/restored")
-                self._tensors[changed[position]] = replace(tensor, name=changed[position], quantization=grid)
+                changed[position] = self._rewriter.add(f"{tensor.name}/restored", tensor, data=tensor.data, quantization=grid)
         while changed and not changed[-1]:
             changed.pop()
         return tuple(changed)
 
     def _bound(self, op: Op, name: str) -> str:
-        """A bound of a Clip of stored integers without the shift; one that is real zero is 0."""
+        """Return a bound of a Clip of stored integers without the shift; one that is real zero is 0."""
         tensor = self._graph[name] if name else None
         if tensor is None or tensor.data is None:
             return name
         shift = self._shift(op.inputs[0])
         bound = tensor.data.astype(np.float64) - shift
-        return self._constant(f"{name}/restored", np.where(np.abs(bound) <= abs(shift) * _CANCELLED, 0.0, bound), tensor.dtype)
+        bound = np.where(np.abs(bound) <= abs(shift) * _CANCELLED, 0.0, bound)
+        return self._rewriter.constant(f"{name}/restored", bound.astype(tensor.dtype))
 
     def _dequantize(self, op: Op, value: str) -> None:
-        """The real values without the shift, of which readers know what is missing."""
-        real = self._add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
-        self._ops.append(Op("Dequantize", (value,), (real,), {}, op.source))
+        """Emit the real values without the shift, of which readers know what is missing."""
+        real = self._rewriter.add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
+        self._rewriter.emit(Op("Dequantize", (value,), (real,), {}, op.source))
         self._made_of[op.outputs[0]] = op.inputs[0]
         self._settle(op.outputs[0], real, self._shift(op.inputs[0]), self._shift(op.inputs[0]))
 
@@ -257,52 +251,52 @@ class _Restoring:
         rest, shift = missing - self._shift(op.outputs[0]), self._shift(op.outputs[0])
         if abs(rest) > max(abs(missing), abs(shift)) * _CANCELLED:
             base = self._plus(base, rest, self._graph[op.inputs[0]])
-        self._ops.append(replace(op, inputs=(base,), outputs=(output,)))
+        self._rewriter.emit(replace(op, inputs=(base,), outputs=(output,)))
 
     def _settle(self, name: str, base: str, missing: float, size: float) -> None:
-        """The real value `name` is `base` plus a constant; `size` is what that is made of."""
+        """Record that the real value `name` is `base` plus a constant; `size` is what that is made of."""
         missing = 0.0 if abs(missing) <= abs(size) * _CANCELLED else missing
         if name in self._graph.public or (abs(missing) > 0 and not np.isfinite(missing)):
-            self._ops.append(Op("Identity", (self._plus(base, missing, self._graph[name]),), (name,)))
+            self._rewriter.emit(Op("Identity", (self._plus(base, missing, self._graph[name]),), (name,)))
         elif not missing:
             self._called[name] = base
+            self._rewriter.relate(name, base)
         else:
             self._added[name] = base, missing
 
     def _plus(self, base: str, amount: float, like: Tensor) -> str:
         if not amount:
             return base
-        result = self._add(f"{like.name}/sum", like)
-        self._ops.append(Op("Add", (base, self._constant(f"{like.name}/constant", amount, "float32")), (result,)))
+        result = self._rewriter.add(f"{like.name}/sum", like)
+        self._rewriter.emit(Op("Add", (base, self._rewriter.constant(f"{like.name}/constant", amount)), (result,)))
         return result
 
     def _average(self, op: Op) -> bool:
-        """An average whose ties the factor behind it takes away from zero, or that factor; whether it is one."""
+        """Emit an average whose ties the factor behind it takes away from zero, or that factor; return whether it is one."""
         if op.kind == "Mul" and op.inputs[0] in self._away:
             self._added[op.outputs[0]] = self._added[op.inputs[0]]
             return True
-        factors, known = self._readers.get(op.outputs[0], []) if op.outputs else [], self._added.get(op.inputs[0]) if op.inputs else None
-        if op.kind != "AveragePool" or known is None or [item.kind for item in factors] != ["Mul"] or op.inputs[0] not in self._made_of:
+        factors = self._rewriter.readers.get(op.name, ())
+        known = self._added.get(op.inputs[0]) if op.kind == "AveragePool" else None
+        if known is None or [item.kind for item in factors] != ["Mul"] or op.inputs[0] not in self._made_of:
             return False
-        number, ends = self._graph.constant(factors[0].inputs[1]), self._readers.get(factors[0].outputs[0], [])
+        number, ends = self._graph.constant(factors[0].inputs[1]), self._rewriter.readers.get(factors[0].outputs[0], ())
         if number is None or number.size != 1 or float(number.reshape(-1)[0]) != NUDGE or [item.kind for item in ends] != ["Quantize"]:
             return False
         whole = Op("AveragePool", (self._made_of[op.inputs[0]],), ends[0].outputs, {**op.attributes, "arithmetic": "ties_away"})
-        if not averages_away(
-            self._graph.evolve(tensors=self._tensors.values(), ops=[whole], inputs=whole.inputs, outputs=whole.outputs), whole
-        ):
+        if not averages_away(self._rewriter, whole):
             return False
-        result = self._add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
-        self._ops.append(replace(whole, inputs=(known[0],), outputs=(result,), source=op.source))
+        result = self._rewriter.add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
+        self._rewriter.emit(replace(whole, inputs=(known[0],), outputs=(result,), source=op.source))
         self._added[op.outputs[0]] = result, known[1]
         self._away.add(op.outputs[0])
         return True
 
     def _sum(self, op: Op, inputs: tuple[str, ...]) -> bool:
-        """An addition or subtraction of values that are known as others plus a constant; whether it is one."""
+        """Emit an addition or subtraction of values that are known as others plus a constant; return whether it is one."""
         if op.kind not in ("Add", "Sub") or op.attributes.get("activation"):
             return False
-        readers = self._readers.get(op.outputs[0], [])
+        readers = self._rewriter.readers.get(op.outputs[0], ())
         before_rounding = bool(readers) and all(reader.kind == "Quantize" and reader.outputs[0] in self._points for reader in readers)
         if not any(name in self._added for name in op.inputs) and not before_rounding:
             return False
@@ -310,8 +304,8 @@ class _Restoring:
         parts = [self._part(name, own) for name, own in zip(op.inputs, inputs, strict=True)]
         missing, sizes = parts[0][1] + sign * parts[1][1], max(abs(part[1]) for part in parts)
         if parts[0][0] and parts[1][0]:
-            result = self._add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
-            self._ops.append(replace(op, inputs=(parts[0][0], parts[1][0]), outputs=(result,)))
+            result = self._rewriter.add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
+            self._rewriter.emit(replace(op, inputs=(parts[0][0], parts[1][0]), outputs=(result,)))
             self._settle(op.outputs[0], result, missing, sizes)
             return True
         if not parts[0][0]:  # a constant less a value
@@ -320,7 +314,7 @@ class _Restoring:
         return True
 
     def _requantize(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> bool:
-        """A number added to stored integers on the way to another grid, which both shifts may be all of; whether it is one."""
+        """Emit a number added to stored integers on the way to another grid, which both shifts may be all of; return whether it is one."""
         data = [name for name in op.inputs if self._graph[name].is_quantized]
         is_sum = op.kind == "Add" or (op.kind == "Sub" and data == [op.inputs[0]])
         if not is_sum or op.attributes.get("activation") or len(data) != 1 or not self._graph[op.outputs[0]].is_quantized:
@@ -332,38 +326,40 @@ class _Restoring:
         before, behind = self._shift(data[0]), self._shift(op.outputs[0])
         rest, value = before + added - behind, inputs[op.inputs.index(data[0])]
         if abs(rest) <= max(abs(before), abs(added), abs(behind)) * _CANCELLED:
-            self._ops.append(Op("Requantize", (value,), outputs, {}, op.source))
+            self._rewriter.emit(Op("Requantize", (value,), outputs, {}, op.source))
         else:
-            constant = self._constant(f"{op.outputs[0]}/constant", rest, "float32")
-            self._ops.append(replace(op, kind="Add", inputs=(value, constant), outputs=outputs))
+            constant = self._rewriter.constant(f"{op.outputs[0]}/constant", rest)
+            self._rewriter.emit(replace(op, kind="Add", inputs=(value, constant), outputs=outputs))
         return True
 
     def _part(self, name: str, own: str) -> tuple[str, float]:
-        """An operand as a value plus a number; "" for a constant that is one number."""
+        """Return an operand as a value plus a number; "" for a constant that is one number."""
         tensor = self._graph[name]
         if tensor.data is not None and tensor.data.size == 1 and tensor.dtype == "float32":
             return "", float(tensor.data.reshape(-1)[0])
         return self._added.get(name, (own, 0.0))
 
     def _literally(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
-        """On the grids and real values that the file has."""
+        """Emit an operator on the grids and real values that the file has."""
         given = [self._as_in_file(name, own) for name, own in zip(op.inputs, inputs, strict=True)]
-        behind, results = [], []
+        after, results = [], []
         for name, own in zip(op.outputs, outputs, strict=True):
             if name not in self._points:
                 results.append(own)
                 continue
-            raw = self._add(f"{name}/as_shifted", self._graph[name])
+            raw = self._rewriter.add(f"{name}/as_shifted", self._graph[name])
             results.append(raw)
-            behind.append(Op("Reinterpret", (raw,), (own,)))
-        self._ops += [replace(op, inputs=tuple(given), outputs=tuple(results)), *behind]
+            after.append(Op("Reinterpret", (raw,), (own,)))
+        for item in (replace(op, inputs=tuple(given), outputs=tuple(results)), *after):
+            self._rewriter.emit(item)
 
     def _as_in_file(self, name: str, own: str) -> str:
         if name in self._added:
             base, missing = self._added[name]
             if name not in self._raw:
                 self._raw[name] = self._plus(base, missing, self._graph[name])
+                self._rewriter.relate(name, self._raw[name])
         elif name in self._points and name not in self._raw:
-            self._raw[name] = self._add(f"{name}/as_shifted", self._graph[name])
-            self._ops.append(Op("Reinterpret", (own,), (self._raw[name],)))
+            self._raw[name] = self._rewriter.add(f"{name}/as_shifted", self._graph[name])
+            self._rewriter.emit(Op("Reinterpret", (own,), (self._raw[name],)))
         return self._raw.get(name, own)

@@ -29,16 +29,17 @@ from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.graph.metadata import SHIFTED
 from qconvert.passes.isolate_float import isolated
-from qconvert.passes.shifting.averages import averages_away, joined_averages, shift_average
-from qconvert.passes.shifting.edges import around_unsigned, from_unsigned, is_spelled, to_unsigned
+from qconvert.passes.shifting.averages import averages_away, join_averages, shift_average
+from qconvert.passes.shifting.edges import bypass_unsigned, from_unsigned, is_spelled, to_unsigned
 from qconvert.passes.shifting.linear import LINEAR, is_touched, shift_linear
 from qconvert.passes.shifting.moves import obstacle
 from qconvert.passes.shifting.products import is_shifted_product, shift_product
 from qconvert.passes.shifting.walk import Shifting
-from qconvert.passes.store_activations import separated, weight_inputs
+from qconvert.passes.store_activations import separate_roles, weight_inputs
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Change, Cost, Target
 from qconvert.plugins.sides import quantized_data
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -47,22 +48,25 @@ _LITERAL = ("plain", "opaque", "state", "stored", "control")
 
 
 def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:
-    """Shifts the activations of the types in target.symmetric_activations, or of all signed types if all shall be symmetric."""
+    """Shift the activations of the types in target.symmetric_activations, or of all signed types if all shall be symmetric."""
     dtypes = tuple(UNSIGNED) if target is None or symmetric == "all" else target.symmetric_activations
-    joined = joined_averages(graph) if "int8" in dtypes else graph
+    joined = join_averages(graph) if "int8" in dtypes else graph
     plain = _without_roundings(joined) if target is not None and target.symmetric_activations else joined
-    whole = separated(around_unsigned(plain, target), dtypes)
+    whole = separate_roles(bypass_unsigned(plain, target), dtypes)
     points = _points(whole, dtypes)
     whole, notes = isolated(whole, lambda op: obstacle(whole, op, points), target) if points else (whole, ())
     points = _points(whole, dtypes)
-    shifting = Shifting(whole, points, _held(whole))
+    rewriter = Rewriter(whole)
+    shifting = Shifting(rewriter, points, _held(whole))
     for name in graph.inputs:
         shifting.settle(name)
-    for op in whole.ops:
-        _visit(shifting, op, target)
-    if shifting.ops == list(whole.ops) and not notes:
+    for op in rewriter:
+        rewriter.remove(op)
+        _emit(shifting, op, target)
+    changed = rewriter.finish()
+    if changed.ops == whole.ops and not notes:
         return whole if whole.ops != graph.ops else graph, _nothing(whole, target)
-    changed, shifted = shifting.result()
+    changed, shifted = shifting.without_unread(changed)
     is_noted = shifted or any(is_spelled(whole[name], target) for name in (*whole.inputs, *whole.outputs))
     changed = replace(changed, metadata={**changed.metadata, SHIFTED: json.dumps(shifted)} if is_noted else changed.metadata)
     return changed, (*notes, *(() if shifted else _nothing(whole, target)), *_said(changed, shifted, shifting))
@@ -76,14 +80,12 @@ def _nothing(graph: Graph, target: Target | None) -> tuple[str, ...]:
 
 
 def _without_roundings(graph: Graph) -> Graph:
-    """The graph without the roundings of a source's kernels, which a target that computes on real values has not; but for dynamic range."""
-    ops = [
-        replace(op, attributes={key: value for key, value in op.attributes.items() if key != "arithmetic"})
-        if op.attributes.get("arithmetic") and not is_dynamic(op) and not averages_away(graph, op)
-        else op
-        for op in graph.ops
-    ]
-    return replace(graph, ops=tuple(ops)) if ops != list(graph.ops) else graph
+    """Drop the roundings of a source's kernels, which a target that computes on real values has not; but for dynamic range."""
+    rewriter = Rewriter(graph)
+    for op in rewriter:
+        if op.attributes.get("arithmetic") and not is_dynamic(op) and not averages_away(graph, op):
+            rewriter.replace(op, replace(op, attributes={key: value for key, value in op.attributes.items() if key != "arithmetic"}))
+    return rewriter.finish()
 
 
 def _points(graph: Graph, dtypes: tuple[str, ...]) -> dict[str, int]:
@@ -100,10 +102,10 @@ def _held(graph: Graph) -> set[str]:
     return {*graph.inputs, *graph.public}.union(*((*op.inputs, *op.outputs) for op in literal))
 
 
-def _visit(s: Shifting, op: Op, target: Target | None) -> None:
-    """Takes an operator over."""
+def _emit(s: Shifting, op: Op, target: Target | None) -> None:
+    """Emit what an operator becomes."""
     if KINDS[op.kind].rule in _LITERAL:
-        s.ops.append(op)
+        s.rewriter.emit(op)
         for name in op.outputs:
             s.settle(name)
     elif is_shifted_product(s, op):
@@ -119,13 +121,13 @@ def _visit(s: Shifting, op: Op, target: Target | None) -> None:
     elif averages_away(s.graph, op) and s.shift(op.inputs[0]):
         shift_average(s, op)
     else:
-        s.ops.append(replace(op, inputs=tuple(s[name] for name in op.inputs), outputs=tuple(s[name] for name in op.outputs)))
+        s.rewriter.emit(replace(op, inputs=tuple(s[name] for name in op.inputs), outputs=tuple(s[name] for name in op.outputs)))
         for name in op.outputs:
             s.finish(name)
 
 
 def _convert(s: Shifting, op: Op) -> None:
-    """Quantize, Dequantize and Requantize with the difference of the shifts added on real values."""
+    """Emit Quantize, Dequantize and Requantize with the difference of the shifts added on real values."""
     name, result = op.inputs[0], op.outputs[0]
     value = name if op.kind == "Quantize" else s.real(name, op.source)
     if op.kind == "Dequantize":

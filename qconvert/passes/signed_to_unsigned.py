@@ -21,7 +21,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def stored_as(graph: Graph, dtypes: Mapping[str, str]) -> tuple[Graph, tuple[str, ...]]:
-    """Stores all quantized tensors in other types, old -> new."""
+    """Store all quantized tensors in other types, old -> new."""
     moved = [tensor for tensor in graph.tensors.values() if tensor.is_quantized and tensor.dtype in dtypes]
     changed, count = change_storage(graph, moved, dtypes, keeps=needs_storage, keep_io=False)
     if all(tensor.name in changed.tensors and changed[tensor.name] == tensor for tensor in moved):

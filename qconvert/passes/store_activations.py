@@ -19,8 +19,9 @@ from qconvert.graph.kinds import KINDS, integer_weights, is_dynamic
 from qconvert.graph.metadata import ACTIVATIONS
 from qconvert.passes.stored_types import change_storage, needs_storage, shifted
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
-__all__ = ["changed_edges", "run", "separated", "weight_inputs"]
+__all__ = ["changed_edges", "run", "separate_roles", "weight_inputs"]
 
 _EIGHT_BITS = ("int8", "uint8")
 
@@ -32,14 +33,14 @@ def weight_inputs(op: Op) -> tuple[int, ...]:
 
 
 def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
-    """Shifts all 8-bit quantized activations to target.activations; constants that are data, not weights, go along."""
+    """Shift all 8-bit quantized activations to target.activations; constants that are data, not weights, go along."""
     graph, notes = _widths_of_16(graph, target)
     changed, others = _widths_of_8(graph, target)
     return changed, (*notes, *others)
 
 
 def _widths_of_16(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
-    """uint16 or int16 activations in the other type if the target has that alone."""
+    """Store uint16 or int16 activations in the other type if the target has that alone."""
     for old, new in (("uint16", "int16"), ("int16", "uint16")):
         if new in target.activation_dtypes and old not in target.activation_dtypes:
             return _stored(graph, old, new, keep_io=target.free_edges)
@@ -58,8 +59,8 @@ def _widths_of_8(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _stored(graph: Graph, old: str, new: str, keep_io: bool = True) -> tuple[Graph, tuple[str, ...]]:
-    """All activations of one type in another of its width."""
-    source, graph = graph, separated(graph, (old,))
+    """Store all activations of one type in another of its width."""
+    source, graph = graph, separate_roles(graph, (old,))
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
     moved = [
         tensor
@@ -75,7 +76,7 @@ def _stored(graph: Graph, old: str, new: str, keep_io: bool = True) -> tuple[Gra
 
 
 def changed_edges(graph: Graph, changed: Graph) -> str:
-    """Words on graph inputs and outputs whose type or grid a pass changed, "" if there are none: whoever runs the model has to know."""
+    """Return words on graph inputs and outputs whose type or quantization a pass changed, "" if there are none: a user has to know."""
     names = [
         name
         for name in dict.fromkeys((*graph.inputs, *graph.outputs))
@@ -84,23 +85,22 @@ def changed_edges(graph: Graph, changed: Graph) -> str:
     return f", inputs and outputs {', '.join(map(repr, names))} too" if names else ""
 
 
-def separated(graph: Graph, dtypes: Collection[str]) -> Graph:
-    """Constants of some types that are weights of one operator and data of another, as the table of an embedding, once for each role."""
+def separate_roles(graph: Graph, dtypes: Collection[str]) -> Graph:
+    """Copy constants of some types that are weights of one operator and data of another, such as the table of an embedding."""
     roles: dict[str, set[bool]] = {}
     for op in graph.ops:
         for position, name in enumerate(op.inputs):
             if name and graph[name].dtype in dtypes and graph[name].is_constant and graph[name].is_quantized:
                 roles.setdefault(name, set()).add(position in weight_inputs(op))
-    unused = graph.names()
-    copies = {name: unused.fresh(f"{name}/data") for name, found in roles.items() if len(found) == 2}
-    if not copies:
-        return graph
-    ops = []
-    for op in graph.ops:
-        as_weights = weight_inputs(op)
-        inputs = tuple(name if position in as_weights else copies.get(name, name) for position, name in enumerate(op.inputs))
-        ops.append(replace(op, inputs=inputs))
-    return graph.evolve(tensors=[replace(graph[name], name=copy) for name, copy in copies.items()], ops=ops)
+    rewriter = Rewriter(graph)
+    both = [name for name, found in roles.items() if len(found) == 2]
+    copies = {name: rewriter.add(f"{name}/data", graph[name], data=graph[name].data) for name in both}
+    for op in rewriter:
+        if not copies.keys().isdisjoint(op.inputs):
+            as_weights = weight_inputs(op)
+            inputs = tuple(name if position in as_weights else copies.get(name, name) for position, name in enumerate(op.inputs))
+            rewriter.replace(op, replace(op, inputs=inputs))
+    return rewriter.finish()
 
 
 def _inner(graph: Graph, dtype: str) -> bool:

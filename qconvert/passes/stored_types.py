@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.graph.kinds import KINDS
+from qconvert.rewriting import Rewriter
 
 __all__ = ["SIGNED", "UNSIGNED", "change_storage", "needs_storage", "replace_grids", "shifted"]
 
@@ -19,7 +20,7 @@ SIGNED = {unsigned: signed for signed, unsigned in UNSIGNED.items()}
 
 
 def shifted(tensor: Tensor, dtype: str) -> Tensor:
-    """The tensor with its stored integers in `dtype`, of the same width."""
+    """Return the tensor with its stored integers in `dtype`, of the same width."""
     assert tensor.quantization is not None
     offset = integer_range(dtype)[0] - integer_range(tensor.dtype)[0]
     data = None if tensor.data is None else (tensor.data.astype("int32") + offset).astype(numpy_dtype(dtype))
@@ -55,7 +56,7 @@ def _states_as_stored(graph: Graph) -> frozenset[str]:
 def change_storage(
     graph: Graph, moved: Iterable[Tensor], dtypes: Mapping[str, str], *, keeps: Callable[[Graph, Op], bool], keep_io: bool
 ) -> tuple[Graph, int]:
-    """Stores tensors in other types; a Requantize stands where somebody needs the old one. Returns the number of activations changed.
+    """Store tensors in other types, with a Requantize where an operator needs the old one. Return the number of activations changed too.
 
     Args:
         graph: what is changed.
@@ -65,61 +66,58 @@ def change_storage(
         keep_io: whether graph inputs and outputs stay as they are.
     """
     changed = {tensor.name: shifted(tensor, dtypes[tensor.dtype]) for tensor in moved}
-    result, count = replace_grids(graph, changed, lambda tensor: tensor.dtype, keeps=keeps, keep_io=keep_io)
-    states = {str(op["state"]) for op in graph.ops if KINDS[op.kind].rule == "state" and not keeps(graph, op)}
-    if not states:
-        return result, count
-    return replace(result, states={name: _shifted_state(state, name in states, dtypes) for name, state in graph.states.items()}), count
-
-
-def _shifted_state(state: Tensor, moves: bool, dtypes: Mapping[str, str]) -> Tensor:
-    return shifted(state, dtypes[state.dtype]) if moves and state.dtype in dtypes and state.is_quantized else state
+    follow = {str(op["state"]) for op in graph.ops if KINDS[op.kind].rule == "state" and not keeps(graph, op)}
+    states = {
+        name: shifted(state, dtypes[state.dtype])
+        for name, state in graph.states.items()
+        if name in follow and state.dtype in dtypes and state.is_quantized
+    }
+    return replace_grids(graph, changed, lambda tensor: tensor.dtype, keeps=keeps, keep_io=keep_io, states=states)
 
 
 def replace_grids(
-    graph: Graph, changed: dict[str, Tensor], suffix: Callable[[Tensor], str], *, keeps: Callable[[Graph, Op], bool], keep_io: bool
+    graph: Graph,
+    changed: Mapping[str, Tensor],
+    suffix: Callable[[Tensor], str],
+    *,
+    keeps: Callable[[Graph, Op], bool],
+    keep_io: bool,
+    states: Mapping[str, Tensor],
 ) -> tuple[Graph, int]:
-    """Puts tensors in the place of those of their names, on other grids; a Requantize stands where somebody needs the old one.
+    """Give tensors another quantization, with a Requantize where an operator needs the old one.
 
-    Returns the new graph, and the number of activations changed.
+    Return the new graph, and the number of activations changed.
 
     Args:
         graph: what is changed.
-        changed: name -> the tensor on its new grid.
+        changed: name -> the tensor with its new quantization.
         suffix: of the name of the new one where the old one stays too.
         keeps: whether an operator needs its tensors as they are.
         keep_io: whether graph inputs and outputs stay as they are.
+        states: those that change too.
     """
-    held = {name for op in graph.ops if keeps(graph, op) for name in (*op.inputs, *op.outputs)}
+    rewriter = Rewriter(graph)
+    kept = {id(op) for op in graph.ops if keeps(graph, op)}
+    held = {name for op in graph.ops if id(op) in kept for name in (*op.inputs, *op.outputs)}
     held |= {*graph.inputs, *graph.outputs} if keep_io else set()
-    twins: dict[str, Tensor] = {}  # of the tensors that must stay: the same values in the new type
-    names: dict[str, str] = {}
-    made: set[str] = set()
-    unused = graph.names(made)
-    for name in [name for name in changed if name in held]:
-        names[name] = unused.fresh(f"{name}/{suffix(changed[name])}")
-        made.add(names[name])
-        twins[name] = replace(changed.pop(name), name=names[name])
-    ops: list[Op] = [Op("Requantize", (name,), (names[name],)) for name in graph.inputs if name in names]
-    for op in graph.ops:
-        if keeps(graph, op):
-            ops += [op, *(Op("Requantize", (name,), (names[name],)) for name in op.outputs if name in names)]
+    twins: dict[str, str] = {}  # tensor that has to stay -> the same values with the new quantization
+    for name, tensor in changed.items():
+        if name in held:
+            twins[name] = rewriter.add(f"{name}/{suffix(tensor)}", tensor, data=tensor.data)
+        else:
+            rewriter.define(tensor)
+    old_read = graph.public.union(*(op.inputs for op in graph.ops if id(op) in kept))
+    new_read = set[str]().union(*(op.inputs for op in graph.ops if id(op) not in kept))
+    for name in graph.inputs:
+        if name in twins and name in new_read:
+            rewriter.emit(Op("Requantize", (name,), (twins[name],)))
+    for op in rewriter:
+        results = [name for name in op.outputs if name in twins]
+        if id(op) in kept:
+            rewriter.replace(op, op, *(Op("Requantize", (name,), (twins[name],)) for name in results if name in new_read))
             continue
-        inputs, outputs = (tuple(names.get(name, name) for name in listed) for listed in (op.inputs, op.outputs))
-        ops.append(replace(op, inputs=inputs, outputs=outputs))
-        ops += [Op("Requantize", (names[name],), (name,)) for name in op.outputs if name in names]
-    count = sum(not tensor.is_constant for tensor in (*changed.values(), *twins.values()))
-    return _without_unread(graph.evolve(tensors=[*changed.values(), *twins.values()], ops=ops), set(names) | set(names.values())), count
-
-
-def _without_unread(graph: Graph, names: set[str]) -> Graph:
-    """Drops each Requantize between the two forms of a tensor whose result nobody reads."""
-    consumers = graph.consumers()
-
-    def is_unread(op: Op) -> bool:
-        if op.kind != "Requantize":
-            return False
-        name = op.outputs[0]
-        return name in names and op.inputs[0] in names and name not in consumers and name not in graph.public
-
-    return graph.evolve(ops=[op for op in graph.ops if not is_unread(op)])
+        inputs, outputs = (tuple(twins.get(name, name) for name in side) for side in (op.inputs, op.outputs))
+        back = (Op("Requantize", (twins[name],), (name,)) for name in results if name in old_read)
+        rewriter.replace(op, replace(op, inputs=inputs, outputs=outputs), *back)
+    count = sum(not tensor.is_constant for tensor in changed.values())
+    return rewriter.finish(states={**graph.states, **states}), count

@@ -14,9 +14,10 @@ from qconvert.passes.absorb.clips import fuse_clips
 from qconvert.passes.costs import activation_cost, tensor_cost
 from qconvert.passes.grids.reach import Interval, reached
 from qconvert.passes.linear import with_biases
-from qconvert.passes.store_activations import changed_edges, separated, weight_inputs
+from qconvert.passes.store_activations import changed_edges, separate_roles, weight_inputs
 from qconvert.passes.stored_types import needs_storage, replace_grids
 from qconvert.plugins import Change, Cost, at_worst
+from qconvert.rewriting import Rewriter
 
 __all__ = ["Choice", "Regridded", "by_grid", "keeps_integers", "regrid_activations"]
 
@@ -102,7 +103,7 @@ def regrid_activations(
     strictly: bool = False,
     wide_biases: bool = True,
 ) -> Regridded | None:
-    """Activations on the grids that `choose` gives them; None if nothing changes.
+    """Put activations on the grids that `choose` gives them; None if nothing changes.
 
     Biases move to the new scale of the products. What saturated at an end of the old range still does: by an activation, or a Clip where
     none says it. A Requantize stands where somebody needs the old grid.
@@ -117,7 +118,7 @@ def regrid_activations(
         strictly: whether a range may not even be a step longer than it was.
         wide_biases: whether biases of 32 bits beside 16-bit data may get 64.
     """
-    graph, keeps = separated(graph, dtypes), keeps or keeps_integers
+    graph, keeps = separate_roles(graph, dtypes), keeps or keeps_integers
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
     idle = _only_converted(graph, keeps, keep_io)
     old: dict[str, Tensor] = {}
@@ -136,8 +137,7 @@ def regrid_activations(
     def stays(graph: Graph, op: Op) -> bool:
         return str(op["state"]) not in states if KINDS[op.kind].rule == "state" else keeps(graph, op)
 
-    result, count = replace_grids(graph, dict(changed), lambda tensor: suffix, keeps=stays, keep_io=keep_io)
-    result = replace(result, states={**graph.states, **states}) if states else result
+    result, count = replace_grids(graph, changed, lambda tensor: suffix, keeps=stays, keep_io=keep_io, states=states)
     if result.ops == graph.ops and all(result[name] is tensor for name, tensor in graph.tensors.items()):
         return None
     result = with_biases(result, {*changed, *(result.tensors.keys() - graph.tensors.keys())}, suffix, wide=wide_biases)
@@ -200,27 +200,22 @@ def _twins(graph: Graph, old: Mapping[str, Tensor], always: bool) -> dict[str, T
 
 
 def _saturated(graph: Graph, old: Mapping[str, Tensor], strictly: bool) -> tuple[Graph, int]:
-    """Clips what operators round onto the new grids to the ranges of the old ones; gives the number of clipped tensors too."""
-    tensors: dict[str, Tensor] = {}
-    names = graph.names(tensors)
-    ops: list[Op] = []
-    clips, reach = 0, reached(graph)
-    for op in graph.ops:
+    """Clip what operators round onto the new grids to the ranges of the old ones; return the number of clipped tensors too."""
+    rewriter, reach = Rewriter(graph), reached(graph)
+    clips = 0
+    for op in rewriter:
         name = op.outputs[0] if len(op.outputs) == 1 else ""
         bounds = _lost_bounds(old[name], graph[name], reach[name], strictly) if name in old and KINDS[op.kind].rounds else (None, None)
         if bounds == (None, None):
-            ops.append(op)
             continue
+        whole = rewriter.add(f"{name}/whole", graph[name])
+        limits = (
+            "" if bound is None else rewriter.constant(f"{name}/{word}", float(bound))
+            for word, bound in zip(("lowest", "highest"), bounds, strict=True)
+        )
+        rewriter.replace(op, replace(op, outputs=(whole,)), Op("Clip", (whole, *limits), (name,), {}, op.source))
         clips += 1
-        whole = names.fresh(f"{name}/whole")
-        tensors[whole] = replace(graph[name], name=whole)
-        limits = []
-        for word, bound in zip(("lowest", "highest"), bounds, strict=True):
-            limits.append("" if bound is None else names.fresh(f"{name}/{word}"))
-            if bound is not None:
-                tensors[limits[-1]] = Tensor(limits[-1], "float32", (), np.array(bound, np.float32))
-        ops += [replace(op, outputs=(whole,)), Op("Clip", (whole, *limits), (name,), {}, op.source)]
-    return (fuse_clips(graph.evolve(tensors=tensors.values(), ops=ops)), clips) if clips else (graph, 0)
+    return (fuse_clips(rewriter.finish()), clips) if clips else (graph, 0)
 
 
 def _lost_bounds(old: Tensor, new: Tensor, reach: Interval, strictly: bool) -> tuple[np.float32 | None, np.float32 | None]:

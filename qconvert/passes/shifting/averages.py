@@ -9,8 +9,9 @@ import numpy as np
 
 from qconvert.graph import Graph, Op
 from qconvert.passes.shifting.walk import Shifting
+from qconvert.rewriting import Rewriter
 
-__all__ = ["NUDGE", "averages_away", "joined_averages", "shift_average"]
+__all__ = ["NUDGE", "averages_away", "join_averages", "shift_average"]
 
 #: Moves a tie of 128 steps by 2**-9 of one, which is less than what tells two averages of up to 128 integers apart, and more than what
 #: float32 sums of as many are off.
@@ -18,7 +19,7 @@ NUDGE = float(np.float32(1 + 2.0**-16))
 _MOST = 128
 
 
-def averages_away(graph: Graph, op: Op) -> bool:
+def averages_away(graph: Graph | Rewriter, op: Op) -> bool:
     """Whether an operator is such an average of integers, onto the grid that these have, without padding."""
     if op.kind != "AveragePool" or op["arithmetic"] != "ties_away" or any(op["pads"]) or op.attributes.get("activation"):
         return False
@@ -28,32 +29,30 @@ def averages_away(graph: Graph, op: Op) -> bool:
     return is_plain and has_point and data.shares_grid(result)
 
 
-def joined_averages(graph: Graph) -> Graph:
-    """The graph with such averages on integers that ran on real values between Dequantize and Quantize."""
-    producers, readers = graph.producers(), graph.consumers()
-    joined: dict[int, Op] = {}
-    gone: set[str] = set()
-    for op in graph.ops:
-        before, behind = producers.get(op.inputs[0]) if op.inputs else None, readers.get(op.outputs[0], []) if op.outputs else []
-        if op.kind != "AveragePool" or before is None or before.kind != "Dequantize" or [item.kind for item in behind] != ["Quantize"]:
+def join_averages(graph: Graph) -> Graph:
+    """Put such averages on integers that ran on real values between Dequantize and Quantize."""
+    rewriter = Rewriter(graph)
+    for op in rewriter:
+        before, after = rewriter.producers.get(op.inputs[0]) if op.kind == "AveragePool" else None, rewriter.readers.get(op.name, ())
+        if before is None or before.kind != "Dequantize" or [item.kind for item in after] != ["Quantize"]:
             continue
-        made = Op(op.kind, before.inputs, behind[0].outputs, op.attributes, op.source)
-        if op.outputs[0] not in graph.public and averages_away(graph, made):
-            joined[id(behind[0])] = made
-            gone.add(op.outputs[0])
-    if not joined:
-        return graph
-    kept = [joined.get(id(op), op) for op in graph.ops if gone.isdisjoint(op.outputs)]
-    read = {name for op in kept for name in op.inputs} | graph.public
-    return graph.evolve(ops=[op for op in kept if op.kind != "Dequantize" or op.outputs[0] in read])
+        made = Op(op.kind, before.inputs, after[0].outputs, op.attributes, op.source)
+        if op.name not in graph.public and averages_away(graph, made):
+            rewriter.replace(after[0], made)
+            rewriter.remove(op)
+    for op in rewriter if rewriter.is_changed else ():
+        readers = rewriter.readers.get(op.name, ())
+        if op.kind == "Dequantize" and op.name not in graph.public and all(map(rewriter.is_replaced, readers)):
+            rewriter.remove(op)
+    return rewriter.finish()
 
 
 def shift_average(s: Shifting, op: Op) -> None:
-    """Appends the average of shifted real values, and the factor."""
+    """Emit the average of shifted real values, and the factor."""
     attributes = {key: value for key, value in op.attributes.items() if key != "arithmetic"}
-    shape = s.graph[op.outputs[0]].shape
+    name = op.outputs[0]
     value = s.real(op.inputs[0], op.source)
-    value = s.emit("AveragePool", (value,), s.add(f"{op.outputs[0]}/average", "float32", shape), op.source, **attributes)
-    factor = s.constant(f"{op.outputs[0]}/away", NUDGE)
-    value = s.emit("Mul", (value, factor), s.add(f"{op.outputs[0]}/away_from_zero", "float32", shape), op.source)
-    s.quantize(value, op.outputs[0], op.source)
+    value = s.compute("AveragePool", (value,), f"{name}/average", name, op.source, **attributes)
+    factor = s.rewriter.constant(f"{name}/away", NUDGE)
+    value = s.compute("Mul", (value, factor), f"{name}/away_from_zero", name, op.source)
+    s.quantize(value, name, op.source)

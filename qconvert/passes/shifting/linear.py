@@ -55,7 +55,7 @@ def is_touched(s: Shifting, op: Op) -> bool:
 
 
 def shift_linear(s: Shifting, op: Op) -> None:
-    """Appends the operator with the shifts in its bias, padding of its own and activation where its grid does not imply it."""
+    """Emit the operator with the shifts in its bias, padding of its own and activation where its grid does not imply it."""
     data, name = op.inputs[0], op.outputs[0]
     result, limits = s.graph[name], _limits(s.graph, op)
     attributes = {key: value for key, value in op.attributes.items() if key not in ("activation", "arithmetic")}
@@ -67,13 +67,13 @@ def shift_linear(s: Shifting, op: Op) -> None:
     inputs = (source, op.inputs[1], *_bias(s, op))
     adds = op.kind == "MatMul" and bool(s.shift(data) or s.shift(name))
     if limits is None and not adds:
-        s.ops.append(Op(op.kind, inputs, (s[name],), {**attributes, **fused}, op.source))
+        s.emit(op.kind, inputs, s[name], op.source, **attributes, **fused)
         s.finish(name)
         return
-    value = s.emit(op.kind, inputs, s.add(f"{name}/real", "float32", result.shape), op.source, **attributes)
+    value = s.compute(op.kind, inputs, f"{name}/real", name, op.source, **attributes)
     if adds:
-        row = s.constant(f"{name}/shift", (s.shift(name) - _sums(s, op))[..., None, :])
-        moved = s.add(f"{name}/moved", "float32", result.shape) if result.is_quantized else name
+        row = s.rewriter.constant(f"{name}/shift", (s.shift(name) - _sums(s, op))[..., None, :].astype(np.float32))
+        moved = s.rewriter.add(f"{name}/moved", s.rewriter[value]) if result.is_quantized else name
         value = s.emit("Add", (value, row), moved, op.source, **fused)
     if limits is not None:
         value = _clipped(s, name, value, limits)
@@ -82,13 +82,13 @@ def shift_linear(s: Shifting, op: Op) -> None:
 
 
 def _clipped(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> str:
-    """Real values that leave the stored integers between the limits."""
+    """Clip real values so that they leave the stored integers between the limits."""
     grid = s.grid(name)
     point = 0 if s.shift(name) else int(grid.zero_point[0])
-    bounds = [s.constant(f"{name}/{word}", (limit - point) * np.float64(grid.scale[0]))
+    bounds = [s.rewriter.constant(f"{name}/{word}", (limit - point) * float(grid.scale[0]))
               for word, limit in zip(("lowest", "highest"), limits, strict=True)]  # fmt: skip
     s.counts["activations are Clips on real values"] += 1
-    return s.emit("Clip", (value, *bounds), s.add(f"{name}/clipped", "float32", s.graph[name].shape))
+    return s.compute("Clip", (value, *bounds), f"{name}/clipped", name)
 
 
 def _sums(s: Shifting, op: Op) -> Array:

@@ -21,17 +21,15 @@ def is_shifted_product(s: Shifting, op: Op) -> bool:
 
 
 def shift_product(s: Shifting, op: Op) -> None:
-    """Appends the product of the integers and what the shifts add to it."""
+    """Emit the product of the integers and what the shifts add to it."""
     first, second = (_upright(s, name, bool(op.attributes.get(turned)), op.source)
                      for name, turned in zip(op.inputs, ("trans_a", "trans_b"), strict=True))  # fmt: skip
     name, shifts = op.outputs[0], [s.shift(side) for side in op.inputs]
     result = s.graph[name]
-    value = s.emit("MatMul", (first, second), s.add(f"{name}/real", "float32", result.shape), op.source)
+    value = s.compute("MatMul", (first, second), f"{name}/real", name, op.source)
     for side, shift, axis in ((second, shifts[0], -2), (first, shifts[1], -1)):
         if shift:
-            value = s.emit(
-                "Sub", (value, _sums(s, side, shift, axis, op.source)), s.add(f"{name}/less", "float32", result.shape), op.source
-            )
+            value = s.compute("Sub", (value, _sums(s, side, shift, axis, op.source)), f"{name}/less", name, op.source)
     shape = s.graph[op.inputs[0]].shape
     depth = shape[-2 if op.attributes.get("trans_a") else -1] if shape else 0
     total = int(depth) * shifts[0] * shifts[1] + s.shift(name)
@@ -42,20 +40,21 @@ def shift_product(s: Shifting, op: Op) -> None:
 
 
 def _upright(s: Shifting, name: str, turned: bool, source: str) -> str:
-    """What stands for an operand, its last two axes exchanged if it is stored turned."""
+    """Return what stands for an operand, its last two axes exchanged if it is stored turned."""
     shape = s.graph[name].shape
     if not turned or shape is None:
         return s[name]
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-    new = s.add(f"{name}/turned", s.graph[name].dtype, tuple(shape[axis] for axis in order), s.symmetric(name))
+    new = s.rewriter.add(f"{name}/turned", s.rewriter[s[name]], shape=tuple(shape[axis] for axis in order))
     return s.emit("Transpose", (s[name],), new, source, perm=order)
 
 
 def _sums(s: Shifting, side: str, shift: float, axis: int, source: str) -> str:
-    """The sums of an operand's real values along the depth, times the other's shift."""
-    tensor = s.tensor(side)
+    """Emit the sums of an operand's real values along the depth, times the other's shift."""
+    tensor = s.rewriter[side]
     shape: Shape = tuple(1 if index == len(tensor.shape or ()) + axis else size for index, size in enumerate(tensor.shape or ()))
-    real = s.emit("Dequantize", (side,), s.add(f"{side}/summed_value", "float32", tensor.shape), source)
-    axes = s.constant(f"{side}/depth", [axis], "int64")
-    sums = s.emit("ReduceSum", (real, axes), s.add(f"{side}/sums", "float32", shape), source, keepdims=1)
-    return s.emit("Mul", (sums, s.constant(f"{side}/other_shift", shift)), s.add(f"{side}/shifted_sums", "float32", shape), source)
+    real = s.compute("Dequantize", (side,), f"{side}/summed_value", side, source)
+    axes = s.rewriter.constant(f"{side}/depth", [axis])
+    total = s.rewriter.add(f"{side}/sums", s.rewriter[real], shape=shape)
+    s.emit("ReduceSum", (real, axes), total, source, keepdims=1)
+    return s.compute("Mul", (total, s.rewriter.constant(f"{side}/other_shift", shift)), f"{side}/shifted_sums", total, source)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
-from qconvert.rewriting import needed_ops
+from qconvert.rewriting import Rewriter
 
-__all__ = ["with_unsigned_edges"]
+__all__ = ["restore_unsigned"]
 
 #: How far a zero point that float32 numbers were added up to may be from a whole number.
 _WHOLE = 1e-3
@@ -25,29 +24,24 @@ class _Line:
     constant: float
 
 
-def with_unsigned_edges(graph: Graph) -> Graph:
-    """The graph with Requantize in place of what brings uint8 inputs onto a signed grid, and signed values to uint8 outputs."""
-    producers, readers = graph.producers(), graph.consumers()
-    tensors: dict[str, Tensor] = {}
-    changed: dict[int, Op] = {}
-    for op in graph.ops:
-        found = _input(graph, producers, readers, op) if op.kind == "Quantize" else _output(graph, producers, op)
-        if found is not None and found[0].name not in tensors:
+def restore_unsigned(graph: Graph) -> Graph:
+    """Put a Requantize in place of what brings uint8 inputs onto a signed grid, and signed values to uint8 outputs."""
+    rewriter, done = Rewriter(graph), set[str]()
+    for op in rewriter:
+        found = _input(rewriter, op) if op.kind == "Quantize" else _output(rewriter, op)
+        if found is not None and found[0].name not in done:
             tensor, source, result = found
-            tensors[tensor.name] = tensor
-            changed[id(op)] = Op("Requantize", (source,), (result,), {}, op.source)
-    if not changed:
-        return graph
-    whole = graph.evolve(tensors=tensors.values(), ops=[changed.get(id(op), op) for op in graph.ops])
-    return whole.evolve(ops=needed_ops(whole))
+            done.add(rewriter.define(tensor, shift=0))
+            rewriter.replace(op, Op("Requantize", (source,), (result,), {}, op.source))
+    return rewriter.finish(prune=rewriter.is_changed)
 
 
-def _line(graph: Graph, producers: Mapping[str, Op], name: str) -> _Line | None:
-    """A real value followed back through numbers that are added to it and that it is multiplied by."""
+def _line(rewriter: Rewriter, name: str) -> _Line | None:
+    """Follow a real value back through numbers that are added to it and that it is multiplied by."""
     factor, constant = 1.0, 0.0
     for _ in range(8):
-        op = producers.get(name)
-        number = None if op is None or op.kind not in ("Add", "Sub", "Mul", "Div") else _number(graph, op)
+        op = rewriter.producers.get(name)
+        number = None if op is None or op.kind not in ("Add", "Sub", "Mul", "Div") else _number(rewriter.graph, op)
         if op is None or number is None:
             return None if op is None else _Line(op, factor, constant)
         if op.kind in ("Add", "Sub"):
@@ -73,26 +67,28 @@ def _grid(scale: float, point: float) -> Quantization | None:
     return Quantization.per_tensor(float(np.float32(scale)), round(point))
 
 
-def _input(graph: Graph, producers: Mapping[str, Op], readers: Mapping[str, list[Op]], op: Op) -> tuple[Tensor, str, str] | None:
-    """The input of uint8 that a Quantize gets as numbers, on its grid, that input, and the result."""
-    line = _line(graph, producers, op.inputs[0])
+def _input(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
+    """Return the input of uint8 that a Quantize gets as numbers, on its grid, that input, and the result."""
+    line = _line(rewriter, op.inputs[0])
     if line is None or line.maker.kind != "Cast":
         return None
+    graph = rewriter.graph
     tensor = graph[line.maker.inputs[0]]
-    if tensor.name not in graph.inputs or tensor.dtype != "uint8" or tensor.is_quantized or len(readers[tensor.name]) != 1:
+    if tensor.name not in graph.inputs or tensor.dtype != "uint8" or tensor.is_quantized or len(rewriter.readers[tensor.name]) != 1:
         return None
     grid = _grid(line.factor, -line.constant / line.factor)
     return None if grid is None else (replace(tensor, quantization=grid), tensor.name, op.outputs[0])
 
 
-def _output(graph: Graph, producers: Mapping[str, Op], op: Op) -> tuple[Tensor, str, str] | None:
-    """The output of uint8 that a Cast of rounded steps gives, on its grid, the signed tensor that it is made of, and the result."""
+def _output(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
+    """Return the output of uint8 that a Cast of rounded steps gives, on its grid, the signed tensor that it is made of, and the result."""
+    graph, producers = rewriter.graph, rewriter.producers
     if op.kind != "Cast" or op.outputs[0] not in graph.outputs or graph[op.outputs[0]].dtype != "uint8":
         return None
     clip = producers.get(op.inputs[0])
     bounds = () if clip is None or clip.kind != "Clip" else tuple(_bound(graph, name) for name in clip.inputs[1:])
     rounded = None if clip is None or bounds != integer_range("uint8") else producers.get(clip.inputs[0])
-    line = None if rounded is None or rounded.kind != "Round" else _line(graph, producers, rounded.inputs[0])
+    line = None if rounded is None or rounded.kind != "Round" else _line(rewriter, rounded.inputs[0])
     if line is None or line.maker.kind != "Dequantize" or not graph[line.maker.inputs[0]].is_quantized:
         return None
     grid = _grid(1 / line.factor, line.constant) if line.factor else None
