@@ -82,8 +82,15 @@ def replace_weights(graph: Graph, new: Sequence[tuple[WeightUse, Tensor]], suffi
         name = rewriter.define(tensor) if use.alone else rewriter.add(f"{use.name}/{suffix}", tensor, data=tensor.data)
         for op in (graph.ops[index] for index in use.readers):
             rewriter.replace(op, replace(op, inputs=(op.inputs[0], name, *op.inputs[2:])))
+        _relate_copy(rewriter, use.name, name)
         names.add(name)
     return rewriter.finish(), names
+
+
+def _relate_copy(rewriter: Rewriter, name: str, copy: str) -> None:
+    """Record that the values of a constant are in its copy, if no operator reads the constant itself any more."""
+    if copy != name and name not in rewriter.graph.public and all(map(rewriter.is_replaced, rewriter.readers[name])):
+        rewriter.relate(name, copy)
 
 
 def separate_weights(graph: Graph) -> Graph:
@@ -142,6 +149,7 @@ class BiasGrids:
             self.made[key] = replace(new, name=name)
             self._rewriter.define(self.made[key])
         self._rewriter.replace(op, replace(op, inputs=(*op.inputs[:2], self.made[key].name)))
+        _relate_copy(self._rewriter, bias.name, self.made[key].name)
 
 
 def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True) -> Graph:
