@@ -414,7 +414,9 @@ class _Check:
             self.costs += drifting or verdicts.output_costs(outputs)
             self.notes = [note for note in self.notes if not drifting or note not in self.drifts.values()]
         none_differs = not self.problems and all(op.equal == 1 for op in self.findings)
-        if not none_differs or not self._optimized_otherwise(border, feeds, changed, declared):
+        if none_differs and self._optimized_otherwise(border, feeds, changed, declared):
+            self.unjudged += verdicts.distant_outputs(graph, judged, self.least, "which optimizations alone make")
+        else:
             self.problems += distant
         if self.costs:
             makes = "make" if self.lossy[1:] else "makes"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qconvert.checking.findings import Finding
+from qconvert.checking.findings import KERNELS, Finding
 from qconvert.graph import Array, Graph, Op
 from qconvert.plugins import Runtime, kernels_named
 
@@ -63,6 +63,9 @@ def classify(
     (reach_source, coarse_source), (reach_result, coarse_result) = (runtime.reach(graph, op, sums, name) for runtime, name in runtimes)
     reach_result, often = reach_result + further, float(np.max(further, initial=0.0)) > _MUCH
     position = np.clip(steps + zero_point, low, high)
+    undefined = np.isnan(position)  # what integer NaN becomes, nothing says
+    if undefined.any() and (differing & undefined).any():
+        return Finding(KERNELS, "of NaN each runtime makes an integer of its own", equal, largest, 1.0, 0)
     missed_source = np.abs(source - position) > 0.5 + reach_source
     missed_result = np.abs(result - position) > 0.5 + reach_result
     with np.errstate(invalid="ignore"):  # log(0) is infinite
@@ -150,5 +153,6 @@ def _nearest(values: Array, ways: Sequence[Sum], differing: Array) -> tuple[str,
     for item in ways:
         with np.errstate(invalid="ignore"):
             off = np.where(np.isfinite(values - item.exact), np.abs(values - item.exact), np.where(values == item.exact, 0.0, np.inf))
+        off[np.isnan(values) != np.isnan(item.exact)] = np.nan  # which no bound explains, be it infinite
         found.append((item.rounding, differing & ~(off <= item.bound + _FLUSHED)))
     return min(found, key=lambda pair: int(pair[1].sum()))

@@ -373,13 +373,20 @@ def check_operators(
     _name_misread(graph, misread, findings)
     name_changed(graph, changed, findings)
     refused = {**missed, **(left.pieces.refused if left.pieces is not None else {}), **pieces.refused}
-    within = judged_within(graph, findings.keys() | missed.keys(), shared)
+    within = judged_within(graph, findings.keys() | missed.keys(), shared) | _dropped_identities(graph, border)
     findings.update(left_out(graph, findings.keys(), within, refused))
     if missed:
         late.insert(0, f"{len(missed)} of them not at all")
     if late:
         notes = (*notes, f"operators were compared for {SECONDS:g} s: {', '.join(late)}; outputs with all inputs")
     return tuple(findings.values()), (*notes, *said, _together(graph, len(within)), _unproven(result, inside))
+
+
+def _dropped_identities(graph: Graph, border: Border) -> set[int]:
+    """Positions of Identities that give an output, for which the result gives out the tensor itself, under its own name."""
+    return {
+        position for position, op in enumerate(graph.ops) if op.kind == "Identity" and border.outputs.get(op.outputs[0]) == op.inputs[0]
+    }
 
 
 def _over_full_ranges(

@@ -60,6 +60,20 @@ def _added_twice(graph: Graph, op: Op, exact: Array) -> Reach:
     return fine(exact) + 2e-3 + step * (0.5 + _twice(factor) + factor / 2) + _twice(step), step > _COARSE
 
 
+def _squared_difference(graph: Graph, op: Op, exact: Array) -> Reach:
+    """The difference has 7 bits more than its data, on a grid of twice the larger scale (squared_difference.cc). The operand of that scale
+    is halved exactly, the other is rounded twice behind its factor; the square, in which what that is off by counts twice with the
+    difference, is rounded twice behind its own."""
+    grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
+    if any(grid is None for grid in grids):
+        return _table(graph, op, exact)
+    one, other, result = (float(grid.scale[0]) for grid in grids if grid is not None)
+    step = (2 * max(one, other) * 2.0**-7) ** 2 / result
+    off = 0.0 if one == other else 0.5 + _twice(min(one, other) / (2 * max(one, other)))
+    found = off * (2 * np.sqrt(np.abs(exact) * step) + off * step)
+    return fine(exact) + found + _twice(step), bool(found.max(initial=0) > _COARSE)
+
+
 def _twice(factor: float) -> float:
     """What a second rounding adds to the first one behind a factor: 2^-(e + 1), e being its right shift."""
     shift = -int(np.frexp(factor)[1])
@@ -247,6 +261,7 @@ _BOTH: dict[str, Rule] = {
     "LpNormalization": _by_sign,
     "Sqrt": _cut_off,
     "Div": _divided,
+    "SquaredDifference": _squared_difference,
 }
 _XNNPACK: dict[str, Rule] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "Mul"), _rounded_once),

@@ -236,6 +236,56 @@ def test_infinities_of_both_sides_are_equal_and_nan_is_not_judged(tmp_path: Path
     assert "'y' is no number (NaN) on both sides" in report.unjudged[0]
 
 
+def test_an_identity_that_gives_an_output_is_judged_by_what_it_reads(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Sqrt", ["x"], ["root"]), helper.make_node("Min", ["root", "root"], ["less"])]
+    path = written(tmp_path / "m.onnx", [*nodes, helper.make_node("Identity", ["less"], ["y"])], {"x": (1, [64])}, {"y": 1})
+    convert(path, tmp_path / "m.pt2")
+    assert load(tmp_path / "m.pt2").outputs == ("less",)
+    report = check(path, tmp_path / "m.pt2", per_op=True)
+    assert report.passed, report.problems
+    assert {op.output for op in report.operators} == {"root", "less"}
+
+
+#: Constants of in_integers(), and some to compute with.
+GRID = {"s": np.float32(0.05), "z": np.int8(0), "zero": np.float32(0), "one": np.ones(4, np.float32), "none": np.zeros(4, np.float32)}
+
+
+def in_integers(source: str, result: str) -> list[Any]:
+    """A tensor rounded onto GRID."""
+    nodes = (("QuantizeLinear", [source, "s", "z"], [f"{result}_q"]), ("DequantizeLinear", [f"{result}_q", "s", "z"], [result]))
+    return [helper.make_node(*node) for node in nodes]
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+def test_differences_that_optimizations_alone_make_are_not_judged_where_they_are_large(quantized: bool, tmp_path: Path) -> None:
+    """onnxruntime multiplies infinities by a matrix otherwise where it fuses what stands around."""
+    nodes = [*in_integers("x", "a"), helper.make_node("Div", ["a", "zero"], ["b"]), helper.make_node("MatMul", ["b", "w"], ["v"])]
+    nodes += (
+        [*in_integers("v", "u"), helper.make_node("Relu", ["u"], ["y"])] if quantized else [helper.make_node("Mul", ["v", "one"], ["y"])]
+    )
+    weights = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    path = written(tmp_path / "m.onnx", nodes, {"x": (1, [1, 4, 4, 4])}, {"y": 1}, w=weights, **GRID)
+    convert(path, tmp_path / "m.pt2")
+    report = check(path, tmp_path / "m.pt2")
+    assert not report.problems
+    assert report.passed == all(item.sqnr_db is None for item in report.outputs)
+    assert report.passed or "which optimizations alone make" in report.unjudged[0]
+
+
+@pytest.mark.parametrize("kind", ["LayerNormalization", "Div"])
+def test_integers_that_are_made_of_nan_are_not_judged(kind: str, tmp_path: Path) -> None:
+    """0 / 0 is NaN on both sides, of which onnxruntime makes -128 and LiteRT another integer."""
+    nodes = [*in_integers("x", "a"), helper.make_node("Mul", ["a", "zero"], ["b"])]
+    given, options = (["b", "b"], {}) if kind == "Div" else (["b", "one", "none"], {"epsilon": 0.0})
+    nodes += [helper.make_node(kind, given, ["v"], **options), *in_integers("v", "u"), helper.make_node("Neg", ["u"], ["y"])]
+    path = written(tmp_path / "m.onnx", nodes, {"x": (1, [1, 4, 4, 4])}, {"y": 1}, **GRID)
+    convert(path, tmp_path / "m.tflite")
+    report = check(path, tmp_path / "m.tflite")
+    assert report.outputs[0].differs
+    assert report.verdict == "could not be judged"
+    assert "of NaN each runtime makes an integer of its own" in report.unjudged[0]
+
+
 def test_float_inputs_cover_the_range_of_the_quantize_that_reads_them(tmp_path: Path) -> None:
     from qconvert.data import random_inputs
 

@@ -48,3 +48,9 @@ def test_an_output_of_another_shape_is_not_equal(tmp_path: Path) -> None:
     assert report.verdict == "not equal"
     assert report.problems[0] == "output 'y' has the shape (4, 3) instead of (2, 3)"
     assert report.outputs[0].differs and report.outputs[0].equal == 0
+
+
+@pytest.mark.parametrize(("source", "result", "exact"), [(np.nan, 1.0, 1.0), (1.0, np.nan, 1.0), (np.nan, 1.0, np.nan)])
+def test_no_bound_explains_nan_beside_a_number(source: float, result: float, exact: float) -> None:
+    means = [Sum("", np.array([exact]), np.array([np.inf]))]
+    assert classify_sums(np.array([source], np.float32), np.array([result], np.float32), means, means).verdict == "unexplained"
