@@ -40,7 +40,7 @@ FAR, SIGNAL = 3.0, 15.0
 #: A share of an output's range that is some last bits of float32.
 LAST_BITS = 2.0**-18
 #: Seconds for a model in all its ways.
-PATIENCE = 240
+PATIENCE = 600
 #: Way -> the conversions one after the other: the suffix of each result, and options.
 TO_ONNX: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
     "x86": [("onnx", {"target": "ort-x86"})],

@@ -197,6 +197,7 @@ class _Check:
     absent: list[str] = field(default_factory=list)  # what runtimes did not run, in words
     steps: int = 0  # of a sequence, where the source has states
     least: float = 0.0  # the SQNR that outputs keep
+    undefined: dict[str, str] = field(default_factory=dict)  # outputs that are NaN on one side alone for the inputs of `further`, in words
     further: Feeds = field(default_factory=list)  # inputs at the ends of their ranges, or of other sizes, for which the outputs differ
 
     def report(
@@ -250,6 +251,7 @@ class _Check:
             self.lossy = again.lossy
             if not (data or self.steps or any(side.runtime.whole for side in self.sides)):  # only operators explain what differs there
                 self._at_ends(border, feeds[0], seed, models, again.same)
+                self.unjudged += self.undefined.values()
             changed = self._changed(declared)
             changed |= costly_constants(graph, other, declared, bool(again.lossy))
             stated = {**other_limits(graph, other, declared), **other_attributes(graph, other)}
@@ -289,11 +291,15 @@ class _Check:
         """Runs both at the ends of the inputs' ranges and with other sizes, such as both take, and keeps the inputs for which they differ.
 
         These take no part in statistics of the outputs, which are of inputs as they are likely. Of a result that is what the conversion
-        gives (`same`), few are run, so that a check takes hardly longer: all inputs at either end, and small ones of other sizes."""
+        gives (`same`), few are run, so that a check takes hardly longer: all inputs at either end or zero, and small ones of
+        other sizes."""
         source, result = models
         extreme, others = extreme_inputs(border.graph, like, seed), inputs_of_other_sizes(border.graph, like, seed)
         if same:
-            extreme, others = extreme[1:3], [feed for feed in others if sum(value.size for value in feed.values()) <= _SMALL]
+            extreme, others = (
+                [*extreme[1:3], *extreme[-1:]],
+                [feed for feed in others if sum(value.size for value in feed.values()) <= _SMALL],
+            )
         for feed in (*extreme, *others):
             try:
                 given = border.matched_inputs(feed, result)
@@ -302,9 +308,11 @@ class _Check:
                 found = border.matched_outputs(source.run(feed), result.run(given))
             except QConvertError:
                 continue  # an input need not be legal
-            known = [(name, a, b) for name, a, b in found if a.dtype.kind != "f" or not np.isnan(a).any()]
-            if any(border.compared(name, [(a, b)]).differs for name, a, b in known):
+            if any(border.compared(name, [(a, b)]).differs for name, a, b in found):
                 self.further.append(feed)
+            for name, a, b in found:
+                if a.dtype.kind == b.dtype.kind == "f" and a.shape == b.shape and not np.array_equal(np.isnan(a), np.isnan(b)):
+                    self.undefined[name] = f"output {name!r} is no number (NaN) on one side alone at the ends of the inputs' ranges"
 
     def _outputs(self, border: Border, feeds: Feeds, computed: Feeds | None, models: Sequence[LoadedModel]) -> Outputs:
         """What both sides give for the same inputs, compared over all runs; of a model with states, what differs in words.

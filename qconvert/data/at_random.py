@@ -115,7 +115,7 @@ def extreme_inputs(
     graph: Graph, like: Mapping[str, Array], seed: int, within: Mapping[str, Bounds] = MappingProxyType({})
 ) -> list[dict[str, Array]]:
     """Sets of inputs over their whole ranges and at the ends of these: each element anywhere, all at the lower end, all at the upper one,
-    each element at one of both, each input at one of both (twice), and flat at a value between.
+    each element at one of both, each input at one of both (twice), flat at a value between, and flat at zero.
 
     Quantized integers and bytes have the ends of their type, floats go beyond those of the Quantize that reads them, both within the
     bounds that operators set (see bounds.py). Random inputs hardly reach these ends, nor does a sum of many random values reach its own.
@@ -157,7 +157,16 @@ def extreme_inputs(
         values(either),
         values(either),
         values(between),
+        {name: _zeros(graph[name], ends.get(name), value) for name, value in like.items()},
     ]
+
+
+def _zeros(tensor: Tensor, ends: tuple[float, float] | None, like: Array) -> Array:
+    """What stands for zero, or is next to it within the ends; as `like` is where no type says what that is."""
+    if (tensor.quantization is not None and not tensor.quantization.is_per_tensor) or _is_plain(tensor):
+        return like
+    zero = 0 if tensor.quantization is None else int(tensor.quantization.zero_point[0])
+    return np.full_like(like, zero if ends is None else np.clip(zero, *ends))
 
 
 def inputs_of_other_sizes(graph: Graph, like: Mapping[str, Array], seed: int) -> list[dict[str, Array]]:

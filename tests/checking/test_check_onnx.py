@@ -269,7 +269,35 @@ def test_differences_that_optimizations_alone_make_are_not_judged_where_they_are
     report = check(path, tmp_path / "m.pt2")
     assert not report.problems
     assert report.passed == all(item.sqnr_db is None for item in report.outputs)
-    assert report.passed or "which optimizations alone make" in report.unjudged[0]
+    assert report.passed or "which optimizations alone make" in report.unjudged[-1]
+
+
+def test_nan_on_one_side_alone_at_the_ends_is_not_judged(tmp_path: Path) -> None:
+    """Equal values less their mean are 0, or last bits, by the order of the sum: over their deviation 0 / 0, which is NaN, or a number."""
+    sizes = {"axes": [-1]}
+    nodes = [
+        *in_integers("x", "a"),
+        helper.make_node("ReduceMean", ["a"], ["mean"], **sizes),
+        helper.make_node("Sub", ["a", "mean"], ["b"]),
+    ]
+    nodes += [helper.make_node("Mul", ["b", "b"], ["c"]), helper.make_node("ReduceMean", ["c"], ["variance"], **sizes)]
+    nodes += [helper.make_node("Sqrt", ["variance"], ["deviation"]), helper.make_node("Div", ["b", "deviation"], ["y"])]
+    path = written(tmp_path / "m.onnx", nodes, {"x": (1, [1, 4, 4, 16])}, {"y": 1}, **GRID)
+    convert(path, tmp_path / "m.pt2")
+    report = check(path, tmp_path / "m.pt2")
+    assert report.verdict == "could not be judged", report.problems
+    assert "NaN) on one side alone at the ends" in report.unjudged[0]
+
+
+def test_a_vector_of_zeros_over_its_norm_stays_in_pytorch(tmp_path: Path) -> None:
+    nodes = [*in_integers("x", "a"), helper.make_node("LpNormalization", ["a"], ["y"], axis=-1, p=2)]
+    path = written(tmp_path / "m.onnx", nodes, {"x": (1, [2, 8])}, {"y": 1}, **GRID)
+    convert(path, tmp_path / "m.pt2")
+    np.save(tmp_path / "x.npy", np.zeros((2, 8), np.float32))
+    assert check(path, tmp_path / "m.pt2").passed
+    report = check(path, tmp_path / "m.pt2", data=[tmp_path / "x.npy"], per_op=True)
+    assert report.verdict == "passed"
+    assert report.outputs[0].nan == 0
 
 
 @pytest.mark.parametrize("kind", ["LayerNormalization", "Div"])

@@ -209,6 +209,8 @@ def test_extreme_inputs_reach_the_ends_of_a_range_within_its_bounds() -> None:
     found = extreme_inputs(graph, like, 0)
     assert min(feed["x"].min() for feed in found) < -12.8 and max(feed["x"].max() for feed in found) > 12.7
     assert all(np.array_equal(feed["i"], [3, 5]) for feed in found)
+    assert not found[-1]["x"].any()
+    assert extreme_inputs(graph, {**like, "x": np.ones(4, np.float32)}, 0, {"x": (0.5, 1.0)})[-1]["x"].tolist() == [0.5] * 4
     assert max(feed["x"].max() for feed in extreme_inputs(graph, like, 0, {"x": (0.0, 1.0)})) == 1
 
 

@@ -11,6 +11,9 @@ from qconvert.graph import Op
 
 __all__ = ["WRITERS", "axes_of"]
 
+#: The smallest normal float32: divided by that instead of by a norm of zero, zeros stay zeros.
+_LEAST_NORM = 2.0**-126
+
 
 def write_batch_norm(op: Op, b: Builder) -> None:
     """BatchNormalization by its stored mean and variance."""
@@ -111,9 +114,9 @@ def write_arg(operator: str) -> WriteFunction:
 
 
 def write_norm(op: Op, b: Builder) -> None:
-    """LpNormalization: along an axis, divided by the norm."""
+    """LpNormalization: along an axis, divided by the norm; a vector of zeros stays."""
     node = b.real(op.inputs[0])
-    length = b.aten("linalg_vector_norm", node, int(op["p"]), [int(op["axis"])], True)
+    length = b.aten("clamp_min", b.aten("linalg_vector_norm", node, int(op["p"]), [int(op["axis"])], True), _LEAST_NORM)
     b.finish(op, b.aten("div.Tensor", node, length))
 
 
