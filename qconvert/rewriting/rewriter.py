@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -147,6 +147,12 @@ class Rewriter:
         """Give a tensor, whoever writes and reads it, another name, for which a tensor is there already."""
         self._renamed[name] = new
 
+    def resolve(self, name: str) -> str:
+        """Return the name of the tensor that readers of `name` read, as forward() and rename() say so far."""
+        while name in self._forwarded or name in self._renamed:
+            name = self._forwarded[name] if name in self._forwarded else self._renamed[name]
+        return name
+
     def relate(self, name: str, other: str, *, permutation: tuple[int, ...] = (), shift: int | None = None) -> None:
         """Record that the values of the graph's tensor `name` are those of `other` from now on."""
         self._relations[name] = Relation(other, permutation, shift)
@@ -161,11 +167,11 @@ class Rewriter:
     def is_changed(self) -> bool:
         return bool(self._instead or self._emitted or self._tensors or self._forwarded or self._renamed)
 
-    def finish(self, *, prune: bool = False, **changes: Any) -> Graph:
+    def finish(self, *, prune: bool | Callable[[Op], bool] = False, **changes: Any) -> Graph:
         """Return the rewritten graph, without the tensors that nothing names any more; the graph itself if nothing was changed.
 
         Args:
-            prune: whether operators whose results nothing needs go too.
+            prune: whether operators whose results nothing needs go too; a predicate says which of them.
             changes: other fields of the graph, such as metadata.
         """
         if not (self.is_changed or prune or changes):
@@ -175,35 +181,30 @@ class Rewriter:
         if self._forwarded or self._renamed:
             ops = [self._with_names(op) for op in ops]
         graph = self.graph.evolve(tensors=self._tensors.values(), ops=ops, **changes)
-        graph = graph.evolve(ops=needed_ops(graph)) if prune else graph
+        if prune:
+            graph = graph.evolve(ops=needed_ops(graph, None if prune is True else prune))
         return replace(graph, correspondence=compose(self.graph.correspondence, self._correspondence(graph)))
 
     def _with_names(self, op: Op) -> Op:
-        inputs = tuple(self._name(name) for name in op.inputs)
+        inputs = tuple(self.resolve(name) for name in op.inputs)
         outputs = tuple(self._renamed.get(name, name) for name in op.outputs)
         return op if (inputs, outputs) == (op.inputs, op.outputs) else replace(op, inputs=inputs, outputs=outputs)
-
-    def _name(self, name: str) -> str:
-        """Return the name of the tensor that readers of `name` read."""
-        while name in self._forwarded or name in self._renamed:
-            name = self._forwarded[name] if name in self._forwarded else self._renamed[name]
-        return name
 
     def _correspondence(self, graph: Graph) -> Correspondence:
         """Return what became of the tensors of the graph: those that were renamed or related, and those that are gone."""
         found = dict(self._relations)
         renamed = (*self._forwarded, *self._renamed)
-        found |= {name: Relation(self._name(name)) for name in renamed if name in self.graph and name not in found}
+        found |= {name: Relation(self.resolve(name)) for name in renamed if name in self.graph and name not in found}
         found |= {name: GONE for name in self.graph.tensors if name not in graph and name not in found}
         return {name: item if item.tensor in graph else GONE for name, item in found.items()}
 
 
-def needed_ops(graph: Graph) -> list[Op]:
-    """Return the operators that an output depends on or that write a state, in order."""
+def needed_ops(graph: Graph, can_go: Callable[[Op], bool] | None = None) -> list[Op]:
+    """Return the operators that an output depends on, that write a state or for which `can_go` is false, in order."""
     wanted = set(graph.public)
     kept = []
     for op in reversed(graph.ops):
-        if wanted.intersection(filter(None, op.outputs)) or KINDS[op.kind].has_effect:
+        if wanted.intersection(filter(None, op.outputs)) or KINDS[op.kind].has_effect or (can_go and not can_go(op)):
             wanted.update(op.inputs)
             kept.append(op)
     return kept[::-1]

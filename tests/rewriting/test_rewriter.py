@@ -84,11 +84,20 @@ def test_a_renamed_tensor_is_written_under_its_new_name() -> None:
     assert changed.ops[1].outputs == ("y",) and changed.correspondence == {"b": Relation("y")}
 
 
+def test_a_chain_of_other_names_is_resolved_to_its_end() -> None:
+    rewriter = Rewriter(net())
+    rewriter.forward("b", "a")
+    rewriter.rename("a", "y")
+    assert [rewriter.resolve(name) for name in ("x", "a", "b", "y")] == ["x", "y", "y", "y"]
+
+
 def test_dead_code_goes_if_asked() -> None:
     graph = replace(net(), outputs=("a",))
     assert kinds(Rewriter(graph).finish()) == ["Neg", "Abs", "Relu"]
     pruned = Rewriter(graph).finish(prune=True)
     assert kinds(pruned) == ["Neg"] and set(pruned.tensors) == {"x", "a"} and pruned.correspondence == {"b": GONE, "y": GONE}
+    assert kinds(Rewriter(graph).finish(prune=lambda op: op.kind == "Relu")) == ["Neg", "Abs"]
+    assert kinds(Rewriter(graph).finish(prune=lambda op: op.kind == "Abs")) == ["Neg", "Abs", "Relu"], "Relu needs it"
 
 
 def test_constants_have_the_type_of_their_data() -> None:
