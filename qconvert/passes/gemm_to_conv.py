@@ -12,91 +12,74 @@ import numpy as np
 from qconvert.graph import Attribute, Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import is_dynamic
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Changes every Gemm with quantized data and constant weights; what else reads these reads them as before."""
-    rewriting = _Rewriting(graph)
-    for op in graph.ops:
-        rewriting.visit(op)
-    if not rewriting.count:
-        return graph, ()
-    changed = graph.evolve(tensors=rewriting.tensors.values(), ops=rewriting.ops)
-    return changed, (f"{rewriting.count} Gemm are convolutions over one position",)
+    """Change every Gemm with quantized data and constant weights; what else reads these reads them as before."""
+    rewriter = Rewriter(graph)
+    count = 0
+    for op in rewriter:
+        bias = _row(graph, op)
+        if bias is not None:
+            _change(rewriter, op, bias)
+            count += 1
+    return (rewriter.finish(), (f"{count} Gemm are convolutions over one position",)) if count else (graph, ())
 
 
-class _Rewriting:
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._readers = graph.consumers()
-        self.tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self.tensors)
-        self.ops: list[Op] = []
-        self.count = 0
+def _change(rewriter: Rewriter, op: Op, bias: Tensor) -> None:
+    """Put a Conv between two Reshapes in the place of a Gemm, whose bias is a row."""
+    data, weights, result = (rewriter.graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+    assert weights.data is not None
+    outputs, inputs = weights.data.shape
+    kernel = replace(weights, shape=(outputs, inputs, 1, 1), data=weights.data.reshape(outputs, inputs, 1, 1))
+    rows = (data.shape or ("?",))[0]
+    spread = rewriter.add(f"{data.name}/position", data, shape=(rows, inputs, 1, 1))
+    found = rewriter.add(f"{result.name}/position", result, shape=(rows, outputs, 1, 1))
+    operands = (spread, _constant(rewriter, kernel), *([_constant(rewriter, bias)] if bias.name else []))
+    attributes: dict[str, Attribute] = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "group": 1}
+    attributes |= {"data_format": "channels_first", **{name: op.attributes[name] for name in ("activation",) if name in op.attributes}}
+    rewriter.replace(
+        op,
+        Op("Reshape", (data.name, rewriter.constant(f"{data.name}/sizes", [-1, inputs, 1, 1])), (spread,), {}, op.source),
+        Op("Conv", operands, (found,), attributes, op.source),
+        Op("Reshape", (found, rewriter.constant(f"{result.name}/sizes", [-1, outputs])), op.outputs, {}, op.source),
+    )
 
-    def visit(self, op: Op) -> None:
-        """Takes an operator over, changed if it is such a Gemm."""
-        bias = self._row(op)
-        if bias is None:
-            self.ops.append(op)
-            return
-        self.count += 1
-        data, weights, result = self._graph[op.inputs[0]], self._graph[op.inputs[1]], self._graph[op.outputs[0]]
-        assert weights.data is not None and weights.shape is not None
-        outputs, inputs = weights.data.shape
-        kernel = replace(weights, shape=(outputs, inputs, 1, 1), data=weights.data.reshape(outputs, inputs, 1, 1))
-        rows = (data.shape or ("?",))[0]
-        spread = self._add(replace(data, shape=(rows, inputs, 1, 1)), f"{data.name}/position")
-        found = self._add(replace(result, shape=(rows, outputs, 1, 1)), f"{result.name}/position")
-        operands = [spread, self._constant(kernel), *([self._constant(bias)] if bias.name else [])]
-        attributes: dict[str, Attribute] = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "group": 1}
-        attributes |= {"data_format": "channels_first", **{name: op.attributes[name] for name in ("activation",) if name in op.attributes}}
-        self.ops += [
-            Op("Reshape", (data.name, self._sizes((-1, inputs, 1, 1), data.name)), (spread,), {}, op.source),
-            Op("Conv", tuple(operands), (found,), attributes, op.source),
-            Op("Reshape", (found, self._sizes((-1, outputs), result.name)), op.outputs, {}, op.source),
-        ]
 
-    def _row(self, op: Op) -> Tensor | None:
-        """The bias of a Gemm that is changed, as a row; a tensor without a name if it has none; None where the Gemm stays."""
-        if op.kind != "Gemm" or is_dynamic(op):
+def _row(graph: Graph, op: Op) -> Tensor | None:
+    """Return the bias of a Gemm that is changed, as a row; a tensor without a name if it has none; None where the Gemm stays."""
+    if op.kind != "Gemm" or is_dynamic(op):
+        return None
+    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+    if weights.data is None or weights.quantization is None or data.quantization is None or data.rank != 2 or result.rank != 2:
+        return None
+    if weights.quantization.block_size or weights.quantization.axis not in (None, 0):
+        return None
+    if len(op.inputs) < 3 or not op.inputs[2]:
+        return Tensor("", "int32", ())
+    bias, count = graph[op.inputs[2]], len(weights.data)
+    if bias.data is None or bias.data.size not in (1, count) or bias.data.shape[-1:] not in ((count,), (1,), ()):
+        return None
+    row = np.broadcast_to(bias.data.reshape(-1), (count,))
+    q = bias.quantization
+    if q is not None and q.axis is not None:
+        if q.scale.size not in (1, count):
             return None
-        data, weights, result = self._graph[op.inputs[0]], self._graph[op.inputs[1]], self._graph[op.outputs[0]]
-        if weights.data is None or weights.quantization is None or data.quantization is None or data.rank != 2 or result.rank != 2:
-            return None
-        if weights.quantization.block_size or weights.quantization.axis not in (None, 0):
-            return None
-        if len(op.inputs) < 3 or not op.inputs[2]:
-            return Tensor("", "int32", ())
-        bias, count = self._graph[op.inputs[2]], len(weights.data)
-        if bias.data is None or bias.data.size not in (1, count) or bias.data.shape[-1:] not in ((count,), (1,), ()):
-            return None
-        row = np.broadcast_to(bias.data.reshape(-1), (count,))
-        q = bias.quantization
-        if q is not None and q.axis is not None:
-            if q.scale.size not in (1, count):
-                return None
-            repeated = [np.broadcast_to(values.reshape(-1), (count,)) for values in (q.scale, q.zero_point)]
-            q = Quantization(repeated[0], repeated[1], 0)
-        return replace(bias, shape=(count,), data=row, quantization=q)
+        repeated = [np.broadcast_to(values.reshape(-1), (count,)) for values in (q.scale, q.zero_point)]
+        q = Quantization(repeated[0], repeated[1], 0)
+    return replace(bias, shape=(count,), data=row, quantization=q)
 
-    def _constant(self, tensor: Tensor) -> str:
-        """The name of a constant in its new shape: its own where nothing else reads it."""
-        old = self._graph[tensor.name]
-        if old.shape == tensor.shape and old.quantization == tensor.quantization:
-            return tensor.name
-        if len(self._readers[tensor.name]) == 1 and tensor.name not in self._graph.public:
-            self.tensors[tensor.name] = tensor
-            return tensor.name
-        return self._add(tensor, f"{tensor.name}/position")
 
-    def _sizes(self, sizes: tuple[int, ...], near: str) -> str:
-        values = np.array(sizes, np.int64)
-        return self._add(Tensor("", "int64", values.shape, values), f"{near}/sizes")
-
-    def _add(self, tensor: Tensor, wanted: str) -> str:
-        name = self._names.fresh(wanted)
-        self.tensors[name] = replace(tensor, name=name)
-        return name
+def _constant(rewriter: Rewriter, tensor: Tensor) -> str:
+    """Return the name of a constant in its new shape: its own where nothing else reads it."""
+    old = rewriter.graph[tensor.name]
+    if old.shape == tensor.shape and old.quantization == tensor.quantization:
+        return tensor.name
+    if not rewriter.is_read_once(tensor.name):
+        return rewriter.add(f"{tensor.name}/position", tensor, data=tensor.data)
+    if old.data is None or tensor.data is None or old.data.size != tensor.data.size:
+        rewriter.forget((tensor.name,))
+    return rewriter.define(tensor)

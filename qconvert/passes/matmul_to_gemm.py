@@ -14,61 +14,53 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
 from qconvert.plugins import Change, Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
-    """Changes every MatMul of a matrix of constants; data of more dimensions are reshaped to rows, and the result back."""
-    rewriting = _Rewriting(graph)
-    for op in graph.ops:
-        rewriting.visit(op)
+    """Change every MatMul of a matrix of constants; data of more dimensions are reshaped to rows, and the result back."""
+    rewriter = Rewriter(graph)
+    rewriting = _Rewriting(rewriter)
+    for op in rewriter:
+        if rewriting.is_linear(op):
+            rewriting.change(op)
     if not rewriting.count:
         return graph, ()
     note = f"{rewriting.count} MatMul with constant weights are Gemm, {rewriting.biases} of them with the bias added behind"
-    return graph.evolve(tensors=rewriting.tensors.values(), ops=rewriting.ops), (Change(note, exact=not rewriting.real),)
+    return rewriter.finish(), (Change(note, exact=not rewriting.real),)
 
 
 class _Rewriting:
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._consumers = graph.consumers()
-        self._producers = graph.producers()
-        self._gone: set[int] = set()
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter, self._graph = rewriter, rewriter.graph
         self._weights: dict[tuple[str, bool], str] = {}
-        self.tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self.tensors)
-        self.ops: list[Op] = []
         self.count = self.biases = 0
         self.real = False  # whether sums of real numbers are among them, which may be added in another order
 
-    def visit(self, op: Op) -> None:
-        """Takes an operator over, changed if it is such a MatMul."""
-        if id(op) in self._gone:
-            return
-        if not self._is_linear(op):
-            self.ops.append(op)
-            return
+    def change(self, op: Op) -> None:
+        """Put a Gemm in the place of a MatMul."""
         self.count += 1
         addition, bias = self._bias(op)
         last = addition or op
-        activation = str(last["activation"])
         weights = self._weights_of(op)
         data, result = self._graph[op.inputs[0]], self._graph[last.outputs[0]]
         self.real |= addition is not None or not (data.is_quantized and result.is_quantized)
-        rows = self._rows(data)
-        inputs = [self._as_rows(data, rows, self._depth(op)), weights, *([bias] if bias else [])]
-        attributes = {"activation": activation} if activation else {}
-        attributes |= {"arithmetic": str(op["arithmetic"])} if op["arithmetic"] else {}
+        rows, (depth, count) = _rows(data), self._sizes(op)
+        inputs = (self._as_rows(data, rows, depth), weights, *([bias] if bias else []))
+        given = {"activation": str(last["activation"]), "arithmetic": str(op["arithmetic"])}
+        attributes = {key: value for key, value in given.items() if value}
         if data.rank == 2:
-            self.ops.append(Op("Gemm", tuple(inputs), last.outputs, attributes, op.source))
+            self._rewriter.replace(op, Op("Gemm", inputs, last.outputs, attributes, op.source))
             return
-        count = (self._graph[op.inputs[1]].shape or ())[0 if op["trans_b"] else 1]
-        flat = self._add(f"{result.name}/rows", replace(result, shape=(rows, count)))
-        self.ops.append(Op("Gemm", tuple(inputs), (flat,), attributes, op.source))
-        self.ops.append(Op("Reshape", (flat, self._sizes(result)), (result.name,), {}, op.source))
+        flat = self._rewriter.add(f"{result.name}/rows", result, shape=(rows, count))
+        shape = self._rewriter.constant(f"{result.name}/shape", [-1 if isinstance(size, str) else size for size in result.shape or ()])
+        reshape = Op("Reshape", (flat, shape), (result.name,), {}, op.source)
+        self._rewriter.replace(op, Op("Gemm", inputs, (flat,), attributes, op.source), reshape)
 
-    def _is_linear(self, op: Op) -> bool:
+    def is_linear(self, op: Op) -> bool:
+        """Return whether it is a MatMul that a Gemm can compute."""
         if op.kind != "MatMul" or op["trans_a"]:
             return False
         data, weights = self._graph[op.inputs[0]], self._graph[self._constant(op.inputs[1])]
@@ -83,32 +75,29 @@ class _Rewriting:
         return fits and along and (q is None or not q.block_size) and (data.rank == 2 or len(symbols) <= 1)
 
     def _constant(self, name: str) -> str:
-        """What a Dequantize in front of the weights reads, where there is one; else the weights."""
-        maker = self._producers.get(name)
+        """Return what a Dequantize in front of the weights reads, where there is one; else the weights."""
+        maker = self._rewriter.producers.get(name)
         return maker.inputs[0] if maker is not None and maker.kind == "Dequantize" and self._graph[name].dtype == "float32" else name
 
     def _bias(self, op: Op) -> tuple[Op | None, str]:
-        """The Add of a constant row behind the MatMul, and that row as real values; (None, "") if there is none to take over."""
+        """Return the Add of a constant row behind the MatMul, and that row as real values; (None, "") if there is none to take over."""
         name = op.outputs[0]
-        readers = self._consumers.get(name, [])
-        is_free = not self._graph[name].is_quantized and name not in self._graph.public and not op["activation"]
-        if not is_free or len(readers) != 1 or readers[0].kind != "Add" or readers[0].attributes.get("arithmetic"):
+        addition = self._rewriter.readers[name][0] if self._rewriter.is_read_once(name) else None
+        if addition is None or self._graph[name].is_quantized or op["activation"]:
             return None, ""
-        addition = readers[0]
+        if addition.kind != "Add" or addition.attributes.get("arithmetic"):
+            return None, ""
         other = next((operand for operand in addition.inputs if operand != name), "")
-        count = (self._graph[op.inputs[1]].shape or ())[0 if op["trans_b"] else 1]
-        row = self._row(other, int(count)) if other else None
+        row = self._row(other, self._sizes(op)[1]) if other else None
         if row is None:
             return None, ""
-        self._gone.add(id(addition))
+        self._rewriter.remove(addition)
         self.biases += 1
         tensor = self._graph[other]
-        if not tensor.is_quantized and tensor.rank == 1:
-            return addition, other
-        return addition, self._add(f"{other}/row", Tensor("", "float32", row.shape, row))
+        return addition, other if not tensor.is_quantized and tensor.rank == 1 else self._rewriter.constant(f"{other}/row", row)
 
     def _row(self, name: str, count: int) -> Array | None:
-        """The float32 values of a constant that is one row of `count`; a quantized one as its real values, rounded once."""
+        """Return the float32 values of a constant that is one row of `count`; a quantized one as its real values, rounded once."""
         tensor = self._graph[name]
         if tensor.data is None or tensor.data.size != count or tensor.data.shape[-1:] != (count,):
             return None
@@ -117,56 +106,52 @@ class _Rewriting:
         return tensor.data.reshape(count) if tensor.dtype == "float32" else None
 
     def _weights_of(self, op: Op) -> str:
+        """Return the weights as outputs x inputs."""
         name, is_turned = op.inputs[1], bool(op["trans_b"])
         if is_turned:
             return name
         stored = self._constant(name)
-        turned = self._turned(stored, alone=stored == name and len(self._consumers[name]) == 1 and name not in self._graph.public)
+        turned = self._turned(stored, alone=stored == name and self._rewriter.is_read_once(name))
         if stored == name:
             return turned
         if (name, True) not in self._weights:
-            shape = self.tensors[turned].shape
-            self._weights[name, True] = self._add(f"{name}/OI", Tensor("", "float32", shape))
-            self.ops.append(Op("Dequantize", (turned,), (self._weights[name, True],), {}, op.source))
+            weights = self._rewriter.add(f"{name}/OI", self._rewriter[turned], dtype="float32", quantization=None)
+            self._weights[name, True] = weights
+            self._rewriter.emit(Op("Dequantize", (turned,), (weights,), {}, op.source))
+            if self._rewriter.is_read_once(stored) and self._rewriter.is_read_once(name):
+                self._rewriter.relate(stored, turned, permutation=(1, 0))
+                self._rewriter.relate(name, weights, permutation=(1, 0))
         return self._weights[name, True]
 
     def _turned(self, name: str, *, alone: bool) -> str:
-        """A constant of inputs x outputs as outputs x inputs, under its own name if it stands `alone`."""
+        """Return a constant of inputs x outputs as outputs x inputs, under its own name if it stands `alone`."""
         if (name, False) not in self._weights:
             tensor = self._graph[name]
             assert tensor.data is not None
             q = None if tensor.quantization is None else tensor.quantization.transposed((1, 0))
             data = tensor.data.swapaxes(0, 1)
-            new = replace(tensor, shape=data.shape, data=data, quantization=q)
-            self._weights[name, False] = self._add(name if alone else f"{name}/OI", new, keep=alone)
+            wanted = name if alone else self._rewriter.fresh(f"{name}/OI")
+            turned = replace(tensor, name=wanted, shape=data.shape, data=data, quantization=q)
+            self._weights[name, False] = self._rewriter.define(turned, permutation=(1, 0) if alone else ())
         return self._weights[name, False]
 
-    @staticmethod
-    def _rows(data: Tensor) -> int | str:
-        """How many rows the data have."""
-        sizes: Shape = (data.shape or ())[:-1]
-        symbols = [size for size in sizes if isinstance(size, str)]
-        known = int(np.prod([size for size in sizes if isinstance(size, int)], dtype=np.int64))
-        return known if not symbols else symbols[0] if len(symbols) == 1 and known == 1 else f"{data.name}_rows"
-
-    def _depth(self, op: Op) -> int:
-        """How many products are added: the weights know it even where the data's shape does not say it."""
-        return int((self._graph[op.inputs[1]].shape or ())[1 if op["trans_b"] else 0])
+    def _sizes(self, op: Op) -> tuple[int, int]:
+        """Return how many products are added, and how many sums there are: the weights know it even where the data's shape does not."""
+        inputs, outputs = (int(size) for size in self._graph[op.inputs[1]].shape or ())
+        return (outputs, inputs) if op["trans_b"] else (inputs, outputs)
 
     def _as_rows(self, data: Tensor, rows: int | str, depth: int) -> str:
         if data.rank == 2:
             return data.name
-        flat = self._add(f"{data.name}/rows", replace(data, shape=(rows, depth), data=None))
-        sizes = np.array([-1, depth], np.int64)
-        shape = self._add(f"{data.name}/rows_shape", Tensor("", "int64", (2,), sizes))
-        self.ops.append(Op("Reshape", (data.name, shape), (flat,)))
+        flat = self._rewriter.add(f"{data.name}/rows", data, shape=(rows, depth))
+        shape = self._rewriter.constant(f"{data.name}/rows_shape", [-1, depth])
+        self._rewriter.emit(Op("Reshape", (data.name, shape), (flat,)))
         return flat
 
-    def _sizes(self, result: Tensor) -> str:
-        sizes = np.array([-1 if isinstance(size, str) else size for size in result.shape or ()], np.int64)
-        return self._add(f"{result.name}/shape", Tensor("", "int64", sizes.shape, sizes))
 
-    def _add(self, wanted: str, tensor: Tensor, keep: bool = False) -> str:
-        name = wanted if keep else self._names.fresh(wanted)
-        self.tensors[name] = replace(tensor, name=name)
-        return name
+def _rows(data: Tensor) -> int | str:
+    """Return how many rows the data have."""
+    sizes: Shape = (data.shape or ())[:-1]
+    symbols = [size for size in sizes if isinstance(size, str)]
+    known = int(np.prod([size for size in sizes if isinstance(size, int)], dtype=np.int64))
+    return known if not symbols else symbols[0] if len(symbols) == 1 and known == 1 else f"{data.name}_rows"

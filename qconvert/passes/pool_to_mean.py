@@ -7,30 +7,23 @@ a layer's data back through a pool, to tensors that have none.
 
 from __future__ import annotations
 
-import numpy as np
-
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Op
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Changes GlobalAveragePool, and AveragePool whose window is the whole plane, without padding or activation."""
-    tensors: dict[str, Tensor] = {}
-    names = graph.names(tensors)
-    ops: list[Op] = []
-    for op in graph.ops:
-        if not _is_whole(graph, op):
-            ops.append(op)
-            continue
-        values = np.array((2, 3) if op["data_format"] == "channels_first" else (1, 2), np.int64)
-        axes = names.fresh(f"{op.outputs[0]}/axes")
-        tensors[axes] = Tensor(axes, "int64", values.shape, values)
-        ops.append(Op("ReduceMean", (op.inputs[0], axes), op.outputs, {"keepdims": 1}, op.source))
-    if not tensors:
-        return graph, ()
-    return graph.evolve(tensors=tensors.values(), ops=ops), (f"{len(tensors)} averages over all positions are means along two axes",)
+    """Change GlobalAveragePool, and AveragePool whose window is the whole plane, without padding or activation."""
+    rewriter = Rewriter(graph)
+    count = 0
+    for op in rewriter:
+        if _is_whole(graph, op):
+            axes = rewriter.constant(f"{op.outputs[0]}/axes", [2, 3] if op["data_format"] == "channels_first" else [1, 2])
+            rewriter.replace(op, Op("ReduceMean", (op.inputs[0], axes), op.outputs, {"keepdims": 1}, op.source))
+            count += 1
+    return (rewriter.finish(), (f"{count} averages over all positions are means along two axes",)) if count else (graph, ())
 
 
 def _is_whole(graph: Graph, op: Op) -> bool:
