@@ -14,7 +14,6 @@ or away from zero; where the bound is such a tie, nothing is fused.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +23,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -31,7 +31,7 @@ Bounds = tuple[float | None, float | None]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Joins limits that follow each other and drops what the grids imply first, then fuses what is left."""
+    """Join limits that follow each other and drop what the grids imply first, then fuse what is left."""
     graph, joined = _join(graph)
     graph, dropped = _drop_implied(graph)
     graph, fused = _fuse(graph)
@@ -65,30 +65,31 @@ def _bounds(graph: Graph, op: Op) -> Bounds | None:
 
 
 def _join(graph: Graph) -> tuple[Graph, int]:
-    """Makes one Clip of two that follow each other."""
-    producers, consumers, public = graph.producers(), graph.consumers(), _public(graph)
-    limits: dict[int, tuple[Bounds, str]] = {}  # what an operator became: its bounds, and its data
-    gone: set[int] = set()
-    for op in graph.ops:
+    """Make one Clip of two that follow each other."""
+    rewriter = Rewriter(graph)
+    limits: dict[int, tuple[Bounds, str]] = {}  # what an operator becomes: its bounds, and its data
+    for op in rewriter:
         bounds = _bounds(graph, op)
-        before = producers.get(op.inputs[0]) if bounds is not None else None
-        if (
-            bounds is None
-            or before is None
-            or not before.inputs
-            or before.outputs[0] in public
-            or len(consumers.get(before.outputs[0], [])) != 1
-        ):
+        before = rewriter.producers.get(op.inputs[0]) if bounds is not None else None
+        if bounds is None or before is None or not before.inputs or not rewriter.is_read_once(before.outputs[0]):
             continue
         inner, data = limits.get(id(before), (_bounds(graph, before), before.inputs[0]))
         tensors = [graph[name] for name in (data, before.outputs[0], op.outputs[0])]
-        if inner is None or any(tensor.dtype != tensors[0].dtype or tensor.quantization != tensors[0].quantization for tensor in tensors):
+        if inner is None or not all(tensor.shares_grid(tensors[0]) for tensor in tensors):
             continue
         narrower = _narrower(inner, bounds)
         if narrower is not None:
             limits[id(op)] = narrower, data
-            gone.add(id(before))
-    return (_joined(graph, limits, gone), len(gone)) if gone else (graph, 0)
+            rewriter.remove(before)
+    for op in rewriter:
+        if id(op) in limits:
+            bounds, data = limits[id(op)]
+            ends = (
+                rewriter.constant(f"{op.outputs[0]}/{hint}", float(bound)) if bound is not None else ""
+                for bound, hint in zip(bounds, ("lowest", "highest"), strict=True)
+            )
+            rewriter.replace(op, replace(op, kind="Clip", inputs=(data, *ends), attributes={}))
+    return rewriter.finish(), len(limits)
 
 
 def _narrower(first: Bounds, second: Bounds) -> Bounds | None:
@@ -98,45 +99,22 @@ def _narrower(first: Bounds, second: Bounds) -> Bounds | None:
     return None if lower is not None and upper is not None and lower > upper else (lower, upper)
 
 
-def _joined(graph: Graph, limits: Mapping[int, tuple[Bounds, str]], gone: set[int]) -> Graph:
-    tensors: dict[str, Tensor] = {}
-    names = graph.names(tensors)
-    ops = []
-    for op in graph.ops:
-        if id(op) in gone:
-            continue
-        if id(op) in limits:
-            bounds, data = limits[id(op)]
-            ends = []
-            for bound, hint in zip(bounds, ("lowest", "highest"), strict=True):
-                ends.append(names.fresh(f"{op.outputs[0]}/{hint}") if bound is not None else "")
-                if bound is not None:
-                    tensors[ends[-1]] = Tensor(ends[-1], "float32", (), np.array(bound, np.float32))
-            op = replace(op, kind="Clip", inputs=(data, *ends), attributes={})
-        ops.append(op)
-    return graph.evolve(tensors=tensors.values(), ops=ops)
-
-
 def _drop_implied(graph: Graph) -> tuple[Graph, int]:
-    consumers = graph.consumers()
-    same: dict[str, str] = {}
-    for op in graph.ops:
+    rewriter = Rewriter(graph)
+    count = 0
+    for op in rewriter:
         bounds = _bounds(graph, op)
-        if bounds is None or op.outputs[0] in _public(graph):
+        if bounds is None or op.outputs[0] in graph.public:
             continue
         if {graph[name].dtype for name in (op.inputs[0], op.outputs[0])} != {"float32"}:  # or of an opaque operator's unknown type
             continue
-        readers = consumers.get(op.outputs[0], [])
+        readers = rewriter.readers.get(op.outputs[0], ())
         if readers and all(reader.kind == "Quantize" and _implies(graph[reader.outputs[0]], bounds) for reader in readers):
-            same[op.outputs[0]] = same.get(op.inputs[0], op.inputs[0])
-    if not same:
-        return graph, 0
-    kept = [op for op in graph.ops if same.keys().isdisjoint(op.outputs)]
-    return graph.evolve(ops=[replace(op, inputs=tuple(same.get(name, name) for name in op.inputs)) for op in kept]), len(same)
-
-
-def _public(graph: Graph) -> set[str]:
-    return set(graph.public)
+            rewriter.remove(op)
+            rewriter.forward(op.outputs[0], op.inputs[0])
+            rewriter.forget(op.outputs)
+            count += 1
+    return rewriter.finish(), count
 
 
 def _implies(tensor: Tensor, bounds: Bounds) -> bool:
@@ -152,23 +130,19 @@ def _implies(tensor: Tensor, bounds: Bounds) -> bool:
 
 
 def _fuse(graph: Graph) -> tuple[Graph, int]:
-    producers, consumers, public = graph.producers(), graph.consumers(), _public(graph)
-    fused: dict[int, Op] = {}
-    gone: set[int] = set()
-    for op in graph.ops:
+    rewriter = Rewriter(graph)
+    count = 0
+    for op in rewriter:
         bounds = _bounds(graph, op)
         activation = _named(bounds, graph[op.outputs[0]]) if bounds is not None else ""
-        before = producers.get(op.inputs[0]) if activation else None
-        if before is None or id(before) in fused or not _can_carry(before):
-            continue
-        if before.outputs[0] in public or len(consumers[before.outputs[0]]) != 1:
+        before = rewriter.producers.get(op.inputs[0]) if activation else None
+        if before is None or rewriter.is_replaced(before) or not _can_carry(before) or not rewriter.is_read_once(before.outputs[0]):
             continue
         if _stays_equal(graph[op.inputs[0]], graph[op.outputs[0]], ACTIVATIONS[activation]):
-            fused[id(before)] = replace(before.with_attributes(activation=activation), outputs=op.outputs)
-            gone.add(id(op))
-    if not fused:
-        return graph, 0
-    return graph.evolve(ops=[fused.get(id(op), op) for op in graph.ops if id(op) not in gone]), len(gone)
+            rewriter.replace(before, replace(before.with_attributes(activation=activation), outputs=op.outputs))
+            rewriter.remove(op)
+            count += 1
+    return rewriter.finish(), count
 
 
 def _named(bounds: Bounds, tensor: Tensor) -> str:
@@ -194,7 +168,7 @@ def _can_carry(op: Op) -> bool:
 
 def _stays_equal(inner: Tensor, result: Tensor, bounds: Bounds) -> bool:
     """Whether limiting what the operator gives is limiting what it stores."""
-    if inner.dtype != result.dtype or inner.quantization != result.quantization:
+    if not inner.shares_grid(result):
         return False
     q = inner.quantization
     return q is None or (q.is_per_tensor and all(bound is None or _is_unambiguous(bound, q.scale[0]) for bound in bounds))

@@ -11,74 +11,66 @@ What else reads the nodes between keeps them.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.graph.kinds import KINDS
 from qconvert.passes.spelled_dynamic import SpelledRounding
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 _KINDS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+#: What goes if nothing needs its results; all other operators stay.
+_ROUNDING = ("DynamicQuantizeLinear", "Cast", "Mul", "Dequantize", *_KINDS)
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Changes every such product whose weights have one scale, or one for each output channel."""
+    """Change every such product whose weights have one scale, or one for each output channel."""
     if not any(op.kind in ("DynamicQuantizeLinear", "ReduceMin") for op in graph.ops):
         return graph, ()
-    fusing = _Fusing(graph)
-    ops: list[Op] = []
+    rewriter = Rewriter(graph)
+    fusing = _Fusing(rewriter)
     count = 0
-    for op in graph.ops:
+    for op in rewriter:
         found = fusing.fused(op) or fusing.unspelled(op)
-        count += found is not None
-        ops += [*fusing.moves(), found or op]
+        if found is not None:
+            rewriter.replace(op, found)
+            count += 1
     if not count:
         return graph, ()
-    changed = graph.evolve(tensors=fusing.tensors.values(), ops=_needed(graph, ops, fusing.spelled.seen))
+    changed = rewriter.finish(prune=lambda op: op.kind in _ROUNDING or id(op) in fusing.spelled.seen)
     return changed, (f"{count} products of dynamically quantized data are one operator each",)
 
 
 class _Fusing:
     """What is found around each Mul, and the weights that got their grids."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._producers = graph.producers()
-        self._reads = Counter(name for op in graph.ops for name in op.inputs)
-        self.tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self.tensors)
-        self.spelled = SpelledRounding(graph, self._producers)
-        self._moves: list[Op] = []
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter, self._graph = rewriter, rewriter.graph
+        self.spelled = SpelledRounding(rewriter.graph, rewriter.producers)
         self._moved: dict[str, str] = {}
 
-    def moves(self) -> list[Op]:
-        """The operators that moved rounded data, once more on the data themselves, for what was found since the last call."""
-        made, self._moves = self._moves, []
-        return made
-
     def _data_of(self, name: str) -> str:
-        """Real data of which `name` are the rounded values, also behind moves, which then stand behind the data; "" if there are none."""
+        """Return real data of which `name` are the rounded values, also after moves, which then follow the data; "" if there are none."""
         if name in self._moved:
             return self._moved[name]
-        maker = self._producers.get(name)
+        maker = self._rewriter.producers.get(name)
         if maker is None or maker.kind not in ("Reshape", "Transpose", "Squeeze", "Unsqueeze"):
             return self.spelled.data_of(name)
         data = self._data_of(maker.inputs[0])
         if data:
             self.spelled.seen.add(id(maker))
-            self._moved[name] = moved = self._names.fresh(f"{name}/data")
-            self.tensors[moved] = replace(self._graph[name], name=moved)
-            self._moves.append(replace(maker, inputs=(data, *maker.inputs[1:]), outputs=(moved,)))
+            self._moved[name] = moved = self._rewriter.add(f"{name}/data", self._graph[name])
+            self._rewriter.emit(replace(maker, inputs=(data, *maker.inputs[1:]), outputs=(moved,)))
             return moved
         return ""
 
     def unspelled(self, op: Op) -> Op | None:
-        """A product of rounded data and weights behind a Dequantize as an operator of dynamic range; None if it is none."""
+        """Return a product of rounded data and weights behind a Dequantize as an operator of dynamic range; None if it is none."""
         if "arithmetic" not in KINDS[op.kind].attributes or not KINDS[op.kind].sums_products or op["arithmetic"]:
             return None
         unpacking = self._maker(op.inputs[1], "Dequantize")
@@ -95,12 +87,12 @@ class _Fusing:
         return replace(op.with_attributes(arithmetic="dynamic_tensor"), inputs=(data, unpacking.inputs[0], *op.inputs[2:]))
 
     def fused(self, op: Op) -> Op | None:
-        """The operator of dynamic range that a Mul ends; None if it ends none."""
+        """Return the operator of dynamic range that a Mul ends; None if it ends none."""
         if op.kind != "Mul" or op.attributes.get("activation") or len(op.inputs) != 2:
             return None
         for value, factor in (op.inputs, op.inputs[::-1]):
             cast, scales = self._maker(value, "Cast"), self._maker(factor, "Mul")
-            product = self._producers.get(cast.inputs[0]) if cast is not None and cast["to"] == "float32" else None
+            product = self._rewriter.producers.get(cast.inputs[0]) if cast is not None and cast["to"] == "float32" else None
             if cast is None or product is None or scales is None or product.kind not in _KINDS:
                 continue
             found = self._joined(op, product, cast, scales)
@@ -109,11 +101,11 @@ class _Fusing:
         return None
 
     def _maker(self, name: str, kind: str) -> Op | None:
-        maker = self._producers.get(name)
+        maker = self._rewriter.producers.get(name)
         return maker if maker is not None and maker.kind == kind else None
 
     def _joined(self, op: Op, product: Op, cast: Op, scales: Op) -> Op | None:
-        """One operator of the product, if its data, their zero point and one of the scales are of one DynamicQuantizeLinear."""
+        """Return one operator of the product, if its data, their zero point and one of the scales are of one DynamicQuantizeLinear."""
         rounding = self._maker(product.inputs[0], "DynamicQuantizeLinear")
         if rounding is None or product.inputs[2:3] != rounding.outputs[2:3] or product.inputs[0] != rounding.outputs[0]:
             return None
@@ -122,9 +114,7 @@ class _Fusing:
         point = self._graph.constant(product.inputs[3]) if len(product.inputs) > 3 and product.inputs[3] else np.zeros((), np.int64)
         if scale is None or point is None:
             return None
-        whole = all(
-            self._reads[name] == 1 and name not in self._graph.public for name in (*product.outputs, *cast.outputs, *scales.outputs)
-        )
+        whole = all(self._rewriter.is_read_once(name) for name in (*product.outputs, *cast.outputs, *scales.outputs))
         weights = self._weights(product, scale, point, whole)
         if not weights or self._graph[op.outputs[0]].shape != self._graph[product.outputs[0]].shape:
             return None
@@ -132,8 +122,10 @@ class _Fusing:
         return Op(_KINDS[product.kind], (rounding.inputs[0], weights), op.outputs, attributes, op.source)
 
     def _weights(self, product: Op, scale: Array, point: Array, whole: bool) -> str:
-        """The name of the constant weights with their grid; "" if they have none that fits. They are a constant of their own if somebody
-        else reads them, or what `product` computes, so that it is not `whole` what becomes of it."""
+        """Return the name of the constant weights with their grid; "" if they have none that fits.
+
+        They are a constant of their own if somebody else reads them, or what is between `product` and its scales (it is not `whole`).
+        """
         name = product.inputs[1]
         tensor = self._graph[name]
         if tensor.data is None or tensor.dtype not in ("int8", "uint8") or tensor.is_quantized:
@@ -148,19 +140,6 @@ class _Fusing:
         count = max(scale.size, point.size)
         scales, points = (np.broadcast_to(values.reshape(-1), (count,)) for values in (scale, point))
         grid = Quantization(scales.astype(np.float32), points.astype(np.int64), axis if count > 1 else None)
-        alone = whole and self._reads[name] == 1 and name not in self._graph.public
-        made = name if alone else self._names.fresh(f"{name}/weights")
-        self.tensors[made] = replace(tensor, name=made, quantization=grid)
-        return made
-
-
-def _needed(graph: Graph, ops: list[Op], spelled: set[int]) -> list[Op]:
-    """The operators that outputs depend on, of those that only rounded (`spelled`: ids of more of them); all others stay."""
-    wanted, kept = set(graph.public), list[Op]()
-    for op in reversed(ops):
-        rounds = op.kind in ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "Cast", "Mul", "Dequantize") or id(op) in spelled
-        idle = rounds and wanted.isdisjoint(op.outputs)
-        if not idle:
-            wanted.update(op.inputs)
-            kept.append(op)
-    return kept[::-1]
+        if whole and self._rewriter.is_read_once(name):
+            return self._rewriter.define(replace(tensor, quantization=grid), shift=0)
+        return self._rewriter.add(f"{name}/weights", tensor, data=tensor.data, quantization=grid)
