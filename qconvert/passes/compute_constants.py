@@ -17,8 +17,8 @@ from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.folding import GROWTH, LARGEST
 from qconvert.graph import Array, Graph, Op, numpy_dtype
 from qconvert.graph.kinds import KINDS
-from qconvert.passes import remove_dead_code
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["computed", "run"]
 
@@ -32,7 +32,7 @@ _UNPACKED = 4
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Replaces every computed tensor without inputs behind it that something with inputs reads."""
+    """Replace every computed tensor without inputs behind it that something with inputs reads."""
     if target is None or graph.is_from(target.format):
         return graph, ()
     fixed, computed = _fixed(graph)
@@ -52,7 +52,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def computed(graph: Graph, wanted: Collection[str] | None = None) -> Graph:
-    """The graph with real numbers that constants alone say as constants, also where these are only unpacked or moved.
+    """Return the graph with real numbers that constants alone say as constants, also where these are only unpacked or moved.
 
     Args:
         graph: on real values.
@@ -72,13 +72,15 @@ def computed(graph: Graph, wanted: Collection[str] | None = None) -> Graph:
 
 
 def _with_constants(graph: Graph, found: Mapping[str, Array]) -> Graph:
-    tensors = [replace(graph[name], data=value, shape=value.shape) for name, value in found.items()]
-    ops = [op for op in graph.ops if not found.keys() & {*op.outputs}]
-    return remove_dead_code.run(graph.evolve(tensors=tensors, ops=ops), None)[0]
+    rewriter = Rewriter(graph)
+    for name, value in found.items():
+        rewriter.define(replace(graph[name], data=value, shape=value.shape))
+        rewriter.remove(rewriter.producers[name])
+    return rewriter.finish(prune=True)
 
 
 def _fixed(graph: Graph) -> tuple[dict[str, Op], list[str]]:
-    """The tensors that constants alone say, with what writes them, and those on whose way something is computed, not only moved."""
+    """Return the tensors that constants alone say, with what writes them, and those on whose way something is computed, not only moved."""
     fixed: dict[str, Op] = {}
     computed: dict[str, None] = {}
     for op in graph.ops:
@@ -105,13 +107,13 @@ def _is_small(graph: Graph, op: Op) -> bool:
 
 
 def _bytes(graph: Graph, names: Collection[str]) -> int | None:
-    """What tensors take in memory; None if that is open."""
+    """Return what tensors take in memory; None if that is open."""
     shapes = [(graph[name].static_shape, numpy_dtype(graph[name].dtype).itemsize) for name in names if name]
     return None if any(shape is None for shape, _ in shapes) else sum(math.prod(shape or ()) * size for shape, size in shapes)
 
 
 def _evaluated(graph: Graph, fixed: Mapping[str, Op], wanted: list[str], most: int = 2**63) -> dict[str, Array]:
-    """The stored values of what is wanted and of what that is made of; what cannot be evaluated, or is beyond `most` bytes, is absent."""
+    """Return the stored values of what is wanted and of what that is made of, but for what fails or is beyond `most` bytes."""
     needed, pending = set[str](), list(wanted)
     while pending:
         name = pending.pop()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import replace
 
 import numpy as np
 
 from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -22,22 +22,23 @@ _SAMPLE = 256  # elements
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Readers of a copy read the first of its kind instead. Constants that are graph outputs keep their own."""
+    """Let readers of a copy read the first of its kind instead. Constants that are graph outputs keep their own."""
     groups = _split([[tensor for tensor in graph.constants() if tensor.name not in graph.public]], _form)
     groups = _split(_split(groups, _sample), _digest)
-    same = {copy.name: first.name for first, *copies in groups for copy in copies}
-    if not same:
-        return graph, ()
-    ops = [
-        replace(op, inputs=tuple(same.get(name, name) for name in op.inputs)) if not same.keys().isdisjoint(op.inputs) else op
-        for op in graph.ops
-    ]
-    saved = sum(data.nbytes for name in same if (data := graph.constant(name)) is not None)
-    return graph.evolve(ops=ops), (f"{len(same)} constants ({saved:,} bytes) are copies of others and share their data",)
+    rewriter = Rewriter(graph)
+    count = saved = 0
+    for first, *copies in groups:
+        for copy in copies:
+            rewriter.forward(copy.name, first.name)
+            count += 1
+            saved += 0 if copy.data is None else copy.data.nbytes
+    return (
+        (rewriter.finish(), (f"{count} constants ({saved:,} bytes) are copies of others and share their data",)) if count else (graph, ())
+    )
 
 
 def _split(groups: Iterable[list[Tensor]], key: Callable[[Tensor], Hashable]) -> list[list[Tensor]]:
-    """The groups taken apart by `key`; those of one member are left out."""
+    """Return the groups taken apart by `key`, without those of one member."""
     found: list[list[Tensor]] = []
     for group in groups:
         parts: dict[Hashable, list[Tensor]] = defaultdict(list)
@@ -57,7 +58,7 @@ def _sample(tensor: Tensor) -> bytes:
 
 
 def _first(data: Array) -> Iterable[object]:
-    """Up to _SAMPLE elements, without copying the rest of a view that is not contiguous."""
+    """Yield up to _SAMPLE elements, without copying the rest of a view that is not contiguous."""
     return (data[index] for index, _ in zip(np.ndindex(data.shape), range(_SAMPLE), strict=False))
 
 
@@ -67,7 +68,7 @@ def _digest(tensor: Tensor) -> bytes:
 
 
 def _bits(data: Array) -> bytes:
-    """What makes two constants equal; of types below 8 bits the unused high bits of a byte mean nothing."""
+    """Return what makes two constants equal; of types below 8 bits the unused high bits of a byte mean nothing."""
     if data.dtype == object:
         return repr(data.tolist()).encode()
     if data.dtype.name in ("int2", "uint2", "int4", "uint4"):

@@ -14,67 +14,57 @@ from dataclasses import replace
 
 from qconvert.evaluate.folding import LARGEST, evaluate_constant
 from qconvert.evaluate.known_sizes import KnownSizes
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Folds in the order of the graph, so that chains disappear whole. Operators that write graph outputs stay.
+    """Fold in the order of the graph, so that chains disappear whole. Operators that write graph outputs stay.
 
     All results together may have LARGEST bytes, or twice the size of the model's constants: many small operators make much, too.
     """
-    values: dict[str, Array] = {tensor.name: tensor.data for tensor in graph.constants() if tensor.data is not None}
+    rewriter = Rewriter(graph)
+    tensors = dict(graph.tensors)
     unpacked: set[str] = set()  # real numbers that a Dequantize of constants gives
     folded: set[int] = set()
-    budget = max(LARGEST, 2 * sum(data.nbytes for data in values.values()))
-    tensors = dict(graph.tensors)
-    sizes = KnownSizes(tensors, graph.producers())
-    for op in graph.ops:
-        found = None if not graph.public.isdisjoint(op.outputs) else _evaluated(graph, op, values) or _whatever_the_sizes(op, sizes)
+    budget = max(LARGEST, 2 * sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None))
+    sizes = KnownSizes(tensors, rewriter.producers)
+    for op in rewriter:
+        if not graph.public.isdisjoint(op.outputs):
+            continue
+        values = [tensors[name].data if name else None for name in op.inputs]
+        found = evaluate_constant(op, graph.tensors, values) or _whatever_the_sizes(op, sizes)
         size = sum(array.nbytes for array in found or ())
         if found is None or size > budget:
             continue
         budget -= size
-        values.update({name: value for name, value in zip(op.outputs, found, strict=True) if name})
-        tensors.update({name: _constant(graph[name], values[name]) for name in op.outputs if name})
+        tensors |= {name: replace(tensors[name], data=data, shape=data.shape) for name, data in zip(op.outputs, found, strict=True) if name}
         folded.add(id(op))
         if op.kind == "Dequantize" or (op.kind != "Quantize" and unpacked.intersection(op.inputs)):
             unpacked.update(op.outputs)
-    kept = _kept(graph, folded, unpacked)
-    results = [name for op in graph.ops if id(op) in folded and not unpacked.intersection(op.outputs) for name in op.outputs if name]
-    if len(kept) == len(graph.ops):
+    wanted = set(graph.outputs)
+    gone: Counter[str] = Counter()
+    for op in reversed(graph.ops):
+        is_unpacked = not unpacked.isdisjoint(op.outputs)
+        if id(op) not in folded or (is_unpacked and not wanted.isdisjoint(op.outputs)):
+            wanted.update(op.inputs)
+            continue
+        rewriter.remove(op)
+        gone[op.kind] += 1
+        for name in op.outputs:
+            if name and not is_unpacked:
+                rewriter.define(tensors[name])
+    if not gone:
         return graph, ()
-    changed = graph.evolve(tensors=[tensors[name] for name in results], ops=kept)
-    gone = Counter(op.kind for op in graph.ops) - Counter(op.kind for op in kept)
     listed = ", ".join(f"{count} {kind}" for kind, count in sorted(gone.items()))
-    return changed, (f"{sum(gone.values())} operators on constants are replaced by their results ({listed})",)
-
-
-def _evaluated(graph: Graph, op: Op, values: dict[str, Array]) -> list[Array] | None:
-    if op.kind != "Shape" and (not op.inputs or any(name and name not in values for name in op.inputs)):
-        return None
-    return evaluate_constant(op, graph.tensors, [values.get(name) for name in op.inputs])
+    return rewriter.finish(), (f"{sum(gone.values())} operators on constants are replaced by their results ({listed})",)
 
 
 def _whatever_the_sizes(op: Op, sizes: KnownSizes) -> list[Array] | None:
-    """The results of an operator on sizes, if each of their elements is one number in every run."""
+    """Return the results of an operator on sizes, if each of their elements is one number in every run."""
     found = [sizes.numbers(name) if name else None for name in op.outputs]
     known = [value for value in found if value is not None]
     return known if known and len(known) == len(found) else None
-
-
-def _kept(graph: Graph, folded: set[int], unpacked: set[str]) -> list[Op]:
-    """Operators that are not folded, and those that unpack what one of them reads."""
-    wanted: set[str] = set(graph.outputs)
-    kept = []
-    for op in reversed(graph.ops):
-        if id(op) not in folded or (unpacked.intersection(op.outputs) and wanted.intersection(op.outputs)):
-            kept.append(op)
-            wanted.update(op.inputs)
-    return kept[::-1]
-
-
-def _constant(tensor: Tensor, data: Array) -> Tensor:
-    return replace(tensor, data=data, shape=data.shape)

@@ -12,11 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import batch_norm_factor
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import VERSION
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -25,47 +26,40 @@ _ROUNDINGS = 2.0**-20
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Folds behind quantized convolutions and Gemms whose result nothing else reads; what is quantized behind them is absorbed anew.
+    """Fold behind quantized convolutions and Gemms whose result nothing else reads; what is quantized behind them is absorbed anew.
 
     Where PyTorch's programs are read (no target), those that a conversion has written keep what its source has.
     """
     if target is None and VERSION in graph.metadata:
         return graph, ()
-    producers, consumers = graph.producers(), graph.consumers()
-    added: dict[str, Tensor] = {}
-    names = graph.names(added)
-    folded: dict[int, list[Op]] = {}
-    gone: set[int] = set()
-    for op in graph.ops:
-        if op.kind != "BatchNormalization":
-            continue
-        between = _between(graph, op, producers)
-        if not between or any(len(consumers[item.outputs[0]]) > 1 or item.outputs[0] in graph.public for item in between):
-            continue
-        offset = _offset(graph, op, between)
+    rewriter = Rewriter(graph)
+    count = 0
+    for op in rewriter:
+        between = _between(rewriter, op) if op.kind == "BatchNormalization" else []
+        offset = _offset(graph, op, between) if between else None
         if offset is None:
             continue
         conv = between[0]
-        name = names.fresh(f"{op.outputs[0]}/bias")
-        added[name] = Tensor(name, "float32", offset.shape, offset)
-        real = [names.fresh(f"{item}/real") for item in conv.inputs[:2]]
-        added.update((new, Tensor(new, "float32", graph[old].shape)) for new, old in zip(real, conv.inputs, strict=False))
+        bias = rewriter.constant(f"{op.outputs[0]}/bias", offset)
+        real = [rewriter.add(f"{name}/real", graph[name], dtype="float32", quantization=None) for name in conv.inputs[:2]]
         literal = [Op("Dequantize", (old,), (new,), {}, conv.source) for new, old in zip(real, conv.inputs, strict=False)]
-        folded[id(conv)] = [*literal, replace(conv, inputs=(*real, name), outputs=op.outputs)]
-        gone.update(id(item) for item in (*between[1:], op))
-    if not folded:
+        rewriter.replace(conv, *literal, replace(conv, inputs=(*real, bias), outputs=op.outputs))
+        for item in (*between[1:], op):
+            rewriter.remove(item)
+        count += 1
+    if not count:
         return graph, ()
-    ops = [new for op in graph.ops if id(op) not in gone for new in folded.get(id(op), [op])]
-    changed, _ = absorb_quantization.run(graph.evolve(tensors=added.values(), ops=ops), target)
-    note = f"{len(folded)} divisions and BatchNormalizations of quantization-aware training are part of the bias before them"
+    changed, _ = absorb_quantization.run(rewriter.finish(), target)
+    note = f"{count} divisions and BatchNormalizations of quantization-aware training are part of the bias before them"
     return changed, (f"{note}; equal up to float32 rounding",)
 
 
-def _between(graph: Graph, op: Op, producers: dict[str, Op]) -> list[Op]:
-    """The quantized convolution that a BatchNormalization ends, and what stands between; nothing if that is something else."""
+def _between(rewriter: Rewriter, op: Op) -> list[Op]:
+    """Return the quantized convolution that a BatchNormalization ends, and what stands between; nothing if others read a part, or it is
+    something else."""
+    graph, name = rewriter.graph, op.inputs[0]
     found: list[Op] = []
-    name = op.inputs[0]
-    while (before := producers.get(name)) is not None and before.kind in ("Add", "Div", "Mul"):
+    while (before := rewriter.producers.get(name)) is not None and before.kind in ("Add", "Div", "Mul"):
         if before.attributes.get("activation") or _other(graph, before) is None:
             return []
         found.insert(0, before)
@@ -79,12 +73,13 @@ def _between(graph: Graph, op: Op, producers: dict[str, Op]) -> list[Op]:
         and not before.attributes.get("activation")
         and before.attributes.get("data_format") in (None, op["data_format"])
         and any(item.kind in ("Div", "Mul") for item in found)
+        and all(rewriter.is_read_once(item.outputs[0]) for item in (before, *found))
     )
     return [before, *found] if fits and before is not None else []
 
 
 def _other(graph: Graph, op: Op) -> Array | None:
-    """The constant of an operator on data and a float32 constant; None if it is none."""
+    """Return the constant of an operator on data and a float32 constant; None if it is none."""
     a, b = (graph.constant(name) for name in op.inputs)
     data = b if a is None else None if op.kind == "Div" else a
     fits = (a is None) != (b is None) and data is not None and data.dtype == np.float32
@@ -92,7 +87,7 @@ def _other(graph: Graph, op: Op) -> Array | None:
 
 
 def _offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
-    """What is added to the convolution's sums in the end, one number a channel; None where they are multiplied too."""
+    """Return what is added to the convolution's sums in the end, one number a channel; None where they are multiplied too."""
     conv = between[0]
     shape = graph[conv.outputs[0]].shape
     statistics = [graph.constant(name) for name in op.inputs[1:5]]
@@ -130,7 +125,7 @@ def _offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
 
 
 def _channels(data: Array, rank: int, axis: int, count: int) -> Array | None:
-    """A constant that is one number for each channel, or for all; None for others."""
+    """Return a constant that is one number for each channel, or for all; None for others."""
     wide = data.reshape((1,) * (rank - data.ndim) + data.shape) if data.ndim <= rank else data
     sizes = [1] * rank
     sizes[axis] = count
