@@ -18,6 +18,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -25,41 +26,49 @@ _UP_TO_16_BITS = ("int2", "uint2", *UNSIGNED, *SIGNED)
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Walks the graph once, in order; conversions that nobody reads any more go too."""
-    shortener = _Shortener(graph)
-    ops = shortener.run()
-    if ops == list(graph.ops):
+    """Walk over the graph once, in order; conversions that nobody reads any more go too."""
+    rewriter = Rewriter(graph)
+    shortener = _Shortener(rewriter)
+    for op in rewriter:
+        if KINDS[op.kind].rule == "convert":
+            shortener.shorten(op)
+    for name, output in shortener.outward.items():
+        rewriter.rename(name, output)
+    if not rewriter.is_changed:
         return graph, ()
-    before, after = (Counter(op.kind for op in listed) for listed in (graph.ops, ops))
+    changed = rewriter.finish(prune=lambda op: KINDS[op.kind].rule == "convert" and op.outputs[0] in rewriter.readers)
+    before, after = (Counter(op.kind for op in item.ops) for item in (graph, changed))
     conversions = (kind for kind, item in KINDS.items() if item.rule == "convert" and before[kind] != after[kind])
     listed = ", ".join(f"{before[kind]} {kind} became {after[kind]}" for kind in conversions)
-    return graph.evolve(ops=ops), (listed or "conversions read their values one step earlier",)
+    return changed, (listed or "conversions read their values one step earlier",)
 
 
 class _Shortener:
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._producers: dict[str, Op] = {}
-        self._readers = Counter(name for op in graph.ops for name in op.inputs)
-        self._public = {*graph.inputs, *graph.outputs, *(n for s in graph.signatures for n in (*s.inputs.values(), *s.outputs.values()))}
-        self._same: dict[str, str] = {}  # a dropped tensor -> the one with the same stored integers
-        self._outward: dict[str, str] = {}  # a tensor -> the graph output that it is instead
+    """What becomes of conversions.
 
-    def run(self) -> list[Op]:
-        ops: list[Op] = []
-        for old in self._graph.ops:
-            op = _renamed(old, self._same)
-            while KINDS[op.kind].rule == "convert" and (shorter := self._shorter(op)) is not None:
-                op = shorter
-            if op.kind == "Requantize" and self._dropped(op):
-                continue
-            ops.append(op)
-            self._producers.update({name: op for name in op.outputs if name})
-        renamed = [_renamed(op, self._outward, outputs=True) for op in ops]
-        return self._without_unread(renamed)
+    Attributes:
+        outward: tensors, and the graph outputs that they are instead.
+    """
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter, self._graph = rewriter, rewriter.graph
+        self._producers = dict(rewriter.producers)  # of conversions: what they became
+        self.outward: dict[str, str] = {}
+
+    def shorten(self, old: Op) -> None:
+        """Let a conversion read its values as early as it can, or take it out."""
+        op = replace(old, inputs=tuple(self._rewriter.resolve(name) for name in old.inputs))
+        while (shorter := self._shorter(op)) is not None:
+            op = shorter
+        if op.kind == "Requantize" and self._is_dropped(op):
+            self._rewriter.remove(old)
+            del self._producers[op.outputs[0]]
+        elif op != old:
+            self._rewriter.replace(old, op)
+            self._producers[op.outputs[0]] = op
 
     def _shorter(self, op: Op) -> Op | None:
-        """The conversion without the one before it; None if that one is needed."""
+        """Return the conversion without the one before it; None if that one is needed."""
         before = self._producers.get(op.inputs[0])
         if before is None or KINDS[before.kind].rule != "convert":
             return None
@@ -68,8 +77,7 @@ class _Shortener:
             return replace(op, kind="Requantize", inputs=before.inputs, attributes={}) if is_pair else None
         if before.kind == "Requantize" and op.kind != "Quantize" and self._is_shift(before):
             return replace(op, inputs=before.inputs)
-        alone = self._readers[op.inputs[0]] == 1 and op.inputs[0] not in self._public
-        if op.kind == "Requantize" and alone and self._is_shift(op):
+        if op.kind == "Requantize" and self._rewriter.is_read_once(op.inputs[0]) and self._is_shift(op):
             return replace(op, kind=before.kind, inputs=before.inputs, attributes=before.attributes)
         return None
 
@@ -80,30 +88,18 @@ class _Shortener:
             return False
         return shifted(replace(source, data=None), result.dtype).quantization == result.quantization
 
-    def _dropped(self, op: Op) -> bool:
-        """Whether a Requantize changes nothing and its result can go by the other side's name."""
+    def _is_dropped(self, op: Op) -> bool:
+        """Return whether a Requantize changes nothing and its result can go by the other side's name, which is noted."""
         (name,), (result,) = op.inputs, op.outputs
         if not _equal(self._graph[name], self._graph[result]):
             return False
-        if result not in self._public:
-            self._same[result] = name
+        if result not in self._graph.public:
+            self._rewriter.forward(result, name)
             return True
-        if name in self._public or name in self._outward or name not in self._producers:
+        if name in self._graph.public or name in self.outward or name not in self._producers:
             return False
-        self._outward[name] = result
+        self.outward[name] = result
         return True
-
-    def _without_unread(self, ops: list[Op]) -> list[Op]:
-        """Drops conversions that only those which are gone did read."""
-        kept: list[Op] = []
-        read = set(self._public)
-        for op in reversed(ops):
-            was_read = self._readers[op.outputs[0]] if op.outputs else 0
-            if KINDS[op.kind].rule == "convert" and was_read and op.outputs[0] not in read:
-                continue
-            kept.append(op)
-            read.update(op.inputs)
-        return kept[::-1]
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
@@ -111,10 +107,3 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     if q is None or a.dtype != b.dtype or q != b.quantization or a.dtype not in _UP_TO_16_BITS:
         return False
     return bool((q.scale < np.finfo(np.float32).max / 2**17).all())  # else a product could overflow
-
-
-def _renamed(op: Op, names: dict[str, str], outputs: bool = False) -> Op:
-    if names.keys().isdisjoint(op.inputs) and (not outputs or names.keys().isdisjoint(op.outputs)):
-        return op
-    written = tuple(names.get(name, name) for name in op.outputs) if outputs else op.outputs
-    return replace(op, inputs=tuple(names.get(name, name) for name in op.inputs), outputs=written)

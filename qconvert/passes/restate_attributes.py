@@ -22,6 +22,7 @@ from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS
 from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -30,7 +31,7 @@ _LIMITED = ("int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16"
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Gives what the metadata entries say to its operators and constants, and takes the entries away."""
+    """Give what the metadata entries say to its operators and constants, and take the entries away."""
     graph, fused = _with_own_padding(graph)
     graph, stated = _with_stated_attributes(graph)
     graph, limited = _with_stated_limits(graph)
@@ -38,7 +39,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _with_own_padding(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    """Pads that a writer put before operators become these operators' own padding again."""
+    """Turn Pads that a writer put before operators into these operators' own padding again."""
     text = graph.metadata.get(FUSED_PADDING)
     if text is None:
         return graph, ()
@@ -52,13 +53,18 @@ def _with_own_padding(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
 
 def _with_stated_attributes(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     graph, stated = _taken(graph, STATED_ATTRIBUTES)
-    ops = [_with_stated(graph, op, stated[op.outputs[0]]) if op.outputs and op.outputs[0] in stated else op for op in graph.ops]
-    changed = sum(new is not old for new, old in zip(ops, graph.ops, strict=True))
-    return (graph.evolve(ops=ops), (f"{changed} operators have attributes again that the file only notes",)) if changed else (graph, ())
+    rewriter = Rewriter(graph)
+    count = 0
+    for op in rewriter:
+        new = _with_stated(graph, op, stated.get(op.outputs[0])) if op.outputs else op
+        if new is not op:
+            rewriter.replace(op, new)
+            count += 1
+    return rewriter.finish(), (f"{count} operators have attributes again that the file only notes",) if count else ()
 
 
 def _taken(graph: Graph, key: str) -> tuple[Graph, Mapping[str, Any]]:
-    """The graph without an entry of its metadata, and what that entry says; nothing where it is no map.
+    """Return the graph without an entry of its metadata, and what that entry says; nothing where it is no map.
 
     The model does not depend on it: a damaged entry is no reason to refuse the file.
     """
@@ -101,16 +107,16 @@ def _adds_as(graph: Graph, op: Op, arithmetic: Any) -> bool:
 
 
 def _with_stated_limits(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    """Constants whose integers are within the limits noted use these alone; what the file says itself, and what is computed, stays."""
+    """Let constants whose integers are within the limits noted use these alone; what the file says itself, and what is computed, stays."""
     graph, stated = _taken(graph, STATED_LIMITS)
-    found = [_limited(graph[name], limits) for name, limits in stated.items() if name in graph.tensors]
-    changed = [tensor for tensor in found if tensor is not None]
-    notes = (f"{len(changed)} constants use a part of their type's range, which the file only notes",)
-    return (graph.evolve(tensors=changed), notes) if changed else (graph, ())
+    rewriter = Rewriter(graph)
+    found = [_limited(graph[name], limits) for name, limits in stated.items() if name in graph]
+    count = len([rewriter.define(tensor) for tensor in found if tensor is not None])
+    return rewriter.finish(), (f"{count} constants use a part of their type's range, which the file only notes",) if count else ()
 
 
 def _limited(tensor: Tensor, limits: Any) -> Tensor | None:
-    """A constant with the limits of its integers; None where these are none of it."""
+    """Return a constant with the limits of its integers; None where these are none of it."""
     grid, data = tensor.quantization, tensor.data
     if grid is None or data is None or tensor.dtype not in _LIMITED or (grid.quant_min, grid.quant_max) != (None, None):
         return None

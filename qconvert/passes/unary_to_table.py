@@ -19,13 +19,13 @@ which nobody else reads what is between; with tables=chains16 those of 16 bits t
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 
 from qconvert.evaluate.curves import curve_roots, curve_values, curve_way, has_codes
-from qconvert.graph import Graph, Op, Tensor, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.plugins import Change, Target, operators
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -34,16 +34,13 @@ _TRIVIAL = ("Quantize", "Dequantize", "Identity", "Reinterpret", "Cast")
 
 
 def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tuple[Graph, tuple[Change | str, ...]]:
-    """Tables for the functions that hold a kind which the target's format has no writer for; for chains of operators where they are asked
-    for.
-    """
-    roots = _Roots(graph)
+    """Make tables for the functions that hold a kind which the target's format has no writer for; for chains where they are asked for."""
+    rewriter, roots = Rewriter(graph), _Roots(graph)
     missing, lacked = _missing(graph, target, roots)
-    chains = _chains(graph, roots, 8 if tables == "chains" else 16) if tables != "missing" else {}
+    chains = _chains(rewriter, roots, 8 if tables == "chains" else 16) if tables != "missing" else {}
     if not missing and not chains:
         return graph, ()
-    made = _Tables(graph)
-    ops: list[Op] = []
+    made = _Tables(rewriter)
     wanted = set(graph.public)
     sizes: dict[bool, Counter[int]] = {True: Counter(), False: Counter()}
     for op in reversed(graph.ops):
@@ -51,18 +48,19 @@ def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tupl
         root = chains.get(name) or missing.get(name, "")
         if root and name in wanted and has_codes(graph[name]):
             lookup, size = made.lookup(op, root)
-            ops += reversed(lookup)
+            rewriter.replace(op, *lookup)
             wanted.add(root)
             sizes[name in chains][size] += 1
         elif name not in roots.found or name in wanted:
-            ops.append(op)
             wanted.update(op.inputs)
+        else:
+            rewriter.remove(op)
     notes = (
         (sizes[False], f"functions of one tensor with {', '.join(sorted(lacked))}, which the format lacks, are looked up in tables"),
         (sizes[True], "chains of operators on one tensor are looked up in tables"),
     )
     changes = tuple(Change(f"{text}: {_listed(found)}", exact=True) for found, text in notes if found)
-    return (graph.evolve(tensors=made.tensors.values(), ops=ops[::-1]), changes) if changes else (graph, ())
+    return (rewriter.finish(), changes) if changes else (graph, ())
 
 
 def _listed(sizes: Counter[int]) -> str:
@@ -84,7 +82,7 @@ class _Roots:
 
 
 def _missing(graph: Graph, target: Target | None, roots: _Roots) -> tuple[dict[str, str], set[str]]:
-    """The tensors on whose way an operator has no writer, each with the root in front of these, and the kinds that have none."""
+    """Return the tensors on whose way an operator has no writer, each with the root in front of these, and the kinds that have none."""
     writers = operators(target.format, "write") if target is not None and target.format else {}
     known = {kind for kind, write in writers.items() if not getattr(write, "comes_near", False)}
     missing: dict[str, str] = {}
@@ -100,11 +98,12 @@ def _missing(graph: Graph, target: Target | None, roots: _Roots) -> tuple[dict[s
     return missing, lacked
 
 
-def _chains(graph: Graph, roots: _Roots, bits: int) -> dict[str, str]:
-    """The ends of functions that are made of several operators, each with the farthest tensor of codes of at most so many bits that it is
-    a function of, where nobody else reads what is between.
+def _chains(rewriter: Rewriter, roots: _Roots, bits: int) -> dict[str, str]:
+    """Return the ends of functions that are made of several operators, where nobody else reads what is between.
+
+    Each comes with the farthest tensor of codes of at most so many bits that it is a function of.
     """
-    producers, consumers = graph.producers(), graph.consumers()
+    graph = rewriter.graph
     found: dict[str, str] = {}
     inside: set[str] = set()
     for op in reversed(graph.ops):
@@ -112,11 +111,10 @@ def _chains(graph: Graph, roots: _Roots, bits: int) -> dict[str, str]:
         if name not in roots.found or name in inside or not has_codes(graph[name]):
             continue
         for root in reversed(roots.found[name]):
-            way = curve_way(graph, producers, name, root)
+            way = curve_way(graph, rewriter.producers, name, root)
             between = way.keys() - {name}
-            is_read = any(
-                item in graph.public or any(way.keys().isdisjoint(reader.outputs) for reader in consumers[item]) for item in between
-            )
+            readers = (reader for item in between for reader in rewriter.readers[item])
+            is_read = not graph.public.isdisjoint(between) or any(way.keys().isdisjoint(reader.outputs) for reader in readers)
             count = sum(step.kind not in _TRIVIAL for step in way.values())
             if _width(graph[root]) <= bits and count > 1 and not is_read:
                 found[name] = root
@@ -133,35 +131,26 @@ def _width(tensor: Tensor) -> int:
 class _Tables:
     """The tables for a graph, each once, and the operators that read them."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._producers = graph.producers()
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter, self._graph = rewriter, rewriter.graph
         self._known: dict[tuple[object, ...], str] = {}
-        self.tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self.tensors)
 
     def lookup(self, op: Op, name: str) -> tuple[list[Op], int]:
-        """The operators that give the result of `op` by a table over the codes of the tensor `name`, and how many values it has."""
+        """Return the operators that give the result of `op` by a table over the codes of the tensor `name`, and how many values it has."""
         root, result = self._graph[name], self._graph[op.outputs[0]]
-        values = curve_values(self._graph, self._producers, result.name, name)
-        table = self._constant(f"{result.name}/table", replace(result, shape=values.shape, data=values))
-        index = self._added(f"{result.name}/codes", Tensor("", "int32", root.shape))
+        values = curve_values(self._graph, self._rewriter.producers, result.name, name)
+        table = self._constant(f"{result.name}/table", values, result.dtype, result.quantization)
+        index = self._rewriter.add(f"{result.name}/codes", root, dtype="int32", quantization=None)
         found = [Op("Cast", (root.name,), (index,), {"to": "int32"}, op.source)]
         low = integer_range(root.dtype)[0]
         if low:
-            offset = self._constant(f"{result.name}/first", Tensor("", "int32", (), np.array(-low, np.int32)))
-            codes, index = index, self._added(f"{result.name}/index", Tensor("", "int32", root.shape))
+            offset = self._constant(f"{result.name}/first", np.array(-low, np.int32), "int32")
+            codes, index = index, self._rewriter.add(f"{result.name}/index", root, dtype="int32", quantization=None)
             found.append(Op("Add", (codes, offset), (index,), {}, op.source))
         return [*found, Op("Gather", (table, index), (result.name,), {"axis": 0}, op.source)], values.size
 
-    def _constant(self, wanted: str, tensor: Tensor) -> str:
-        assert tensor.data is not None
-        key = (tensor.dtype, tensor.data.tobytes(), tensor.quantization and tensor.quantization.key)
+    def _constant(self, wanted: str, data: Array, dtype: str, quantization: Quantization | None = None) -> str:
+        key = (dtype, data.tobytes(), quantization and quantization.key)
         if key not in self._known:
-            self._known[key] = self._added(wanted, tensor)
+            self._known[key] = self._rewriter.constant(wanted, data, dtype, quantization)
         return self._known[key]
-
-    def _added(self, wanted: str, tensor: Tensor) -> str:
-        name = self._names.fresh(wanted)
-        self.tensors[name] = replace(tensor, name=name)
-        return name

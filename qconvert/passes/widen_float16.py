@@ -15,10 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Graph, Op, Tensor, integer_range
+from qconvert.graph import Graph, Op, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import Change, Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -26,7 +27,7 @@ _NARROW = ("float16", "bfloat16")
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Widens the whole graph if it multiplies by weights, quantizes or dequantizes in a type that target.product_types does not name, or
+    """Widen the whole graph if it multiplies by weights, quantizes or dequantizes in a type that target.product_types does not name, or
     beside zero points."""
     if target is None or any(op.kind == "Opaque" for op in graph.ops):
         return graph, ()
@@ -37,56 +38,47 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     shifted = bool(target.symmetric_activations) and not found.isdisjoint(_NARROW) and any(_is_affine(graph, op) for op in graph.ops)
     if not lacking and not shifted:
         return graph, ()
-    widening = _Widening(graph)
-    widening.run()
-    kept = f", {widening.kept} constants of float16 behind a Cast" if widening.kept else ""
+    rewriter = Rewriter(graph)
+    count, kept = _widen(rewriter)
+    behind = f", {kept} constants of float16 behind a Cast" if kept else ""
     listed = " and ".join(sorted(narrow))
-    note = f"{widening.count} values of {listed} are float32: products are no longer rounded to few bits{kept}"
-    return (absorb_quantization.run(widening.result(), target)[0] if shifted else widening.result()), (note,)
+    note = f"{count} values of {listed} are float32: products are no longer rounded to few bits{behind}"
+    changed = rewriter.finish()
+    return (absorb_quantization.run(changed, target)[0] if shifted else changed), (note,)
 
 
-class _Widening:
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self._tensors)
-        self._wide: dict[str, str] = {}  # narrow tensor -> the float32 one in its place
-        self._ops: list[Op] = []
-        self._rounded = {op.outputs[0] for op in graph.ops if op.kind == "Cast" and op["to"] == "float16" and not _is_narrow(graph, op)}
-        self.count = self.kept = 0
-
-    def run(self) -> None:
-        weights = {op.inputs[1] for op in self._graph.ops if KINDS[op.kind].sums_products and len(op.inputs) > 1}
-        borders = {*self._graph.inputs, *self._graph.public, *self._rounded}
-        for name, tensor in self._graph.tensors.items():
-            if tensor.dtype not in _NARROW or tensor.is_quantized:
-                continue
-            self.count += not tensor.is_constant
-            keeps = tensor.dtype == "float16" and name in weights and (tensor.rank or 0) > 1 and tensor.is_constant
-            data = None if tensor.data is None or keeps else np.asarray(tensor.data).astype(np.float32)
-            self._wide[name] = self._names.fresh(f"{name}/float32") if name in borders or keeps else name
-            self._tensors[self._wide[name]] = replace(tensor, name=self._wide[name], dtype="float32", data=data)
-            if name in self._graph.inputs or keeps:
-                self._ops.append(Op("Cast", (name,), (self._wide[name],), {"to": "float32"}))
-            self.kept += keeps
-        for op in self._graph.ops:
-            self._ops.append(self._widened(op))
-            for name in op.outputs:
-                if name in self._rounded:
-                    self._ops.append(Op("Cast", (name,), (self._wide[name],), {"to": "float32"}, op.source))
-                elif name in self._graph.public and name in self._wide:
-                    self._ops.append(Op("Cast", (self._wide[name],), (name,), {"to": self._graph[name].dtype}, op.source))
-
-    def result(self) -> Graph:
-        return self._graph.evolve(tensors=self._tensors.values(), ops=self._ops)
-
-    def _widened(self, op: Op) -> Op:
-        inputs = tuple(self._wide.get(name, name) for name in op.inputs)
-        if op.outputs[0] in self._rounded:
-            return replace(op, inputs=inputs)
-        if op.kind == "Cast" and op.outputs[0] in self._wide:
-            op = op.with_attributes(to="float32")
-        return replace(op, inputs=inputs, outputs=tuple(self._wide.get(name, name) for name in op.outputs))
+def _widen(rewriter: Rewriter) -> tuple[int, int]:
+    """Widen every value; return how many there are, and how many constants stay narrow behind a Cast."""
+    graph = rewriter.graph
+    count = kept = 0
+    wide: dict[str, str] = {}  # narrow tensor -> the float32 one in its place
+    weights = {op.inputs[1] for op in graph.ops if KINDS[op.kind].sums_products and len(op.inputs) > 1}
+    rounded = {op.outputs[0] for op in graph.ops if op.kind == "Cast" and op["to"] == "float16" and not _is_narrow(graph, op)}
+    borders = {*graph.inputs, *graph.public, *rounded}
+    for name, tensor in graph.tensors.items():
+        if tensor.dtype not in _NARROW or tensor.is_quantized:
+            continue
+        count += not tensor.is_constant
+        keeps = tensor.dtype == "float16" and name in weights and (tensor.rank or 0) > 1 and tensor.is_constant
+        data = None if tensor.data is None or keeps else np.asarray(tensor.data).astype(np.float32)
+        wide[name] = rewriter.fresh(f"{name}/float32") if name in borders or keeps else name
+        rewriter.define(replace(tensor, name=wide[name], dtype="float32", data=data))
+        if name in graph.inputs or keeps:
+            rewriter.emit(Op("Cast", (name,), (wide[name],), {"to": "float32"}))
+        kept += keeps
+    for op in rewriter:
+        new = replace(op, inputs=tuple(wide.get(name, name) for name in op.inputs))
+        if op.outputs[0] not in rounded:
+            new = new.with_attributes(to="float32") if op.kind == "Cast" and op.outputs[0] in wide else new
+            new = replace(new, outputs=tuple(wide.get(name, name) for name in op.outputs))
+        casts = []
+        for name in op.outputs:
+            if name in rounded:
+                casts.append(Op("Cast", (name,), (wide[name],), {"to": "float32"}, op.source))
+            elif name in graph.public and name in wide:
+                casts.append(Op("Cast", (wide[name],), (name,), {"to": graph[name].dtype}, op.source))
+        rewriter.replace(op, new, *casts)
+    return count, kept
 
 
 def _is_narrow(graph: Graph, op: Op) -> bool:
