@@ -16,6 +16,9 @@ from qconvert.graph.kinds import KINDS
 
 __all__ = ["Rewriter", "needed_ops"]
 
+#: Operators whose results are other forms of what they read.
+_CONVERSIONS = ("Dequantize", "Identity", "Quantize", "Requantize")
+
 
 class Rewriter:
     """A graph while a pass rewrites it.
@@ -80,6 +83,10 @@ class Rewriter:
     def emit(self, op: Op) -> None:
         """Put an operator in front of the one that is visited: at the start before the walk, at the end after it."""
         self._emitted.setdefault(self._place, []).append(op)
+
+    def append(self, op: Op) -> None:
+        """Put an operator at the end, wherever the walk is."""
+        self._emitted.setdefault(len(self.graph.ops), []).append(op)
 
     def replace(self, op: Op, *ops: Op) -> None:
         """Put operators, or none, in the place of one of the graph's, visited or not."""
@@ -181,21 +188,32 @@ class Rewriter:
         if self._forwarded or self._renamed:
             ops = [self._with_names(op) for op in ops]
         graph = self.graph.evolve(tensors=self._tensors.values(), ops=ops, **changes)
+        converted = {op.outputs[0]: op.inputs[0] for op in ops if op.kind in _CONVERSIONS} if prune else {}
         if prune:
             graph = graph.evolve(ops=needed_ops(graph, None if prune is True else prune))
-        return replace(graph, correspondence=compose(self.graph.correspondence, self._correspondence(graph)))
+        return replace(graph, correspondence=compose(self.graph.correspondence, self._correspondence(graph, converted)))
 
     def _with_names(self, op: Op) -> Op:
         inputs = tuple(self.resolve(name) for name in op.inputs)
         outputs = tuple(self._renamed.get(name, name) for name in op.outputs)
         return op if (inputs, outputs) == (op.inputs, op.outputs) else replace(op, inputs=inputs, outputs=outputs)
 
-    def _correspondence(self, graph: Graph) -> Correspondence:
-        """Return what became of the tensors of the graph: those that were renamed or related, and those that are gone."""
+    def _correspondence(self, graph: Graph, converted: Mapping[str, str]) -> Correspondence:
+        """Return what became of the tensors of the graph: those that were renamed or related, and those that are gone.
+
+        Args:
+            graph: the rewritten one.
+            converted: results of conversions -> what they convert, which holds the values of a result that was pruned.
+        """
         found = dict(self._relations)
         renamed = (*self._forwarded, *self._renamed)
         found |= {name: Relation(self.resolve(name)) for name in renamed if name in self.graph and name not in found}
-        found |= {name: GONE for name in self.graph.tensors if name not in graph and name not in found}
+        for name in self.graph.tensors:
+            if name not in graph and name not in found:
+                source = name
+                while source in converted and source not in graph:
+                    source = converted[source]
+                found[name] = GONE if source in self._relations else Relation(source)
         return {name: item if item.tensor in graph else GONE for name, item in found.items()}
 
 

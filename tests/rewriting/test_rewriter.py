@@ -138,3 +138,24 @@ def test_two_rewriters_in_turn_keep_the_record() -> None:
     second.remove(middle.ops[0])
     second.forward("a", "x")
     assert second.finish().correspondence == {"b": Relation("x"), "a": Relation("x")}
+
+
+def test_values_of_a_pruned_conversion_are_where_they_came_from() -> None:
+    grid = Quantization.per_tensor(0.5)
+    tensors = {"q": Tensor("q", "int8", SHAPE, None, grid), "y": Tensor("y", "int8", SHAPE, None, grid)}
+    tensors |= {name: Tensor(name, "float32", SHAPE) for name in "ab"}
+    kinds_of = (("Dequantize", "q", "a"), ("Identity", "a", "b"), ("Quantize", "b", "y"))
+    graph = Graph("net", tensors, tuple(Op(kind, (source,), (result,)) for kind, source, result in kinds_of), ("q",), ("y",))
+    rewriter = Rewriter(graph)
+    rewriter.replace(graph.ops[2], Op("Identity", ("q",), ("y",)))
+    assert rewriter.finish(prune=True).correspondence == {"a": Relation("q"), "b": Relation("q")}
+    rewriter.forget(("q",))
+    assert rewriter.finish(prune=True).correspondence == {name: GONE for name in "qab"}, "q holds other values"
+
+
+def test_appended_operators_are_the_last() -> None:
+    graph = net()
+    rewriter = Rewriter(graph)
+    rewriter.append(Op("Sign", ("y",), (rewriter.add("y/last", graph["y"]),)))
+    rewriter.emit(Op("Exp", ("x",), (rewriter.add("x/first", graph["x"]),)))
+    assert kinds(rewriter.finish()) == ["Exp", "Neg", "Abs", "Relu", "Sign"]
