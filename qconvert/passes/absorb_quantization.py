@@ -22,77 +22,70 @@ from dataclasses import replace
 
 from qconvert.arithmetic import quantize
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Graph, Op, Tensor, canonical_dtype
+from qconvert.graph import Graph, canonical_dtype
 from qconvert.graph.kinds import KINDS
-from qconvert.passes import remove_dead_code
 from qconvert.passes.absorb.casts import dequantized_casts
 from qconvert.passes.absorb.clips import fuse_clips
-from qconvert.passes.absorb.walk import Absorber, renamed
+from qconvert.passes.absorb.walk import Absorber
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Absorbs what can be absorbed exactly; the note counts the operators that became quantized, and the conversions that are left."""
-    read = dequantized_casts(_without_identities(graph))
+    """Absorb what can be absorbed exactly; the note counts the operators that became quantized, and the conversions that are left."""
+    read = dequantized_casts(_remove_identities(graph))
     if not any(KINDS[op.kind].rule == "convert" or op.kind in ("Relu", "Clip") for op in read.ops):
         return graph, ()
-    prepared = _merge_equal(_quantize_constants(read))
-    absorber = Absorber(prepared)
-    for op in prepared.ops:
+    rewriter = Rewriter(_merge_equal(_quantize_constants(read)))
+    absorber = Absorber(rewriter)
+    for op in rewriter:
         absorber.visit(op)
-    changed, _ = remove_dead_code.run(prepared.evolve(tensors=absorber.tensors.values(), ops=absorber.ops), target)
-    changed = fuse_clips(changed)
+    changed = fuse_clips(rewriter.finish(prune=True))
     if changed.ops == graph.ops:
         return graph, ()
     left, before = (sum(KINDS[op.kind].rule == "convert" for op in item.ops) for item in (changed, graph))
     return changed, (f"{absorber.count} operators are quantized; of {before} Quantize and Dequantize {left} are left",)
 
 
-def _without_identities(graph: Graph) -> Graph:
-    """Values under one name each; an Identity (or a Cast to the same type) that gives an output of the graph its name stays."""
-    names: dict[str, str] = {}
-    ops: list[Op] = []
-    for op in graph.ops:
-        op = renamed(op, names)
-        is_same = op.kind in ("Identity", "Cast") and graph[op.inputs[0]].shares_grid(graph[op.outputs[0]])
-        if is_same and op.outputs[0] not in graph.public:
-            names[op.outputs[0]] = op.inputs[0]
-        else:
-            ops.append(op)
-    return graph.evolve(ops=ops) if names else graph
+def _remove_identities(graph: Graph) -> Graph:
+    """Give each value one name; an Identity (or a Cast to the same type) that gives an output of the graph its name stays."""
+    rewriter = Rewriter(graph)
+    for op in rewriter:
+        if op.kind in ("Identity", "Cast") and op.outputs[0] not in graph.public and graph[op.inputs[0]].shares_grid(graph[op.outputs[0]]):
+            rewriter.forward(op.outputs[0], op.inputs[0])
+            rewriter.remove(op)
+    return rewriter.finish()
 
 
 def _quantize_constants(graph: Graph) -> Graph:
-    """Weights that exporters keep as real values behind a Quantize: the integers that every runtime computes from them."""
-    known = KnownValues(graph.tensors, graph.producers())
-    changed: dict[str, Tensor] = {}
-    for op in graph.ops:
+    """Replace weights that exporters keep as float behind a Quantize by the integers that every runtime computes from them."""
+    rewriter = Rewriter(graph)
+    known = KnownValues(graph.tensors, rewriter.producers)
+    for op in rewriter:
         if op.kind != "Quantize":
             continue
         result = graph[op.outputs[0]]
         data = known.get(op.inputs[0])
         if data is None or result.quantization is None or result.dtype.startswith("float") or canonical_dtype(data.dtype) != "float32":
             continue
-        changed[result.name] = replace(result, shape=data.shape, data=quantize(data, result.quantization, result.dtype))
-    kept = (op for op in graph.ops if changed.keys().isdisjoint(op.outputs))
-    return graph.evolve(tensors=changed.values(), ops=kept) if changed else graph
+        rewriter.define(replace(result, shape=data.shape, data=quantize(data, result.quantization, result.dtype)))
+        rewriter.remove(op)
+    return rewriter.finish()
 
 
 def _merge_equal(graph: Graph) -> Graph:
-    """One Quantize for each value and grid, one Dequantize for each value: exporters write one for each reader."""
+    """Leave one Quantize for each value and grid, one Dequantize for each value: exporters write one for each reader."""
+    rewriter = Rewriter(graph)
     first: dict[tuple[object, ...], str] = {}
-    names: dict[str, str] = {}
-    ops: list[Op] = []
-    for op in graph.ops:
-        op = renamed(op, names)
-        if op.kind in ("Quantize", "Dequantize"):
-            result = graph[op.outputs[0]]
-            key = (op.kind, op.inputs[0], result.dtype, result.quantization and result.quantization.key)
-            if key in first and result.name not in graph.public:
-                names[result.name] = first[key]
-                continue
-            first.setdefault(key, result.name)
-        ops.append(op)
-    return graph.evolve(ops=ops)
+    for op in rewriter:
+        if op.kind not in ("Quantize", "Dequantize"):
+            continue
+        result = graph[op.outputs[0]]
+        key = (op.kind, rewriter.resolve(op.inputs[0]), result.dtype, result.quantization and result.quantization.key)
+        if key in first and result.name not in graph.public:
+            rewriter.forward(result.name, first[key])
+            rewriter.remove(op)
+        first.setdefault(key, result.name)
+    return rewriter.finish()

@@ -150,7 +150,7 @@ def test_values_of_a_pruned_conversion_are_where_they_came_from() -> None:
     rewriter.replace(graph.ops[2], Op("Identity", ("q",), ("y",)))
     assert rewriter.finish(prune=True).correspondence == {"a": Relation("q"), "b": Relation("q")}
     rewriter.forget(("q",))
-    assert rewriter.finish(prune=True).correspondence == {name: GONE for name in "qab"}, "q holds other values"
+    assert rewriter.finish(prune=True).correspondence == dict.fromkeys("qab", GONE), "q holds other values"
 
 
 def test_appended_operators_are_the_last() -> None:

@@ -2,63 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
+from qconvert.graph import Array, Graph, Op, Quantization, numpy_dtype
 from qconvert.passes.spell_weights import SPELLED_TYPES
+from qconvert.rewriting import Rewriter
 
 __all__ = ["dequantized_casts"]
 
 
 def dequantized_casts(graph: Graph) -> Graph:
-    """One Dequantize for Cast, Sub and Mul on a constant of 8 or 16 bits, where nothing else reads what is between, or the constant.
+    """Put a Dequantize in the place of Cast, Sub and Mul on a constant of 8 or 16 bits, if nothing else reads it or what is between.
 
     (q - zero point) * scale, with scale and zero point constant, alone or along one axis: what remains has to be a quantization, that is
     finite positive scales and zero points within the integers' type. float32 holds q - zero point exactly, so one product is rounded in
     either form.
     """
-    casts = [op for op in graph.ops if _begins(graph, op)]
-    if not casts:
-        return graph
-    consumers = graph.consumers()
-    tensors: dict[str, Tensor] = {}
-    made: dict[int, Op | None] = {}
-    for op in casts:
-        chain = _chain(graph, op, consumers)
+    rewriter = Rewriter(graph)
+    for op in rewriter:
+        chain = _chain(rewriter, op) if _begins(graph, op) else []
         grid = _grid(graph, chain) if chain else None
         if grid is None:
             continue
-        weights = graph[op.inputs[0]]
-        tensors[weights.name] = replace(weights, quantization=grid)
-        made.update({id(part): None for part in chain[:-1]})
-        made[id(chain[-1])] = Op("Dequantize", (weights.name,), chain[-1].outputs, {}, chain[-1].source)
-    if not made:
-        return graph
-    ops = [found for op in graph.ops if (found := made.get(id(op), op)) is not None]
-    return graph.evolve(tensors=tensors.values(), ops=ops)
+        weights = rewriter.define(replace(graph[op.inputs[0]], quantization=grid), shift=0)
+        for part in chain[:-1]:
+            rewriter.remove(part)
+        rewriter.replace(chain[-1], Op("Dequantize", (weights,), chain[-1].outputs, {}, chain[-1].source))
+    return rewriter.finish()
 
 
 def _begins(graph: Graph, op: Op) -> bool:
-    """Whether an operator is a Cast of plain integers that are constant."""
+    """Return whether an operator is a Cast of plain integers that are constant."""
     if op.kind != "Cast" or op["to"] != "float32":
         return False
     weights = graph[op.inputs[0]]
     return weights.is_constant and not weights.is_quantized and weights.dtype in SPELLED_TYPES
 
 
-def _chain(graph: Graph, op: Op, consumers: Mapping[str, Sequence[Op]]) -> list[Op]:
-    """The Cast, the Sub if there is one, and the Mul; [] if it is no such chain."""
-    found, name = [op], op.outputs[0]
-    if len(consumers[op.inputs[0]]) != 1 or op.inputs[0] in graph.public:
+def _chain(rewriter: Rewriter, op: Op) -> list[Op]:
+    """Return the Cast, the Sub if there is one, and the Mul; [] if it is no such chain."""
+    found = [op]
+    if not rewriter.is_read_once(op.inputs[0]):
         return []
-    while True:
-        readers = consumers.get(name, [])
-        if len(readers) != 1 or name in graph.public:
-            return []
-        reader = readers[0]
+    while rewriter.is_read_once(name := found[-1].outputs[0]):
+        (reader,) = rewriter.readers[name]
         if reader.attributes.get("activation") or (reader.kind == "Sub" and (len(found) > 1 or reader.inputs[0] != name)):
             return []
         if reader.kind not in ("Sub", "Mul"):
@@ -66,11 +56,11 @@ def _chain(graph: Graph, op: Op, consumers: Mapping[str, Sequence[Op]]) -> list[
         found.append(reader)
         if reader.kind == "Mul":
             return found
-        name = reader.outputs[0]
+    return []
 
 
 def _grid(graph: Graph, chain: Sequence[Op]) -> Quantization | None:
-    """What the constants beside the chain say; None if they are no scale and zero point."""
+    """Return what the constants of the chain say; None if they are no scale and zero point."""
     weights = graph[chain[0].inputs[0]]
     shape = graph[chain[-1].outputs[0]].static_shape
     factor = _other(graph, chain[-1], chain[-2].outputs[0])
@@ -90,14 +80,14 @@ def _grid(graph: Graph, chain: Sequence[Op]) -> Quantization | None:
 
 
 def _other(graph: Graph, op: Op, name: str) -> Array | None:
-    """The real constant beside `name`; None if there is none."""
+    """Return the float operand beside `name`, if it is constant; None if there is none."""
     others = [graph[item] for item in op.inputs if item != name]
     is_real = len(others) == 1 and others[0].dtype == "float32" and not others[0].is_quantized
     return others[0].data if is_real else None
 
 
 def _axis(shape: tuple[int, ...], *values: Array) -> int | None:
-    """The one axis along which values run; 0 if each is one number, None if they run along several, or otherwise than the shape."""
+    """Return the one axis along which values run; 0 if each is one number, None if they run along several, or otherwise than the shape."""
     axes = set()
     for array in values:
         aligned = (1,) * (len(shape) - array.ndim) + array.shape

@@ -8,34 +8,35 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range, is_exact
 from qconvert.graph.kinds import KINDS
 from qconvert.passes.absorb.lookahead import clip_bounds
+from qconvert.rewriting import Rewriter
 
 __all__ = ["fuse_clips"]
 
 
 def fuse_clips(graph: Graph) -> Graph:
-    """Fuses a Clip of integers into the operator before it, if nobody else reads or sees what that writes.
+    """Fuse a Clip of integers into the operator before it, if nobody else reads or sees what that writes.
 
     An activation that the operator has already, and the next one on the same grid, are one if an activation leaves what both leave. A
     Concat gets none, since no kernel clips what it joins.
     """
-    readers = graph.consumers()
-    ops: list[Op] = []
-    writers: dict[str, int] = {}  # tensor -> the position in `ops` of the operator that writes it
-    for op in graph.ops:
-        position = writers.get(op.inputs[0]) if op.kind == "Clip" else None
-        if position is not None and len(readers[op.inputs[0]]) == 1 and op.inputs[0] not in graph.public:
-            writer = _with_clip(graph, ops[position], op)
-            if writer is not None:
-                ops[position] = writer
-                writers[writer.outputs[0]] = position
-                continue
-        writers.update(dict.fromkeys(filter(None, op.outputs), len(ops)))
-        ops.append(op)
-    return graph if len(ops) == len(graph.ops) else graph.evolve(ops=ops)
+    rewriter = Rewriter(graph)
+    fused: dict[str, tuple[Op, Op]] = {}  # result of a fused operator -> the operator of the graph, and its form now
+    for op in rewriter:
+        name = op.inputs[0] if op.kind == "Clip" and rewriter.is_read_once(op.inputs[0]) else ""
+        maker = rewriter.producers.get(name)
+        if maker is None:
+            continue
+        maker, form = fused.get(name, (maker, maker))
+        clipped = _with_clip(graph, form, op)
+        if clipped is not None:
+            rewriter.replace(maker, clipped)
+            rewriter.remove(op)
+            fused[clipped.outputs[0]] = maker, clipped
+    return rewriter.finish()
 
 
 def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
-    """The operator with the activation that the Clip behind it is, writing the Clip's result; None if there is no such activation."""
+    """Return the operator with the activation that the Clip after it is, writing the Clip's result; None if there is none."""
     source, result = graph[clip.inputs[0]], graph[clip.outputs[0]]
     q = source.quantization
     if q is None or not q.is_per_tensor or not source.shares_grid(result) or "activation" not in KINDS[writer.kind].attributes:
@@ -55,5 +56,5 @@ def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
 
 
 def _activation(tensor: Tensor, limits: tuple[int, int]) -> str | None:
-    """The simplest activation that leaves just these integers; None if none does."""
+    """Return the simplest activation that leaves just these integers; None if none does."""
     return next((name for name, bounds in ACTIVATIONS.items() if clip_range(tensor, bounds) == limits), None)

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Op, Tensor
 from qconvert.graph.activations import is_exact
 from qconvert.graph.kinds import KINDS
+from qconvert.rewriting import Rewriter
 
 __all__ = ["Lookahead", "clip_bounds"]
 
@@ -17,16 +18,13 @@ _FARTHEST = 64
 
 
 class Lookahead:
-    """The readers of every value in a graph that does not change meanwhile."""
+    """What reads each value of the graph as it was."""
 
-    def __init__(self, graph: Graph, known: KnownValues) -> None:
-        self._graph = graph
-        self._public = graph.public
-        self._known = known
-        self.consumers = graph.consumers()
+    def __init__(self, rewriter: Rewriter, known: KnownValues) -> None:
+        self._graph, self._readers, self._known = rewriter.graph, rewriter.readers, known
 
     def bounds(self, op: Op) -> tuple[float | None, float | None] | None:
-        """The bounds of a Relu or of a Clip with known ones, else None."""
+        """Return the bounds of a Relu or of a Clip with known ones, else None."""
         if op.kind == "Relu":
             return 0.0, None
         if op.kind != "Clip":
@@ -34,12 +32,12 @@ class Lookahead:
         return clip_bounds([self._known.get(name) if name else None for name in op.inputs[1:]], op)
 
     def grid(self, name: str) -> Tensor | None:
-        """The one grid on which every reader puts the real value `name`, at once or after moving or clipping it; None without one."""
+        """Return the grid on which every reader puts the real value `name`, directly or after moving or clipping it; None without one."""
         pending, found, seen = [name], None, 0
         while pending:
             current = pending.pop()
-            readers = self.consumers.get(current, [])
-            if not readers or current in self._public or seen > _FARTHEST:
+            readers = self._readers.get(current, ())
+            if not readers or current in self._graph.public or seen > _FARTHEST:
                 return None
             seen += 1
             for reader in readers:
@@ -62,7 +60,7 @@ class Lookahead:
         """Whether clipping integers gives what clipping the real values before rounding gives, for every Clip behind `name`."""
         pending = [name]
         while pending:
-            for reader in self.consumers.get(pending.pop(), []):
+            for reader in self._readers.get(pending.pop(), ()):
                 bounds = self.bounds(reader)
                 if bounds is not None and not is_exact(bounds, grid):
                     return False
@@ -72,7 +70,7 @@ class Lookahead:
 
 
 def clip_bounds(values: Sequence[Array | None], op: Op) -> tuple[float | None, float | None] | None:
-    """The bounds of a Clip whose inputs for them have these values; an infinite one is none.
+    """Return the bounds of a Clip whose inputs for them have these values; an infinite one is none.
 
     None if a bound is computed at run time, is no number, or leaves no range.
     """
