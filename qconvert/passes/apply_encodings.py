@@ -17,14 +17,15 @@ from qconvert.encodings import Encoding, Encodings, Grid, weights_grid
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 from qconvert.graph.kinds import KINDS
-from qconvert.passes import absorb_quantization, float_bias_to_int32, remove_dead_code
+from qconvert.passes import absorb_quantization, float_bias_to_int32
 from qconvert.passes.encodings.filling import carry_on
-from qconvert.passes.encodings.grids import fitted, oriented
+from qconvert.passes.encodings.grids import fit_grid, orient
 from qconvert.passes.encodings.literal import without_limits
-from qconvert.passes.encodings.matching import Matched, matched
-from qconvert.passes.encodings.normalized import normalized, rounded
+from qconvert.passes.encodings.matching import Matched, match_entries
+from qconvert.passes.encodings.normalized import drop_unrounded, normalize
 from qconvert.plugins import Change, Target, read_encodings
 from qconvert.plugins.options import json_object
+from qconvert.rewriting import Rewriter
 
 __all__ = ["applied", "literal", "run"]
 
@@ -40,7 +41,7 @@ def run(
     fill: str = "none",
     range_dtype: str = "int8",
 ) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Applies the encodings of a file; without one nothing changes."""
+    """Apply the encodings of a file; without one nothing changes."""
     if not encodings:
         return graph, ()
     found = read_encodings(Path(encodings), options=json_object("encodings_options", encodings_options))
@@ -48,7 +49,7 @@ def run(
 
 
 def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dtype: str = "int8") -> tuple[Graph, tuple[Change | str, ...]]:
-    """The graph with quantized operators wherever the encodings give grids.
+    """Return the graph with quantized operators wherever the encodings give grids.
 
     Args:
         graph: on real values, all or in part.
@@ -63,14 +64,14 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
     if graph.functions:
         raise UnsupportedError("encodings are applied to graphs without functions")
     before = len(graph.ops)
-    encodings, inner = rounded(graph, encodings)
-    graph, renamed = normalized(graph, encodings)
-    work = _Applied(graph, matched(graph, encodings, renamed), range_dtype)
+    encodings, inner = drop_unrounded(graph, encodings)
+    graph, renamed = normalize(graph, encodings)
+    work = _Encoding(Rewriter(graph), match_entries(graph, encodings, renamed), range_dtype)
     filled = carry_on(graph, work.grids) if fill == "infer" else []
     derived = work.derive_weights() if encodings.weights == "max-abs" else []
     changed, _ = absorb_quantization.run(work.literal(), None)
     changed, biases = float_bias_to_int32.run(changed, None)
-    changed, _ = remove_dead_code.run(changed, None)
+    changed = Rewriter(changed).finish(prune=True)
     notes: list[Change | str] = [*encodings.notes, _summary(work, encodings, filled, derived), *biases]
     if renamed:
         notes.append(f"{before - len(graph.ops)} BatchNormalizations are part of the weights before them, whose scales the file states")
@@ -81,41 +82,32 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
 
 
 def literal(graph: Graph, encodings: Encodings) -> Graph:
-    """The graph with a Quantize and a Dequantize behind each tensor that has a grid, and real biases: for measuring what grids cost."""
-    return _Applied(graph, matched(graph, encodings), "int8").literal()
+    """Return the graph with a Quantize and a Dequantize after each tensor that has a grid, and float biases: to measure what grids cost."""
+    return _Encoding(Rewriter(graph), match_entries(graph, encodings), "int8").literal()
 
 
-class _Applied:
-    """The graph that comes out, step by step.
+class _Encoding:
+    """The grids of a graph's tensors, and the graph that is rounded on them.
 
     Attributes:
         grids: of tensors that are computed, and of inputs.
     """
 
-    def __init__(self, graph: Graph, found: Matched, range_dtype: str) -> None:
-        self._graph, self._found, self._dtype = graph, found, range_dtype
-        self._tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self._tensors)
-        self._ops: list[Op] = []
-        self._first: dict[str, tuple[Op, int]] = {}
-        for op in graph.ops:
-            for index, name in enumerate(op.inputs):
-                if name:
-                    self._first.setdefault(name, (op, index))
+    def __init__(self, rewriter: Rewriter, found: Matched, range_dtype: str) -> None:
+        self._rewriter, self._graph, self._dtype = rewriter, rewriter.graph, range_dtype
         self.grids: dict[str, Grid] = {}
         self._constants: dict[str, tuple[Grid, Array | None]] = {}
         for name, encoding in found.tensors.items():
             self._take(name, encoding)
         self._operands: dict[tuple[str, int], tuple[Grid, Array | None]] = {}
-        self._producers = graph.producers()
         for (result, index), encoding in found.operands.items():
-            op = self._producers[result]
+            op = rewriter.producers[result]
             tensor = self._real(op.inputs[index])
-            integers = oriented(encoding, tensor, op, index).integers
-            self._operands[result, index] = fitted(encoding, tensor, op, index, range_dtype), integers
+            integers = orient(encoding, tensor, op, index).integers
+            self._operands[result, index] = fit_grid(encoding, tensor, op, index, range_dtype), integers
 
     def _real(self, name: str) -> Tensor:
-        """A tensor that an entry is of: it holds real values."""
+        """Return a tensor that an entry is of: it holds float values."""
         tensor = self._graph[name]
         if tensor.dtype == "float32" and not tensor.is_quantized:
             return tensor
@@ -124,8 +116,9 @@ class _Applied:
 
     def _take(self, name: str, encoding: Encoding) -> None:
         tensor = self._real(name)
-        op, index = self._first.get(name, (None, 0))
-        grid, integers = fitted(encoding, tensor, op, index, self._dtype), oriented(encoding, tensor, op, index).integers
+        op = next(iter(self._rewriter.readers.get(name, ())), None)
+        index = op.inputs.index(name) if op is not None else 0
+        grid, integers = fit_grid(encoding, tensor, op, index, self._dtype), orient(encoding, tensor, op, index).integers
         if tensor.is_constant:
             self._constants[name] = grid, integers
         else:
@@ -135,7 +128,7 @@ class _Applied:
         return op.inputs[index] in self.grids or (op.outputs[0], index) in self._operands
 
     def derive_weights(self) -> list[str]:
-        """Puts weights without an entry, of layers whose data have one, on int8 grids; returns their names."""
+        """Put weights without an entry, of layers whose data have one, on int8 grids; return their names."""
         made = []
         for op in self._graph.ops:
             if not KINDS[op.kind].sums_products or not self._has_grid(op, 0) or (op.outputs[0], 1) in self._operands:
@@ -148,38 +141,36 @@ class _Applied:
         return made
 
     def literal(self) -> Graph:
-        """The graph with a Quantize and a Dequantize behind each tensor that has a grid."""
-        real: dict[str, str] = {}
+        """Return the graph with a Quantize and a Dequantize after each tensor that has a grid."""
+        rewriter, real = self._rewriter, dict[str, str]()
         for name, (grid, integers) in self._constants.items():
             real[name] = self._constant(name, grid, integers)
         for name in self._graph.inputs:
             if name in self.grids:
                 real[name] = self._rounded(name, name, self.grids[name], keeps_name=False)
-        for op in self._graph.ops:
+        for op in rewriter:
             inputs = [real.get(name, name) for name in op.inputs]
             for index in range(len(inputs)):
                 if (op.outputs[0], index) in self._operands:
                     inputs[index] = self._operand(op, index, inputs[index])
             graded = [name for name in op.outputs if name in self.grids]
-            computed = {name: self._new(f"{name}/computed", self._graph[name]) for name in graded}
-            self._ops.append(replace(op, inputs=tuple(inputs), outputs=tuple(computed.get(name, name) for name in op.outputs)))
+            computed = {name: rewriter.add(f"{name}/computed", self._graph[name]) for name in graded}
+            rewriter.remove(op)  # what rounds its results stands after its new form
+            rewriter.emit(replace(op, inputs=tuple(inputs), outputs=tuple(computed.get(name, name) for name in op.outputs)))
             for name in graded:
                 real[name] = self._rounded(name, computed[name], self.grids[name], keeps_name=name in self._graph.public)
-        return self._graph.evolve(tensors=self._tensors.values(), ops=self._ops)
-
-    def _new(self, name: str, tensor: Tensor, **changes: object) -> str:
-        fresh = self._names.fresh(name)
-        self._tensors[fresh] = replace(tensor, name=fresh, **changes)  # type: ignore[arg-type]
-        return fresh
+        return rewriter.finish()
 
     def _constant(self, name: str, grid: Grid, integers: Array | None) -> str:
-        """The integers of a constant under its name; returns the name of its real values."""
-        tensor = self._graph[name]
-        public = name in self._graph.public
-        stored = self._new(f"{name}/quantized", tensor) if public else name
-        self._tensors[stored] = replace(self._stored(tensor, grid, integers), name=stored)
-        real = self._new(f"{name}/real", tensor, data=None)
-        self._ops.append(Op("Dequantize", (stored,), (real,)))
+        """Store the integers of a constant under its name; return the name of its float values."""
+        stored = self._rewriter.fresh(f"{name}/quantized") if name in self._graph.public else name
+        return self._dequantized(name, replace(self._stored(self._graph[name], grid, integers), name=stored))
+
+    def _dequantized(self, name: str, stored: Tensor) -> str:
+        """Emit a Dequantize of the integers of a constant; return the name of its float values."""
+        self._rewriter.define(stored)
+        real = self._rewriter.add(f"{name}/real", self._graph[name])
+        self._rewriter.emit(Op("Dequantize", (stored.name,), (real,)))
         return real
 
     def _stored(self, tensor: Tensor, grid: Grid, integers: Array | None) -> Tensor:
@@ -190,46 +181,47 @@ class _Applied:
         return replace(tensor, dtype=grid.dtype, data=data.astype(numpy_dtype(grid.dtype), copy=False), quantization=grid.quantization)
 
     def _operand(self, op: Op, index: int, name: str) -> str:
-        """The real values of one operator's input, rounded for it alone."""
+        """Round one operator's input for it alone; return the name of its float values."""
         grid, integers = self._operands[op.outputs[0], index]
         tensor = self._graph[op.inputs[index]]
         if not tensor.is_constant:
             return self._rounded(f"{tensor.name}/{op.outputs[0]}", name, grid, keeps_name=False, like=tensor)
-        stored = self._new(f"{tensor.name}/quantized", self._stored(tensor, grid, integers))
-        real = self._new(f"{tensor.name}/real", tensor, data=None)
-        self._ops.append(Op("Dequantize", (stored,), (real,)))
-        return real
+        stored = self._rewriter.fresh(f"{tensor.name}/quantized")
+        if self._rewriter.is_read_once(tensor.name):
+            self._rewriter.relate(tensor.name, stored)
+        return self._dequantized(tensor.name, replace(self._stored(tensor, grid, integers), name=stored))
 
     def _rounded(self, name: str, computed: str, grid: Grid, *, keeps_name: bool, like: Tensor | None = None) -> str:
-        """Rounds a tensor; returns the name of its real values behind that.
+        """Round a tensor; return the name of its float values after that.
 
         The integers have the tensor's name, but where outside it is seen as real: there `keeps_name` gives that to the real values.
         """
         tensor = like or self._graph[name]
         on, limits = without_limits(grid)
         if limits:
-            bounds = [self._new(f"{name}/limit", Tensor("", "float32", (), bound)) for bound in limits]
-            clipped = self._new(f"{name}/limited", tensor)
-            self._ops.append(Op("Clip", (computed, *bounds), (clipped,)))
+            bounds = [self._rewriter.constant(f"{name}/limit", bound) for bound in limits]
+            clipped = self._rewriter.add(f"{name}/limited", tensor)
+            self._rewriter.emit(Op("Clip", (computed, *bounds), (clipped,)))
             computed = clipped
         taken = keeps_name or name in self._graph.inputs or like is not None
-        stored = self._new(f"{name}/quantized", tensor) if taken else name
-        self._tensors[stored] = replace(tensor, name=stored, dtype=grid.dtype, quantization=on)
-        real = name if keeps_name else self._new(f"{name}/real", tensor)
-        self._ops += [Op("Quantize", (computed,), (stored,)), Op("Dequantize", (stored,), (real,))]
+        stored = self._rewriter.fresh(f"{name}/quantized") if taken else name
+        self._rewriter.define(replace(tensor, name=stored, dtype=grid.dtype, quantization=on))
+        real = name if keeps_name else self._rewriter.add(f"{name}/real", tensor)
+        self._rewriter.emit(Op("Quantize", (computed,), (stored,)))
+        self._rewriter.emit(Op("Dequantize", (stored,), (real,)))
         return real
 
     def counts(self) -> tuple[int, int]:
-        """How many activations and constants have a grid."""
+        """Return how many activations and constants have a grid."""
         names = {self._operand_name(result, index) for result, index in self._operands}
         constants = {name for name in names if self._graph[name].is_constant} | self._constants.keys()
         return len(self.grids.keys() | names - constants), len(constants)
 
     def _operand_name(self, result: str, index: int) -> str:
-        return self._producers[result].inputs[index]
+        return self._rewriter.producers[result].inputs[index]
 
 
-def _summary(work: _Applied, encodings: Encodings, filled: list[str], derived: list[str]) -> Change:
+def _summary(work: _Encoding, encodings: Encodings, filled: list[str], derived: list[str]) -> Change:
     source = f" of {encodings.origin}" if encodings.origin else ""
     activations, constants = work.counts()
     text = f"grids{source}: of {activations} activations and {constants} constants"
@@ -241,7 +233,7 @@ def _summary(work: _Applied, encodings: Encodings, filled: list[str], derived: l
 
 
 def _left(graph: Graph) -> list[str]:
-    """Operators that stay on real values, and which of their tensors have no grid."""
+    """Name operators that stay in float, and which of their tensors have no grid."""
     kinds: Counter[str] = Counter()
     lacking: dict[str, None] = {}
     for op in graph.ops:

@@ -12,14 +12,14 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.graph.kinds import output_axis
 
-__all__ = ["fitted", "oriented"]
+__all__ = ["fit_grid", "orient"]
 
 #: Whose weights may have scales in blocks without an axis. A transposed convolution is none: files differ in which channels come first.
 _BLOCKED = frozenset(("Conv", "Gemm", "MatMul"))
 
 
-def fitted(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> Grid:
-    """The grid of a tensor: a range has become one, and several scales have their axis.
+def fit_grid(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> Grid:
+    """Return the grid of a tensor: a range has become one, and several scales have their axis.
 
     Args:
         encoding: of the tensor.
@@ -51,8 +51,8 @@ def fitted(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dt
     return grid_of(on, "int8", symmetric=True, narrow=True) if tensor.is_constant else grid_of(on, dtype)
 
 
-def oriented(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) -> Encoding:
-    """An encoding whose integers are of the tensor's shape.
+def orient(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) -> Encoding:
+    """Return an encoding whose integers are of the tensor's shape.
 
     Beside several scales without an axis they lie outputs first, as the scales do; sizes of 1 may be more or fewer, as where a runtime
     computes a matrix product or a layer of one dimension as a convolution of two.

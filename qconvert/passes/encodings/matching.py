@@ -11,7 +11,7 @@ from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.names import near
 
-__all__ = ["Matched", "matched"]
+__all__ = ["Matched", "match_entries"]
 
 #: What runtimes fuse into the layer before it, which then has the name of this result.
 _FUSED = frozenset(("Relu", "Clip", "LeakyRelu", "HardSwish"))
@@ -37,8 +37,8 @@ class Matched:
     absent: list[Place] = field(default_factory=list)
 
 
-def matched(graph: Graph, encodings: Encodings, renamed: Mapping[str, str] | None = None) -> Matched:
-    """The places of all entries.
+def match_entries(graph: Graph, encodings: Encodings, renamed: Mapping[str, str] | None = None) -> Matched:
+    """Return the places of all entries.
 
     Args:
         graph: that they belong to.

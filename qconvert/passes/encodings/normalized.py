@@ -9,14 +9,14 @@ from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import compute_constants, fold_batch_norm
 
-__all__ = ["normalized", "rounded"]
+__all__ = ["drop_unrounded", "normalize"]
 
 #: What runtimes compute together with the layer before it, and round nothing between.
 _FUSED = ("BatchNormalization", "Relu", "Clip")
 
 
-def rounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
-    """The encodings without those of tensors that the runtime never has, where they say so, and how many these are.
+def drop_unrounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
+    """Return the encodings without those of tensors that the runtime never has, where they say so, and how many these are.
 
     A calibrator sees the result of a layer, of its normalization and of its Relu; the runtime computes them in one and rounds the last.
     """
@@ -44,8 +44,8 @@ def _fused_behind(name: str, graph: Graph, readers: Mapping[str, list[Op]]) -> O
     return found[0]
 
 
-def normalized(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, str]]:
-    """The graph with what entries are of as constants, where constants alone say it, and with its batch normalizations folded, where
+def normalize(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, str]]:
+    """Return the graph with what entries are of as constants, where constants alone say it, and with its batch normalizations folded, where
     entries name operators, as runtimes do, or the encodings say that they were made so, and those that are folded.
 
     Where an entry is of the tensor between a layer and its normalization nothing is folded: somebody saw both apart.
