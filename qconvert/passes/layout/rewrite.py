@@ -14,25 +14,22 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.passes.layout.roles import data_positions, looks_up
 
-__all__ = ["Constants", "permuted_op", "permuted_quantization", "permuted_tensor"]
+__all__ = ["Constants", "permute_op", "permute_tensor"]
 
 #: Registers a constant in another form: (name of the original, key, data) -> name.
 Constants = Callable[[str, str, Array, Quantization | None], str]
 
 
-def permuted_tensor(tensor: Tensor, perm: Sequence[int]) -> Tensor:
-    """The tensor with its shape, data and quantization axis transposed."""
+def permute_tensor(tensor: Tensor, perm: Sequence[int]) -> Tensor:
+    """Return the tensor with its shape, data and quantization axis transposed."""
     shape = None if tensor.shape is None else tuple(tensor.shape[axis] for axis in perm)
     data = None if tensor.data is None else tensor.data.transpose(perm)
-    return replace(tensor, shape=shape, data=data, quantization=permuted_quantization(tensor.quantization, perm))
+    quantization = None if tensor.quantization is None else tensor.quantization.transposed(perm)
+    return replace(tensor, shape=shape, data=data, quantization=quantization)
 
 
-def permuted_quantization(quantization: Quantization | None, perm: Sequence[int]) -> Quantization | None:
-    return None if quantization is None else quantization.transposed(perm)
-
-
-def permuted_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant: Constants) -> Op:
-    """`op` for data in the other layout; its data inputs and outputs keep their names."""
+def permute_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant: Constants) -> Op:
+    """Return `op` for data in the other layout; its data inputs and outputs keep their names."""
     rank = len(perm)
     moved = op
     kind = KINDS[op.kind]
@@ -54,7 +51,7 @@ def permuted_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant
 
 
 def _operand(graph: Graph, name: str, perm: Sequence[int], constant: Constants, *, single: bool = False) -> str:
-    """A constant operand of an elementwise operator, of the rank concerned and transposed; others keep their name,
+    """Return the name of a constant operand of an elementwise operator, of the rank concerned and transposed; others keep their name,
     and so does a single element unless `single` ones are wanted of that rank too."""
     tensor = graph.tensors[name] if name else None
     if tensor is None or tensor.data is None or (tensor.data.size == 1 and not single):
@@ -68,7 +65,7 @@ def _operand(graph: Graph, name: str, perm: Sequence[int], constant: Constants, 
 
 
 def _ranked(quantization: Quantization, missing: int) -> Quantization:
-    """The quantization of the tensor with `missing` dimensions of size 1 in front."""
+    """Return the quantization of the tensor with `missing` dimensions of size 1 in front."""
     assert quantization.axis is not None
     moved = quantization.with_axis(quantization.axis + missing)
     if not quantization.block_size:
