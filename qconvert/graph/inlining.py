@@ -12,7 +12,10 @@ from qconvert.graph.functions import all_ops, named_functions, with_used_functio
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Graph, Op, Tensor
 
-__all__ = ["Inlining", "distinct", "needed", "prefix_of", "require_few", "rewritten", "whiles_to_loops", "without_calls", "without_regions"]
+__all__ = [
+    "Inlining", "distinct", "inlined_ops", "needed", "prefix_of", "require_few", "require_few_inlined", "rewritten", "whiles_to_loops",
+    "without_calls", "without_regions",
+]  # fmt: skip
 
 #: Operators that may come into one graph in the place of calls: functions that call others twice double at each step.
 _MOST = 50_000
@@ -65,23 +68,42 @@ class Inlining:
         Raises:
             UnsupportedError: there would be more operators than any network has.
         """
-        names = dict(zip(function.inputs, inputs, strict=True))
-        written = {name for op in function.ops for name in op.outputs}
-        ends = {name: outer for name, outer in zip(function.outputs, outputs, strict=True) if outer and name in written}
-        names |= ends
-        for name, tensor in function.tensors.items():
-            if name not in names:
-                names[name] = self._inner(tensor, prefix)
-        self.ops += [
-            replace(op, inputs=tuple(names.get(x, "") for x in op.inputs), outputs=tuple(names.get(x, "") for x in op.outputs))
-            for op in function.ops
-        ]
+        self.ops += inlined_ops(function, inputs, outputs, lambda tensor: self._inner(tensor, prefix))
         self._inlined += len(function.ops)
-        if self._inlined > _MOST:
-            raise UnsupportedError(f"functions in the place of calls would bring more than {_MOST:,} operators")
-        for name, outer in zip(function.outputs, outputs, strict=True):
-            if outer and names[name] != outer:
-                self.ops.append(Op("Identity", (names[name],), (outer,)))
+        require_few_inlined(self._inlined)
+
+    def copy(self, name: str) -> str:
+        """Add an Identity of a tensor, whose result is returned."""
+        copy = self.add(replace(self.tensors[name], data=None), f"{name}/kept")
+        self.ops.append(Op("Identity", (name,), (copy,)))
+        return copy
+
+
+def inlined_ops(function: Graph, inputs: Sequence[str], outputs: Sequence[str], add: Callable[[Tensor], str]) -> list[Op]:
+    """Return the operators of a function as they stand in another graph.
+
+    Args:
+        function: the function.
+        inputs: what it is given.
+        outputs: what its outputs become; "" for one that nobody reads.
+        add: adds one of its other tensors to that graph and returns its name there.
+    """
+    names = dict(zip(function.inputs, inputs, strict=True))
+    written = {name for op in function.ops for name in op.outputs}
+    names |= {name: outer for name, outer in zip(function.outputs, outputs, strict=True) if outer and name in written}
+    names |= {name: add(tensor) for name, tensor in function.tensors.items() if name not in names}
+    ops = [
+        replace(op, inputs=tuple(names.get(x, "") for x in op.inputs), outputs=tuple(names.get(x, "") for x in op.outputs))
+        for op in function.ops
+    ]
+    ends = zip(function.outputs, outputs, strict=True)
+    return ops + [Op("Identity", (names[name],), (outer,)) for name, outer in ends if outer and names[name] != outer]
+
+
+def require_few_inlined(count: int) -> None:
+    """Raise UnsupportedError if functions bring more operators into a graph than any network has."""
+    if count > _MOST:
+        raise UnsupportedError(f"functions in the place of calls would bring more than {_MOST:,} operators")
 
 
 def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -> Graph:
@@ -183,21 +205,18 @@ def _loop_body(body: Graph, condition: Graph) -> Graph:
     turn = new.add(Tensor("turn", "int64", ()))
     before = new.add(Tensor("condition", "bool", ()))
     new.ops = list(body.ops)
-    outputs = distinct(new, body.outputs, body.inputs)
+    outputs = distinct(body.outputs, body.inputs, new.copy)
     after = new.add(replace(condition[condition.outputs[0]], data=None), "again")
     new.inline(condition, outputs, (after,), "condition")
     return body.evolve(tensors=new.tensors.values(), ops=new.ops, inputs=(turn, before, *body.inputs), outputs=(after, *outputs))
 
 
-def distinct(new: Inlining, outputs: Sequence[str], inputs: Iterable[str]) -> tuple[str, ...]:
-    """Outputs of which each is a value of its own: an input that is given out is given out as an Identity of it."""
+def distinct(outputs: Sequence[str], inputs: Iterable[str], copy: Callable[[str], str]) -> tuple[str, ...]:
+    """Return outputs of which each is a value of its own: `copy` makes an Identity of one that is not, and returns its result."""
     taken = set(inputs)
     found = []
     for name in outputs:
-        if name in taken:
-            other = new.add(replace(new.tensors[name], data=None), f"{name}/kept")
-            new.ops.append(Op("Identity", (name,), (other,)))
-            name = other
+        name = copy(name) if name in taken else name
         taken.add(name)
         found.append(name)
     return tuple(found)

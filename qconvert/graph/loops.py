@@ -181,7 +181,7 @@ class _While:
         read = {*self.carried.after, *(name for op in (*self.function.ops, *self._behind) for name in op.inputs)}
         kept = [op for op in self.function.ops if op.kind != "Identity" or op.outputs[0] in read]
         self.body.ops = needed([*self._first, *kept, *self._behind], self.carried.after)
-        after = distinct(self.body, self.carried.after, ())
+        after = distinct(self.carried.after, (), self.body.copy)
         body = self.function.evolve(tensors=self.body.tensors.values(), ops=self.body.ops, inputs=tuple(self.carried.inside), outputs=after)
         attributes = {}
         for word, graph in (("body", body), ("condition", condition)):

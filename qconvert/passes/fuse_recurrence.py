@@ -14,31 +14,31 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.functions import all_graphs, with_used_functions
-from qconvert.graph.inlining import Inlining
+from qconvert.graph.inlining import prefix_of
 from qconvert.graph.kinds.recurrent import GATES
 from qconvert.graph.names import Names
 from qconvert.passes.recurrences.cells import Cell, cell_of
 from qconvert.passes.recurrences.loops import ScanForm, scan_form
 from qconvert.plugins import Change, Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
-    """Replaces the loops of the network and of its functions, all at once: a function by itself names what it does not hold."""
+    """Replace the loops of the network and of its functions, all at once: a function by itself names what it does not hold."""
     if not graph.functions or not any(op.kind == "While" for _, inner in all_graphs(graph) for op in inner.ops):
         return graph, ()
     functions, counts = dict(graph.functions), Counter[str]()
     done: dict[str, Graph] = {}
     for key, inner in all_graphs(graph):
-        new = Inlining(inner)
-        for op in inner.ops:
+        rewriter = Rewriter(inner)
+        for op in rewriter:
             form = scan_form(inner, op, *(graph.functions[str(op[name])] for name in ("condition", "body"))) if op.kind == "While" else None
-            if form is None:
-                new.ops.append(op)
-                continue
-            counts[_Loop(inner, op, form, new).write(functions)] += 1
-        done[key] = inner.evolve(tensors=new.tensors.values(), ops=new.ops)
+            if form is not None:
+                counts[_Loop(rewriter, op, form).write(functions)] += 1
+                rewriter.remove(op)
+        done[key] = rewriter.finish()
     if not counts:
         return graph, ()
     functions.update((key, inner) for key, inner in done.items() if key)
@@ -49,15 +49,15 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]
 
 
 class _Loop:
-    """A loop that is written anew."""
+    """A loop that is rewritten."""
 
-    def __init__(self, graph: Graph, op: Op, form: ScanForm, new: Inlining) -> None:
-        self._graph, self._op, self._form, self._new = graph, op, form, new
-        self._name = next(filter(None, op.outputs), op.kind)
-        self._read = graph.consumers().keys() | set(graph.outputs)
+    def __init__(self, rewriter: Rewriter, op: Op, form: ScanForm) -> None:
+        self._rewriter, self._graph, self._op, self._form = rewriter, rewriter.graph, op, form
+        self._name = prefix_of(op)
+        self._read = {*rewriter.readers, *rewriter.graph.outputs}
 
     def write(self, functions: dict[str, Graph]) -> str:
-        """Adds the operators; returns the kind of the loop's own."""
+        """Emit the operators; return the kind of the loop's own."""
         op, form = self._op, self._form
         for index, value in form.counters.items():
             self._give(index, self._constant(np.array(value, np.int32), "count", self._graph[op.inputs[index]]))
@@ -72,21 +72,21 @@ class _Loop:
         inputs = tuple(op.inputs[index] for index in (*form.states, *form.sequences, *form.captures))
         outputs = tuple(op.outputs[index] for index in (*form.states, *form.stacks))
         attributes: dict[str, int | str] = {"body": name, "carried": len(form.states), "num_scan_inputs": len(form.sequences)}
-        self._new.ops.append(Op("Scan", inputs, outputs, attributes, op.source))
+        self._rewriter.emit(Op("Scan", inputs, outputs, attributes, op.source))
         return "Scan"
 
     def _give(self, index: int, value: str) -> None:
-        """An output of the loop that is a value known without it."""
+        """Emit an output of the loop that is a value known without it."""
         name = self._op.outputs[index]
         if name in self._read:
-            self._new.ops.append(Op("Identity", (value,), (name,), {}, self._op.source))
+            self._rewriter.emit(Op("Identity", (value,), (name,), {}, self._op.source))
 
     def _constant(self, data: Array, hint: str, like: Tensor | None = None) -> str:
         data = data if like is None else data.astype({"int64": np.int64}.get(like.dtype, np.int32))
-        return self._new.add(Tensor("", "float32" if data.dtype.kind == "f" else data.dtype.name, data.shape, data), f"{self._name}/{hint}")
+        return self._rewriter.constant(f"{self._name}/{hint}", data)
 
     def _cell(self) -> tuple[Cell | None, list[int]]:
-        """The cell that the body is, and which of the Scan's states are its own; others are reshaped copies of these."""
+        """Return the cell that the body is, and which of the Scan's states are its own; others are reshaped copies of these."""
         form, body = self._form, self._known(self._form.body)
         readers = body.consumers()
         own = [place for place in range(len(form.states)) if body.inputs[place] in readers]
@@ -104,22 +104,22 @@ class _Loop:
         return (cell, own) if copies and real else (None, [])
 
     def _known(self, body: Graph) -> Graph:
-        """The body with what it reads of constants as constants: those from around it, and float16 ones behind a Cast."""
-        outer, first = self._graph.producers(), len(self._form.states) + len(self._form.sequences)
+        """Return the body with what it reads of constants as constants: those from around it, and float16 ones behind a Cast."""
+        outer, first = self._rewriter.producers, len(self._form.states) + len(self._form.sequences)
         given = zip(body.inputs[first:], (self._op.inputs[index] for index in self._form.captures), strict=True)
         found = {name: data for name, value in given if (data := _real(self._graph, outer.get(value), value)) is not None}
         for op in body.ops:
             if op.kind == "Cast" and (data := _real(body, op, op.outputs[0])) is not None:
                 found[op.outputs[0]] = data
-        tensors = [replace(body[name], data=data.reshape(body[name].static_shape or data.shape)) for name, data in found.items()]
-        return body.evolve(
-            tensors=tensors,
-            ops=[op for op in body.ops if found.keys().isdisjoint(op.outputs)],
-            inputs=tuple(name for name in body.inputs if name not in found),
-        )
+        rewriter = Rewriter(body)
+        for name, data in found.items():
+            rewriter.define(replace(body[name], data=data.reshape(body[name].static_shape or data.shape)))
+            if name in rewriter.producers:
+                rewriter.remove(rewriter.producers[name])
+        return rewriter.finish(inputs=tuple(name for name in body.inputs if name not in found))
 
     def _fused(self, cell: Cell, own: list[int]) -> None:
-        """The operator of the cell, and its results in the shapes of the loop's."""
+        """Emit the operator of the cell, and its results in the shapes of the loop's."""
         op, form = self._op, self._form
         given = [op.inputs[form.states[place]] for place in own]
         order = [given[cell.hidden], *(name for place, name in enumerate(given) if place != cell.hidden)]
@@ -128,12 +128,12 @@ class _Loop:
         sequence = self._graph[op.inputs[form.sequences[0]]].shape or ()
         hidden = len(cell.weights[1]) // GATES[cell.kind]
         sizes = {"Y": (sequence[0], 1, sequence[1], hidden), "Y_h": (1, sequence[1], hidden), "Y_c": (1, sequence[1], hidden)}
-        names = [self._new.add(Tensor("", "float32", shape), f"{self._name}/{word}") for word, shape in sizes.items()]
+        names = [self._rewriter.add(f"{self._name}/{word}", Tensor("", "float32", shape)) for word, shape in sizes.items()]
         attributes: dict[str, int | tuple[str, ...]] = {"hidden_size": hidden, "activations": cell.activations}
         if cell.linear_before_reset:
             attributes["linear_before_reset"] = 1
         inputs = (op.inputs[form.sequences[0]], *weights, "", *firsts)
-        self._new.ops.append(Op(cell.kind, inputs, tuple(names[: 3 if cell.kind == "LSTM" else 2]), attributes, op.source))
+        self._rewriter.emit(Op(cell.kind, inputs, tuple(names[: 3 if cell.kind == "LSTM" else 2]), attributes, op.source))
         results = dict.fromkeys(form.states, names[1])
         results.update({form.states[place]: names[2] for position, place in enumerate(own) if position != cell.hidden})
         results.update(dict.fromkeys(form.stacks, names[0]))
@@ -142,17 +142,17 @@ class _Loop:
                 self._reshaped(value, self._graph[op.outputs[index]].shape or (), "", op.outputs[index])
 
     def _reshaped(self, name: str, shape: tuple[int | str, ...], hint: str, result: str = "") -> str:
-        tensor = self._new.tensors[name]
+        tensor = self._rewriter[name]
         if tensor.data is not None and not result:
             return self._constant(tensor.data.reshape([int(size) for size in shape]), hint)
         sizes = self._constant(np.array([size if isinstance(size, int) else -1 for size in shape], np.int64), "shape")
-        result = result or self._new.add(replace(tensor, shape=shape), f"{self._name}/{hint}")
-        self._new.ops.append(Op("Reshape", (name, sizes), (result,), {}, self._op.source))
+        result = result or self._rewriter.add(f"{self._name}/{hint}", tensor, shape=shape)
+        self._rewriter.emit(Op("Reshape", (name, sizes), (result,), {}, self._op.source))
         return result
 
 
 def _real(graph: Graph, maker: Op | None, name: str) -> Array | None:
-    """A constant of float32, or one that a Cast makes so of float16."""
+    """Return a constant of float32, or one that a Cast makes so of float16."""
     if maker is None:
         return graph.constant(name) if graph[name].dtype == "float32" else None
     data = graph.constant(maker.inputs[0]) if maker.kind == "Cast" and maker["to"] == "float32" else None
@@ -160,7 +160,7 @@ def _real(graph: Graph, maker: Op | None, name: str) -> Array | None:
 
 
 def _origin(body: Graph, name: str) -> str:
-    """The value that another is with other axes of size 1."""
+    """Return the value that another is with other axes of size 1."""
     makers = body.producers()
     while (op := makers.get(name)) is not None and op.kind in ("Reshape", "Squeeze", "Unsqueeze", "Identity"):
         sizes = [[size for size in body[item].shape or () if size != 1] for item in (op.inputs[0], name)]

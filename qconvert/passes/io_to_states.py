@@ -10,12 +10,13 @@ from qconvert.graph.carried import Carried, carried
 from qconvert.graph.metadata import STATES
 from qconvert.graph.shapes import compatible
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Reads stand in front of all operators, and writes behind them.
+    """Put reads in front of all operators and writes after them.
 
     Raises:
         InvalidModelError: the metadata entry is damaged, or is of another network than this one.
@@ -34,7 +35,12 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         metadata={key: value for key, value in graph.metadata.items() if key != STATES},
         states={item.state.name: item.state for item in found},
     )
-    return _Restored(graph).run(found), (f"{len(found)} inputs and outputs are states",)
+    rewriter = Rewriter(graph)
+    for item in found:
+        _read(rewriter, item)
+    for item in found:
+        _write(rewriter, item)
+    return rewriter.finish(), (f"{len(found)} inputs and outputs are states",)
 
 
 def _require_fit(graph: Graph, item: Carried) -> None:
@@ -49,51 +55,38 @@ def _require_fit(graph: Graph, item: Carried) -> None:
             )
 
 
-class _Restored:
-    """A graph whose states get their reads and writes."""
+def _read(rewriter: Rewriter, item: Carried) -> None:
+    """Emit a ReadState of what reads the input, or of what an Identity makes of it; a Reinterpret where the file says other scales."""
+    readers, name, source = rewriter.readers.get(item.input, ()), item.input, ""
+    if len(readers) == 1 and readers[0].kind == "Identity":
+        name, source = readers[0].outputs[0], readers[0].source
+        rewriter.remove(readers[0])
+        rewriter.relate(item.input, name)
+    if not readers and name not in rewriter.graph.public:
+        return
+    stored = _stored(rewriter, name, item.state)
+    rewriter.emit(Op("ReadState", (), (stored,), {"state": item.state.name}, source))
+    if stored != name:
+        rewriter.emit(Op("Reinterpret", (stored,), (name,)))
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._made: dict[str, Tensor] = {}
-        self._names = graph.names(self._made)
-        self._producers, self._consumers = graph.producers(), graph.consumers()
-        self._gone: set[int] = set()
 
-    def run(self, found: tuple[Carried, ...]) -> Graph:
-        reads = [op for item in found for op in self._read(item)]
-        writes = [op for item in found for op in self._write(item)]
-        kept = [op for op in self._graph.ops if id(op) not in self._gone]
-        return self._graph.evolve(tensors=self._made.values(), ops=[*reads, *kept, *writes])
+def _write(rewriter: Rewriter, item: Carried) -> None:
+    """Append a WriteState of the output, or of what an Identity makes it of; a Reinterpret where the file says other scales."""
+    name, maker = item.output, rewriter.producers.get(item.output)
+    is_alone = item.output not in rewriter.readers and item.output not in rewriter.graph.public
+    if maker is not None and maker.kind == "Identity" and is_alone and not rewriter.is_replaced(maker):
+        name = maker.inputs[0]
+        rewriter.remove(maker)
+        rewriter.relate(item.output, name)
+    stored = _stored(rewriter, name, item.state)
+    if stored != name:
+        rewriter.append(Op("Reinterpret", (name,), (stored,)))
+    rewriter.append(Op("WriteState", (stored,), (), {"state": item.state.name}))
 
-    def _read(self, item: Carried) -> list[Op]:
-        """A ReadState of what reads the input, or of what an Identity makes of it; a Reinterpret where the file says other scales."""
-        readers = self._consumers.get(item.input, [])
-        name, source = item.input, ""
-        if len(readers) == 1 and readers[0].kind == "Identity":
-            name, source = readers[0].outputs[0], readers[0].source
-            self._gone.add(id(readers[0]))
-        if not readers and name not in self._graph.public:
-            return []
-        state = {"state": item.state.name}
-        if self._graph[name].quantization == item.state.quantization:
-            return [Op("ReadState", (), (name,), state, source)]
-        stored = self._stored(name, item.state)
-        return [Op("ReadState", (), (stored,), state, source), Op("Reinterpret", (stored,), (name,))]
 
-    def _write(self, item: Carried) -> list[Op]:
-        name, maker = item.output, self._producers.get(item.output)
-        alone = item.output not in self._consumers and item.output not in self._graph.public
-        if maker is not None and maker.kind == "Identity" and alone and id(maker) not in self._gone:
-            name = maker.inputs[0]
-            self._gone.add(id(maker))
-        state = {"state": item.state.name}
-        if self._graph[name].quantization == item.state.quantization:
-            return [Op("WriteState", (name,), (), state)]
-        stored = self._stored(name, item.state)
-        return [Op("Reinterpret", (name,), (stored,)), Op("WriteState", (stored,), (), state)]
-
-    def _stored(self, name: str, state: Tensor) -> str:
-        """A tensor for the integers of `name` on the state's grid."""
-        new = self._names.fresh(f"{name}/stored")
-        self._made[new] = replace(self._graph[name], name=new, quantization=state.quantization)
-        return new
+def _stored(rewriter: Rewriter, name: str, state: Tensor) -> str:
+    """Return a tensor for the integers of `name` on the state's grid: itself, if it is on it."""
+    tensor = rewriter.graph[name]
+    if tensor.quantization == state.quantization:
+        return name
+    return rewriter.define(replace(tensor, name=rewriter.fresh(f"{name}/stored"), quantization=state.quantization))

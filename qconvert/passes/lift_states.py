@@ -7,36 +7,172 @@ states.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from qconvert.errors import UnsupportedError
-from qconvert.graph import Graph, Op
-from qconvert.graph.functions import with_used_functions
-from qconvert.graph.inlining import Inlining
-from qconvert.graph.threaded import Threaded
+from qconvert.graph import Graph, Names, Op
+from qconvert.graph.functions import all_ops, named_functions, with_used_functions
+from qconvert.graph.inlining import distinct
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Reads each state in front of all operators and writes it behind them, where functions name it.
+    """Read each state in front of all operators and write it after them, where functions name it.
 
     Raises:
         UnsupportedError: the condition of a loop writes a state.
     """
     if not graph.states or not graph.functions:
         return graph, ()
-    new, threaded = Inlining(graph), Threaded(graph)
-    if not (states := threaded.named()):
+    lifting = _Lifting(graph)
+    if not (states := lifting.named()):
         return graph, ()
-    if conditions := threaded.writing_conditions():
+    if conditions := lifting.writing_conditions():
         raise UnsupportedError("it is the condition of a loop and writes a state", where=f"function {conditions[0]!r}")
-    before = {name: new.add(replace(graph.states[name], data=None), f"{name}/before") for name in states}
-    new.ops = [Op("ReadState", (), (before[name],), {"state": name}) for name in states]
-    after = threaded.through(new, graph, before)
-    new.ops += [Op("WriteState", (after[name],), (), {"state": name}) for name in states if after[name] != before[name]]
-    changed = graph.evolve(tensors=new.tensors.values(), ops=new.ops, functions=threaded.functions)
-    return with_used_functions(changed), (
+    rewriter = Rewriter(graph)
+    before = {name: rewriter.add(f"{name}/before", graph.states[name]) for name in states}
+    for name in states:
+        rewriter.emit(Op("ReadState", (), (before[name],), {"state": name}))
+    after = lifting.thread(rewriter, before)
+    for name in states:
+        if after[name] != before[name]:
+            rewriter.emit(Op("WriteState", (after[name],), (), {"state": name}))
+    return with_used_functions(rewriter.finish(functions=lifting.functions)), (
         f"{len(states)} states of functions are read and written by the network ({', '.join(states[:3])})",
     )
+
+
+class _Lifting:
+    """States as values that functions take and give: what reads a state takes its value, what writes one gives the next.
+
+    An operator whose functions name states takes them as further inputs and gives those that they write; a loop carries them.
+
+    Args:
+        graph: the whole network.
+
+    Attributes:
+        functions: those of the network, and the new ones.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self.functions = dict(graph.functions)
+        self._names = Names(self.functions)
+        self._used: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        self._made: dict[tuple[str, tuple[str, ...], tuple[str, ...], int, int], str] = {}
+
+    def named(self) -> list[str]:
+        """Return the states that functions name which operators run."""
+        found = frozenset[str]()
+        for op in self._graph.ops:
+            for name in named_functions(op):
+                found = found.union(*self._states(name))
+        return [name for name in self._graph.states if name in found]
+
+    def writing_conditions(self) -> list[str]:
+        """Return the conditions of loops that write a state."""
+        conditions = {str(op["condition"]) for op in all_ops(self._graph) if op.kind == "While"}
+        return sorted(name for name in conditions if self._states(name)[1])
+
+    def thread(self, rewriter: Rewriter, values: Mapping[str, str]) -> dict[str, str]:
+        """Replace the operators of a graph that read, write or pass on a state.
+
+        Args:
+            rewriter: of the network, or of one of its functions.
+            values: state -> the tensor that holds it before the first operator; others are read and written as they were.
+
+        Returns:
+            state -> the tensor that holds it after the last.
+        """
+        current = dict(values)
+        for op in rewriter:
+            state = str(op["state"]) if KINDS[op.kind].rule == "state" else ""
+            if state in current and op.kind == "ReadState":
+                rewriter.replace(op, Op("Identity", (current[state],), op.outputs, {}, op.source))
+            elif state in current:
+                rewriter.remove(op)
+                current[state] = op.inputs[0]
+            else:
+                self._pass_on(rewriter, op, current)
+        return current
+
+    def _pass_on(self, rewriter: Rewriter, op: Op, current: dict[str, str]) -> None:
+        found = [self._states(name) for name in named_functions(op)]
+        named = frozenset[str]().union(*(reads | writes for reads, writes in found))
+        written = frozenset[str]().union(*(writes for _, writes in found))
+        if not named:
+            return
+        states = [name for name in self._graph.states if name in named]
+        carries = op.kind in ("Loop", "Scan", "While")
+        given = states if carries else [name for name in states if name in written]
+        places = _places(op)
+        attributes = dict(op.attributes)
+        for attribute, function in _functions(op):
+            results = () if attribute == "condition" else tuple(given)
+            attributes[attribute] = self._function(function, tuple(states), results, *places[2:])
+        if op.kind in ("Loop", "Scan"):
+            attributes["carried"] = int(op["carried"]) + len(states)
+        after = [rewriter.add(f"{name}/after", self._graph.states[name]) for name in given]
+        inputs = _with(op.inputs, places[0], [current[name] for name in states])
+        rewriter.replace(op, Op(op.kind, inputs, _with(op.outputs, places[1], after), attributes, op.source))
+        current.update((name, value) for name, value in zip(given, after, strict=True) if name in written)
+
+    def _function(self, name: str, states: tuple[str, ...], given: tuple[str, ...], first: int, last: int) -> str:
+        """Return the function that takes `states` at the input `first` and gives `given` at the output `last`; -1 stands for the end."""
+        key = (name, states, given, first, last)
+        if key not in self._made:
+            inner = self._graph.functions[name]
+            rewriter = Rewriter(inner)
+            inside = {state: rewriter.add(state, self._graph.states[state]) for state in states}
+            after = self.thread(rewriter, inside)
+            taken = {*inner.inputs, *inner.outputs, *inside.values(), *(tensor.name for tensor in inner.constants())}
+            results = distinct([after[state] for state in given], taken, lambda name: _copy(rewriter, name))
+            inputs, outputs = _with(inner.inputs, first, list(inside.values())), _with(inner.outputs, last, results)
+            changed = rewriter.finish(inputs=inputs, outputs=outputs)
+            self._made[key] = self._names.fresh(name)
+            self.functions[self._made[key]] = changed
+        return self._made[key]
+
+    def _states(self, name: str) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the states that a function, or one that it runs, reads and writes."""
+        if name not in self._used:
+            reads, writes = set[str](), set[str]()
+            for op in self._graph.functions[name].ops:
+                if KINDS[op.kind].rule == "state":
+                    (reads if op.kind == "ReadState" else writes).add(str(op["state"]))
+                for inner in named_functions(op):
+                    found = self._states(inner)
+                    reads |= found[0]
+                    writes |= found[1]
+            self._used[name] = frozenset(reads), frozenset(writes)
+        return self._used[name]
+
+
+def _copy(rewriter: Rewriter, name: str) -> str:
+    copy = rewriter.add(f"{name}/kept", rewriter[name])
+    rewriter.emit(Op("Identity", (name,), (copy,)))
+    return copy
+
+
+def _functions(op: Op) -> list[tuple[str, str]]:
+    """Return the functions of an operator, by the attributes that name them."""
+    return [(name, str(op[name])) for name, spec in KINDS[op.kind].attributes.items() if spec.sort == "function" and name in op.attributes]
+
+
+def _places(op: Op) -> tuple[int, int, int, int]:
+    """Return where new values stand among inputs and outputs of an operator and of its function: after what it carries, or at the end."""
+    if op.kind == "Loop":
+        count = int(op["carried"])
+        return 2 + count, count, 2 + count, 1 + count
+    if op.kind == "Scan":
+        return (int(op["carried"]),) * 4
+    return -1, -1, -1, -1
+
+
+def _with(names: Sequence[str], place: int, more: Sequence[str]) -> tuple[str, ...]:
+    place = len(names) if place < 0 else place
+    return (*names[:place], *more, *names[place:])

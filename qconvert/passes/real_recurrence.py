@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.inlining import Inlining
-from qconvert.graph.kinds.integer_recurrent import LSTM_INPUTS, stored_tensors
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.graph.kinds.integer_recurrent import stored_tensors
 from qconvert.plugins import Change, Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["in_real_values", "run"]
 
@@ -28,7 +28,7 @@ _COSTS = ((32, 17, 1), (96, 28, 4), (128, 32, 7))
 
 
 def run(graph: Graph, target: Target | None, *, numerics: str = "exact") -> tuple[Graph, tuple[Change, ...]]:
-    """Replaces those that an LSTM can say: with four gates of their own, and neither peepholes, projection nor layer normalization. Of each
+    """Replace those that an LSTM can say: with four gates of their own, and neither peepholes, projection nor layer normalization. Of each
     it is said which form it has, and what the other would cost."""
     if target is None or target.format != "onnx":
         return graph, ()
@@ -39,18 +39,17 @@ def run(graph: Graph, target: Target | None, *, numerics: str = "exact") -> tupl
 
 
 def in_real_values(graph: Graph, chosen: Collection[Op]) -> Graph:
-    """The graph with some of its integer LSTMs, of which an LSTM can say what they are, on real values."""
-    new = Inlining(graph)
-    for op in graph.ops:
+    """Return the graph with some of its integer LSTMs, of which an LSTM can say what they are, in float."""
+    rewriter = Rewriter(graph)
+    for op in rewriter:
         if op in chosen:
-            _Layer(graph, op, new).write()
-        else:
-            new.ops.append(op)
-    return graph.evolve(tensors=new.tensors.values(), ops=new.ops)
+            _Layer(rewriter, op).write()
+            rewriter.remove(op)
+    return rewriter.finish()
 
 
 def _said(graph: Graph, op: Op, is_real: bool) -> str:
-    """Which form an operator has, and what the other would cost."""
+    """Say which form an operator has, and what the other would cost."""
     tensors = stored_tensors(op, graph.__getitem__)
     inputs, cells = (tensor.shape[-1] if tensor.shape else "?" for tensor in (tensors["data"], tensors["cell"]))
     cost = next((row[1:] for row in _COSTS if isinstance(cells, int) and cells <= row[0]), None)
@@ -77,23 +76,21 @@ def _is_plain(graph: Graph, op: Op) -> bool:
 
 
 class _Layer:
-    """One layer that is written anew."""
+    """One layer that is rewritten."""
 
-    def __init__(self, graph: Graph, op: Op, new: Inlining) -> None:
-        self._op, self._new = op, new
-        self._names = {role: name for role, name in zip(LSTM_INPUTS, op.inputs, strict=False) if name}
-        self._tensors = stored_tensors(op, graph.__getitem__)
-        self._hint = op.outputs[0]
+    def __init__(self, rewriter: Rewriter, op: Op) -> None:
+        self._op, self._rewriter = op, rewriter
+        self._tensors = stored_tensors(op, rewriter.graph.__getitem__)
 
     def write(self) -> None:
-        op, outputs = self._op, [self._new.tensors[name] for name in self._op.outputs]
+        op, outputs = self._op, [self._rewriter[name] for name in self._op.outputs]
         data, hidden, cell = (self._tensors[role] for role in ("data", "hidden", "cell"))
         major = bool(op["time_major"])
         sizes = data.static_shape or ()
         steps, rows = sizes[:2] if major else (sizes[1], sizes[0])
         cells = int((hidden.static_shape or (0,))[-1])
         grid = Quantization.per_tensor(float(op["hidden_scale"]), int(op["hidden_zero_point"]))
-        given = self._names["data"]
+        given = data.name
         if not major:
             given = self._emit("Transpose", [given], replace(data, shape=(steps, rows, sizes[2])), "time", perm=(1, 0, 2))
         state = (1, rows, cells)
@@ -101,51 +98,51 @@ class _Layer:
         whole = self._add(Tensor("", "int8", (steps, 1, rows, cells), None, grid), "all")
         last = [self._add(replace(outputs[1], shape=state, quantization=grid), "last"), self._add(replace(outputs[2], shape=state), "last")]
         inputs = (given, self._joined("weights"), self._joined("recurrent"), self._bias(), "", *firsts)
-        self._new.ops.append(Op("LSTM", inputs, (whole, *last), {"hidden_size": cells}, op.source))
+        self._rewriter.emit(Op("LSTM", inputs, (whole, *last), {"hidden_size": cells}, op.source))
         shown = self._reshaped(whole, Tensor("", "int8", (steps, rows, cells), None, grid), "steps")
         if not major:
             shown = self._emit("Transpose", [shown], Tensor("", "int8", (rows, steps, cells), None, grid), "rows", perm=(1, 0, 2))
-        self._labelled(shown, outputs[0])
-        self._labelled(self._reshaped(last[0], replace(outputs[1], quantization=grid), "hidden"), outputs[1])
-        self._labelled(self._reshaped(last[1], outputs[2], "cell"), outputs[2])
+        self._deliver(shown, outputs[0])
+        self._deliver(self._reshaped(last[0], replace(outputs[1], quantization=grid), "hidden"), outputs[1])
+        self._deliver(self._reshaped(last[1], outputs[2], "cell"), outputs[2])
 
     def _add(self, tensor: Tensor, hint: str) -> str:
-        return self._new.add(tensor, f"{self._hint}/{hint}")
+        return self._rewriter.add(f"{self._op.outputs[0]}/{hint}", tensor)
+
+    def _constant(self, hint: str, data: Array, quantization: Quantization | None = None) -> str:
+        return self._rewriter.constant(f"{self._op.outputs[0]}/{hint}", data, quantization=quantization)
 
     def _emit(self, kind: str, inputs: list[str], result: Tensor, hint: str, **attributes: tuple[int, ...]) -> str:
-        name = self._add(replace(result, data=None), hint)
-        self._new.ops.append(Op(kind, tuple(inputs), (name,), attributes, self._op.source))
+        name = self._add(result, hint)
+        self._rewriter.emit(Op(kind, tuple(inputs), (name,), attributes, self._op.source))
         return name
 
     def _reshaped(self, name: str, result: Tensor, hint: str) -> str:
-        sizes = np.array(result.static_shape, np.int64)
-        return self._emit("Reshape", [name, self._add(Tensor("", "int64", sizes.shape, sizes), "shape")], result, hint)
+        return self._emit("Reshape", [name, self._constant("shape", np.array(result.static_shape, np.int64))], result, hint)
 
-    def _labelled(self, name: str, result: Tensor) -> None:
-        """The stored integers of the tensor made last as another, whatever its own grid: the kernel copies bytes."""
-        if self._new.tensors[name].quantization == result.quantization:
-            self._new.ops[-1] = replace(self._new.ops[-1], outputs=(result.name,))
+    def _deliver(self, name: str, result: Tensor) -> None:
+        """Give an output the stored integers of a tensor, whatever its own grid: the kernel copies bytes."""
+        if self._rewriter[name].quantization == result.quantization:
+            self._rewriter.rename(name, result.name)
         else:
-            self._new.ops.append(Op("Reinterpret", (name,), (result.name,), {}, self._op.source))
+            self._rewriter.emit(Op("Reinterpret", (name,), (result.name,), {}, self._op.source))
 
     def _joined(self, what: str) -> str:
-        """The weights of all gates one above the other, with a scale for each row."""
+        """Join the weights of all gates one above the other, with a scale for each row."""
         listed = [self._tensors[f"{gate}_{what}"] for gate in _ROWS]
         data = np.concatenate([tensor.data for tensor in listed if tensor.data is not None])
         scales = np.concatenate([np.repeat(self._scale(tensor), len(data) // len(listed)) for tensor in listed])
-        grid = Quantization(scales, np.zeros(len(scales), np.int64), 1)
-        return self._add(Tensor("", "int8", (1, *data.shape), data[None], grid), what)
+        return self._constant(what, data[None], Quantization(scales, np.zeros(len(scales), np.int64), 1))
 
     def _bias(self) -> str:
-        """Real biases: the kernel takes their integers in steps of data scale * weight scale."""
+        """Add float biases: the kernel takes their integers in steps of data scale * weight scale."""
         cells = len(self._tensors["forget_weights"].data)  # type: ignore[arg-type]
         found = []
         for gate in _ROWS:
             bias = self._tensors.get(f"{gate}_bias")
             step = self._scale(self._tensors["data"]) * self._scale(self._tensors[f"{gate}_weights"])
             found.append(np.zeros(cells, np.float32) if bias is None or bias.data is None else (bias.data * step.astype(float)))
-        data = np.concatenate([*found, np.zeros(4 * cells)])[None].astype(np.float32)
-        return self._add(Tensor("", "float32", data.shape, data), "biases")
+        return self._constant("biases", np.concatenate([*found, np.zeros(4 * cells)])[None].astype(np.float32))
 
     @staticmethod
     def _scale(tensor: Tensor) -> np.ndarray:

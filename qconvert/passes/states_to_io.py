@@ -7,21 +7,19 @@ of graph/carried.py, so that io_to_states makes states of them again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 from qconvert.errors import UnsupportedError
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Op
 from qconvert.graph.carried import Carried, carried_text
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import STATES
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Every state of the graph; functions that name one keep it from becoming an input.
+    """Make an input and an output of every state of the graph.
 
     Raises:
         UnsupportedError: a function reads or writes a state.
@@ -29,17 +27,18 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     if not graph.states:
         return graph, ()
     _require_main(graph)
-    made: dict[str, Tensor] = {}
-    names = graph.names(made)
-    found: list[Carried] = []
-    for name, state in graph.states.items():
-        given, wanted = _new(names.fresh(name), state, made), _new(names.fresh(f"{name}_next"), state, made)
-        found.append(Carried(given, wanted, state))
-    ops, last = _ops(graph, {item.state.name: item.input for item in found})
-    ops += [Op("Identity", (last[item.state.name],), (item.output,)) for item in found]
-    changed = graph.evolve(
-        tensors=made.values(),
-        ops=ops,
+    rewriter = Rewriter(graph)
+    found = [Carried(rewriter.add(name, state), rewriter.add(f"{name}_next", state), state) for name, state in graph.states.items()]
+    current = {item.state.name: item.input for item in found}  # state -> the tensor that holds it
+    for op in rewriter:
+        if op.kind == "ReadState":
+            rewriter.replace(op, Op("Identity", (current[str(op["state"])],), op.outputs, {}, op.source))
+        elif op.kind == "WriteState":
+            rewriter.remove(op)
+            current[str(op["state"])] = op.inputs[0]
+    for item in found:
+        rewriter.emit(Op("Identity", (current[item.state.name],), (item.output,)))
+    changed = rewriter.finish(
         inputs=(*graph.inputs, *(item.input for item in found)),
         outputs=(*graph.outputs, *(item.output for item in found)),
         metadata={**graph.metadata, STATES: carried_text(found)},
@@ -47,25 +46,6 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     )
     listed = ", ".join(f"{item.input!r} -> {item.output!r}" for item in found[:3]) + (" …" if len(found) > 3 else "")
     return changed, (f"{len(found)} states are inputs and outputs ({listed}): run them with qconvert.streaming.Session",)
-
-
-def _new(name: str, state: Tensor, made: dict[str, Tensor]) -> str:
-    made[name] = replace(state, name=name, data=None)
-    return name
-
-
-def _ops(graph: Graph, values: Mapping[str, str]) -> tuple[list[Op], dict[str, str]]:
-    """The operators with an Identity in place of each read, and which tensor holds each state in the end."""
-    current = dict(values)
-    ops = []
-    for op in graph.ops:
-        if op.kind == "ReadState":
-            ops.append(Op("Identity", (current[str(op["state"])],), op.outputs, {}, op.source))
-        elif op.kind == "WriteState":
-            current[str(op["state"])] = op.inputs[0]
-        else:
-            ops.append(op)
-    return ops, current
 
 
 def _require_main(graph: Graph) -> None:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-
-import numpy as np
+from functools import partial
 
 from qconvert.errors import OptionError, UnsupportedError
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.functions import with_used_functions
-from qconvert.graph.inlining import Inlining, prefix_of
+from qconvert.graph.inlining import inlined_ops, prefix_of, require_few_inlined
 from qconvert.graph.kinds.control import Port, calls, scan_axes
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["MOST", "run"]
 
@@ -28,7 +28,7 @@ MOST = 256
 
 
 def run(graph: Graph, target: Target | None, *, unroll: int = 0) -> tuple[Graph, tuple[str, ...]]:
-    """Unrolls what runs over sequences, if a limit is given."""
+    """Unroll what runs over sequences, if a limit is given."""
     if not unroll:
         return graph, ()
     if not 1 <= unroll <= MOST:
@@ -39,19 +39,20 @@ def run(graph: Graph, target: Target | None, *, unroll: int = 0) -> tuple[Graph,
     steps = {id(op): _length(graph, op, unroll) for op in listed}
     if not any(count > 1 for count in steps.values()):
         return graph, ()
-    new, notes = Inlining(graph), []
-    for op in graph.ops:
+    require_few_inlined(sum(len(graph.functions[str(op["body"])].ops) * steps[id(op)] for op in listed if op.kind == "Scan"))
+    rewriter, notes = Rewriter(graph), []
+    for op in rewriter:
         count = steps.get(id(op), 0)
         if count < 2:  # one step of an IntegerLSTM is no loop in any form
-            new.ops.append(op)
             continue
-        (_unroll_lstm if op.kind == "IntegerLSTM" else _unroll_scan)(graph, op, new, count)
+        (_unroll_lstm if op.kind == "IntegerLSTM" else _unroll_scan)(rewriter, op, count)
+        rewriter.remove(op)
         notes.append(f"{op.source or op.kind} stands in the graph for each of its {count} steps")
-    return with_used_functions(graph.evolve(tensors=new.tensors.values(), ops=new.ops)), tuple(notes)
+    return with_used_functions(rewriter.finish()), tuple(notes)
 
 
 def _length(graph: Graph, op: Op, limit: int) -> int:
-    """The number of steps; of a Scan over nothing, 0."""
+    """Return the number of steps; of a Scan over nothing, 0."""
     place = op.source or op.kind
     found = {None if (shape := graph[name].shape) is None else shape[axis] for name, axis in _stacks(op)}
     count = found.pop() if len(found) == 1 else None
@@ -69,105 +70,110 @@ def _length(graph: Graph, op: Op, limit: int) -> int:
 
 
 def _stacks(op: Op) -> list[tuple[str, int]]:
-    """What an operator takes step by step, and along which axis."""
+    """Return what an operator takes step by step, and along which axis."""
     if op.kind == "IntegerLSTM":
         return [(op.inputs[0], 0 if op["time_major"] else 1)]
     return [(port.tensor, port.axis) for call in calls(op) for port in call.inputs if port.axis is not None]
 
 
-def _unroll_lstm(graph: Graph, op: Op, new: Inlining, count: int) -> None:
+def _unroll_lstm(rewriter: Rewriter, op: Op, count: int) -> None:
     axis = 0 if op["time_major"] else 1
-    parts = _split(graph, op, new, op.inputs[0], axis, count)
+    result = rewriter[op.outputs[0]]
     states, given = op.inputs[1:3], []
-    for turn, part in enumerate(parts):
-        last = turn == count - 1
-        shown = new.add(_sized(graph[op.outputs[0]], axis, 1), f"{op.outputs[0]}/step_{turn}")
-        after = op.outputs[1:] if last else _fresh(graph, op, new, turn)
-        new.ops.append(replace(op, inputs=(part, *states, *op.inputs[3:]), outputs=(shown, *after)))
+    for turn, part in enumerate(_split(rewriter, op, op.inputs[0], axis, count)):
+        shown = rewriter.add(f"{result.name}/step_{turn}", result, shape=_step_shape(result, axis))
+        after = op.outputs[1:] if turn == count - 1 else _new_states(rewriter, op, turn)
+        rewriter.emit(replace(op, inputs=(part, *states, *op.inputs[3:]), outputs=(shown, *after)))
         states = after
         given.append(shown)
-    new.ops.append(Op("Concat", tuple(given), op.outputs[:1], {"axis": axis}, op.source))
+    rewriter.emit(Op("Concat", tuple(given), op.outputs[:1], {"axis": axis}, op.source))
 
 
-def _fresh(graph: Graph, op: Op, new: Inlining, turn: int) -> tuple[str, ...]:
-    """Tensors for the states of an IntegerLSTM after one of its steps."""
+def _new_states(rewriter: Rewriter, op: Op, turn: int) -> tuple[str, ...]:
+    """Add tensors for the states of an IntegerLSTM after one of its steps."""
     states = zip(op.outputs[1:], op.inputs[1:3], ("hidden", "cell"), strict=True)
-    named = [(graph[after or before], f"{op.outputs[0]}/{what}/step_{turn}") for after, before, what in states]
-    return tuple(new.add(replace(tensor, data=None), hint) for tensor, hint in named)
+    return tuple(rewriter.add(f"{op.outputs[0]}/{what}/step_{turn}", rewriter[after or before]) for after, before, what in states)
 
 
-def _unroll_scan(graph: Graph, op: Op, new: Inlining, count: int) -> None:
-    """Constants of the body are shared by all steps."""
-    call, function = next(iter(calls(op))), graph.functions[str(op["body"])]
-    inner = [tensor for tensor in function.tensors.values() if tensor.is_constant]
-    shared = [new.add(tensor, f"{prefix_of(op)}/{tensor.name}") for tensor in inner]
-    open_tensors = [replace(tensor, data=None) if tensor.is_constant else tensor for tensor in function.tensors.values()]
+def _unroll_scan(rewriter: Rewriter, op: Op, count: int) -> None:
+    """Put the body of a Scan in its place for each step; constants of the body are shared by all steps."""
+    call, function = next(iter(calls(op))), rewriter.graph.functions[str(op["body"])]
+    inner = list(function.constants())
+    shared = [rewriter.define(replace(tensor, name=rewriter.fresh(f"{prefix_of(op)}/{tensor.name}"))) for tensor in inner]
+    open_tensors = [replace(tensor, data=None) for tensor in function.tensors.values()]
     body = replace(function, tensors={t.name: t for t in open_tensors}, inputs=(*function.inputs, *(tensor.name for tensor in inner)))
     carried = list(op.inputs[: int(op["carried"])])
-    taken = _taken(graph, op, new, call.inputs, count)
+    taken = _taken(rewriter, op, call.inputs, count)
     stacks: list[list[str]] = [[] for port in call.outputs if port.axis is not None]
     back = scan_axes(op, "scan_output_directions", len(stacks))
     for turn in range(count):
-        last = turn == count - 1
-        names = [new.add(replace(function[name], data=None), f"{prefix_of(op)}/step_{turn}/{name}") for name in function.outputs]
-        if last:
+        prefix = f"{prefix_of(op)}/step_{turn}"
+        names = [rewriter.add(f"{prefix}/{name}", function[name]) for name in function.outputs]
+        if turn == count - 1:
             names[: len(carried)] = op.outputs[: len(carried)]
         given = [taken[index][turn] if port.axis is not None else port.tensor for index, port in enumerate(call.inputs)]
-        new.inline(body, [*carried, *given[len(carried) :], *shared], names, f"{prefix_of(op)}/step_{turn}")
+        add = partial(_add_inner, rewriter, prefix)
+        for step in inlined_ops(body, [*carried, *given[len(carried) :], *shared], names, add):
+            rewriter.emit(step)
         carried, shown = names[: len(carried)], names[len(carried) :]
         for stack, value in zip(stacks, shown, strict=True):
             stack.append(value)
     ports = [port for port in call.outputs if port.axis is not None]
     for port, stack, backwards in zip(ports, stacks, back, strict=True):
-        _stack(graph, op, new, port, stack[::-1] if backwards else stack)
+        _stack(rewriter, op, port, stack[::-1] if backwards else stack)
 
 
-def _taken(graph: Graph, op: Op, new: Inlining, ports: Sequence[Port], count: int) -> dict[int, list[str]]:
-    """What each step takes of each sequence, by the place among the inputs."""
+def _add_inner(rewriter: Rewriter, prefix: str, tensor: Tensor) -> str:
+    return rewriter.add(f"{prefix}/{tensor.name}", tensor)
+
+
+def _taken(rewriter: Rewriter, op: Op, ports: Sequence[Port], count: int) -> dict[int, list[str]]:
+    """Return what each step takes of each sequence, by the place among the inputs."""
     found: dict[int, list[str]] = {}
     back = scan_axes(op, "scan_input_directions", int(op["num_scan_inputs"]))
     for index, port in enumerate(ports):
         if port.axis is None:
             continue
-        parts = _split(graph, op, new, port.tensor, port.axis, count)
-        whole = graph[port.tensor]
-        shape = [size for place, size in enumerate(_shape(op, whole)) if place != port.axis % len(_shape(op, whole))]
-        steps = [_reshaped(op, new, part, replace(whole, shape=tuple(shape), data=None)) for part in parts]
+        parts = _split(rewriter, op, port.tensor, port.axis, count)
+        whole = rewriter[port.tensor]
+        sizes = _shape(op, whole)
+        shape = tuple(size for place, size in enumerate(sizes) if place != port.axis % len(sizes))
+        steps = [_reshaped(rewriter, op, part, replace(whole, shape=shape)) for part in parts]
         found[index] = steps[::-1] if back[len(found)] else steps
     return found
 
 
-def _stack(graph: Graph, op: Op, new: Inlining, port: Port, values: list[str]) -> None:
-    """What all steps gave becomes an output of the Scan."""
+def _stack(rewriter: Rewriter, op: Op, port: Port, values: list[str]) -> None:
+    """Make an output of the Scan of what all steps gave."""
     if not port.tensor or port.axis is None:
         return
-    axis = port.axis % len(_shape(op, graph[port.tensor]))
-    parts = [_reshaped(op, new, value, _sized(graph[port.tensor], axis, 1)) for value in values]
-    new.ops.append(Op("Concat", tuple(parts), (port.tensor,), {"axis": axis}, op.source))
+    whole = rewriter[port.tensor]
+    axis = port.axis % len(_shape(op, whole))
+    parts = [_reshaped(rewriter, op, value, replace(whole, shape=_step_shape(whole, axis))) for value in values]
+    rewriter.emit(Op("Concat", tuple(parts), (port.tensor,), {"axis": axis}, op.source))
 
 
-def _split(graph: Graph, op: Op, new: Inlining, name: str, axis: int, count: int) -> list[str]:
-    """A tensor in pieces of one step."""
-    sizes = np.ones(count, np.int64)
-    given = new.add(Tensor("", "int64", sizes.shape, sizes), f"{prefix_of(op)}/sizes")
-    parts = tuple(new.add(_sized(graph[name], axis, 1), f"{name}/step_{turn}") for turn in range(count))
-    new.ops.append(Op("Split", (name, given), parts, {"axis": axis % len(_shape(op, graph[name]))}, op.source))
-    return list(parts)
+def _split(rewriter: Rewriter, op: Op, name: str, axis: int, count: int) -> list[str]:
+    """Split a tensor into pieces of one step."""
+    whole = rewriter[name]
+    sizes = rewriter.constant(f"{prefix_of(op)}/sizes", [1] * count)
+    parts = [rewriter.add(f"{name}/step_{turn}", whole, shape=_step_shape(whole, axis)) for turn in range(count)]
+    rewriter.emit(Op("Split", (name, sizes), tuple(parts), {"axis": axis % len(_shape(op, whole))}, op.source))
+    return parts
 
 
-def _reshaped(op: Op, new: Inlining, name: str, like: Tensor) -> str:
-    sizes = np.array(_shape(op, like), np.int64)
-    given = new.add(Tensor("", "int64", sizes.shape, sizes), f"{prefix_of(op)}/shape")
-    result = new.add(replace(like, data=None), f"{name}/step")
-    new.ops.append(Op("Reshape", (name, given), (result,), {}, op.source))
+def _reshaped(rewriter: Rewriter, op: Op, name: str, like: Tensor) -> str:
+    sizes = rewriter.constant(f"{prefix_of(op)}/shape", _shape(op, like))
+    result = rewriter.add(f"{name}/step", like)
+    rewriter.emit(Op("Reshape", (name, sizes), (result,), {}, op.source))
     return result
 
 
-def _sized(tensor: Tensor, axis: int, size: int) -> Tensor:
-    """The tensor with another size along an axis."""
+def _step_shape(tensor: Tensor, axis: int) -> Shape:
+    """Return the shape of a tensor with size 1 along an axis."""
     shape = list(tensor.shape or ())
-    shape[axis] = size
-    return replace(tensor, shape=tuple(shape), data=None)
+    shape[axis] = 1
+    return tuple(shape)
 
 
 def _shape(op: Op, tensor: Tensor) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
-from qconvert.graph.inlining import needed
+from qconvert.graph import Array, Graph, Op, numpy_dtype
+from qconvert.rewriting import Rewriter
 
 __all__ = ["ScanForm", "scan_form"]
 
@@ -46,7 +46,7 @@ class ScanForm:
 
 
 def scan_form(graph: Graph, op: Op, condition: Graph, body: Graph) -> ScanForm | None:
-    """The Scan that a While is; None if it is none.
+    """Return the Scan that a While is; None if it is none.
 
     Args:
         graph: that the operator belongs to.
@@ -98,7 +98,7 @@ class _Loop:
         return int(first.reshape(-1)[0]) if step is not None and step.size == 1 and int(step.reshape(-1)[0]) == 1 else None
 
     def turns(self, condition: Graph) -> int | None:
-        """How often the body runs: as long as counters are below constants."""
+        """Return how often the body runs: as long as counters are below constants."""
         makers, waiting, left = condition.producers(), [condition.outputs[0]], []
         while waiting:
             op = makers.get(waiting.pop())
@@ -114,13 +114,13 @@ class _Loop:
         return max(0, min(left)) or None
 
     def _is_turn(self, name: str) -> bool:
-        """Whether a value is the number of the turn, from 0 on."""
+        """Return whether a value is the number of the turn, from 0 on."""
         while (op := self._makers.get(name)) is not None and op.kind in _PASSED:
             name = op.inputs[0]
         return name in self._body.inputs and self.counters.get(self._body.inputs.index(name)) == 0
 
     def elements(self, index: int, turns: int) -> list[Op]:
-        """The Gathers that take an element of a carried sequence; none if it is read otherwise too."""
+        """Return the Gathers that take an element of a carried sequence; none if it is read otherwise too."""
         name = self._body.inputs[index]
         readers, shape = self._readers.get(name, []), self._body[name].static_shape
         fits = shape is not None and len(shape) > 0 and shape[0] == turns
@@ -129,7 +129,7 @@ class _Loop:
         return rows if fits and single and len(rows) == len(readers) else []
 
     def stacked(self, index: int, turns: int) -> str:
-        """The value that each turn puts into a list, at the place of its number; "" if it is no list."""
+        """Return the value that each turn puts into a list, at the place of its number; "" if it is no list."""
         name, maker = self._body.inputs[index], self._makers.get(self._body.outputs[index])
         shape = self._body[name].static_shape
         if maker is not None and maker.kind == "DynamicUpdateSlice" and shape and shape[0] == turns:
@@ -137,7 +137,7 @@ class _Loop:
         return self._joined(name, maker, shape, turns)
 
     def _is_put(self, op: Op, name: str, shape: tuple[int, ...]) -> bool:
-        """Whether an operator puts one row into the list `name`, at the number of the turn, and nobody else reads that list."""
+        """Return whether an operator puts one row into the list `name`, at the number of the turn, and nobody else reads that list."""
         starts = [self._at_turn(turn, op.inputs[2:]) for turn in _TRIED]
         wanted = [[turn, *[0] * (len(shape) - 1)] for turn in _TRIED]
         found = [None if start is None else start.reshape(-1).tolist() for (start,) in starts]
@@ -145,7 +145,7 @@ class _Loop:
         return op.inputs[0] == name and is_one and found == wanted and len(self._readers.get(name, [])) == 1
 
     def _joined(self, name: str, maker: Op | None, shape: tuple[int, ...] | None, turns: int) -> str:
-        """The value between the front and the back of a list, which are cut off at the number of the turn: front ++ value ++ back."""
+        """Return the value between the front and the back of a list, cut off at the number of the turn: front ++ value ++ back."""
         if maker is None or maker.kind != "Concat" or maker["axis"] != 0 or len(maker.inputs) != 3 or not shape or shape[0] != turns:
             return ""
         front, back = (self._makers.get(maker.inputs[place]) for place in (0, 2))
@@ -157,7 +157,7 @@ class _Loop:
         return value if is_one and not others and self._cuts(front, back) else ""
 
     def _cuts(self, front: Op, back: Op) -> bool:
-        """Whether two Slices are all before the turn's place and all behind it, which is tried for some turns."""
+        """Return whether two Slices are all before the turn's place and all behind it, which is tried for some turns."""
         for turn in _TRIED:
             bounds = [self._at_turn(turn, op.inputs[1:4]) for op in (front, back)]
             if any(item is None for listed in bounds for item in listed):
@@ -168,7 +168,7 @@ class _Loop:
         return all(len(op.inputs) < 5 or self._steps(op) for op in (front, back))
 
     def _at_turn(self, turn: int, names: Sequence[str]) -> list[Array | None]:
-        """What values are in a turn, as far as its number says."""
+        """Return what values are in a turn, as far as its number says."""
         tensors = dict(self._body.tensors)
         for index, start in self.counters.items():
             name = self._body.inputs[index]
@@ -182,7 +182,7 @@ class _Loop:
 
 
 def _bound(listed: list[Array | None], place: int) -> int | None:
-    """The bound of a Slice along axis 0, where it cuts no other axis."""
+    """Return the bound of a Slice along axis 0, where it cuts no other axis."""
     values, axes = listed[place], listed[2]
     if values is None or axes is None or 0 not in axes.reshape(-1).tolist():
         return None
@@ -192,33 +192,24 @@ def _bound(listed: list[Array | None], place: int) -> int | None:
 def _scan_body(
     body: Graph, states: list[int], sequences: Mapping[int, list[Op]], stacks: Mapping[int, str], captures: list[int]
 ) -> Graph | None:
-    """The body without counters, lists and whole sequences; None if something that stays needs one of them."""
-    gathers = {id(op) for rows in sequences.values() for op in rows}
-    elements: list[str] = []
-    renamed: dict[str, str] = {}
-    for rows in sequences.values():
-        elements.append(rows[0].outputs[0])
-        renamed.update((op.outputs[0], rows[0].outputs[0]) for op in rows[1:])
-    inputs = (*(body.inputs[index] for index in states), *elements, *(body.inputs[index] for index in captures))
+    """Return the body without counters, lists and whole sequences; None if something that stays needs one of them."""
+    rewriter = Rewriter(body)
+    elements = [rows[0].outputs[0] for rows in sequences.values()]
+    for element, rows in zip(elements, sequences.values(), strict=True):
+        for op in rows:
+            rewriter.remove(op)
+            if op is not rows[0]:
+                rewriter.forward(op.outputs[0], element)
     values = []  # what a list takes has an axis of 1 in front, which the stack of a Scan makes
-    tensors: list[Tensor] = []
-    shapes: list[Op] = []
-    names = body.names(set())
     for name in stacks.values():
         tensor = body[name]
         assert tensor.shape is not None
-        flat = names.fresh(f"{name}/element")
-        axes = names.fresh(f"{name}/axes")
-        tensors += [replace(tensor, name=flat, shape=tensor.shape[1:]), Tensor(axes, "int64", (1,), np.array([0], np.int64))]
-        shapes.append(Op("Squeeze", (name, axes), (flat,)))
-        values.append(flat)
-    outputs = (*(body.outputs[index] for index in states), *values)
-    ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in body.ops if id(op) not in gathers]
-    kept = needed([*ops, *shapes], outputs)
-    written = {name for op in kept for name in op.outputs}
-    constants = {tensor.name for tensor in body.constants()} | {tensor.name for tensor in tensors if tensor.is_constant}
-    if any(name and name not in written and name not in constants and name not in inputs for op in kept for name in op.inputs):
+        values.append(rewriter.add(f"{name}/element", tensor, shape=tensor.shape[1:]))
+        rewriter.append(Op("Squeeze", (name, rewriter.constant(f"{name}/axes", [0])), (values[-1],)))
+    inputs = (*(body.inputs[index] for index in states), *elements, *(body.inputs[index] for index in captures))
+    found = rewriter.finish(prune=True, inputs=inputs, outputs=(*(body.outputs[index] for index in states), *values))
+    written = found.producers().keys()
+    known = {*written, *inputs, *(tensor.name for tensor in found.constants())}
+    if not known.issuperset(found.consumers()) or not written >= {*found.outputs}:  # the latter: a state that is an input or a constant
         return None
-    if any(name not in written for name in outputs):  # a state that is an input or a constant
-        return None
-    return body.evolve(tensors=tensors, ops=kept, inputs=inputs, outputs=outputs)
+    return found
