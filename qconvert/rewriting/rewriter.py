@@ -16,8 +16,8 @@ from qconvert.graph.kinds import KINDS
 
 __all__ = ["Rewriter", "needed_ops"]
 
-#: Operators whose results are other forms of what they read.
-_CONVERSIONS = ("Dequantize", "Identity", "Quantize", "Requantize")
+#: Operators whose results have the values of what they read.
+_CONVERSIONS = ("Dequantize", "Identity")
 
 
 class Rewriter:
@@ -203,7 +203,7 @@ class Rewriter:
 
         Args:
             graph: the rewritten one.
-            converted: results of conversions -> what they convert, which holds the values of a result that was pruned.
+            converted: result -> what a Dequantize or an Identity makes it of, which holds the values of a result that was pruned.
         """
         found = dict(self._relations)
         renamed = (*self._forwarded, *self._renamed)
