@@ -29,6 +29,7 @@ from qconvert.graph.kinds import computes_as_tflite, convolves_as_tflite, kernel
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.passes.torch_rounding import TorchRounding, rounds_as_torch, without_torch
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -36,7 +37,7 @@ __all__ = ["run"]
 def run(
     graph: Graph, target: Target, *, numerics: str = "exact", biases: str = "round", io_integer: bool = False
 ) -> tuple[Graph, tuple[str, ...]]:
-    """Marks the operators of a model of LiteRT's kernels that onnxruntime would round otherwise; rewrites those of PyTorch's."""
+    """Mark the operators of a model of LiteRT's kernels that onnxruntime would round otherwise; rewrite those of PyTorch's."""
     source = graph.metadata.get(SOURCE_KERNELS, "")
     of_torch = source.startswith("torch-") or (graph.is_from("torch") and biases == "keep") or any(map(rounds_as_torch, graph.ops))
     rewritten: tuple[str, ...] = ()
@@ -45,16 +46,20 @@ def run(
     if numerics != "exact" or source != "tflite-xnnpack" or target.format == "tflite":
         return graph, rewritten
     own = onnxruntime_add if target.format == "onnx" else _exact_add
-    ops = [_matched(graph, op, own) for op in graph.ops]
-    changed = [str(op["arithmetic"]) for op, old in zip(ops, graph.ops, strict=True) if op is not old]
+    rewriter = Rewriter(graph)
+    marked: list[str] = []
+    for op in rewriter:
+        if arithmetic := _arithmetic(graph, op, own):
+            rewriter.replace(op, op.with_attributes(arithmetic=arithmetic))
+            marked.append(arithmetic)
     notes = {
         "xnnpack": "additions get a form that rounds as XNNPACK does for every pair of inputs",
         "xnnpack_qs8": "means and sums over axes are made of integers, and rounded as XNNPACK does",
         "xnnpack_qu8": "means and sums over axes are made of integers, and rounded as XNNPACK does",
         "tflite": "operators are spelled out, to round as TFLite's own kernels do",
     }
-    listed = tuple(f"{changed.count(name)} {text}" for name, text in notes.items() if name in changed)
-    return (graph.evolve(ops=ops) if listed else graph), (*rewritten, *listed)
+    listed = tuple(f"{marked.count(name)} {text}" for name, text in notes.items() if name in marked)
+    return rewriter.finish(), (*rewritten, *listed)
 
 
 def _of_torch(graph: Graph, target: Target, numerics: str, biases: str, io_integer: bool) -> tuple[Graph, tuple[str, ...]]:
@@ -62,36 +67,37 @@ def _of_torch(graph: Graph, target: Target, numerics: str, biases: str, io_integ
         return without_torch(graph), ()
     if target.format not in ("onnx", "tflite"):
         return graph, ()
-    rewriting = TorchRounding(graph, target, biases == "keep", io_integer)
-    for op in graph.ops:
-        rewriting.visit(op)
-    notes = tuple(f"{count} {text}" for text, count in rewriting.done.items())
-    metadata = {**graph.metadata, STATED_ATTRIBUTES: json.dumps(rewriting.stated)} if rewriting.stated else graph.metadata
-    return graph.evolve(tensors=rewriting.tensors.values(), ops=rewriting.ops, metadata=metadata), notes
+    rewriter = Rewriter(graph)
+    rounding = TorchRounding(rewriter, target, biases == "keep", io_integer)
+    for op in rewriter:
+        rounding.visit(op)
+    notes = tuple(f"{count} {text}" for text, count in rounding.done.items())
+    changes = {"metadata": {**graph.metadata, STATED_ATTRIBUTES: json.dumps(rounding.stated)}} if rounding.stated else {}
+    return rewriter.finish(**changes), notes
 
 
-def _matched(graph: Graph, op: Op, own: Any) -> Op:
+def _arithmetic(graph: Graph, op: Op, own: Any) -> str:
+    """Return the kernel as which an operator has to round, "" if as any does."""
     if rounds_as_torch(op):
-        return op
+        return ""
     if convolves_as_tflite(graph, op) or computes_as_tflite(graph, op):
-        return op.with_attributes(arithmetic="tflite")
+        return "tflite"
     if op.kind == "Sqrt":
         grids = [graph[name].quantization for name in (*op.inputs, *op.outputs)]
-        return op.with_attributes(arithmetic="tflite") if all(grid is not None and grid.is_per_tensor for grid in grids) else op
+        return "tflite" if all(grid is not None and grid.is_per_tensor for grid in grids) else ""
     if op.kind in ("ReduceMean", "ReduceSum"):
-        kernels = kernels_reduction(graph, op)
-        return op.with_attributes(arithmetic=kernels) if kernels else op
+        return kernels_reduction(graph, op)
     if op.kind != "Add":
-        return op
+        return ""
     tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
     found = [tensor.quantization for tensor in tensors]
     eight_bit = {tensor.dtype for tensor in tensors} in ({"int8"}, {"uint8"})
     if not eight_bit or any(q is None or not q.is_per_tensor for q in found):
-        return op
+        return ""
     a, b, output = (q for q in found if q is not None)
     if not xnnpack_adds((a, b), output):
-        return op
-    return op if adds_alike("xnnpack", own, (a, b), output, tensors[0].dtype) else op.with_attributes(arithmetic="xnnpack")
+        return ""
+    return "" if adds_alike("xnnpack", own, (a, b), output, tensors[0].dtype) else "xnnpack"
 
 
 def _exact_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Any:

@@ -10,23 +10,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Array, Op, Quantization, Tensor, integer_range
+from qconvert.rewriting import Rewriter
 
 __all__ = ["exact_layer"]
 
 _LARGEST = 2**24
 
 
-def exact_layer(graph: Graph, op: Op) -> tuple[list[Op], list[Tensor]] | None:
-    """The operators, and the tensors that they add, of a layer on steps of the data; None where its sums are not exact, or it has no bias.
+def exact_layer(rewriter: Rewriter, op: Op) -> tuple[Op, ...] | None:
+    """Return the operators of a layer on steps of the data, and add their tensors; None where its sums are not exact, or it has no bias.
 
     Args:
-        graph: the operator's.
+        rewriter: of the operator's graph.
         op: a Conv, ConvTranspose or Gemm.
     """
     if len(op.inputs) < 3 or not op.inputs[2]:
         return None
-    data, weights, bias, result = (graph[name] for name in (*op.inputs, *op.outputs))
+    data, weights, bias, result = (rewriter[name] for name in (*op.inputs, *op.outputs))
     grids = data.quantization, weights.quantization, result.quantization
     if grids[0] is None or grids[1] is None or grids[2] is None or weights.data is None or bias.data is None:
         return None
@@ -37,42 +38,36 @@ def exact_layer(graph: Graph, op: Op) -> tuple[list[Op], list[Tensor]] | None:
     products = grids[0].scale * grids[1].scale
     rank = (result.rank or 2) if op.kind != "Gemm" else 1
     along = (-1, *[1] * (rank - 2)) if products.size > 1 and op.kind != "Gemm" else (-1,) if products.size > 1 else ()
-    tensors: list[Tensor] = []
 
-    def add(tensor: Tensor, name: str) -> str:
-        tensors.append(replace(tensor, name=f"{result.name}/{name}"))
-        return tensors[-1].name
+    def real(like: Tensor, hint: str) -> str:
+        return rewriter.add(f"{result.name}/{hint}", like, dtype="float32", quantization=None)
 
-    def steps(tensor: Tensor) -> Tensor:
-        return replace(tensor, quantization=replace(tensor.quantization, scale=np.ones_like(tensor.quantization.scale)))  # type: ignore
+    def constant(values: Array, hint: str) -> str:
+        return rewriter.constant(f"{result.name}/{hint}", np.asarray(values, np.float32))
 
-    real = Tensor("", "float32", result.shape)
-    names = {
-        "data": add(steps(data), "data_steps"),
-        "reals": add(Tensor("", "float32", data.shape), "data_reals"),
-        "weights": add(steps(weights), "weights_steps"),
-        "factors": add(Tensor("", "float32", weights.shape), "weights_reals"),
-        "bias": add(Tensor("", "float32", bias.shape, (bias.data / products).astype(np.float32)), "bias_steps"),
-        "sum": add(real, "sum"),
-        "scale": add(_constant((products / grids[2].scale).reshape(along)), "scale"),
-        "scaled": add(real, "scaled"),
-        "found": add(replace(result, quantization=Quantization.per_tensor(1.0, int(grids[2].zero_point[0]))), "result_steps"),
-    }
-    kinds = [
-        Op("Reinterpret", (data.name,), (names["data"],), {}, op.source),
-        Op("Dequantize", (names["data"],), (names["reals"],), {}, op.source),
-        Op("Dequantize", (names["weights"],), (names["factors"],), {}, op.source),
-        replace(op.with_attributes(activation=""), inputs=(names["reals"], names["factors"], names["bias"]), outputs=(names["sum"],)),
+    def steps(grid: Quantization) -> Quantization:
+        return replace(grid, scale=np.ones_like(grid.scale))
+
+    given = rewriter.add(f"{result.name}/data_steps", data, quantization=steps(grids[0]))
+    reals = real(data, "data_reals")
+    factors = rewriter.add(f"{result.name}/weights_steps", weights, data=weights.data, quantization=steps(grids[1]))
+    real_factors = real(weights, "weights_reals")
+    addends = constant(bias.data / products, "bias_steps")
+    total = real(result, "sum")
+    scale = constant((products / grids[2].scale).reshape(along), "scale")
+    scaled = real(result, "scaled")
+    whole = Quantization.per_tensor(1.0, int(grids[2].zero_point[0]))
+    found = rewriter.add(f"{result.name}/result_steps", result, quantization=whole)
+    return (
+        Op("Reinterpret", (data.name,), (given,), {}, op.source),
+        Op("Dequantize", (given,), (reals,), {}, op.source),
+        Op("Dequantize", (factors,), (real_factors,), {}, op.source),
+        replace(op.with_attributes(activation=""), inputs=(reals, real_factors, addends), outputs=(total,)),
         # In this order onnxruntime does not multiply the weights in advance (conv_mul_fusion.cc), which would round them.
-        Op("Mul", (names["scale"], names["sum"]), (names["scaled"],), {"activation": str(op["activation"])}, op.source),
-        Op("Quantize", (names["scaled"],), (names["found"],), {}, op.source),
-        Op("Reinterpret", (names["found"],), op.outputs, {}, op.source),
-    ]
-    return kinds, tensors
-
-
-def _constant(values: np.ndarray) -> Tensor:
-    return Tensor("", "float32", values.shape, np.asarray(values, np.float32))
+        Op("Mul", (scale, total), (scaled,), {"activation": str(op["activation"])}, op.source),
+        Op("Quantize", (scaled,), (found,), {}, op.source),
+        Op("Reinterpret", (found,), op.outputs, {}, op.source),
+    )
 
 
 def _sum(data: Tensor, weights: Tensor) -> int:

@@ -34,8 +34,9 @@ from qconvert.graph.metadata import (
     STATED_LIMITS,
 )
 from qconvert.graph.stated import narrow_constants, unstated
-from qconvert.graph.torch_forms import TorchForms, has_torch_form
 from qconvert.plugins import operators
+from qconvert.rewriting import Rewriter
+from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
 
 __all__ = ["DEFAULT_OPSET", "write"]
 
@@ -134,10 +135,11 @@ def _with_torch_forms(graph: Graph) -> Graph:
         graph = replace(graph, functions={name: _with_torch_forms(inner) for name, inner in graph.functions.items()})
     if not any(map(has_torch_form, graph.ops)):
         return graph
-    forms = TorchForms(graph, "onnx")
-    for op in graph.ops:
+    rewriter = Rewriter(graph)
+    forms = TorchForms(rewriter, "onnx")
+    for op in rewriter:
         forms.visit(op)
-    return graph.evolve(tensors=forms.tensors.values(), ops=forms.ops)
+    return rewriter.finish()
 
 
 def _properties(

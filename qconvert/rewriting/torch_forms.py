@@ -1,0 +1,211 @@
+"""Averages, interpolations and first roundings of data as PyTorch's engines round them, in operators that every runtime rounds alike.
+
+An average of an even number of integers often is a tie, which each kernel rounds in its own way. As a convolution with weights of ones it
+is an exact sum that is multiplied once and rounded to even. Where PyTorch takes ties by the stored integers, and not by the steps from the
+zero point, the convolution sees the data on a grid with zero point 0. An average of an odd number is never near a tie.
+
+First roundings: see graph/torch_quantize.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import ADDITIONS, TORCH_AVERAGES, adds_alike, adds_as, averages_alike, averaging_scale, saturate
+from qconvert.arithmetic.dtypes import integer_range
+from qconvert.arithmetic.quantization import Quantization
+from qconvert.graph.schema import Graph, Op, Shape, Tensor
+from qconvert.graph.torch_quantize import fused_quantize
+from qconvert.rewriting.rewriter import Rewriter
+
+__all__ = ["TorchForms", "has_torch_form", "rounds_alike"]
+
+
+def has_torch_form(op: Op) -> bool:
+    """Whether an operator rounds as one of PyTorch's engines does, in a way that TorchForms spells."""
+    return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "torch", "fused") and op.kind != "Add"
+
+
+def rounds_alike(graph: Graph, op: Op, other: str) -> bool:
+    """Whether an addition or an average gives the integers of another of ADDITIONS or TORCH_AVERAGES for all data."""
+    own, tensors = str(op["arithmetic"]), [graph[name] for name in (*op.inputs, *op.outputs) if not graph[name].is_constant]
+    grids = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
+    if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(grids) != len(tensors):
+        return False
+    if op.kind == "Add" and len(grids) == 3:
+        inputs, result = (grids[0], grids[1]), grids[2]
+        return all(adds_as(name, inputs, result) for name in (own, other)) and adds_alike(
+            own, ADDITIONS[other], inputs, result, tensors[0].dtype
+        )
+    window = None if op.kind == "Add" else _window(graph, op)
+    if window is None or not {own, other}.issubset(TORCH_AVERAGES):
+        return False
+    sizes = list(window["kernel_shape"])
+    return averages_alike(own, other, grids[0], [math.prod(sizes)] if op.kind == "ReduceMean" else sizes, tensors[0].dtype)
+
+
+class TorchForms:
+    """Puts other operators in the place of those that round as PyTorch's engines do.
+
+    Attributes:
+        done: what was done, in words, and how often.
+    """
+
+    def __init__(self, rewriter: Rewriter, runtime: str) -> None:
+        self._rewriter, self._graph, self._runtime = rewriter, rewriter.graph, runtime
+        self.done: Counter[str] = Counter()
+
+    def visit(self, op: Op) -> None:
+        """Replace an operator by the form that rounds as its `arithmetic` says, or take that away where there is none or none is needed."""
+        if not has_torch_form(op):
+            return
+        if op.kind == "Resize":
+            self._resize_as(op)
+        elif op.kind == "Quantize":
+            self._quantize_as(op)
+        else:
+            self._average_as(op)
+
+    def _plainly(self, op: Op) -> None:
+        self._rewriter.replace(op, op.with_attributes(arithmetic=""))
+
+    def _real(self, wanted: str, like: Tensor) -> str:
+        return self._rewriter.add(wanted, like, dtype="float32", quantization=None)
+
+    def _quantize_as(self, op: Op) -> None:
+        def add(tensor: Tensor, hint: str) -> str:
+            return self._rewriter.add(f"{op.outputs[0]}/{hint}", tensor, data=tensor.data)
+
+        found = fused_quantize(self._graph, op, self._runtime, add)
+        if found is None:
+            self._plainly(op)
+            return
+        least = ", but for a few of all float32 numbers" if found[1] else ""
+        self.done[f"roundings of data onto a grid as PyTorch's fused sum{least}"] += 1
+        self._rewriter.replace(op, *found[0])
+
+    def _resize_as(self, op: Op) -> None:
+        """Interpolate stored integers as plain numbers, whose sums are exact where weights are: on a grid of steps of 1."""
+        data, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
+        if data.dtype not in ("int8", "uint8") or not data.shares_grid(result):
+            self._plainly(op)
+            return
+        self.done["interpolations of stored integers, whose ties PyTorch takes to the even one"] += 1
+        steps = Quantization.per_tensor(1.0, integer_range(data.dtype)[0])
+        given, found = (
+            self._rewriter.add(f"{result.name}/{hint}", tensor, quantization=steps) for tensor, hint in ((data, "of"), (result, "steps"))
+        )
+        plain = op.with_attributes(arithmetic="")
+        if self._runtime == "tflite":
+            real, total = self._real(f"{data.name}/real", data), self._real(f"{result.name}/real", result)
+            forms = [
+                Op("Dequantize", (given,), (real,), {}, op.source),
+                replace(plain, inputs=(real, *op.inputs[1:]), outputs=(total,)),
+                Op("Quantize", (total,), (found,), {}, op.source),
+            ]
+        else:
+            forms = [replace(plain, inputs=(given, *op.inputs[1:]), outputs=(found,))]
+        before, after = Op("Reinterpret", (data.name,), (given,), {}, op.source), Op("Reinterpret", (found,), op.outputs, {}, op.source)
+        self._rewriter.replace(op, before, *forms, after)
+
+    def _average_as(self, op: Op) -> None:
+        """Replace an average by a depthwise convolution, if it may tie; the grids of its sides are one."""
+        data, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
+        window = _window(self._graph, op)
+        grid = data.quantization
+        if window is None or grid is None or not data.shares_grid(result) or not grid.is_per_tensor:
+            self._plainly(op)
+            return
+        low = integer_range(data.dtype)[0]
+        sizes = list(window["kernel_shape"])
+        reduced = [math.prod(sizes)] if op.kind == "ReduceMean" else sizes
+        found = None if math.prod(sizes) % 2 else averaging_scale(str(op["arithmetic"]), grid.shifted(-low), reduced)
+        if found is None:
+            self._plainly(op)
+            return
+        least = ", but for the last bit of a few ties" if found[2] else ""
+        self.done[f"averages as convolutions with ones, which round as PyTorch does{least}"] += 1
+        own = Quantization.per_tensor(float(grid.scale[0]), found[0] + low)
+        name = self._padded(op, data, window, own)
+        name, back = self._on_grid(op, name, own), own != grid
+        ones = saturate(np.ones((window.pop("channels"), 1, *sizes)), "int8")
+        weights = self._rewriter.constant(f"{result.name}/window", ones, quantization=Quantization.per_tensor(found[1]))
+        kept = not op.attributes.get("keepdims", 1)  # by the convolution, not by the average
+        target = result.name
+        if back or kept:
+            target = self._rewriter.add(f"{target}/average", result, shape=_convolved_shape(self._graph, op), quantization=own)
+        attributes = {name: value for name, value in window.items() if name != "kernel_shape"}
+        self._rewriter.emit(Op("Conv", (name, weights), (target,), attributes, op.source))
+        if kept:
+            sizes = [size if isinstance(size, int) else -1 for size in result.shape or ()]
+            given = target, self._rewriter.constant(f"{result.name}/shape", sizes)
+            target = result.name if not back else self._rewriter.add(f"{result.name}/flat", result, quantization=own)
+            self._rewriter.emit(Op("Reshape", given, (target,), {}, op.source))
+        if back:
+            self._rewriter.emit(Op("Reinterpret", (target,), op.outputs, {}, op.source))
+        self._rewriter.remove(op)
+
+    def _padded(self, op: Op, data: Tensor, window: dict[str, Any], grid: Quantization) -> str:
+        """Return the data with their padding, where the convolution would pad with another integer."""
+        pads = window["pads"]
+        if not any(pads) or grid == data.quantization:
+            return data.name
+        last = window["data_format"] == "channels_last"
+        wide = [0, *pads[:2], 0, 0, *pads[2:], 0] if last else [0, 0, *pads[:2], 0, 0, *pads[2:]]
+        shape = tuple(size + wide[axis] + wide[axis + 4] if isinstance(size, int) else size for axis, size in enumerate(data.shape or ()))
+        amounts = self._rewriter.constant(f"{op.outputs[0]}/pads", wide)
+        name = self._rewriter.add(f"{op.outputs[0]}/padded", data, shape=shape)
+        self._rewriter.emit(Op("Pad", (data.name, amounts), (name,), {}, op.source))
+        window["pads"] = (0, 0, 0, 0)
+        return name
+
+    def _on_grid(self, op: Op, name: str, grid: Quantization) -> str:
+        tensor = self._rewriter[name]
+        if tensor.quantization == grid:
+            return name
+        moved = self._rewriter.add(f"{op.outputs[0]}/from_0", tensor, quantization=grid)
+        self._rewriter.emit(Op("Reinterpret", (name,), (moved,), {}, op.source))
+        return moved
+
+
+def _window(graph: Graph, op: Op) -> dict[str, Any] | None:
+    """Return the window of an average as attributes of a convolution, with "kernel_shape" and "channels"; None where it has none."""
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    shape = data.shape
+    if shape is None or len(shape) != 4 or data.dtype not in ("int8", "uint8") or result.shape is None:
+        return None
+    layout = _layout(graph, op)
+    channels = shape[3 if layout == "channels_last" else 1]
+    space = shape[1:3] if layout == "channels_last" else shape[2:]
+    if not layout or not isinstance(channels, int) or any(isinstance(size, str) or not size for size in space):
+        return None
+    kernel, strides, pads = list(map(int, space)), [1, 1], [0, 0, 0, 0]
+    if op.kind == "AveragePool":
+        kernel, strides, pads = list(op["kernel_shape"]), list(op["strides"]), list(op["pads"])
+        counted = bool(op["count_include_pad"]) or not any(pads)
+        if op["auto_pad"] != "NOTSET" or op["ceil_mode"] or op["activation"] or not counted:
+            return None
+    return {"kernel_shape": kernel, "strides": tuple(strides), "pads": tuple(pads), "dilations": (1, 1), "group": channels,
+            "data_format": layout, "channels": channels}  # fmt: skip
+
+
+def _layout(graph: Graph, op: Op) -> str:
+    """Return where the channels of an average are; "" for a mean over other axes than those of space."""
+    if op.kind != "ReduceMean":
+        return str(op["data_format"])
+    axes = graph.constant(op.inputs[1]) if len(op.inputs) > 1 else None
+    over = sorted(int(axis) % 4 for axis in axes.reshape(-1)) if axes is not None else []
+    return "channels_first" if over == [2, 3] else "channels_last" if over == [1, 2] else ""
+
+
+def _convolved_shape(graph: Graph, op: Op) -> Shape:
+    """Return the shape of the convolution's result: what is averaged keeps its axes."""
+    if op.attributes.get("keepdims", 1):
+        return graph[op.outputs[0]].shape or ()
+    given = graph[op.inputs[0]].shape or ()
+    return (given[0], 1, 1, given[3]) if _layout(graph, op) == "channels_last" else (given[0], given[1], 1, 1)
