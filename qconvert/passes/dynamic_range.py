@@ -20,10 +20,11 @@ import numpy as np
 
 from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, scale_and_zero_point
 from qconvert.errors import InvalidModelError
-from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph import Graph, Op, Quantization
 from qconvert.graph.kinds import KINDS, integer_weights, is_dynamic
 from qconvert.graph.metadata import DYNAMIC_RANGE
 from qconvert.plugins import Change, Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -46,26 +47,27 @@ _TEXTS = {
 
 
 def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str = "exact") -> tuple[Graph, tuple[Change, ...]]:
-    """Fits operators of dynamic range to the target; see the options `dynamic` and `numerics`."""
+    """Fit operators of dynamic range to the target; see the options `dynamic` and `numerics`."""
     own = "" if target is None else target.dynamic_range
     noted = _noted(graph)
-    fitting = _Fitting(graph)
+    rewriter = Rewriter(graph)
+    fitting = _Fitting(rewriter)
     stated = fitting.stated_of(noted)
-    for op in graph.ops:
+    for op in rewriter:
         if own == "tflite":
-            fitting.to_tflite(op, stated.get(id(op), ""))
+            fitted = fitting.to_tflite(op, stated.get(id(op), ""))
         elif own != "onnx" or (dynamic == "real" or (not dynamic and target is not None and not graph.is_from(target.format))):
-            fitting.to_real(op, keeps_tensor=own == "onnx" and dynamic != "real")
+            fitted = fitting.to_real(op, keeps_tensor=own == "onnx" and dynamic != "real")
         else:
-            fitting.to_onnx(op, numerics)
-    changed = any(new is not old for new, old in zip(fitting.ops, graph.ops, strict=False))
-    if not fitting.counts and not changed and not (own == "tflite" and noted):
+            fitted = fitting.to_onnx(op, numerics)
+        if fitted is not op:
+            rewriter.replace(op, fitted)
+    if not fitting.counts and not rewriter.is_changed and not (own == "tflite" and noted):
         return graph, ()
     metadata = {key: value for key, value in graph.metadata.items() if key != DYNAMIC_RANGE}
     if own != "tflite" and (kept := {**noted, **fitting.stated}):
         metadata[DYNAMIC_RANGE] = json.dumps(kept)
-    notes = tuple(Change(_TEXTS[key].format(count)) for key, count in fitting.counts.items())
-    return graph.evolve(tensors=fitting.tensors.values(), ops=fitting.ops, metadata=metadata), notes
+    return rewriter.finish(metadata=metadata), tuple(Change(_TEXTS[key].format(count)) for key, count in fitting.counts.items())
 
 
 def _rounds_rows(op: Op) -> bool:
@@ -84,15 +86,11 @@ def _noted(graph: Graph) -> Mapping[str, str]:
 
 
 class _Fitting:
-    """The operators of the new graph, the tensors that are new, what was noted for the way back, and how often what was done."""
+    """Operators as a target has them, what was noted for the way back, and how often what was done."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._producers = graph.producers()
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter, self._graph = rewriter, rewriter.graph
         self._made: dict[tuple[str, str], str] = {}
-        self.tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self.tensors)
-        self.ops: list[Op] = []
         self.counts: Counter[str] = Counter()
         self.stated: dict[str, str] = {}
 
@@ -100,80 +98,69 @@ class _Fitting:
         """What was noted of operators, by their identity: of those that have the name noted, or what an activation or move made of it."""
         found = {}
         for name, rounding in noted.items():
-            op = self._producers.get(name)
+            op = self._rewriter.producers.get(name)
             while op is not None and (op.kind in ("Relu", "Clip") or KINDS[op.kind].rule == "move"):
-                op = self._producers.get(op.inputs[0])
+                op = self._rewriter.producers.get(op.inputs[0])
             if op is not None:
                 found[id(op)] = rounding
         return found
 
-    def to_real(self, op: Op, *, keeps_tensor: bool) -> None:
-        """Real data, and weights behind a Dequantize. `keeps_tensor`: but for what ONNX has an operator for."""
+    def to_real(self, op: Op, *, keeps_tensor: bool) -> Op:
+        """Return the operator on real data, with weights behind a Dequantize. `keeps_tensor`: but for what ONNX has an operator for."""
         kept = keeps_tensor and op.attributes.get("arithmetic") == "dynamic_tensor" and op.kind not in _ALWAYS_SPELLED
         if kept or not is_dynamic(op):
-            self.ops.append(op)
-            return
-        self.counts["real"] += 1
+            return op
         self.stated[next(filter(None, op.outputs))] = str(op["arithmetic"])
-        self._append_real(op)
+        return self._on_reals(op, "real")
 
-    def to_onnx(self, op: Op, numerics: str) -> None:
-        """As it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for, but for most recurrent operators."""
-        if is_dynamic(op) and (op["arithmetic"] != "dynamic_tensor" or op.kind in _ALWAYS_SPELLED):
-            fast = numerics == "fast" and not _rounds_rows(op) and op.kind not in _ALWAYS_SPELLED
-            wider = op["arithmetic"] in OF_WHOLE_TENSORS
-            self.counts[("wider" if wider else "tensor") if fast else "spelled"] += 1
-            if fast:  # what is spelled out is noted by the writer, as all is that ONNX spells out
-                self.stated[op.outputs[0]] = str(op["arithmetic"])
-                op = op.with_attributes(arithmetic="dynamic_tensor")
-        self.ops.append(op)
+    def to_onnx(self, op: Op, numerics: str) -> Op:
+        """Return the operator as it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for, but for most
+        recurrent operators."""
+        if not is_dynamic(op) or (op["arithmetic"] == "dynamic_tensor" and op.kind not in _ALWAYS_SPELLED):
+            return op
+        fast = numerics == "fast" and not _rounds_rows(op) and op.kind not in _ALWAYS_SPELLED
+        wider = op["arithmetic"] in OF_WHOLE_TENSORS
+        self.counts[("wider" if wider else "tensor") if fast else "spelled"] += 1
+        if not fast:  # what is spelled out is noted by the writer, as all is that ONNX spells out
+            return op
+        self.stated[op.outputs[0]] = str(op["arithmetic"])
+        return op.with_attributes(arithmetic="dynamic_tensor")
 
-    def to_tflite(self, op: Op, stated: str) -> None:
-        """Operators that round their data when they run, or did in the model's source, with int8 weights; else real data."""
+    def to_tflite(self, op: Op, stated: str) -> Op:
+        """Return an operator that rounds its data when it runs, or did in the model's source, with int8 weights; others on real data."""
         if not is_dynamic(op) and stated:
             op = self._restated(op, stated)
-        if not is_dynamic(op):
-            self.ops.append(op)
-            return
-        if _rounds_rows(op):  # whose weights the writer takes or refuses
-            self.ops.append(op)
-            return
+        if not is_dynamic(op) or _rounds_rows(op):  # whose weights the writer takes or refuses
+            return op
         if op.kind in _RECURRENT:
-            self.counts["sequences"] += 1
-            self._append_real(op)
-            return
+            return self._on_reals(op, "sequences")
         if op["arithmetic"] in OF_WHOLE_TENSORS:
             again = "" if stated in OF_WHOLE_TENSORS else stated
             self.counts["again" if again else "rows"] += 1
             op = op.with_attributes(arithmetic=again or "dynamic")
         if (self._graph[op.inputs[1]].rank or 0) > _FLAT_RANK:
-            self.counts["volume"] += 1
-            self._append_real(op)
-            return
+            return self._on_reals(op, "volume")
         weights = self._signed(op)
-        if weights == op.inputs[1]:
-            self.ops.append(op)
-        elif weights:
-            self.ops.append(replace(op, inputs=(op.inputs[0], weights, *op.inputs[2:])))
-        else:
-            self.counts["wide"] += 1
-            self._append_real(op)
+        if not weights:
+            return self._on_reals(op, "wide")
+        return op if weights == op.inputs[1] else replace(op, inputs=(op.inputs[0], weights, *op.inputs[2:]))
 
-    def _append_real(self, op: Op) -> None:
+    def _on_reals(self, op: Op, why: str) -> Op:
+        """Return the operator on real data, and count why."""
+        self.counts[why] += 1
         inputs = list(op.inputs)
         for index in integer_weights(op):
             inputs[index] = self._real(inputs[index], op.source)
-        self.ops.append(replace(op.with_attributes(arithmetic=""), inputs=tuple(inputs)))
+        return replace(op.with_attributes(arithmetic=""), inputs=tuple(inputs))
 
     def _real(self, name: str, source: str) -> str:
-        """Weights behind a Dequantize, one for all that read them; themselves if they are real."""
+        """Return weights behind a Dequantize, one for all that read them; themselves if they are real."""
         if not self._graph[name].is_quantized:
             return name
         key = (name, "real")
         if key not in self._made:
-            self._made[key] = self._names.fresh(f"{name}/dequantized")
-            self.tensors[self._made[key]] = Tensor(self._made[key], "float32", self._graph[name].shape)
-            self.ops.append(Op("Dequantize", (name,), (self._made[key],), {}, source))
+            self._made[key] = self._rewriter.add(f"{name}/dequantized", self._graph[name], dtype="float32", quantization=None)
+            self._rewriter.emit(Op("Dequantize", (name,), (self._made[key],), {}, source))
         return self._made[key]
 
     def _restated(self, op: Op, stated: str) -> Op:
@@ -182,7 +169,7 @@ class _Fitting:
         if known is None or stated not in known.choices or not places or self._graph[op.inputs[0]].dtype != "float32":
             return op
         for index in places:
-            maker = self._producers.get(inputs[index])
+            maker = self._rewriter.producers.get(inputs[index])
             if maker is None or maker.kind != "Dequantize" or not self._graph[maker.inputs[0]].is_constant:
                 return op
             inputs[index] = maker.inputs[0]
@@ -210,8 +197,7 @@ class _Fitting:
             steps = data.astype(np.int16) - scale_and_zero_point(q, data.shape)[1].astype(np.int16)
             if steps.size and (steps.min() < -127 or steps.max() > 127):
                 return ""
-            self._made[key] = made = self._names.fresh(f"{name}/{key[1]}")
             scale = np.repeat(q.scale, len(data)) if spread else q.scale
             grid = Quantization(scale, np.zeros(scale.shape, np.int64), 0 if spread else q.axis)
-            self.tensors[made] = Tensor(made, "int8", tensor.shape, steps.astype(np.int8), grid)
+            self._made[key] = self._rewriter.constant(f"{name}/{key[1]}", steps.astype(np.int8), quantization=grid)
         return self._made[key]

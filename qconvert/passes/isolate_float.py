@@ -26,6 +26,7 @@ from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["isolated", "run"]
 
@@ -38,7 +39,7 @@ _FLAT_RANK = 4
 
 
 def run(graph: Graph, target: Target | None, *, partial: str = "allow", numerics: str = "exact") -> tuple[Graph, tuple[str, ...]]:
-    """Makes the conversions explicit around every operator that the target cannot run on integers, as Target.judge says, and around those
+    """Make the conversions explicit around every operator that the target cannot run on integers, as Target.judge says, and around those
     that are exact on real values alone, unless partial is "forbid" or numerics "fast".
 
     Raises:
@@ -52,29 +53,24 @@ def run(graph: Graph, target: Target | None, *, partial: str = "allow", numerics
         return target.judge(graph, op, final=False).isolated_for or (_coarse(graph, target, op) if exact else "")
 
     isolating = _Isolating(graph, reason, target)
-    for op in graph.ops:
-        isolating.visit(op)
     if partial == "forbid":
         _refuse_floats(graph, target, isolating)
     return isolating.result()
 
 
 def isolated(graph: Graph, reason: Callable[[Op], str], target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """The graph with operators on real values between Dequantize and Quantize, and what was done in words.
+    """Return the graph with operators on real values between Dequantize and Quantize, and what was done in words.
 
     Args:
         graph: what is changed.
         reason: an operator -> why it has to be there, in the words of a list of many; "" if it need not.
         target: says in which type constant weights may stay integers.
     """
-    isolating = _Isolating(graph, reason, target)
-    for op in graph.ops:
-        isolating.visit(op)
-    return isolating.result()
+    return _Isolating(graph, reason, target).result()
 
 
 def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
-    """Raises UnsupportedError where operators would run on real values: those that were isolated, and those that did so before."""
+    """Raise UnsupportedError where operators would run on real values: those that were isolated, and those that did so before."""
     reasons, first = Counter(isolating.reasons), isolating.first
     for op, verdict in target.verdicts(graph, final=False):
         if verdict.isolated_for or KINDS[op.kind].rule in ("convert", "move"):  # which compute nothing
@@ -117,95 +113,90 @@ def _coarse(graph: Graph, target: Target, op: Op) -> str:
 
 
 class _Isolating:
+    """A graph in which operators are isolated.
+
+    Attributes:
+        reasons: (kind, reason) -> how many operators of that kind were isolated for it.
+        first: the first of them.
+    """
+
     def __init__(self, graph: Graph, reason: Callable[[Op], str], target: Target | None) -> None:
-        self._graph = graph
-        self._reason = reason
+        self._graph, self._rewriter, self._reason = graph, Rewriter(graph), reason
         self._unpacked = target.unpacked_weights if target is not None else ""
         self._unpacked_blocks = target.unpacked_blocks if target is not None else ()
         self._symmetric = target is not None and self._unpacked in target.symmetric_activations
         self._keeps_packed = target is None or graph.metadata.get(SOURCE_KERNELS) in target.same_kernels
         self._real: dict[str, str] = {}
         self._stored: dict[str, str] = {}  # constant -> the same in another type
-        self.tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self.tensors)
-        self.ops: list[Op] = []
         self.reasons: Counter[tuple[str, str]] = Counter()
         self.first = ""
-        self.constants = 0
-        self.packed = 0
+        self._constant_count = self._packed_count = 0
         self._weights = _read_as_weights(graph)
+        for op in self._rewriter:
+            self._visit(op)
 
     def result(self) -> tuple[Graph, tuple[str, ...]]:
-        """The graph of the operators that were visited, and what was done in words."""
-        if self.ops == list(self._graph.ops) and not self.tensors:
+        """Return the rewritten graph, and what was done in words."""
+        if not self._rewriter.is_changed:
             return self._graph, ()
         listed = [f"{count} {kind}: {reason}" for (kind, reason), count in sorted(self.reasons.items())]
         notes = [f"on real values between Dequantize and Quantize, in float32: {line}" for line in listed]
-        told = ((self.packed, "weights of operators on real values stay integers, behind a Dequantize"),
-                (self.constants, "quantized constants of operators on real values are real, each rounded to float32"))  # fmt: skip
-        changed = self._graph.evolve(tensors=self.tensors.values(), ops=self.ops)
-        return changed, (*notes, *(f"{count} {text}" for count, text in told if count))
+        told = ((self._packed_count, "weights of operators on real values stay integers, behind a Dequantize"),
+                (self._constant_count, "quantized constants of operators on real values are real, each rounded to float32"))  # fmt: skip
+        return self._rewriter.finish(), (*notes, *(f"{count} {text}" for count, text in told if count))
 
-    def visit(self, op: Op) -> None:
-        """Takes an operator over, isolated if it has to be. Where the source's own kernels unpack constants, they go on to do so."""
+    def _visit(self, op: Op) -> None:
+        """Isolate an operator if it has to be. Where the source's own kernels unpack constants, they go on to do so."""
         if op.kind == "Dequantize" and not self._keeps_packed and op.outputs[0] not in self._graph.public:
-            packed, constant = self._packed(*op.inputs, *op.outputs), self._real_constant(op.inputs[0], op.outputs[0])
-            if constant is not None and not packed:
-                self.tensors[op.outputs[0]] = constant
-                self.constants += 1
+            if packed := self._packed(*op.inputs, *op.outputs):
+                if packed != op.inputs[0]:
+                    self._rewriter.replace(op, replace(op, inputs=(packed,)))
                 return
-            if packed:
-                self.ops.append(replace(op, inputs=(packed,)))
+            if (data := self._graph[op.inputs[0]]).is_constant and data.is_quantized:
+                self._define_real(data, op.outputs[0])
+                self._rewriter.remove(op)
                 return
-        reason = self._reason(op)
-        if not reason:
-            self.ops.append(op)
+        if not (reason := self._reason(op)):
             return
         self.reasons[op.kind, reason] += 1
         self.first = self.first or f"{op.source} {op}".strip()
         inputs = tuple(self._dequantized(name) if name and self._graph[name].is_quantized else name for name in op.inputs)
-        outputs, behind = [], []
-        for name in op.outputs:
-            if not name or not self._graph[name].is_quantized:
-                outputs.append(name)
-                continue
-            real = self._add(f"{name}/real", self._graph[name].shape)
-            outputs.append(real)
-            behind.append(Op("Quantize", (real,), (name,), {}, op.source))
-        self.ops += [replace(op, inputs=inputs, outputs=tuple(outputs)), *behind]
+        outputs = tuple(self._add(f"{name}/real", name) if name and self._graph[name].is_quantized else name for name in op.outputs)
+        if (inputs, outputs) == (op.inputs, op.outputs):
+            return
+        pairs = zip(outputs, op.outputs, strict=True)
+        quantizes = (Op("Quantize", (real,), (name,), {}, op.source) for real, name in pairs if real != name)
+        self._rewriter.replace(op, replace(op, inputs=inputs, outputs=outputs), *quantizes)
 
     def _dequantized(self, name: str) -> str:
         if name not in self._real:
-            self._real[name] = self._add(f"{name}/real_value", self._graph[name].shape)
-            real, packed = self._real_constant(name, self._real[name]), self._packed(name, name)
-            if real is None:
-                self._unpack(name)
-            elif packed:
-                self.packed += 1
-                self.ops.append(Op("Dequantize", (packed,), (self._real[name],)))
+            self._real[name] = real = self._add(f"{name}/real_value", name)
+            if not self._graph[name].is_constant:
+                self._unpack(name, real)
+            elif packed := self._packed(name, name):
+                self._packed_count += 1
+                self._rewriter.emit(Op("Dequantize", (packed,), (real,)))
             else:
-                self.tensors[self._real[name]] = real
-                self.constants += 1
+                self._define_real(self._graph[name], real)
         return self._real[name]
 
-    def _unpack(self, name: str) -> None:
-        """A Dequantize; where float32 does not hold the largest steps of a mask, they are its largest number, not infinite, from which no
-        scale leads back."""
+    def _unpack(self, name: str, real: str) -> None:
+        """Emit a Dequantize; where float32 does not hold the largest steps of a mask, they are its largest number, not infinite, from which
+        no scale leads back."""
         q, dtype = self._graph[name].quantization, self._graph[name].dtype
         low, high = integer_range(dtype) if "float" not in dtype else (0, 0)
         ends = 0.0 if q is None else max(float(np.abs((end - q.zero_point) * q.scale.astype(np.float64)).max()) for end in (low, high))
         if ends <= float(np.finfo(np.float32).max):
-            self.ops.append(Op("Dequantize", (name,), (self._real[name],)))
+            self._rewriter.emit(Op("Dequantize", (name,), (real,)))
             return
-        whole = self._add(f"{name}/unlimited", self._graph[name].shape)
-        limits = []
-        for hint, value in (("least", np.finfo(np.float32).min), ("most", np.finfo(np.float32).max)):
-            limits.append(self._add(f"{name}/{hint}", ()))
-            self.tensors[limits[-1]] = replace(self.tensors[limits[-1]], data=np.array(value, np.float32))
-        self.ops += [Op("Dequantize", (name,), (whole,)), Op("Clip", (whole, *limits), (self._real[name],))]
+        whole = self._add(f"{name}/unlimited", name)
+        limits = (np.finfo(np.float32).min, np.finfo(np.float32).max)
+        names = [self._rewriter.constant(f"{name}/{hint}", float(end)) for hint, end in zip(("least", "most"), limits, strict=True)]
+        self._rewriter.emit(Op("Dequantize", (name,), (whole,)))
+        self._rewriter.emit(Op("Clip", (whole, *names), (real,)))
 
     def _packed(self, name: str, read: str) -> str:
-        """A constant in the type that the target unpacks by itself; "" if it is none of those that stay integers.
+        """Return a constant in the type that the target unpacks by itself; "" if it is none of those that stay integers.
 
         Weights do, and large matrices with a zero point that no kernel takes of weights (dynamic_range).
 
@@ -226,13 +217,12 @@ class _Isolating:
         if tensor.dtype not in _BYTES:
             return ""
         by = integer_range(wanted)[0] - integer_range(tensor.dtype)[0] if tensor.dtype == UNSIGNED.get(wanted) else 0
-        self._stored[name] = made = self._names.fresh(f"{name}/{wanted}")
         stored = (data.astype(np.int16) + by).astype(numpy_dtype(wanted))
-        self.tensors[made] = Tensor(made, wanted, tensor.shape, stored, q.shifted(by))
-        return made
+        self._stored[name] = self._rewriter.add(f"{name}/{wanted}", tensor, dtype=wanted, data=stored, quantization=q.shifted(by))
+        return self._stored[name]
 
     def _in_blocks(self, tensor: Tensor) -> str:
-        """Weights with a scale for each block as integers less their zero points, in the narrowest type that holds them.
+        """Return weights with a scale for each block as integers less their zero points, in the narrowest type that holds them.
 
         "" where none does, or where not all blocks are whole and all scales positive, which runtimes ask for.
         """
@@ -245,20 +235,24 @@ class _Isolating:
         for dtype in self._unpacked_blocks:
             low, high = integer_range(dtype)
             if low <= steps.min() and steps.max() <= high:
-                self._stored[name] = made = name if dtype == tensor.dtype and q.is_symmetric else self._names.fresh(f"{name}/{dtype}")
                 grid = replace(q, zero_point=np.zeros_like(q.zero_point))
-                self.tensors[made] = Tensor(made, dtype, tensor.shape, steps.astype(numpy_dtype(dtype)), grid)
-                return made
+                kept = dtype == tensor.dtype and q.is_symmetric
+                self._stored[name] = (
+                    name
+                    if kept
+                    else self._rewriter.add(
+                        f"{name}/{dtype}", tensor, dtype=dtype, data=steps.astype(numpy_dtype(dtype)), quantization=grid
+                    )
+                )
+                return self._stored[name]
         return ""
 
-    def _real_constant(self, name: str, wanted: str) -> Tensor | None:
-        """The real values of a quantized constant, each rounded once to float32; None if `name` is no constant."""
-        tensor = self._graph[name]
-        if tensor.data is None or tensor.quantization is None:
-            return None
-        return Tensor(wanted, "float32", tensor.shape, dequantize(tensor.data, tensor.quantization).astype(np.float32))
+    def _define_real(self, tensor: Tensor, name: str) -> None:
+        """Give a name the real values of a quantized constant, each rounded once to float32."""
+        assert tensor.data is not None and tensor.quantization is not None
+        data = dequantize(tensor.data, tensor.quantization).astype(np.float32)
+        self._rewriter.define(Tensor(name, "float32", tensor.shape, data))
+        self._constant_count += 1
 
-    def _add(self, wanted: str, shape: object) -> str:
-        name = self._names.fresh(wanted)
-        self.tensors[name] = Tensor(name, "float32", shape)  # type: ignore[arg-type]
-        return name
+    def _add(self, wanted: str, like: str) -> str:
+        return self._rewriter.add(wanted, self._graph[like], dtype="float32", quantization=None)

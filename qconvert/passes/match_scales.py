@@ -23,17 +23,19 @@ from qconvert.graph.kinds import KINDS
 from qconvert.passes.costs import activation_cost, tensor_cost
 from qconvert.plugins import Change, Cost, Target, at_worst
 from qconvert.plugins.sides import data_of
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Inserts what target.fixed_outputs, target.equal_scales and target.equal_inputs ask for."""
+    """Insert what target.fixed_outputs, target.equal_scales and target.equal_inputs ask for."""
     if target is None or not (target.fixed_outputs or target.equal_scales or target.equal_inputs):
         return graph, ()
-    matching = _Matching(graph, target)
-    for op in graph.ops:
-        matching.visit(op)
+    rewriter = Rewriter(graph)
+    matching = _Matching(rewriter, target)
+    for op in rewriter:
+        rewriter.replace(op, *matching.matched(op))
     notes = []
     if matching.exact:
         notes.append(Change(f"{matching.exact} Requantize in front of operators whose operands must share a scale", exact=True))
@@ -53,7 +55,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         notes.append(_told(words, matching.costs["rounded"]))
     if not notes:
         return graph, ()
-    return graph.evolve(tensors=matching.tensors.values(), ops=matching.ops), tuple(notes)
+    return rewriter.finish(), tuple(notes)
 
 
 def _told(words: str, costs: Sequence[Cost]) -> Change:
@@ -61,41 +63,33 @@ def _told(words: str, costs: Sequence[Cost]) -> Change:
 
 
 class _Matching:
-    def __init__(self, graph: Graph, target: Target) -> None:
-        self._graph = graph
-        self._target = target
-        self.tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self.tensors)
-        self.ops: list[Op] = []
+    def __init__(self, rewriter: Rewriter, target: Target) -> None:
+        self._rewriter, self._graph, self._target = rewriter, rewriter.graph, target
         self.exact = self.rounded = self.met = self.zeros = self.stored = 0
         self.averages: Counter[bool] = Counter()  # whether ties may go another way -> how many
         self.costs: dict[str, list[Cost]] = {"met": [], "rounded": []}
 
-    def visit(self, op: Op) -> None:
-        """Takes an operator over, with what it needs around it."""
+    def matched(self, op: Op) -> tuple[Op, ...]:
+        """Return the operator with what it needs behind it; emit what it needs in front."""
         result = self._graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
         if result is None or result.quantization is None:
-            self.ops.append(op)
-            return
+            return (op,)
         op = self._scaled_zeros(op)
         fixed = self._target.fixed_outputs.get(op.kind, {}).get(result.dtype)
         if fixed is not None:
             wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
-            self._give(op, result, replace(result, quantization=wanted))
-        elif result.dtype not in self._target.equal_scales.get(op.kind, ()):
-            shares = result.dtype in self._target.equal_inputs.get(op.kind, ())
-            self.ops.append(self._met(op, None) if shares else op)
-        elif KINDS[op.kind].chooses:
-            self._join(op, result)
-        elif op.kind == "AveragePool" and self._is_convolution(op, result):
-            self._convolve(op, result)
-        elif len(data_of(self._graph, op, results=False)) > 1:
+            return self._give(op, result, replace(result, quantization=wanted))
+        if result.dtype not in self._target.equal_scales.get(op.kind, ()):
+            return (self._met(op, None) if result.dtype in self._target.equal_inputs.get(op.kind, ()) else op,)
+        if KINDS[op.kind].chooses:
+            return (self._join(op, result),)
+        if op.kind == "AveragePool" and self._is_convolution(op, result):
+            return (self._convolve(op, result),)
+        if len(data_of(self._graph, op, results=False)) > 1:
             met = self._met(op, result)
-            self._give(met, result, self._tensor(met.inputs[0]))
-        elif self._graph[op.inputs[0]].quantization is not None:
-            self._give(op, result, self._graph[op.inputs[0]])
-        else:
-            self.ops.append(op)
+            return self._give(met, result, self._rewriter[met.inputs[0]])
+        data = self._graph[op.inputs[0]]
+        return (op,) if data.quantization is None else self._give(op, result, data)
 
     def _scaled_zeros(self, op: Op) -> Op:
         """A sum whose constant operand is zero everywhere, with that on the grid of the other one."""
@@ -116,23 +110,21 @@ class _Matching:
                 continue
             if q.is_per_tensor and not tensor.shares_grid(other) and (tensor.data == q.zero_point).all():
                 zeros = np.full_like(tensor.data, int(grid.zero_point[0]))
-                names[index] = self._add(
-                    f"{name}/zeros", replace(tensor, data=zeros, quantization=replace(grid, quant_min=None, quant_max=None))
-                )
+                grid = replace(grid, quant_min=None, quant_max=None)
+                names[index] = self._rewriter.constant(f"{name}/zeros", zeros, tensor.dtype, grid)
                 self.zeros += 1
         return replace(op, inputs=tuple(names))
 
-    def _give(self, op: Op, result: Tensor, like: Tensor) -> None:
-        """The result on the grid of `like`, and from there on its own."""
+    def _give(self, op: Op, result: Tensor, like: Tensor) -> tuple[Op, ...]:
+        """Return the operator with its result on the grid of `like`, and what brings it from there to its own."""
         wanted = like.quantization
         if wanted is None or like.shares_grid(result):
-            self.ops.append(op)
-            return
-        name = self._add(f"{result.name}/kernel_scale", replace(result, dtype=like.dtype, quantization=wanted))
-        self.ops += [replace(op, outputs=(name, *op.outputs[1:])), Op("Requantize", (name,), (result.name,), {}, op.source)]
+            return (op,)
+        name = self._rewriter.add(f"{result.name}/kernel_scale", result, dtype=like.dtype, quantization=wanted)
         self.rounded += 1
         if result.quantization is not None:
             self._pay("rounded", activation_cost(result.name, _reached(result, wanted), result.dtype, wanted))
+        return replace(op, outputs=(name, *op.outputs[1:])), Op("Requantize", (name,), (result.name,), {}, op.source)
 
     def _is_convolution(self, op: Op, result: Tensor) -> bool:
         """Whether an average is one of the same count of elements everywhere, on another grid than its data."""
@@ -147,34 +139,31 @@ class _Matching:
         shape = self._graph[op.inputs[0]].shape or ()
         return shape[-1 if op["data_format"] == "channels_last" else 1]
 
-    def _convolve(self, op: Op, result: Tensor) -> None:
+    def _convolve(self, op: Op, result: Tensor) -> Op:
         channels, window = int(self._channels(op)), tuple(op["kernel_shape"])
-        dtype = "uint8" if result.dtype == "uint8" else "int8"
-        ones = np.ones((channels, 1, *window), dtype)
-        grid = Quantization.per_tensor(1 / int(np.prod(window)))
-        weights = self._add(f"{result.name}/window", Tensor("", dtype, ones.shape, ones, grid))
+        ones = np.ones((channels, 1, *window), "uint8" if result.dtype == "uint8" else "int8")
+        weights = self._rewriter.constant(f"{result.name}/window", ones, quantization=Quantization.per_tensor(1 / int(np.prod(window))))
         kept = {name: op[name] for name in ("strides", "pads", "data_format", "activation")}
-        attributes = {**kept, "dilations": (1, 1), "group": channels}
-        self.ops.append(Op("Conv", (op.inputs[0], weights), op.outputs, attributes, op.source))
         self.averages[bool(op["arithmetic"]) or not np.log2(np.prod(window)).is_integer()] += 1
+        return Op("Conv", (op.inputs[0], weights), op.outputs, {**kept, "dilations": (1, 1), "group": channels}, op.source)
 
-    def _join(self, op: Op, result: Tensor) -> None:
-        """Every operand on the grid of the result."""
+    def _join(self, op: Op, result: Tensor) -> Op:
+        """Return the operator with every operand on the grid of the result."""
         names = list(op.inputs)
         for index, name in enumerate(names):
             tensor = self._graph.tensors.get(name)
             if tensor is None or tensor.quantization is None or tensor.shares_grid(result):
                 continue
-            moved = replace(tensor, dtype=result.dtype, data=None, quantization=result.quantization)
+            data = None
             if tensor.data is not None and result.quantization is not None:
-                stored = quantize(dequantize(tensor.data, tensor.quantization), result.quantization, result.dtype)
-                moved = replace(moved, data=stored)
+                data = quantize(dequantize(tensor.data, tensor.quantization), result.quantization, result.dtype)
                 self.stored += 1
-            names[index] = self._add(f"{name}/{result.name}_scale", moved)
-            if moved.data is None:
-                self.ops.append(Op("Requantize", (name,), (names[index],), {}, op.source))
+            wanted = f"{name}/{result.name}_scale"
+            names[index] = self._rewriter.add(wanted, tensor, dtype=result.dtype, data=data, quantization=result.quantization)
+            if data is None:
+                self._rewriter.emit(Op("Requantize", (name,), (names[index],), {}, op.source))
                 self.exact += 1
-        self.ops.append(replace(op, inputs=tuple(names)))
+        return replace(op, inputs=tuple(names))
 
     def _met(self, op: Op, result: Tensor | None) -> Op:
         """The operator with all data on one grid, that holds what they hold, and the result if it is given."""
@@ -185,25 +174,16 @@ class _Matching:
             if grid is None or tensor.quantization is None or tensor.quantization == grid or tensor.name in moved:
                 continue
             stored = None if tensor.data is None else quantize(dequantize(tensor.data, tensor.quantization), grid, tensor.dtype)
-            moved[tensor.name] = self._add(f"{tensor.name}/common_scale", replace(tensor, data=stored, quantization=grid))
+            moved[tensor.name] = self._rewriter.add(f"{tensor.name}/common_scale", tensor, data=stored, quantization=grid)
             if stored is None:
-                self.ops.append(Op("Requantize", (tensor.name,), (moved[tensor.name],), {}, op.source))
+                self._rewriter.emit(Op("Requantize", (tensor.name,), (moved[tensor.name],), {}, op.source))
             self.met += 1
-            moved_tensor = self.tensors[moved[tensor.name]]
             self._pay("met", activation_cost(tensor.name, tensor.quantization, tensor.dtype, grid) if stored is None else
-                      tensor_cost(tensor, moved_tensor))  # fmt: skip
+                      tensor_cost(tensor, self._rewriter[moved[tensor.name]]))  # fmt: skip
         return replace(op, inputs=tuple(moved.get(name, name) for name in op.inputs)) if moved else op
 
     def _pay(self, step: str, cost: Cost | None) -> None:
         self.costs[step] += [cost] if cost is not None else []
-
-    def _tensor(self, name: str) -> Tensor:
-        return self.tensors.get(name) or self._graph[name]
-
-    def _add(self, wanted: str, tensor: Tensor) -> str:
-        name = self._names.fresh(wanted)
-        self.tensors[name] = replace(tensor, name=name)
-        return name
 
 
 def _reached(result: Tensor, kernel: Quantization) -> Quantization:

@@ -28,6 +28,7 @@ from qconvert.graph import Array, Graph, Op, Shape, Tensor
 from qconvert.passes.accumulators import Accumulator, UnfitError, accumulator_of
 from qconvert.passes.fixed_point_sums import PairSum, compare_pairs, pair_sum_of
 from qconvert.plugins import Change, Cost, Target, at_worst, operators
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -36,11 +37,12 @@ _SPELLED_WITH = {"Conv": "ConvInteger", "Gemm": "MatMulInteger", "MatMul": "MatM
 
 
 def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> tuple[Graph, tuple[Change | str, ...]]:
-    """Spells out what has an accumulator of integers; says what stays, and why."""
+    """Spell out what has an accumulator of integers; say what stays, and why."""
     known = operators(target.format, "write") if target is not None and target.format else None
-    spelling = _Spelling(graph, fixed_point)
+    rewriter = Rewriter(graph)
+    spelling = _Spelling(rewriter, fixed_point)
     stays: Counter[str] = Counter()
-    for op in graph.ops:
+    for op in rewriter:
         try:
             found = accumulator_of(graph, op) or pair_sum_of(graph, op, fixed_point)
             needed = {"BitShift", _SPELLED_WITH.get(op.kind, "Clip")}
@@ -52,28 +54,21 @@ def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> 
                 spelling.spell(op, found)
         except UnfitError as reason:
             stays[f"{op.kind}: {reason}"] += 1
-            found = None
-        if found is None:
-            spelling.ops.append(op)
     notes = tuple(f"{count} operators stay, {reason}" for reason, count in stays.items())
     if not spelling.differences:
         return graph, notes
-    return graph.evolve(tensors=spelling.tensors.values(), ops=spelling.ops), (*spelling.changes(), *notes)
+    return rewriter.finish(), (*spelling.changes(), *notes)
 
 
 class _Spelling:
-    """The operators and tensors that are made.
+    """Operators on plain integers in the place of quantized ones.
 
     Attributes:
-        ops, tensors: these.
         differences: result -> how it compares with the exact one.
     """
 
-    def __init__(self, graph: Graph, rounding: str) -> None:
-        self._graph, self._rounding = graph, rounding
-        self.ops: list[Op] = []
-        self.tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self.tensors)
+    def __init__(self, rewriter: Rewriter, rounding: str) -> None:
+        self._rewriter, self._graph, self._rounding = rewriter, rewriter.graph, rounding
         self._constants: dict[tuple[str, Shape, bytes], str] = {}
         self._plain: dict[str, str] = {}
         self.differences: dict[str, Difference] = {}
@@ -99,7 +94,7 @@ class _Spelling:
         return Cost(name, float(10 * np.log10(max(signal, 1e-30) / noise)), 1.0)
 
     def spell(self, op: Op, found: Accumulator) -> None:
-        """Adds what stands for an operator.
+        """Put a sum of integers and its fixed point in the place of an operator.
 
         Raises:
             UnfitError: its multipliers have no fixed point.
@@ -126,7 +121,7 @@ class _Spelling:
         self._store(op, self._scaled(op, acc, spelled, found.along, result), found.limits, result)
 
     def spell_pair(self, op: Op, found: PairSum) -> None:
-        """Adds what stands for a sum or a difference."""
+        """Put integers in fixed point in the place of a sum or a difference."""
         result = self._graph[op.outputs[0]]
         self.differences[result.name], self._ends[result.name] = compare_pairs(self._graph, op, found)
         terms = []
@@ -140,7 +135,7 @@ class _Spelling:
         self._store(op, self._scaled(op, total, found.last, np.asarray, result), found.limits, result)
 
     def _store(self, op: Op, steps: str, limits: tuple[int, int], result: Tensor) -> None:
-        """Steps with the zero point, limited, as the result stores them."""
+        """Store steps with the zero point, limited, as the result in the place of the operator."""
         assert result.quantization is not None
         zero_point = int(result.quantization.zero_point[0])
         if zero_point:
@@ -148,7 +143,7 @@ class _Spelling:
         ends = (self._const(np.array(limit, np.int64), f"{result.name}/limit") for limit in limits)
         steps = self._op("Clip", (steps, *ends), result, "int64", op)
         stored = self._op("Cast", (steps,), result, result.dtype, op, to=result.dtype)
-        self.ops.append(Op("Reinterpret", (stored,), (result.name,), {}, op.source))
+        self._rewriter.replace(op, Op("Reinterpret", (stored,), (result.name,), {}, op.source))
 
     def _sum(self, op: Op, found: Accumulator, result: Tensor) -> str:
         """The accumulators, int32."""
@@ -213,15 +208,12 @@ class _Spelling:
         return self._plain[name]
 
     def _op(self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, op: Op, **attributes: object) -> str:
-        name = self._names.fresh(f"{like.name}/{kind.lower()}")
-        self.tensors[name] = Tensor(name, dtype, like.shape)
-        self.ops.append(Op(kind, inputs, (name,), attributes, op.source))  # type: ignore[arg-type]
+        name = self._rewriter.add(f"{like.name}/{kind.lower()}", like, dtype=dtype, quantization=None)
+        self._rewriter.emit(Op(kind, inputs, (name,), attributes, op.source))  # type: ignore[arg-type]
         return name
 
     def _const(self, data: Array, hint: str) -> str:
         key = (data.dtype.name, data.shape, data.tobytes())
         if key not in self._constants:
-            name = self._names.fresh(hint)
-            self._constants[key] = name
-            self.tensors[name] = Tensor(name, data.dtype.name, data.shape, data)
+            self._constants[key] = self._rewriter.constant(hint, np.asarray(data))
         return self._constants[key]
