@@ -20,12 +20,13 @@ from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS, integer_weights, is_dynamic
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["largest_pair_sum", "run"]
 
 
 def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
-    """Chooses int8 or uint8 storage for the constant weights of Conv, Gemm and MatMul by target.max_pair_sum."""
+    """Choose int8 or uint8 storage for the constant weights of Conv, Gemm and MatMul by target.max_pair_sum."""
     if not target.activations:
         return graph, ()
     changed: list[tuple[WeightUse, Tensor]] = []
@@ -46,33 +47,33 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
         elif weights.dtype == "uint8" and safe:
             changed.append((use, _stored_as(weights, "int8", -128)))
             signed += 1
-    recurrent = _recurrent(graph, target) if target.max_pair_sum else {}
+    rewriter = Rewriter(graph)
+    recurrent = _recurrent(rewriter, target.max_pair_sum) if target.max_pair_sum else set()
     notes = []
     if recurrent:
         notes.append(
             f"{len(recurrent)} weights of recurrent operators are stored as uint8 with zero point + 128, as pairs of them could saturate"
         )
-        graph = graph.evolve(tensors=recurrent.values())
     if guarded:
         notes.append(f"{guarded} weights are stored as uint8 with zero point + 128, since pairs of them could saturate")
     if signed:
         notes.append(f"{signed} uint8 weights are stored as int8 (integer and zero point - 128), for which kernels are faster")
+    graph = rewriter.finish()
     return (replace_weights(graph, changed, "stored")[0] if changed else graph), tuple(notes)
 
 
-def _recurrent(graph: Graph, target: Target) -> dict[str, Tensor]:
-    """The int8 weights of onnxruntime's DynamicQuantizeLSTM that could saturate, as uint8: those that nothing else reads."""
-    users = graph.consumers()
-    found = {}
-    for op in graph.ops:
+def _recurrent(rewriter: Rewriter, largest: int) -> set[str]:
+    """Store as uint8 the int8 weights of onnxruntime's DynamicQuantizeLSTM that could saturate and nothing else reads; return the names."""
+    found = set()
+    for op in rewriter:
         if op.kind != "LSTM" or op["arithmetic"] != "dynamic_tensor":
             continue
         for index in integer_weights(op):
-            weights = graph[op.inputs[index]]
-            if weights.data is None or weights.dtype != "int8" or len(users[weights.name]) > 1 or weights.name in graph.public:
+            weights = rewriter[op.inputs[index]]
+            if weights.data is None or weights.dtype != "int8" or not rewriter.is_read_once(weights.name):
                 continue
-            if _row_pairs(weights.data.astype(np.int16).reshape(-1, weights.data.shape[-1])) > target.max_pair_sum:
-                found[weights.name] = _stored_as(weights, "uint8", 128)
+            if _row_pairs(weights.data.astype(np.int16).reshape(-1, weights.data.shape[-1])) > largest:
+                found.add(rewriter.define(_stored_as(weights, "uint8", 128)))
     return found
 
 

@@ -14,43 +14,40 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.passes.costs import cost
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Change, Cost, Target, at_worst
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes operators with a quantized result, at least one quantized operand, and real constants for the rest."""
-    tensors: dict[str, Tensor] = {}
-    unused = graph.names(tensors)
-    ops: list[Op] = []
-    count, costs = 0, list[Cost]()
+    """Change operators with a quantized result, at least one quantized operand, and real constants for the rest."""
+    rewriter = Rewriter(graph)
+    count, widened, costs = 0, 0, list[Cost]()
     inverted = False
-    widened = 0
-    for op in graph.ops:
-        narrow = _narrow_constants(graph, op)
-        names = _real_constants(graph, op, target)
+    for old in rewriter:
+        op, narrow, names = old, _narrow_constants(graph, old), _real_constants(graph, old, target)
         if names:
             count += len(names)
             inverted |= op.kind == "Div"
-            op, found = _quantized(graph, op, names, tensors, unused)
+            op, found = _quantized(rewriter, op, names)
             costs += found
         for name in narrow:
-            new = unused.fresh(f"{name}/int16")
-            tensors[new] = _widened(graph[name], new)
+            new = _widened(rewriter, graph[name])
             op = replace(op, inputs=tuple(new if item == name else item for item in op.inputs))
             widened += 1
-        ops.append(op)
+        if op is not old:
+            rewriter.replace(old, op)
     wide = (Change(f"{widened} constants of 8 bits beside data of 16 are stored with 16", exact=True),) if widened else ()
     if not count:
-        return (graph.evolve(tensors=tensors.values(), ops=ops), wide) if widened else (graph, ())
+        return rewriter.finish(), wide
     words = f"{count} real operands of quantized operators are quantized"
     note = Change(f"{words}, {at_worst(costs)}", costs=tuple(costs)) if costs else Change(words, exact=not inverted)
-    return graph.evolve(tensors=tensors.values(), ops=ops), (*wide, note)
+    return rewriter.finish(), (*wide, note)
 
 
 def _runs_on_integers(kind: str, dtype: str, target: Target | None) -> bool:
@@ -95,34 +92,33 @@ def _narrow_constants(graph: Graph, op: Op) -> list[str]:
     ]
 
 
-def _widened(tensor: Tensor, name: str) -> Tensor:
+def _widened(rewriter: Rewriter, tensor: Tensor) -> str:
+    """Add a constant as int16, less its zero point."""
     assert tensor.data is not None and tensor.quantization is not None
-    data = (tensor.data.astype(np.int32) - int(tensor.quantization.zero_point[0])).astype(np.int16)
-    return Tensor(name, "int16", tensor.shape, data, Quantization.per_tensor(float(tensor.quantization.scale[0])))
+    data = np.asarray(tensor.data.astype(np.int32) - int(tensor.quantization.zero_point[0]), np.int16)
+    return rewriter.constant(f"{tensor.name}/int16", data, quantization=Quantization.per_tensor(float(tensor.quantization.scale[0])))
 
 
-def _quantized(graph: Graph, op: Op, names: list[str], tensors: dict[str, Tensor], unused: Names) -> tuple[Op, list[Cost]]:
+def _quantized(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[Op, list[Cost]]:
+    """Return the operator with quantized constants in the place of those of these names, and what they cost."""
     renamed: dict[str, str] = {}
     costs: list[Cost] = []
-    dtype = "int16" if graph[op.outputs[0]].dtype in ("int16", "uint16") else "int8"
+    result = rewriter[op.outputs[0]]
+    dtype = "int16" if result.dtype in ("int16", "uint16") else "int8"
     for name in names:
-        data = graph[name].data
+        data = rewriter[name].data
         assert data is not None
         values = 1 / data.astype(np.float64) if op.kind == "Div" else data.astype(np.float64)
         if not np.isfinite(values).all():
             return op, []
-        new = unused.fresh(f"{name}/{dtype}")
-        result = graph[op.outputs[0]]
         if KINDS[op.kind].chooses and result.quantization is not None and result.quantization.is_per_tensor:
             stored = quantize(values, result.quantization, result.dtype)
-            tensors[new] = Tensor(new, result.dtype, data.shape, stored, result.quantization)
-            renamed[name] = new
+            renamed[name] = rewriter.constant(f"{name}/{dtype}", stored, result.dtype, result.quantization)
             continue
         grid, stored = _grid(values, dtype)
-        tensors[new] = Tensor(new, dtype, data.shape, stored, grid)
-        if graph[op.outputs[0]].dtype in SIGNED:
-            tensors[new] = shifted(tensors[new], UNSIGNED[dtype])
-        renamed[name] = new
+        renamed[name] = rewriter.constant(f"{name}/{dtype}", stored, dtype, grid)
+        if result.dtype in SIGNED:
+            rewriter.define(shifted(rewriter[renamed[name]], UNSIGNED[dtype]))
         error = dequantize(stored, grid) - values
         if np.abs(error).max(initial=0.0) > 1e-6 * float(grid.scale[0]):  # else only the scale's own rounding to float32
             found = cost(name, values, error, grid.scale)

@@ -9,14 +9,14 @@ of graph inputs and outputs.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SHIFTED
 from qconvert.plugins import Change, Cost, Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -25,30 +25,31 @@ _REAL = ("Quantize", "Conv", "Gemm", "MatMul")
 
 
 def run(graph: Graph, target: Target | None, pairs: str = "every") -> tuple[Graph, tuple[Change, ...]]:
-    """Takes the grids away where `pairs` is "sparse"."""
-    gone = _gone(graph) if pairs == "sparse" else set()
+    """Take the grids away where `pairs` is "sparse"."""
+    rewriter = Rewriter(graph)
+    gone = _gone(rewriter) if pairs == "sparse" else set()
     if not gone:
         return graph, ()
-    rewriting = _Rewriting(graph, gone)
-    for op in graph.ops:
-        rewriting.visit(op)
+    removal = _Removal(rewriter, gone)
+    for op in rewriter:
+        removal.visit(op)
     shifted = {name: point for name, point in json.loads(graph.metadata.get(SHIFTED, "{}")).items() if name not in gone}
     metadata = {**graph.metadata, SHIFTED: json.dumps(shifted)} if SHIFTED in graph.metadata else graph.metadata
-    changed = graph.evolve(tensors=rewriting.tensors.values(), ops=rewriting.ops, metadata=metadata)
     costs = tuple(Cost(name, None, 0.5) for name in sorted(gone))
-    return changed, (Change(f"{len(gone)} activations are not rounded any more: no product reads their integers", costs=costs),)
+    note = Change(f"{len(gone)} activations are not rounded any more: no product reads their integers", costs=costs)
+    return rewriter.finish(metadata=metadata), (note,)
 
 
-def _gone(graph: Graph) -> set[str]:
-    """The tensors whose integers nobody needs, and whose real values can be had."""
-    readers, producers = graph.consumers(), graph.producers()
+def _gone(rewriter: Rewriter) -> set[str]:
+    """Return the tensors whose integers nobody needs, and whose real values can be had."""
+    graph, readers, producers = rewriter.graph, rewriter.readers, rewriter.producers
     found = {
         name
         for name, op in producers.items()
         if _is_plain_grid(graph[name]) and name not in graph.public and (op.kind in _REAL or KINDS[op.kind].rule == "move")
     }
     while True:
-        kept = {name for name in found if not (_is_unneeded(readers.get(name, []), found) and _is_real(producers[name], found))}
+        kept = {name for name in found if not (_is_unneeded(readers.get(name, ()), found) and _is_real(producers[name], found))}
         if not kept:
             return found
         found -= kept
@@ -58,7 +59,7 @@ def _is_plain_grid(tensor: Tensor) -> bool:
     return tensor.quantization is not None and tensor.quantization.is_per_tensor and tensor.dtype in ("int8", "uint8", "int16", "uint16")
 
 
-def _is_unneeded(readers: list[Op], gone: set[str]) -> bool:
+def _is_unneeded(readers: Sequence[Op], gone: set[str]) -> bool:
     """Whether all readers take real values, or move what goes on as such."""
     return all(op.kind == "Dequantize" or (KINDS[op.kind].rule == "move" and gone.issuperset(op.outputs)) for op in readers)
 
@@ -67,47 +68,42 @@ def _is_real(op: Op, gone: set[str]) -> bool:
     return op.kind in _REAL or gone.issuperset(KINDS[op.kind].moved(op))
 
 
-class _Rewriting:
-    def __init__(self, graph: Graph, gone: set[str]) -> None:
-        self._graph, self._gone = graph, gone
-        self.tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self.tensors)
+class _Removal:
+    def __init__(self, rewriter: Rewriter, gone: set[str]) -> None:
+        self._rewriter, self._gone = rewriter, gone
         self._real: dict[str, str] = {}
-        self.ops: list[Op] = []
 
     def visit(self, op: Op) -> None:
-        """Takes an operator over, with real values in place of the integers that go."""
-        if op.kind == "Dequantize" and op.inputs[0] in self._gone:
-            self.ops.append(Op("Identity", (self._real[op.inputs[0]],), op.outputs, {}, op.source))
-            return
+        """Let an operator compute on real values in place of the integers that go."""
         inputs = tuple(self._real.get(name, name) for name in op.inputs)
-        if self._gone.isdisjoint(op.outputs):
-            self.ops.append(replace(op, inputs=inputs))
+        if op.kind == "Dequantize" and op.inputs[0] in self._gone:
+            self._rewriter.replace(op, Op("Identity", inputs, op.outputs, {}, op.source))
+        elif self._gone.isdisjoint(op.outputs):
+            if inputs != op.inputs:
+                self._rewriter.replace(op, replace(op, inputs=inputs))
         elif KINDS[op.kind].rule == "move":
-            self.ops.append(replace(op, inputs=inputs, outputs=tuple(self._new(name, "real") for name in op.outputs)))
+            self._rewriter.replace(op, replace(op, inputs=inputs, outputs=tuple(self._new(name, "real") for name in op.outputs)))
         elif op.kind == "Quantize":
-            self._clip(op, inputs[0])
+            self._rewriter.replace(op, self._clip(op, inputs[0]))
         else:
-            real = self._named(f"{op.outputs[0]}/sums", op.outputs[0])
-            self.ops.append(replace(op, inputs=inputs, outputs=(real,)))
-            self._clip(op, real)
+            real = self._add(f"{op.outputs[0]}/sums", op.outputs[0])
+            self._rewriter.replace(op, replace(op, inputs=inputs, outputs=(real,)), self._clip(op, real))
 
     def _new(self, name: str, suffix: str) -> str:
-        self._real[name] = self._named(f"{name}/{suffix}", name)
+        self._real[name] = self._add(f"{name}/{suffix}", name)
+        self._rewriter.relate(name, self._real[name])
         return self._real[name]
 
-    def _named(self, wanted: str, like: str) -> str:
-        name = self._names.fresh(wanted)
-        self.tensors[name] = Tensor(name, "float32", self._graph[like].shape)
-        return name
+    def _add(self, wanted: str, like: str) -> str:
+        return self._rewriter.add(wanted, self._rewriter.graph[like], dtype="float32", quantization=None)
 
-    def _clip(self, op: Op, value: str) -> None:
-        """The real value between the ends of the grid that it was rounded to."""
-        result = self._graph[op.outputs[0]]
+    def _clip(self, op: Op, value: str) -> Op:
+        """Return a Clip of the real value to the ends of the grid that it was rounded to."""
+        result = self._rewriter.graph[op.outputs[0]]
         assert result.quantization is not None
         scale, point = float(result.quantization.scale[0]), int(result.quantization.zero_point[0])
-        ends = []
-        for word, stored in zip(("lowest", "highest"), result.quantization.limits(result.dtype), strict=True):
-            ends.append(self._names.fresh(f"{result.name}/{word}"))
-            self.tensors[ends[-1]] = Tensor(ends[-1], "float32", (), np.array((stored - point) * scale, np.float32))
-        self.ops.append(Op("Clip", (value, *ends), (self._new(result.name, "clipped"),), {}, op.source))
+        ends = [
+            self._rewriter.constant(f"{result.name}/{word}", (stored - point) * scale)
+            for word, stored in zip(("lowest", "highest"), result.quantization.limits(result.dtype), strict=True)
+        ]
+        return Op("Clip", (value, *ends), (self._new(result.name, "clipped"),), {}, op.source)

@@ -8,13 +8,14 @@ the three operators as the Dequantize that they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
+from qconvert.graph import Array, Graph, Op
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 __all__ = ["SPELLED_TYPES", "run"]
 
@@ -23,67 +24,50 @@ SPELLED_TYPES = ("int8", "uint8", "int16", "uint16")
 
 
 def run(graph: Graph, target: Target | None, *, form: str = "") -> tuple[Graph, tuple[str, ...]]:
-    """Spells each Dequantize of a constant that nothing else reads; QONNX has a node of its own for it."""
+    """Write each Dequantize of a constant that nothing else reads as such operators; QONNX has a node of its own for it."""
     if form == "qonnx":
         return graph, ()
-    consumers = graph.consumers()
-    spelling = _Spelling(graph)
-    ops: list[Op] = []
-    for op in graph.ops:
-        ops += spelling.spelled(op) if _is_spelled(graph, op, consumers) else [op]
-    if not spelling.count:
+    rewriter = Rewriter(graph)
+    count = 0
+    for op in rewriter:
+        if _is_spelled(rewriter, op):
+            rewriter.replace(op, *_spelled(rewriter, op))
+            count += 1
+    if not count:
         return graph, ()
-    noun = "constant of integers is" if spelling.count == 1 else "constants of integers are"
-    note = f"{spelling.count} {noun} made real by Cast and Mul, once, when onnxruntime loads the file"
-    return graph.evolve(tensors=spelling.tensors.values(), ops=ops), (note,)
+    noun = "constant of integers is" if count == 1 else "constants of integers are"
+    return rewriter.finish(), (f"{count} {noun} made real by Cast and Mul, once, when onnxruntime loads the file",)
 
 
-def _is_spelled(graph: Graph, op: Op, consumers: Mapping[str, Sequence[Op]]) -> bool:
+def _is_spelled(rewriter: Rewriter, op: Op) -> bool:
     if op.kind != "Dequantize":
         return False
+    graph, readers = rewriter.graph, rewriter.readers
     tensor, result = graph[op.inputs[0]], graph[op.outputs[0]]
     q = tensor.quantization
     if not tensor.is_constant or tensor.dtype not in SPELLED_TYPES or result.dtype != "float32" or q is None or q.block_size:
         return False
-    if any(reader.kind == "ConvTranspose" for reader in consumers.get(result.name, ())):
+    if any(reader.kind == "ConvTranspose" for reader in readers.get(result.name, ())):
         return False  # ONNX has its weights in another order, and the integers are turned, not what is computed of them
-    return len(consumers[tensor.name]) == 1 and tensor.name not in graph.public and result.name not in graph.public
+    return len(readers[tensor.name]) == 1 and tensor.name not in graph.public and result.name not in graph.public
 
 
-class _Spelling:
-    """The tensors that are new or have lost their grid, and how many operators were spelled."""
+def _spelled(rewriter: Rewriter, op: Op) -> Iterator[Op]:
+    """Yield Cast, Sub if there are zero points, and Mul."""
+    weights, result = rewriter[op.inputs[0]], rewriter[op.outputs[0]]
+    grid = weights.quantization
+    assert grid is not None
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self.tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self.tensors)
-        self.count = 0
+    def constant(values: Array, suffix: str) -> str:
+        """Add scales or zero points in float32, along the weights' axis."""
+        shape = [] if grid.axis is None else [-1 if axis == grid.axis else 1 for axis in range(weights.rank or 0)]
+        return rewriter.constant(f"{weights.name}/{suffix}", values.astype(np.float32).reshape(shape))
 
-    def spelled(self, op: Op) -> list[Op]:
-        """Cast, Sub if there are zero points, and Mul."""
-        weights, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
-        grid = weights.quantization
-        assert grid is not None
-        self.count += 1
-        self.tensors[weights.name] = replace(weights, quantization=None)
-        value = self._real(result, "cast")
-        ops = [Op("Cast", (weights.name,), (value,), {"to": result.dtype}, op.source)]
-        if not grid.is_symmetric:
-            shifted = self._real(result, "shifted")
-            ops.append(Op("Sub", (value, self._constant(weights, grid, grid.zero_point, "zero_point")), (shifted,), {}, op.source))
-            value = shifted
-        return [*ops, Op("Mul", (value, self._constant(weights, grid, grid.scale, "scale")), op.outputs, {}, op.source)]
-
-    def _real(self, result: Tensor, suffix: str) -> str:
-        name = self._names.fresh(f"{result.name}/{suffix}")
-        self.tensors[name] = replace(result, name=name)
-        return name
-
-    def _constant(self, weights: Tensor, grid: Quantization, values: Array, suffix: str) -> str:
-        """Scales or zero points of type float32, along the weights' axis."""
-        rank = weights.rank or 0
-        shape = [] if grid.axis is None else [-1 if axis == grid.axis else 1 for axis in range(rank)]
-        data = np.asarray(values).astype(numpy_dtype("float32")).reshape(shape)
-        name = self._names.fresh(f"{weights.name}/{suffix}")
-        self.tensors[name] = Tensor(name, "float32", data.shape, data=data)
-        return name
+    rewriter.define(replace(weights, quantization=None), shift=0)
+    value = rewriter.add(f"{result.name}/cast", result)
+    yield Op("Cast", (weights.name,), (value,), {"to": result.dtype}, op.source)
+    if not grid.is_symmetric:
+        shifted = rewriter.add(f"{result.name}/shifted", result)
+        yield Op("Sub", (value, constant(grid.zero_point, "zero_point")), (shifted,), {}, op.source)
+        value = shifted
+    yield Op("Mul", (value, constant(grid.scale, "scale")), op.outputs, {}, op.source)

@@ -8,12 +8,14 @@ int32, as ONNX has them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from qconvert.graph import Array, Attribute, Graph, Op, Shape, Tensor, integer_range
 from qconvert.graph.kinds.spatial import channel_count
 from qconvert.plugins import Target, operators
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -23,57 +25,47 @@ _MOST_PARTS = 64
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Spells both kinds where the target's format lacks them, or without one; what is too deep, or of unknown depth, stays."""
+    """Spell both kinds where the target's format lacks them, or without one; what is too deep, or of unknown depth, stays."""
     kept = operators(target.format, "write") if target is not None and target.format else {}
-    spelling = _Spelling(graph)
-    for op in graph.ops:
-        if op.kind not in ("MatMulInteger", "ConvInteger") or op.kind in kept or not spelling.spell(op):
-            spelling.ops.append(op)
+    rewriter = Rewriter(graph)
+    spelling = _Spelling(rewriter)
+    for op in rewriter:
+        if op.kind in ("MatMulInteger", "ConvInteger") and op.kind not in kept:
+            spelling.spell(op)
     if not spelling.count:
         return graph, ()
-    note = f"{spelling.count} sums of products of integers are computed in float32, which holds every one of them"
-    return graph.evolve(tensors=spelling.tensors.values(), ops=spelling.ops), (note,)
+    return rewriter.finish(), (f"{spelling.count} sums of products of integers are computed in float32, which holds every one of them",)
 
 
 class _Spelling:
-    """The operators and tensors that are made."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self.ops: list[Op] = []
-        self.tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self.tensors)
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter, self._graph = rewriter, rewriter.graph
         self.count = 0
 
-    def spell(self, op: Op) -> bool:
-        """Adds what stands for an operator; False if nothing can."""
+    def spell(self, op: Op) -> None:
+        """Put sums of real products in the place of an operator; it stays if it has no such form."""
         left, right, result = self._graph[op.inputs[0]], self._graph[op.inputs[1]], self._graph[op.outputs[0]]
         if left.is_quantized or right.is_quantized or not {left.dtype, right.dtype} <= {"int8", "uint8"}:
-            return False
+            return
         depth = _depth(op, left.shape, right.shape)
-        if depth is None:
-            return False
-        bounds = self._largest(op, 0), self._largest(op, 1)
-        parts = self._parts(op, depth, bounds)
+        parts = [] if depth is None else self._parts(op, depth, (self._largest(op, 0), self._largest(op, 1)))
         if not parts:
-            return False
+            return
         self.count += 1
         operands = self._real(op, 0), self._real(op, 1)
+        kind, attributes = ("MatMul", {}) if op.kind == "MatMulInteger" else ("Conv", dict(op.attributes))
         total = ""
-        for start, end in parts:
-            last = end == depth
-            pieces = operands if len(parts) == 1 else self._sliced(op, operands, start, end)
-            kind, attributes = ("MatMul", {}) if op.kind == "MatMulInteger" else ("Conv", dict(op.attributes))
-            real = self._add(kind, pieces, result, "float32", result.shape, attributes)
-            if last and not total:
-                self.ops.append(Op("Cast", (real,), op.outputs, {"to": "int32"}, op.source))
-                return True
-            whole = self._add("Cast", (real,), result, "int32", result.shape, {"to": "int32"})
-            if last:
-                self.ops.append(Op("Add", (total, whole), op.outputs, {}, op.source))
-                return True
-            total = self._add("Add", (total, whole), result, "int32", result.shape, {}) if total else whole
-        return False
+        for part in parts:
+            pieces = operands if len(parts) == 1 else self._sliced(op, operands, *part)
+            real = self._emit(kind, pieces, result, "float32", attributes)
+            if len(parts) == 1:
+                self._rewriter.replace(op, Op("Cast", (real,), op.outputs, {"to": "int32"}, op.source))
+                return
+            whole = self._emit("Cast", (real,), result, "int32", {"to": "int32"})
+            if part == parts[-1]:
+                self._rewriter.replace(op, Op("Add", (total, whole), op.outputs, {}, op.source))
+                return
+            total = self._emit("Add", (total, whole), result, "int32") if total else whole
 
     def _parts(self, op: Op, depth: int, bounds: tuple[int, int]) -> list[tuple[int, int]]:
         """Ranges of the depth over which no sum reaches 2^24; none if they are too many, or the depth cannot be divided."""
@@ -120,47 +112,38 @@ class _Spelling:
         return self._graph[op.inputs[1]].rank or 0
 
     def _real(self, op: Op, index: int) -> str:
-        """An operand's integers less their zero points, as float32."""
+        """Return an operand's integers less their zero points, as float32."""
         tensor = self._graph[op.inputs[index]]
-        value = self._add("Cast", (tensor.name,), tensor, "float32", tensor.shape, {"to": "float32"})
+        value = self._emit("Cast", (tensor.name,), tensor, "float32", {"to": "float32"})
         name, point = _zero_point(op, index), self._point(op, index)
         if not name or (point is not None and not point.any()):
             return value
         if point is not None:
-            data = point.astype(np.float32)
-            other = self._names.fresh(f"{name}/real")
-            self.tensors[other] = Tensor(other, "float32", data.shape, data)
+            other = self._rewriter.constant(f"{name}/real", point.astype(np.float32))
         else:
             given = self._graph[name]
-            other = self._add("Cast", (name,), given, "float32", given.shape, {"to": "float32"})
+            other = self._emit("Cast", (name,), given, "float32", {"to": "float32"})
             shape = _fitting(op, index, given.shape or (), self._rank(op))
             if shape != given.shape:
-                sizes = self._ints(name, shape)
-                other = self._add("Reshape", (other, sizes), given, "float32", None, {})
-        return self._add("Sub", (value, other), tensor, "float32", tensor.shape, {})
+                sizes = self._rewriter.constant(f"{name}/sizes", shape)
+                other = self._emit("Reshape", (other, sizes), replace(given, shape=None), "float32")
+        return self._emit("Sub", (value, other), tensor, "float32")
 
     def _sliced(self, op: Op, operands: tuple[str, str], start: int, end: int) -> tuple[str, str]:
-        """Both operands from `start` to `end` of the depth."""
+        """Return both operands from `start` to `end` of the depth."""
         found = []
         for index, name in enumerate(operands):
             tensor = self._graph[op.inputs[index]]
             axis = _depth_axis(op, index, tensor.rank or 0)
             shape = tuple(end - start if i == axis else size for i, size in enumerate(tensor.shape or ()))
-            places = (self._ints(tensor.name, (number,)) for number in (start, end, axis))
-            found.append(self._add("Slice", (name, *places), tensor, "float32", shape, {}))
+            places = (self._rewriter.constant(f"{tensor.name}/sizes", [number]) for number in (start, end, axis))
+            found.append(self._emit("Slice", (name, *places), replace(tensor, shape=shape), "float32"))
         return found[0], found[1]
 
-    def _ints(self, name: str, values: Shape) -> str:
-        found = self._names.fresh(f"{name}/sizes")
-        self.tensors[found] = Tensor(found, "int64", (len(values),), np.array(values, np.int64))
-        return found
-
-    def _add(
-        self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, shape: Shape | None, attributes: Mapping[str, Attribute]
-    ) -> str:
-        name = self._names.fresh(f"{like.name}/{kind.lower()}")
-        self.tensors[name] = Tensor(name, dtype, shape)
-        self.ops.append(Op(kind, inputs, (name,), attributes))
+    def _emit(self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, attributes: Mapping[str, Attribute] | None = None) -> str:
+        """Emit an operator whose result has the shape of `like`; return the name of the result."""
+        name = self._rewriter.add(f"{like.name}/{kind.lower()}", like, dtype=dtype, quantization=None)
+        self._rewriter.emit(Op(kind, inputs, (name,), attributes or {}))
         return name
 
 
