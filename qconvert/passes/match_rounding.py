@@ -72,8 +72,9 @@ def _of_torch(graph: Graph, target: Target, numerics: str, biases: str, io_integ
     for op in rewriter:
         rounding.visit(op)
     notes = tuple(f"{count} {text}" for text, count in rounding.done.items())
-    changes = {"metadata": {**graph.metadata, STATED_ATTRIBUTES: json.dumps(rounding.stated)}} if rounding.stated else {}
-    return rewriter.finish(**changes), notes
+    if not rounding.stated:
+        return rewriter.finish(), notes
+    return rewriter.finish(metadata={**graph.metadata, STATED_ATTRIBUTES: json.dumps(rounding.stated)}), notes
 
 
 def _arithmetic(graph: Graph, op: Op, own: Any) -> str:
