@@ -64,7 +64,7 @@ def read_claims(source: Graph, result: Graph) -> Correspondence:
     fields = documents.object_of(document, at, ("schema", "tensors", "gone"), ())
     if documents.integer(fields["schema"], f"{at}: schema") != SCHEMA:
         raise InvalidModelError(f"{at} has the schema {fields['schema']}; this version reads {SCHEMA}")
-    found = dict.fromkeys(documents.texts(fields["gone"], f"{at}: gone"), GONE)
+    found: dict[str, Relation] = dict.fromkeys(documents.texts(fields["gone"], f"{at}: gone"), GONE)
     entries = fields["tensors"]
     if not isinstance(entries, dict):
         documents.fail(at, "tensors is no object")
@@ -79,7 +79,7 @@ def read_claims(source: Graph, result: Graph) -> Correspondence:
         shape = source[name].shape
         if item.permutation and shape is not None and len(shape) != len(item.permutation):
             raise InvalidModelError(f"{at} turns {name!r} of rank {len(shape)} by {list(item.permutation)}")
-    return found
+    return {name: item for name, item in found.items() if item != Relation(name)}
 
 
 def _read_relation(entry: Mapping[str, object], at: str) -> Relation:
@@ -124,7 +124,7 @@ def verify(
     inner = tuple(dict.fromkeys(name for op in source.ops for name in op.outputs if name))
     run = evaluate(source.evolve(outputs=inner, signatures=()), inputs)
     before = {tensor.name: tensor.data for tensor in source.constants() if tensor.data is not None} | run | dict(inputs)
-    expected: dict[str, tuple[str, Array]] = {}
+    expected: dict[str, list[tuple[str, Array]]] = {}  # several tensors of the source may be one of the result
     refuted = []
     for name, value in before.items():
         item = claims.get(name, Relation(name))
@@ -137,22 +137,21 @@ def verify(
         elif tensor.data is not None:
             refuted += _refute(name, tensor, found, tensor.data, steps, share)
         else:
-            expected.setdefault(tensor.name, (name, found))
+            expected.setdefault(tensor.name, []).append((name, found))
     values: dict[str, Array] = {tensor.name: tensor.data for tensor in result.constants() if tensor.data is not None}
     for name in result.inputs:
         if name not in expected:
             refuted.append(Refuted("", name, np.inf))
             return tuple(refuted)
-        values[name] = expected[name][1]
+        values[name] = expected[name][0][1]
     for op in result.ops:
         computed = evaluate_op(result, op, [values[name] if name else None for name in op.inputs])
         for name, value in zip(filter(None, op.outputs), computed, strict=True):
             values[name] = np.asarray(value.stored)
-            if name in expected:
-                old, wanted = expected[name]
-                different = _refute(old, result[name], wanted, values[name], steps, share)
-                refuted += different
-                values[name] = values[name] if different and wanted.shape != values[name].shape else wanted
+            for old, wanted in expected.get(name, ()):
+                refuted += _refute(old, result[name], wanted, values[name], steps, share)
+            if name in expected and expected[name][0][1].shape == values[name].shape:
+                values[name] = expected[name][0][1]
     return tuple(refuted)
 
 
