@@ -22,7 +22,6 @@ from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.passes.costs import activation_cost, tensor_cost
 from qconvert.plugins import Change, Cost, Target, at_worst
-from qconvert.plugins.sides import data_of
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -85,7 +84,7 @@ class _Matching:
             return (self._join(op, result),)
         if op.kind == "AveragePool" and self._is_convolution(op, result):
             return (self._convolve(op, result),)
-        if len(data_of(self._graph, op, results=False)) > 1:
+        if len(self._data(op)) > 1:
             met = self._met(op, result)
             return self._give(met, result, self._rewriter[met.inputs[0]])
         data = self._graph[op.inputs[0]]
@@ -167,7 +166,7 @@ class _Matching:
 
     def _met(self, op: Op, result: Tensor | None) -> Op:
         """The operator with all data on one grid, that holds what they hold, and the result if it is given."""
-        data = [tensor for tensor in data_of(self._graph, op, results=False) if tensor.quantization is not None]
+        data = [tensor for tensor in self._data(op) if tensor.quantization is not None]
         grid = _common(data if result is None else [*data, result])
         moved: dict[str, str] = {}
         for tensor in data:
@@ -181,6 +180,9 @@ class _Matching:
             self._pay("met", activation_cost(tensor.name, tensor.quantization, tensor.dtype, grid) if stored is None else
                       tensor_cost(tensor, self._rewriter[moved[tensor.name]]))  # fmt: skip
         return replace(op, inputs=tuple(moved.get(name, name) for name in op.inputs)) if moved else op
+
+    def _data(self, op: Op) -> list[Tensor]:
+        return [self._rewriter[name] for name in KINDS[op.kind].moved(op) if name]
 
     def _pay(self, step: str, cost: Cost | None) -> None:
         self.costs[step] += [cost] if cost is not None else []

@@ -12,7 +12,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.changed_values import changed_values
 from qconvert.passes import match_scales
-from qconvert.plugins import Change, target_named
+from qconvert.plugins import Change, Target, target_named
 
 GRID = Quantization.per_tensor(0.05, 3)
 
@@ -48,6 +48,15 @@ def test_zeros_take_the_scale_of_what_they_are_added_to(kind: str, turned: bool)
     expected = evaluate(graph, {"x": x})["y"]
     np.testing.assert_array_equal(evaluate(found, {"x": x})["y"], expected)
     assert not changed_values(graph, found)
+
+
+def test_zeros_have_the_common_scale_of_a_target_that_asks_for_one() -> None:
+    zeros = Tensor("k", "int8", (1, 4), np.full((1, 4), 5, np.int8), Quantization.per_tensor(1.0, 5))
+    tensors = [Tensor("x", "int8", (1, 4), None, GRID), zeros, Tensor("y", "int8", (1, 4), None, Quantization.per_tensor(0.06, 3))]
+    graph = Graph("g", {t.name: t for t in tensors}, (Op("Add", ("x", "k"), ("y",)),), ("x",), ("y",))
+    found, _ = match_scales.run(graph, Target("one scale", "onnx", "", equal_inputs={"Add": ("int8",)}))
+    assert [(op.kind, op.inputs, op.outputs) for op in found.ops] == [("Add", ("x", "k/zeros"), ("y",))]
+    assert found["k/zeros"].quantization == GRID and (found.constant("k/zeros") == 3).all()
 
 
 @pytest.mark.onnxruntime
