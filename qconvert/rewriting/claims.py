@@ -19,7 +19,7 @@ from qconvert.evaluate import evaluate, evaluate_op
 from qconvert.files import documents
 from qconvert.graph import Array, Graph, Tensor, numpy_dtype
 from qconvert.graph.correspondence import GONE, Correspondence, Relation
-from qconvert.graph.metadata import CORRESPONDENCE
+from qconvert.graph.metadata import CORRESPONDENCE, origin
 
 __all__ = ["Refuted", "read_claims", "verify", "write_claims"]
 
@@ -54,11 +54,13 @@ def write_claims(source: Graph, result: Graph) -> str:
 def read_claims(source: Graph, result: Graph) -> Correspondence:
     """Return the correspondence that the metadata of a result claim; tensors that both have are related without a word.
 
+    A tensor that the result's graph does not name is gone: a format may have no place for its name.
+
     Raises:
-        InvalidModelError: the document is none of this schema, or names tensors that are not there.
+        InvalidModelError: the document is none of this schema, or names tensors that the source does not have.
     """
     at = "its map of tensors"
-    document = documents.json_of(result.metadata.get(CORRESPONDENCE, "{}"), at)
+    document = documents.json_of(documents.text(origin(result.metadata).get(CORRESPONDENCE, "{}"), at), at)
     if document == {}:
         return {}
     fields = documents.object_of(document, at, ("schema", "tensors", "gone"), ())
@@ -72,13 +74,14 @@ def read_claims(source: Graph, result: Graph) -> Correspondence:
         found[name] = _read_relation(
             documents.object_of(entry, f"{at}: {name!r}", ("tensor",), ("permutation", "shift")), f"{at}: {name!r}"
         )
-    unknown = [name for name, item in found.items() if name not in source or (item.tensor and item.tensor not in result)]
+    unknown = [name for name in found if name not in source]
     if unknown:
-        raise InvalidModelError(f"{at} relates {unknown[0]!r}, which source or result lacks", remedy="The file is of another source.")
+        raise InvalidModelError(f"{at} relates {unknown[0]!r}, which the source lacks", remedy="Give the file that the result was made of.")
     for name, item in found.items():
         shape = source[name].shape
         if item.permutation and shape is not None and len(shape) != len(item.permutation):
             raise InvalidModelError(f"{at} turns {name!r} of rank {len(shape)} by {list(item.permutation)}")
+    found = {name: item if item.tensor in result else GONE for name, item in found.items()}
     return {name: item for name, item in found.items() if item != Relation(name)}
 
 
@@ -173,7 +176,10 @@ def _predict(relation: Relation, value: Array, old: Tensor, new: Tensor) -> Arra
         return value + relation.shift if relation.shift else value
     if relation.shift is not None:
         return (value.astype(np.int64) + relation.shift).astype(numpy_dtype(new.dtype))
-    real = value.astype(np.float64) if was is None else dequantize(value, was)
+    try:
+        real = value.astype(np.float64) if was is None else dequantize(value, was)
+    except ValueError:  # scales along an axis of another size
+        return None
     return np.asarray(real.astype(numpy_dtype(new.dtype))) if now is None else quantize(real, now, new.dtype)
 
 
