@@ -21,8 +21,9 @@ from qconvert.conversion.losses import LIMIT, refuse_losses
 from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
 from qconvert.conversion.pipeline import Observer
 from qconvert.conversion.provenance import provenance
-from qconvert.conversion.report import ConversionReport, carried_over, on_floats, refuse_floats, remarks
+from qconvert.conversion.report import ConversionReport, carried_over, is_quantized, on_floats, refuse_floats, remarks
 from qconvert.conversion.saving import require_place, write_file
+from qconvert.conversion.written import Written, read_back
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.graph import Graph
 from qconvert.graph.functions import all_ops
@@ -152,19 +153,21 @@ def _converted(
         **_noted(chosen, graph, result, beside),
     }
     command = _next_command(chosen, graph, str(result), str(beside.path) if beside is not None else "")
-    found = [_as_read(graph)]
+    written = Written(graph, "the scales are in a file of their own")
 
-    def judge(written: Path) -> None:
-        if writer.as_written is not None:
-            found[:] = [writer.as_written(written)]
-            if given.passes.get("partial") == "forbid" and chosen is not None and chosen.knows_kernels:
-                refuse_floats(found[0], chosen)
+    def judge(path: Path, real: Graph, checked: Any) -> None:
+        nonlocal written
+        written = written if beside is not None else read_back(path, writer, real, checked)
+        if given.passes.get("partial") == "forbid" and chosen is not None and chosen.knows_kernels:
+            refuse_floats(written.graph, chosen)
 
     try:
         notes = write_file(graph, result, writer, force=force, provenance=origin, reads=reads, judge=judge, **given.write)
     except QConvertError as error:
         error.file = error.file or str(source)
         raise
+    if written.unread:
+        notes += named_changes([f"note: operators are counted as they were before they were written: {written.unread}"], by=writer.name)
     return ConversionReport(
         source=str(source),
         result=str(result),
@@ -177,7 +180,7 @@ def _converted(
         verified=tuple(verifier.said) if verifier is not None else (),
         scales=str(beside.path) if beside is not None else "",
         files={name: str(path) for name, path in named.items() if name in given.read or name == "encodings"},
-        **_described(found[0], chosen),
+        **_described(written.graph, chosen),
     )
 
 
@@ -223,7 +226,7 @@ def _described(graph: Graph, target: Target | None) -> dict[str, Any]:
     return {
         "target": target.name if target else "",
         "operators": dict(Counter(op.kind for op in all_ops(graph) if op.kind not in ("Call", "Reinterpret")).most_common()),
-        "quantized": any(tensor.is_quantized for tensor in graph.tensors.values()),
+        "quantized": is_quantized(graph),
         "on_floats": on_floats(graph, target),
         "audit": audit(graph, target) if target and target.knows_kernels else (),
         "custom": dict(Counter(custom_name(op) for op in all_ops(graph) if is_custom(op)).most_common()),
@@ -235,13 +238,6 @@ def _form(writer: Format, result: Path, target: str, options: Mapping[str, Any])
     if writer.form_of is None:
         return ""
     return writer.form_of(result, {**(target_named(target).write_options if target else {}), **options})
-
-
-def _as_read(graph: Graph) -> Graph:
-    """The graph as its file is read: weights that were spelled out have their scales again."""
-    from qconvert.passes.absorb.casts import dequantized_casts
-
-    return dequantized_casts(graph)
 
 
 def _require_suffix(source: Path, result: Path, reader: Format, writer: Format) -> None:

@@ -26,7 +26,7 @@ from qconvert.plugins import Change, Target, Verdict
 from qconvert.plugins.change import changes_table
 from qconvert.tables import Rows, Shown, said, shown
 
-__all__ = ["ConversionReport", "carried_over", "keeps_values", "on_floats", "refuse_floats", "remarks"]
+__all__ = ["ConversionReport", "carried_over", "is_quantized", "keeps_values", "on_floats", "refuse_floats", "remarks"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -36,7 +36,7 @@ class ConversionReport(Shown):
     Attributes:
         source, result: the files.
         source_format, result_format, target: names.
-        operators: kinds in the result with their counts; of a .tflite those that were written.
+        operators: kinds in the written result with their counts; of a format that is not read, those of the graph that was written.
         quantized: whether anything in the result has a scale.
         on_floats: kinds of the operators in the result that compute on real values, with their counts.
         changes: what each pass and the writer changed, whether exactly, and what it cost.
@@ -163,6 +163,11 @@ def on_floats(graph: Graph, target: Target | None) -> dict[str, int]:
     return dict(found.most_common())
 
 
+def is_quantized(graph: Graph) -> bool:
+    """Whether anything in a graph or its functions has a scale."""
+    return any(tensor.is_quantized for _, inner in all_graphs(graph) for tensor in inner.tensors.values())
+
+
 def refuse_floats(graph: Graph, target: Target) -> None:
     """Refuse a file, of which nothing may run on real values, for the operators in it that would.
 
@@ -174,7 +179,7 @@ def refuse_floats(graph: Graph, target: Target) -> None:
         UnsupportedError: there are such operators; all are counted.
     """
     found = on_floats(graph, target)
-    if found and any(tensor.is_quantized for tensor in graph.tensors.values()):
+    if found and is_quantized(graph):
         listed = ", ".join(f"{count} {kind}" for kind, count in found.items())
         raise UnsupportedError(
             f"operators that would run on real values in what is written: {listed}",

@@ -61,10 +61,13 @@ def write_file(
     force: bool = False,
     provenance: Mapping[str, str] | None = None,
     reads: Iterable[Path] = (),
-    judge: Callable[[Path], None] = lambda written: None,
+    judge: Callable[[Path, Graph, Any], None] = lambda path, graph, checked: None,
     **options: Any,
 ) -> tuple[Change, ...]:
-    """What save() does with a graph that is known to be valid; `judge` may refuse the written file."""
+    """What save() does with a graph that is known to be valid; `judge` may refuse the written file.
+
+    It gets the file, the graph that was written there, and what the check of its format returned.
+    """
     if writer.write is None:
         raise OptionError(f"the format {writer.name} cannot be written", file=str(path))
     given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
@@ -88,7 +91,7 @@ def _placed(
     path: Path,
     writer: Format,
     options: Mapping[str, Any],
-    judge: Callable[[Path], None],
+    judge: Callable[[Path, Graph, Any], None],
     *,
     force: bool,
     reads: Iterable[Path],
@@ -104,8 +107,7 @@ def _placed(
     )
     with placed as temporary:
         said = named_changes(writer.write(graph, temporary, options), by=writer.name)
-        _check(temporary, writer)
-        judge(temporary)
+        judge(temporary, graph, _check(temporary, writer))
     return (*named_changes(notes, by=writer.name), *said)
 
 
@@ -117,12 +119,12 @@ def require_place(path: Path, writer: Format, *, force: bool = False, reads: Ite
         require_writable(path, force=force, reads=reads)
 
 
-def _check(path: Path, writer: Format) -> None:
-    """Raises InternalError where what was written is not sound; nothing is left of it then."""
+def _check(path: Path, writer: Format) -> Any:
+    """What the check of a format returns; raises InternalError where what was written is not sound, and nothing is left of it then."""
     if writer.check is None:
-        return
+        return None
     try:
-        writer.check(path)
+        return writer.check(path)
     except QConvertError as error:
         raise InternalError(f"what is written as {writer.name} is not valid: {error.reason}", where=error.where) from error
 

@@ -47,8 +47,9 @@ class Format:
             that a conversion uses when none is named is then the first of the form. Raises OptionError where both contradict each other.
         recognizes: the first 64 bytes of a file -> whether they are this format's; None if nothing tells. It is asked only of a file that
             could not be read as what its suffix or the user says, so that the error names the right format.
-        as_written: file that `write` made -> its graph with every operator that is in it, also those that `read` makes one of again, since
-            the writer wrote them for one; None where `read` gives that.
+        as_written: (file that `write` made, the graph that was written, what `check` returned) -> the quantized graph of the file, by whose
+            operators a conversion is judged: with all that the writer wrote for one operator, which `read` may make one of again. It
+            returns None for a file that cannot be read; None where `read` gives the graph.
         contents: file -> what it says of itself, name -> text or number, and under "operators" its own operators with their counts.
         companions: file -> the further files that belong to it, or None if there are never any.
         parameters: (file, options) -> the tensors and grids of a file without a graph, which another file then gives; None if the format
@@ -57,7 +58,8 @@ class Format:
         narrow_ranges: whether `write` keeps the quant_min and quant_max of activations.
         scopes: which of "functions", "states" and "signatures" (that enter functions) of a graph `write` keeps.
         check: looks at a file that `write` has made, before it is moved into place: whether names, order, types and sizes contradict each
-            other. Raises QConvertError. It infers nothing and takes a small part of the time of writing; None for no such check.
+            other. Raises QConvertError; returns what `as_written` takes. It infers nothing and takes a small part of the time of writing;
+            None for no such check.
         folder: names of the files of which `write` makes a folder where the path has none of the suffixes; () if it always writes one file.
         content: what its files hold: "model", perhaps with encodings besides, or "encodings" alone.
         read_encodings: (file, options) -> Encodings, or None if it cannot be read.
@@ -79,7 +81,7 @@ class Format:
     own_target: str = ""
     form_of: Callable[[Path, Mapping[str, Any]], str] | None = None
     recognizes: Callable[[bytes], bool] | None = None
-    as_written: Callable[[Path], Graph] | None = None
+    as_written: Callable[[Path, Graph, Any], Graph | None] | None = None
     contents: Callable[[Path], Mapping[str, Any]] | None = None
     companions: Callable[[Path], tuple[Path, ...]] | None = None
     parameters: Callable[[Path, Mapping[str, Any]], Parameters] | None = None
@@ -87,7 +89,7 @@ class Format:
     normal_form: tuple[str, ...] = ()
     narrow_ranges: bool = False
     scopes: tuple[str, ...] = ()
-    check: Callable[[Path], None] | None = None
+    check: Callable[[Path], Any] | None = None
     folder: tuple[str, ...] = ()
     content: str = "model"
     read_encodings: Callable[[Path, Mapping[str, Any]], Encodings] | None = None

@@ -6,14 +6,23 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
+import onnx
 import pytest
 
 from qconvert import convert
 from qconvert.cli.closing import closing
+from qconvert.conversion.report import on_floats
 from qconvert.errors import UnsupportedError
+from qconvert.formats.onnx.container import open_model
+from qconvert.formats.onnx.reader import read_inferred
+from qconvert.formats.reading.quantized import quantized
 from qconvert.formats.tflite.contents import contents
+from qconvert.graph.functions import all_ops
+from qconvert.plugins import target_named
 
 torch = pytest.importorskip("torch")
+
+FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +65,56 @@ def test_operators_on_floats_that_the_writer_adds_are_forbidden(trained: Path, t
     assert not result.exists()
     report = convert(trained, result, partial="forbid", numerics="fast")
     assert not report.on_floats and {"ADD", "MUL", "SUB"}.isdisjoint(contents(result)["operators"])
+
+
+def test_operators_that_an_onnx_file_spells_out_are_counted(tmp_path: Path) -> None:
+    result = tmp_path / "a.onnx"
+    report = convert(FIXTURES / "tflm_keyword_svdf_int8.tflite", result)
+    nodes = Counter(node.op_type for node in onnx.load(result).graph.node)
+    floats = {"Floor": 16, "MatMul": 7, "ReduceSum": 7}  # of seven IntegerSVDF
+    assert {kind: report.on_floats[kind] for kind in floats} == {kind: nodes[kind] for kind in floats} == floats
+    assert "IntegerSVDF" not in report.operators
+    assert "Mixed: " in "".join(closing(report))
+
+
+@pytest.mark.parametrize(
+    "name", ["coco_ssd_mobilenet_v1_uint8", "coral_lstm_mnist_int8", "tflm_mobilenet_v2_from_torch_int8", "tiny_resnet_cifar10_int8"]
+)
+def test_nodes_that_are_read_alone_are_those_of_the_whole_file(name: str, tmp_path: Path) -> None:
+    result = tmp_path / "a.onnx"
+    report = convert(FIXTURES / f"{name}.tflite", result)
+    whole = quantized(read_inferred(open_model(result, infer=False), "", again=True))
+    target = target_named(report.target)
+    assert dict(report.on_floats) == on_floats(whole, target)
+    elided = ("Requantize", "Identity", "Reinterpret")  # which are read as nothing beside the same scales
+    counts = Counter(op.kind for op in all_ops(whole) if op.kind not in elided)
+    assert {kind: count for kind, count in report.operators.items() if kind not in elided} == counts
+
+
+def test_programs_of_pytorch_compute_on_floats_where_they_spell_out_integers(tmp_path: Path) -> None:
+    model = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
+    exact = convert(model, tmp_path / "a.pt2")
+    calls = Counter(str(node.target) for node in torch.export.load(tmp_path / "a.pt2").graph.nodes)
+    assert exact.on_floats["Round"] == calls["aten.round.default"] == 12
+    assert exact.on_floats["Conv"] == calls["aten.conv2d.default"] + calls["aten.convolution.default"] == 9
+    assert not convert(model, tmp_path / "b.pt2", numerics="fast").on_floats
+
+
+def test_roundings_and_float_layers_in_a_folder_for_mnn_are_counted(tmp_path: Path) -> None:
+    result = tmp_path / "a"
+    report = convert(FIXTURES / "onnx" / "micro_kws_m_static_qdq.onnx", result, result_format="mnn", no_mnn=True)
+    nodes = Counter(node.op_type for node in onnx.load(result / "model.onnx").graph.node)
+    assert report.on_floats["Div"] == nodes["Div"] == 8
+    (said,) = (change.text for change in report.changes if " stay float" in change.text)
+    assert said == "3 layers have scales for int8, 3 stay float" and (report.operators["Conv"], report.on_floats["Conv"]) == (6, 3)
+
+
+def test_reports_say_that_a_file_is_not_read(tmp_path: Path) -> None:
+    pytest.importorskip("MNN")
+    model = FIXTURES / "tiny_kws_dscnn_int8.tflite"
+    said = "note: operators are counted as they were before they were written: "
+    of_mnn = convert(model, tmp_path / "a.mnn")
+    assert f"{said}files of the format mnn are not read" in [change.text for change in of_mnn.changes]
+    of_cache = convert(model, tmp_path / "a.onnx", target="tensorrt", calibration_cache=str(tmp_path / "a.cache"))
+    assert f"{said}the scales are in a file of their own" in [change.text for change in of_cache.changes]
+    assert not any(said in change.text for change in convert(model, tmp_path / "b.onnx").changes)

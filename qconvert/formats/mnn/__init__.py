@@ -23,6 +23,12 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change
     return write(graph, path, options)
 
 
+def _as_written(path: Path, graph: Graph, checked: Any) -> Graph | None:
+    from qconvert.formats.mnn.writer import as_written
+
+    return as_written(path)
+
+
 def _read_encodings(path: Path, options: Mapping[str, Any]) -> Encodings:
     from qconvert.formats.mnn.reader import read_encodings
 
@@ -60,6 +66,7 @@ def qconvert_formats() -> Iterable[Format]:
             (".mnn",),
             "MNN: a folder with a float ONNX model, the Pipeline of its scales, and the .mnn of both; all its documents of scales are read",
             write=_write,
+            as_written=_as_written,
             folder=("model.onnx", "model.json", "model.bin", "model.mnn", "model.mnn.json"),
             default_target="mnn",
             read_encodings=_read_encodings,

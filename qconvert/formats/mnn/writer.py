@@ -26,9 +26,9 @@ from qconvert.formats.mnn.roundings import rounded
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SOURCE_SHA256, VERSION
-from qconvert.plugins import Change, format_named
+from qconvert.plugins import Change, format_named, pass_named
 
-__all__ = ["write", "write_scales"]
+__all__ = ["as_written", "write", "write_scales"]
 
 _ONNX, _MNN, _JSON, _BINARY, _DUMP = "model.onnx", "model.mnn", "model.json", "model.bin", "model.mnn.json"
 #: Characters of a hash that a .mnn has.
@@ -59,6 +59,16 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
         notes = tuple(_in_folder(graph, Path(folder), options))
         shutil.move(Path(folder, _MNN), path)
     return notes
+
+
+def as_written(path: Path) -> Graph | None:
+    """The network in a folder that write() filled, with the scales of its Pipeline; None of a .mnn file, which is not read as a graph."""
+    if not path.is_dir():
+        return None
+    read = format_named("onnx").read
+    assert read is not None
+    pipeline = next(found for name in (_JSON, _BINARY) if (found := path / name).exists())
+    return pass_named("apply_encodings").run(read(path / _ONNX, {}), None, encodings=str(pipeline))[0]
 
 
 def write_scales(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:

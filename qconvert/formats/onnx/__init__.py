@@ -25,10 +25,16 @@ def _read(path: Path, options: Mapping[str, Any]) -> Graph:
     return read(path)
 
 
-def _check(path: Path) -> None:
+def _check(path: Path) -> Any:
     from qconvert.formats.onnx.check import check
 
-    check(path)
+    return check(path)
+
+
+def _as_written(path: Path, graph: Graph, checked: Any) -> Graph:
+    from qconvert.formats.onnx.as_written import as_written
+
+    return as_written(path, graph, checked)
 
 
 def _companions(path: Path) -> tuple[Path, ...]:
@@ -87,6 +93,7 @@ def qconvert_formats() -> Iterable[Format]:
             modules=_modules,
             scopes=("functions",),
             check=_check,
+            as_written=_as_written,
             normal_form=("io_to_states", "absorb_quantization", "restore_zero_points", "fuse_dynamic", "restate_attributes"),
             write_options=_WRITE_OPTIONS,
         )

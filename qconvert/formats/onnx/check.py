@@ -16,13 +16,14 @@ from qconvert.formats.onnx.verify import node_label
 __all__ = ["check"]
 
 
-def check(path: Path) -> None:
-    """Checks the file at `path`; its external data lie beside it.
+def check(path: Path) -> Any:
+    """Checks the file at `path`; its external data lie beside it. Returns its onnx.ModelProto, without large constants.
 
     Raises:
         InvalidModelError: names, order, constants or operators contradict each other or their operator sets; it names the node.
     """
-    graph = parse_proto(map_file(path), path.parent).graph
+    proto = parse_proto(map_file(path), path.parent)
+    graph = proto.graph
     ready = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     names: set[str] = set()
     for node in graph.node:
@@ -34,6 +35,7 @@ def check(path: Path) -> None:
     outputs = [value.name for value in graph.output]
     if len(set(outputs)) != len(outputs):
         raise InvalidModelError("it has an output twice")
+    return proto
 
 
 def _require_ready(node: Any, inputs: Any, ready: set[str]) -> None:

@@ -25,7 +25,7 @@ from qconvert.graph.carried import carried
 from qconvert.graph.functions import with_used_functions
 from qconvert.graph.metadata import RELABELLED, SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, STATED_BIAS_SCALES, STATES
 
-__all__ = ["read", "read_bytes"]
+__all__ = ["read", "read_bytes", "read_inferred"]
 
 
 def read(path: Path) -> Graph:
@@ -36,23 +36,26 @@ def read(path: Path) -> Graph:
         InvalidModelError: it is no ONNX model, is damaged, or contradicts the specification.
         UnsupportedError: it holds values that are no tensors.
     """
-    return _read_inferred(open_model(path, infer=False), path.stem)
+    return read_inferred(open_model(path, infer=False), path.stem)
 
 
 def read_bytes(data: bytes, name: str) -> Graph:
     """The canonical graph of an ONNX model in memory; see read()."""
-    return _read_inferred(parse_model(data, infer=False), name)
+    return read_inferred(parse_model(data, infer=False), name)
 
 
-def _read_inferred(model: Any, name: str) -> Graph:
-    """The graph of a model; onnx's shape inference, which takes longer than all else, only where our own rules leave something open."""
+def read_inferred(model: Any, name: str, *, again: bool = False) -> Graph:
+    """The graph of a model; onnx's shape inference, which takes longer than all else, only where our own rules leave something open.
+
+    `again` as of read_model().
+    """
     try:
-        graph = read_model(model, name)
+        graph = read_model(model, name, again=again)
     except QConvertError:
         graph = None
     if graph is None or not _is_complete(graph):
         infer_shapes(model)
-        graph = read_model(model, name)
+        graph = read_model(model, name, again=again)
     return graph
 
 

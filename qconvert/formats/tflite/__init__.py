@@ -25,21 +25,20 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, .
     return write(graph, path, options)
 
 
-def _check(path: Path) -> None:
+def _check(path: Path) -> Any:
     from qconvert.formats.tflite.check import check
 
-    check(path)
+    return check(path)
 
 
 def _recognizes(start: bytes) -> bool:
     return start[4:8] == b"TFL3"
 
 
-def _as_written(path: Path) -> Graph:
-    from qconvert.files import map_file
+def _as_written(path: Path, graph: Graph, checked: Any) -> Graph:
     from qconvert.formats.tflite.reader import read_bytes
 
-    return read_bytes(map_file(path), path.stem, again=True)
+    return read_bytes(checked, path.stem, again=True)
 
 
 def _contents(path: Path) -> Mapping[str, Any]:

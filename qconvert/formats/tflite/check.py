@@ -6,6 +6,7 @@ No shape is inferred and no constant is looked at, so that it takes a small part
 from __future__ import annotations
 
 import math
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from qconvert.graph import numpy_dtype
 __all__ = ["check"]
 
 
-def check(path: Path) -> None:
-    """Checks the file at `path`.
+def check(path: Path) -> mmap.mmap:
+    """Checks the file at `path`; returns it, mapped.
 
     Raises:
         InvalidModelError: indices, names, order, operator codes, or shapes and buffers contradict each other; it names the place.
@@ -38,6 +39,7 @@ def check(path: Path) -> None:
         for entry in (*(signature.inputs or ()), *(signature.outputs or ())):
             if not 0 <= entry.tensorIndex < len(model.subgraphs[signature.subgraphIndex].tensors):
                 raise InvalidModelError(f"maps {_text(entry.name)!r} to tensor {entry.tensorIndex}", where=_text(signature.signatureKey))
+    return data
 
 
 def _text(name: bytes | None) -> str:

@@ -36,6 +36,13 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, .
     return write(graph, path, options)
 
 
+def _as_written(path: Path, graph: Graph, checked: Any) -> Graph:
+    from qconvert.formats.reading.quantized import quantized
+    from qconvert.formats.torch.reader import read
+
+    return quantized(read(path, {}, again=True))
+
+
 def _parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
     from qconvert.formats.torch.states.reader import read_parameters
 
@@ -106,6 +113,7 @@ def qconvert_formats() -> Iterable[Format]:
             recognizes=_recognizes,
             parameters=_parameters,
             modules=_modules,
+            as_written=_as_written,
             read_options=_READ_OPTIONS,
             form_of=_form_of,
             write_options=_WRITE_OPTIONS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,13 @@ _CONTAINERS = (
 )
 
 
-def read(path: Path, options: Mapping[str, Any]) -> Graph:
+def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Graph:
     """The canonical graph of a TorchScript or torch.export file.
 
     Args:
         path: of the file.
         options: "input_shape", see GivenInputs; "engine", see with_engine().
+        again: whether operators that the writer spelled out stay as they are.
 
     Raises:
         FileAccessError: the file cannot be read.
@@ -65,6 +67,8 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
             if not holds_graph(archive):
                 raise _without_graph(archive)
             notes = read_notes(archive)
+            if notes is not None and again:
+                notes = replace(notes, spelled=())
             if not _is_torchscript(archive):
                 return with_notes(read_program(archive, path.stem, given, notes), notes)
             if notes is not None and not stated:

@@ -1,0 +1,104 @@
+"""The graph of a file that was just written, in which operators that the writer spelled out are the nodes that are in the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Set
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qconvert.files import map_file
+from qconvert.formats.onnx.mapped import Files
+from qconvert.formats.onnx.messages import captured
+from qconvert.formats.onnx.model import Model
+from qconvert.formats.onnx.reader import read_inferred
+from qconvert.formats.reading.quantized import quantized
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.metadata import SPELLED
+
+__all__ = ["as_written"]
+
+#: The function that holds the nodes of all operators that are spelled out.
+_SPELLED_OUT = "spelled out"
+
+
+def as_written(path: Path, graph: Graph, proto: Any) -> Graph:
+    """The graph with a Call of a function of their nodes in place of the operators that are spelled out.
+
+    The rest is not read again: the writer notes every operator whose nodes are not read as that operator. Of a graph with functions, whose
+    operators are not noted, the whole file is read.
+
+    Args:
+        path: the file.
+        graph: that was written.
+        proto: the file's verified onnx.ModelProto, without large constants (wire.py).
+    """
+    files = Files(path.parent, map_file(path))
+    if graph.functions:
+        return _read(proto, graph, files)
+    notes = [entry.value for entry in proto.metadata_props if entry.key == SPELLED]
+    spelled = {name for text in notes for item in json.loads(text) for name in item["outputs"] if name}
+    if not spelled:
+        return graph
+    part = _read(_cut(proto, graph, spelled), graph, files)
+    ops = [_call(op) if spelled.intersection(op.outputs) else op for op in graph.ops]
+    return graph.evolve(ops=ops, functions={**part.functions, _SPELLED_OUT: replace(part, functions={})})
+
+
+def _call(op: Op) -> Op:
+    return Op("Call", op.inputs, op.outputs, {"function": _SPELLED_OUT}, op.source)
+
+
+def _read(proto: Any, graph: Graph, files: Files) -> Graph:
+    """The quantized graph of nodes; of borders of a part the scales are those of the graph, as no node may say them."""
+    found = read_inferred(Model(proto, files), graph.name, again=True)
+    labelled = (_labelled(found[name], graph.tensors.get(name)) for name in (*found.inputs, *found.outputs))
+    return quantized(found.evolve(tensors=labelled, ops=found.ops))
+
+
+def _labelled(tensor: Tensor, written: Tensor | None) -> Tensor:
+    if written is None or tensor.is_quantized or tensor.dtype != written.dtype:
+        return tensor
+    return replace(tensor, quantization=written.quantization)
+
+
+def _cut(proto: Any, graph: Graph, spelled: Set[str]) -> Any:
+    """A ModelProto of the nodes that compute the tensors `spelled` from other tensors of the graph."""
+    import onnx
+
+    nodes = _nodes(proto.graph.node, spelled, graph.tensors.keys() - spelled)
+    made = {name for node in nodes for name in node.output}
+    read = dict.fromkeys(name for node in nodes for name in (*node.input, *captured(node)) if name and name not in made)
+    types = {value.name: value for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)}
+    constants = [tensor for tensor in proto.graph.initializer if tensor.name in read]
+    held = {tensor.name for tensor in constants}
+    return onnx.ModelProto(
+        ir_version=proto.ir_version,
+        opset_import=proto.opset_import,
+        metadata_props=[entry for entry in proto.metadata_props if entry.key != SPELLED],
+        graph=onnx.GraphProto(
+            node=nodes,
+            initializer=constants,
+            input=[types[name] for name in read if name not in held],
+            output=[types[name] for name in sorted(spelled & made)],
+            value_info=[types[name] for name in made - spelled if name in types],
+        ),
+    )
+
+
+def _nodes(nodes: Any, wanted: Set[str], known: Set[str]) -> list[Any]:
+    """The nodes that `wanted` depends on, in order, from the tensors `known` on."""
+    producers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
+    waiting, taken = list(wanted), set[int]()
+    while waiting:
+        place = producers.get(waiting.pop())
+        if place is not None and place not in taken:
+            taken.add(place)
+            waiting += (name for name in _read_by(nodes[place]) if name not in known)
+    return [nodes[place] for place in sorted(taken)]
+
+
+def _read_by(node: Any) -> Iterator[str]:
+    yield from node.input
+    yield from captured(node)
