@@ -83,7 +83,8 @@ def test_what_it_demands_is_true_of_the_result(path: Path, tmp_path: Path) -> No
 def test_its_audit(tmp_path: Path) -> None:
     report = convert(RESNET, tmp_path / "resnet.onnx", target="my-npu")
     source = [op.kind for op in load(RESNET).ops]
-    assert lines(report, integer=True)["Conv"] == source.count("Conv") == 9
+    assert source.count("Conv") == 9
+    assert lines(report, integer=True)["Conv"] == 11  # with the two of an average whose ties are rounded as in the source
     assert lines(report, integer=True)["Add"] == source.count("Add") == 3
     assert "Softmax" not in lines(report, integer=True)
     assert next(c.text for c in report.changes if c.by == "isolate_float").endswith("in float32: 1 Softmax: my-npu has none")
