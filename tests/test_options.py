@@ -56,7 +56,7 @@ def seen() -> Iterator[dict[str, Any]]:
 
 def test_a_value_reaches_all_that_declare_its_name(seen: dict[str, Any], tmp_path: Path) -> None:
     convert(MODEL, tmp_path / "a.names", depth="7", ending="lf")
-    assert seen == {"pass": (7, "tree"), "write": {"depth": 7, "ending": "lf"}}
+    assert seen == {"pass": (7, "tree"), "write": {"depth": 7, "ending": "lf"}, "read": {"strict": False}}  # the result is read back
     (tmp_path / "b.names").write_text(str(MODEL))
     assert convert(tmp_path / "b.names", tmp_path / "b.qgraph", strict="yes").operators["Conv"] == 9
     assert seen["read"] == {"strict": True}
