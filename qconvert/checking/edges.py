@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.dtypes import Array, integer_range
-from qconvert.checking.known_tensors import takes_no_values, varying
+from qconvert.checking.known_tensors import asks_for_sizes, takes_no_values, varying
 from qconvert.checking.limits import within_limits
 from qconvert.evaluate.curves import Lookup, codes_of, curve_reals, curve_roots, curve_values, curve_way, lookup_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
@@ -324,7 +324,8 @@ def _origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) ->
     forms = _other_forms(graph, shared)
     unclipped = {name: item for name, item in _unclipped(graph, first).items() if item in shared}
     for op in graph.ops:
-        names = [] if takes_no_values(graph, op) else [first.get(name, name) for name in op.inputs if name and op.kind != "Shape"]
+        unread = asks_for_sizes(op) or takes_no_values(graph, op)
+        names = [] if unread else [first.get(name, name) for name in op.inputs if name]
         own = {forms.get(name, name) for name in op.outputs}
         origins: frozenset[str] = frozenset()
         for name in names:

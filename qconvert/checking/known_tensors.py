@@ -9,7 +9,7 @@ from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["completed", "fixed_outputs", "moved", "of_inputs", "settled", "takes_no_values", "varying"]
+__all__ = ["asks_for_sizes", "completed", "fixed_outputs", "moved", "of_inputs", "settled", "takes_no_values", "varying"]
 
 
 def completed(graph: Graph, values: Mapping[str, Array], states: MutableMapping[str, Array] | None = None) -> dict[str, Array]:
@@ -88,10 +88,14 @@ def _rounds_nothing(graph: Graph, op: Op) -> bool:
 _OF_SIZES = frozenset(("Shape", "Size", "Rank", "EyeLike", "ZerosLike"))
 
 
+def asks_for_sizes(op: Op) -> bool:
+    """Whether the result of an operator depends on the sizes of its data alone."""
+    return (str(op["op_type"]) if op.kind == "Opaque" else op.kind) in _OF_SIZES
+
+
 def takes_no_values(graph: Graph, op: Op) -> bool:
     """Whether the values of an operator's data do not matter: it asks for their sizes, which are known, or gives no elements."""
-    kind = str(op["op_type"]) if op.kind == "Opaque" else op.kind
-    if kind in _OF_SIZES:
+    if asks_for_sizes(op):
         return all(not name or graph[name].static_shape is not None for name in op.inputs)
     return bool(op.outputs) and all(0 in (graph[name].shape or ()) for name in op.outputs if name)
 

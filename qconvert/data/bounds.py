@@ -23,6 +23,9 @@ Number = Callable[[int | str], int]
 #: An input of an operator, and what that takes.
 _Demand = tuple[str, float, float]
 
+#: The largest depth of a OneHot that is computed at run time.
+_DEPTH = 8
+
 _FREE: Bounds = (-math.inf, math.inf)
 #: The smallest value of what is divided by, or whose logarithm is taken.
 _POSITIVE = 1e-2
@@ -81,7 +84,10 @@ def _coordinates(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
 
 def _one_hot(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
     depth = graph.constant(op.inputs[1])
-    if depth is not None and depth.size == 1:
+    if depth is None:  # which may be an input that a whole tensor is made of
+        yield op.inputs[1], 1, _DEPTH
+        yield op.inputs[0], 0, _DEPTH - 1
+    elif depth.size == 1:
         yield op.inputs[0], 0, int(depth.reshape(-1)[0]) - 1
 
 

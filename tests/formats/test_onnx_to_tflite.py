@@ -12,6 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from qconvert import check, convert
+from qconvert.errors import UnsupportedError
 from qconvert.runtimes.litert import LiteRT
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
@@ -204,34 +205,62 @@ def test_elements_of_open_sizes(tmp_path: Path, op_type: str, axis: int, stored:
     assert_near([wanted], [found])
 
 
-TRIANGLES = {
-    "sizes": "(float[N, 5, M] x) => (float[N, 5, M] y) { y = Trilu <upper = 0> (x) }",
-    "square": "(int64[N, N] x) => (int64[N, N] y) <int64 k = {-1}> { y = Trilu (x, k) }",
-    "diagonal": "(float[2, 5, 5] x, int64 k) => (float[2, 5, 5] y) { y = Trilu <upper = 0> (x, k) }",
-    "mask": """(float[B, N, 8] x) => (float[B, N, N] y) <int64[1] one = {1}, float[1] z = {0}, float[1] low = {-10000}> {
+VALUES = "<float[2] v = {-1.5, 7}>"
+AT_RUN_TIME = {
+    "triangle": "(float[N, 5, M] x) => (float[N, 5, M] y) { y = Trilu <upper = 0> (x) }",
+    "triangle of a square": "(int64[N, N] x) => (int64[N, N] y) <int64 k = {-1}> { y = Trilu (x, k) }",
+    "triangle from a diagonal": "(float[2, 5, 5] x, int64 d) => (float[2, 5, 5] y) { y = Trilu <upper = 0> (x, d) }",
+    "triangle of a mask": """(float[B, N, 8] x) => (float[B, N, N] y) <int64[1] one = {1}, float[1] z = {0}, float[1] low = {-10000}> {
         s = Shape(x) t = Gather <axis = 0> (s, one) tt = Concat <axis = 0> (t, t) o = ConstantOfShape <value = float[1] {1}> (tt)
         l = Trilu <upper = 0> (o) b = Cast <to = 9> (l) m = Where(b, z, low) xt = Transpose <perm = [0, 2, 1]> (x) q = MatMul(x, xt)
         y = Add(q, m) }""",
+    "eye": "(float[N, M] x) => (float[N, M] y) { y = EyeLike (x) }",
+    "eye of known columns": "(int64[N, 5] x) => (float[N, 5] y) { y = EyeLike <k = -1, dtype = 1> (x) }",
+    "eye of known rows": "(float16[5, M] x) => (int32[5, M] y) { y = EyeLike <k = 2, dtype = 6> (x) }",
+    "eye of doubles": "(float[N, M] x) => (double[N, M] y) { y = EyeLike <k = 1, dtype = 11> (x) }",
+    "eye without ones": "(int64[N, M] x) => (int64[N, M] y) { y = EyeLike <k = 5000000000> (x) }",
+    "one hot": f"(int64[N] x, int64 d) => (float[N, D] y) {VALUES} {{ y = OneHot (x, d, v) }}",
+    "one hot in a list": f"(int32[N, M] x, int32[1] d) => (float[N, D, M] y) {VALUES} {{ y = OneHot <axis = -2> (x, d, v) }}",
+    "one hot of floats": f"(float[N, M] x, float[1] d) => (float[N, D, M] y) {VALUES} {{ y = OneHot <axis = 1> (x, d, v) }}",
+    "one hot of a float": "(int64[N, M] x, float d) => (int32[N, M, D] y) <int32[2] v = {3, 4}> { y = OneHot (x, d, v) }",
+    "one hot of inputs": "(int64[N, M] x, int64 d, int64[2] v) => (int64[D, N, M] y) { y = OneHot <axis = 0> (x, d, v) }",
+    "one hot of halves": "(int64[N, M] x, int64 d, float16[2] v) => (float16[N, M, D] y) { y = OneHot (x, d, v) }",
+    "one hot of a known depth": """(int64[N, M] x) => (float[N, 4, M] y) <int64 d = {4}, float[2] v = {0, 1}> {
+        y = OneHot <axis = -2> (x, d, v) }""",
+    "one hot of a size": """(float[B, M] x) => (float[M, 6] y)
+        <float[2] v = {0, 1}, int64[6] i = {0, 1, -1, 5, -9, 7}, int64[1] one = {1}> {
+        s = Shape(x) d = Gather <axis = 0> (s, one) y = OneHot <axis = 0> (i, d, v) }""",
+    "one hot of the largest": """(float[N, M] x) => (float[N, M] y) <float[2] v = {0, 1}, int64 one = {1}> {
+        a = ArgMax <axis = 1, keepdims = 0> (x) s = Shape(x) d = Gather <axis = 0> (s, one) y = OneHot (a, d, v) }""",
 }
 
 
-@pytest.mark.parametrize("name", TRIANGLES)
-def test_triangles_of_sizes_known_at_run_time(name: str, tmp_path: Path) -> None:
-    """Trilu of dynamic sizes, or with a computed diagonal, as the masks of decoders have it."""
-    import onnxruntime
-    from ai_edge_litert.interpreter import Interpreter
+def of_text(text: str) -> bytes:
     from onnx import parser
 
-    made = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {TRIANGLES[name]}').SerializeToString()
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}').SerializeToString()
+
+
+@pytest.mark.parametrize("name", AT_RUN_TIME)
+def test_sizes_known_at_run_time(name: str, tmp_path: Path) -> None:
+    """Operators whose dynamic sizes, diagonal or depth (d) are computed; indices are outside of the depth too."""
+    import onnxruntime
+    from ai_edge_litert.interpreter import Interpreter
+
+    made = of_text(AT_RUN_TIME[name])
     (tmp_path / "m.onnx").write_bytes(made)
     convert(tmp_path / "m.onnx", tmp_path / "r.tflite")
     rng = np.random.default_rng(3)
     session, interpreter = onnxruntime.InferenceSession(made), Interpreter(str(tmp_path / "r.tflite"))
     for size in (1, 4, 7):
         feeds = {}
-        for item in session.get_inputs():
-            shape = [part if isinstance(part, int) else {"N": size, "M": size + 1}.get(part, 2) for part in item.shape]
-            feeds[item.name] = np.asarray(rng.integers(-2, 3, shape), np.float32 if "float" in item.type else np.int64)
+        for item in onnx.load_from_string(made).graph.input:
+            kind = item.type.tensor_type
+            shape = [part.dim_value or {"N": size, "M": size + 1}.get(part.dim_param, 2) for part in kind.shape.dim]
+            values = np.full(shape, size) if item.name == "d" else rng.integers(-9, 10, shape)
+            feeds[item.name] = values.astype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        if name.startswith("one hot") and feeds["x"].dtype == np.int64:
+            feeds["x"].flat[:2] = 2**32 + 1, -(2**32) + 1  # of which the lower 32 bits are legal
         details = {item["name"]: item["index"] for item in interpreter.get_input_details()}
         for key, feed in feeds.items():
             interpreter.resize_tensor_input(details[key], feed.shape)
@@ -239,5 +268,30 @@ def test_triangles_of_sizes_known_at_run_time(name: str, tmp_path: Path) -> None
         for key, feed in feeds.items():
             interpreter.set_tensor(details[key], feed)
         interpreter.invoke()
-        found = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
-        np.testing.assert_array_equal(found, session.run(None, feeds)[0])
+        found, wanted = interpreter.get_tensor(interpreter.get_output_details()[0]["index"]), session.run(None, feeds)[0]
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["eye", "one hot", "one hot of a float", "one hot of a size"])
+def test_sizes_known_at_run_time_are_checked(name: str, tmp_path: Path) -> None:
+    """Of an input of which an operator reads the sizes alone, too."""
+    (tmp_path / "m.onnx").write_bytes(of_text(AT_RUN_TIME[name]))
+    for result in ("r.tflite", "r.onnx"):
+        convert(tmp_path / "m.onnx", tmp_path / result)
+        report = check(tmp_path / "m.onnx", tmp_path / result)
+        assert (report.verdict, [item.differs for item in report.outputs]) == ("passed", [0]), report.problems
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("(float[N, M] x) => (uint64[N, M] y) { y = EyeLike <dtype = 13> (x) }", "CAST from bool to uint64"),
+        ("(int64[N] x, int64 d, string[2] v) => (string[N, D] y) { y = OneHot (x, d, v) }", "values of string"),
+        ("(uint64[N] x, int64 d, float[2] v) => (float[N, D] y) { y = OneHot (x, d, v) }", "CAST from uint64 to int32"),
+    ],
+)
+def test_types_that_litert_lacks_are_named(text: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(of_text(text))
+    with pytest.raises(UnsupportedError, match=named):
+        convert(tmp_path / "m.onnx", tmp_path / "r.tflite")

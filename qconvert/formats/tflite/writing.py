@@ -194,7 +194,7 @@ class Writing:
         if maker is not None and maker.kind == "Cast" and self.tensor(maker.inputs[0]).dtype == "int32":
             self.retract(maker)
             return maker.inputs[0]
-        return name if wide else self.cast_to_int32(name)
+        return name if wide else self.cast(name)
 
     def is_of_sizes(self, name: str) -> bool:
         """Whether the integers `name` are computed of sizes of tensors and small constants alone, so that they fit int32."""
@@ -213,11 +213,11 @@ class Writing:
             seen.update(new)
         return not waiting
 
-    def cast_to_int32(self, name: str) -> str:
-        """The integers `name` behind a CAST to int32."""
+    def cast(self, name: str, dtype: str = "int32") -> str:
+        """The tensor `name` behind a CAST to a type of integers."""
         tensor = self.tensor(name)
-        result = self.add(f"{name}/int32", "int32", tensor.shape)
-        self.emit("CAST", [name], [result], "CastOptions", inDataType=DTYPE_NUMBERS[tensor.dtype], outDataType=DTYPE_NUMBERS["int32"])
+        result = self.add(f"{name}/{dtype}", dtype, tensor.shape)
+        self.emit("CAST", [name], [result], "CastOptions", inDataType=DTYPE_NUMBERS[tensor.dtype], outDataType=DTYPE_NUMBERS[dtype])
         return result
 
     def rows(self, op: Op, position: int) -> str:

@@ -57,14 +57,14 @@ def _range_shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def _one_hot_shape(op: Op, s: ShapeContext) -> Shapes:
-    indices, depth = s.shape(0), s.ints(1)
+    _require_counts(op, s, (-1, 1, 2))
+    indices, (depth,) = s.shape(0), s.sizes(1, 1)
+    if isinstance(depth, int) and depth < 0:
+        raise failure(op, f"the depth is {depth}, below 0")
     if indices is None:
         return [None]
     (axis,) = normalized(op, [int(op["axis"])], len(indices) + 1)
-    if depth is not None and (len(depth) != 1 or depth[0] < 0):
-        raise failure(op, f"the depth is {depth}, not one number of at least 0")
-    _require_counts(op, s, (-1, 1, 2))
-    return [(*indices[:axis], UNKNOWN if depth is None else depth[0], *indices[axis:])]
+    return [(*indices[:axis], depth, *indices[axis:])]
 
 
 def one_hot(call: Call) -> Array:

@@ -33,14 +33,22 @@ def _size(s: Spelling) -> None:
 
 
 def _eye_like(s: Spelling) -> None:
-    """Ones on a diagonal."""
+    """Ones on a diagonal; of sizes that are known only at run time, where the columns' indices are those of rows + k."""
     from onnx import helper
 
-    rows, columns = s.shape()
-    s.require_small(rows, columns)
-    element = s.attribute("dtype")
-    dtype = numpy_dtype(s.tensor().dtype) if element is None else helper.tensor_dtype_to_np_dtype(int(element))
-    s.end(s("Identity", s.const(np.eye(rows, columns, int(s.attribute("k", 0)), dtype))))
+    if s.rank() != 2:
+        raise NoDefinitionError("no matrix")
+    element, shape, k = s.attribute("dtype"), s.tensor().static_shape, int(s.attribute("k", 0))
+    if shape is not None:
+        s.require_small(*shape)
+        dtype = numpy_dtype(s.tensor().dtype) if element is None else helper.tensor_dtype_to_np_dtype(int(element))
+        s.end(s("Identity", s.const(np.eye(shape[0], shape[1], k, dtype))))
+        return
+    sizes = s("Shape", s.x)
+    first, step = (s.const(np.array(value, np.int64)) for value in (0, 1))
+    rows, columns = (s("Range", first, s("Gather", sizes, s.const(np.array(axis, np.int64))), step) for axis in (0, 1))
+    edge = s("Add", s("Unsqueeze", rows, s.ints(1)), s.ints(k)) if k else s("Unsqueeze", rows, s.ints(1))
+    s.end(s("Cast", s("Equal", columns, edge), to=s.element() if element is None else int(element)))
 
 
 def _dropout(s: Spelling) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
 
@@ -137,25 +137,28 @@ def write_topk(op: Op, b: Builder) -> None:
         b.node("Cast", values[:1], [name], to=ELEMENT_TYPES[tensor.dtype])
 
 
-#: Types of values for which onnxruntime's CPU provider has a OneHot of int64 indices (1.31, measured).
-_ONE_HOT = ("float32", "int64", "string")
+#: Types of values for which onnxruntime's CPU provider has a OneHot of int64 indices (1.31, measured), and one that none of them holds.
+_ONE_HOT = ("float32", "int64", "string", "float64")
 
 
 def read_one_hot(r: Reading) -> None:
-    """OneHot with a known depth."""
-    depth = r.constant(1)
-    if depth is None or depth.size != 1 or depth.dtype.kind not in "iu":
-        raise NotCoveredError("a depth that is computed at run time, or no integer")
-    r.emit("OneHot", [r.input(0), r.folded(1), r.input(2)], dtype=r.tensor(2).dtype, axis=int(r.attribute("axis", -1)), wraps=1)
+    """OneHot; of a depth in floats, and of the indices beside it, fractions are dropped."""
+    indices, depth = r.input(0), r.folded(1)
+    if "float" in r.tensor(1).dtype:
+        wholes = [r.intermediate(hint, "int64") for hint in ("indices", "depth")]
+        for name, whole in zip((indices, depth), wholes, strict=True):
+            r.emit("Cast", [name], [whole], dtype="int64", to="int64")
+        indices, depth = wholes[0], r.draft.folded(wholes[1])
+    r.emit("OneHot", [indices, depth, r.input(2)], dtype=r.tensor(2).dtype, axis=int(r.attribute("axis", -1)), wraps=1)
 
 
 def write_one_hot(op: Op, b: Builder) -> None:
     """OneHot; indices outside the range give the off value, in TFLite for negative ones too, which ONNX counts from the end."""
+    name = op.outputs[0]
     if op["wraps"]:
-        b.node("OneHot", [b.stored(name) for name in op.inputs], op.outputs, axis=int(op["axis"]))
+        _end_one_hot(op, b, [b.stored(item) for item in op.inputs])
         return
     indices, depth, values = b.int64(op.inputs[0]), b.stored(op.inputs[1]), b.stored(op.inputs[2])
-    name, result = op.outputs[0], b.tensor(op.outputs[0])
     negative = b.node("Less", [indices, b.const(np.int64(0), f"{name}/zero")])[0]
     far = b.const(np.int64(2**62), f"{name}/far")
     shifted = b.node("Where", [negative, far, indices], hint=f"{name}/indices")[0]
@@ -166,12 +169,19 @@ def write_one_hot(op: Op, b: Builder) -> None:
         row = b.node("OneHot", [shifted, depth, values], hint=f"{name}/row", axis=-1)[0]
         b.node("Reshape", [row, b.const(np.array([-1], np.int64), f"{name}/flat")], op.outputs)
         return
+    _end_one_hot(op, b, [shifted, depth, values])
+
+
+def _end_one_hot(op: Op, b: Builder, operands: Sequence[str]) -> None:
+    """The OneHot itself, of values in a type that onnxruntime has for it."""
+    *others, values = operands
+    name, result = op.outputs[0], b.tensor(op.outputs[0])
     if result.dtype in _ONE_HOT:
-        b.node("OneHot", [shifted, depth, values], op.outputs, axis=int(op["axis"]))
+        b.node("OneHot", operands, op.outputs, axis=int(op["axis"]))
         return
     taken = "float32" if "float" in result.dtype else "int64"
     wide = b.node("Cast", [values], hint=f"{name}/values_{taken}", to=ELEMENT_TYPES[taken])[0]
-    found = b.node("OneHot", [shifted, depth, wide], hint=f"{name}/{taken}", axis=int(op["axis"]))
+    found = b.node("OneHot", [*others, wide], hint=f"{name}/{taken}", axis=int(op["axis"]))
     b.node("Cast", found, op.outputs, to=ELEMENT_TYPES[result.dtype])
 
 

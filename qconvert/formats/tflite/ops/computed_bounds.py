@@ -170,7 +170,7 @@ def _within_int32(op: Op, w: Writing, position: int) -> str:
         bounded = w.add(f"{op.inputs[position]}/bounded", "int64", tensor.shape)
         w.emit(builtin, [name, w.const(np.array(limit, np.int64), f"{bounded}_by")], [bounded], "MaximumMinimumOptions")
         name = bounded
-    return w.cast_to_int32(name)
+    return w.cast(name)
 
 
 def _written_column(op: Op, w: Writing, position: int, axes: Sequence[int], steps: Sequence[int]) -> tuple[str, int]:

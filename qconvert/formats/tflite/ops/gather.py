@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Op, integer_range
+from qconvert.graph import Op, integer_range, numpy_dtype
 from qconvert.graph.metadata import SOURCE
 
 __all__ = ["READERS", "WRITERS", "counts_from_the_front", "sizes_of", "wrapped"]
@@ -140,13 +140,40 @@ def write_non_zero(op: Op, w: Writing) -> None:
     w.emit("TRANSPOSE", [rows, w.ints([1, 0], f"{columns.name}/perm")], op.outputs, "TransposeOptions")
 
 
+#: Types of values that LiteRT's ONE_HOT has (one_hot.cc).
+_ONE_HOT = ("float32", "int32", "int64", "int8", "uint8", "bool")
+
+
 def write_one_hot(op: Op, w: Writing) -> None:
-    """ONE_HOT."""
-    depth = w.ints(w.values(op, 1)[0], f"{op.outputs[0]}/depth")
-    off, on = (_element(op, w, i, f"{op.outputs[0]}/{hint}") for i, hint in enumerate(("off", "on")))
-    wraps = op["wraps"] and (w.tensor(op.inputs[0]).data is not None or not counts_from_the_front(w, op.inputs[0]))
-    indices = _from_the_front(op, w) if wraps else w.index(op, 0, wide=True)
-    w.emit("ONE_HOT", [indices, depth, on, off], op.outputs, "OneHotOptions", axis=int(op["axis"]))
+    """ONE_HOT; values of types that it does not have are chosen where one of truth values is true."""
+    result, axis = w.tensor(op.outputs[0]), int(op["axis"])
+    if result.dtype == "string":
+        raise w.unsupported(op, "values of string, which neither ONE_HOT nor SELECT_V2 takes,")
+    if axis < -1:  # -1 alone counts from the end
+        axis = w.axis(op, axis, result.name)
+    off, on = (_element(op, w, i, f"{result.name}/{hint}") for i, hint in enumerate(("off", "on")))
+    depth = _depth(op, w)
+    indices = _indices_of_one_hot(op, w, depth)
+    if result.dtype in _ONE_HOT:
+        w.emit("ONE_HOT", [indices, depth, on, off], op.outputs, "OneHotOptions", axis=axis)
+        return
+    true, false = (w.const(np.array(value), f"{result.name}/{value}".lower()) for value in (True, False))
+    where = w.add(f"{result.name}/where", "bool", result.shape)
+    w.emit("ONE_HOT", [indices, depth, true, false], [where], "OneHotOptions", axis=axis)
+    w.emit("SELECT_V2", [where, on, off], op.outputs, "SelectV2Options")
+
+
+def _depth(op: Op, w: Writing) -> str:
+    """The depth of a OneHot as one int32 without axes."""
+    hint = f"{op.outputs[0]}/depth"
+    if w.tensor(op.inputs[1]).data is not None:
+        return w.ints(w.values(op, 1)[0], hint)
+    name = w.index(op, 1)
+    if w.tensor(name).rank == 0:
+        return name
+    scalar = w.add(hint, "int32", ())
+    w.emit("RESHAPE", [name, w.ints([], f"{hint}/shape")], [scalar], "ReshapeOptions")
+    return scalar
 
 
 def _element(op: Op, w: Writing, index: int, hint: str) -> str:
@@ -159,19 +186,33 @@ def _element(op: Op, w: Writing, index: int, hint: str) -> str:
     return name
 
 
-def _from_the_front(op: Op, w: Writing) -> str:
-    """The indices of a OneHot, of which negative ones count from the end; real ones are cut to whole numbers."""
-    name, depth = w.index(op, 0), w.values(op, 1)[0]
-    tensor = w.tensor(name)
-    if tensor.data is not None:
-        return w.const(np.where(tensor.data < 0, tensor.data + depth, tensor.data).astype(np.int32), f"{name}/from_the_front")
-    moved, negative, found = (
-        w.add(f"{name}/{hint}", dtype, tensor.shape)
-        for hint, dtype in (("moved", "int32"), ("negative", "bool"), ("from_the_front", "int32"))
-    )
-    w.emit("ADD", [name, w.ints(depth, f"{name}/depth")], [moved], "AddOptions")
-    w.emit("LESS", [name, w.ints(0, f"{name}/zero")], [negative], "LessOptions")
-    w.emit("SELECT_V2", [negative, moved, name], [found], "SelectV2Options")
+def _indices_of_one_hot(op: Op, w: Writing, depth: str) -> str:
+    """The indices of a OneHot, of which negative ones count from the end in ONNX; real ones are cut to whole numbers.
+
+    Those outside of the depth are legal. LiteRT's kernel looks at the lower 32 bits alone: int64 is clipped to what is just outside.
+    """
+    given = w.tensor(op.inputs[0])
+    is_known = given.data is not None
+    counts = (given.data >= 0).all() if given.data is not None else counts_from_the_front(w, given.name)
+    name = w.index(op, 0, wide=given.dtype == "int64" and not is_known)
+    if not op["wraps"] or counts or given.dtype.startswith("u"):
+        return name
+    tensor, size = w.tensor(name), w.tensor(depth)
+    if tensor.data is not None and size.data is not None:
+        return w.const(np.where(tensor.data < 0, tensor.data + size.data, tensor.data), f"{name}/from_the_front")
+    if tensor.dtype == "int64":
+        depth = w.cast(depth, "int64") if size.data is None else w.const(size.data.astype(np.int64), f"{name}/depth")
+    zero, least = (w.const(np.array(value, numpy_dtype(tensor.dtype)), f"{name}/{hint}") for value, hint in ((0, "zero"), (-1, "least")))
+
+    def made(hint: str, kernel: str, table: str, *operands: str, dtype: str = tensor.dtype) -> str:
+        return w.emit(kernel, operands, [w.add(f"{name}/{hint}", dtype, tensor.shape)], table)[0]
+
+    moved = made("moved", "ADD", "AddOptions", name, depth)
+    negative = made("negative", "LESS", "LessOptions", name, zero, dtype="bool")
+    found = made("from_the_front", "SELECT_V2", "SelectV2Options", negative, moved, name)
+    if tensor.dtype == "int64":
+        found = made("not_above", "MINIMUM", "MaximumMinimumOptions", found, depth)
+        found = made("within", "MAXIMUM", "MaximumMinimumOptions", found, least)
     return found
 
 

@@ -106,7 +106,7 @@ def _open_places(op: Op, w: Writing) -> tuple[str, str]:
     w.emit("RESHAPE", [indices, w.ints([-1, 1], f"{column}/shape")], [column], "ReshapeOptions")
     own = np.arange(rank) == axis
     parts = [w.add(f"{result}/{hint}", "int32", ("count", rank)) for hint in ("other_axes", "own_axis", "places")]
-    for name, kept, part in ((w.cast_to_int32(rows), ~own, parts[0]), (column, own, parts[1])):
+    for name, kept, part in ((w.cast(rows), ~own, parts[0]), (column, own, parts[1])):
         w.emit("MUL", [name, w.const(kept.astype(np.int32), f"{part}/kept")], [part], "MulOptions")
     w.emit("ADD", parts[:2], parts[2:], "AddOptions")
     return parts[2], true
@@ -153,7 +153,7 @@ def write_scatter_elements(op: Op, w: Writing) -> None:
         Formula(op, w).end("ADD", data.name, alone)
         return
     counts, mask = w.add(f"{result}/counts", "int32", data.shape), w.add(f"{result}/mask", "bool", data.shape)
-    w.emit("SCATTER_ND", [places, w.cast_to_int32(ones), sizes], [counts], "ScatterNdOptions")
+    w.emit("SCATTER_ND", [places, w.cast(ones), sizes], [counts], "ScatterNdOptions")
     w.emit("CAST", [counts], [mask], "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=DTYPE_NUMBERS["bool"])
     w.emit("SELECT_V2", [mask, alone, data.name], [result], "SelectV2Options")
 
@@ -209,7 +209,7 @@ def _reduce_at(op: Op, w: Writing, places: str) -> None:
         ids = w.ints((known.astype(np.int64) * strides).sum(-1).reshape(-1).tolist(), f"{result}/ids")
     else:
         numbers, total = w.add(f"{result}/parts", "int32", wanted), w.add(f"{result}/numbers", "int32", wanted[:-1])
-        narrow = places if w.tensor(places).dtype == "int32" else w.cast_to_int32(places)
+        narrow = places if w.tensor(places).dtype == "int32" else w.cast(places)
         w.emit("MUL", [narrow, w.const(strides, f"{result}/strides")], [numbers], "MulOptions")
         w.emit("SUM", [numbers, w.ints([len(wanted) - 1], f"{result}/last")], [total], "ReducerOptions", keepDims=False)
         ids = w.add(f"{result}/ids", "int32", (math.prod(wanted[:-1]),))
