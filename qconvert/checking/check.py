@@ -16,9 +16,10 @@ from qconvert.checking.attributes import other_attributes
 from qconvert.checking.checked_file import Side, ran_by, sides_of
 from qconvert.checking.custom import Around, around_custom
 from qconvert.checking.edges import moved_edges, vanished
-from qconvert.checking.findings import OUT_OF_TIME, CheckReport, Finding, OutputComparison
+from qconvert.checking.findings import BEYOND_BOUNDS, CheckReport, Finding, OutputComparison
 from qconvert.checking.known_tensors import fixed_outputs
 from qconvert.checking.limits import other_limits
+from qconvert.checking.memory import MOST, Room, nbytes
 from qconvert.checking.outputs import Border
 from qconvert.checking.real_lstms import drift_costs
 from qconvert.checking.remade import remade
@@ -28,6 +29,7 @@ from qconvert.checking.unread import Unread, unread
 from qconvert.checking.with_encodings import LEAST_OF_FLOAT, against_float, is_quantized_of_float, lacks_encodings, quantized_source
 from qconvert.conversion.in_memory import Model, as_file, called
 from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_of_other_sizes, load_inputs
+from qconvert.data.sizes import sizes_to_try
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
@@ -219,6 +221,7 @@ class _Check:
         declared = frozenset() if quick else declared_names(other, graph)
         border = Border.of(graph, other, declared)
         self.steps = STEPS if graph.states or other.states else 0
+        samples = self._fitting(samples)
         if data:
             most = samples * (self.steps or 1)
             feeds, notes = load_inputs(self.files[0].graph, data, most, (preparation or Preparation()).stretching())
@@ -266,6 +269,17 @@ class _Check:
             if getattr(model, "rebuilt", False)), floats, held,
         )  # fmt: skip
 
+    def _fitting(self, samples: int) -> int:
+        """How many inputs are run, of which all are held with the outputs of both sides."""
+        graph = self.sides[0].graph
+        sizes = nbytes(graph, sizes_to_try(graph)[0])
+        each = sum(sizes[name] for name in graph.inputs) + 2 * sum(sizes.get(name, 0) for name in graph.outputs)
+        fitting = Room.beside(graph, self.sides[1].graph).samples(samples, each * (self.steps or 1))
+        if fitting < samples:
+            what = "with the outputs of both sides, all of them are more than a check holds in"
+            self.notes.append(f"compared with {fitting} of {samples} inputs: {what} {MOST / 1e9:g} GB")
+        return fitting
+
     def _at_random(self, border: Border, models: tuple[LoadedModel, LoadedModel], samples: int, seed: int) -> tuple[Feeds, Outputs, str]:
         """Random inputs, what comes of them on both sides, and in words how they were chosen: where the result refuses them, and sizes are
         open, of sizes that it takes too, such as those with which no inner tensor is empty."""
@@ -294,7 +308,7 @@ class _Check:
         gives (`same`), few are run, so that a check takes hardly longer: all inputs at either end or zero, and small ones of
         other sizes."""
         source, result = models
-        extreme, others = extreme_inputs(border.graph, like, seed), inputs_of_other_sizes(border.graph, like, seed)
+        extreme, others = list(extreme_inputs(border.graph, like, seed)), inputs_of_other_sizes(border.graph, like, seed)
         if same:
             extreme, others = (
                 [*extreme[1:3], *extreme[-1:]],
@@ -410,8 +424,9 @@ class _Check:
             return
         if equal:
             return
-        self.problems += verdicts.differing_and_left_out(graph, outputs, [op for op in self.findings if op.reason != OUT_OF_TIME])
-        self.unjudged += verdicts.differing_and_left_out(graph, outputs, [op for op in self.findings if op.reason == OUT_OF_TIME])
+        own = [op for op in self.findings if op.reason not in BEYOND_BOUNDS]
+        self.problems += verdicts.differing_and_left_out(graph, outputs, own)
+        self.unjudged += verdicts.differing_and_left_out(graph, outputs, [op for op in self.findings if op.reason in BEYOND_BOUNDS])
         costly = bool(declared) and not verdicts.declared_costs_nothing(self.findings)
         why = "after changes that the conversion declared" if costly else verdicts.grown(self.findings)
         judged = verdicts.judged_by_limit(graph, outputs, self.findings)

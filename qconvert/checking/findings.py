@@ -13,14 +13,16 @@ from qconvert.graph import Array, Op
 from qconvert.tables import Rows, Shown, said, share, shown
 
 __all__ = [
-    "AS_DECLARED", "CLASSES", "KERNELS", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "OUT_OF_TIME", "OVERFLOW", "PASSED", "CheckReport",
-    "Finding", "OutputComparison", "by_kernels", "joined", "operators_table", "outputs_table",
+    "AS_DECLARED", "BEYOND_BOUNDS", "CLASSES", "KERNELS", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "OUT_OF_MEMORY", "OUT_OF_TIME",
+    "OVERFLOW", "PASSED", "CheckReport", "Finding", "OutputComparison", "by_kernels", "joined", "operators_table", "outputs_table",
 ]  # fmt: skip
 
 #: An operator that a runtime refuses by itself, or that has no counterpart by name: nothing is known of it.
 NOT_COMPARED = "not compared"
-#: Why, of operators that a check did not reach.
+#: Why, of operators that a check did not reach, or whose tensors it had no room for.
 OUT_OF_TIME = "the time for the comparison of operators was over"
+OUT_OF_MEMORY = "the tensors up to it are more than a check holds in memory"
+BEYOND_BOUNDS = (OUT_OF_TIME, OUT_OF_MEMORY)
 #: From the best to the worst. "dynamic range": a kernel that quantizes its real input at each run; "requantized": onto a grid that the
 #: conversion declared, as the result's own integers and scales say. OVERFLOW: of the source's own kernel, whose result is known to the last
 #: bit and is not what the operator means; the result's is.

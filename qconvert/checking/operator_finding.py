@@ -325,11 +325,13 @@ class Judge:
         found = classify_sums(a, b, own, its)
         if found.verdict != "unexplained" or not any(way.startswith("dynamic") for way in sums):
             return found
-        widened = {item.rounding: self._with_ties(op, rounder, item, values) for item in (*own, *its)}
-        for way in sorted(both & widened.keys()):
-            found = classify_sums(a, b, [widened[way]], [widened[way]])
-            if found.verdict != "unexplained":
-                return found
+        widened = dict[str, Sum]()  # one after the other: each is several times as large as the result
+        for way, item in sorted(sums.items(), key=lambda pair: (pair[0] not in both, pair[0])):
+            if item is not None:
+                widened[way] = self._with_ties(op, rounder, item, values)
+                found = classify_sums(a, b, [widened[way]], [widened[way]]) if way in both else found
+                if way in both and found.verdict != "unexplained":
+                    return found
         own, its = ([widened[item.rounding] for item in side] for side in (own, its))
         found = classify_sums(a, b, own, its)
         if found.verdict != "unexplained" or not is_dynamic(rounder):

@@ -18,10 +18,11 @@ import numpy as np
 from qconvert.checking.checked_file import Side
 from qconvert.checking.coverage import judged_within, left_out
 from qconvert.checking.exchange import SAME_CODES, Exchange, turned
-from qconvert.checking.findings import CLASSES, OUT_OF_TIME, OVERFLOW, Finding, by_kernels, joined
+from qconvert.checking.findings import CLASSES, OUT_OF_MEMORY, OUT_OF_TIME, OVERFLOW, Finding, by_kernels, joined
 from qconvert.checking.full_ranges import over_full_ranges
 from qconvert.checking.further_roundings import further_reach
 from qconvert.checking.known_tensors import completed, moved, of_inputs, settled, varying
+from qconvert.checking.memory import MOST, Room, first_fitting, nbytes, sizes_of
 from qconvert.checking.operator_finding import UNKNOWN, Judge, name_changed
 from qconvert.checking.outputs import Border
 from qconvert.checking.partners import Form, forms_of, partners, renamed
@@ -69,6 +70,8 @@ class _Source:
         if self.inside is None:
             return completed(self.graph, feed, self.states)
         measured = self.inside.values({name: feed[name] for name in self.graph.inputs})
+        if not self.graph.states:
+            restart(self.inside)  # which gives back what its process holds of the run
         if self.inside.cuts:
             return measured
         measured = of_inputs(self.graph, measured)
@@ -302,6 +305,9 @@ def check_operators(
         QConvertError: a file cannot be read, or the two have no names in common.
     """
     graph = source.graph
+    whole, room, planned = graph, Room.beside(graph, result.graph), nbytes(graph, sizes_of(graph, feeds[0]))
+    source = _first_operators(source, planned, room)
+    graph = source.graph
     inner, notes = _inside(source, graph)
     left = _Source(source, inner)
     first = left.values(feeds[0])
@@ -318,9 +324,11 @@ def check_operators(
     other = result.graph
     shared = _shared(graph, other, first.keys(), inside, forms, declared)
     sizes = {name: value.nbytes for name, value in first.items()}
-    pieces = _pieces(result, inside, shared, sizes)
+    held = sum(sizes.values())
+    at_once, ranged = room.at_once(held), {*first_fitting(sizes, room.over_ranges(held), shared)}
+    pieces = _pieces(result, inside, shared, sizes, at_once)
     if left.inside is None or left.inside.cuts:
-        left.pieces = _pieces(source, left.inside, shared, sizes)
+        left.pieces = _pieces(source, left.inside, shared, sizes, at_once)
     if not (pieces.computed or pieces.refused) or (left.pieces is not None and not (left.pieces.computed or left.pieces.refused)):
         raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
     layouts = source.runtime.layout, result.runtime.layout
@@ -331,7 +339,7 @@ def check_operators(
         side = side.run_by(kernels)
         opened = side.inside(inner_graph) if own is not None and own.cuts else None
         side, opened = renamed(side, opened, names) if place else (side, opened)
-        return _pieces(side, opened, shared, sizes, {name})
+        return _pieces(side, opened, shared, sizes, at_once, {name})
 
     others = OtherKernels(pieces_by)
     comparison = _Comparison.of((source, result), left, pieces, change, others, shared, declared)
@@ -352,8 +360,8 @@ def check_operators(
             if monotonic() > until:
                 missed = missed if run else dict.fromkeys(pieces.computed - found.keys(), OUT_OF_TIME)
                 break
-        whole = run > 0 or bool(getattr(model, "parts", {}))  # parts of a split network may run as they are alone
-        for name, finding in _over_full_ranges(comparison, source, other, shared, values, until) if not whole else ():
+        is_whole = run > 0 or bool(getattr(model, "parts", {}))  # parts of a split network may run as they are alone
+        for name, finding in _over_full_ranges(comparison, source, other, ranged, values, until) if not is_whole else ():
             found[name] = [*found.get(name, []), finding]
         if not run and monotonic() > until:
             late.append("not with all values over the ranges of tensors")
@@ -361,6 +369,8 @@ def check_operators(
         if inside is not None and not inside.cuts:
             own = border.matched_inputs(feed, model)
             misread.update(reading_errors(result, inside, pieces, {name: own[name] for name in model.inputs}))
+            if not result.graph.states:
+                restart(inside)  # which gives back what its process holds of the run
     for unlikely in further:
         if monotonic() > until:
             late.append("not with all inputs at the ends of their ranges or of other sizes")
@@ -368,18 +378,37 @@ def check_operators(
         for name, finding in comparison.findings(left.values(unlikely), lambda done, ops: None):
             if finding.verdict not in ("equal", "requantized"):  # what was declared costs more there, and is judged by likely inputs
                 found[name] = [*found.get(name, []), finding]
-    writers = graph.producers()
+    writers = whole.producers()
     findings = {name: joined(writers[name], name, runs) for name, runs in found.items()}
-    _name_misread(graph, misread, findings)
-    name_changed(graph, changed, findings)
-    refused = {**missed, **(left.pieces.refused if left.pieces is not None else {}), **pieces.refused}
-    within = judged_within(graph, findings.keys() | missed.keys(), shared) | _dropped_identities(graph, border)
-    findings.update(left_out(graph, findings.keys(), within, refused))
+    _name_misread(whole, misread, findings)
+    name_changed(whole, changed, findings)
+    large = dict.fromkeys((name for op in whole.ops[len(graph.ops) :] for name in op.outputs if name), OUT_OF_MEMORY)
+    refused = {**large, **missed, **(left.pieces.refused if left.pieces is not None else {}), **pieces.refused}
+    within = judged_within(whole, findings.keys() | missed.keys() | large.keys(), shared) | _dropped_identities(whole, border)
+    findings.update(left_out(whole, findings.keys(), within, refused))
     if missed:
         late.insert(0, f"{len(missed)} of them not at all")
     if late:
         notes = (*notes, f"operators were compared for {SECONDS:g} s: {', '.join(late)}; outputs with all inputs")
-    return tuple(findings.values()), (*notes, *said, _together(graph, len(within)), _unproven(result, inside))
+    wide = [f"{len(whole.ops) - len(graph.ops)} of them not at all"] if large else []
+    wide += ["not with values over the ranges of all tensors"] if ranged < shared.intersection(sizes) else []
+    if wide:
+        notes = (*notes, f"operators were compared within {MOST / 1e9:g} GB: {', '.join(wide)}; outputs all the same")
+    return tuple(findings.values()), (*notes, *said, _together(whole, len(within)), _unproven(result, inside))
+
+
+def _first_operators(source: Side, sizes: Mapping[str, int], room: Room) -> Side:
+    """The source with the first of its operators, whose tensors of a run fit into memory; with all of them where it has states, which the
+    last ones write."""
+    graph = source.graph
+    fitting = {*first_fitting(sizes, room.of_run)}
+    count = next((place for place, op in enumerate(graph.ops) if not fitting.issuperset(filter(None, op.outputs))), len(graph.ops))
+    if count == len(graph.ops) or graph.states:
+        return source
+    ops = graph.ops[: max(count, 1)]
+    read = {name for op in ops for name in op.inputs}
+    outputs = (name for op in ops for name in op.outputs if name and (name in graph.outputs or name not in read))
+    return replace(source, _graph=graph.evolve(ops=ops, outputs=tuple(outputs), signatures=()))
 
 
 def _dropped_identities(graph: Graph, border: Border) -> set[int]:
@@ -450,19 +479,22 @@ def _shared(
 
 
 def _pieces(
-    side: Side, inside: Inside | None, shared: set[str], sizes: Mapping[str, int], only: Collection[str] | None = None
+    side: Side, inside: Inside | None, shared: set[str], sizes: Mapping[str, int], at_once: int, only: Collection[str] | None = None
 ) -> Splitting:
-    """The side's file cut at the tensors called `shared`, of sizes in bytes, and what computes these, or `only` some of them."""
+    """The side's file cut at the tensors called `shared`, of sizes in bytes, and what computes these, or `only` some of them, with so many
+    bytes `at_once`."""
     graph = side.graph
     if inside is None or not inside.cuts:
         names = [name for name in computed_names(graph, shared) if only is None or name in only]
-        return Splitting(lambda wanted: canonical_pieces(graph, shared, wanted, side.file, side.format, side.runtime), names, sizes)
+        return Splitting(
+            lambda wanted: canonical_pieces(graph, shared, wanted, side.file, side.format, side.runtime), names, sizes, at_once
+        )
     order = {name: position for position, name in enumerate(graph.tensors)}
     computed = sorted(
         (shared & inside.names).intersection(shared if only is None else only) - {*graph.inputs, *_read(graph)},
         key=lambda name: order.get(name, len(order)),
     )
-    return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed, sizes)
+    return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed, sizes, at_once)
 
 
 def _read(graph: Graph) -> set[str]:

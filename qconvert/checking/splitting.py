@@ -14,8 +14,6 @@ from qconvert.plugins import Pieces
 __all__ = ["OtherKernels", "Splitting"]
 
 _LONGEST = 200
-#: Bytes of the tensors that pieces compute together at most: of both sides, exchanged and in float64 they take a multiple of it.
-_AT_ONCE = 64 << 20
 
 
 class Splitting:
@@ -24,7 +22,8 @@ class Splitting:
     Args:
         make: gives the pieces that compute some of the names. Raises QConvertError where the runtime refuses them.
         wanted: names of what is computed, in order.
-        sizes: of these in bytes, as far as they are known; what is computed together is limited by them.
+        sizes: of these in bytes, as far as they are known.
+        at_once: how many bytes are computed together at most; one that is larger is computed by itself.
 
     Attributes:
         refused: why it refused a piece, in a line, by the name of what the piece computes.
@@ -32,13 +31,14 @@ class Splitting:
     """
 
     def __init__(
-        self, make: Callable[[frozenset[str]], Pieces], wanted: Sequence[str], sizes: Mapping[str, int] = MappingProxyType({})
-    ) -> None:
+        self, make: Callable[[frozenset[str]], Pieces], wanted: Sequence[str], sizes: Mapping[str, int] = MappingProxyType({}),
+        at_once: int = 0,
+    ) -> None:  # fmt: skip
         self.refused: dict[str, str] = {}
         self.dtypes: dict[str, str] = {}
         self.shapes: dict[str, tuple[int | None, ...] | None] = {}
         self._make = make
-        self._parts = [part for group in _groups(wanted, sizes) for part in self._made(group)]
+        self._parts = [part for group in _groups(wanted, sizes, at_once) for part in self._made(group)]
 
     @property
     def computed(self) -> frozenset[str]:
@@ -101,11 +101,11 @@ class Splitting:
         return []
 
 
-def _groups(wanted: Sequence[str], sizes: Mapping[str, int]) -> Iterator[tuple[str, ...]]:
-    """Names in order, those together whose values are at most _AT_ONCE, or one that is larger."""
+def _groups(wanted: Sequence[str], sizes: Mapping[str, int], at_once: int) -> Iterator[tuple[str, ...]]:
+    """Names in order, those together whose values are at most so many bytes, or one that is larger."""
     group: list[str] = []
     for name in wanted:
-        if group and sum(sizes.get(item, 0) for item in (*group, name)) > _AT_ONCE:
+        if group and sum(sizes.get(item, 0) for item in (*group, name)) > at_once:
             yield tuple(group)
             group = []
         group.append(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import ceil, floor, inf, isfinite
 from types import MappingProxyType
 
@@ -113,9 +113,10 @@ def accepted_inputs(
 
 def extreme_inputs(
     graph: Graph, like: Mapping[str, Array], seed: int, within: Mapping[str, Bounds] = MappingProxyType({})
-) -> list[dict[str, Array]]:
-    """Sets of inputs over their whole ranges and at the ends of these: each element anywhere, all at the lower end, all at the upper one,
-    each element at one of both, each input at one of both (twice), flat at a value between, and flat at zero.
+) -> Iterator[dict[str, Array]]:
+    """Sets of inputs over their whole ranges and at the ends of these, each made when it is asked for: each element anywhere, all at the
+    lower end, all at the upper one, each element at one of both, each input at one of both (twice), flat at a value between, and flat at
+    zero.
 
     Quantized integers and bytes have the ends of their type, floats go beyond those of the Quantize that reads them, both within the
     bounds that operators set (see bounds.py). Random inputs hardly reach these ends, nor does a sum of many random values reach its own.
@@ -134,7 +135,7 @@ def extreme_inputs(
         if found is not None:
             ends[name] = found
     if not ends:
-        return []
+        return
 
     def values(choose: Callable[[float, float, tuple[int, ...]], Array]) -> dict[str, Array]:
         return {name: choose(*ends[name], value.shape).astype(value.dtype) if name in ends else value for name, value in like.items()}
@@ -149,16 +150,14 @@ def extreme_inputs(
     def either(low: float, high: float, shape: tuple[int, ...]) -> Array:
         return np.full(shape, (low, high)[int(rng.integers(2))])
 
-    return [
-        values(anywhere),
-        values(lambda low, high, shape: np.full(shape, low)),
-        values(lambda low, high, shape: np.full(shape, high)),
-        values(lambda low, high, shape: np.where(rng.integers(0, 2, shape) == 1, high, low)),
-        values(either),
-        values(either),
-        values(between),
-        {name: _zeros(graph[name], ends.get(name), value) for name, value in like.items()},
-    ]
+    yield values(anywhere)
+    yield values(lambda low, high, shape: np.full(shape, low))
+    yield values(lambda low, high, shape: np.full(shape, high))
+    yield values(lambda low, high, shape: np.where(rng.integers(0, 2, shape) == 1, high, low))
+    yield values(either)
+    yield values(either)
+    yield values(between)
+    yield {name: _zeros(graph[name], ends.get(name), value) for name, value in like.items()}
 
 
 def _zeros(tensor: Tensor, ends: tuple[float, float] | None, like: Array) -> Array:

@@ -194,7 +194,7 @@ class LiteRTInside:
 
     Args:
         file: the file, with a key of KERNELS.
-        graph: its names are those of the file; LiteRT gives all that the main subgraph computes.
+        graph: whose activations are wanted; a name that the file does not have is ignored.
     """
 
     cuts = False
@@ -202,7 +202,8 @@ class LiteRTInside:
     def __init__(self, file: ModelFile, graph: Graph) -> None:
         from qconvert.formats.tflite.probe import with_outputs
 
-        model, self._order = with_outputs(_accepted(file))
+        wanted = frozenset(name for name, tensor in graph.tensors.items() if not tensor.is_constant)
+        model, self._order = with_outputs(_accepted(file), wanted)
         self._probe = LiteRT(model, file.kernels)
         self.names = frozenset(self._order)
         reads = (op for op in graph.ops if op.kind == "ReadState" and str(op["state"]) in keeps(graph))

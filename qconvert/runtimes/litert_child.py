@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 from typing import Any, BinaryIO
 
 #: Seconds between two looks at a process that is to end by itself.
@@ -80,27 +81,27 @@ def answer(given: BinaryIO, answers: BinaryIO, litert: Any) -> None:
     model = Model(litert)
     while line := given.readline():
         question = json.loads(line)
-        values: list[Any] = []
+        values: list[Any] = []  # what gives each value, of which one is held at a time
         try:
             if "load" in question:
                 found = model.load(given.read(question["load"]), **question["with"])
             elif "run" in question:
                 values = model.run([(index, read(given, dtype, shape)) for index, dtype, shape in question["run"]])
-                found = {"values": [array(value) for value in values]}
+                found = {"values": [array(value()) for value in values]}
             elif "begin" in question:
                 for index, dtype, shape in question["begin"]:
                     model.interpreter.set_tensor(index, read(given, dtype, shape))
                 found = {}
             elif "kept" in question:
-                values = [model.interpreter.get_tensor(index) for index in question["kept"]]
-                found = {"values": [array(value) for value in values]}
+                values = [partial(model.interpreter.get_tensor, index) for index in question["kept"]]
+                found = {"values": [array(value()) for value in values]}
             else:
                 found = {"nodes": [node(item) for item in model.interpreter._get_ops_details()]}
         except (ValueError, RuntimeError) as error:
             found, values = {"refused": str(error)}, []
         answers.write(json.dumps(found).encode() + b"\n")
         for value in values:
-            answers.write(value.tobytes())
+            answers.write(value().tobytes())
         answers.flush()
 
 
@@ -131,7 +132,7 @@ class Model:
         }
 
     def run(self, values: list[tuple[int, Any]]) -> list[Any]:
-        """Runs once with inputs by the numbers of their tensors; returns outputs in the model's order."""
+        """Runs once with inputs by the numbers of their tensors; returns what gives each output, in the model's order."""
         stated = {item["index"]: tuple(item["shape"]) for item in self.inputs}
         resized = [(index, value.shape) for index, value in values if tuple(value.shape) != stated[index]]
         for index, shape in resized:
@@ -142,7 +143,7 @@ class Model:
         for index, value in values:
             self.interpreter.set_tensor(index, value)
         self.interpreter.invoke()
-        return [self.read(item) for item in self.outputs]
+        return [partial(self.read, item) for item in self.outputs]
 
     def read(self, item: Any) -> Any:
         """The value of a tensor; LiteRT gives none for some without elements."""

@@ -187,7 +187,7 @@ def test_what_a_runtime_refuses_is_left_out_and_named() -> None:
 
 def test_values_that_are_large_together_are_computed_one_group_after_the_other() -> None:
     asked: list[frozenset[str]] = []
-    pieces = Splitting(refusing(set(), asked), tuple("abcde"), dict(zip("abcde", (30 << 20, 30 << 20, 30 << 20, 90 << 20, 1), strict=True)))
+    pieces = Splitting(refusing(set(), asked), tuple("abcde"), dict(zip("abcde", (30, 30, 30, 90, 1), strict=True)), 64)
     assert asked == [{"a", "b"}, {"c"}, {"d"}, {"e"}]
     assert pieces.refused == {}
     given = pieces.parts({"x": np.zeros(1, np.int8)}.__getitem__)

@@ -206,7 +206,7 @@ def test_extreme_inputs_reach_the_ends_of_a_range_within_its_bounds() -> None:
     tensors = [Tensor("x", "float32", (4,)), Tensor("q", "int8", (4,), quantization=grid), Tensor("i", "int64", (2,))]
     graph = Graph("g", {item.name: item for item in tensors}, (Op("Quantize", ("x",), ("q",), {}, ""),), ("x", "i"), ("q",))
     like = {"x": np.zeros(4, np.float32), "i": np.array([3, 5])}
-    found = extreme_inputs(graph, like, 0)
+    found = list(extreme_inputs(graph, like, 0))
     assert min(feed["x"].min() for feed in found) < -12.8 and max(feed["x"].max() for feed in found) > 12.7
     assert all(np.array_equal(feed["i"], [3, 5]) for feed in found)
     assert not found[-1]["x"].any()
