@@ -149,8 +149,8 @@ def verify(
         values[name] = expected[name][0][1]
     for op in result.ops:
         computed = evaluate_op(result, op, [values[name] if name else None for name in op.inputs])
-        for name, value in zip(filter(None, op.outputs), computed, strict=True):
-            values[name] = np.asarray(value.stored)
+        for name, output in zip(filter(None, op.outputs), computed, strict=True):
+            values[name] = np.asarray(output.stored)
             for old, wanted in expected.get(name, ()):
                 refuted += _refute(old, result[name], wanted, values[name], steps, share)
             if name in expected and expected[name][0][1].shape == values[name].shape:

@@ -61,6 +61,8 @@ def limited(room: int, file: Path, result: str, monkeypatch: pytest.MonkeyPatch,
     return check(file, tmp_path / result, per_op=True)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_what_fits_at_no_time_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Half of the operators, by the sizes of their tensors; where outputs are equal the check passes all the same."""
     total = sum(nbytes(load(KWS), {}).values())
@@ -73,6 +75,8 @@ def test_what_fits_at_no_time_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert report.verdict == "passed", (report.problems, report.unjudged)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_outputs_that_differ_and_did_not_fit_are_not_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     report = limited(1, VISION, "result.tflite", monkeypatch, tmp_path)
     assert sum(op.reason == OUT_OF_MEMORY for op in report.operators) > 0.5 * len(report.operators)

@@ -20,6 +20,8 @@ from qconvert.formats.tflite.contents import contents
 from qconvert.graph.functions import all_ops
 from qconvert.plugins import target_named
 
+pytestmark = pytest.mark.formats
+
 torch = pytest.importorskip("torch")
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
@@ -57,7 +59,6 @@ def test_operators_that_the_writer_adds_are_counted(trained: Path, tmp_path: Pat
     assert f"Mixed: {sum(report.on_floats.values())} of {sum(written.values())} operators run on floats" in "".join(closing(report))
 
 
-@pytest.mark.formats
 def test_operators_on_floats_that_the_writer_adds_are_forbidden(trained: Path, tmp_path: Path) -> None:
     result = tmp_path / "a.tflite"
     with pytest.raises(UnsupportedError, match=r"real values in what is written: \d Add, \d Mul, \d Sub"):
@@ -109,6 +110,7 @@ def test_roundings_and_float_layers_in_a_folder_for_mnn_are_counted(tmp_path: Pa
     assert said == "3 layers have scales for int8, 3 stay float" and (report.operators["Conv"], report.on_floats["Conv"]) == (6, 3)
 
 
+@pytest.mark.mnn
 def test_reports_say_that_a_file_is_not_read(tmp_path: Path) -> None:
     pytest.importorskip("MNN")
     model = FIXTURES / "tflm_person_detect_int8.tflite"
