@@ -20,7 +20,7 @@ from qconvert.formats.tflite.contents import contents
 from qconvert.graph.functions import all_ops
 from qconvert.plugins import target_named
 
-pytestmark = pytest.mark.formats
+pytestmark = pytest.mark.torch
 
 torch = pytest.importorskip("torch")
 
@@ -47,7 +47,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.torch
 @pytest.mark.cross_section
 def test_operators_that_the_writer_adds_are_counted(trained: Path, tmp_path: Path) -> None:
     result = tmp_path / "a.tflite"
