@@ -95,7 +95,10 @@ class _Scanner:
             wire = tag & 7
             if wire == _BYTES:
                 length_at = position
-                length, position = self.varint(position, end)
+                if position < end and view[position] < 128:  # as nearly all are; a call takes longer than all else here
+                    length, position = view[position], position + 1
+                else:
+                    length, position = self.varint(position, end)
                 behind = position + length
                 if behind > end:
                     raise _damaged(start)
