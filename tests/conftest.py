@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-from tiers import MARKERS, guard, names_of, select, summary_of
+from tiers import MARKERS, guard, install, names_of, select, summary_of
 
 # Deadlines are off, as how long an example takes says something of the machine. The suite tries the same examples in each run, so that
 # what passed once passes again; `make fuzz` tries new ones.
@@ -23,6 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    install()
     for name, text in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {text}")
     if config.pluginmanager.hasplugin("xdist"):

@@ -60,6 +60,8 @@ def test_stored_values_move_between_types() -> None:
         measures.stored(np.zeros(2, np.float32), measures.Port("float32", (2,)), "int8")
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
 def test_a_result_of_the_source_itself_is_equal(tmp_path: Path) -> None:
     from qconvert import convert
 
@@ -72,6 +74,7 @@ def test_a_result_of_the_source_itself_is_equal(tmp_path: Path) -> None:
     assert found == measures.Fidelity(1.0, 0.0, None)
 
 
+@pytest.mark.end_to_end
 def test_peak_memory_is_the_childs_own(tmp_path: Path) -> None:
     held = np.ones(300 << 17)  # 300 MB that belong to this process
     small = converters.run_process([sys.executable, "-S", "-c", "print('done')"], tmp_path / "log")
@@ -83,24 +86,28 @@ def test_peak_memory_is_the_childs_own(tmp_path: Path) -> None:
     assert 200 < large.megabytes < 260
 
 
+@pytest.mark.end_to_end
 def test_the_error_is_reported_not_the_remedy_after_it(tmp_path: Path) -> None:
     script = "print('Traceback'); print('error: /some/folder/m.tflite: no LSTM'); print('A plugin can add it.'); raise SystemExit(2)"
     failed = converters.run_process([sys.executable, "-S", "-c", script], tmp_path / "log")
     assert (failed.code, failed.message) == (2, "error: m.tflite: no LSTM")
 
 
+@pytest.mark.end_to_end
 def test_the_cause_of_a_chain_of_errors_is_reported(tmp_path: Path) -> None:
     script = "try:\n  [][0]\nexcept IndexError as error:\n  raise RuntimeError('all failed') from error"
     failed = converters.run_process([sys.executable, "-S", "-c", script], tmp_path / "log")
     assert (failed.code, failed.message) == (1, "IndexError: list index out of range")
 
 
+@pytest.mark.end_to_end
 def test_an_error_that_lists_is_reported_with_the_first_of_its_list(tmp_path: Path) -> None:
     script = "print('error: 2 places:'); print('- a rule. Broken by:'); print('Erf /erf'); print('Erf /b'); raise SystemExit(2)"
     failed = converters.run_process([sys.executable, "-S", "-c", script], tmp_path / "log")
     assert failed.message == "error: 2 places: - a rule. Broken by: Erf /erf"
 
 
+@pytest.mark.end_to_end
 def test_a_converter_works_on_a_copy_and_its_result_is_fetched(tmp_path: Path) -> None:
     (tmp_path / "env" / "bin").mkdir(parents=True)
     program = tmp_path / "env" / "bin" / "program"

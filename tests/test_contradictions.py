@@ -73,6 +73,7 @@ def fake_quant(**options: Any) -> bytes:
     return single_op("FAKE_QUANT", {"min": -1.0, "max": 1.0, "numBits": 8, **options}, [ends[0]], [ends[1]])
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(("bits", "fits"), [(2, True), (16, True), (1, False), (0, False), (17, False), (2**31 - 1, False), (-3, False)])
 def test_bits_of_fake_quant(bits: int, fits: bool) -> None:
     """2 to the power of 2147483647 alone takes minutes."""
@@ -83,6 +84,7 @@ def test_bits_of_fake_quant(bits: int, fits: bool) -> None:
         validate(read_bytes(fake_quant(numBits=bits), "test"))
 
 
+@pytest.mark.litert
 def test_a_range_of_fake_quant_beyond_float32() -> None:
     with pytest.raises(QConvertError, match="float32"):
         validate(read_bytes(fake_quant(min=-3e38, max=3e38), "test"))

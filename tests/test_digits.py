@@ -34,6 +34,7 @@ def operators(path: Path) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.litert
 @pytest.mark.cross_section
 @pytest.mark.parametrize("name", ["fx", "pt2e", "brevitas"])
 def test_accuracy_stays_the_same(name: str, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_bias_correction_of_a_matrix_product() -> None:
     assert ar.bias_correction([[1.0, 3.0]], [[0.5, 4.0]], [2.0, 10.0]).tolist() == [-9.0]
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(("builtin", "function", "grids"), [
     ("EXP", np.exp, ((0.02, 10), (0.1, -100))),
     ("ELU", lambda x: np.where(x < 0, np.expm1(x), x), ((0.0517, 20), (0.0391, -30))),

@@ -181,6 +181,7 @@ def test_grids_hold_zero_and_the_range(name: str, low: float, high: float, bits:
 # The frameworks themselves
 
 
+@pytest.mark.torch
 @pytest.mark.filterwarnings("ignore:Please use quant_min")
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("scheme", ["affine", "symmetric"])
@@ -202,6 +203,7 @@ def test_pytorch_itself(scheme: str, dtype: str, bits: int) -> None:
         assert chosen(f"pytorch_{scheme}", *pair, bits=bits, dtype=dtype) == (float(scale[0]), int(point[0]), dtype)
 
 
+@pytest.mark.torch
 def test_pytorch_itself_along_an_axis() -> None:
     torch = pytest.importorskip("torch")
     from torch.ao.quantization.observer import PerChannelMinMaxObserver
@@ -214,6 +216,7 @@ def test_pytorch_itself_along_an_axis() -> None:
     assert np.array_equal(q.scale, observer.calculate_qparams()[0].numpy())
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
 @pytest.mark.parametrize("scheme", ["affine", "symmetric"])
 def test_onnxruntime_itself(scheme: str, dtype: str) -> None:

@@ -31,6 +31,7 @@ def plugins_for_a_while() -> Iterator[None]:
     sets._with_plugins.cache_clear()
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(("reader", "part"), [(name, part) for name in READERS for part in range(2)])
 def test_nothing_but_results_and_errors(reader: str, part: int) -> None:
     half = COUNTS[reader] // 2
@@ -40,6 +41,7 @@ def test_nothing_but_results_and_errors(reader: str, part: int) -> None:
     assert sum(outcomes.values()) - outcomes["done"] > half // 3
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("reader", READERS)
 def test_mutations_are_repeatable_and_differ_from_their_seeds(reader: str) -> None:
     found = [mutated(reader, 1, index) for index in range(40)]
@@ -48,6 +50,7 @@ def test_mutations_are_repeatable_and_differ_from_their_seeds(reader: str) -> No
     assert len({data for _, data in found}) > 36
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("code", "words"),
     [

@@ -69,6 +69,7 @@ def test_the_others_take_them(tmp_path: Path) -> None:
     assert costs == qconvert.pass_costs(graph, names=["symmetric_activations"], samples=1)
 
 
+@pytest.mark.onnxruntime
 def test_calibrate_and_apply_take_bytes() -> None:
     content, graph = FLOAT.read_bytes(), qconvert.load(FLOAT)
     (name,) = graph.inputs

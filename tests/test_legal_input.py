@@ -255,6 +255,7 @@ def test_operators_are_compared_with_fewer_inputs_where_that_takes_long(tmp_path
     assert [any("with 1 of 3 inputs" in note for note in report.notes) for report in reports] == [False, True]
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("suffix", [".tflite", ".onnx"])
 def test_custom_operators_beside_variables(suffix: str, tmp_path: Path) -> None:
     """The sum of the inputs so far goes through a Flex operator: the check is of what is around that, with the variable in it."""

@@ -116,6 +116,7 @@ def test_an_option_at_its_default_is_taken_by_every_conversion(tmp_path: Path) -
         normalize(load(MODEL), None, opset=17)
 
 
+@pytest.mark.end_to_end
 def test_the_command_line_spells_the_same_options(tmp_path: Path) -> None:
     flagged, named = tmp_path / "a.onnx", tmp_path / "b.onnx"
     assert run("convert", MODEL, flagged, "--opset", "21", "--io-layout", "nchw", "--io-float", "-q").returncode == 0
@@ -137,6 +138,7 @@ def test_the_command_line_spells_the_same_options(tmp_path: Path) -> None:
         assert done.returncode == 2 and reason in done.stderr
 
 
+@pytest.mark.end_to_end
 def test_passes_and_formats_list_their_options() -> None:
     passes = {item["name"]: item for item in json.loads(run("passes", "--json").stdout)}
     (layout,) = passes["assign_layout"]["options"]

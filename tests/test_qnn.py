@@ -113,6 +113,7 @@ def test_dequantize() -> None:
         assert np.array_equal(evaluate(graph, {"x": data})["y"], qnn_dequantize(data, 0.3 if axis is None else scales, point))
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize(("given", "dtype"), [("int8", "int8"), ("int8", "uint8"), ("uint8", "int8"), ("int32", "int8"), ("int32", "uint8"),
                                               ("int16", "int8"), ("int8", "int16"), ("int8", "int32")])  # fmt: skip

@@ -136,6 +136,7 @@ def test_no_transpose_stands_inside_image_models(path: Path, folder: Path, tmp_p
     assert len(transposes(onnx.load(tmp_path / "optimized.onnx"))) <= 3
 
 
+@pytest.mark.litert
 def test_operators_that_are_not_covered_are_listed_at_once(tmp_path: Path) -> None:
     from ai_edge_litert import schema_py_generated as schema
 

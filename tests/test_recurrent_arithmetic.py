@@ -73,6 +73,7 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_an_lstm_gives_the_kernels_bytes(variant: dict[str, Any]) -> None:
     for seed in range(3):
@@ -93,6 +94,7 @@ def test_an_lstm_gives_the_kernels_bytes(variant: dict[str, Any]) -> None:
             np.testing.assert_array_equal(found if layer.time_major else found.transpose(1, 0, 2), expected)
 
 
+@pytest.mark.litert
 @pytest.mark.parametrize(
     "variant", [{}, {"rank": 2}, {"rank": 4, "rows": 3}, {"memory": 1}, {"bias": False}, {"output": (0.01, 0)}], ids=str
 )
@@ -120,6 +122,8 @@ def test_an_svdf_gives_the_kernels_bytes(variant: dict[str, Any]) -> None:
         assert len(seen) > 10
 
 
+@pytest.mark.tflite_micro
+@pytest.mark.litert
 @pytest.mark.skipif(find_spec("tflite_micro") is None, reason="tflite_micro is not installed (extra micro)")
 @pytest.mark.parametrize("variant", [{}, {"rank": 2}, {"rows": 3}, {"memory": 1}], ids=str)
 def test_an_svdf_with_an_int8_memory_gives_the_bytes_of_tflite_micro(variant: dict[str, Any]) -> None:

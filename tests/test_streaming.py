@@ -47,6 +47,7 @@ def written(graph: Graph, path: Path) -> Path:
     return path
 
 
+@pytest.mark.onnxruntime
 def test_a_real_network_gives_the_same_in_both_runtimes(tmp_path: Path) -> None:
     """ONNX beside LiteRT, bit for bit over 50 steps, with the states that both hold behind each; and once more behind a reset."""
     qconvert.convert(WAKE_WORD, tmp_path / "a.onnx")
@@ -72,6 +73,7 @@ def test_a_real_network_gives_the_same_in_both_runtimes(tmp_path: Path) -> None:
     assert found[:50] == found[50:] and len({str(item) for item in found}) > 3
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_states_are_carried_and_reset(suffix: str, dtype: str, tmp_path: Path) -> None:
@@ -84,6 +86,7 @@ def test_states_are_carried_and_reset(suffix: str, dtype: str, tmp_path: Path) -
     assert session.run({"x": -x})["y"].tolist() == [-3, -7]
 
 
+@pytest.mark.onnxruntime
 def test_inputs_of_open_sizes_run_too(tmp_path: Path) -> None:
     session = Session(written(counter("rows"), tmp_path / "m.onnx"))
     for rows, meant in ((1, [2, 0]), (3, [5, 3]), (2, [7, 5])):
@@ -98,6 +101,7 @@ def test_a_model_without_states_runs_too() -> None:
     assert [value.tolist() for value in session.run(feed).values()] == [value.tolist() for value in session.run(feed).values()]
 
 
+@pytest.mark.onnxruntime
 def test_what_a_user_may_do_wrong_is_named(tmp_path: Path) -> None:
     path = written(counter(), tmp_path / "m.onnx")
     session = Session(path)

@@ -43,6 +43,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, qconvert.
     return out, qconvert.convert(MODEL, out)
 
 
+@pytest.mark.litert
 def test_a_conversion_and_its_check(converted: tuple[Path, qconvert.ConversionReport], capsys: pytest.CaptureFixture[str]) -> None:
     out, report = converted
     assert "became out.onnx: every scale and integer is the source's own" in repr(report)
@@ -54,6 +55,8 @@ def test_a_conversion_and_its_check(converted: tuple[Path, qconvert.ConversionRe
     assert shown.startswith("Passed: out.onnx") and "100%" in shown and found.operators[0].output[:12] in shown
 
 
+@pytest.mark.litert
+@pytest.mark.onnxruntime
 def test_every_report(capsys: pytest.CaptureFixture[str]) -> None:
     """Each says what it is in its repr, prints, and makes a page of its rows."""
     network = FIXTURES / "digits" / "float.onnx"

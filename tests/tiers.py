@@ -12,12 +12,13 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-__all__ = ["MARKERS", "guard", "names_of", "select", "summary_of"]
+__all__ = ["MARKERS", "guard", "install", "names_of", "select", "summary_of"]
 
 #: Runtime -> the packages that its marker allows.
 RUNTIMES: Mapping[str, tuple[str, ...]] = {
@@ -66,44 +67,54 @@ def summary_of(left_out: Collection[pytest.Item]) -> str:
     return f"left out: {len(left_out):,} tests ({listed}); make test-all runs them"
 
 
+@dataclass(frozen=True)
+class _Allowed:
+    """What the test that runs may do."""
+
+    packages: frozenset[str]
+    processes: bool
+
+
+#: The test that runs, and what it stands in.
+_RUNNING: list[_Allowed] = []
+_MARKER_OF = {package: name for name, packages in RUNTIMES.items() for package in packages}
+
+
 @contextmanager
 def guard(names: frozenset[str]) -> Iterator[None]:
     """Fail what imports a runtime, or starts a process, that the markers do not name."""
-    allowed = {package for name in names for package in RUNTIMES.get(name, ())}
-    forbidden = set() if "end_to_end" in names else {package for packages in RUNTIMES.values() for package in packages} - allowed
-    marker = {package: name for name, packages in RUNTIMES.items() for package in packages}
-    imported, loaded = builtins.__import__, importlib.import_module
-
-    def refuse(module: str) -> None:
-        package = module.partition(".")[0]
-        if package in forbidden and sys._getframe(2).f_globals.get("__name__", "").partition(".")[0] != package:
-            pytest.fail(f"the test imports {package} and has no marker {marker[package]} (tests/tiers.py)")
-
-    def import_guarded(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> ModuleType:
-        if level == 0:
-            refuse(name)
-        return imported(name, globals, locals, fromlist, level)
-
-    def load_guarded(name: str, package: str | None = None) -> ModuleType:
-        refuse(name)
-        return loaded(name, package)
-
-    builtins.__import__, importlib.import_module = import_guarded, load_guarded
-    _PROCESSES.append(bool(names.intersection(("end_to_end", "repository", *IN_PROCESSES))))
+    allowed = _MARKER_OF if "end_to_end" in names else {package for name in names for package in RUNTIMES.get(name, ())}
+    _RUNNING.append(_Allowed(frozenset(allowed), bool(names.intersection(("end_to_end", "repository", *IN_PROCESSES)))))
     try:
         yield
     finally:
-        builtins.__import__, importlib.import_module = imported, loaded
-        _PROCESSES.pop()
+        _RUNNING.pop()
 
 
-#: Whether the test that runs may start processes.
-_PROCESSES: list[bool] = []
+def _refuse_import(module: str) -> None:
+    package = module.partition(".")[0]
+    if package in _MARKER_OF and _RUNNING and package not in _RUNNING[-1].packages:
+        if sys._getframe(2).f_globals.get("__name__", "").partition(".")[0] != package:  # a package may import its own modules
+            pytest.fail(f"the test imports {package} and has no marker {_MARKER_OF[package]} (tests/tiers.py)")
 
 
 def _refuse_process(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in ("subprocess.Popen", "os.fork") and _PROCESSES and not _PROCESSES[-1]:
+    if event in ("subprocess.Popen", "os.fork") and _RUNNING and not _RUNNING[-1].processes:
         pytest.fail(f"the test starts a process ({event}) and has no marker that says so (tests/tiers.py)")
 
 
-sys.addaudithook(_refuse_process)
+def install() -> None:
+    """Watch imports and processes from now on. Once: a test that replaces `__import__` puts back what it found."""
+    imported, loaded = builtins.__import__, importlib.import_module
+
+    def import_watched(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> ModuleType:
+        if level == 0:
+            _refuse_import(name)
+        return imported(name, globals, locals, fromlist, level)
+
+    def load_watched(name: str, package: str | None = None) -> ModuleType:
+        _refuse_import(name)
+        return loaded(name, package)
+
+    builtins.__import__, importlib.import_module = import_watched, load_watched
+    sys.addaudithook(_refuse_process)

@@ -28,7 +28,7 @@ from qconvert.checking.sequences import STEPS, Sequences, drift, state_problems
 from qconvert.checking.unread import Unread, unread
 from qconvert.checking.with_encodings import LEAST_OF_FLOAT, against_float, is_quantized_of_float, lacks_encodings, quantized_source
 from qconvert.conversion.in_memory import Model, as_file, called
-from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_of_other_sizes, load_inputs
+from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_of_other_sizes, load_inputs, zero_inputs
 from qconvert.data.sizes import sizes_to_try
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.files.temporary import temporary_folder
@@ -306,15 +306,14 @@ class _Check:
 
         These take no part in statistics of the outputs, which are of inputs as they are likely. Of a result that is what the conversion
         gives (`same`), few are run, so that a check takes hardly longer: all inputs at either end or zero, and small ones of
-        other sizes."""
+        other sizes. Inputs of zero show numbers on one side and none (NaN) on the other; what else differs for them is not kept, since
+        all is a tie and 0 / 0 there."""
         source, result = models
         extreme, others = list(extreme_inputs(border.graph, like, seed)), inputs_of_other_sizes(border.graph, like, seed)
         if same:
-            extreme, others = (
-                [*extreme[1:3], *extreme[-1:]],
-                [feed for feed in others if sum(value.size for value in feed.values()) <= _SMALL],
-            )
-        for feed in (*extreme, *others):
+            extreme, others = extreme[1:3], [feed for feed in others if sum(value.size for value in feed.values()) <= _SMALL]
+        zero = zero_inputs(border.graph, like)
+        for feed in (*extreme, *others, zero):
             try:
                 given = border.matched_inputs(feed, result)
                 if not _has_sizes(result, given):
@@ -322,7 +321,7 @@ class _Check:
                 found = border.matched_outputs(source.run(feed), result.run(given))
             except QConvertError:
                 continue  # an input need not be legal
-            if any(border.compared(name, [(a, b)]).differs for name, a, b in found):
+            if feed is not zero and any(border.compared(name, [(a, b)]).differs for name, a, b in found):
                 self.further.append(feed)
             for name, a, b in found:
                 if a.dtype.kind == b.dtype.kind == "f" and a.shape == b.shape and not np.array_equal(np.isnan(a), np.isnan(b)):
@@ -438,7 +437,8 @@ class _Check:
             self.notes = [note for note in self.notes if not drifting or note not in self.drifts.values()]
         none_differs = not self.problems and all(op.equal == 1 for op in self.findings)
         if none_differs and self._optimized_otherwise(border, feeds, changed, declared):
-            self.unjudged += verdicts.distant_outputs(graph, judged, self.least, "which optimizations alone make")
+            infinite = [item for item in judged if not np.isfinite(item.largest)]
+            self.unjudged += verdicts.distant_outputs(graph, infinite, self.least, "which optimizations alone make")
         else:
             self.problems += distant
         if self.costs:

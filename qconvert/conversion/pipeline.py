@@ -67,7 +67,7 @@ def run_pipeline(
     for item in passes:
         before = graph
         given = taken(options, item.options, by_hand=by_hand)
-        graph, notes = _ran(item, _without_history(before), target, given)
+        graph, notes = _run_alone(item, before, target, given)
         found = _changes(item, notes, by_hand)
         if before.functions and not item.border:
             graph, inner = _in_functions(item, graph, target, given, by_hand)
@@ -79,15 +79,18 @@ def run_pipeline(
     return graph, tuple(changes)
 
 
-def _without_history(graph: Graph) -> Graph:
-    """Return the graph without its correspondence, so that a pass records its own alone."""
-    return replace(graph, correspondence={}) if graph.correspondence else graph
+def _run_alone(item: Pass, before: Graph, target: Target, options: Mapping[str, Any]) -> tuple[Graph, Any]:
+    """Run a pass on the graph without its correspondence, so that the pass records its own alone; a graph that it leaves is returned."""
+    bare = replace(before, correspondence={}) if before.correspondence else before
+    graph, notes = _ran(item, bare, target, options)
+    return before if graph is bare else graph, notes
 
 
 def _with_history(before: Graph, graph: Graph) -> Graph:
     """Return the graph after a pass, with its correspondence composed with that of the graph before."""
-    composed = compose(before.correspondence, graph.correspondence)
-    return graph if composed is graph.correspondence else replace(graph, correspondence=composed)
+    if graph.correspondence is before.correspondence:  # the pass left the graph
+        return graph
+    return replace(graph, correspondence=compose(before.correspondence, graph.correspondence))
 
 
 def _ran(item: Pass, graph: Graph, target: Target, options: Mapping[str, Any]) -> tuple[Graph, Any]:
@@ -112,7 +115,7 @@ def _in_functions(item: Pass, graph: Graph, target: Target, options: Mapping[str
     functions: dict[str, Graph] = {}
     found: list[Change] = []
     for name, inner in graph.functions.items():
-        changed, notes = _ran(item, _without_history(inner), target, inner_options)
+        changed, notes = _run_alone(item, inner, target, inner_options)
         functions[name] = _with_history(inner, changed)
         found += (replace(change, text=f"in function {name!r}: {change.text}") for change in _changes(item, notes, by_hand))
     return replace(graph, functions=functions), tuple(found)

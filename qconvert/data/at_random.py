@@ -15,7 +15,7 @@ from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["accepted_inputs", "extreme_inputs", "inputs_of_other_sizes", "random_inputs"]
+__all__ = ["accepted_inputs", "extreme_inputs", "inputs_of_other_sizes", "random_inputs", "zero_inputs"]
 
 #: Plain integers go up to this where no bound is known, unless the source refuses them.
 _LARGEST = 8
@@ -115,8 +115,7 @@ def extreme_inputs(
     graph: Graph, like: Mapping[str, Array], seed: int, within: Mapping[str, Bounds] = MappingProxyType({})
 ) -> Iterator[dict[str, Array]]:
     """Sets of inputs over their whole ranges and at the ends of these, each made when it is asked for: each element anywhere, all at the
-    lower end, all at the upper one, each element at one of both, each input at one of both (twice), flat at a value between, and flat at
-    zero.
+    lower end, all at the upper one, each element at one of both, each input at one of both (twice), and flat at a value between.
 
     Quantized integers and bytes have the ends of their type, floats go beyond those of the Quantize that reads them, both within the
     bounds that operators set (see bounds.py). Random inputs hardly reach these ends, nor does a sum of many random values reach its own.
@@ -127,13 +126,7 @@ def extreme_inputs(
         seed: of the random numbers.
         within: further bounds on real values, by the input's name.
     """
-    rng, readers, bounds = np.random.default_rng(seed), graph.consumers(), input_bounds(graph, number_of({}))
-    ends: dict[str, tuple[float, float]] = {}
-    for name in graph.inputs:
-        both = _both(bounds.get(name), within.get(name))
-        found = _ends(graph[name], _range_behind(graph, readers, name), both)
-        if found is not None:
-            ends[name] = found
+    rng, ends = np.random.default_rng(seed), _ends_of_inputs(graph, within)
     if not ends:
         return
 
@@ -157,15 +150,34 @@ def extreme_inputs(
     yield values(either)
     yield values(either)
     yield values(between)
-    yield {name: _zeros(graph[name], ends.get(name), value) for name, value in like.items()}
+
+
+def zero_inputs(graph: Graph, like: Mapping[str, Array]) -> dict[str, Array]:
+    """Return inputs that stand for zero, or for what is next to it within the bounds that operators set.
+
+    Args:
+        graph: the inputs' graph.
+        like: a set of inputs, whose shapes they have, and the values of those of which no type says what zero is.
+    """
+    ends = _ends_of_inputs(graph, {})
+    return {name: _zeros(graph[name], ends.get(name), value) for name, value in like.items()}
 
 
 def _zeros(tensor: Tensor, ends: tuple[float, float] | None, like: Array) -> Array:
-    """What stands for zero, or is next to it within the ends; as `like` is where no type says what that is."""
     if (tensor.quantization is not None and not tensor.quantization.is_per_tensor) or _is_plain(tensor):
         return like
     zero = 0 if tensor.quantization is None else int(tensor.quantization.zero_point[0])
     return np.full_like(like, zero if ends is None else np.clip(zero, *ends))
+
+
+def _ends_of_inputs(graph: Graph, within: Mapping[str, Bounds]) -> dict[str, tuple[float, float]]:
+    """Return the smallest and the largest value of each input that has such; see extreme_inputs()."""
+    readers, bounds, ends = graph.consumers(), input_bounds(graph, number_of({})), {}
+    for name in graph.inputs:
+        found = _ends(graph[name], _range_behind(graph, readers, name), _both(bounds.get(name), within.get(name)))
+        if found is not None:
+            ends[name] = found
+    return ends
 
 
 def inputs_of_other_sizes(graph: Graph, like: Mapping[str, Array], seed: int) -> list[dict[str, Array]]:

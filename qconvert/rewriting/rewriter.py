@@ -191,6 +191,8 @@ class Rewriter:
         converted = {op.outputs[0]: op.inputs[0] for op in ops if op.kind in _CONVERSIONS} if prune else {}
         if prune:
             graph = graph.evolve(ops=needed_ops(graph, None if prune is True else prune))
+        if not (self.is_changed or changes) and (len(graph.ops), len(graph.tensors)) == (len(self.graph.ops), len(self.graph.tensors)):
+            return self.graph
         return replace(graph, correspondence=compose(self.graph.correspondence, self._correspondence(graph, converted)))
 
     def _with_names(self, op: Op) -> Op:

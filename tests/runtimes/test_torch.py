@@ -37,6 +37,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.torch
 @pytest.mark.litert
 @needs_torch
 def test_a_check_passes_in_pytorch(written: Path) -> None:
@@ -46,6 +47,7 @@ def test_a_check_passes_in_pytorch(written: Path) -> None:
     assert [op for op in report.operators if op.verdict == "unexplained"] == []
 
 
+@pytest.mark.torch
 @pytest.mark.litert
 @needs_torch
 @pytest.mark.parametrize(("version", "newer"), [("2.13.0+cpu", False), ("2.9.1", False), ("2.14.0", True), ("3.0.0a0+git1", True)])
@@ -59,6 +61,7 @@ def test_a_pytorch_whose_roundings_are_not_known_is_named(
     assert any(f"PyTorch {version} rounds otherwise" in text for text in report.machine) == newer
 
 
+@pytest.mark.torch
 @pytest.mark.litert
 @needs_torch
 def test_a_wrong_weight_is_found(written: Path, tmp_path: Path) -> None:
@@ -77,6 +80,7 @@ def test_a_wrong_weight_is_found(written: Path, tmp_path: Path) -> None:
     assert qconvert.check(MODEL, tmp_path / "wrong.pt2", samples=2).verdict == "not equal"
 
 
+@pytest.mark.torch
 @pytest.mark.cross_section
 @needs_torch
 def test_a_foreign_file_runs_nothing_of_its_own(written: Path, tmp_path: Path) -> None:
@@ -89,6 +93,7 @@ def test_a_foreign_file_runs_nothing_of_its_own(written: Path, tmp_path: Path) -
     assert set(model.inputs) and not (tmp_path / "ran").exists()
 
 
+@pytest.mark.torch
 @needs_torch
 def test_both_ways_give_the_same(written: Path) -> None:
     graph = qconvert.load(written)
@@ -111,6 +116,7 @@ def test_without_pytorch_the_verdict_is_that_it_did_not_judge(tmp_path: Path, mo
     assert any("not judged in PyTorch" in text for text in report.unjudged)
 
 
+@pytest.mark.torch
 @needs_torch
 def test_what_pytorch_refuses_is_an_error_of_the_runtime(tmp_path: Path, written: Path) -> None:
     (tmp_path / "half.pt2").write_bytes(written.read_bytes()[:1000])
@@ -125,6 +131,7 @@ def inside_of(path: Path, kernels: str = "anew") -> tuple[qconvert.Graph, TorchI
     return graph, TorchInside(ModelFile(path, kernels), graph)
 
 
+@pytest.mark.torch
 @needs_torch
 @pytest.mark.parametrize("name", ["classifier/eager_fbgemm_traced.pt", "classifier/pt2e_x86.pt2", "vision/fx_fbgemm_frozen.pt"])
 def test_inner_tensors_are_those_of_the_run_and_pieces_compute_them_again(name: str) -> None:
@@ -162,6 +169,7 @@ def test_what_pytorch_cannot_be_given_is_evaluated_inside_too(monkeypatch: pytes
     assert np.array_equal(part.run(values)[graph.outputs[0]], values[graph.outputs[0]])
 
 
+@pytest.mark.torch
 @needs_torch
 @pytest.mark.parametrize("name", ["classifier/eager_fbgemm_traced.pt", "single/eager_fbgemm_scripted.pt", "classifier/pt2e_x86.pt2"])
 def test_a_trusted_file_gives_out_its_own_tensors(name: str) -> None:
@@ -181,6 +189,7 @@ def test_a_trusted_file_gives_out_its_own_tensors(name: str) -> None:
         assert np.allclose(values[graph.outputs[0]], np.load(file.with_suffix(".npz"))["output_0"], atol=1e-6)
 
 
+@pytest.mark.torch
 @needs_torch
 def test_tensors_that_stand_for_none_are_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls that ran and tensors that were read are put beside each other in order; one that is missing shifts no other."""
@@ -203,6 +212,7 @@ def torch_tensor(value: np.ndarray) -> Any:
     return torch.from_numpy(value)
 
 
+@pytest.mark.torch
 @pytest.mark.litert
 @needs_torch
 def test_a_file_whose_calls_have_other_names_is_run_as_it_is_read(written: Path) -> None:

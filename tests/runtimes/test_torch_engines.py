@@ -35,6 +35,7 @@ def _quantized(stored: Any, scale: float, zero_point: int) -> Any:
     return torch._make_per_tensor_quantized_tensor(torch.from_numpy(np.array(stored, np.uint8)), scale, zero_point)
 
 
+@pytest.mark.torch
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("engine", ["qnnpack", "fbgemm", "x86", "onednn"])
 def test_additions_of_all_pairs(engine: str) -> None:
@@ -66,6 +67,7 @@ def _beside_ties(scale: float, zero_point: int) -> Any:
     return (numbers[:, None] + np.arange(-3, 4)).astype(np.int32).view(np.float32).reshape(1, -1)
 
 
+@pytest.mark.torch
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_data_on_a_grid(tmp_path: Path) -> None:
     """The arithmetic, the evaluator and a program that is written give the integers of torch.quantize_per_tensor."""
@@ -103,6 +105,7 @@ _AVERAGES = [
 ]
 
 
+@pytest.mark.torch
 @pytest.mark.cross_section
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("engine", "kernel", "last", "name"), _AVERAGES)
@@ -129,6 +132,7 @@ def test_averages(engine: str, kernel: str, last: bool, name: str) -> None:
         assert np.array_equal(torch_average(name, total, grid, sizes, "uint8"), result.int_repr().numpy()), (sizes, scale, zero_point)
 
 
+@pytest.mark.torch
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_qnnpack_rounds_the_bias_first() -> None:
     """A layer with weights of 0, whose result resolves single steps of the accumulator."""
@@ -145,6 +149,7 @@ def test_qnnpack_rounds_the_bias_first() -> None:
     assert np.array_equal(qnnpack_bias(bias, scale) + 128, found.reshape(-1))
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("engine", ["qnnpack", "fbgemm", "x86", "onednn"])
 def test_programs_written_anew_give_what_the_file_gives(engine: str) -> None:
     """Of a network with layers, an addition, averages and a join of grids, in every element."""
@@ -160,6 +165,7 @@ def test_programs_written_anew_give_what_the_file_gives(engine: str) -> None:
     assert all(np.array_equal(anew[name], trusted[name]) for name in graph.outputs)
 
 
+@pytest.mark.torch
 @pytest.mark.onnxruntime
 @pytest.mark.litert
 def test_a_check_takes_the_engine_of_the_conversion(tmp_path: Path) -> None:
@@ -179,6 +185,7 @@ def test_the_file_hints_at_its_engine() -> None:
     assert SOURCE_ENGINE not in qconvert.load(_FIXTURES / "small" / "pt2e_xnnpack_batch.pt2").metadata
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("engine", ["qnnpack", "fbgemm"])
 def test_a_written_program_has_the_engines_roundings(engine: str, tmp_path: Path) -> None:
     """In operators of PyTorch that know no engine, in every element of every quantized tensor."""
@@ -197,6 +204,7 @@ def test_a_written_program_has_the_engines_roundings(engine: str, tmp_path: Path
         assert np.array_equal(value.numpy(), wanted[name]), name
 
 
+@pytest.mark.torch
 @pytest.mark.onnxruntime
 @pytest.mark.litert
 @pytest.mark.parametrize("suffix", [".onnx", ".tflite"])

@@ -14,11 +14,13 @@ import pytest
 from qconvert import check, convert, load
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.evaluate import evaluate
+from qconvert.runtimes.saturation import has_vnni
 from tests.torchscript_models import Array, Instance, Quantized, Typed, archive
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+needs_vnni = pytest.mark.skipif(not has_vnni(), reason="kernels of fbgemm saturate on CPUs without VNNI, in orders of their own")
 
 _CLASSES = "__torch__.torch.classes"
 _CONV, _LINEAR = f"{_CLASSES}.quantized.Conv2dPackedParamsBase", f"{_CLASSES}.quantized.LinearPackedParamsBase"
@@ -75,6 +77,7 @@ def _of_version(version: int) -> tuple[Any, ...]:
     return 3, Typed(numbers, "List[int]"), Typed([None, _KERNEL, _BIAS], "List[Optional[Tensor]]")
 
 
+@needs_vnni
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_relu"])
 @pytest.mark.parametrize(("version", "further"), [(1, ()), (1, (7,)), (2, ()), (2, (7,)), (3, ())])
 def test_the_sizes_of_a_convolution_are_those_packed_with_its_weights(tmp_path: Path, version: int, further: Any, name: str) -> None:
@@ -113,6 +116,7 @@ _LAYERS = {
 }
 
 
+@needs_vnni
 @pytest.mark.parametrize("layer", ["lstm", "gru"])
 @pytest.mark.parametrize("form", ["reduced", "not_reduced", "before_1.7", "no_bias", "fp16", "quantized"])
 def test_every_state_of_a_recurrent_cell_is_read(tmp_path: Path, form: str, layer: str) -> None:
@@ -135,6 +139,7 @@ def test_a_state_that_pytorch_does_not_load_is_named(tmp_path: Path, state: Any)
 _PACKED = {"half": "ops.quantized.linear_prepack_fp16(self.w, self.b)", "int8": "ops.quantized.linear_prepack(self.q, self.b)"}
 
 
+@needs_vnni
 @pytest.mark.parametrize("packed", ["half", "int8"])
 @pytest.mark.parametrize("name", ["linear_dynamic", "linear_dynamic_fp16"])
 def test_packed_weights_choose_the_kernel_of_a_dynamic_layer(tmp_path: Path, packed: str, name: str) -> None:
@@ -171,6 +176,7 @@ def test_quantized_tensors_along_an_axis_are_made_as_pytorch_makes_them(tmp_path
     _compare(_file(tmp_path / "m.pt", body, "w : Tensor; s : Tensor; z : Tensor", given), [torch.zeros(3, 5000)], "3,5000")
 
 
+@needs_vnni
 def test_operators_have_second_names(tmp_path: Path) -> None:
     call = "ops._quantized.conv2d(q, p, 0.4, 100)"
     pack = "p = ops._quantized.conv2d_prepack(self.w, self.b, [1, 1], [0, 0], [1, 1], 1)"
@@ -213,6 +219,7 @@ def test_a_storage_of_another_size_than_stated_is_refused(tmp_path: Path, size: 
 _TAKES = "p = self.p; return torch.int_repr(ops.quantized.conv2d(x, p, 0.4, 100))"
 
 
+@needs_vnni
 @pytest.mark.parametrize(("kind", "dtype", "zero_point"), [("quint8", "uint8", 110), ("qint8", "int8", -3)])
 def test_an_input_has_the_scale_that_the_user_states(tmp_path: Path, kind: str, dtype: str, zero_point: int) -> None:
     if kind == "qint8":
