@@ -11,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from qconvert.runtimes.saturation import cpu_saturates
+
 pytestmark = [pytest.mark.end_to_end, pytest.mark.repository]
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 RUN = FIXTURES / "zoo" / "run.py"
+#: Models whose outputs keep less than 30 dB on CPUs without VNNI, where LiteRT's kernels round otherwise.
+DIFFER_WITHOUT_VNNI = ("torch_pt2e_xnnpack_attention",)
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -39,7 +43,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A zoo of the small models of every source that are in fixtures/."""
     folder = tmp_path_factory.mktemp("zoo")
     for path in sorted([*FIXTURES.glob("*.tflite"), *FIXTURES.glob("keras/*.tflite"), *FIXTURES.glob("onnx/*.onnx")]):
-        if path.stat().st_size < 40_000:
+        if path.stat().st_size < 40_000 and not (path.stem in DIFFER_WITHOUT_VNNI and cpu_saturates()):
             put(folder, path.parent.name, path)
     return folder
 
