@@ -347,6 +347,7 @@ def check_operators(
     misread: dict[str, Finding] = {}
     late: list[str] = []
     missed: dict[str, str] = {}
+    computed = pieces.computed  # before any run: of one that is not finished, pieces that wait are none
     until = monotonic() + SECONDS
     values: Mapping[str, Array] | None = first
     del first  # the values of a large network are held for one run at a time
@@ -358,7 +359,7 @@ def check_operators(
         for name, finding in comparison.findings(values, partial(_step, progress, run, len(feeds))):
             found.setdefault(name, []).append(finding)
             if monotonic() > until:
-                missed = missed if run else dict.fromkeys(pieces.computed - found.keys(), OUT_OF_TIME)
+                missed = missed if run else dict.fromkeys(computed - found.keys(), OUT_OF_TIME)
                 break
         is_whole = run > 0 or bool(getattr(model, "parts", {}))  # parts of a split network may run as they are alone
         for name, finding in _over_full_ranges(comparison, source, other, ranged, values, until) if not is_whole else ():

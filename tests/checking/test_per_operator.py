@@ -198,13 +198,15 @@ def test_values_that_are_large_together_are_computed_one_group_after_the_other()
 
 @pytest.mark.onnxruntime
 @pytest.mark.litert
+@pytest.mark.parametrize("at_once", [1, 64 << 20])
 @pytest.mark.parametrize(("file", "verdict"), [(KWS, "passed"), (VISION, "could not be judged")])
 def test_operators_that_the_time_does_not_reach_are_named(
-    file: Path, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    file: Path, verdict: str, at_once: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Where outputs are equal that is no problem; where they differ, nobody knows what explains it."""
-    from qconvert.checking import per_operator
+    from qconvert.checking import memory, per_operator
 
+    monkeypatch.setattr(memory, "_AT_ONCE", at_once)
     convert(file, tmp_path / "result.tflite")
     monkeypatch.setattr(per_operator, "SECONDS", 0.0)
     report = check(file, tmp_path / "result.tflite", samples=2, per_op=True)
