@@ -128,6 +128,7 @@ def test_requantize(given: str, dtype: str, rounding: str) -> None:
         assert np.array_equal(result(graph, {"x": data}, rounding), qnn_requantize(data, (scale, point), (output, 5), dtype, rounding))
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_requantize_of_channels(rounding: str) -> None:
     scales, data = F32([1e-5, 3.7e-6, 2.2e-7, 9.1e-4]), codes("int32", (50, 4, 6), 3) // 2**9
@@ -136,6 +137,7 @@ def test_requantize_of_channels(rounding: str) -> None:
     assert np.array_equal(result(graph, {"x": data}, rounding), qnn_requantize(data, (scales, 0), (0.02, 128), "uint8", rounding, 1))
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("real", ["float32", "float64"])
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_requantize_in_floating_point(rounding: str, real: str) -> None:
@@ -175,6 +177,7 @@ def test_where_floating_point_and_int64_differ() -> None:
     assert qnn_requantize_float(data, (0.5, 0), (1.0, 3), "int8", "TONEAREST", np.float32)[0] == 3
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", TYPES)
 def test_conv2d(dtype: str) -> None:
     """The integers are ConvInteger's; with a bias and a requantize behind it, by channels, the result is equal too."""
@@ -212,6 +215,7 @@ def test_conv2d_transpose() -> None:
     assert np.array_equal(evaluate(graph, {"x": x})["y"], wanted)
 
 
+@pytest.mark.onnxruntime
 def test_dense() -> None:
     """Weights are (units, depth) on both sides."""
     x, w, bias = codes("int8", (7, 30), 10), codes("int8", (5, 30), 11), codes("int32", (5,), 12) // 2**17
@@ -224,6 +228,7 @@ def test_dense() -> None:
         assert np.array_equal(result(graph, {"x": x}, rounding), qnn_requantize(total, (product, 0), (0.7, 3), "int8", rounding))
 
 
+@pytest.mark.onnxruntime
 def test_batch_matmul() -> None:
     """TVM's second operand is (batch, N, K): a Transpose in front of the product."""
     x, y = codes("int8", (3, 4, 9), 13), codes("int8", (3, 6, 9), 14)
@@ -235,6 +240,7 @@ def test_batch_matmul() -> None:
     assert np.array_equal(result(make(ops, tensors, "x w", "y"), {"x": x, "w": y}), wanted)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("kind", ["Add", "Sub"])
 def test_add_and_subtract(kind: str, dtype: str) -> None:
@@ -262,6 +268,7 @@ def test_add_and_subtract(kind: str, dtype: str) -> None:
     assert apart.max() == 1 and 0.1 < apart.mean() < 0.3
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", TYPES)
 def test_mul(dtype: str) -> None:
     """The product of differences is on the float32 product of both scales; with such a grid named, all pairs are equal."""
@@ -282,6 +289,7 @@ def test_mul(dtype: str) -> None:
     assert np.array_equal(result(once, {"a": a, "b": b}), wanted)
 
 
+@pytest.mark.onnxruntime
 def test_concatenate() -> None:
     """Operands on other grids than the result's are requantized, those on its grid stay."""
     a, b = codes("uint8", (2, 3, 4), 15), codes("uint8", (2, 5, 4), 16)
@@ -293,6 +301,7 @@ def test_concatenate() -> None:
     assert np.array_equal(result(make(ops, tensors, "a b", "y"), {"a": a, "b": b}), wanted)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", TYPES)
 def test_leaky_relu(dtype: str) -> None:
     """TVM rounds up to three times. Spelled out, all 256 codes are equal; LeakyRelu, which rounds once, is at most 1 apart."""
@@ -335,6 +344,7 @@ def test_softmax() -> None:
     assert 2 <= apart.max() <= 12, apart.max()
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", TYPES)
 def test_avg_pool2d(dtype: str) -> None:
     """TVM divides sums of stored integers towards zero; spelled out, it is equal. AveragePool rounds the exact average once."""
@@ -383,6 +393,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Array], Any], float, float]] = {
 }  # fmt: skip
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("kind", FUNCTIONS)
 def test_tables(kind: str, dtype: str) -> None:

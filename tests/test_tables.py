@@ -43,6 +43,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, qconvert.
     return out, qconvert.convert(MODEL, out)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.litert
 def test_a_conversion_and_its_check(converted: tuple[Path, qconvert.ConversionReport], capsys: pytest.CaptureFixture[str]) -> None:
     out, report = converted
