@@ -1,7 +1,7 @@
 """Which tests need what: markers, which of them `make test` runs, and the guard that holds a test to its markers.
 
 A test without a marker is `core`: it computes with numpy alone. Every other one says what it needs; a file says so once for all of its
-tests (`pytestmark`). The guard fails a test that imports a runtime or starts a process that its markers do not name.
+tests (`pytestmark`). The guard fails a test that imports a runtime or starts a process without a marker for either.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -29,8 +28,6 @@ RUNTIMES: Mapping[str, tuple[str, ...]] = {
     "tflite_micro": ("tflite_micro",),
     "torch": ("torch",),
 }
-#: Runtimes that run in a process of their own.
-IN_PROCESSES = ("litert", "mnn", "tensorrt", "tflite_micro")
 #: What each marker says of a test.
 MARKERS: Mapping[str, str] = {
     "core": "needs no runtime, no process and no model file; a test without another marker has it",
@@ -67,24 +64,16 @@ def summary_of(left_out: Collection[pytest.Item]) -> str:
     return f"left out: {len(left_out):,} tests ({listed}); make test-all runs them"
 
 
-@dataclass(frozen=True)
-class _Allowed:
-    """What the test that runs may do."""
-
-    packages: frozenset[str]
-    processes: bool
-
-
-#: The test that runs, and what it stands in.
-_RUNNING: list[_Allowed] = []
+#: Whether the test that runs may run a runtime, and start processes; none is running: anything may.
+_RUNNING: list[tuple[bool, bool]] = []
 _MARKER_OF = {package: name for name, packages in RUNTIMES.items() for package in packages}
 
 
 @contextmanager
 def guard(names: frozenset[str]) -> Iterator[None]:
-    """Fail what imports a runtime, or starts a process, that the markers do not name."""
-    allowed = _MARKER_OF if "end_to_end" in names else {package for name in names for package in RUNTIMES.get(name, ())}
-    _RUNNING.append(_Allowed(frozenset(allowed), bool(names.intersection(("end_to_end", "repository", *IN_PROCESSES)))))
+    """Fail what imports a runtime, or starts a process, in a test that no marker says it of."""
+    runs = bool(names.intersection(("end_to_end", *RUNTIMES)))
+    _RUNNING.append((runs, runs or "repository" in names))
     try:
         yield
     finally:
@@ -93,13 +82,12 @@ def guard(names: frozenset[str]) -> Iterator[None]:
 
 def _refuse_import(module: str) -> None:
     package = module.partition(".")[0]
-    if package in _MARKER_OF and _RUNNING and package not in _RUNNING[-1].packages:
-        if sys._getframe(2).f_globals.get("__name__", "").partition(".")[0] != package:  # a package may import its own modules
-            pytest.fail(f"the test imports {package} and has no marker {_MARKER_OF[package]} (tests/tiers.py)")
+    if package in _MARKER_OF and _RUNNING and not _RUNNING[-1][0]:
+        pytest.fail(f"the test imports {package} and has no marker {_MARKER_OF[package]} (tests/tiers.py)")
 
 
 def _refuse_process(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in ("subprocess.Popen", "os.fork") and _RUNNING and not _RUNNING[-1].processes:
+    if event in ("subprocess.Popen", "os.fork") and _RUNNING and not _RUNNING[-1][1]:
         pytest.fail(f"the test starts a process ({event}) and has no marker that says so (tests/tiers.py)")
 
 
