@@ -44,7 +44,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_nothing_is_suggested_for_a_file_that_was_not_made(tmp_path: Path) -> None:
     last = list(closing(convert(RESNET, tmp_path / "out", result_format="mnn", no_mnn=True)))[-1]
-    assert "Next:" not in last and last.endswith("ReduceMean, 1 Softmax).")
+    assert "Next:" not in last and last.startswith("Mixed: 33 of 58 operators run on floats")  # roundings, as they are written
 
 
 def test_a_folder_holds_the_float_model_and_its_scales(resnet: Path) -> None:
