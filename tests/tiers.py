@@ -19,7 +19,7 @@ import pytest
 
 __all__ = ["MARKERS", "guard", "install", "names_of", "select", "summary_of"]
 
-#: Runtime -> the packages that its marker allows.
+#: Runtime -> its packages. A test with the marker of one may import any of them.
 RUNTIMES: Mapping[str, tuple[str, ...]] = {
     "litert": ("ai_edge_litert",),
     "mnn": ("MNN",),

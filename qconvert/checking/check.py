@@ -199,7 +199,7 @@ class _Check:
     absent: list[str] = field(default_factory=list)  # what runtimes did not run, in words
     steps: int = 0  # of a sequence, where the source has states
     least: float = 0.0  # the SQNR that outputs keep
-    undefined: dict[str, str] = field(default_factory=dict)  # outputs that are NaN on one side alone for the inputs of `further`, in words
+    undefined: dict[str, str] = field(default_factory=dict)  # outputs that are NaN on one side alone at the ends of ranges or for zeros
     further: Feeds = field(default_factory=list)  # inputs at the ends of their ranges, or of other sizes, for which the outputs differ
 
     def report(
