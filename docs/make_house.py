@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -72,8 +73,13 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports() -> Iterator[tuple[str, str, int]]:
+@cache
+def imports() -> tuple[tuple[str, str, int], ...]:
     """(module, what it imports, line), those inside functions and under TYPE_CHECKING too."""
+    return tuple(_imports())
+
+
+def _imports() -> Iterator[tuple[str, str, int]]:
     known = modules()
     for module, path in known.items():
         for node in ast.walk(ast.parse(path.read_text())):

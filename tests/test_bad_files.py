@@ -273,6 +273,7 @@ WRITING = {
 }
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("command", WRITING)
 def test_a_place_that_takes_no_file_is_one_error(command: str, folder: Path, run: Callable[[list[bytes]], str]) -> None:
     words = WRITING[command]
@@ -281,6 +282,7 @@ def test_a_place_that_takes_no_file_is_one_error(command: str, folder: Path, run
     _assert_all([word if not word.startswith("BAD") else "BAD" for word in words], [name.encode() for name in names], run)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("command", FURTHER)
 def test_a_file_that_is_wrong_in_one_place_is_one_error(command: str, folder: Path, run: Callable[[list[bytes]], str]) -> None:
     suffix, words, special = FURTHER[command]

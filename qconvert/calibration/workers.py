@@ -144,11 +144,16 @@ class Cluster:
             raise MissingPackageError(
                 "work on a cluster needs dask.distributed", remedy="Install it with: pip install 'qconvert[cluster]'"
             ) from error
+        # A client that did not connect has to be closed now: the garbage collector would close it whenever it runs, and that waits
+        # forever if it happens to run while the next client holds the lock that closing needs (distributed 2026.8, LoopRunner).
+        self._client: Any = Client.__new__(Client)
         try:
-            self._client: Any = Client(address, timeout=_ANSWER, set_as_default=False)  # type: ignore[no-untyped-call]
+            self._client.__init__(address, timeout=_ANSWER, set_as_default=False)
         except (OSError, TimeoutError) as error:
+            self._client.close()
             raise OptionError(f"the scheduler {address} does not answer: {error}", remedy="Start one with: dask scheduler") from error
         except (ValueError, TypeError, OverflowError) as error:
+            self._client.close()
             reason = f"{address!r} is no address of a scheduler: {error}"
             raise OptionError(reason, remedy="Write one such as tcp://10.0.0.1:8786.") from error
 

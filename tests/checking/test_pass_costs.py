@@ -32,6 +32,7 @@ def test_the_cheapest_come_first(costs: tuple[PassCost, ...]) -> None:
     assert found == sorted(found, reverse=True) and len(found) >= 8
 
 
+@pytest.mark.onnxruntime
 def test_each_pass_counts_what_it_changes(costs: tuple[PassCost, ...]) -> None:
     found = {(cost.name, *cost.options.items()): cost for cost in costs}
     four = found["change_bits", ("weight_bits", 4)]
@@ -52,6 +53,7 @@ def test_the_evaluator_runs_what_the_target_does_not_take() -> None:
     assert cost.ran == "the evaluator" and cost.sqnr_db is not None
 
 
+@pytest.mark.onnxruntime
 def test_exact_passes_and_those_with_nothing_to_do_are_left_out(costs: tuple[PassCost, ...]) -> None:
     assert not {cost.name for cost in costs} & {"per_tensor_to_per_axis", "fold_batch_norm", "narrow_range"}
 

@@ -123,6 +123,7 @@ ASKING = {
 }
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("name", sorted(BUILTIN))
 def test_a_pass_keeps_what_it_declares(name: str) -> None:
     """As many graphs as the pass changes EXAMPLES of; one that finds little to do in random graphs has had enough after a while."""

@@ -54,7 +54,7 @@ def test_an_engine_for_every_compute_capability(builder: Builder) -> None:
         assert [layer.integer for layer in found.layers if layer.type == "correlation"] == [name != "sm75"]
 
 
-@pytest.mark.formats
+@pytest.mark.tensorrt
 @pytest.mark.parametrize(
     "names", [[""], ["same"], ["qconvert.0."], ["a], Metadata: [ONNX Layer: b", "c\nName: d", "e { Name: f, Datatype: Int8"]]
 )

@@ -50,7 +50,7 @@ def _built(builder: Builder, net: Network, *outputs: str) -> Build:
     return found
 
 
-@pytest.mark.formats
+@pytest.mark.tensorrt
 def test_a_pair_behind_a_convolution_is_part_of_its_kernel(builder: Builder) -> None:
     net = Network()
     y = net.op("Relu", net.conv(net.pair(net.input()), bias=net.constant([0.5] * 8)))
@@ -60,7 +60,7 @@ def test_a_pair_behind_a_convolution_is_part_of_its_kernel(builder: Builder) -> 
     assert [side.dtype for side in layers[1].inputs + layers[1].constants[:1]] == ["Int8", "Int8"]
 
 
-@pytest.mark.formats
+@pytest.mark.tensorrt
 def test_duplicates_cost_nothing(builder: Builder) -> None:
     """One Quantize with several Dequantize, and several equal ones, are the same engine."""
     engines = []
@@ -70,7 +70,7 @@ def test_duplicates_cost_nothing(builder: Builder) -> None:
     assert engines[0] == engines[1] == engines[2]
 
 
-@pytest.mark.formats
+@pytest.mark.tensorrt
 def test_movements_on_integers_and_on_real_values_are_one_engine(builder: Builder) -> None:
     for name in ("Reshape", "Transpose", "Slice", "Gather", "Concat", "Pad with 0", "MaxPool", "Tile"):
         both = [next(case for case in CASES if case.name == f"{name} {where}") for where in ("on integers", "behind Dequantize")]
@@ -78,7 +78,7 @@ def test_movements_on_integers_and_on_real_values_are_one_engine(builder: Builde
         assert first == second, name
 
 
-@pytest.mark.formats
+@pytest.mark.tensorrt
 @pytest.mark.parametrize("numerator", [1.0, 2.0])
 def test_a_number_divided_by_what_is_dequantized_is_lost(builder: Builder, numerator: float) -> None:
     """Of 1 / x behind a Dequantize nothing is left: the division is in the kernel only if something stands between."""
@@ -92,7 +92,7 @@ def test_a_number_divided_by_what_is_dequantized_is_lost(builder: Builder, numer
     assert found == [False, True]
 
 
-@pytest.mark.formats
+@pytest.mark.tensorrt
 def test_opsets_make_no_difference(builder: Builder) -> None:
     cases = [case for case in CASES if case.name.startswith("opset ")]
     assert len({tuple(layer.tactic for layer in builder.build(case.model().SerializeToString()).layers) for case in cases}) == 1

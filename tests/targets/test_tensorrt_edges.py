@@ -111,7 +111,7 @@ def test_what_is_computed_of_constants_is_computed_before(tmp_path: Path, builde
     assert builder.build(tmp_path / "result.onnx").built
 
 
-@pytest.mark.formats
+@pytest.mark.tensorrt
 @pytest.mark.parametrize("read", [True, False])
 def test_open_sizes_of_an_input_that_is_an_output(read: bool, tmp_path: Path, builder: Builder) -> None:
     """TensorRT's parser calls such an input otherwise, by which bounds have to call it too."""
@@ -240,6 +240,7 @@ def test_a_requantization_between_shifted_grids_is_one_again(tmp_path: Path) -> 
         assert kinds[0] == kinds[1] == ["Quantize", "Requantize", "Dequantize"]
 
 
+@pytest.mark.tensorrt
 @pytest.mark.onnxruntime
 @pytest.mark.cross_section
 @pytest.mark.parametrize("dtype", ["FLOAT16", "BFLOAT16"])
@@ -269,7 +270,7 @@ def test_products_of_sixteen_bits_beside_zero_points_run_on_integers(dtype: str,
         assert check(source, result).passed
 
 
-@pytest.mark.formats
+@pytest.mark.tensorrt
 def test_pools_over_three_dimensions_are_real(tmp_path: Path, builder: Builder) -> None:
     """TensorRT has none of int8."""
     pool = helper.make_node("MaxPool", ["x_r"], ["m"], kernel_shape=[2, 2, 2])

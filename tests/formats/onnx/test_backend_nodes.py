@@ -165,6 +165,7 @@ def test_nodes_come_back_equal(letters: str, constants: bool) -> None:
     assert seen["equal"] >= 10
 
 
+@pytest.mark.onnxruntime
 def test_every_case_belongs_to_one_group() -> None:
     assert sum(len(group(letters)) for letters in GROUPS) == len(cases()) > 1500
     letters = "".join(GROUPS)

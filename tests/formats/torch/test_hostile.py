@@ -105,16 +105,19 @@ def test_each_ends_in_one_error_of_the_model(outcomes: dict[str, Any]) -> None:
     assert all(path.name in what for name, (what, *_, path) in outcomes.items() if name not in SOUND)
 
 
+@pytest.mark.end_to_end
 def test_nothing_is_run_imported_or_written(outcomes: dict[str, Any]) -> None:
     assert not {name: noted for name, (*_, noted, _path) in outcomes.items() if noted}
 
 
+@pytest.mark.end_to_end
 def test_memory_and_computing_are_bounded(outcomes: dict[str, Any]) -> None:
     """Computing time of this process, not of the clock: no file of these may take a second of a machine of ten years ago."""
     assert not {name: grown for name, (_, _, _, grown, _, path) in outcomes.items() if grown > 64 * 2**20 + 20 * path.stat().st_size}
     assert not {name: seconds for name, (_, _, seconds, *_) in outcomes.items() if seconds > 5}
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -140,7 +143,7 @@ def test_the_error_says_what_is_wrong(outcomes: dict[str, Any], name: str, words
     assert words in outcomes[name][0]
 
 
-@pytest.mark.formats
+@pytest.mark.end_to_end
 def test_what_is_sound_but_for_entries_that_nobody_reads_is_the_model_itself(outcomes: dict[str, Any]) -> None:
     for name in SOUND:
         altered, original = qconvert.load(outcomes[name][-1]), qconvert.load(PROGRAM if name.startswith("program") else SCRIPT)
