@@ -60,17 +60,19 @@ class QConvertError(Exception):
         remedy: what the user can do about it.
         where: the operator or tensor concerned, by the name that the model gives it.
         file: the file concerned; filled in by whoever knows it.
+        rule: a stable name of what was broken, such as `unknown-tensor`: the wording of the reason may change, the rule does not.
     """
 
     code = "error"
     exit_code: ClassVar[int] = 2
 
-    def __init__(self, reason: str, *, remedy: str = "", where: str = "", file: str = "") -> None:
+    def __init__(self, reason: str, *, remedy: str = "", where: str = "", file: str = "", rule: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
         self.remedy = remedy
         self.where = where
         self.file = file
+        self.rule = rule
 
     def __str__(self) -> str:
         places = [printable(part, one_line=True) for part in (self.file, self.where) if part]
@@ -80,7 +82,7 @@ class QConvertError(Exception):
 
     def to_dict(self) -> dict[str, str]:
         """The error as `--json` prints it: names as they are, which JSON escapes."""
-        fields = {"file": self.file, "where": self.where, "reason": self.reason, "remedy": self.remedy}
+        fields = {"rule": self.rule, "file": self.file, "where": self.where, "reason": self.reason, "remedy": self.remedy}
         return {"error": self.code, **{key: value for key, value in fields.items() if value}}
 
 
@@ -105,8 +107,8 @@ class WrongFormatError(InvalidModelError):
 
     code = "wrong-format"
 
-    def __init__(self, reason: str, *, found: str, remedy: str = "", file: str = "") -> None:
-        super().__init__(reason, remedy=remedy, file=file)
+    def __init__(self, reason: str, *, found: str, remedy: str = "", file: str = "", rule: str = "") -> None:
+        super().__init__(reason, remedy=remedy, file=file, rule=rule)
         self.found = found
 
 
