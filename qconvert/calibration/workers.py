@@ -146,7 +146,8 @@ class Cluster:
             ) from error
         # A client that did not connect has to be closed now: the garbage collector would close it whenever it runs, and that waits
         # forever if it happens to run while the next client holds the lock that closing needs (distributed 2026.8, LoopRunner).
-        self._client: Any = Client.__new__(Client)
+        untyped: Any = Client
+        self._client = untyped.__new__(untyped)
         try:
             self._client.__init__(address, timeout=_ANSWER, set_as_default=False)
         except (OSError, TimeoutError) as error:
