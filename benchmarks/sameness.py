@@ -173,7 +173,7 @@ def _convert(source: Path, results: Path, name: str, suffix: str, options: Mappi
     record = Record(name)
     start = time.process_time()
     try:
-        convert(source, written, force=True, allow_loss=ALLOWED, **options)
+        convert(source, written, force=True, min_tensor_sqnr=ALLOWED, **options)
     except QConvertError as error:
         record.error, record.text = f"{error.code} {error.where}", str(error)[:2000]
     except Exception as error:

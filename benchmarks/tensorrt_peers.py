@@ -76,7 +76,7 @@ def ways(
     options: argparse.Namespace, model: Path, result: Path, feeds: list[dict[str, Array]]
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """What each tool is called, and what makes its file."""
-    kept = {"target": "tensorrt", "io_layout": "nchw", "io_float": True, "force": True}
+    kept = {"target": "tensorrt", "io_layout": "nchw", "io": "float", "force": True}
     yield "the float network", lambda: result.write_bytes(model.read_bytes())
     yield "qconvert convert, the .tflite file's integers", lambda: convert(MODEL, result, **kept)
     for method in ("min-max", "entropy"):

@@ -63,7 +63,7 @@ WAYS: Mapping[str, Way] = {
     "ort-x86": Way("onnx", [("onnx", {"target": "ort-x86"})], 0.0),
     "ort-arm": Way("onnx", [("onnx", {"target": "ort-arm"})], 0.0),
     "tflite": Way("onnx", [("tflite", {})], 12.0),
-    "tflite-int8": Way("onnx", [("tflite", {"target": "tflite", "allow_loss": -100.0})], 24.0),
+    "tflite-int8": Way("onnx", [("tflite", {"target": "tflite", "min_tensor_sqnr": -100.0})], 24.0),
     "lite-generic": Way("tflite", [("onnx", {"target": "generic"})], 12.0),
     "lite-qoperator": Way("tflite", [("onnx", {"form": "qoperator"})], 12.0),
     "lite-x86": Way("tflite", [("onnx", {})], 12.0),

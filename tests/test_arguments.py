@@ -74,8 +74,8 @@ def test_data_that_are_none(data: Any) -> None:
         ("passes", {"a": 1}, "not dict"),
         ("force", "no", "takes force as bool, not str"),
         ("force", np.zeros(3), "takes force as bool, not ndarray"),
-        ("allow_loss", "30", "takes allow_loss as float, not str"),
-        ("allow_loss", float("nan"), "allow_loss is no number"),
+        ("min_tensor_sqnr", "30", "takes min_tensor_sqnr as float, not str"),
+        ("min_tensor_sqnr", float("nan"), "min_tensor_sqnr is no number"),
         ("result", b"out.onnx", "takes result as str | Path, not bytes"),
         ("result", "\0.onnx", "character of code 0"),
         ("source", "\0.onnx", "character of code 0"),
@@ -94,7 +94,7 @@ def test_what_is_said(name: str, value: object, says: str, tmp_path: Path) -> No
 @pytest.mark.cross_section
 def test_what_python_has_for_the_same_is_taken(tmp_path: Path) -> None:
     """Numbers of numpy, tuples and sets for lists, integers for real numbers; and Python says itself what lacks."""
-    arguments: dict[str, Any] = {"allow_loss": np.float32(30), "force": np.bool_(True)}
+    arguments: dict[str, Any] = {"min_tensor_sqnr": np.float32(30), "force": np.bool_(True)}
     qconvert.convert(MODEL, tmp_path / "a.onnx", passes=(), **arguments)
     assert qconvert.check(MODEL, tmp_path / "a.onnx", samples=np.int64(1), kernels={"onnxruntime:optimized"}, seed=np.uint8(3)).passed  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="result"):

@@ -61,7 +61,7 @@ FURTHER: dict[str, tuple[str, list[str], list[str]]] = {
     "diff BEFORE": (".onnx", ["diff", "BAD", "m.onnx"], []),
     "diff AFTER": (".onnx", ["diff", "m.onnx", "BAD"], []),
     "apply MODEL": (".onnx", ["apply", "BAD", "scales.json", "-o", "OUT.onnx"], []),
-    "extract": (".tflite", ["extract", "BAD", "OUT.json", "--float", "OUT.onnx"], []),
+    "extract": (".tflite", ["extract-scales", "BAD", "OUT.json", "--float", "OUT.onnx"], []),
     "calibrate --data": (".npy", [*_CALIBRATE, "--data", "BAD"], ["object.npy", "nan.npy", "none.npy", "deep.npy", "over.npy"]),
     "calibrate --data of archives": (
         ".npz", [*_CALIBRATE, "--data", "BAD"], ["locked.npz", "object.npz", "named.npz", "text.npz", "huge.npz"],
@@ -264,7 +264,7 @@ WRITING = {
     "convert --html": ["convert", "m.tflite", "OUT.onnx", "--html", "BAD.html"],
     "view": ["view", "m.tflite", "BAD.html"],
     "view --model-explorer": ["view", "m.tflite", "--model-explorer", "BAD.json"],
-    "extract --float": ["extract", "m.tflite", "OUT.json", "--float", "BAD.onnx"],
+    "extract --float": ["extract-scales", "m.tflite", "OUT.json", "--float", "BAD.onnx"],
     "partition --split": ["partition", "m.tflite", "--target", "tflite", "--split", "BAD"],
     "roundtrip --keep": ["roundtrip", "m.tflite", "--via", "qgraph", "--keep", "BAD"],
     "batch": ["batch", "models", "BAD"],

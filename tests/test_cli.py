@@ -64,7 +64,7 @@ def test_a_dry_run_writes_nothing_and_says_the_same(tmp_path: Path) -> None:
     assert said == done and "Next: qconvert check" not in dry.stdout and "Next: qconvert check" in wet.stdout
     assert run("convert", MODEL, out, "--dry-run").returncode == 0  # though a file is there
     refused = run(
-        "convert", MODEL, tmp_path / "none" / "model.tflite", "--target", "tflite-micro", "--dry-run", "--io-float", "--io-integer"
+        "convert", MODEL, tmp_path / "none" / "model.tflite", "--target", "tflite-micro", "--dry-run", "--io", "float", "--io", "integer"
     )
     assert refused.returncode == 2 and "inputs and outputs cannot be float and integer" in refused.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]

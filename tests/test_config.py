@@ -39,7 +39,7 @@ def test_a_file_sets_defaults_and_the_command_line_comes_first(project: Path) ->
     (project / "qconvert.toml").write_text(
         'target = "ort-arm"\nsamples = 1\n[convert]\nbatch = 3\nrename = ["Identity=y"]\nallow_loss = 20\n'
     )
-    done = run(project, "convert", "m.tflite", "a.onnx", "--allow-loss=25")
+    done = run(project, "convert", "m.tflite", "a.onnx", "--min-tensor-sqnr=25")
     assert done.returncode == 0
     assert done.stderr == "note: qconvert.toml sets target = 'ort-arm', batch = 3, rename = ['Identity=y']\n"
     assert "for ort-arm" in done.stdout

@@ -204,7 +204,7 @@ COMPLETED = {
     "check a b --kernels litert :": ["default", "reference"],
     "check a b --kernels tens": [f"tensorrt:sm{sm}" for sm in (89, 75, 80, 86, 120, 121)],
     "check a b --labels ": ["folders"],
-    "check --betw": ["--between"],
+    "check --betw": ["--subgraph"],
     "view --rena": ["--rename"],
     "inspect --input": ["--input-shape"],
     "calibrate --batc": ["--batch"],
@@ -308,5 +308,5 @@ def test_the_option_of_another_format_says_who_takes_it(tmp_path: Path) -> None:
     ):
         convert(MODEL, tmp_path / "out.tflite", form="qoperator")
     with pytest.raises(OptionError, match=r"takes the option 'partial'\nIt belongs to the pass isolate_float\. Known"):
-        convert(MODEL, tmp_path / "out.onnx", partial="forbid")
+        convert(MODEL, tmp_path / "out.onnx", no_float=True)
     assert list(tmp_path.iterdir()) == []

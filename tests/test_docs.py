@@ -103,7 +103,7 @@ def test_command(command: str, folder: Path) -> None:
     words = [NAMES.get(word, word) for word in command.split()[1:]]
     if len(words) == 1 and words[0] not in ("formats", "passes", "plugins"):  # a command that is named
         words.append("--help")
-    writing = ("apply", "calibrate", "convert", "extract", "tflite2onnx", "tflite2torch", "onnx2torch", "torch2onnx")
+    writing = ("apply", "calibrate", "convert", "extract-scales", "tflite2onnx", "tflite2torch", "onnx2torch", "torch2onnx")
     if words[0] in writing and "--force" not in words and "--help" not in words:
         words.append("--force")
     done = subprocess.run([sys.executable, "-m", "qconvert", *words], cwd=folder, capture_output=True, text=True, check=False)

@@ -92,13 +92,13 @@ def test_float_io_by_hand_does_what_its_name_says() -> None:
             "nothing in a conversion from tflite to onnx takes the option 'opsett'",
             "Known options: batch, between, biases, calibration_cache, custom, dynamic, external_data, form,",
         ),
-        ({"partial": "forbid"}, "nothing in a conversion from tflite to onnx takes the option 'partial'", "io_layout, numerics, opset"),
+        ({"no_float": True}, "nothing in a conversion from tflite to onnx takes the option 'partial'", "io_layout, numerics, opset"),
         ({"opset": "x"}, "the option opset takes a whole number, not 'x'", ""),
         ({"opset": True}, "the option opset takes a whole number, not True", ""),
         ({"io_float": "perhaps"}, "the option io_float takes true or false, not 'perhaps'", ""),
         ({"io_layout": "nhcw"}, "there is no io_layout 'nhcw'", "Use nchw or nhwc."),
         ({"numerics": "slow"}, "there is no numerics 'slow'", "Use exact or fast."),
-        ({"io_float": True, "io_integer": True}, "inputs and outputs cannot be float and integer", ""),
+        ({"io": "integers"}, "there is no io 'integers'", "Use float or integer."),
     ],
 )
 def test_what_is_wrong_is_said(options: dict[str, Any], reason: str, remedy: str, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_what_is_wrong_is_said(options: dict[str, Any], reason: str, remedy: str
 
 
 def test_an_option_at_its_default_is_taken_by_every_conversion(tmp_path: Path) -> None:
-    convert(MODEL, tmp_path / "a.onnx", partial="allow")
+    convert(MODEL, tmp_path / "a.onnx", no_float=False)
     with pytest.raises(OptionError, match="nothing that reads tflite takes the option 'strict'"):
         load(MODEL, strict=True)
     with pytest.raises(OptionError, match="no pass takes the option 'opset'"):
@@ -119,9 +119,9 @@ def test_an_option_at_its_default_is_taken_by_every_conversion(tmp_path: Path) -
 @pytest.mark.end_to_end
 def test_the_command_line_spells_the_same_options(tmp_path: Path) -> None:
     flagged, named = tmp_path / "a.onnx", tmp_path / "b.onnx"
-    assert run("convert", MODEL, flagged, "--opset", "21", "--io-layout", "nchw", "--io-float", "-q").returncode == 0
+    assert run("convert", MODEL, flagged, "--opset", "21", "--io-layout", "nchw", "--io", "float", "-q").returncode == 0
     assert run("convert", MODEL, named, "-O", "opset=21", "-O", "io-layout=nchw", "-O", "io_float=true", "-q").returncode == 0
-    convert(MODEL, tmp_path / "c.onnx", opset=21, io_layout="nchw", io_float=True)
+    convert(MODEL, tmp_path / "c.onnx", opset=21, io_layout="nchw", io="float")
     assert flagged.read_bytes() == named.read_bytes() == (tmp_path / "c.onnx").read_bytes()
     for words, reason in (
         (("-O", "opset"), "'opset' is no option"),

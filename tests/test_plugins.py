@@ -40,7 +40,7 @@ def test_the_example_plugin_writes_and_applies_a_table(tmp_path: Path) -> None:
     assert 'scale-table = "qconvert_scale_table"' in project
     entry_points = "[qconvert]\nscale-table = qconvert_scale_table\n"
     install(tmp_path, "qconvert_scale_table", entry_points, PLUGIN / "qconvert_scale_table" / "__init__.py")
-    done = run(tmp_path, "extract", MODEL, tmp_path / "model.scales", "--float", tmp_path / "float.onnx")
+    done = run(tmp_path, "extract-scales", MODEL, tmp_path / "model.scales", "--float", tmp_path / "float.onnx")
     assert done.returncode == 0, done.stderr
     done = run(tmp_path, "apply", tmp_path / "float.onnx", tmp_path / "model.scales", "-o", tmp_path / "q.onnx", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["on_floats"] == {}, done.stderr

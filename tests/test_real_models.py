@@ -172,7 +172,7 @@ def test_io_options(tmp_path: Path) -> None:
     first = onnx.load(tmp_path / "nchw.onnx")
     assert [d.dim_value for d in first.graph.input[0].type.tensor_type.shape.dim][1:] == [3, 96, 96]
     assert not transposes(first)
-    convert(path, tmp_path / "float.onnx", io_float=True)
+    convert(path, tmp_path / "float.onnx", io="float")
     real = onnx.load(tmp_path / "float.onnx")
     assert {item.type.tensor_type.elem_type for item in (*real.graph.input, *real.graph.output)} == {onnx.TensorProto.FLOAT}
     for result in ("nchw", "float"):

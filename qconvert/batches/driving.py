@@ -32,7 +32,7 @@ def batch(
     to: str = "onnx",
     target: str = "",
     passes: Sequence[str] = (),
-    allow_loss: float | None = None,
+    min_tensor_sqnr: float | None = None,
     check: bool = False,
     samples: int = 3,
     min_sqnr: float | None = None,
@@ -53,7 +53,7 @@ def batch(
         out: the folder of results, in which models lie as they do in `folder`; results in it are replaced.
         to: the format to convert to.
         target: see convert(); the same for all.
-        passes, allow_loss: likewise.
+        passes, min_tensor_sqnr: likewise.
         check: whether each result is checked against its source.
         samples, min_sqnr: of a check, as in check().
         jobs: how many models at a time; 0 for as many as there are processors.
@@ -78,7 +78,7 @@ def batch(
             f"samples are one at least, jobs none, seconds more than 0 and at most {_LONGEST:,}, and GiB of memory from 0 to {_MOST:,}"
         )
     named = [*(["--target", target] if target else []), *(["--passes", ",".join(passes)] if passes else [])]
-    convert = [*named, *_flag("--allow-loss", allow_loss), *_given(options)]
+    convert = [*named, *_flag("--min-tensor-sqnr", min_tensor_sqnr), *_given(options)]
     checked = ["--samples", str(samples), *_flag("--min-sqnr", min_sqnr)] if check else None
     began = time.monotonic()
     suffix = result.suffix_for({**(target_named(target).write_options if target else {}), **options})

@@ -216,7 +216,7 @@ def prepared(model: Model, format: str = "") -> Graph:
     quantized = [name for name, tensor in graph.tensors.items() if tensor.is_quantized]
     if quantized:
         reason = f"the network is quantized already: {len(quantized)} tensors have scales, the first {quantized[0]!r}"
-        raise UnsupportedError(reason, file=file, remedy="Calibrate its float form; `qconvert extract` makes one.")
+        raise UnsupportedError(reason, file=file, remedy="Calibrate its float form; `qconvert extract-scales` makes one.")
     return run_passes(compute_constants.computed(graph), PREPARED)[0]
 
 

@@ -134,7 +134,7 @@ def _preparation(values: _Values) -> Preparation:
     return Preparation(
         mean=values.numbers("mean"),
         factor=normal,
-        range=(0.0, 255.0),
+        pixel_range=(0.0, 255.0),
         resize=(height, width) if height > 0 and width > 0 else "stretch",
         share=(share[0], share[1]),
         corners=True,

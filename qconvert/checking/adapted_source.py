@@ -90,7 +90,7 @@ def _held(original: Side, source: Side, copy: Side, seed: int) -> tuple[list[str
     new = new_names(whole, options.get("rename", ()))
     old = {name: before for before, name in new.items()}
     times = _times(whole, graph, old)
-    if options.get("between"):
+    if options.get("subgraph"):
         given, expected, how = _of_part(original, graph, old, times, seed)
     elif times > 1:
         given, expected, how = _of_samples(original, graph, old, times, accepted_inputs(graph, 1, seed, copy.open().run)[0][0])

@@ -82,7 +82,7 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
                 source_format=source.format.name,
                 target=str(said.get(TARGET, "")),
                 passes=given["passes"],
-                allow_loss=float("-inf"),
+                min_tensor_sqnr=float("-inf"),
                 **{**given["options"], **files, **_beside(said, result.format, Path(folder))},
             )
             companions = result.format.companions(result.path) if result.format.companions else ()

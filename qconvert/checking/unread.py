@@ -57,7 +57,7 @@ def unread(source: Side, result: Side) -> Unread:
     metadata = {key: text for key, text in graph.metadata.items() if key not in _EARLIER}
     graph = replace(graph, metadata={**metadata, **declared.provenance(graph)})
     if target is not None:
-        graph, _ = pass_named("float_io").run(graph, target, io_float=True)
+        graph, _ = pass_named("float_io").run(graph, target, io="float")
     words = f"what operators {result.path.name} has is not read: the graph that a conversion makes of the source stands for it"
     encodings = _encodings(result)
     if encodings is None:

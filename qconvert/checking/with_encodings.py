@@ -33,7 +33,7 @@ def quantized_source(source: Side, result: Side, encodings: Path, folder: Path, 
     """
     written = folder / f"{source.path.stem}.onnx"
     options = {**source.file.options, **_stated(result)}
-    how = {"target": "generic", "encodings": str(encodings), "allow_loss": float("-inf"), **options}
+    how = {"target": "generic", "encodings": str(encodings), "min_tensor_sqnr": float("-inf"), **options}
     convert(source.path, written, source_format=source.format.name, **how)
     runtime, chosen = runtime_of("onnx", kernels)
     reader = format_named("onnx")

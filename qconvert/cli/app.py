@@ -6,13 +6,14 @@ import gc
 import json as json_module
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import among, completed, known_forms, known_targets
+from qconvert.cli.completion import completed, known_forms, known_targets
 from qconvert.cli.exits import NOT_EQUAL, NOT_JUDGED, exit_code, note_plugins
 from qconvert.cli.flags import (
     CropFlag,
@@ -26,21 +27,24 @@ from qconvert.cli.flags import (
     MeanFlag,
     MinSqnrFlag,
     ModelArgument,
+    PixelRangeFlag,
     QuietFlag,
-    RangeFlag,
     ResizeFlag,
     SeedFlag,
     StdFlag,
     ToFlag,
     add_read_flags,
 )
+from qconvert.cli.help import GroupedCommands, GroupedOptions, formats_on_line, shows_all
 from qconvert.cli.preparing import preparation_of
 from qconvert.cli.starting import configured, keep_only, register_plugins
 from qconvert.errors import printable
 
 app = typer.Typer(
     name="qconvert",
-    help="Carries quantized neural networks between frameworks, with every integer and scale kept.",
+    cls=GroupedCommands,
+    help="Convert quantized neural networks between frameworks, with every integer and scale kept.",
+    epilog="tflite2onnx, torch2tflite and the like are convert with both formats given: qconvert tflite2onnx in.tflite out.onnx",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -81,11 +85,14 @@ def check_command(
     data: DataFlag = None,
     mean: MeanFlag = None,
     std: StdFlag = None,
-    range_: RangeFlag = None,
-    samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs to run at most; 5, with --labels all.")] = None,
+    pixel_range: PixelRangeFlag = None,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
     kernels: KernelsFlag = None,
     trust_source: Annotated[
-        bool, typer.Option("--trust-source", help="Let PyTorch load its files as they are, which runs what they say: torch:trusted.")
+        bool,
+        typer.Option(
+            "--trust-source", help="Let PyTorch load its files as they are, which runs what they say: torch:trusted.", hidden=True
+        ),
     ] = False,
     per_op: Annotated[bool, typer.Option("--per-op", help="Compare operators in any case.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Judge the outputs alone, by --max-lsb.")] = False,
@@ -95,23 +102,12 @@ def check_command(
     ] = None,
     min_sqnr: MinSqnrFlag = None,
     seed: SeedFlag = 0,
-    encodings: Annotated[Path | None, typer.Option("--encodings", help="Scales with which the source is to be quantized first.")] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(
-            "--labels",
-            help="Compare accuracy instead: a list of files of --data with labels, or `folders`, one for each class.",
-            autocompletion=among("folders"),
-        ),
+    encodings: Annotated[
+        Path | None, typer.Option("--encodings", help="Scales with which the source is to be quantized first.", hidden=True)
     ] = None,
     resize: ResizeFlag = None,
     crop: CropFlag = None,
-    scores: Annotated[str, typer.Option("--scores", help="With --labels: the output that has the scores.")] = "",
-    label_offset: Annotated[int, typer.Option("--label-offset", help="With --labels: added to them, 1 if class 0 is the background.")] = 0,
-    class_names: Annotated[Path | None, typer.Option("--class-names", help="With --labels: a file with a class in each line.")] = None,
-    max_drop: Annotated[
-        float, typer.Option("--max-drop", min=0, help="With --labels: per cent of top-1 that may be lost before the exit code is 1.")
-    ] = 1.0,
+    all_: Annotated[bool, typer.Option("--all", help="Print every operator and output, those that are equal too.")] = False,
     html: HtmlFlag = None,
     explorer: ExplorerFlag = None,
     json: JsonFlag = False,
@@ -128,21 +124,7 @@ def check_command(
     formats = {"source_format": source_format, "result_format": result_format}
 
     chosen = [*(kernels or ()), *(["torch:trusted"] if trust_source else [])]
-    prepared = preparation_of(mean=mean, std=std, range=range_, resize=resize, crop=crop)
-    if labels is not None:
-        from qconvert.cli.accuracy import run_accuracy
-
-        arguments = {
-            "scores": scores,
-            "label_offset": label_offset,
-            "class_names": class_names or "",
-            **formats,
-            **options,
-        }
-        with read_both(source, result, source_format, result_format) as (first, second):
-            run_accuracy(first, second, data or (), labels, max_drop, json=json, quiet=quiet, preparation=prepared, samples=samples,
-                         kernels=chosen, **arguments)  # fmt: skip
-        return
+    prepared = preparation_of(mean=mean, std=std, pixel_range=pixel_range, resize=resize, crop=crop)
     page = pages_for(html, explorer, data=data or (), **options)
     with read_both(source, result, source_format, result_format) as (first, second), progress(quiet or json) as step:
         report = check(
@@ -151,7 +133,7 @@ def check_command(
             **formats,
             data=data or (),
             preparation=prepared,
-            samples=samples or 5,
+            samples=samples,
             kernels=chosen,
             per_op=per_op or explorer is not None,
             quick=quick,
@@ -167,7 +149,7 @@ def check_command(
     if json:
         typer.echo(json_module.dumps(check_document(report), indent=2))
     elif not quiet:
-        print_check(report)
+        print_check(report, all_)
     if not report.passed:
         raise typer.Exit(NOT_EQUAL if report.problems else NOT_JUDGED)
 
@@ -326,7 +308,7 @@ def passes_command(
     data: DataFlag = None,
     mean: MeanFlag = None,
     std: StdFlag = None,
-    range_: RangeFlag = None,
+    pixel_range: PixelRangeFlag = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs of --costs to run at most.")] = 8,
     seed: SeedFlag = 0,
     json: JsonFlag = False,
@@ -334,13 +316,13 @@ def passes_command(
     debug: DebugFlag = False,
     **options: Any,
 ) -> None:
-    """List the passes that --passes can run, and which of them are exact; with --costs, what they would cost a model."""
+    """List the passes that --pass can run, and which of them are exact; with --costs, what they would cost a model."""
     if costs is not None:
         from qconvert import pass_costs
         from qconvert.cli.reports import costs_document, print_costs, progress
         from qconvert.cli.streams import read_from
 
-        prepared = preparation_of(mean=mean, std=std, range=range_)
+        prepared = preparation_of(mean=mean, std=std, pixel_range=pixel_range)
         arguments = {"data": data or (), "preparation": prepared, "samples": samples, "seed": seed, **options}
         with read_from(costs, source_format) as path, progress(quiet or json) as step:
             found = pass_costs(path, format=source_format, progress=step, **arguments)
@@ -357,8 +339,14 @@ def passes_command(
         print_passes()
 
 
-def all_commands() -> typer.Typer:
-    """The program with every command, those of formats too. Called once."""
+def all_commands(words: Sequence[str] = ()) -> typer.Typer:
+    """Return the program with every command, those of formats too. Called once.
+
+    Args:
+        words: of the command line; the formats that they say decide which options of formats the help shows.
+    """
+    source, result = formats_on_line(words[1:])
+    from qconvert.cli.accuracy import add_accuracy_command
     from qconvert.cli.batching import add_batch_command
     from qconvert.cli.calibrating import add_calibration_commands
     from qconvert.cli.convert import add_commands
@@ -367,14 +355,17 @@ def all_commands() -> typer.Typer:
     from qconvert.cli.scaffold import add_plugin_commands
     from qconvert.cli.viewing import add_view_command
 
-    add_commands(app)
-    add_encodings_commands(app)
-    add_calibration_commands(app)
+    add_commands(app, source, result)
+    add_encodings_commands(app, source, result)
+    add_calibration_commands(app, source, result)
+    add_accuracy_command(app)
     add_batch_command(app)
     add_view_command(app)
     add_partition_command(app)
     add_plugin_commands(app)
-    add_read_flags(app)
+    add_read_flags(app, source)
+    for command in app.registered_commands:
+        command.cls = GroupedOptions
     return app
 
 
@@ -384,7 +375,8 @@ def main() -> None:
     gc.set_threshold(100_000, 20, 50)
     try:
         register_plugins()
-        all_commands()
+        shows_all(sys.argv)
+        all_commands(sys.argv[1:])
         if "_QCONVERT_COMPLETE" in os.environ:  # the shell asks for the options of any command
             completed(app)
             return

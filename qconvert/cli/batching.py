@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qconvert.cli.completion import among, known_formats, known_pass_lists, known_settings
+from qconvert.cli.completion import among, known_formats
 from qconvert.cli.exits import FAULT, NOT_EQUAL, NOT_JUDGED, PASSED, USAGE
-from qconvert.cli.flags import AllowLossFlag, DebugFlag, JsonFlag, MinSqnrFlag, QuietFlag, TargetFlag, VerboseFlag
+from qconvert.cli.flags import DebugFlag, JsonFlag, MinSqnrFlag, MinTensorSqnrFlag, OptionFlag, PassFlag, QuietFlag, TargetFlag, VerboseFlag
 from qconvert.errors import OptionError
 from qconvert.plugins.options import parsed
 
@@ -35,17 +35,16 @@ def _batch(
     out: Annotated[Path, typer.Argument(help="The folder of results. What an earlier run of the same batch did there is not done again.")],
     to: Annotated[str, typer.Option("--to", help="The format of the results.", autocompletion=known_formats)] = "onnx",
     target: TargetFlag = "",
-    passes: Annotated[str, typer.Option("--passes", help="Passes to run first, as a,b,c.", autocompletion=known_pass_lists)] = "",
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", "-O", help="name=value: an option of a format or a pass; repeatable.", autocompletion=known_settings),
-    ] = None,
-    allow_loss: AllowLossFlag = 30.0,
+    passes: PassFlag = None,
+    option: OptionFlag = None,
+    min_tensor_sqnr: MinTensorSqnrFlag = 30.0,
     check: Annotated[bool, typer.Option("--check", help="Run each model and its result, and compare.")] = False,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs a check runs.")] = 3,
     min_sqnr: MinSqnrFlag = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Models at a time; 0 for as many as there are processors.")] = 1,
-    scheduler: Annotated[str, typer.Option("--scheduler", help="The scheduler of a dask.distributed cluster: tcp://10.0.0.1:8786.")] = "",
+    scheduler: Annotated[
+        str, typer.Option("--scheduler", help="The scheduler of a dask.distributed cluster: tcp://10.0.0.1:8786.", hidden=True)
+    ] = "",
     seconds: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that a conversion may take, and a check.")] = 600.0,
     memory: Annotated[float, typer.Option("--memory", min=0, help="GiB of address space that each may take; 0 for no limit.")] = 8.0,
     fail_on: Annotated[
@@ -65,15 +64,14 @@ def _batch(
 
     if fail_on not in _POLICIES:
         raise OptionError(f"there is no policy {fail_on!r}", remedy=f"Use {' or '.join(_POLICIES)}.")
-    names = [name.strip() for name in passes.split(",") if name.strip()]
     with progress(quiet or json) as step:
         report = batch(
             folder,
             out,
             to=to,
             target=target,
-            passes=names,
-            allow_loss=allow_loss,
+            passes=passes or (),
+            min_tensor_sqnr=min_tensor_sqnr,
             check=check,
             samples=samples,
             min_sqnr=min_sqnr,

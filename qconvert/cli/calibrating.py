@@ -10,11 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.completion import among, known_methods, known_runtimes, known_targets, known_weights_methods
-from qconvert.cli.flags import CropFlag, DebugFlag, ForceFlag, FromFlag, HtmlFlag, JsonFlag, QuietFlag, ResizeFlag, ToFlag, with_flags
+from qconvert.cli.flags import (
+    CropFlag,
+    DebugFlag,
+    ForceFlag,
+    FromFlag,
+    HtmlFlag,
+    JsonFlag,
+    OptionFlag,
+    QuietFlag,
+    ResizeFlag,
+    ToFlag,
+    conversion_flags,
+    with_flags,
+)
 from qconvert.cli.names import shortened
 from qconvert.cli.preparing import preparation_of
 from qconvert.errors import OptionError
-from qconvert.plugins import declared_options
 from qconvert.plugins.options import parsed
 
 if TYPE_CHECKING:
@@ -34,7 +46,7 @@ def _calibrate(
     result: Annotated[Path, typer.Option("--output", "-o", help="Scales (scales.json) or a quantized model (q.onnx, q.tflite …).")],
     data: Annotated[list[str] | None, typer.Option("--data", help="A folder or files: images, .npy, .npz, .bin; repeatable.")] = None,
     mnn_config: Annotated[
-        Path | None, typer.Option("--mnn-config", help="Configuration of MNN's quantizer: data, preparation and methods.")
+        Path | None, typer.Option("--mnn-config", help="Configuration of MNN's quantizer: data, preparation and methods.", hidden=True)
     ] = None,
     method: Annotated[
         str, typer.Option("--method", help="How ranges are chosen; docs/calibration.md has the methods.", autocompletion=known_methods)
@@ -73,22 +85,27 @@ def _calibrate(
     keep_float: Annotated[int, typer.Option("--keep-float", metavar="N", min=0, help="Leave the N that cost most float.")] = 0,
     skip: Annotated[list[str] | None, typer.Option("--skip", help="A tensor or operator that stays float; repeatable.")] = None,
     real: Annotated[Path | None, typer.Option("--float", help="Also write the float network as it was calibrated.")] = None,
-    scales: Annotated[Path | None, typer.Option("--scales", help="Also write the scales, beside a quantized model.")] = None,
+    scales: Annotated[Path | None, typer.Option("--scales", help="Also write the scales, next to a quantized model.")] = None,
     plotted: Annotated[Path | None, typer.Option("--plot", help="A picture of histograms and ranges: .svg, .png, .pdf.")] = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs at most; by default all.")] = None,
-    mean: Annotated[str | None, typer.Option("--mean", help="Taken from images and real numbers: one number, or one a channel.")] = None,
-    std: Annotated[str | None, typer.Option("--std", help="What they are then divided by: one number, or one a channel.")] = None,
-    range_: Annotated[str | None, typer.Option("--range", help="What pixels 0 and 255 become before that, such as 0,1.")] = None,
+    mean: Annotated[str | None, typer.Option("--mean", help="Subtracted from images and floats: one number, or one a channel.")] = None,
+    std: Annotated[str | None, typer.Option("--std", help="Divides them then: one number, or one a channel.")] = None,
+    pixel_range: Annotated[
+        str | None, typer.Option("--pixel-range", help="What pixels 0 and 255 become before --mean and --std, such as 0,1.")
+    ] = None,
     resize: ResizeFlag = None,
     crop: CropFlag = None,
     colour: Annotated[
         str,
         typer.Option("--colour", help="Of images: rgb, bgr, gray, rgba, bgra.", autocompletion=among("rgb", "bgr", "gray", "rgba", "bgra")),
     ] = "",
-    layout: Annotated[
+    image_layout: Annotated[
         str,
         typer.Option(
-            "--layout", help="Of images: nchw or nhwc; by default what the input's shape says.", autocompletion=among("nchw", "nhwc")
+            "--image-layout",
+            help="Of images: nchw or nhwc; by default what the input's shape says.",
+            autocompletion=among("nchw", "nhwc"),
+            hidden=True,
         ),
     ] = "",
     target: Annotated[
@@ -99,10 +116,13 @@ def _calibrate(
         typer.Option("--strict", help="Write nothing where a tensor is clipped by over 1% or keeps under 10 dB, or outputs lose 20 dB."),
     ] = False,
     runtime: Annotated[
-        str, typer.Option("--runtime", help="What runs the model: onnxruntime or litert.", autocompletion=known_runtimes)
+        str, typer.Option("--runtime", help="What runs the model: onnxruntime or litert.", autocompletion=known_runtimes, hidden=True)
     ] = "onnxruntime",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes that run it; 0 for one a core.")] = 1,
-    scheduler: Annotated[str, typer.Option("--scheduler", help="Address of a dask.distributed scheduler whose workers run it.")] = "",
+    scheduler: Annotated[
+        str, typer.Option("--scheduler", help="Address of a dask.distributed scheduler whose workers run it.", hidden=True)
+    ] = "",
+    option: OptionFlag = None,
     html: HtmlFlag = None,
     force: ForceFlag = False,
     quiet: QuietFlag = False,
@@ -121,14 +141,16 @@ def _calibrate(
     page = pages_for(html, force=force)
     arguments: dict[str, Any] = {
         "method": method, "weights_method": weights_method, "skip": tuple(skip or ()), "samples": samples,
-        "preparation": preparation_of(mean=mean, std=std, range=range_, resize=resize, crop=crop, colour=colour, layout=layout),
+        "preparation": preparation_of(
+            mean=mean, std=std, pixel_range=pixel_range, resize=resize, crop=crop, colour=colour, layout=image_layout
+        ),
     }  # fmt: skip
     arguments = {name: value for name, value in arguments.items() if value}
     source, read, told = _of_mnn(data, mnn_config)
     with read_from(model, source_format) as path, progress(quiet or json) as step:
         found, written = calibrate_file(
             path, source, result, source_format=source_format, real=real or "", scales=scales or "", plotted=plotted or "",
-            result_format=result_format, target=target, force=force, writing=writing, activations=activations,
+            result_format=result_format, target=target, force=force, writing={**writing, **parsed(option or ())}, activations=activations,
             symmetric=symmetric, weights=weights, per_channel=per_channel,
             equalization=equalization, bias_correction=bias_correction, sensitivity=sensitivity, keep_float=keep_float, runtime=runtime,
             jobs=jobs, scheduler=scheduler, strict=strict, progress=step, **{**read, **arguments, **parsed(method_option or ())},
@@ -221,7 +243,13 @@ def _named(names: tuple[str, ...]) -> str:
     return shortened(names[0], _LONGEST) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-def add_calibration_commands(app: typer.Typer) -> None:
-    """Adds `calibrate`, with the options of passes and writers."""
-    options = [option for option in declared_options().values() if option.name not in ("encodings",)]
-    app.command("calibrate")(with_flags(_calibrate, options, before="force"))
+def add_calibration_commands(app: typer.Typer, source_format: str = "", result_format: str = "") -> None:
+    """Add `calibrate`, with the options of a conversion.
+
+    Args:
+        app: the program.
+        source_format, result_format: what the command line says of them, "" for nothing.
+    """
+    options = conversion_flags(source_format, result_format)
+    shown = {option: heading if heading != "Options" else None for option, heading in options.items() if option.name != "encodings"}
+    app.command("calibrate")(with_flags(_calibrate, shown, before="force"))

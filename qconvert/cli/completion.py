@@ -13,7 +13,7 @@ import typer
 from qconvert.plugins import Option, declared_options, formats, passes, runtimes, targets
 
 __all__ = [
-    "among", "choices_of", "completed", "known_formats", "known_forms", "known_kernels", "known_methods", "known_pass_lists",
+    "among", "choices_of", "completed", "known_formats", "known_forms", "known_kernels", "known_methods", "known_pass_calls",
     "known_passes", "known_runtimes", "known_settings", "known_targets", "known_weights_methods",
 ]  # fmt: skip
 
@@ -118,10 +118,14 @@ def known_passes(incomplete: str) -> _Completed:
     )
 
 
-def known_pass_lists(incomplete: str) -> _Completed:
-    """The last name in a list of passes with commas."""
-    before, comma, last = incomplete.rpartition(",")
-    return [(f"{before}{comma}{item.name}", item.summary) for item in passes().values() if item.name.startswith(last)]
+def known_pass_calls(incomplete: str) -> _Completed:
+    """Passes as --pass takes them, and after the colon their options."""
+    name, colon, rest = incomplete.partition(":")
+    if not colon:
+        return _beginning(incomplete, ((item.name, item.summary) for item in passes().values()))
+    before = incomplete[: len(incomplete) - len(rest.rpartition(",")[2])]
+    options = passes()[name].options if name in passes() else ()
+    return _beginning(incomplete, ((f"{before}{option.name}=", option.help) for option in options))
 
 
 def known_methods(incomplete: str) -> _Completed:

@@ -13,22 +13,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import known_pass_lists, known_passes, known_settings
+from qconvert.cli.completion import known_passes
 from qconvert.cli.flags import (
-    AllowLossFlag,
     DebugFlag,
     ForceFlag,
     FromFlag,
     HtmlFlag,
     JsonFlag,
+    MinTensorSqnrFlag,
+    OptionFlag,
+    PassFlag,
     QuietFlag,
     TargetFlag,
     ToFlag,
     VerboseFlag,
+    conversion_flags,
     with_flags,
 )
 from qconvert.errors import OptionError
-from qconvert.plugins import Pass, declared_options, formats, pass_named
+from qconvert.plugins import Pass, formats, pass_named
 from qconvert.plugins.options import parsed
 
 if TYPE_CHECKING:
@@ -41,19 +44,18 @@ def _convert(
     source: Annotated[Path, typer.Argument(help="The model to read; - for standard input.")],
     result: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")],
     target: TargetFlag = "",
-    passes: Annotated[
-        str,
-        typer.Option("--passes", help="Passes to run first, as a,b,c; `qconvert passes` lists them.", autocompletion=known_pass_lists),
-    ] = "",
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", "-O", help="name=value: an option of a format or a pass; repeatable.", autocompletion=known_settings),
-    ] = None,
-    allow_loss: AllowLossFlag = 30.0,
-    verify_each: Annotated[bool, typer.Option("--verify-each", help="Run the model behind each pass, and name a pass that lies.")] = False,
+    passes: PassFlag = None,
+    option: OptionFlag = None,
+    min_tensor_sqnr: MinTensorSqnrFlag = 30.0,
+    verify_each: Annotated[
+        bool,
+        typer.Option("--verify-each", help="Run the model after each pass, and name a pass that changes more than it says.", hidden=True),
+    ] = False,
     print_after: Annotated[
         list[str] | None,
-        typer.Option("--print-after", help="Print the graph behind a pass, or behind all; repeatable.", autocompletion=known_passes),
+        typer.Option(
+            "--print-after", help="Print the graph after a pass, or after all; repeatable.", autocompletion=known_passes, hidden=True
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and lost, and write nothing.")] = False,
     html: HtmlFlag = None,
@@ -79,9 +81,9 @@ def _convert(
         source_format=source_format,
         result_format=result_format,
         target=target,
-        passes=[name.strip() for name in passes.split(",") if name.strip()],
+        passes=passes or (),
         force=force,
-        allow_loss=allow_loss,
+        min_tensor_sqnr=min_tensor_sqnr,
         verify_each=verify_each,
     )
     for key, place in _entries(source, result, str(flags.get("signature") or ""), source_format).items():
@@ -185,15 +187,22 @@ def _printer(names: Sequence[str]) -> Callable[..., None]:
     return show
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Adds `convert`, and `{source}2{result}` for each pair of formats: convert with both formats given, and all its other options."""
-    options = declared_options().values()
-    app.command("convert")(with_flags(_convert, options, before="passes"))
+def add_commands(app: typer.Typer, source_format: str = "", result_format: str = "") -> None:
+    """Add `convert`, and `{source}2{result}` for each pair of formats: convert with both formats given.
+
+    Args:
+        app: the program.
+        source_format, result_format: what the command line says of them, "" for nothing: their options stand in the help of `convert`.
+    """
+    known = source_format and result_format
+    epilog = "" if known else "Options of formats appear when both files are named: qconvert convert model.pt2 out.onnx --help"
+    app.command("convert", epilog=epilog)(with_flags(_convert, conversion_flags(source_format, result_format), before="passes"))
     for source in formats().values():
         for result in formats().values():
             if source.read is not None and result.write is not None:
                 fixed = {"source_format": source.name, "result_format": result.name}
                 name = f"{source.name}2{result.name}"
-                app.command(name, help=f"Convert {source.name} to {result.name}.")(
-                    with_flags(_convert, options, before="passes", fixed=fixed)
+                flags = conversion_flags(source.name, result.name)
+                app.command(name, help=f"Convert {source.name} to {result.name}.", hidden=True)(
+                    with_flags(_convert, flags, before="passes", fixed=fixed)
                 )

@@ -1,4 +1,4 @@
-"""The commands `apply` and `extract`: scales beside a model put into it, and taken out of it."""
+"""The commands `apply` and `extract-scales`: scales beside a model put into it, and taken out of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,21 @@ from typing import Annotated, Any
 import typer
 
 from qconvert.cli.convert import run_conversion
-from qconvert.cli.flags import DebugFlag, ForceFlag, FromFlag, JsonFlag, QuietFlag, TargetFlag, ToFlag, VerboseFlag, with_flags
-from qconvert.plugins import declared_options, formats
+from qconvert.cli.flags import (
+    DebugFlag,
+    ForceFlag,
+    FromFlag,
+    JsonFlag,
+    OptionFlag,
+    QuietFlag,
+    TargetFlag,
+    ToFlag,
+    VerboseFlag,
+    conversion_flags,
+    reading_flags,
+    with_flags,
+)
+from qconvert.plugins import formats
 
 __all__ = ["add_encodings_commands"]
 
@@ -20,6 +33,7 @@ def _apply(
     encodings: Annotated[Path, typer.Argument(help="Its scales: qconvert's own JSON, or what `qconvert formats` lists.")],
     result: Annotated[Path, typer.Option("--output", "-o", help="The quantized model to write.")],
     target: TargetFlag = "",
+    option: OptionFlag = None,
     force: ForceFlag = False,
     quiet: QuietFlag = False,
     verbose: VerboseFlag = False,
@@ -29,11 +43,12 @@ def _apply(
     result_format: ToFlag = "",
     **flags: Any,
 ) -> None:
-    """Quantize a model with scales that stand in a file beside it; suffixes say which format is written."""
+    """Quantize a model with the scales of another file; the suffix of the result says which format is written."""
     run_conversion(
         model,
         result,
         {"encodings": str(encodings), **flags},
+        option or (),
         source_format=source_format,
         result_format=result_format,
         target=target,
@@ -47,7 +62,7 @@ def _apply(
 def _extract(
     model: Annotated[Path, typer.Argument(help="The quantized model; - for standard input, with --from.")],
     result: Annotated[Path, typer.Argument(help="The file for its scales, such as scales.json.")],
-    real: Annotated[Path | None, typer.Option("--float", help="Also write the model on real values, to this file.")] = None,
+    real: Annotated[Path | None, typer.Option("--float", help="Also write the float model, to this file.")] = None,
     source_format: FromFlag = "",
     result_format: ToFlag = "",
     force: ForceFlag = False,
@@ -56,7 +71,7 @@ def _extract(
     debug: DebugFlag = False,
     **flags: Any,
 ) -> None:
-    """Take the scales out of a quantized model, with the integers of its weights, and write them beside the model on real values."""
+    """Take the scales out of a quantized model, with the integers of its weights; with --float write the float model too."""
     from qconvert.cli.streams import read_from
     from qconvert.conversion.encoded import extract_file
 
@@ -71,13 +86,16 @@ def _extract(
     elif not quiet:
         for change in changes:
             typer.echo(str(change))
-        typer.echo(f"{result}: grids of {len(found) - constants} activations and of {constants} constants with their integers")
+        typer.echo(f"{result}: scales of {len(found) - constants} activations, and of {constants} constants with their integers")
 
 
-def add_encodings_commands(app: typer.Typer) -> None:
-    """Adds `apply`, with the options of a conversion, and `extract`, with those of readers and of writers of encodings."""
-    options = [option for option in declared_options().values() if option.name != "encodings"]
-    app.command("apply")(with_flags(_apply, options, before="force"))
-    own = {option.name: option for item in formats().values() for option in item.read_options}
-    own |= {option.name: option for item in formats().values() if item.write_encodings for option in item.write_options}
-    app.command("extract")(with_flags(_extract, own.values(), before="force"))
+def add_encodings_commands(app: typer.Typer, source_format: str = "", result_format: str = "") -> None:
+    """Add `apply`, with the options of a conversion, and `extract-scales`, with those of readers and of writers of encodings.
+
+    Args:
+        app: the program.
+        source_format, result_format: what the command line says of them, "" for nothing.
+    """
+    app.command("apply")(with_flags(_apply, conversion_flags(source_format, result_format, ["apply_encodings"]), before="force"))
+    writers = {option: f"Writing {item.name}" for item in formats().values() if item.write_encodings for option in item.write_options}
+    app.command("extract-scales")(with_flags(_extract, reading_flags(source_format) | writers, before="force"))

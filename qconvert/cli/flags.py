@@ -10,13 +10,39 @@ from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import among, choices_of, known_formats, known_kernels, known_targets
+from qconvert.cli.completion import among, choices_of, known_formats, known_kernels, known_pass_calls, known_settings, known_targets
 from qconvert.plugins import Option, formats
+from qconvert.plugins import passes as all_passes
+from qconvert.plugins.options import READING
 
 __all__ = [
-    "AllowLossFlag", "CropFlag", "DataFlag", "DebugFlag", "ExplorerFlag", "ForceFlag", "FromFlag", "HtmlFlag", "JsonFlag", "KernelsFlag",
-    "MeanFlag", "MinSqnrFlag", "ModelArgument", "QuietFlag", "RangeFlag", "ResizeFlag", "SeedFlag", "StdFlag", "TargetFlag", "ToFlag",
-    "VerboseFlag", "add_read_flags", "with_flags",
+    "CropFlag",
+    "DataFlag",
+    "DebugFlag",
+    "ExplorerFlag",
+    "ForceFlag",
+    "FromFlag",
+    "HtmlFlag",
+    "JsonFlag",
+    "KernelsFlag",
+    "MeanFlag",
+    "MinSqnrFlag",
+    "MinTensorSqnrFlag",
+    "ModelArgument",
+    "OptionFlag",
+    "PassFlag",
+    "PixelRangeFlag",
+    "QuietFlag",
+    "ResizeFlag",
+    "SeedFlag",
+    "StdFlag",
+    "TargetFlag",
+    "ToFlag",
+    "VerboseFlag",
+    "add_read_flags",
+    "conversion_flags",
+    "reading_flags",
+    "with_flags",
 ]  # fmt: skip
 
 ModelArgument = Annotated[Path, typer.Argument(help="The model to read; - for standard input, with --from.")]
@@ -35,15 +61,30 @@ KernelsFlag = Annotated[
     ),
 ]
 
-AllowLossFlag = Annotated[
-    float, typer.Option("--allow-loss", metavar="DB", help="The lowest SQNR to which a step, of --passes too, may bring a tensor.")
+PassFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pass", metavar="NAME[:OPTION=VALUE]", help="A pass to run first; repeatable. `qconvert passes` lists them.",
+        autocompletion=known_pass_calls,
+    ),
+]  # fmt: skip
+OptionFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", "-O", metavar="NAME=VALUE", help="An option of a format or of the target's passes; repeatable.",
+        autocompletion=known_settings,
+    ),
+]  # fmt: skip
+
+MinTensorSqnrFlag = Annotated[
+    float, typer.Option("--min-tensor-sqnr", metavar="DB", help="Refuse steps that bring a tensor below this SQNR.")
 ]
 MinSqnrFlag = Annotated[
     float | None,
     typer.Option(
         "--min-sqnr",
         metavar="DB",
-        help="The lowest SQNR of an output that differs. Default: 30; of a quantized model beside its float source 10.",
+        help="The lowest SQNR of an output that differs. Default: 30; 10 if only one of both models is quantized.",
     ),
 ]
 ForceFlag = Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")]
@@ -51,37 +92,44 @@ QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing bu
 VerboseFlag = Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ExplorerFlag = Annotated[
-    Path | None, typer.Option("--model-explorer", help="Write node data for Model Explorer too, a .json file; see docs/reports.md.")
+    Path | None, typer.Option("--model-explorer", help="Also write node data for Model Explorer, a .json file.", hidden=True)
 ]
 HtmlFlag = Annotated[Path | None, typer.Option("--html", help="Also write a page for a browser: graphs, plots, tables.")]
-DebugFlag = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+DebugFlag = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", hidden=True)]
 
 DataFlag = Annotated[
     list[str] | None, typer.Option("--data", help="Inputs: folders or files, .npz, .npy, .bin, images; repeatable. Default: random.")
 ]
-MeanFlag = Annotated[str | None, typer.Option("--mean", help="Taken from images and real numbers of --data: one number, or R,G,B.")]
-StdFlag = Annotated[str | None, typer.Option("--std", help="What they are then divided by: one number, or R,G,B.")]
-RangeFlag = Annotated[str | None, typer.Option("--range", help="What pixels 0 and 255 become before that, such as 0,1.")]
+MeanFlag = Annotated[str | None, typer.Option("--mean", help="Subtracted from images and floats of --data: one number, or one a channel.")]
+StdFlag = Annotated[str | None, typer.Option("--std", help="Divides them then: one number, or one a channel.")]
+PixelRangeFlag = Annotated[
+    str | None, typer.Option("--pixel-range", help="What pixels 0 and 255 become before --mean and --std, such as 0,1.")
+]
 ResizeFlag = Annotated[
     str | None, typer.Option("--resize", help="Of images: stretch, SHORTER or HEIGHT,WIDTH.", autocompletion=among("stretch"))
 ]
-CropFlag = Annotated[str | None, typer.Option("--crop", help="Of images, behind resizing: HEIGHT,WIDTH of the middle.")]
-SeedFlag = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")]
+CropFlag = Annotated[str | None, typer.Option("--crop", help="Of images, after resizing: HEIGHT,WIDTH of the middle.")]
+SeedFlag = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.", hidden=True)]
 
 
 def with_flags(
-    command: Callable[..., None], options: Iterable[Option], *, before: str = "", fixed: Mapping[str, Any] = MappingProxyType({})
+    command: Callable[..., None],
+    options: Mapping[Option, str | None],
+    *,
+    before: str = "",
+    fixed: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[..., None]:
     """The command with a flag for each option instead of its `**` parameter, which gets those that are given.
 
     Args:
         command: a function with typer's annotations.
-        options: one whose name is that of a parameter gets no flag.
+        options: option -> the heading of its flag in the help, None where `--help` leaves it out. One whose name is that of a parameter
+            gets no flag; of several with one name the first does.
         before: the parameter before which they stand; by default they come last.
         fixed: values of parameters that are no flags then.
     """
     own = inspect.signature(command, eval_str=True).parameters
-    flags = [_flag(option) for option in options if option.name not in own]
+    flags = [_flag(option, heading) for option, heading in _first_of_each_name(options).items() if option.name not in own]
     named = [item for item in own.values() if item.kind is not inspect.Parameter.VAR_KEYWORD and item.name not in fixed]
     place = next((index for index, item in enumerate(named) if item.name == before), len(named))
     parameters = [*named[:place], *flags, *named[place:]]
@@ -96,19 +144,58 @@ def with_flags(
     return called
 
 
-def _flag(option: Option) -> inspect.Parameter:
+def _first_of_each_name(options: Mapping[Option, str | None]) -> dict[Option, str | None]:
+    found: dict[str, tuple[Option, str | None]] = {}
+    for option, heading in options.items():
+        found.setdefault(option.name, (option, heading))
+    return dict(found.values())
+
+
+def _flag(option: Option, heading: str | None) -> inspect.Parameter:
     """The option as a flag: `--io-layout`. Without it the option is not given."""
     kind: Any = list[str] if option.many else option.type
     completed = choices_of(option) if option.choices else None
-    spelled = typer.Option(f"--{option.name.replace('_', '-')}", help=option.help, autocompletion=completed)
-    return inspect.Parameter(option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Annotated[kind | None, spelled])
+    flag = typer.Option(
+        f"--{option.name.replace('_', '-')}", help=option.help, autocompletion=completed, hidden=heading is None, rich_help_panel=heading
+    )
+    return inspect.Parameter(option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Annotated[kind | None, flag])
 
 
-def add_read_flags(app: typer.Typer) -> None:
+def conversion_flags(source: str = "", result: str = "", passes: Iterable[str] = ()) -> dict[Option, str | None]:
+    """The options that a conversion has flags for: of every format, of these formats, of these passes, and the common ones of all passes.
+
+    Args:
+        source, result: names of formats, "" while they are not known: options of formats are left out of the help then.
+        passes: names of passes that the command runs in any case.
+
+    Returns:
+        Option -> its heading; None where the help leaves it out.
+    """
+    listed: dict[Option, str | None] = {}
+    for known in all_passes().values():
+        listed.update({option: "Options" for option in known.options if option.common or known.name in passes})
+    listed.update(dict.fromkeys((option for option in READING if not option.many), "Options"))
+    if source in formats():
+        listed.update(dict.fromkeys(formats()[source].read_options, f"Reading {source}"))
+    if result in formats():
+        listed.update(dict.fromkeys(formats()[result].write_options, f"Writing {result}"))
+    listed.update({option: "Options" if source else None for option in READING if option.many})
+    others = [option for item in formats().values() for option in (*item.write_options, *item.read_options)]
+    others += [option for known in all_passes().values() for option in known.options if option.name == "encodings"]
+    return listed | {option: None for option in others if option not in listed}
+
+
+def reading_flags(source: str = "") -> dict[Option, str | None]:
+    """The options of readers as flags: in the help those of every format and of `source`, once that is known."""
+    shown = dict.fromkeys((*READING, *formats()[source].read_options) if source in formats() else (), f"Reading {source}")
+    return shown | {option: None for item in formats().values() for option in item.read_options if option not in shown}
+
+
+def add_read_flags(app: typer.Typer, source: str = "") -> None:
     """Gives the commands that take the options of any reader, as `**options`, their flags."""
-    options = {option.name: option for item in formats().values() for option in item.read_options}
+    options = reading_flags(source)
     for command in app.registered_commands:
         called = command.callback
         if called is not None and any(item.kind is item.VAR_KEYWORD for item in inspect.signature(called).parameters.values()):
             command.help = command.help or inspect.getdoc(called)
-            command.callback = with_flags(called, options.values())
+            command.callback = with_flags(called, options)

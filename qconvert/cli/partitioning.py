@@ -33,8 +33,8 @@ def _partition(
     split: Annotated[
         Path | None, typer.Option("--split", help="A folder for each region and the rest as files of their own, with manifest.json.")
     ] = None,
-    rest: Annotated[
-        str, typer.Option("--rest", help="With --split: the target of the files of the rest.", autocompletion=known_targets)
+    fallback: Annotated[
+        str, typer.Option("--fallback", help="With --split: the target of the files of the rest.", autocompletion=known_targets)
     ] = "ort-x86",
     min_ops: Annotated[int, typer.Option("--min-ops", help="Regions with fewer operators, conversions apart, go back.")] = 1,
     min_macs: Annotated[int, typer.Option("--min-macs", help="Regions with fewer multiplications go back.")] = 0,
@@ -58,7 +58,7 @@ def _partition(
             target or [],
             written if result is not None else "",
             split=split or "",
-            rest=rest,
+            fallback=fallback,
             min_ops=min_ops,
             min_macs=min_macs,
             lossless=lossless,

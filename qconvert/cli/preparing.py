@@ -25,8 +25,8 @@ def preparation_of(**words: str | None) -> Preparation | None:
 
     found: dict[str, Any] = {name: given[name] for name in ("colour", "layout") if name in given}
     found |= {name: numbers(given[name], name) for name in ("mean", "std") if name in given}
-    if "range" in given:
-        found["range"] = numbers(given["range"], "range", 2)
+    if "pixel_range" in given:
+        found["pixel_range"] = numbers(given["pixel_range"], "pixel-range", 2)
     if "crop" in given:
         found["crop"] = _sizes(given["crop"], "crop")
     if "resize" in given:

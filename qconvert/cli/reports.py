@@ -128,7 +128,7 @@ def check_document(report: CheckReport) -> dict[str, Any]:
     return {**asdict(report), "verdict": report.verdict, "passed": report.passed}
 
 
-def print_check(report: CheckReport) -> None:
+def print_check(report: CheckReport, every: bool = False) -> None:
     """What the check comes to and what ran, a table of the outputs, a table of the operators if they were checked, and the verdict."""
     from qconvert.checking.findings import operators_table, outputs_table
 

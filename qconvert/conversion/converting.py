@@ -50,7 +50,7 @@ def convert(
     target: str = "",
     force: bool = False,
     passes: Sequence[str] = (),
-    allow_loss: float = LIMIT,
+    min_tensor_sqnr: float = LIMIT,
     verify_each: bool = False,
     observer: Observer | None = None,
     **options: Any,
@@ -63,23 +63,22 @@ def convert(
         source_format, result_format: names of formats; by default the suffixes decide.
         target: the name of a target of the result's format; "" for the format's default, or its own if the source has it too.
         force: whether an existing result may be replaced.
-        passes: names of passes to run, in this order, after reading and before the target's own; docs/passes.md lists them.
-        allow_loss: the ratio of signal to noise, in decibels, below which no tensor may fall by a step of the conversion: those named in
-            `passes` and those of the target.
-        verify_each: whether the model is run on random inputs before and behind each pass, which must change no more than it declares.
-        observer: is told of each pass that has run: the pass, the graph before and behind it, and what it changed in words.
+        passes: names of passes to run, in this order, after reading and before the target's own; docs/passes.md lists them. A name brings
+            options of its pass: "power_of_two:rounding=mse".
+        min_tensor_sqnr: the signal-to-noise ratio, in decibels, below which no step of the conversion may bring a tensor: neither those
+            named in `passes` nor those of the target.
+        verify_each: whether the model is run on random inputs before and after each pass, which must change no more than it declares.
+        observer: is told of each pass that has run: the pass, the graph before and after it, and what it changed in words.
         options: of the source's reader, of the passes and of the result's writer. `qconvert passes` and `qconvert formats` list them; those
             of the built-in ones are
             io_layout: "nchw" gives 4-D inputs and outputs channels first, "nhwc" last; "" keeps the source's layout;
-            io_float: whether quantized inputs and outputs become float;
-            io_integer: whether float inputs and outputs that are quantized at once become integers;
+            io: "float" makes quantized inputs and outputs float; "integer" makes float ones that are quantized at once integers;
             opset: the ONNX opset; 0 for the default;
             numerics: "exact" takes the forms that are equal to the source's default kernels wherever such a form is cheap;
             "fast" always takes the form that the target runs fastest;
             custom: operators that only a program registers (TFLite's custom ones, nodes of other domains than ONNX's and onnxruntime's):
             "carry" takes them over as they are, with a warning, and refuses what a compiler has made; "refuse" refuses all, "keep" none;
-            partial: "allow" lets operators run on real values where they have no scale or no integer kernel, and lists them; "forbid"
-            makes them an error;
+            no_float: whether operators of a quantized model that would run in float (no scale, or no integer kernel) are an error;
             external_data: whether the constants of an ONNX result go to a file beside it even if they are less than 1 GiB;
             form: "qdq", "qoperator" or "qonnx", the form of an ONNX result, "" for qdq; of a PyTorch result "program" or "modules", "" for
             what the suffix says;
@@ -98,7 +97,7 @@ def convert(
             target=target,
             force=force,
             passes=passes,
-            allow_loss=allow_loss,
+            min_tensor_sqnr=min_tensor_sqnr,
             verify_each=verify_each,
             observer=observer,
             options=options,
@@ -115,7 +114,7 @@ def _converted(
     target: str,
     force: bool,
     passes: Sequence[str],
-    allow_loss: float,
+    min_tensor_sqnr: float,
     verify_each: bool,
     observer: Observer | None,
     options: Mapping[str, Any],
@@ -145,7 +144,7 @@ def _converted(
     declared = Declared(graph)
     observers = [item for item in (observer, verifier, declared) if item is not None]
     loaded = graph
-    graph, changes = _fitted(graph, passes, chosen, allow_loss, observers, given.passes)
+    graph, changes = _fitted(graph, passes, chosen, min_tensor_sqnr, observers, given.passes)
     origin = {
         **provenance(source, others, chosen, changes, passes, {**given.read, **given.passes, **given.write}, named),
         **declared.provenance(graph),
@@ -158,7 +157,7 @@ def _converted(
     def judge(path: Path, real: Graph, checked: Any) -> None:
         nonlocal written
         written = written if beside is not None else read_back(path, writer, real, checked)
-        if given.passes.get("partial") == "forbid" and chosen is not None and chosen.knows_kernels:
+        if given.passes.get("no_float") and chosen is not None and chosen.knows_kernels:
             refuse_floats(written.graph, chosen)
 
     try:
@@ -194,7 +193,12 @@ def _loaded(source: Path, source_format: str, options: Mapping[str, Any], result
 
 
 def _fitted(
-    graph: Graph, passes: Sequence[str], target: Target | None, allow_loss: float, observers: list[Observer], options: Mapping[str, Any]
+    graph: Graph,
+    passes: Sequence[str],
+    target: Target | None,
+    min_tensor_sqnr: float,
+    observers: list[Observer],
+    options: Mapping[str, Any],
 ) -> tuple[Graph, tuple[Change, ...]]:
     """The graph behind the passes that the user named and those of the target, and what they changed.
 
@@ -204,7 +208,7 @@ def _fitted(
     graph, by_hand = run_passes(graph, passes, target, observers=observers, **options)
     graph, changes = normalize(graph, target, observers=observers, **options)
     changes = (*by_hand, *changes)
-    refuse_losses(changes, allow_loss)
+    refuse_losses(changes, min_tensor_sqnr)
     refuse_violations(graph, target)
     return graph, changes
 

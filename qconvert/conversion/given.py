@@ -67,7 +67,7 @@ def with_encodings(options: Mapping[str, Any], passes: Sequence[str], reader: Fo
     stated = {name: os.fspath(found.pop(name)) for name in own & found.keys()}
     if stated:
         found["encodings_options"] = json.dumps(stated)
-    return found, (*(["apply_encodings"] if "apply_encodings" not in passes else []), *passes)
+    return found, (*(["apply_encodings"] if "apply_encodings" not in [item.partition(":")[0] for item in passes] else []), *passes)
 
 
 def files_of(given: Mapping[str, Any]) -> dict[str, Path]:

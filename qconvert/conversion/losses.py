@@ -27,7 +27,7 @@ def refuse_losses(changes: Iterable[Change], limit: float = LIMIT) -> None:
         LossError: there are such tensors.
     """
     if math.isnan(limit):
-        raise OptionError("allow_loss is no number", remedy="Give decibels, such as 30.")
+        raise OptionError("min_tensor_sqnr is no number", remedy="Give decibels, such as 30.")
     below = [(change.by, cost) for change in changes for cost in change.costs if _is_below(cost, limit)]
     if not below:
         return
@@ -37,7 +37,7 @@ def refuse_losses(changes: Iterable[Change], limit: float = LIMIT) -> None:
     worst = below[0][1].sqnr_db or 0.0
     raise LossError(
         f"the conversion leaves {len(below)} tensor{'s' if len(below) > 1 else ''} below {limit:g} dB:\n" + "\n".join(lines),
-        remedy=f"Use another target or other passes, or allow the loss with --allow-loss {int(worst // 1)}.",
+        remedy=f"Use another target or other passes, or allow the loss with --min-tensor-sqnr {int(worst // 1)}.",
     )
 
 

@@ -22,7 +22,7 @@ def run_passes(
 
     Args:
         graph: what they rewrite.
-        names: of passes; docs/passes.md lists the built-in ones.
+        names: of passes, with their options if any (`power_of_two:rounding=mse`); docs/passes.md lists the built-in ones.
         target: for those passes that ask for one; without it they change nothing.
         observers: are told of each pass that has run (see conversion/pipeline.py).
         options: of passes.
@@ -32,7 +32,11 @@ def run_passes(
         InternalError: a pass made a graph that breaks an invariant; it is named.
     """
     given = _checked(options)
-    return _valid(graph, pipeline(names), target or Target("", "", "no target"), given, by_hand=True, observers=observers)
+    listed = pipeline(names)
+    for text, item in zip(names, listed, strict=True):
+        if twice := [option.name for option in item.options if option.name in given and f"{option.name}=" in text.replace("-", "_")]:
+            raise OptionError(f"the option {twice[0]} is given twice, once of them with the pass {item.name}", rule="option-twice")
+    return _valid(graph, listed, target or Target("", "", "no target"), given, by_hand=True, observers=observers)
 
 
 def normalize(
@@ -51,8 +55,6 @@ def normalize(
         InternalError: a pass made a graph that breaks an invariant; it is named.
     """
     given = _checked(options)
-    if given.get("io_float") and given.get("io_integer"):
-        raise OptionError("inputs and outputs cannot be float and integer")
     if target is None:
         return graph, ()
     return _valid(graph, pipeline(target.passes), target, given, observers=observers)

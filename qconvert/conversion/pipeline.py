@@ -25,7 +25,7 @@ def pipeline(names: Sequence[str], given: Sequence[str] = READ) -> tuple[Pass, .
     """The passes of these names, in their order.
 
     Args:
-        names: of passes.
+        names: of passes, each with its options if any (`power_of_two:rounding=mse`).
         given: properties of the graph that hold before the first.
 
     Raises:
@@ -33,6 +33,7 @@ def pipeline(names: Sequence[str], given: Sequence[str] = READ) -> tuple[Pass, .
     """
     found = tuple(pass_named(name) for name in names)
     ensured = set(given)
+    names = [item.name for item in found]
     for index, item in enumerate(found):
         for earlier in item.after:
             if earlier in names[index:] and earlier not in names[:index]:

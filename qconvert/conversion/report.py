@@ -183,7 +183,7 @@ def refuse_floats(graph: Graph, target: Target) -> None:
         listed = ", ".join(f"{count} {kind}" for kind, count in found.items())
         raise UnsupportedError(
             f"operators that would run on real values in what is written: {listed}",
-            remedy="Use --partial allow, or --numerics fast, which spells out no roundings of the source's kernels.",
+            remedy="Leave out --no-float, or use --numerics fast, which adds no operators for the rounding of the source's kernels.",
         )
 
 

@@ -52,7 +52,7 @@ def range_warning(graph: Graph, name: str, low: float, high: float, what: str) -
         margin = (most - least) / 10
         if low < least - margin or high > most + margin or 0 < high - low < (most - least) / 8:
             takes = f"the integers of the input {name!r} stand for {least:.4g} to {most:.4g}"
-            return f"warning: {what} {low:.4g} to {high:.4g}, and {takes}; --range, --mean and --std say what the model takes"
+            return f"warning: {what} {low:.4g} to {high:.4g}, and {takes}; --pixel-range, --mean and --std say what the model takes"
     return ""
 
 

@@ -41,7 +41,7 @@ class Preparation:
 
     Attributes:
         mean, std: one number, or one for each channel, in the order of `colour`.
-        range: the values that pixels 0 and 255 become; None: -1 to 1 for an image without mean and std, 0 to 1 with them.
+        pixel_range: the values that pixels 0 and 255 become; None: -1 to 1 for an image without mean and std, 0 to 1 with them.
         resize: "stretch" for the input's own size; one number for the shorter side; height and width. None: an image that has another size
             than the input is an error.
         crop: height and width of the middle that is kept behind resizing, or one number for both; () for all.
@@ -55,7 +55,7 @@ class Preparation:
 
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    range: tuple[float, float] | None = None
+    pixel_range: tuple[float, float] | None = None
     resize: str | tuple[int, ...] | None = None
     crop: tuple[int, ...] = ()
     share: tuple[float, float] = (1.0, 1.0)
@@ -68,15 +68,15 @@ class Preparation:
         """Raises OptionError for what means nothing."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         require_fitting("Preparation()", type(self), _hints(), fields)
-        if not all(map(math.isfinite, (*self.mean, *self.std, *(() if self.range is None else self.range)))):
+        if not all(map(math.isfinite, (*self.mean, *self.std, *(() if self.pixel_range is None else self.pixel_range)))):
             raise OptionError("mean, std and range are finite numbers")
         if any(value <= 0 for value in self.std):
             raise OptionError("a std is above 0")
         if not all(value > 0 and math.isfinite(value) for value in self.factor) or (self.factor and self.std):
             raise OptionError("a factor is above 0, and stands in place of std")
-        if self.range is not None and (len(self.range) != 2 or self.range[0] >= self.range[1]):
-            words = " to ".join(f"{value:g}" for value in self.range)
-            raise OptionError(f"the range {words} is empty", remedy="Write --range LOWEST,LARGEST.")
+        if self.pixel_range is not None and (len(self.pixel_range) != 2 or self.pixel_range[0] >= self.pixel_range[1]):
+            words = " to ".join(f"{value:g}" for value in self.pixel_range)
+            raise OptionError(f"the range {words} is empty", remedy="Write --pixel-range LOWEST,LARGEST.")
         if isinstance(self.resize, str) and self.resize != _STRETCH:
             raise OptionError(f"{self.resize!r} is no rule of resizing", remedy="Write stretch, SHORTER or HEIGHT,WIDTH.")
         for name, sizes in (("resize", self.resize or ()), ("crop", self.crop)):
@@ -91,7 +91,7 @@ class Preparation:
     @property
     def given(self) -> bool:
         """Whether other values are asked for than those of pixels."""
-        return bool(self.mean or self.std or self.factor or self.range is not None)
+        return bool(self.mean or self.std or self.factor or self.pixel_range is not None)
 
     def stretching(self) -> Preparation:
         """The same, with images stretched to the input's size where no other rule is stated."""
@@ -197,7 +197,7 @@ class Preparation:
     @property
     def ends(self) -> tuple[float, float]:
         """What pixels 0 and 255 become before `mean` and `std`."""
-        return self.range or ((0.0, 1.0) if self.given else (-1.0, 1.0))
+        return self.pixel_range or ((0.0, 1.0) if self.given else (-1.0, 1.0))
 
     def image(self, pixels: Array) -> Array:
         """Real values of pixels, the channels last."""

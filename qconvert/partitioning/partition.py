@@ -37,7 +37,7 @@ def partition(
     result: str | Path = "",
     *,
     split: str | Path = "",
-    rest: str = "ort-x86",
+    fallback: str = "ort-x86",
     min_ops: int = 1,
     min_macs: int = 0,
     lossless: bool = False,
@@ -57,7 +57,7 @@ def partition(
         result: where the partitioned graph goes: a function for each region (in ONNX a local function, in TFLite a composite); "" for
             nowhere. Storage and layout stay the source's where the format allows it.
         split: a folder for each region and each part of the rest as files of their own, and manifest.json, which a check runs; "" for none.
-        rest: the target that files of the rest are for.
+        fallback: the target that files of the rest are for.
         min_ops, min_macs: regions with fewer operators (conversions apart) or products go back.
         lossless: whether nothing is taken of which a target's passes change a value; else as much is allowed as convert() allows.
         source_format, result_format: names of formats; by default the suffixes decide.
@@ -80,7 +80,7 @@ def partition(
         require_place(place, writer, force=force, reads=reads)
     if split:
         require_folder(Path(split), force=force)
-        require_parts([*listed, target_named(rest)])
+        require_parts([*listed, target_named(fallback)])
     reader = None if source is None else source_format_of(source, source_format)
     given = _sorted(options, reader, writer)
     graph = model if isinstance(model, Graph) else load(model, source_format, **given.read)
@@ -89,7 +89,9 @@ def partition(
         found = cut(graph, listed, min_ops=min_ops, min_macs=min_macs, lossless=lossless, source=str(source or ""), unwritable=unwritable)
         try:
             parts = (
-                [split_up(found, listed, Path(split), rest, source=source, read=noted_options(given.read), force=force)] if split else []
+                [split_up(found, listed, Path(split), fallback, source=source, read=noted_options(given.read), force=force)]
+                if split
+                else []
             )
             break
         except RegionsRefusedError as error:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from qconvert.passes.grids.options import BLOCK_SIZE, EDGES, GRANULARITY, SYMMETRIC
+from qconvert.passes.grids.options import BLOCK_SIZE, EDGES, GRANULARITY, SCOPE
 from qconvert.plugins import Option, Pass, hookimpl
 from qconvert.plugins.options import FORM, NUMERICS
 
@@ -31,11 +31,12 @@ def _pass(name: str, summary: str, **more: Any) -> Pass:
     return Pass(name, summary, _runner(name), **more)
 
 
-_IO_LAYOUT = Option("io_layout", str, "", "nchw or nhwc: 4-D inputs and outputs channels first or last.", ("nchw", "nhwc"), border=True)
-_IO_FLOAT = Option("io_float", bool, False, "Float inputs and outputs instead of quantized ones.", by_hand=True, border=True)
-_IO_INTEGER = Option(
-    "io_integer", bool, False, "Integer inputs and outputs where the model quantizes them at once.", by_hand=True, border=True
+_IO_LAYOUT = Option(
+    "io_layout", str, "", "4-D inputs and outputs: nchw (channels first) or nhwc (last).", ("nchw", "nhwc"), common=True, border=True
 )
+_IO = "Inputs and outputs: float (instead of quantized ones), or integer (where the model quantizes them at once)."
+_IO_FLOAT = Option("io", str, "", _IO, ("float", "integer"), by_hand="float", common=True, border=True)
+_IO_INTEGER = Option("io", str, "", _IO, ("float", "integer"), by_hand="integer", common=True, border=True)
 _CUSTOM = Option("custom", str, "carry", "Custom operators: carry or refuse; keep: compiled ones too.", ("carry", "refuse", "keep"))
 _DYNAMIC = Option(
     "dynamic", str, "", "dynamic range in ONNX: keep (rounded when it runs) or real, the default for other sources.", ("keep", "real")
@@ -68,7 +69,7 @@ _FILL = Option("fill", str, "none", "infer: grids go on through moves, pools and
 _RANGE_DTYPE = Option(
     "range_dtype", str, "int8", "The type of activations for which encodings state a range alone.", ("int8", "uint8", "int16", "uint16")
 )
-_PARTIAL = Option("partial", str, "allow", "allow or forbid operators on real values in a quantized model.", ("allow", "forbid"))
+_NO_FLOAT = Option("no_float", bool, False, "Refuse a quantized model in which operators would run in float.", common=True)
 _ROUNDING = Option(
     "rounding", str, "up", "positions of power_of_two: up (the formula), nearest (may clip) or mse (least square error).",
     ("up", "nearest", "mse"),
@@ -80,8 +81,8 @@ _SCHEME = Option(
 _REDUCE = Option(
     "reduce", str, "weights", "what reduced_range leaves 7 bits: weights, activations or both.", ("weights", "activations", "both")
 )
-_ACTIVATIONS = Option(
-    "activations", str, "shift", "zero points that TensorRT lacks: shift (integers and scales stay) or symmetric (new scales, lossy).",
+_ZERO_POINTS = Option(
+    "zero_points", str, "shift", "zero points that TensorRT lacks: shift (integers and scales stay) or symmetric (new scales, lossy).",
     ("shift", "symmetric"),
 )  # fmt: skip
 _PAIRS = Option(
@@ -175,10 +176,10 @@ _REGISTER = (
          exact=False, within=0.05,
          after=("store_activations", "unary_to_table"), requires=("absorbed",)),
     _pass("symmetric_weights", "constant weights become signed with zero point 0",
-         options=(SYMMETRIC,), exact=False, within=0.1,
+         options=(SCOPE,), exact=False, within=0.1,
          after=("matmul_to_gemm", "fold_batch_norm", "store_activations")),
     _pass("symmetric_activations", "signed activations get grids with zero point 0",
-         options=(SYMMETRIC, EDGES, _ACTIVATIONS), exact=False, within=0.2,
+         options=(SCOPE, EDGES, _ZERO_POINTS), exact=False, within=0.2,
          after=("store_activations",), requires=("absorbed",)),
     _pass("affine_activations", "8-bit activations on symmetric grids get affine ones where part of their grid is never reached",
          options=(EDGES,), exact=False, within=0.05, requires=("absorbed",)),
@@ -198,14 +199,14 @@ _REGISTER = (
          tried=({"weight_bits": 4}, {"activation_bits": 16}),
          exact=False, within=0.3, requires=("absorbed",)),
     _pass("isolate_float", "operators that the target cannot run on integers run on real values between Dequantize and Quantize",
-         options=(_PARTIAL, NUMERICS), exact=False, within=4e-3,
+         options=(_NO_FLOAT, NUMERICS), exact=False, within=4e-3,
          after=("quantize_operands", "symmetric_weights", "float_bias_to_int32", "store_activations"),
          requires=("absorbed",)),
     _pass("match_scales", "results and operands get the scales that the target's kernels demand",
          exact=False, within=0.05,
          after=("isolate_float", "symmetric_activations", "store_activations"), requires=("absorbed",)),
     _pass("shift_to_symmetric", "signed activations get the zero point 0 and keep integers and scales; their real values move",
-         options=(SYMMETRIC,), exact=False, within=4e-3,
+         options=(SCOPE,), exact=False, within=4e-3,
          after=("symmetric_weights", "symmetric_activations", "store_activations", "isolate_float", "assign_layout"),
          requires=("absorbed",)),
     _pass("restore_zero_points", "activations that shift_to_symmetric shifted, as the metadata note, get their zero points back",

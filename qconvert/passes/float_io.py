@@ -11,10 +11,10 @@ from qconvert.rewriting import Rewriter
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target, *, io_float: bool = False) -> tuple[Graph, tuple[str, ...]]:
-    """Give float inputs and outputs their old names; the integer tensors get a suffix. Do nothing unless `io_float`."""
+def run(graph: Graph, target: Target, *, io: str = "") -> tuple[Graph, tuple[str, ...]]:
+    """Give float inputs and outputs their old names; the integer tensors get a suffix. Do nothing unless `io` is "float"."""
     names = [name for name in dict.fromkeys((*graph.inputs, *graph.outputs)) if graph[name].is_quantized]
-    if not io_float or not names:
+    if io != "float" or not names:
         return graph, ()
     rewriter, inner = Rewriter(graph), dict[str, str]()
     for name in names:

@@ -14,12 +14,12 @@ from qconvert.rewriting import Rewriter
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None, *, io_integer: bool = False) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None, *, io: str = "") -> tuple[Graph, tuple[str, ...]]:
     """Remove the Quantize behind inputs and the Dequantize before outputs; the integers take the names.
 
-    Do nothing unless `io_integer`.
+    Do nothing unless `io` is "integer".
     """
-    if not io_integer:
+    if io != "integer":
         return graph, ()
     rewriter, renamed = Rewriter(graph), dict[str, str]()
     kept = {*graph.inputs, *graph.public}

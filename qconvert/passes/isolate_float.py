@@ -2,7 +2,7 @@
 
 That is what a quantized operator means, but for ties: the real values are float32 before they are rounded to the grid, so a result may
 be another by one step, seldom on grids of 8 bits, more often on those of 16, whose steps are nearer to float32's. Each operator is listed;
-with partial "forbid" they are an error instead. Constant weights keep their integers behind a Dequantize, which LiteRT computes once, when
+with no_float they are an error instead. Constant weights keep their integers behind a Dequantize, which LiteRT computes once, when
 it loads a model; without it, integer weights beside real data would make TFLite's kernels round the data to integers too ("hybrid"
 kernels). Other constants become real.
 
@@ -38,22 +38,22 @@ _BYTES = ("int4", "uint4", "uint8")
 _FLAT_RANK = 4
 
 
-def run(graph: Graph, target: Target | None, *, partial: str = "allow", numerics: str = "exact") -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None, *, no_float: bool = False, numerics: str = "exact") -> tuple[Graph, tuple[str, ...]]:
     """Make the conversions explicit around every operator that the target cannot run on integers, as Target.judge says, and around those
-    that are exact on real values alone, unless partial is "forbid" or numerics "fast".
+    that are exact on real values alone, unless no_float is true or numerics is "fast".
 
     Raises:
-        UnsupportedError: partial is "forbid" and there are such operators; all are listed.
+        UnsupportedError: no_float is true and there are such operators; all are listed.
     """
     if target is None or not target.knows_kernels:
         return graph, ()
-    exact = numerics == "exact" and partial == "allow"
+    exact = numerics == "exact" and not no_float
 
     def reason(op: Op) -> str:
         return target.judge(graph, op, final=False).isolated_for or (_coarse(graph, target, op) if exact else "")
 
     isolating = _Isolating(graph, reason, target)
-    if partial == "forbid":
+    if no_float:
         _refuse_floats(graph, target, isolating)
     return isolating.result()
 
@@ -83,7 +83,7 @@ def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
         listed = "; ".join(f"{count} {kind}: {reason}" for (kind, reason), count in sorted(reasons.items()))
         raise UnsupportedError(
             f"operators that would run on real values: {listed} (the first is {first})",
-            remedy="Use --partial allow, or quantize the tensors named.",
+            remedy="Allow floats (leave out --no-float), or quantize the tensors named.",
         )
 
 

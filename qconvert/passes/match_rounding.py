@@ -34,15 +34,13 @@ from qconvert.rewriting import Rewriter
 __all__ = ["run"]
 
 
-def run(
-    graph: Graph, target: Target, *, numerics: str = "exact", biases: str = "round", io_integer: bool = False
-) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = "round", io: str = "") -> tuple[Graph, tuple[str, ...]]:
     """Mark the operators of a model of LiteRT's kernels that onnxruntime would round otherwise; rewrite those of PyTorch's."""
     source = graph.metadata.get(SOURCE_KERNELS, "")
     of_torch = source.startswith("torch-") or (graph.is_from("torch") and biases == "keep") or any(map(rounds_as_torch, graph.ops))
     rewritten: tuple[str, ...] = ()
     if of_torch:
-        graph, rewritten = _of_torch(graph, target, numerics, biases, io_integer)
+        graph, rewritten = _of_torch(graph, target, numerics, biases, io == "integer")
     if numerics != "exact" or source != "tflite-xnnpack" or target.format == "tflite":
         return graph, rewritten
     own = onnxruntime_add if target.format == "onnx" else _exact_add

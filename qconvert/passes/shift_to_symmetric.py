@@ -47,9 +47,9 @@ __all__ = ["run"]
 _LITERAL = ("plain", "opaque", "state", "stored", "control")
 
 
-def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:
     """Shift the activations of the types in target.symmetric_activations, or of all signed types if all shall be symmetric."""
-    dtypes = tuple(UNSIGNED) if target is None or symmetric == "all" else target.symmetric_activations
+    dtypes = tuple(UNSIGNED) if target is None or scope == "all" else target.symmetric_activations
     joined = join_averages(graph) if "int8" in dtypes else graph
     plain = _without_roundings(joined) if target is not None and target.symmetric_activations else joined
     whole = separate_roles(bypass_unsigned(plain, target), dtypes)

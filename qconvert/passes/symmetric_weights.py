@@ -39,14 +39,14 @@ __all__ = ["run"]
 _TRIED_OF_FEW = 8192
 
 
-def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes the weights of Conv, ConvTranspose, Gemm and MatMul if the target wants others, or if all shall be symmetric."""
     new: list[tuple[WeightUse, Tensor]] = []
     counts: Counter[str] = Counter()
     notes: list[Change] = []
     lossy: list[Rescaled] = []
     for use in weight_uses(graph):
-        weights, wanted = graph[use.name], "int8" if symmetric == "all" else _wanted(graph, use, target)
+        weights, wanted = graph[use.name], "int8" if scope == "all" else _wanted(graph, use, target)
         assert weights.quantization is not None
         if wanted == "uint8":
             if weights.dtype == "int8" and weights.quantization.is_per_tensor:

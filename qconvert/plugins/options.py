@@ -22,12 +22,14 @@ class Option:
     """One option of a pass or a format.
 
     Attributes:
-        name: as in `-O name=value` and, with dashes, as a flag. Passes and formats that declare one name share its value.
+        name: as in `-O name=value` and, of formats and if it is common, with dashes, as a flag. Passes and formats that declare one name
+            share its value.
         type: str, int, float or bool.
         default: what holds when nobody gives a value.
         help: one line for `--help` and `qconvert passes`.
         choices: the values that it may have; empty for any of its type. The default is always one.
         by_hand: the value when a user names the pass himself, in `--passes`; None for the default.
+        common: of a pass, whether everybody needs it, so that conversions have a flag for it; others are given with `--pass` or `-O`.
         border: whether it is about the network's inputs and outputs; functions inside it keep the default.
         is_file: whether it names a file that is read. What is written says the file's name and digest, and no path.
         beside: of a format's reader, whether it is about a graph beside a file that has none.
@@ -42,6 +44,7 @@ class Option:
     help: str
     choices: tuple[Any, ...] = ()
     by_hand: Any = None
+    common: bool = False
     border: bool = False
     is_file: bool = False
     beside: bool = False
@@ -87,7 +90,7 @@ class Option:
 
 
 #: What passes and writers share: whether results are to be equal to those of the source's kernels.
-NUMERICS = Option("numerics", str, "exact", "exact: equal to the source's kernels; fast: the fastest form.", ("exact", "fast"))
+NUMERICS = Option("numerics", str, "exact", "exact: equal to the source's kernels; fast: the fastest form.", ("exact", "fast"), common=True)
 #: What form of ONNX is written; QONNX has nodes of its own for what a pass may spell otherwise. Other formats have forms of their own.
 FORM = Option(
     "form", str, "", "ONNX: qdq (the default), qoperator or qonnx; PyTorch: program (.pt2) or modules (.pt, .ptl).",
@@ -106,7 +109,7 @@ CACHE = (
 #: What every reader takes, besides its own: what is asked of a graph once it is read (conversion/adapting). A reader that declares an
 #: option of one of these names itself does what it asks for.
 READING = (
-    Option("between", str, "", "in:out: the part of the network between these tensors; several names have commas between them."),
+    Option("subgraph", str, "", "in:out: the part of the network between these tensors; several names have commas between them."),
     Option("input_shape", str, "", "sizes of inputs, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),
     Option("batch", int, 0, "how many samples each run takes, along the first axis of every input."),
     Option("rename", str, (), "old=new: another name for an input, an output or a tensor inside; repeatable.", many=True),
@@ -118,16 +121,16 @@ def for_every_format(option: Option) -> bool:
     return any(option is item for item in READING)
 
 
-def parsed(texts: Sequence[str]) -> dict[str, str]:
+def parsed(texts: Sequence[str], written: str = "-O name=value") -> dict[str, str]:
     """`name=value` texts as a mapping; raises OptionError for one without "=", or a name that stands twice."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name:
-            raise OptionError(f"{text!r} is no option", remedy="Write -O name=value.")
+            raise OptionError(f"{text!r} is no option", remedy=f"Write {written}.", rule="option-without-value")
         if name in found:
-            raise OptionError(f"the option {name} is given twice")
+            raise OptionError(f"the option {name} is given twice", rule="option-twice")
         found[name] = value.strip()
     return found
 

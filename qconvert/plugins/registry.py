@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.plugins.host import collected, operator_tables, remembered
-from qconvert.plugins.options import READING, Option, checked, taken
+from qconvert.plugins.options import READING, Option, checked, parsed, taken
 from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Codegen, Format, Pass, Runtime
 
@@ -206,11 +206,23 @@ def target_named(name: str) -> Target:
     return targets()[name]
 
 
-def pass_named(name: str) -> Pass:
-    """The pass called `name`; raises OptionError, listing the known ones, if there is none."""
+def pass_named(text: str) -> Pass:
+    """Return the pass that a user names, with the options that the name brings: `power_of_two` or `power_of_two:rounding=mse,edges=change`.
+
+    Raises:
+        OptionError: there is no such pass, it has no such option, or the value is wrong; the known ones are listed.
+    """
+    name, colon, rest = text.partition(":")
     if name not in passes():
-        raise OptionError(f"there is no pass {name!r}", remedy=f"Known passes: {', '.join(sorted(passes()))}.")
-    return passes()[name]
+        raise OptionError(
+            f"there is no pass {name!r}", remedy=f"Known passes: {', '.join(sorted(passes()))}.", where=text, rule="unknown-pass"
+        )
+    found = passes()[name]
+    if not colon:
+        return found
+    given = checked(parsed(rest.split(","), "--pass NAME:OPTION=VALUE"), found.options, f"nothing in the pass {name}")
+    options = tuple(replace(item, by_hand=given[item.name]) if item.name in given else item for item in found.options)
+    return replace(found, options=options)
 
 
 def kernels_named(name: str) -> tuple[Runtime, str]:

@@ -38,7 +38,7 @@ _STORED = ("int8", "int4", "float8e4m3fn", "float4e2m1")
 #: Operators that demand two axes.
 _NOT_FLAT = ("ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax")
 _CUT = "use --target tensorrt, or cut the network in front of it"
-_IO = "use --io-float at inputs and outputs, or cast what it is computed with"
+_IO = "use --io float at inputs and outputs, or cast what it is computed with"
 _TYPED = "values have a type that TensorRT has"
 _NEWER = "build for a newer device: --sm 8.0 or 8.9"
 #: What is demanded of networks for a compute capability.

@@ -368,7 +368,7 @@ def test_networks_of_many_kinds_of_operators(name: str, tmp_path: Path) -> None:
     qconvert.save(real, tmp_path / "f.qgraph")
     for result in ("f.onnx", "f.tflite"):
         qconvert.convert(tmp_path / "f.qgraph", tmp_path / result)
-        calibrate_file(tmp_path / "f.qgraph", feeds, tmp_path / f"q{Path(result).suffix}", method="mse", writing={"allow_loss": 0})
+        calibrate_file(tmp_path / "f.qgraph", feeds, tmp_path / f"q{Path(result).suffix}", method="mse", writing={"min_tensor_sqnr": 0})
     for load, suffix in ((OnnxRuntime, ".onnx"), (lambda path: LiteRT(path.read_bytes()), ".tflite")):
         models = [load(tmp_path / f"{stem}{suffix}") for stem in "fq"]
         real_values, rounded = (np.concatenate([_output(model, feed).reshape(-1) for feed in feeds]) for model in models)

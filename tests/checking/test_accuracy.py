@@ -74,7 +74,7 @@ def test_a_real_network_of_photographs(tmp_path: Path) -> None:
         folder = tmp_path / "images" / str(data["labels"][index])
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray((data["images"][index, 0] * 255).astype(np.uint8)).save(folder / f"{index}.png")
-    preparation = qconvert.Preparation(range=(0, 1))
+    preparation = qconvert.Preparation(pixel_range=(0, 1))
     found = qconvert.accuracy(DIGITS / "fx.onnx", tmp_path / "fx.tflite", tmp_path / "images", preparation=preparation)
     (tmp_path / "images" / "5").rename(tmp_path / "images" / "five")
     with pytest.raises(OptionError, match="folders for 9 classes, 'logits' has 10 scores"):  # no image shows a 0

@@ -33,7 +33,7 @@ def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.mktemp("passes") / f"kws.{request.param}"
     with pytest.raises(LossError, match="below 30 dB"):
         convert(KWS, path, passes=["power_of_two"], rounding="nearest")
-    convert(KWS, path, passes=["power_of_two"], rounding="nearest", allow_loss=0)
+    convert(KWS, path, passes=["power_of_two"], rounding="nearest", min_tensor_sqnr=0)
     return path
 
 

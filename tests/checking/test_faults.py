@@ -106,7 +106,7 @@ def test_nothing_is_named_in_the_sound_model(sound: Path) -> None:
     assert all(op.unexplained == 0 and op.equal == 1 for op in report.operators)
 
 
-@pytest.mark.parametrize("options", [{"io_float": True}, {"io_layout": "nchw"}, {"target": "ort-arm"}], ids=str)
+@pytest.mark.parametrize("options", [{"io": "float"}, {"io_layout": "nchw"}, {"target": "ort-arm"}], ids=str)
 def test_every_form_of_the_model_can_be_checked(options: dict[str, Any], tmp_path: Path) -> None:
     convert(SOURCE, tmp_path / "model.onnx", **options)
     report = check(SOURCE, tmp_path / "model.onnx", samples=1, per_op=True)

@@ -170,7 +170,7 @@ def test_a_constant_of_plain_integers(tmp_path: Path) -> None:
     ("suffix", "options"),
     [
         ("onnx", {"io_layout": "nchw", "target": "ort-arm", "opset": 21}),
-        ("onnx", {"form": "qoperator", "io_float": True}),
+        ("onnx", {"form": "qoperator", "io": "float"}),
         ("onnx", {"passes": ["store_activations"], "numerics": "fast", "external_data": True}),
         ("tflite", {"target": "tflite-micro"}),
         ("qgraph", {}),
@@ -179,7 +179,7 @@ def test_a_constant_of_plain_integers(tmp_path: Path) -> None:
 )
 def test_options_are_those_of_the_first_time(suffix: str, options: dict[str, Any], tmp_path: Path) -> None:
     source, result = FIXTURES / "tiny_kws_dscnn_int8.tflite", tmp_path / f"m.{suffix}"
-    convert(source, result, allow_loss=float("-inf"), **options)
+    convert(source, result, min_tensor_sqnr=float("-inf"), **options)
     graph = load(result)
     assert OPTIONS in origin(graph.metadata)
     if suffix == "qgraph":

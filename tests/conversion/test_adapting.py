@@ -1,4 +1,4 @@
-"""--between, --input-shape, --batch and --rename: what is asked of a graph once it is read, for every format."""
+"""--subgraph, --input-shape, --batch and --rename: what is asked of a graph once it is read, for every format."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_a_size_that_an_operator_contradicts_is_refused() -> None:
 
 @pytest.mark.formats
 def test_a_part_has_its_operators_alone() -> None:
-    graph = load(MOBILENET, between=f"{FIRST}:{LAST}")
+    graph = load(MOBILENET, subgraph=f"{FIRST}:{LAST}")
     assert (graph.inputs, graph.outputs, graph.signatures) == ((FIRST,), (LAST,), ())
     assert {op.kind for op in graph} == {"Conv", "Add"} and len(graph.ops) == 7
     assert all(name in (FIRST, LAST) or not name.startswith("MobilenetV2/Logits") for name in graph.tensors)
@@ -272,18 +272,18 @@ def test_cuts_that_are_none(text: str, said: str) -> None:
 def test_a_cut_at_a_constant_is_refused() -> None:
     graph = load(VISION)
     name = next(graph.constants()).name
-    assert f"a constant: {name!r}" in refusal(graph, between=f"{name}:{graph.outputs[0]}")
+    assert f"a constant: {name!r}" in refusal(graph, subgraph=f"{name}:{graph.outputs[0]}")
 
 
 def test_names_may_have_colons_and_commas() -> None:
     ops = (Op("Relu", ("a:0",), ("b,c:1",)), Op("Neg", ("b,c:1",), ("d:0,e",)))
     graph = net(*ops, inputs={"a:0": (1, 2)}, outputs=("d:0,e",))
-    assert adapted(graph, {"between": "b,c:1:d:0,e"}).inputs == ("b,c:1",)
-    assert adapted(graph, {"between": "a:0:b,c:1"}).outputs == ("b,c:1",)
-    assert adapted(graph, {"between": "b,c:1:"}).outputs == ("d:0,e",)
+    assert adapted(graph, {"subgraph": "b,c:1:d:0,e"}).inputs == ("b,c:1",)
+    assert adapted(graph, {"subgraph": "a:0:b,c:1"}).outputs == ("b,c:1",)
+    assert adapted(graph, {"subgraph": "b,c:1:"}).outputs == ("d:0,e",)
     ops = (Op("Relu", ("a",), ("a:b",)), Op("Relu", ("a:b",), ("b:c",)), Op("Neg", ("b:c",), ("c",)))
     graph = net(*ops, inputs={"a": (1, 2)}, outputs=("c",))
-    assert "can be read in 2 ways" in refusal(graph, between="a:b:c")
+    assert "can be read in 2 ways" in refusal(graph, subgraph="a:b:c")
 
 
 @pytest.mark.formats
@@ -291,7 +291,7 @@ def test_a_state_goes_with_what_reads_it() -> None:
     whole = load(FIXTURES / "mww_okay_nabu_streaming_int8.tflite")
     reading = next(op for op in whole if op.kind == "ReadState")
     behind = next(op for op in whole if reading.outputs[0] in op.inputs)
-    part = adapted(whole, {"between": f":{behind.outputs[0]}"})
+    part = adapted(whole, {"subgraph": f":{behind.outputs[0]}"})
     assert set(part.states) == {str(op["state"]) for op in part if op.kind == "ReadState"}
     assert {op["state"] for op in part if op.kind == "WriteState"} == set(part.states)
 
@@ -339,7 +339,7 @@ def test_names_that_clash_are_refused(pairs: tuple[str, ...], said: str) -> None
 
 @pytest.mark.formats
 def test_a_name_outside_the_part_is_refused_as_such() -> None:
-    assert "not in the part" in refusal(load(MOBILENET), between=f"{FIRST}:{LAST}", rename=("input=x",))
+    assert "not in the part" in refusal(load(MOBILENET), subgraph=f"{FIRST}:{LAST}", rename=("input=x",))
 
 
 # Checks of what was made of it.
@@ -350,11 +350,11 @@ def test_a_name_outside_the_part_is_refused_as_such() -> None:
 @pytest.mark.parametrize(
     ("source", "suffix", "options"),
     [
-        (MOBILENET, ".onnx", {"between": f"{FIRST}:{LAST}", "batch": 2, "rename": [f"{FIRST}=x", f"{LAST}=y"]}),
-        (MOBILENET, ".tflite", {"between": f"{LAST}:", "rename": [f"{LAST}=x"]}),
-        (SSD, ".onnx", {"between": ":concat", "batch": 2}),
+        (MOBILENET, ".onnx", {"subgraph": f"{FIRST}:{LAST}", "batch": 2, "rename": [f"{FIRST}=x", f"{LAST}=y"]}),
+        (MOBILENET, ".tflite", {"subgraph": f"{LAST}:", "rename": [f"{LAST}=x"]}),
+        (SSD, ".onnx", {"subgraph": ":concat", "batch": 2}),
         (VISION, ".tflite", {"batch": 3}),
-        (VISION, ".onnx", {"between": f":{'320'}", "rename": ["320=y"]}),
+        (VISION, ".onnx", {"subgraph": f":{'320'}", "rename": ["320=y"]}),
         (FIXTURES / "tiny_resnet_cifar10_int8.tflite", ".onnx", {"batch": 4}),
         (FIXTURES / "onnx" / "tf2onnx_tiny_resnet_cifar10_int8.onnx", ".tflite", {"input_shape": "3,32,32,3"}),
         (FIXTURES / "mww_okay_nabu_streaming_int8.tflite", ".onnx", {"batch": 2}),
@@ -410,6 +410,6 @@ def test_errors_name_the_file() -> None:
 
 @pytest.mark.formats
 def test_a_quantized_part_keeps_its_grids(tmp_path: Path) -> None:
-    whole, part = load(MOBILENET), load(MOBILENET, between=f"{FIRST}:{LAST}")
+    whole, part = load(MOBILENET), load(MOBILENET, subgraph=f"{FIRST}:{LAST}")
     assert isinstance(part[FIRST].quantization, Quantization)
     assert all(part[name].quantization == whole[name].quantization for name in part.tensors)

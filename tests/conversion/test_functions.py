@@ -42,7 +42,7 @@ def nested(monkeypatch: pytest.MonkeyPatch) -> Graph:
 
 def test_a_target_reaches_into_functions(nested: Graph) -> None:
     validate(nested)
-    changed, notes = normalize(nested, target_named("generic"), io_layout="nchw", io_float=True)
+    changed, notes = normalize(nested, target_named("generic"), io_layout="nchw", io="float")
     validate(changed)
     body = changed.functions["body"]
     assert [op["data_format"] for op in body.ops if op.kind == "MaxPool"] == ["channels_first"]

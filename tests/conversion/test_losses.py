@@ -33,8 +33,8 @@ def test_a_step_that_leaves_too_little_stops_the_conversion(tmp_path: Path) -> N
     with pytest.raises(LossError, match=r"1 tensor below 30 dB:\n- match_scales: SQNR 2\d\.\d dB, by at most 0\.5 LSB \('y'\)") as caught:
         convert(tmp_path / "m.qgraph", tmp_path / "m.tflite", numerics="fast")
     assert caught.value.code == "loss-over-limit" and not (tmp_path / "m.tflite").exists()
-    allowed = caught.value.remedy.rpartition("--allow-loss ")[2].rstrip(".")
-    report = convert(tmp_path / "m.qgraph", tmp_path / "m.tflite", allow_loss=float(allowed), numerics="fast")
+    allowed = caught.value.remedy.rpartition("--min-tensor-sqnr ")[2].rstrip(".")
+    report = convert(tmp_path / "m.qgraph", tmp_path / "m.tflite", min_tensor_sqnr=float(allowed), numerics="fast")
     (cost,) = next(change.costs for change in report.changes if change.by == "match_scales")
     assert cost.tensor == "y" and cost.sqnr_db is not None and 20 < cost.sqnr_db < 30
     codes = 1e-4 * np.arange(256)
@@ -58,7 +58,7 @@ def test_the_command_line_exits_with_2_and_names_the_tensor(tmp_path: Path) -> N
     command = [sys.executable, "-m", "qconvert", "convert", str(tmp_path / "m.qgraph"), str(tmp_path / "m.tflite"), "--numerics", "fast"]
     failed = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
     assert failed.returncode == 2 and json.loads(failed.stdout)["error"] == "loss-over-limit" and "'y'" in failed.stdout
-    done = subprocess.run([*command, "--allow-loss", "20", "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, "--min-tensor-sqnr", "20", "--json"], capture_output=True, text=True, check=False)
     changes = json.loads(done.stdout)["changes"]
     assert done.returncode == 0 and [change["costs"][0]["tensor"] for change in changes if change["costs"]] == ["y"]
 
@@ -80,8 +80,8 @@ def test_steps_that_the_user_named_are_held_to_the_limit_too(tmp_path: Path) -> 
     save(poor(), tmp_path / "m.qgraph")
     with pytest.raises(LossError, match=r"1 tensor below 30 dB:\n- per_axis_to_per_tensor: SQNR 20\.\d dB") as caught:
         convert(tmp_path / "m.qgraph", tmp_path / "m.onnx", passes=["per_axis_to_per_tensor"])
-    assert "--allow-loss 20." in caught.value.remedy and not (tmp_path / "m.onnx").exists()
-    report = convert(tmp_path / "m.qgraph", tmp_path / "m.onnx", passes=["per_axis_to_per_tensor"], allow_loss=20)
+    assert "--min-tensor-sqnr 20." in caught.value.remedy and not (tmp_path / "m.onnx").exists()
+    report = convert(tmp_path / "m.qgraph", tmp_path / "m.onnx", passes=["per_axis_to_per_tensor"], min_tensor_sqnr=20)
     change = next(change for change in report.changes if change.by == "per_axis_to_per_tensor")
     assert change.user_named and not change.exact and change.costs[0].sqnr_db < 30  # type: ignore[operator]
 
@@ -100,7 +100,7 @@ def test_the_file_says_what_each_step_cost(tmp_path: Path) -> None:
     save(poor(), tmp_path / "m.qgraph")
     convert(tmp_path / "m.qgraph", tmp_path / "m.onnx")
     assert load(tmp_path / "m.onnx").metadata[SCALES].startswith("all scales")
-    convert(tmp_path / "m.qgraph", tmp_path / "m.onnx", passes=["per_axis_to_per_tensor"], allow_loss=20, force=True)
+    convert(tmp_path / "m.qgraph", tmp_path / "m.onnx", passes=["per_axis_to_per_tensor"], min_tensor_sqnr=20, force=True)
     metadata = load(tmp_path / "m.onnx").metadata
     (said,) = (item for item in json.loads(metadata[CHANGES]) if item.get("costs"))
     assert said["pass"] == "per_axis_to_per_tensor" and not said["exact"] and metadata[SCALES].startswith("some are new")

@@ -146,8 +146,8 @@ def test_raw_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("preparation", "expected"), [
     (Preparation(), PIXELS / 127.5 - 1),
-    (Preparation(range=(0, 255)), PIXELS),
-    (Preparation(mean=(127.5,), std=(127.5,), range=(0, 255)), PIXELS / 127.5 - 1),
+    (Preparation(pixel_range=(0, 255)), PIXELS),
+    (Preparation(mean=(127.5,), std=(127.5,), pixel_range=(0, 255)), PIXELS / 127.5 - 1),
     (Preparation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
      (PIXELS / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]),
 ])  # fmt: skip
@@ -165,7 +165,7 @@ def test_images_for_integers(picture: Path) -> None:
     for tensor, preparation, expected in (
         (of("uint8", (1, 2, 3, 3), grid), Preparation(), PIXELS),
         (of("int8", (1, 2, 3, 3), grid), Preparation(), PIXELS.astype(int) - 128),
-        (of("int8", (1, 2, 3, 3), grid), Preparation(range=(-1, 1)), np.clip(np.rint(PIXELS - 127.5), -128, 127)),
+        (of("int8", (1, 2, 3, 3), grid), Preparation(pixel_range=(-1, 1)), np.clip(np.rint(PIXELS - 127.5), -128, 127)),
     ):
         (feed,), _ = load_inputs(graph_of(tensor), [picture], 1, preparation)
         assert np.abs(feed["x"][0].astype(int) - expected).max() <= (1 if preparation.given else 0)
@@ -188,7 +188,7 @@ def test_preparations_that_mean_nothing() -> None:
     assert numbers("1,2.5", "mean") == (1.0, 2.5)
     with pytest.raises(OptionError, match="--mean 'a' is no list of numbers"):
         numbers("a", "mean")
-    with pytest.raises(OptionError, match="--range takes 2 numbers, not 3"):
+    with pytest.raises(OptionError, match="--pixel-range takes 2 numbers, not 3"):
         numbers("1,2,3", "range", 2)
 
 

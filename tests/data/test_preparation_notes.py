@@ -42,7 +42,7 @@ def test_images_say_how_they_are_prepared(image: Path) -> None:
 ])  # fmt: skip
 def test_declared_ranges_that_do_not_fit(image: Path, range_: tuple[float, float], scale: float, zero_point: int, warned: bool) -> None:
     graph = takes("uint8", scale, zero_point)
-    notes = InputFiles(graph, [image], None, Preparation(resize="stretch", range=range_)).notes
+    notes = InputFiles(graph, [image], None, Preparation(resize="stretch", pixel_range=range_)).notes
     assert len(notes) == 1 + warned
     values = np.linspace(*range_, 72, dtype=np.float32).reshape(1, 4, 6, 3)
     np.save(image.parent / "b.npy", values)

@@ -159,7 +159,7 @@ def test_states_that_files_of_regions_hold(tmp_path: Path) -> None:
 
 @pytest.mark.litert
 def test_the_rest_for_another_target(tmp_path: Path) -> None:
-    partition(KEYWORDS, "sim-npu", split=tmp_path / "parts", rest="tflite")
+    partition(KEYWORDS, "sim-npu", split=tmp_path / "parts", fallback="tflite")
     assert [part.runtime for part in read_manifest(tmp_path / "parts" / "manifest.json").parts] == ["simulator:numpy", "litert:default"]
     assert check(KEYWORDS, tmp_path / "parts" / "manifest.json", samples=1).verdict == "passed"
 
@@ -176,7 +176,7 @@ def test_files_of_random_graphs_hold_the_network(seed: int, tmp_path: Path) -> N
     graph = Graph(graph.name, graph.tensors, graph.ops, graph.inputs, graph.outputs)
     rng = np.random.default_rng(seed)
     kinds = [kind for kind in sorted({op.kind for op in graph.ops}) if rng.random() < 0.5]
-    partition(graph, fussy("npu", kinds), split=tmp_path / "parts", rest="generic")
+    partition(graph, fussy("npu", kinds), split=tmp_path / "parts", fallback="generic")
     again = load(tmp_path / "parts" / "manifest.json")
     validate(again)
     assert (again.inputs, again.outputs) == (graph.inputs, graph.outputs)
@@ -189,7 +189,7 @@ def test_files_of_random_graphs_hold_the_network(seed: int, tmp_path: Path) -> N
 @pytest.mark.parametrize("kinds", [("Add", "Neg"), ("Neg",), (), ("Add", "Neg", "Sin", "ReadState", "WriteState")])
 def test_states_of_a_composed_graph(kinds: tuple[str, ...], tmp_path: Path) -> None:
     graph = counter()
-    partition(graph, fussy("npu", kinds), split=tmp_path / "parts", rest="generic")
+    partition(graph, fussy("npu", kinds), split=tmp_path / "parts", fallback="generic")
     again = load(tmp_path / "parts" / "manifest.json")
     before: dict[str, Array] = {}
     after: dict[str, Array] = {}
@@ -349,7 +349,7 @@ def test_a_source_in_the_folder_is_not_replaced(tmp_path: Path) -> None:
 @pytest.mark.formats
 def test_a_rest_that_its_target_does_not_take(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="there is no target 'nowhere'"):
-        partition(counter(), fussy("npu", ("Add",)), split=tmp_path / "parts", rest="nowhere")
+        partition(counter(), fussy("npu", ("Add",)), split=tmp_path / "parts", fallback="nowhere")
     with pytest.raises(QConvertError):
-        partition(SVDF, fussy("npu", ("Gemm",)), split=tmp_path / "parts", rest="tflite-micro")
+        partition(SVDF, fussy("npu", ("Gemm",)), split=tmp_path / "parts", fallback="tflite-micro")
     assert list(tmp_path.iterdir()) == []

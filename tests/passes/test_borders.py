@@ -29,7 +29,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 def test_an_input_that_is_given_out_keeps_its_type() -> None:
     tensors = [Tensor("x", "float32", (1,)), Tensor("i", "int8", (1,), None, q(0.1))]
     graph = make([Op("Quantize", ("x",), ("i",)), Op("Dequantize", ("i",), ("y",))], tensors, "x", "y x")
-    changed, _ = applied(graph, "integer_io", io_integer=True)
+    changed, _ = applied(graph, "integer_io", io="integer")
     assert changed["x"].dtype == "float32" and changed["y"].dtype == "int8"
     assert [op.kind for op in changed.ops] == ["Quantize"]
 
@@ -44,7 +44,7 @@ def test_the_output_of_a_signature_follows_its_name() -> None:
     assert_equal(graph, changed, {"a": np.array([-1, 2], np.float32)})
 
 
-@pytest.mark.parametrize("options", [{}, {"io_float": True}])
+@pytest.mark.parametrize("options", [{}, {"io": "float"}])
 @pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 def test_an_output_that_a_file_gives_twice(suffix: str, options: dict[str, bool], tmp_path: Path) -> None:
     data = (FIXTURES / "tiny_resnet_cifar10_int8.tflite").read_bytes()

@@ -266,7 +266,7 @@ def test_sizes_of_quantized_data_are_asked_for_as_they_are() -> None:
 
 def test_partial_forbid_lists_them() -> None:
     with pytest.raises(QConvertError, match="1 Softplus: tflite has no integer kernel") as caught:
-        for_target(softplus(), "isolate_float", partial="forbid")
+        for_target(softplus(), "isolate_float", no_float=True)
     assert caught.value.remedy.startswith("Use --partial allow")
 
 
@@ -279,7 +279,7 @@ def test_partial_forbid_lists_what_was_real_in_the_source_too(kind: str) -> None
     tensors = [Tensor(name, "int8", (2, 3), None, q(0.1)) for name in names]
     graph = make(ops, [*tensors, Tensor("y", "int8", None, None, q(0.1))], " ".join(names), "y")
     with pytest.raises(QConvertError, match=f"1 {kind}: its results are float in the source"):
-        for_target(graph, "isolate_float", partial="forbid")
+        for_target(graph, "isolate_float", no_float=True)
 
 
 @pytest.mark.onnxruntime
@@ -360,7 +360,7 @@ def test_inputs_and_outputs_become_integers() -> None:
     ops = [Op("Quantize", ("x",), ("xq",)), Op("Add", ("xq", "xq"), ("yq",)), Op("Dequantize", ("yq",), ("y",))]
     graph = make(ops, tensors, "x", "y")
     assert applied(graph, "integer_io")[0] is graph
-    changed, notes = applied(graph, "integer_io", io_integer=True)
+    changed, notes = applied(graph, "integer_io", io="integer")
     assert kinds(changed) == ["Add"] and notes == ("2 inputs and outputs are integers",)
     assert changed["x"].dtype == changed["y"].dtype == "int8" and changed["x"].quantization == graph["xq"].quantization
     assert outputs(changed, {"x": np.array([[1, 2, 3, 4]], np.int8)})[0].tolist() == [[-4, -3, -2, -1]]
@@ -370,7 +370,7 @@ def test_inputs_that_others_read_stay_real() -> None:
     tensors = [Tensor("x", "float32", (1, 4)), *(Tensor(name, "int8", (1, 4), None, q(0.1, 5)) for name in ("xq", "z"))]
     ops = [Op("Quantize", ("x",), ("xq",)), Op("Relu", ("x",), ("y",)), Op("Identity", ("xq",), ("z",))]
     graph = make(ops, tensors, "x", "y z")
-    assert applied(graph, "integer_io", io_integer=True)[0] is graph
+    assert applied(graph, "integer_io", io="integer")[0] is graph
 
 
 # merge_reshapes
@@ -421,7 +421,7 @@ def test_a_kernel_with_a_fixed_grid_is_not_rounded_again(kind: str, fixed: tuple
     assert kinds(changed) == ["Dequantize", kind, "Quantize"] and "fixes another grid" in notes[0]
     assert_equal(other, changed, {"x": random_integers((4, 64), "int8")})
     for graph, target, options in (
-        (curved(kind, *fixed), "tflite", {}), (other, "tflite", {"numerics": "fast"}), (other, "tflite", {"partial": "forbid"}),
+        (curved(kind, *fixed), "tflite", {}), (other, "tflite", {"numerics": "fast"}), (other, "tflite", {"no_float": True}),
         (other, "tflite-micro", {}),
     ):  # fmt: skip
         assert for_target(graph, "isolate_float", target, **options)[0] is graph

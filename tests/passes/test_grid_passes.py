@@ -274,9 +274,9 @@ def test_results_run_in_onnxruntime_as_the_evaluator_has_them() -> None:
 def test_activations_of_four_bits_are_refused_where_the_optimizer_would_break_them(tmp_path: Path) -> None:
     source = FIXTURES / "tiny_ad_toycar_int8.tflite"
     with pytest.raises(UnsupportedError, match="8 or 16 bits"):
-        convert(source, tmp_path / "a.onnx", passes=["change_bits"], activation_bits=4, allow_loss=0)
+        convert(source, tmp_path / "a.onnx", passes=["change_bits"], activation_bits=4, min_tensor_sqnr=0)
     assert not list(tmp_path.iterdir())
-    convert(source, tmp_path / "a.onnx", passes=["change_bits"], activation_bits=4, target="generic", allow_loss=0)
+    convert(source, tmp_path / "a.onnx", passes=["change_bits"], activation_bits=4, target="generic", min_tensor_sqnr=0)
 
 
 @pytest.mark.formats

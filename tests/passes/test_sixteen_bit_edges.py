@@ -43,7 +43,7 @@ def model(op: str, dtype: str, point: int, edges: tuple[bool, bool]) -> bytes:
 def test_they_become_symmetric_int16(op: str, dtype: str, point: int, edges: tuple[bool, bool], io_float: bool, tmp_path: Path) -> None:
     source, result = tmp_path / "m.onnx", tmp_path / "m.tflite"
     source.write_bytes(model(op, dtype, point, edges))
-    report = convert(source, result, io_float=io_float)
+    report = convert(source, result, io="float" if io_float else "")
     graph = load(result)
     for name, edge in zip("xy", edges, strict=True):
         assert graph[name].dtype == ("int16" if edge and not io_float else "float32")

@@ -249,7 +249,7 @@ def test_a_pad_that_a_convolution_cannot_take_over_stays(why: str) -> None:
 def test_float_io_gives_the_same_integers() -> None:
     x, y = TensorSpec("x", (256,), "int8", 0.1, 3), TensorSpec("y", (256,), "int8", 0.1, 3)
     data = single_op("RELU", None, [x], [y])
-    graph, onnx_model = converted(data, io_float=True)
+    graph, onnx_model = converted(data, io="float")
     assert graph["x"].dtype == graph["y"].dtype == "float32"
     codes = (ALL.astype(np.int16) - 128).astype(np.int8)
     real = ((codes.astype(np.float32) - 3) * np.float32(0.1)).astype(np.float32)

@@ -375,6 +375,6 @@ def test_what_the_program_around_rounds_stays_outside(tmp_path: Path) -> None:
     ops = (Op("Quantize", ("x",), ("q",), {"arithmetic": "fused"}), Op("Relu", ("q",), ("y",)))
     graph = Graph("net", {t.name: t for t in tensors}, ops, ("x",), ("y",), metadata={SOURCE_KERNELS: "torch-qnnpack"})
     qconvert.save(graph, tmp_path / "model.qgraph")
-    qconvert.convert(tmp_path / "model.qgraph", tmp_path / "model.onnx", io_integer=True)
+    qconvert.convert(tmp_path / "model.qgraph", tmp_path / "model.onnx", io="integer")
     found = qconvert.load(tmp_path / "model.onnx")
     assert found["x"].dtype == "uint8" and len(found.ops) == 1

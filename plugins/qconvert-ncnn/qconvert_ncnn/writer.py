@@ -54,7 +54,7 @@ def layers_of(graph: Graph, rounds: bool) -> Writing:
         raise failed[0]
     if failed:
         listed = "\n".join(f"{error.where}: {error.reason}" for error in failed)
-        raise UnsupportedError(listed, remedy=failed[0].remedy or "Cut the model before them, with --between.")
+        raise UnsupportedError(listed, remedy=failed[0].remedy or "Cut the model before them, with --subgraph.")
     _give_out(writing)
     writing.layers = _split(writing)
     for name in (*graph.outputs, *writing.values):
@@ -66,7 +66,7 @@ def _input(writing: Writing, tensor: Tensor) -> None:
     """An input of real values; those that a quantized one stands for."""
     if tensor.dtype != "float32" and tensor.quantization is None:
         reason = f"an input of {tensor.dtype}; ncnn takes float32"
-        raise UnsupportedError(reason, where=repr(tensor.name), remedy="Cut it off, with --between.")
+        raise UnsupportedError(reason, where=repr(tensor.name), remedy="Cut it off, with --subgraph.")
     name = writing.blobs.name(tensor.name)
     writing.add("Input", name, [], [name], blob_params(writing.sizes(tensor.name)))
     writing.values[tensor.name] = name

@@ -38,17 +38,17 @@ def adapted(graph: Graph, options: Mapping[str, Any]) -> Graph:
         OptionError: a name is none of the graph's, or sizes do not go through it; the operator is named.
     """
     from qconvert.conversion.adapting.batch import with_batch
-    from qconvert.conversion.adapting.between import between
     from qconvert.conversion.adapting.renaming import renamed
     from qconvert.conversion.adapting.shapes import with_shapes
+    from qconvert.conversion.adapting.subgraph import cut_out
 
     if not options:
         return graph
     if options.get("batch", 0) < 0:
         raise OptionError(f"a batch of {options['batch']} is none", remedy="Write --batch 4.")
     whole = graph
-    if text := options.get("between"):
-        graph = between(graph, text)
+    if text := options.get("subgraph"):
+        graph = cut_out(graph, text)
     if text := options.get("input_shape"):
         graph = with_shapes(graph, text)
     if number := options.get("batch"):

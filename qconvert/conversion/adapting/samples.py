@@ -132,7 +132,7 @@ class Samples:
         return None if forms is None else [UNKNOWN if (size := self.known.named(form)) is None else size for form in forms]
 
     def refused(self, op: Op, reason: str) -> OptionError:
-        remedy = "--between converts the part of the network without it."
+        remedy = "--subgraph converts the part of the network without it."
         return OptionError(f"--batch: this operator {reason}", where=f"{op.source} {op}".strip(), remedy=remedy)
 
     def axis_of_new(self, op: Op, index: int) -> int | None:

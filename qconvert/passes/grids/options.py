@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qconvert.plugins import Option
 
-__all__ = ["BLOCK_SIZE", "EDGES", "GRANULARITY", "SYMMETRIC"]
+__all__ = ["BLOCK_SIZE", "EDGES", "GRANULARITY", "SCOPE"]
 
 EDGES = Option(
     "edges",
@@ -14,8 +14,8 @@ EDGES = Option(
     ("keep", "change"),
     border=True,
 )
-SYMMETRIC = Option(
-    "symmetric", str, "asked", "what becomes symmetric: asked (what the target asks for) or all (where the user names the pass).",
+SCOPE = Option(
+    "scope", str, "asked", "What becomes symmetric: asked (what the target asks for) or all (the default of a pass named with --pass).",
     ("asked", "all"), by_hand="all",
 )  # fmt: skip
 GRANULARITY = Option(

@@ -253,7 +253,7 @@ def test_extracted_scales_make_the_model_again(tmp_path: Path) -> None:
     real, grids = load(network(tmp_path / "float.onnx")), {name: symmetric(scale) for name, scale in WHOLE.items() if name in "xry"}
     given = Encodings(grids, weights="max-abs", metadata={"batch_norm": "folded"})
     qconvert.save(apply(real, given), tmp_path / "q.onnx")
-    made = run("extract", tmp_path / "q.onnx", tmp_path / "s.cache", "--float", tmp_path / "f.onnx", "--trt-version", "8.6.1")
+    made = run("extract-scales", tmp_path / "q.onnx", tmp_path / "s.cache", "--float", tmp_path / "f.onnx", "--trt-version", "8.6.1")
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "s.cache").read_text().startswith("TRT-8601-")
     again = apply(tmp_path / "f.onnx", tmp_path / "s.cache")

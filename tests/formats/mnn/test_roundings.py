@@ -48,7 +48,7 @@ def on_reals(graph: Graph) -> tuple[Graph, list[str]]:
 def in_mnn(graph: Graph, folder: Path, x: Array, **options: str) -> dict[str, Array]:
     """The outputs of the graph's .mnn, in steps of the source's grids where there are some."""
     save(graph, folder / "model.qgraph", force=True)
-    convert(folder / "model.qgraph", folder / "model.mnn", force=True, allow_loss=float("-inf"), **options)
+    convert(folder / "model.qgraph", folder / "model.mnn", force=True, min_tensor_sqnr=float("-inf"), **options)
     return MNNModel(folder / "model.mnn").run({graph.inputs[0]: x})
 
 
@@ -176,7 +176,7 @@ def test_a_real_value_and_what_it_is_rounded_to_keep_their_names(tmp_path: Path)
     ],
 )  # fmt: skip
 def test_models_that_round_between_float_operators(tmp_path: Path, source: str) -> None:
-    convert(FIXTURES / f"{source}.onnx", tmp_path / "model.mnn", allow_loss=float("-inf"))
+    convert(FIXTURES / f"{source}.onnx", tmp_path / "model.mnn", min_tensor_sqnr=float("-inf"))
     report = check(FIXTURES / f"{source}.onnx", tmp_path / "model.mnn", samples=2)
     # On some CPUs MNN's MaxPool compares integers without their sign (docs/mnn.md), which values over the whole range show.
     assert report.passed or (report.problems and all(text.startswith("MaxPool ") for text in report.problems)), report.problems

@@ -32,7 +32,7 @@ def _signatures(graph: Graph) -> list[tuple[str, dict[str, str], dict[str, str]]
 
 
 @pytest.mark.litert
-@pytest.mark.parametrize("options", [{}, {"io_layout": "nchw"}, {"io_float": True}])
+@pytest.mark.parametrize("options", [{}, {"io_layout": "nchw"}, {"io": "float"}])
 def test_signatures_outlive_the_way_through_onnx(tmp_path: Path, options: dict[str, Any]) -> None:
     source, middle, result = (tmp_path / name for name in ("a.tflite", "b.onnx", "c.tflite"))
     source.write_bytes(_relu({"serve": ({"image": "x"}, {"scores": "y"}), "again": ({"picture": "x"}, {"marks": "y"})}))

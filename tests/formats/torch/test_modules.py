@@ -205,7 +205,7 @@ def test_an_open_batch_stays_open(tmp_path: Path) -> None:
 @needs_torch
 def test_float_inputs_and_outputs(tmp_path: Path) -> None:
     """As old programs expect them: torch.quantize_per_tensor at the front, and dequantize at the end."""
-    qconvert.convert(FIXTURES / "tiny_kws_dscnn_int8.tflite", tmp_path / "model.pt", io_float=True)
+    qconvert.convert(FIXTURES / "tiny_kws_dscnn_int8.tflite", tmp_path / "model.pt", io="float")
     graph = qconvert.load(tmp_path / "model.pt")
     feed = inputs_of(graph)
     assert [values.dtype for values in feed.values()] == [np.float32]

@@ -1,4 +1,4 @@
-"""--between in:out: the part of a graph between tensors."""
+"""--subgraph in:out: the part of a graph between tensors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from qconvert.graph import Graph, Op, Signature
 from qconvert.graph.functions import all_graphs, functions_run, with_used_functions
 from qconvert.graph.names import near
 
-__all__ = ["between", "ends"]
+__all__ = ["cut_out", "ends"]
 
-_REMEDY = "Write --between in:out; several names have commas between them."
+_REMEDY = "Write --subgraph in:out; several names have commas between them."
 
 
-def between(graph: Graph, text: str) -> Graph:
+def cut_out(graph: Graph, text: str) -> Graph:
     """The operators that lead from tensors to tensors.
 
     Args:
@@ -29,9 +29,9 @@ def between(graph: Graph, text: str) -> Graph:
     inputs, outputs = ends(graph, text)
     constants = [name for name in (*inputs, *outputs) if graph[name].is_constant]
     if constants:
-        raise OptionError(f"--between names a constant: {constants[0]!r}", remedy="Cut at what is computed, or at an input.")
+        raise OptionError(f"--subgraph names a constant: {constants[0]!r}", remedy="Cut at what is computed, or at an input.")
     if both := [name for name in outputs if name in inputs]:
-        raise OptionError(f"--between has {both[0]!r} on both sides of the colon, with nothing between")
+        raise OptionError(f"--subgraph has {both[0]!r} on both sides of the colon, with nothing between")
     cuts = frozenset(inputs or graph.inputs)
     ops, missing, read = _leading(graph, cuts, outputs or graph.outputs)
     if missing:
@@ -50,7 +50,7 @@ def ends(graph: Graph, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """
     places = [place for place, letter in enumerate(text) if letter == ":"]
     if not places:
-        raise OptionError(f"--between {text!r} has no colon", remedy=_REMEDY)
+        raise OptionError(f"--subgraph {text!r} has no colon", remedy=_REMEDY)
     found: dict[tuple[tuple[str, ...], tuple[str, ...]], None] = {}
     for place in places:
         sides = [names_in(side, graph.tensors) for side in (text[:place], text[place + 1 :])]
@@ -58,16 +58,16 @@ def ends(graph: Graph, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
             found[tuple(sides[0] or ()), tuple(sides[1] or ())] = None
     if len(found) > 1:
         raise OptionError(
-            f"--between {text!r} can be read in {len(found)} ways", remedy="Give the tensor another name first, with --rename."
+            f"--subgraph {text!r} can be read in {len(found)} ways", remedy="Give the tensor another name first, with --rename."
         )
     if not found:
         raise _unknown(graph, text, places)
     first, second = next(iter(found))
     if not first and not second:
-        raise OptionError(f"--between {text!r} names no tensor", remedy=_REMEDY)
+        raise OptionError(f"--subgraph {text!r} names no tensor", remedy=_REMEDY)
     for side in (first, second):
         if len(set(side)) < len(side):
-            raise OptionError(f"--between names {next(name for name in side if side.count(name) > 1)!r} twice")
+            raise OptionError(f"--subgraph names {next(name for name in side if side.count(name) > 1)!r} twice")
     return first, second
 
 
@@ -81,7 +81,7 @@ def _unknown(graph: Graph, text: str, places: Sequence[int]) -> OptionError:
     unknown = min(map(strangers, places), key=len)
     inside = next((name for name, inner in all_graphs(graph) if name and any(part in inner.tensors for part in unknown)), "")
     if inside:
-        return OptionError(f"--between names a tensor inside the function {inside!r}", remedy="Only the network itself can be cut.")
+        return OptionError(f"--subgraph names a tensor inside the function {inside!r}", remedy="Only the network itself can be cut.")
     activations = [name for name, tensor in graph.tensors.items() if not tensor.is_constant]
     return OptionError(f"there is no tensor {near(unknown or [text], activations)}", remedy="`qconvert inspect` lists them.")
 
