@@ -67,7 +67,7 @@ def main() -> None:
         found = [line for inputs, cells in SIZES for line in lines(inputs, cells, options.runs, Path(name))]
     note = (
         f"{options.runs} runs of each form in turns, 1 thread. Exact is integer arithmetic in float64 in a Scan, unrolled the same step by "
-        "step in the graph (`--unroll 50`), fast an LSTM on real values (`--numerics fast`). Differences are those of 10 sequences, with "
+        "step in the graph (`-O unroll=50`), fast an LSTM on real values (`--numerics fast`). Differences are those of 10 sequences, with "
         "states carried; the sums of these weights saturate in "
         "the two larger layers, which the fast form does not do. " + machine(load)
     )

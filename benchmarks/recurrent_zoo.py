@@ -30,7 +30,7 @@ from page import Section, machine, publish
 
 STEPS = 50
 MODES = ("float32", "dynamic", "float16", "int8", "int8_float_io", "int16x8")
-#: qconvert-keep: with `--dynamic keep`, which rounds data as the source does.
+#: qconvert-keep: with `-O dynamic=keep`, which rounds data as the source does.
 TOOLS = ("qconvert", "qconvert-keep", "tf2onnx")
 _SECONDS = 300.0
 #: Real outputs that differ by less of their range differ in the order of float32 sums.

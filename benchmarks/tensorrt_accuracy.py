@@ -28,8 +28,8 @@ SHIFTED = "`--target tensorrt`"
 #: What each row is called, and how its file is made.
 FORMS: dict[str, dict[str, Any]] = {
     SHIFTED: {"target": "tensorrt"},
-    f"{SHIFTED[:-1]} --activations symmetric`": {"target": "tensorrt", "activations": "symmetric"},
-    f"{SHIFTED[:-1]} --pairs sparse`": {"target": "tensorrt", "pairs": "sparse"},
+    f"{SHIFTED[:-1]} -O zero_points=symmetric`": {"target": "tensorrt", "activations": "symmetric"},
+    f"{SHIFTED[:-1]} -O pairs=sparse`": {"target": "tensorrt", "pairs": "sparse"},
 }
 HEADER = ["model", "file", "SQNR of the logits", "largest difference", "top-1 of the affine file", "top-1 of LiteRT", "seconds"]
 

@@ -156,18 +156,29 @@ def test_passes_are_listed() -> None:
 def test_passes_by_hand_run_first_and_in_order(tmp_path: Path) -> None:
     out = tmp_path / "model.onnx"
     report = json.loads(
-        run("tflite2onnx", MODEL, out, "--json", "--passes", "unsigned_to_signed, signed_to_unsigned,per_axis_to_per_tensor").stdout
+        run(
+            "tflite2onnx",
+            MODEL,
+            out,
+            "--json",
+            "--pass",
+            "unsigned_to_signed",
+            "--pass",
+            "signed_to_unsigned",
+            "--pass",
+            "per_axis_to_per_tensor",
+        ).stdout
     )
     names = list(dict.fromkeys(change["by"] for change in report["changes"]))
     assert names == ["signed_to_unsigned", "per_axis_to_per_tensor", "assign_layout", "guard_saturation"]
     assert report["provenance"]["qconvert.scales"] == "some are new: see qconvert.changes"
-    printed = run("convert", MODEL, out, "-f", "--passes", "per_axis_to_per_tensor").stdout
+    printed = run("convert", MODEL, out, "-f", "--pass", "per_axis_to_per_tensor").stdout
     assert "none was changed" not in printed and "SQNR" in printed
 
 
 @pytest.mark.cross_section
 def test_an_unknown_pass(tmp_path: Path) -> None:
-    done = run("convert", MODEL, tmp_path / "model.onnx", "--passes", "signed_to_unsigned,nonsense")
+    done = run("convert", MODEL, tmp_path / "model.onnx", "--pass", "signed_to_unsigned", "--pass", "nonsense")
     assert done.returncode == 2
     assert "there is no pass 'nonsense'" in done.stderr and "remove_dead_code" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -73,9 +73,9 @@ def test_the_documented_examples_work(tmp_path: Path) -> None:
     assert "my-npu" in {item["name"] for item in listed["targets"]}
     assert "drop_identity" in {item["name"] for item in listed["passes"]}
     assert {"name": "evaluator", "formats": ["qgraph"], "kernels": ["exact"], "summary": "exact values, rounded once"} in listed["runtimes"]
-    done = run(tmp_path, "convert", MODEL, tmp_path / "bits.onnx", "--passes", "fewer_bits", "--bits", "4")
+    done = run(tmp_path, "convert", MODEL, tmp_path / "bits.onnx", "--pass", "fewer_bits", "--bits", "4")
     assert "fewer_bits: 10 weights have 4 bits" in done.stdout
-    refused = run(tmp_path, "convert", MODEL, tmp_path / "none.onnx", "--passes", "fewer_bits", "-O", "bits=3")
+    refused = run(tmp_path, "convert", MODEL, tmp_path / "none.onnx", "--pass", "fewer_bits", "-O", "bits=3")
     assert refused.returncode == 2 and "there is no bits 3\nUse 4 or 5 or 6 or 7 or 8." in refused.stderr
     done = run(tmp_path, "convert", MODEL, tmp_path / "model.counts")
     assert done.returncode == 0, done.stderr
@@ -95,7 +95,7 @@ def test_a_documented_operator_is_read(tmp_path: Path) -> None:
 
     x, y = (TensorSpec(name, (1, 8), "int8", 0.1, -5) for name in "xy")
     (tmp_path / "custom.tflite").write_bytes(single_op("MyRelu", {}, [x], [y], custom=True))
-    done = run(tmp_path, "tflite2onnx", tmp_path / "custom.tflite", tmp_path / "out.onnx", "--custom", "refuse")
+    done = run(tmp_path, "tflite2onnx", tmp_path / "custom.tflite", tmp_path / "out.onnx", "-O", "custom=refuse")
     assert done.returncode == 2
     assert "MyRelu (1)" in done.stderr
     block = next(b for b in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S) if "MyRelu" in b)

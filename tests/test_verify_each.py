@@ -44,13 +44,13 @@ def qconvert_passes():
 def test_a_pass_that_lies_is_named_with_exit_code_3(tmp_path: Path) -> None:
     install(tmp_path, "liar", "[qconvert]\nliar = liar\n", LIAR)
     out = tmp_path / "out.onnx"
-    done = run_with(tmp_path, "convert", MODEL, out, "--passes", "remove_dead_code,liar", "--verify-each")
+    done = run_with(tmp_path, "convert", MODEL, out, "--pass", "remove_dead_code", "--pass", "liar", "--verify-each")
     assert done.returncode == 3 and not out.exists()
     assert "the pass liar says that it is exact, but changes an output by" in done.stderr and "output 'Identity'" in done.stderr
-    error = json.loads(run_with(tmp_path, "convert", MODEL, out, "--passes", "liar", "--verify-each", "--json").stdout)
+    error = json.loads(run_with(tmp_path, "convert", MODEL, out, "--pass", "liar", "--verify-each", "--json").stdout)
     assert error["error"] == "internal"
-    assert run_with(tmp_path, "convert", MODEL, out, "--passes", "liar").returncode == 0
-    done = run_with(tmp_path, "convert", MODEL, out, "-f", "--passes", "honest", "--verify-each")
+    assert run_with(tmp_path, "convert", MODEL, out, "--pass", "liar").returncode == 0
+    done = run_with(tmp_path, "convert", MODEL, out, "-f", "--pass", "honest", "--verify-each")
     assert done.returncode == 0 and "verified: honest changes outputs by" in done.stdout
 
 

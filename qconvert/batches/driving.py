@@ -77,7 +77,7 @@ def batch(
         raise OptionError(
             f"samples are one at least, jobs none, seconds more than 0 and at most {_LONGEST:,}, and GiB of memory from 0 to {_MOST:,}"
         )
-    named = [*(["--target", target] if target else []), *(["--passes", ",".join(passes)] if passes else [])]
+    named = [*(["--target", target] if target else []), *(["--pass", "", "--pass", "".join(passes)] if passes else [])]
     convert = [*named, *_flag("--min-tensor-sqnr", min_tensor_sqnr), *_given(options)]
     checked = ["--samples", str(samples), *_flag("--min-sqnr", min_sqnr)] if check else None
     began = time.monotonic()

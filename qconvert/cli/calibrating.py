@@ -17,10 +17,12 @@ from qconvert.cli.flags import (
     FromFlag,
     HtmlFlag,
     JsonFlag,
+    MeanFlag,
     OptionFlag,
+    PixelRangeFlag,
     QuietFlag,
     ResizeFlag,
-    ToFlag,
+    StdFlag,
     conversion_flags,
     with_flags,
 )
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_calibration_commands"]
 
+_COLOURS = ("rgb", "bgr", "gray", "rgba", "bgra")
 #: Of a tensor's name in the table.
 _LONGEST = 48
 #: Lines of the table of sensitivity.
@@ -85,19 +88,22 @@ def _calibrate(
     keep_float: Annotated[int, typer.Option("--keep-float", metavar="N", min=0, help="Leave the N that cost most float.")] = 0,
     skip: Annotated[list[str] | None, typer.Option("--skip", help="A tensor or operator that stays float; repeatable.")] = None,
     real: Annotated[Path | None, typer.Option("--float", help="Also write the float network as it was calibrated.")] = None,
-    scales: Annotated[Path | None, typer.Option("--scales", help="Also write the scales, next to a quantized model.")] = None,
-    plotted: Annotated[Path | None, typer.Option("--plot", help="A picture of histograms and ranges: .svg, .png, .pdf.")] = None,
+    scales: Annotated[Path | None, typer.Option("--scales", help="Also write the scales, next to a quantized model.", hidden=True)] = None,
+    plotted: Annotated[Path | None, typer.Option("--plot", help="A picture of histograms: .svg, .png, .pdf.", hidden=True)] = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs at most; by default all.")] = None,
-    mean: Annotated[str | None, typer.Option("--mean", help="Subtracted from images and floats: one number, or one a channel.")] = None,
-    std: Annotated[str | None, typer.Option("--std", help="Divides them then: one number, or one a channel.")] = None,
-    pixel_range: Annotated[
-        str | None, typer.Option("--pixel-range", help="What pixels 0 and 255 become before --mean and --std, such as 0,1.")
-    ] = None,
+    mean: MeanFlag = None,
+    std: StdFlag = None,
+    pixel_range: PixelRangeFlag = None,
     resize: ResizeFlag = None,
     crop: CropFlag = None,
     colour: Annotated[
         str,
-        typer.Option("--colour", help="Of images: rgb, bgr, gray, rgba, bgra.", autocompletion=among("rgb", "bgr", "gray", "rgba", "bgra")),
+        typer.Option(
+            "--colour",
+            help="Of images: rgb, bgr, gray, rgba, bgra.",
+            autocompletion=among("rgb", "bgr", "gray", "rgba", "bgra"),
+            hidden=True,
+        ),
     ] = "",
     image_layout: Annotated[
         str,
@@ -129,7 +135,7 @@ def _calibrate(
     json: JsonFlag = False,
     debug: DebugFlag = False,
     source_format: FromFlag = "",
-    result_format: ToFlag = "",
+    result_format: Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.", hidden=True)] = "",
     **writing: Any,
 ) -> None:
     """Choose the scales of a float model from data, and write them, or the quantized model; the suffix says which."""

@@ -39,7 +39,7 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Flag:
-    """An option of a command: the parameter, its spellings on the command line, its type, and whether it is repeatable."""
+    """An option of a command: the parameter, its flags (none where it is given with -O), its type, and whether it is repeatable."""
 
     parameter: str
     spellings: tuple[str, ...]
@@ -53,10 +53,12 @@ class Defaults:
 
     Attributes:
         values: parameter -> value, as click's default_map takes them.
+        words: `-O name=value` for options that have no flag, as further words of the command line.
         said: what of it holds, since the command line does not say it, as a line; "" if nothing does.
     """
 
     values: Mapping[str, Any]
+    words: tuple[str, ...]
     said: str
 
 
@@ -116,9 +118,11 @@ def defaults_for(file: Path, command: str, callbacks: Mapping[str, Callable[...,
             _value(flags[table][name], name, value, file)
     parents = ["convert"] if "2" in command else []
     given = {**common, **{name: value for table in (*parents, command) for name, value in of_table.get(table, {}).items() if name in own}}
-    values = {own[name].parameter: _value(own[name], name, value, file) for name, value in given.items()}
-    said = ", ".join(f"{name} = {_shown(value)}" for name, value in given.items() if not _is_said(own[name], words))
-    return Defaults(values, f"{file} sets {said}" if said else "")
+    values = {own[name].parameter: _value(own[name], name, value, file) for name, value in given.items() if own[name].spellings}
+    holding = {name: value for name, value in given.items() if not _is_said(own[name], name, words)}
+    settings = [word for name, value in holding.items() if not own[name].spellings for word in ("-O", f"{name}={_text(value)}")]
+    said = ", ".join(f"{name} = {_shown(value)}" for name, value in holding.items())
+    return Defaults(values, tuple(settings), f"{file} sets {said}" if said else "")
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -179,8 +183,19 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)[:80]
 
 
-def _is_said(flag: _Flag, words: Sequence[str]) -> bool:
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_said(flag: _Flag, name: str, words: Sequence[str]) -> bool:
     """Whether the command line has the option."""
+    if not flag.spellings:
+        before = ("", *words)
+        return any(
+            word.replace("_", "-").startswith((f"{name}=", f"--option={name}=", f"-O{name}="))
+            for last, word in zip(before, words, strict=False)
+            if last in ("-O", "--option") or word.startswith("-")
+        )
     short = "".join(item[1] for item in flag.spellings if not item.startswith("--"))
     for word in words:
         if word == "--":
@@ -204,6 +219,9 @@ def _flags(callback: Callable[..., Any]) -> dict[str, _Flag]:
         kind, many = _kind(item.annotation.__origin__)
         name = next(word for word in spellings if word.startswith("--")).removeprefix("--")
         found[name] = _Flag(item.name, spellings, kind, many)
+    if "option" in found:
+        for option in declared_options().values():
+            found.setdefault(option.name.replace("_", "-"), _Flag("option", (), option.type, option.many))
     return found
 
 

@@ -42,6 +42,8 @@ def configured(app: typer.Typer) -> tuple[str, dict[str, Any]]:
     found = defaults_for(file, command, callbacks, words)
     if found.said and {"--quiet", "-q"}.isdisjoint(words) and not found.values.get("quiet"):
         typer.echo(f"note: {printable(found.said, one_line=True)}", err=True)
+    place = sys.argv.index(command) + 1
+    sys.argv[place:place] = found.words
     return command, {command: found.values}
 
 

@@ -153,7 +153,7 @@ _REGISTER = (
     _pass("fuse_recurrence", "loops over a sequence that are spelled out become LSTM, GRU, RNN or a Scan", exact=False, within=1e-5),
     _pass("real_recurrence", "integer LSTMs compute on real values between their grids, with numerics fast",
          options=(NUMERICS,), exact=False, after=("fuse_recurrence",)),
-    _pass("unroll_sequences", "what runs step by step over a short sequence stands in the graph for each step, with --unroll",
+    _pass("unroll_sequences", "what runs step by step over a short sequence stands in the graph for each step, with the option unroll",
          options=(_UNROLL,), after=("fuse_recurrence", "real_recurrence")),
     _pass("restate_attributes", "attributes and limits that the source's format cannot state come back from its metadata"),
     _pass("widen_float16", "networks of float16 and bfloat16 compute in float32, their weights staying float16",

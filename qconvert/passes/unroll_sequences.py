@@ -1,4 +1,4 @@
-"""unroll_sequences: with --unroll N, what runs step by step over a sequence of up to N steps stands in the graph N times over. Exact.
+"""unroll_sequences: with the option unroll=N, what runs step by step over a sequence of up to N steps stands in the graph N times over. Exact.
 
     IntegerLSTM over 3 steps        Split, three IntegerLSTM of one step each with the states of the one before, Concat
     Scan over 3 steps               Split, its body three times, Concat
@@ -59,12 +59,12 @@ def _length(graph: Graph, op: Op, limit: int) -> int:
     if not isinstance(count, int):
         raise UnsupportedError(
             f"{place} cannot be unrolled: its number of steps is known only at run time",
-            where=prefix_of(op), remedy="Leave --unroll out: the operator then is a Scan.",
+            where=prefix_of(op), remedy="Leave -O unroll out: the operator then is a Scan.",
         )  # fmt: skip
     if count > limit:
         raise UnsupportedError(
-            f"{place} runs over {count} steps, which is more than the limit of --unroll, {limit}",
-            where=prefix_of(op), remedy=f"Give a limit up to {MOST}, or leave --unroll out: the operator then is a Scan.",
+            f"{place} runs over {count} steps, which is more than the limit that -O unroll gives, {limit}",
+            where=prefix_of(op), remedy=f"Give a limit up to {MOST}, or leave -O unroll out: the operator then is a Scan.",
         )  # fmt: skip
     return count
 
@@ -181,6 +181,6 @@ def _shape(op: Op, tensor: Tensor) -> tuple[int, ...]:
     if shape is None:
         raise UnsupportedError(
             f"{op.source or op.kind} cannot be unrolled: {tensor.name!r} has sizes that are known only at run time",
-            where=prefix_of(op), remedy="Leave --unroll out: the operator then is a Scan.",
+            where=prefix_of(op), remedy="Leave -O unroll out: the operator then is a Scan.",
         )  # fmt: skip
     return shape

@@ -28,7 +28,7 @@ class Option:
         default: what holds when nobody gives a value.
         help: one line for `--help` and `qconvert passes`.
         choices: the values that it may have; empty for any of its type. The default is always one.
-        by_hand: the value when a user names the pass himself, in `--passes`; None for the default.
+        by_hand: the value when a user names the pass himself, in `--pass`; None for the default.
         common: of a pass, whether everybody needs it, so that conversions have a flag for it; others are given with `--pass` or `-O`.
         border: whether it is about the network's inputs and outputs; functions inside it keep the default.
         is_file: whether it names a file that is read. What is written says the file's name and digest, and no path.

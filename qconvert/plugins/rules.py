@@ -232,8 +232,8 @@ def _granularity_remedy(target: Abilities) -> str:
 def _types_remedy(target: Abilities) -> str:
     usual = "passes store_activations and isolate_float"
     if any("16" in dtype for dtype in target.activation_dtypes):
-        return f"{usual}; with 4 bits pass change_bits (--activation-bits 8 --edges change)"
-    return f"{usual}; with 16 bits pass change_bits (--activation-bits 8 --edges change, lossy)"
+        return f"{usual}; with 4 bits pass change_bits (-O activation_bits=8 -O edges=change)"
+    return f"{usual}; with 16 bits pass change_bits (-O activation_bits=8 -O edges=change, lossy)"
 
 
 def _bias_text(target: Abilities) -> str:

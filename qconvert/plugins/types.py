@@ -135,7 +135,7 @@ class Pass:
     What was changed is said in Changes, or in words alone, which are as exact as the pass.
 
     Attributes:
-        name: as in `--passes`.
+        name: as in `--pass`.
         summary: one line for `qconvert passes`.
         run: the function; its target is None where a conversion has none.
         exact: whether every output stays the same, bit for bit; if not, what was changed says by how much. A Change may declare more than

@@ -59,7 +59,7 @@ def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
             if tensor.dtype in ("int4", "uint4") and not tensor.is_constant:
                 rule = "activations beside which operators are replaced by integer kernels have 8 or 16 bits"
                 yield Violation(
-                    f"{place(op)}: {tensor.name!r} is {tensor.dtype}", rule, "--target generic, or pass change_bits (--activation-bits 8)"
+                    f"{place(op)}: {tensor.name!r} is {tensor.dtype}", rule, "--target generic, or pass change_bits (-O activation_bits=8)"
                 )
 
     return find

@@ -108,7 +108,7 @@ def test_other_weights_beside_data_of_few_bits_are_found(stored: bool, contrib: 
 @pytest.mark.litert
 def test_8_bits_are_named_where_4_are_refused(tmp_path: Path) -> None:
     source = network(tmp_path / "a.onnx", "int4")
-    with pytest.raises(QConvertError, match="--activation-bits 8"):
+    with pytest.raises(QConvertError, match="-O activation_bits=8"):
         convert(source, tmp_path / "b.tflite")
     convert(source, tmp_path / "b.tflite", passes=["change_bits"], activation_bits=8)
     assert check(source, tmp_path / "b.tflite", min_sqnr=20).passed

@@ -108,7 +108,7 @@ def test_nothing_is_unrolled_beyond_the_limit(tmp_path: Path) -> None:
     source = tmp_path / "a.tflite"
     source.write_bytes(Lstm(steps=7).file())
     with pytest.raises(
-        UnsupportedError, match="UNIDIRECTIONAL_SEQUENCE_LSTM #0 runs over 7 steps, which is more than the limit of --unroll, 6"
+        UnsupportedError, match="UNIDIRECTIONAL_SEQUENCE_LSTM #0 runs over 7 steps, which is more than the limit that -O unroll gives, 6"
     ):
         qconvert.convert(source, tmp_path / "a.onnx", unroll=6)
     for limit in (-1, 257, 10**12):

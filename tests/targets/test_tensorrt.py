@@ -208,7 +208,7 @@ def test_refusals_name_what_would_help(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     with pytest.raises(UnsupportedError, match="activations are int8") as error:
         convert(FIXTURES / "tflm_seanet_conv_int16x8.tflite", path, target="tensorrt")
-    assert "change_bits (--activation-bits 8 --edges change, lossy)" in error.value.remedy and not path.exists()
+    assert "change_bits (-O activation_bits=8 -O edges=change, lossy)" in error.value.remedy and not path.exists()
     convert(
         FIXTURES / "tflm_seanet_conv_int16x8.tflite", path, target="tensorrt", passes=["change_bits"], activation_bits=8, edges="change"
     )

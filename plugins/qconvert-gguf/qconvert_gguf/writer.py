@@ -22,7 +22,7 @@ _MIDDLES = {"int4": 0, "uint4": 8, "int8": 0, "uint8": 128}
 _SHOWN = 4
 #: Ends of the names that the reader gives to weights of Q4_1 on their way.
 _BETWEEN = ("/rows", "/turned")
-_REMEDY = "The pass change_bits gives weights a scale for each 32 of them: --passes change_bits -O weight_bits=4 -O block_size=32."
+_REMEDY = "The pass change_bits gives weights a scale for each 32 of them: --pass change_bits -O weight_bits=4 -O block_size=32."
 
 
 class _Refusal(Exception):  # noqa: N818  # it is no error yet: all are listed together

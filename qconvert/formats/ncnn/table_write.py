@@ -13,7 +13,7 @@ from qconvert.graph.kinds import KINDS
 
 __all__ = ["write"]
 
-_REMEDY = "ncnn has int8 with zero point 0: calibrate with --symmetric, or convert with --passes symmetric_activations."
+_REMEDY = "ncnn has int8 with zero point 0: calibrate with --symmetric, or convert with --pass symmetric_activations."
 
 
 def write(encodings: Encodings, graph: Graph | None, path: Path) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def test_rows_are_rounded_as_the_kernel_does(form: dict[str, Any], asymmetric: b
 @pytest.mark.cross_section
 @pytest.mark.parametrize("form", [{}, {"cell_clip": 0.5, "peephole": True, "outputs": 3}], ids=str)
 def test_real_data_in_onnx_become_the_same_operator_again(form: dict[str, Any], tmp_path: Path) -> None:
-    """As they are without `--dynamic keep`; weights stay 8 bits, whether the LSTM is ONNX's own or spelled out."""
+    """As they are without `-O dynamic=keep`; weights stay 8 bits, whether the LSTM is ONNX's own or spelled out."""
     import onnx
 
     assert compare(made(form, True), tmp_path, {}).count("UNIDIRECTIONAL_SEQUENCE_LSTM") == 1
