@@ -89,7 +89,7 @@ class Score:
 
     Attributes:
         equal: mutants that change no output of the evaluator.
-        refused: those that the result's runtime does not take, so that the verdict is "could not be judged".
+        refused: those that the result's runtime does not take, so that the verdict is "inconclusive".
         caught, named: those that change one, and failed; and among these those whose operator was named.
         missed: changes that were not caught, with the verdict; unnamed: likewise not named, with the first problem.
     """

@@ -139,7 +139,7 @@ def _passes() -> Iterator[str]:
     found = passes_document()
     using = {one["name"]: [target.name for target in targets().values() if one["name"] in target.passes] for one in found}
     yield from ("# Passes and their options", "", MADE, "")
-    yield "What `qconvert passes` lists. [Passes](../passes.md) says what each does and what it costs; `--pass a --pass b` runs some by hand,"
+    yield "What `qconvert passes` lists. [Passes](../passes.md) says what each does and what it costs; `--pass NAME` runs one by hand,"
     yield "and `qconvert passes --costs model.tflite` says what those that are not exact would cost a model."
     yield ""
     everywhere = len(targets())

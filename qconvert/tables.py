@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -12,8 +15,14 @@ from qconvert.errors import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Rows", "Shown", "numbers", "rich_table", "said", "share", "shown", "table_of"]
+__all__ = ["Rows", "Shown", "line_width", "numbers", "said", "share", "shortened", "show", "shown"]
 
+#: Of lines where nothing limits them.
+_WIDEST = 100_000
+#: So many characters of a column stay in the narrowest terminal; numbers stay whole in any.
+_LEAST = 10
+#: Between two columns.
+_GAP = 3
 #: A model's names may be megabytes long.
 _LONGEST = 200
 _LONGEST_SENTENCE = 2000
@@ -29,7 +38,7 @@ class Rows:
 
     Attributes:
         title: above it.
-        columns: heads; those that begin with > have numbers.
+        columns: heads; those that begin with > have numbers, those that begin with ~ names, which a narrow terminal shortens.
         rows: cells in words.
         marks: of each row, a class of finding that colours it, or "".
         note: a sentence on what it says.
@@ -62,42 +71,77 @@ class Shown:
         return f"<{type(self).__name__}: {self.sentence}>"
 
     def show(self) -> None:
-        """Prints the sentence and the tables."""
-        from rich.console import Console
-
-        console = Console(highlight=False, markup=False, emoji=False)
-        console.print(self.sentence, soft_wrap=True)
+        """Print the sentence and the tables."""
+        show(self.sentence)
         for item in self.tables():
             if item.rows:
-                console.print(rich_table(item), *([item.note] if item.note else []))
+                show(item, *([item.note] if item.note else []))
 
     def _repr_html_(self) -> str:
         """The same for notebooks. Every text is escaped: a model's names are not trusted."""
         return f"<p><b>{escape(self.sentence)}</b></p>" + "".join(_html(item) for item in self.tables() if item.rows)
 
 
-def table_of(*columns: str, title: str = "") -> Table:
-    """A table without rows; a column whose name begins with > is aligned to the right."""
+def show(*items: str | Rows, aside: bool = False) -> None:
+    """Print texts and tables to standard output, or `aside` to standard error.
+
+    In a terminal a table is as wide as that is, or as COLUMNS says: names are shortened in the middle, other words wrap, numbers stay.
+    A pipe or a file gets whole lines, unless COLUMNS is set.
+    """
+    from rich.console import Console
+
+    width = line_width(aside)
+    console = Console(highlight=False, markup=False, emoji=False, width=_WIDEST, stderr=aside)
+    for item in items:
+        if isinstance(item, str):
+            console.print(printable(item), soft_wrap=True)
+        else:
+            with console.capture() as lines:
+                console.print(_rich_table(item, width))
+            console.out("\n".join(line.rstrip() for line in lines.get().splitlines()), highlight=False)
+
+
+def line_width(aside: bool = False) -> int | None:
+    """Return how wide lines may be: what COLUMNS says, or the terminal; None for a pipe or a file."""
+    stream = sys.stderr if aside else sys.stdout
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        return int(columns)
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+def shortened(text: str, size: int) -> str:
+    """A text of at most `size` characters, cut in the middle: names differ at their ends."""
+    if len(text) <= size:
+        return text
+    behind = (size - 1) // 2
+    return f"{text[: size - 1 - behind]}…{text[len(text) - behind :]}"
+
+
+def _rich_table(item: Rows, width: int | None) -> Table:
+    """The table for a console of a width; its cells are texts, in which nothing is markup where the console says so."""
     from rich.box import SIMPLE
     from rich.table import Table
 
-    class Printable(Table):
-        """A table in which a name of a file stays in its cell."""
-
-        def add_row(self, *cells: Any, **options: Any) -> None:
-            super().add_row(*(printable(cell, one_line=True) if isinstance(cell, str) else cell for cell in cells), **options)
-
-    table = Printable(title=title or None, box=SIMPLE, title_justify="left", pad_edge=False)
-    for column in columns:
-        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
-    return table
-
-
-def rich_table(item: Rows) -> Table:
-    """The table for a terminal; its cells are texts, in which nothing is markup where the console says so."""
-    table = table_of(*item.columns, title=item.title)
-    table.show_header = any(item.columns)
-    for row in item.rows:
+    rows = [[printable(cell, one_line=True) for cell in row] for row in item.rows]
+    heads = [column.lstrip(">~") for column in item.columns]
+    sizes = [max(len(row[place]) for row in (heads, *rows)) for place in range(len(heads))]
+    if width is not None:
+        words = [place for place, column in enumerate(item.columns) if not column.startswith(">")]
+        excess = sum(sizes) + _GAP * len(sizes) - width
+        while excess > 0 and words:  # the widest gives way, down to a least width
+            widest = max(words, key=lambda place: sizes[place])
+            if sizes[widest] <= _LEAST:
+                break
+            sizes[widest] -= 1
+            excess -= 1
+        for row in rows:
+            for place, column in enumerate(item.columns):
+                row[place] = shortened(row[place], sizes[place]) if column.startswith("~") else row[place]
+    table = Table(title=item.title or None, box=SIMPLE, title_justify="left", pad_edge=False, show_header=any(heads))
+    for head, column, size in zip(heads, item.columns, sizes, strict=True):
+        table.add_column(head, justify="right" if column.startswith(">") else "left", overflow="fold", width=size)
+    for row in rows:
         table.add_row(*row)
     return table
 
@@ -108,7 +152,7 @@ def _html(item: Rows) -> str:
     def line(cells: Iterable[str], element: str) -> str:
         return "".join(f'<{element} style="text-align:{side}">{escape(cell)}</{element}>' for cell, side in zip(cells, align, strict=True))
 
-    heads = f"<thead><tr>{line((column.lstrip('>') for column in item.columns), 'th')}</tr></thead>" if any(item.columns) else ""
+    heads = f"<thead><tr>{line((column.lstrip('>~') for column in item.columns), 'th')}</tr></thead>" if any(item.columns) else ""
     body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in item.rows[:_MOST_ROWS])
     more = len(item.rows) - _MOST_ROWS
     notes = [item.note, f"… and {more} more rows." if more > 0 else ""]

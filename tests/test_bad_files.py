@@ -47,7 +47,7 @@ COMMANDS = {
 }
 _WRITTEN = (".html", ".svg", ".json", ".onnx", "")
 _CALIBRATE = ["calibrate", "float.onnx", "-o", "OUT.onnx"]
-_ACCURACY = ["check", "float.onnx", "float.onnx", "--data"]
+_ACCURACY = ["accuracy", "float.onnx", "float.onnx", "--data"]
 #: Further commands: the suffix of what each takes, the command, and files of writing_wrongly() that are damaged where it looks.
 FURTHER: dict[str, tuple[str, list[str], list[str]]] = {
     "check a graph": (".qgraph", ["check", "BAD", "m.onnx"], []),

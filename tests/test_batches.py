@@ -52,10 +52,10 @@ def test_each_model_ends_in_its_way_and_once(folder: Path, tmp_path: Path) -> No
     out = tmp_path / "out"
     told: list[tuple[str, int, int]] = []
     report = batch(folder, out, check=True, samples=1, jobs=2, progress=lambda *step: told.append(step))
-    assert {item.name: item.end for item in report.outcomes} == {
+    assert {item.name: item.status for item in report.outcomes} == {
         "broken.tflite": "refused",
-        "in/kws.onnx": "equal",
-        "in/kws.tflite": "equal",
+        "in/kws.onnx": "passed",
+        "in/kws.tflite": "passed",
         "link.onnx": "skipped",
         "pipe.onnx": "skipped",
     }
@@ -65,7 +65,7 @@ def test_each_model_ends_in_its_way_and_once(folder: Path, tmp_path: Path) -> No
     written = {item.result for item in report.outcomes if item.result}
     assert written == {"in/kws.tflite.onnx", "in/kws.onnx.onnx"} and all((out / name).is_file() for name in written)
     assert told[-1] == ("models", 3, 3)
-    assert json.loads((out / "qconvert-batch" / "results.json").read_text())["counts"] == {"equal": 2, "skipped": 2, "refused": 1}
+    assert json.loads((out / "qconvert-batch" / "results.json").read_text())["counts"] == {"passed": 2, "skipped": 2, "refused": 1}
 
     times = {name: (out / name).stat().st_mtime_ns for name in written}
     again = batch(folder, out, check=True, samples=1)
@@ -74,7 +74,7 @@ def test_each_model_ends_in_its_way_and_once(folder: Path, tmp_path: Path) -> No
     (out / "in" / "kws.onnx.onnx").unlink()
     os.utime(folder / "broken.tflite")
     third = batch(folder, out, check=True, samples=1)
-    assert {item.name: item.before for item in third.outcomes if item.end != "skipped"} == {
+    assert {item.name: item.before for item in third.outcomes if item.status != "skipped"} == {
         "broken.tflite": False,
         "in/kws.onnx": False,
         "in/kws.tflite": True,
@@ -95,7 +95,7 @@ def test_a_model_that_takes_too_long_is_ended_and_named(folder: Path, tmp_path: 
     (tmp_path / "out" / "in").mkdir(parents=True)
     (tmp_path / "out" / "in" / "kws.tflite.onnx").write_text("of an earlier batch")
     report = batch(folder, tmp_path / "out", seconds=0.05)
-    ended = {item.name: item.reason for item in report.outcomes if item.end == "ended"}
+    ended = {item.name: item.reason for item in report.outcomes if item.status == "ended"}
     assert ended["in/kws.tflite"] == "convert was ended after 0.05 s" and len(ended) == 3
     assert not (tmp_path / "out" / "in" / "kws.tflite.onnx").exists()
 
@@ -103,7 +103,7 @@ def test_a_model_that_takes_too_long_is_ended_and_named(folder: Path, tmp_path: 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux")
 def test_a_model_that_takes_too_much_memory_is_no_end_of_the_batch(folder: Path, tmp_path: Path) -> None:
     report = batch(folder, tmp_path / "out", memory=0.02)
-    assert {item.end for item in report.outcomes} <= {"skipped", "fault", "ended", "refused"}
+    assert {item.status for item in report.outcomes} <= {"skipped", "fault", "ended", "refused"}
     assert len(report.outcomes) == 5
 
 
@@ -172,7 +172,7 @@ def test_a_model_that_is_ended_from_outside_is_no_fault_of_qconvert(tmp_path: Pa
     thread.start()
     report = batch(models, tmp_path / "out")
     thread.join()
-    assert [(item.end, item.reason) for item in report.outcomes] == [
+    assert [(item.status, item.reason) for item in report.outcomes] == [
         ("ended", "convert was ended from outside, as systems do that run out of memory")
     ]
 
@@ -184,7 +184,7 @@ def test_results_have_the_suffix_of_what_is_asked_for(given: dict[str, Any], suf
     models.mkdir()
     shutil.copy(SMALL, models / "a.onnx")
     report = batch(models, tmp_path / "out", to="torch", **given)
-    assert [(item.end, item.result) for item in report.outcomes] == [("converted", f"a{suffix}")], report.outcomes[0].reason
+    assert [(item.status, item.result) for item in report.outcomes] == [("converted", f"a{suffix}")], report.outcomes[0].reason
 
 
 def test_modules_beside_the_models_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,13 +236,13 @@ def test_results_within_the_folder_are_no_models(tmp_path: Path) -> None:
     shutil.copy(SMALL, tmp_path / "a.onnx")
     for _ in range(2):
         report = batch(tmp_path, tmp_path / "out", to="qgraph")
-        assert [(item.name, item.end) for item in report.outcomes] == [("a.onnx", "converted")]
+        assert [(item.name, item.status) for item in report.outcomes] == [("a.onnx", "converted")]
 
 
 def test_a_damaged_record_is_none(folder: Path, tmp_path: Path) -> None:
     plan = planned(folder, tmp_path / "out", format_named("qgraph"), ".qgraph", [], None, seconds=60, memory=0)
     job = next(job for job in plan.jobs if job.name == "in/kws.onnx")
-    assert done(job).end == "converted" and done(job).before is not False
+    assert done(job).status == "converted" and done(job).before is not False
     whole = json.loads(Path(job.record).read_text())
     wrong = [
         {**whole, name: value} for name, value in (("name", "other"), ("end", "well"), ("seconds", "1"), ("operators", -1), ("target", [1]))

@@ -203,7 +203,7 @@ COMPLETED = {
     "check a b --kernels litert : r": ["reference"],  # as bash has it
     "check a b --kernels litert :": ["default", "reference"],
     "check a b --kernels tens": [f"tensorrt:sm{sm}" for sm in (89, 75, 80, 86, 120, 121)],
-    "check a b --labels ": ["folders"],
+    "accuracy a b --labels ": ["folders"],
     "check --betw": ["--subgraph"],
     "view --rena": ["--rename"],
     "inspect --input": ["--input-shape"],

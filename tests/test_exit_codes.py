@@ -1,5 +1,5 @@
 """Exit codes: one table for all commands. 0 passed or written, 1 not equal, 2 the user's or the model's error, 3 a fault of qconvert
-itself, 4 could not be judged."""
+itself, 4 inconclusive."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ CASES = {
     "roundtrip of a custom operator": (4, ["roundtrip", "custom.tflite", "--via", "onnx:qdq"], "1 custom operators cannot be run here"),
     "roundtrip of NaN on both sides": (4, ["roundtrip", "nan.onnx", "--via", "onnx:qdq"], "NaN"),
     "check of NaN on both sides": (4, ["check", "nan.onnx", "nan.onnx"], "NaN"),
-    "audit for another CPU": (4, ["audit", MODEL, "--target", OTHER_CPU, "--run"], "could not be judged"),
+    "audit for another CPU": (4, ["audit", MODEL, "--target", OTHER_CPU, "--run"], "inconclusive"),
     "audit of a runtime that does not tell": (4, ["audit", MODEL, "--target", "tflite-micro", "--run"], "does not tell"),
 }
 
@@ -106,7 +106,7 @@ def test_the_table(case: str, folder: Path) -> None:
 def test_a_round_trip_without_a_runtime_could_not_be_judged(package: str) -> None:
     done = run("roundtrip", MODEL, "--via", "onnx:qdq", "--json", before=f"import sys; sys.modules[{package!r}] = None")
     document = json.loads(done.stdout)
-    assert (done.returncode, document["verdict"], document["passed"]) == (4, "could not be judged", False), done.stderr
+    assert (done.returncode, document["verdict"], document["passed"]) == (4, "inconclusive", False), done.stderr
     assert package in document["legs"][0]["unjudged"][0]
 
 

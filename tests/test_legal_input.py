@@ -203,7 +203,7 @@ def _no_files() -> None:
         ["check", "m.tflite", "m.tflite"],
         ["roundtrip", "m.tflite", "--via", "qgraph"],
         ["audit", "m.tflite", "--target", "ort-x86", "--run"],
-        ["check", "m.tflite", "m.tflite", "--labels", "folders"],
+        ["accuracy", "m.tflite", "m.tflite", "--data", ".", "--labels", "folders"],
         ["calibrate", "m.tflite", "-o", "o.onnx"],
         ["view", "m.tflite"],
     ],

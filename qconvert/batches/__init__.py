@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from qconvert.batches.driving import batch
-from qconvert.batches.types import ENDS, BatchReport, Outcome
+from qconvert.batches.types import STATUSES, BatchReport, Outcome
 
-__all__ = ["ENDS", "BatchReport", "Outcome", "batch"]
+__all__ = ["STATUSES", "BatchReport", "Outcome", "batch"]

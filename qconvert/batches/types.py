@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 from qconvert.tables import Rows, Shown, said, shown
 
-__all__ = ["ENDS", "BatchReport", "Job", "Outcome"]
+__all__ = ["STATUSES", "BatchReport", "Job", "Outcome"]
 
 #: How a model of a batch ends, in words, the best first.
-ENDS: Mapping[str, str] = {
-    "equal": "converted; the check passed",
+STATUSES: Mapping[str, str] = {
+    "passed": "converted; the check passed",
     "as declared": "converted; its outputs differ by what passes that the user named cost",
     "converted": "converted; not checked",
     "skipped": "no model: a link, or no plain file",
     "refused": "not converted, or not read: the user's or the model's error",
-    "not judged": "converted; the check could not judge it",
+    "inconclusive": "converted; the check could not judge it",
     "not equal": "converted; the check found differences",
     "ended": "ended, since it took more time or memory than it may",
     "fault": "qconvert, or what it ran, failed",
@@ -57,7 +57,7 @@ class Outcome:
 
     Attributes:
         name: the model's path within the folder, with slashes.
-        end: one of ENDS.
+        status: one of STATUSES.
         reason: why, where it did not end well; what the check or the error says.
         result: the file that was written, within the folder of results; "" if there is none.
         target: that it was converted for.
@@ -67,7 +67,7 @@ class Outcome:
     """
 
     name: str
-    end: str
+    status: str
     reason: str = ""
     result: str = ""
     target: str = ""
@@ -94,9 +94,9 @@ class BatchReport(Shown):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many models ended in each way, in the order of ENDS; ways in which none did are left out."""
-        found = Counter(item.end for item in self.outcomes)
-        return {end: found[end] for end in ENDS if found[end]}
+        """How many models ended in each way, in the order of STATUSES; ways in which none did are left out."""
+        found = Counter(item.status for item in self.outcomes)
+        return {end: found[end] for end in STATUSES if found[end]}
 
     @property
     def sentence(self) -> str:
@@ -107,5 +107,7 @@ class BatchReport(Shown):
 
     def tables(self) -> tuple[Rows, ...]:
         """What came of each model."""
-        rows = [(shown(item.name), item.end, str(item.operators or ""), f"{item.seconds:.1f}", said(item.reason)) for item in self.outcomes]
+        rows = [
+            (shown(item.name), item.status, str(item.operators or ""), f"{item.seconds:.1f}", said(item.reason)) for item in self.outcomes
+        ]
         return (Rows("Models", ("model", "end", ">operators", ">seconds", "why"), tuple(rows)),)

@@ -14,7 +14,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from qconvert.batches.types import ENDS, Job, Outcome
+from qconvert.batches.types import STATUSES, Job, Outcome
 from qconvert.errors import QConvertError
 from qconvert.files import map_file, whole_file
 from qconvert.files.documents import integer, json_of, number, object_of, text
@@ -117,7 +117,7 @@ def recorded(job: Job) -> Outcome | None:
         key, found = _read(Path(job.record))
     except QConvertError:  # there is none, or a damaged one
         return None
-    is_whole = key == job.key and found.name == job.name and found.end in ENDS
+    is_whole = key == job.key and found.name == job.name and found.status in STATUSES
     return found if is_whole and (not found.result or Path(job.result).exists()) else None
 
 
@@ -145,14 +145,14 @@ def _done(job: Job, processes: Processes) -> Outcome:
         return written
     code, document, said = _run(job, "check", job.check, processes)
     if code == 0:
-        return replace(written, end="as declared" if document.get("verdict") == "as declared" else "equal")
+        return replace(written, status="as declared" if document.get("verdict") == "as declared" else "passed")
     problems = [*document.get("problems", ()), *document.get("unjudged", ())]
-    return replace(written, end=_ends(code, "not judged"), reason=_short("; ".join(problems)) if problems else said)
+    return replace(written, status=_ends(code, "inconclusive"), reason=_short("; ".join(problems)) if problems else said)
 
 
 def _ends(code: int | None, refused: str) -> str:
     """How a model ends whose command ended with this exit code; None stands for a command that was ended."""
-    return "ended" if code is None else {1: "not equal", 2: refused, 4: "not judged"}.get(code, "fault")
+    return "ended" if code is None else {1: "not equal", 2: refused, 4: "inconclusive"}.get(code, "fault")
 
 
 def _run(job: Job, command: str, arguments: tuple[str, ...], processes: Processes) -> tuple[int | None, dict[str, Any], str]:

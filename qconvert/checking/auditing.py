@@ -153,7 +153,7 @@ def audit(
         run: whether the model is also converted, in a temporary folder, and the target's runtime asked what it makes of it.
         build: whether it is converted and an engine built of it, for a device that need not be at hand.
         kernels: what runs it then, as in check(), or what it is built for, such as "tensorrt:sm89".
-        shapes: what an engine is built for where inputs have open sizes: "x:1x3x224x224", or the smallest, the likeliest and the largest
+        shapes: what an engine is built for where inputs have open sizes: "x:1x3x224x224", or the smallest, the optimal and the largest
             sizes, "x:1x3x64x64,1x3x224x224,1x3x512x512".
         options: of the model's reader, such as input_shape.
 

@@ -1,4 +1,4 @@
-"""check(): source and result run in their own runtimes, and a verdict: passed, not equal, or could not be judged."""
+"""check(): source and result run in their own runtimes, and a verdict: passed, not equal, or inconclusive."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def check(
             source is what the result's metadata say of its conversion.
 
     Returns:
-        The report; where no runtime takes a model, or no package of one is installed, its verdict is "could not be judged".
+        The report; where no runtime takes a model, or no package of one is installed, its verdict is "inconclusive".
 
     Raises:
         QConvertError: a file cannot be read, or the inputs do not fit.

@@ -13,12 +13,13 @@ from qconvert.graph import Array, Op
 from qconvert.tables import Rows, Shown, said, share, shown
 
 __all__ = [
-    "AS_DECLARED", "BEYOND_BOUNDS", "CLASSES", "KERNELS", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "OUT_OF_MEMORY", "OUT_OF_TIME",
+    "AS_DECLARED", "BEYOND_BOUNDS", "CLASSES", "EQUAL",
+    "KERNELS", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "OUT_OF_MEMORY", "OUT_OF_TIME",
     "OVERFLOW", "PASSED", "CheckReport", "Finding", "OutputComparison", "by_kernels", "joined", "operators_table", "outputs_table",
 ]  # fmt: skip
 
 #: An operator that a runtime refuses by itself, or that has no counterpart by name: nothing is known of it.
-NOT_COMPARED = "not compared"
+EQUAL, NOT_COMPARED = "equal", "not compared"
 #: Why, of operators that a check did not reach, or whose tensors it had no room for.
 OUT_OF_TIME = "the time for the comparison of operators was over"
 OUT_OF_MEMORY = "the tensors up to it are more than a check holds in memory"
@@ -28,9 +29,9 @@ BEYOND_BOUNDS = (OUT_OF_TIME, OUT_OF_MEMORY)
 #: bit and is not what the operator means; the result's is.
 #: KERNELS: of a runtime whose own sets of kernels differ by as much as source and result do.
 OVERFLOW, KERNELS = "source overflows", "kernels differ"
-CLASSES = ("equal", "one rounding", "approximate", "dynamic range", "requantized", OVERFLOW, KERNELS, NOT_COMPARED, "unexplained")
+CLASSES = (EQUAL, "one rounding", "approximate", "dynamic range", "requantized", OVERFLOW, KERNELS, NOT_COMPARED, "unexplained")
 #: Verdicts of a check. AS_DECLARED: what the passes that the user named make of the source, to the last integer, at their cost.
-PASSED, AS_DECLARED, NOT_EQUAL, NOT_JUDGED = "passed", "as declared", "not equal", "could not be judged"
+PASSED, AS_DECLARED, NOT_EQUAL, NOT_JUDGED = "passed", "as declared", "not equal", "inconclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ class CheckReport(Shown):
     @property
     def sentence(self) -> str:
         """The verdict in one sentence."""
-        names = f"{shown(Path(self.result).name)} beside {shown(Path(self.source).name)}"
+        names = f"{shown(Path(self.result).name)} vs. {shown(Path(self.source).name)}"
         if self.rebuilt:
             names += (
                 f" ({' and '.join(shown(Path(item).name) for item in self.rebuilt)} rebuilt from what was read, not run as the file is)"
@@ -191,25 +192,28 @@ class CheckReport(Shown):
         if self.verdict == PASSED:
             equal = all(item.equal == 1 for item in self.outputs)
             how = "every output element is equal" if equal else f"each operator that differs is explained; {self._distance()}"
-            return f"Passed: {names}: {how}, over {inputs}."
+            same = sum(item.verdict == EQUAL for item in self.operators)
+            operators = f", {same} of {len(self.operators)} operators equal" if self.operators else ""
+            return f"passed: {names}: {how}, on {inputs}{operators}"
         if self.verdict == AS_DECLARED:
-            return f"As declared: {names}: what differs is the cost of the passes that were asked for; {self._distance()}, over {inputs}."
+            return f"as declared: {names}: what differs is the cost of the passes that were asked for; {self._distance()}, on {inputs}"
         if self.verdict == NOT_EQUAL:
-            return f"Not equal: {names}: {said(self.problems[0])}."
-        return f"Could not be judged: {names}: {said(self.unjudged[0])}."
+            return f"not equal: {names}: {said(self.problems[0])}"
+        return f"inconclusive: {names}: {said(self.unjudged[0])}"
 
     def _distance(self) -> str:
         """How far the outputs are apart, in words."""
         worst = max(self.outputs, key=lambda item: item.largest if item.unit == "LSB" else 255 * item.largest)
         sqnr = min((item.sqnr_db for item in self.outputs if item.sqnr_db is not None), default=None)
-        steps = f"{worst.largest:.4g} {'steps' if worst.unit == 'LSB' else worst.unit}"
+        unit = ("step" if worst.largest == 1 else "steps") if worst.unit == "LSB" else worst.unit
+        steps = f"{worst.largest:.4g} {unit}"
         return f"outputs are up to {steps} apart" + ("" if sqnr is None else f", SQNR {sqnr:.1f} dB")
 
     def tables(self) -> tuple[Rows, ...]:
         """What is wrong, the outputs, the operators, and what the reader should know."""
         found = [(word, said(text)) for word, texts in (
             ("ran", filter(None, (self.ran,))), ("float against quantized", filter(None, (self.float_verdict,))),
-            ("problem", self.problems), ("not judged", self.unjudged), ("cost", self.costs), ("note", self.notes),
+            ("problem", self.problems), ("inconclusive", self.unjudged), ("cost", self.costs), ("note", self.notes),
             ("machine", self.machine),
         ) for text in texts]  # fmt: skip
         floats = (replace(outputs_table(self.float_outputs), title="Float against quantized"),) if self.float_outputs else ()
@@ -225,7 +229,7 @@ def outputs_table(outputs: Sequence[OutputComparison]) -> Rows:
          "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB", "" if item.same_top1 is None else share(item.same_top1))
         for item in outputs
     ]  # fmt: skip
-    return Rows("Outputs", ("output", ">equal", ">largest", ">mean", ">SQNR", ">same top-1"), tuple(rows))
+    return Rows("Outputs", ("~output", ">equal", ">largest", ">mean", ">SQNR", ">same top-1"), tuple(rows))
 
 
 def operators_table(operators: Sequence[Finding]) -> Rows:
@@ -235,7 +239,7 @@ def operators_table(operators: Sequence[Finding]) -> Rows:
          op.verdict if op.sqnr_db is None else f"{op.verdict}, {op.sqnr_db:.1f} dB", shown(op.reason))
         for op in operators
     ]  # fmt: skip
-    heads = ("operator", "output", ">equal", ">largest", ">predicted", "class", "reason")
+    heads = ("~operator", "~output", ">equal", ">largest", ">predicted", "class", "reason")
     return Rows("Operators", heads, tuple(rows), tuple(op.verdict for op in operators), _classes(operators), len(rows) > 40)
 
 

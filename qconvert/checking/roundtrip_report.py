@@ -100,7 +100,7 @@ class RoundtripReport(Shown):
             for leg in self.legs
         ]  # fmt: skip
         found = [(leg.form, word, said(text)) for leg in self.legs for word, texts in (
-            ("problem", leg.problems), ("not judged", leg.unjudged), ("change", tuple(map(str, leg.changes))), ("note", leg.notes),
+            ("problem", leg.problems), ("inconclusive", leg.unjudged), ("change", tuple(map(str, leg.changes))), ("note", leg.notes),
             ("arithmetic", tuple(filter(None, (leg.arithmetic, leg.explained)))), ("machine", leg.machine),
         ) for text in texts]  # fmt: skip
         found += [(self.form, "note", said(text)) for text in self.notes]

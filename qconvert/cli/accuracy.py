@@ -71,8 +71,9 @@ def _accuracy(
 ) -> None:
     """Compare the accuracy of source and result on labelled inputs. Exit code 1 if the result loses more than --max-drop of top-1."""
     from qconvert import accuracy
-    from qconvert.cli.reports import progress, show
+    from qconvert.cli.reports import progress
     from qconvert.cli.streams import read_both
+    from qconvert.tables import show
 
     if not max_drop >= 0:  # NaN
         raise OptionError("--max-drop is no number", remedy="Give per cent, such as 1.", rule="not-a-number")
@@ -115,12 +116,11 @@ def _share_document(item: Share) -> dict[str, Any]:
 
 def print_accuracy(found: Accuracy) -> None:
     """Shares with their intervals, the difference, and the inputs that changed class."""
-    from qconvert.cli.reports import show
-    from qconvert.tables import rich_table
+    from qconvert.tables import show
 
     shares, changed, _ = found.tables()
-    show(rich_table(shares), *(f"note: {note}" for note in found.notes), found.sentence)
+    show(shares, *(f"note: {note}" for note in found.notes), found.sentence)
     if changed.rows:
-        show(rich_table(replace(changed, title="", rows=changed.rows[:_MOST])))
+        show(replace(changed, title="", rows=changed.rows[:_MOST]))
         if len(changed.rows) > _MOST:
             show(f"… and {len(changed.rows) - _MOST} more; --json has them all")

@@ -170,7 +170,7 @@ def audit_command(
     sm: Annotated[str, typer.Option("--sm", help="The compute capability that --build is for: 75, 80, 86, 89 (default), 120, 121.")] = "",
     shape: Annotated[
         list[str] | None,
-        typer.Option("--shape", help="Sizes of an input for --build, x:1x3x224x224, or three: the smallest, the likeliest, the largest."),
+        typer.Option("--shape", help="Sizes of an input for --build, x:1x3x224x224, or three: the smallest, optimal, largest."),
     ] = None,
     kernels: KernelsFlag = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,

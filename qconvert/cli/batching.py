@@ -22,12 +22,12 @@ __all__ = ["add_batch_command"]
 
 #: Ways to end that make the command end with another exit code, the worst first, by what --fail-on names.
 _POLICIES: dict[str, dict[str, int]] = {
-    "any": {"fault": FAULT, "not equal": NOT_EQUAL, "refused": USAGE, "ended": USAGE, "not judged": NOT_JUDGED},
+    "any": {"fault": FAULT, "not equal": NOT_EQUAL, "refused": USAGE, "ended": USAGE, "inconclusive": NOT_JUDGED},
     "unequal": {"fault": FAULT, "not equal": NOT_EQUAL},
     "never": {},
 }
 #: Ends of which the table tells only where it is asked to.
-_GOOD = ("equal", "as declared", "converted")
+_GOOD = ("passed", "as declared", "converted")
 
 
 def _batch(
@@ -93,13 +93,12 @@ def _batch(
 
 def _print(report: BatchReport, verbose: bool) -> None:
     """A table of the models that did not end well, or of all; and how many ended in each way."""
-    from qconvert.cli.reports import show
-    from qconvert.tables import rich_table
+    from qconvert.tables import show
 
     (listed,) = report.tables()
-    rows = tuple(row for row, item in zip(listed.rows, report.outcomes, strict=True) if verbose or item.end not in _GOOD)
+    rows = tuple(row for row, item in zip(listed.rows, report.outcomes, strict=True) if verbose or item.status not in _GOOD)
     if rows:
-        show(rich_table(replace(listed, title="", rows=rows)))
+        show(replace(listed, title="", rows=rows))
     show(f"{report.sentence}\n{report.out}/qconvert-batch/results.json has it all")
 
 

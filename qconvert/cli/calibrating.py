@@ -26,10 +26,10 @@ from qconvert.cli.flags import (
     conversion_flags,
     with_flags,
 )
-from qconvert.cli.names import shortened
 from qconvert.cli.preparing import preparation_of
 from qconvert.errors import OptionError
 from qconvert.plugins.options import parsed
+from qconvert.tables import Rows, show, shown
 
 if TYPE_CHECKING:
     from qconvert.calibration.report import Calibration, TensorReport
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["add_calibration_commands"]
 
 _COLOURS = ("rgb", "bgr", "gray", "rgba", "bgra")
-#: Of a tensor's name in the table.
-_LONGEST = 48
 #: Lines of the table of sensitivity.
 _MOST = 12
 
@@ -211,19 +209,16 @@ def _tensor_document(item: TensorReport) -> dict[str, Any]:
 
 def print_calibration(found: Calibration) -> None:
     """A table of activations with what was seen, the range that was chosen, and the noise of rounding."""
-    from qconvert.cli.reports import show
-    from qconvert.tables import table_of
-
-    columns = ("tensor", ">seen", ">range of the grid", ">scale", ">zero point", ">SQNR", ">beyond")
-    table = table_of(*columns, title=f"{found.encodings.origin}, {found.tensors[0].grid.dtype}")
+    columns = ("~tensor", ">seen", ">quantized range", ">scale", ">zero point", ">SQNR", ">clipped")
+    rows = []
     for item in found.tensors:
         q, (low, high) = item.grid.quantization, item.range
         seen = "" if item.lowest == item.highest == 0 else f"{item.lowest:.5g} to {item.highest:.5g}"
         noise = "" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
-        beyond = f"{100 * item.clipped:.3g}%" if item.clipped else ""
+        clipped = f"{100 * item.clipped:.3g}%" if item.clipped else ""
         chosen = (f"{low:.5g} to {high:.5g}", f"{float(q.scale[0]):.6g}", str(int(q.zero_point[0])))
-        table.add_row(_named(item.names), seen, *chosen, noise, beyond)
-    show(table)
+        rows.append((_named(item.names), seen, *chosen, noise, clipped))
+    show(Rows(f"{found.encodings.origin}, {found.tensors[0].grid.dtype}", columns, tuple(rows)))
     if found.sensitivity:
         show(_sensitivity_table(found))
     for note in found.notes:
@@ -231,22 +226,20 @@ def print_calibration(found: Calibration) -> None:
     for warning in found.warnings:
         show(f"warning: {warning}")
     constants = sum(place.name in found.graph.tensors and found.graph[place.name].is_constant for place in found.encodings.entries)
-    show(f"grids of {len(found.encodings) - constants} activations and {constants} constants")
+    show(f"scales of {len(found.encodings) - constants} activations and {constants} constants")
 
 
-def _sensitivity_table(found: Calibration) -> Any:
+def _sensitivity_table(found: Calibration) -> Rows:
     """What quantizing each tensor by itself costs, the worst first."""
-    from qconvert.tables import table_of
-
-    table = table_of("quantized by itself", ">SQNR of the outputs", "", title="Sensitivity")
+    rows = []
     for item in found.sensitivity[:_MOST]:
         noise = "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
-        table.add_row(_named(item.names), noise, "stays float" if item.names[0] in found.kept_float else "")
-    return table
+        rows.append((_named(item.names), noise, "stays float" if item.names[0] in found.kept_float else ""))
+    return Rows("Sensitivity", ("~quantized by itself", ">SQNR of the outputs", ""), tuple(rows))
 
 
 def _named(names: tuple[str, ...]) -> str:
-    return shortened(names[0], _LONGEST) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    return shown(names[0]) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def add_calibration_commands(app: typer.Typer, source_format: str = "", result_format: str = "") -> None:

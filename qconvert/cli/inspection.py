@@ -1,9 +1,8 @@
-"""The command inspect: a model on 80 columns."""
+"""The command inspect: what a model's file says, its operators and its tensors."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,16 +11,16 @@ from typing import Any
 
 import typer
 
-from qconvert.cli.names import shortened
 from qconvert.errors import QConvertError, printable
 from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import REGIONS, origin
 from qconvert.plugins import Format
+from qconvert.tables import line_width, shortened
 
 __all__ = ["inspect_document", "print_inspection"]
 
-#: Of a pipe or a file, where nothing says how wide lines may be; COLUMNS does, if it is set.
-_WIDTH = 80
+#: Of lines in a pipe or a file.
+_WIDEST = 1_000_000
 #: A column that gives way keeps as many characters.
 _LEAST = 12
 _GAP = "  "
@@ -58,7 +57,7 @@ def print_inspection(path: Path, format: str = "", shown: str = "", **options: A
     from qconvert.formats.qgraph.to_document import to_document
 
     reader = _reader(path, format)
-    width = shutil.get_terminal_size((_WIDTH, 24)).columns
+    width = line_width() or _WIDEST
     own, problem = _read_contents(path, reader)
     try:
         graph = load(path, reader.name, **options)
@@ -144,12 +143,16 @@ def _echo(lines: Iterable[str], width: int) -> None:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], width: int) -> list[str]:
-    """Lines of columns, those with ">" to the right. The widest gives way until a line fits."""
+    """Lines of columns, those with ">" to the right. The widest of the others gives way until a line fits: numbers stay whole."""
     cells = [[printable(str(cell), one_line=True) for cell in row] for row in rows]
     titles = [head.lstrip(">") for head in heads]
     widths = [min(width, max(len(row[place]) for row in (titles, *cells))) for place in range(len(heads))]
-    while sum(widths) + len(_GAP) * (len(widths) - 1) > width and max(widths) > _LEAST:
-        widths[widths.index(max(widths))] -= 1
+    elastic = [place for place, head in enumerate(heads) if not head.startswith(">")]
+    while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        widest = max(elastic, key=lambda place: widths[place])
+        if widths[widest] <= _LEAST:
+            break
+        widths[widest] -= 1
     lines = [_GAP.join(_cell(text, head, size) for text, head, size in zip(row, heads, widths, strict=True)) for row in (titles, *cells)]
     return [lines[0], _GAP.join("-" * size for size in widths), *lines[1:]]
 

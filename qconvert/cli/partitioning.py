@@ -77,13 +77,12 @@ def _partition(
 
 def _print(found: Partition, verbose: bool, *, aside: bool) -> None:
     """A table of the regions, one of what stayed outside and why, and what was taken of the whole."""
-    from qconvert.cli.reports import show
-    from qconvert.tables import rich_table
+    from qconvert.tables import show
 
     for table in found.tables():
         most = len(table.rows) if verbose else _ROWS
         if table.rows:
-            show(rich_table(replace(table, rows=table.rows[:most])), aside=aside)
+            show(replace(table, rows=table.rows[:most]), aside=aside)
         if len(table.rows) > most:
             show(f"and {len(table.rows) - most} more; --verbose lists them", aside=aside)
     show("\n".join((found.sentence, *(f"written: {name}" for name in found.files))), aside=aside)

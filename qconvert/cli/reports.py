@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from qconvert.cli.names import shortened
 from qconvert.errors import printable
 from qconvert.plugins import Option, formats, loaded, passes, runtimes, targets
 from qconvert.plugins.options import READING, for_every_format
-from qconvert.tables import rich_table, share, table_of
+from qconvert.tables import Rows, share, show
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from qconvert.checking.auditing import AuditReport
     from qconvert.checking.findings import CheckReport
     from qconvert.checking.pass_costs import PassCost
@@ -28,36 +24,8 @@ if TYPE_CHECKING:
 __all__ = [
     "audit_document", "check_document", "conversion_document", "costs_document", "formats_document", "passes_document",
     "plugins_document", "print_audit", "print_check", "print_conversion", "print_costs", "print_formats", "print_passes", "print_plugins",
-    "print_roundtrip", "progress", "roundtrip_document", "show",
+    "print_roundtrip", "progress", "roundtrip_document",
 ]  # fmt: skip
-
-
-#: Of tables that go into a file or a pipe, where nothing says how wide lines may be.
-_WIDTH = 140
-#: Of an operator's name in a table of them; PyTorch's say the file and the line of the code.
-_LONGEST_OPERATOR = 48
-#: Of a layer's name, which TensorRT makes of those of operators.
-_LONGEST_LAYER = 40
-
-
-def show(*items: Any, aside: bool = False) -> None:
-    """Prints to standard output, or `aside` to standard error."""
-    from rich.console import Console
-
-    width = None if (sys.stderr if aside else sys.stdout).isatty() else _WIDTH
-    console = Console(highlight=False, markup=False, emoji=False, width=width, stderr=aside)
-    for item in items:
-        console.print(printable(item) if isinstance(item, str) else item, soft_wrap=isinstance(item, str))
-
-
-def _one_line_a_row(table: Table, elastic: int) -> Table:
-    """No cell wraps; the column number `elastic` gives way and ends in an ellipsis."""
-    for column in table.columns:
-        column.no_wrap = True
-    column = table.columns[elastic]
-    column.overflow, column.ratio, column.min_width = "ellipsis", 1, 16
-    table.expand = True
-    return table
 
 
 def conversion_document(report: ConversionReport) -> dict[str, Any]:
@@ -66,18 +34,10 @@ def conversion_document(report: ConversionReport) -> dict[str, Any]:
 
 
 def print_conversion(report: ConversionReport, verbose: bool, aside: bool = False) -> None:
-    """What was carried over, what was changed and at what cost, which operators run as integers, the time, and what to do next."""
-    from qconvert.cli.closing import closing
+    """Print what was kept, what was changed at what cost, what runs on integers, and what to do next."""
+    from qconvert.cli.conversion_summary import summary
 
-    total = sum(report.operators.values())
-    lines = [f"{report.source} -> {report.result}" + (f" for {report.target}" if report.target else "")]
-    counts = ", ".join(f"{count} {what}" for what, count in report.kept.items())
-    lines.append(f"kept: {counts}; none was changed" if report.kept_all else f"read: {counts}")
-    lines += map(str, report.changes)
-    lines += _audited(report.audit, verbose)
-    lines += [f"verified: {name} {finding}" for name, finding in report.verified]
-    lines.append(f"{total} operators, {report.seconds:.2f} s")
-    show("\n".join((*lines, *closing(report))), aside=aside)
+    show("\n".join(summary(report, verbose)), aside=aside)
 
 
 def _audited(audit: Iterable[AuditLine], verbose: bool) -> list[str]:
@@ -108,19 +68,19 @@ def print_audit(report: AuditReport, verbose: bool) -> None:
         ran = "as integers" if op.ran else "on real values"
         lines.append(f"  {op.operator} ({op.output!r}) ran {ran}, as {op.layer}; predicted: {op.reason}")
     lines += [f"note: {text}" for text in report.notes]
-    show("\n".join((*lines, *([f"could not be judged: {report.unjudged}"] if report.unjudged else []))))
+    show("\n".join((*lines, *([f"inconclusive: {report.unjudged}"] if report.unjudged else []))))
 
 
-def _layers(report: AuditReport) -> Table:
+def _layers(report: AuditReport) -> Rows:
     """The layers of an engine; "!" marks those with an operator that was predicted to run otherwise."""
-    table = _one_line_a_row(table_of("", "layer", "kind", "operators", "runs as", "why"), 3)
+    rows = []
     for layer in report.layers:
         counts = Counter(layer.operators)
         operators = " ".join(f"{kind}*{count}" if count > 1 else kind for kind, count in counts.items())
         runs = "" if layer.integer is None else "integers" if layer.integer else "float"
         why = "; ".join(layer.reasons) if layer.integer is False else ""
-        table.add_row("!" if layer.otherwise else "", shortened(layer.name, _LONGEST_LAYER), layer.kind, operators, runs, why)
-    return table
+        rows.append(("!" if layer.otherwise else "", layer.name, layer.kind, operators, runs, why))
+    return Rows("", ("", "~layer", "kind", "operators", "runs as", "why"), tuple(rows))
 
 
 def check_document(report: CheckReport) -> dict[str, Any]:
@@ -129,28 +89,34 @@ def check_document(report: CheckReport) -> dict[str, Any]:
 
 
 def print_check(report: CheckReport, every: bool = False) -> None:
-    """What the check comes to and what ran, a table of the outputs, a table of the operators if they were checked, and the verdict."""
-    from qconvert.checking.findings import operators_table, outputs_table
+    """The verdict and its reason, what ran, the outputs and operators that differ, and notes.
 
-    title = f"{report.runs} inputs, {' and '.join(dict.fromkeys(report.kernels))}"
-    show(report.sentence, *([f"ran: {report.ran}"] if report.ran else []))
-    if report.float_outputs:
-        show(_one_line_a_row(rich_table(replace(outputs_table(report.float_outputs), title="float against quantized")), 0))
-    if report.outputs:
-        show(_one_line_a_row(rich_table(replace(outputs_table(report.outputs), title=title)), 0))
-    if report.operators:
-        table = operators_table(report.operators)
-        rows = tuple((shortened(operator, _LONGEST_OPERATOR), *cells) for operator, *cells, _ in table.rows)  # the note has the reasons
-        show(_one_line_a_row(rich_table(replace(table, title="", columns=table.columns[:-1], rows=rows)), 1), table.note)
-    for text in (*report.notes, *report.machine):
-        show(f"note: {text}")
+    Args:
+        report: of the check.
+        every: whether outputs and operators that are equal are listed too.
+    """
+    from qconvert.checking.findings import EQUAL, operators_table, outputs_table
+
+    show(report.sentence)
+    for text in report.problems[1:]:
+        show(f"problem: {text}")
+    for text in report.unjudged[0 if report.problems else 1 :]:
+        show(f"inconclusive: {text}")
     for text in report.costs:
         show(f"cost: {text}")
-    for text in report.problems:
-        show(f"problem: {text}")
-    for text in report.unjudged:
-        show(f"not judged: {text}")
-    show(report.verdict)
+    if report.ran:
+        show(f"ran: {report.ran}")
+    for title, outputs in (("Float and quantized", report.float_outputs), ("Outputs", report.outputs)):
+        if listed := [item for item in outputs if every or item.differs or item.shapes or item.nan]:
+            show(replace(outputs_table(listed), title=title))
+    if listed_operators := [item for item in report.operators if every or item.verdict != EQUAL]:
+        table = operators_table(listed_operators)
+        rows = tuple(row[:-1] for row in table.rows)  # the line of classes has the reasons
+        show(replace(table, title="Operators", columns=table.columns[:-1], rows=rows))
+    if report.operators:
+        show(f"operators: {operators_table(report.operators).note}")
+    for text in (*report.notes, *report.machine):
+        show(f"note: {text}")
 
 
 def roundtrip_document(report: RoundtripReport) -> dict[str, Any]:
@@ -162,27 +128,27 @@ def print_roundtrip(report: RoundtripReport) -> None:
     """A row for each conversion, what was lost or rounded otherwise, and the verdict."""
     from qconvert.checking.findings import NOT_EQUAL, NOT_JUDGED, PASSED
 
-    table = table_of("conversion", "graph", ">constants equal", ">scales equal", ">outputs equal", ">largest")
+    rows = []
     form = report.form
     for leg in report.legs:
         graph = f"{len(leg.differences)} differences" if leg.differences else "equal"
         counts = (f"{leg.kept.constants_equal} of {leg.kept.constants}", f"{leg.kept.scales_equal} of {leg.kept.scales}")
         worst = max(leg.outputs, key=lambda item: item.largest, default=None)
         shown = ("not run", "") if worst is None else (share(min(o.equal for o in leg.outputs)), f"{worst.largest:.6g} {worst.unit}")
-        table.add_row(f"{form} -> {leg.form}", graph, *counts, *shown)
+        rows.append((f"{form} -> {leg.form}", graph, *counts, *shown))
         form = leg.form
-    show(table)
+    show(Rows("", ("conversion", "graph", ">constants equal", ">scales equal", ">outputs equal", ">largest"), tuple(rows)))
     notes = [f"{leg.form}: {text}" for leg in report.legs for text in (*map(str, leg.changes), *leg.notes)]
     notes += report.notes
     notes += [f"{leg.form}: {leg.arithmetic}" + (f"; {leg.explained}" if leg.explained else "") for leg in report.legs if leg.arithmetic]
     notes += [text for leg in report.legs for text in leg.machine]
     problems = [f"problem: {leg.form}: {text}" for leg in report.legs for text in leg.problems]
-    problems += [f"not judged: {leg.form}: {text}" for leg in report.legs for text in leg.unjudged]
+    problems += [f"inconclusive: {leg.form}: {text}" for leg in report.legs for text in leg.unjudged]
     show("\n".join((*dict.fromkeys(notes), *problems)))
     kept = report.legs[-1].kept
     whole = f"{kept.integers} quantized integers in {kept.constants} constants and {kept.scales} quantizations"
     same = f"{whole} are the same after {len(report.legs)} conversions"
-    unjudged = f"could not be judged: {same}, but see above"
+    unjudged = f"inconclusive: {same}, but see above"
     ends = {PASSED: f"passed: {same}", NOT_EQUAL: "failed: see the problems above", NOT_JUDGED: unjudged}
     show(ends[report.verdict])
 
@@ -246,34 +212,38 @@ def _options_document(options: Iterable[Option]) -> list[dict[str, Any]]:
     ]
 
 
-def _options_table(rows: Iterable[tuple[str, Option]], owner: str) -> Table:
+def _options_table(options: Iterable[tuple[str, Option]], owner: str) -> Rows:
     """A table of options; `owner` heads the column of what takes them."""
-    table = table_of("option", "type", "default", owner, "what it says")
-    for who, option in rows:
+    rows = []
+    for who, option in options:
         kind = " or ".join(str(choice) for choice in option.choices) or option.type.__name__
-        table.add_row(option.name, kind, str(option.default), who, option.help)
-    return table
+        rows.append((option.name, kind, str(option.default), who, option.help))
+    return Rows("", ("option", "type", "default", owner, "what it says"), tuple(rows))
 
 
 def print_formats() -> None:
     """Tables of formats, of their options, of targets and runtimes."""
-    listed = table_of("format", "suffixes", "reads", "writes", "what it is")
+    listed = []
     for item in formats_document()["formats"]:
         words = ["yes" if item[key] else "no" for key in ("reads", "writes")]
-        listed.add_row(item["name"], " ".join(item["suffixes"]), *words, item["summary"])
+        listed.append((item["name"], " ".join(item["suffixes"]), *words, item["summary"]))
     rows = [("any, reading", option) for option in READING]
     rows += [(f"{f.name}, reading", option) for f in formats().values() for option in f.read_options if not for_every_format(option)]
     rows += [(f"{f.name}, writing", option) for f in formats().values() for option in f.write_options]
-    goals = table_of("target", "format", "what it is")
+    goals = []
     for item in formats_document()["targets"]:
         default = " (default)" if formats()[item["format"]].default_target == item["name"] else ""
-        goals.add_row(item["name"], item["format"], item["summary"] + default)
-    engines = table_of("runtime", "formats", "--kernels", "what it is")
+        goals.append((item["name"], item["format"], item["summary"] + default))
+    engines = []
     for item in formats_document()["runtimes"]:
-        engines.add_row(
-            item["name"], " ".join(item["formats"]), " ".join(f"{item['name']}:{name}" for name in item["kernels"]), item["summary"]
-        )
-    show(listed, *([_options_table(rows, "format")] if rows else ()), goals, engines)
+        kernels = " ".join(f"{item['name']}:{name}" for name in item["kernels"])
+        engines.append((item["name"], " ".join(item["formats"]), kernels, item["summary"]))
+    show(
+        Rows("", ("format", "suffixes", "reads", "writes", "what it is"), tuple(listed)),
+        *([_options_table(rows, "format")] if rows else ()),
+        Rows("", ("target", "format", "what it is"), tuple(goals)),
+        Rows("", ("runtime", "formats", "--kernels", "what it is"), tuple(engines)),
+    )
 
 
 def passes_document() -> list[dict[str, Any]]:
@@ -295,10 +265,11 @@ def passes_document() -> list[dict[str, Any]]:
 
 def print_passes() -> None:
     """Tables of passes and of their options."""
-    table = table_of("pass", "exact", "what it changes")
-    for item in passes_document():
-        table.add_row(item["name"], "yes" if item["exact"] else "no", item["summary"])
-    show(table, _options_table([(item.name, option) for item in passes().values() for option in item.options], "pass"))
+    rows = tuple((item["name"], "yes" if item["exact"] else "no", item["summary"]) for item in passes_document())
+    show(
+        Rows("", ("pass", "exact", "what it changes"), rows),
+        _options_table([(item.name, option) for item in passes().values() for option in item.options], "pass"),
+    )
 
 
 def costs_document(found: Sequence[PassCost]) -> list[dict[str, Any]]:
@@ -308,16 +279,17 @@ def costs_document(found: Sequence[PassCost]) -> list[dict[str, Any]]:
 
 def print_costs(found: Sequence[PassCost]) -> None:
     """A table of passes, the cheapest first, and a line for each that did not run."""
-    table = table_of("pass", ">activations", ">weights", ">worst tensor", ">outputs", ">same top-1", "ran in")
+    rows = []
     for item in found:
         if item.refused:
             continue
         worst = "" if item.worst is None or item.worst.sqnr_db is None else f"{item.worst.sqnr_db:.1f} dB"
         sqnr = "equal" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
         top1 = "" if item.same_top1 is None else f"{100 * item.same_top1:.4g}%"
-        table.add_row(_called(item), str(item.activations), str(item.weights), worst, sqnr, top1, item.ran)
+        rows.append((_called(item), str(item.activations), str(item.weights), worst, sqnr, top1, item.ran))
     refused = [f"{_called(item)}: {' '.join(item.refused.split())}" for item in found if item.refused]
-    show(table, *refused, *([] if found else ["No pass that is not exact would change this model."]))
+    heads = ("pass", ">activations", ">weights", ">worst tensor", ">outputs", ">same top-1", "ran in")
+    show(Rows("", heads, tuple(rows)), *refused, *([] if found else ["No pass that is not exact would change this model."]))
 
 
 def _called(item: PassCost) -> str:
@@ -331,9 +303,9 @@ def plugins_document() -> list[dict[str, Any]]:
 
 def print_plugins() -> None:
     """A table of plugins."""
-    table = table_of("plugin", "from", "state")
+    rows = []
     for item in loaded():
         state = [f"skipped: {item.problem}"] if item.problem else ["loaded"]
         state += [f"replaces {', '.join(item.replaces)}"] if item.replaces else []
-        table.add_row(item.name, item.origin, "; ".join(state))
-    show(table)
+        rows.append((item.name, item.origin, "; ".join(state)))
+    show(Rows("", ("plugin", "from", "state"), tuple(rows)))

@@ -178,6 +178,7 @@ def _converted(
         provenance=origin,
         verified=tuple(verifier.said) if verifier is not None else (),
         scales=str(beside.path) if beside is not None else "",
+        source_operators=len(_kinds(loaded)),
         files={name: str(path) for name, path in named.items() if name in given.read or name == "encodings"},
         **_described(written.graph, chosen),
     )
@@ -229,12 +230,17 @@ def _described(graph: Graph, target: Target | None) -> dict[str, Any]:
     """What a report says of the result's graph."""
     return {
         "target": target.name if target else "",
-        "operators": dict(Counter(op.kind for op in all_ops(graph) if op.kind not in ("Call", "Reinterpret")).most_common()),
+        "operators": dict(Counter(_kinds(graph)).most_common()),
         "quantized": is_quantized(graph),
         "on_floats": on_floats(graph, target),
         "audit": audit(graph, target) if target and target.knows_kernels else (),
         "custom": dict(Counter(custom_name(op) for op in all_ops(graph) if is_custom(op)).most_common()),
     }
+
+
+def _kinds(graph: Graph) -> list[str]:
+    """The kinds of the operators of a graph and its functions, without those that compute nothing."""
+    return [op.kind for op in all_ops(graph) if op.kind not in ("Call", "Reinterpret")]
 
 
 def _form(writer: Format, result: Path, target: str, options: Mapping[str, Any]) -> str:

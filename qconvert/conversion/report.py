@@ -48,6 +48,7 @@ class ConversionReport(Shown):
         files: options that named files which were read beside the source, with these.
         scales: the file beside the result that has its scales; "" where the result has them.
         custom: operators of the result that run only where they are registered, with their counts.
+        source_operators: how many operators the source has.
     """
 
     source: str
@@ -67,6 +68,7 @@ class ConversionReport(Shown):
     files: Mapping[str, str] = field(default_factory=dict)
     scales: str = ""
     custom: Mapping[str, int] = field(default_factory=dict)
+    source_operators: int = 0
 
     @property
     def kept_all(self) -> bool:

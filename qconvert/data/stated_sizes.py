@@ -11,11 +11,11 @@ __all__ = ["Bounds", "stated_bounds"]
 
 #: The smallest, the likeliest and the largest sizes of an input.
 Bounds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-_FORM = "Write NAME:1x3x224x224, or three of them: NAME:1x3x64x64,1x3x224x224,1x3x512x512 (smallest, likeliest, largest)."
+_FORM = "Write NAME:1x3x224x224, or three of them: NAME:1x3x64x64,1x3x224x224,1x3x512x512 (min, opt, max)."
 
 
 def stated_bounds(texts: Sequence[str]) -> Mapping[str, Bounds]:
-    """Input -> its sizes, of texts such as "x:1x3x224x224", or "x:" with the smallest, the likeliest and the largest; raises OptionError.
+    """Input -> its sizes, of texts such as "x:1x3x224x224", or "x:" with the smallest, the optimal and the largest; raises OptionError.
 
     A name may have colons in it: the sizes stand behind the last.
     """

@@ -1,4 +1,4 @@
-"""unroll_sequences: with the option unroll=N, what runs step by step over a sequence of up to N steps stands in the graph N times over. Exact.
+"""unroll_sequences: with unroll=N, what runs step by step over a sequence of up to N steps stands in the graph N times over. Exact.
 
     IntegerLSTM over 3 steps        Split, three IntegerLSTM of one step each with the states of the one before, Concat
     Scan over 3 steps               Split, its body three times, Concat

@@ -176,7 +176,7 @@ class ModelFile:
         options: what the reader of its format takes, each with a value, for a runtime that reads the file as qconvert does:
             `load(file.path, **file.options)` is the graph that the check compares.
         threads: how many the kernels may use; 0 for as many as the runtime likes.
-        bounds: for a runtime that builds for certain sizes, input -> the smallest, the likeliest and the largest sizes; of inputs that are
+        bounds: for a runtime that builds for certain sizes, input -> the smallest, the optimal and the largest sizes; of inputs that are
             not named it takes what the model demands.
     """
 

@@ -36,7 +36,7 @@ Function = Callable[[Sequence[Array]], Sequence[Array]]
 
 __all__ = ["TorchModel", "arguments", "as_array", "carrying", "loaded", "open_model", "program"]
 
-_ANEW = "PyTorch ran programs that were written anew from what was read of the file, which itself was not loaded"
+_ANEW = "PyTorch ran programs that were rebuilt from what was read of the file, which itself was not loaded"
 
 
 class TorchModel:
@@ -83,7 +83,7 @@ class TorchModel:
 
 
 def open_model(file: ModelFile) -> TorchModel:
-    """See plugins.Runtime; the kernels are "anew" or "trusted"."""
+    """See plugins.Runtime; the kernels are "rebuilt" or "trusted"."""
     graph = as_read(file.path, format_named("torch"), file.options)
     engine = engine_of(graph)
     if file.kernels == "trusted":

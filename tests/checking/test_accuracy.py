@@ -175,7 +175,7 @@ def test_the_command(pair: tuple[Path, Path], tmp_path: Path) -> None:
 
     def run(*words: Any) -> subprocess.CompletedProcess[str]:
         given = ("--data", tmp_path / "x.npy", "--labels", tmp_path / "labels.npy", *words)
-        command = [sys.executable, "-m", "qconvert", "check", *map(str, (*pair, *given))]
+        command = [sys.executable, "-m", "qconvert", "accuracy", *map(str, (*pair, *given))]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     done = run("--class-names", tmp_path / "names.txt")

@@ -201,7 +201,7 @@ def test_a_source_that_refuses_every_input_is_quoted(tmp_path: Path) -> None:
         nine=np.int64(9),
     )
     report = check(path, path)
-    assert report.verdict == "could not be judged"
+    assert report.verdict == "inconclusive"
     assert "onnxruntime failed while running the model" in report.unjudged[0]
 
 
@@ -232,7 +232,7 @@ def test_infinities_of_both_sides_are_equal_and_nan_is_not_judged(tmp_path: Path
     assert 0 < report.outputs[0].nan == round(64 * (1 - report.outputs[0].equal))
     assert report.outputs[0].largest == 0
     assert report.operators[0].verdict == "equal"
-    assert report.verdict == "could not be judged"
+    assert report.verdict == "inconclusive"
     assert "'y' is no number (NaN) on both sides" in report.unjudged[0]
 
 
@@ -290,7 +290,7 @@ def test_nan_on_one_side_alone_at_the_ends_is_not_judged(tmp_path: Path) -> None
     path = written(tmp_path / "m.onnx", nodes, {"x": (1, [1, 4, 4, 16])}, {"y": 1}, **GRID)
     convert(path, tmp_path / "m.pt2")
     report = check(path, tmp_path / "m.pt2")
-    assert report.verdict == "could not be judged", report.problems
+    assert report.verdict == "inconclusive", report.problems
     assert "NaN) on one side alone at the ends" in report.unjudged[0]
 
 
@@ -317,7 +317,7 @@ def test_integers_that_are_made_of_nan_are_not_judged(kind: str, tmp_path: Path)
     convert(path, tmp_path / "m.tflite")
     report = check(path, tmp_path / "m.tflite")
     assert report.outputs[0].differs
-    assert report.verdict == "could not be judged"
+    assert report.verdict == "inconclusive"
     assert "of NaN each runtime makes an integer of its own" in report.unjudged[0]
 
 
@@ -367,7 +367,7 @@ def test_command_line(tmp_path: Path) -> None:
     convert(RESNET, tmp_path / "source.qgraph")
     refused = run("check", tmp_path / "source.qgraph", result)
     assert refused.returncode == 4
-    assert "could not be judged" in refused.stdout
+    assert "inconclusive" in refused.stdout
     assert "no runtime runs qgraph files" in refused.stdout
     assert "Convert it to .onnx" in refused.stdout
 

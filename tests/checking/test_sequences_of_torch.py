@@ -63,7 +63,7 @@ def test_a_program_with_a_buffer_gives_the_same_step_by_step(suffix: str, networ
             assert np.abs(found - meant).max() < 1e-6
 
 
-@pytest.mark.parametrize("kernels", ["torch:anew", "torch:trusted"])
+@pytest.mark.parametrize("kernels", ["torch:rebuilt", "torch:trusted"])
 @pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
 def test_checks_carry_buffers(suffix: str, kernels: str, network: tuple[Path, Any], tmp_path: Path) -> None:
     qconvert.convert(network[0], tmp_path / f"m{suffix}")

@@ -44,7 +44,7 @@ def test_unknown_kernels_are_named(name: str) -> None:
     with pytest.raises(OptionError, match=f"there are no kernels '{name}'") as caught:
         runtime_of("tflite", ["litert:default", name])
     every = "litert:default, litert:reference, tflite-micro:reference, onnxruntime:optimized, onnxruntime:unoptimized"
-    every += ", torch:anew, torch:trusted, mnn:cpu"
+    every += ", torch:rebuilt, torch:trusted, mnn:cpu"
     every += "".join(f", tensorrt:sm{capability}" for capability in (89, 75, 80, 86, 120, 121))
     every += ", partition:parts"
     assert caught.value.remedy == f"Known kernels: {every}."

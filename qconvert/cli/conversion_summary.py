@@ -1,0 +1,117 @@
+"""The summary of a conversion in a few lines: what was kept, what was changed at what cost, what runs in float, what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qconvert.plugins import formats, runtimes
+
+if TYPE_CHECKING:
+    from qconvert.conversion import ConversionReport
+    from qconvert.plugins import Change
+
+__all__ = ["summary"]
+
+#: So many kinds of operators are named.
+_NAMED = 4
+#: A summary has no more lines.
+_MOST = 8
+
+
+def summary(report: ConversionReport, verbose: bool) -> list[str]:
+    """Return the lines that a conversion prints.
+
+    Args:
+        report: of the conversion.
+        verbose: whether each step has a line, and each kind of operator that does not run on integers.
+    """
+    counts = ", ".join(f"{count} {what}" for what, count in report.kept.items())
+    first = [
+        f"{report.source} -> {report.result}" + (f" for {report.target}" if report.target else ""),
+        f"kept: {counts}; none was changed" if report.kept_all else f"read: {counts}",
+    ]
+    last = [f"verified: {name} {finding}" for name, finding in report.verified]
+    last += [_result(report), *_hints(report)]
+    if verbose:
+        steps = [str(change) for change in report.changes]
+        reasons = [f"  {line.count} {line.kind}: {line.reason}" for line in report.audit]
+        return [*first, *steps, *last[:1], *reasons, f"took {report.seconds:.2f} s", *last[1:]]
+    exact = dict.fromkeys(change.by for change in report.changes if _is_plain(change))
+    steps = [f"exact steps: {', '.join(exact)}"] if exact else []
+    others = sorted((change for change in report.changes if not _is_plain(change) and change.by != report.target), key=_rank)
+    room = max(1, _MOST - len(first) - len(steps) - len(last))
+    shown = others if len(others) <= room else others[: room - 1]
+    steps += [_line(change) for change in shown]
+    if len(others) > len(shown):
+        steps.append(f"and {len(others) - len(shown)} more changes, which --verbose lists")
+    return [*first, *steps, *last]
+
+
+def _is_plain(change: Change) -> bool:
+    """Whether a change is an exact step that a user need not read of."""
+    return change.exact and not change.code and not _is_note(change)
+
+
+def _is_note(change: Change) -> bool:
+    return change.text.startswith(("note:", "warning:"))
+
+
+def _rank(change: Change) -> int:
+    """What a user reads first: warnings, what costs something, then what else is not exact."""
+    if change.code or change.text.startswith("warning:"):
+        return 0
+    return 1 if change.costs else 2 if not _is_note(change) else 3
+
+
+def _line(change: Change) -> str:
+    return change.text if _is_note(change) else f"{change.by}: {change.text}"
+
+
+def _result(report: ConversionReport) -> str:
+    """What runs on integers, counted in the written file, and how many operators were added."""
+    if report.scales:
+        return f"runs: a float model, whose scales are in {report.scales}"
+    total, floats = sum(report.operators.values()), sum(report.on_floats.values())
+    count = report.source_operators
+    grown = f"; the source has {count} operator{'s' * (count != 1)}" if count != total else ""
+    if not report.quantized:
+        return f"runs: {total} operators, nothing is quantized{grown}"
+    if not floats:
+        return f"runs: all {total} operators on integers{grown}"
+    kinds = [f"{count} {kind}" for kind, count in sorted(report.on_floats.items(), key=lambda item: (-item[1], item[0]))]
+    more = f" and {len(kinds) - _NAMED} more kinds" if len(kinds) > _NAMED else ""
+    return f"runs: {total - floats} of {total} operators on integers, {floats} in float ({', '.join(kinds[:_NAMED])}{more}){grown}"
+
+
+def _hints(report: ConversionReport) -> Iterator[str]:
+    """A target that is faster on this CPU, and the command to run next: a check where something runs both files."""
+    from qconvert.runtimes.saturation import has_vnni
+
+    if report.target == "ort-x86" and has_vnni():
+        yield "faster on this CPU, which has VNNI, and as exact: --target ort-x86-vnni"
+    yield from (f"to run it: {change.text}" for change in report.changes if change.by == report.target)
+    if {"-", "nothing"}.intersection((report.source, report.result)) or report.scales:
+        return
+    made = _file_of(report)
+    if not made:
+        return
+    source, result = shlex.quote(report.source), shlex.quote(made)
+    loaded = {name for runtime in runtimes().values() for name in runtime.formats}
+    is_there = all(Path(path).exists() for path in report.files.values())  # scales of a calibration may have been for the conversion alone
+    if {report.source_format, report.result_format} <= loaded and is_there:
+        options = "".join(f" --{name.replace('_', '-')} {shlex.quote(path)}" for name, path in report.files.items())
+        yield f"next: qconvert check {source} {result}{options}"
+    elif formats()[report.result_format].read is not None:
+        yield f"next: qconvert inspect {result}"
+
+
+def _file_of(report: ConversionReport) -> str:
+    """The result's file; of a folder the one in it that a runtime loads; "" if that was not made."""
+    writer = formats()[report.result_format]
+    if not writer.makes_folder(Path(report.result)):
+        return report.result
+    made = [Path(report.result, name) for name in writer.folder if name.endswith(writer.suffixes)]
+    return next((str(path) for path in made if path.is_file()), "")
