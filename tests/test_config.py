@@ -37,7 +37,7 @@ def document(folder: Path, *words: str) -> dict[str, object]:
 
 def test_a_file_sets_defaults_and_the_command_line_comes_first(project: Path) -> None:
     (project / "qconvert.toml").write_text(
-        'target = "ort-arm"\nsamples = 1\n[convert]\nbatch = 3\nrename = ["Identity=y"]\nallow_loss = 20\n'
+        'target = "ort-arm"\nsamples = 1\n[convert]\nbatch = 3\nrename = ["Identity=y"]\nmin_tensor_sqnr = 20\n'
     )
     done = run(project, "convert", "m.tflite", "a.onnx", "--min-tensor-sqnr=25")
     assert done.returncode == 0

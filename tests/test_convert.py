@@ -16,7 +16,7 @@ import pytest
 from onnx_models import operators
 
 from qconvert import Graph, Op, Quantization, Tensor, convert, load, save
-from qconvert.cli.closing import closing
+from qconvert.cli.conversion_summary import summary
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -171,22 +171,22 @@ def network(kind: str, *, quantized: bool = True) -> Graph:
 @pytest.mark.parametrize(
     ("graph", "words"),
     [
-        (network("Sigmoid"), "All integer: none of the 2 operators runs on floats."),
-        (network("Tanh"), "Mixed: 1 of 2 operators runs on floats (1 Tanh)."),
-        (network("Tanh", quantized=False), "Not quantized: nothing has a scale, 2 of 2 operators run on floats."),
+        (network("Sigmoid"), "runs: all 2 operators on integers"),
+        (network("Tanh"), "runs: 1 of 2 operators on integers, 1 in float (1 Tanh)"),
+        (network("Tanh", quantized=False), "runs: 2 operators, nothing is quantized"),
     ],
 )
-def test_the_last_sentence(graph: Graph, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_lines(graph: Graph, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(graph, tmp_path / "a.qgraph")
     convert(tmp_path / "a.qgraph", tmp_path / "a b.onnx")
     report = convert(tmp_path / "a b.onnx", tmp_path / "b.onnx", target="ort-x86")
     for vnni in (True, False):
         monkeypatch.setattr("qconvert.runtimes.saturation.has_vnni", lambda vnni=vnni: vnni)
-        *hints, last = closing(report)
-        assert len(hints) == vnni and all("--target ort-x86-vnni" in hint for hint in hints)
-        assert last == f"{words} Next: qconvert check '{tmp_path}/a b.onnx' {tmp_path}/b.onnx"
-    (last,) = closing(convert(tmp_path / "b.onnx", tmp_path / "b.qgraph"))
-    assert last.endswith(f" Next: qconvert inspect {tmp_path}/b.qgraph")
+        lines = summary(report, False)
+        assert len(lines) <= 8 and sum("--target ort-x86-vnni" in line for line in lines) == vnni
+        assert lines[-1] == f"next: qconvert check '{tmp_path}/a b.onnx' {tmp_path}/b.onnx"
+        assert lines[-2 - vnni].startswith(words)
+    assert summary(convert(tmp_path / "b.onnx", tmp_path / "b.qgraph"), False)[-1] == f"next: qconvert inspect {tmp_path}/b.qgraph"
 
 
 COMPLETED = {
@@ -194,7 +194,8 @@ COMPLETED = {
     "convert a b --target tflite-m": ["tflite-micro"],
     "tflite2onnx a b --form ": ["qdq", "qoperator", "qonnx"],
     "convert --numerics ": ["exact", "fast"],
-    "convert --pass fuse_pad --pass fold_b": ["fuse_pad,fold_batch_norm"],
+    "convert --pass fuse_pad --pass fold_b": ["fold_batch_norm"],
+    "convert --pass power_of_two:edges=keep,rou": ["power_of_two:edges=keep,rounding="],
     "convert --from o": ["onnx"],
     "inspect --from to": ["torch"],
     "audit m.onnx --target ort-a": ["ort-arm"],
@@ -204,14 +205,14 @@ COMPLETED = {
     "check a b --kernels litert :": ["default", "reference"],
     "check a b --kernels tens": [f"tensorrt:sm{sm}" for sm in (89, 75, 80, 86, 120, 121)],
     "accuracy a b --labels ": ["folders"],
-    "check --betw": ["--subgraph"],
-    "view --rena": ["--rename"],
-    "inspect --input": ["--input-shape"],
-    "calibrate --batc": ["--batch"],
+    "check m.tflite --subg": ["--subgraph"],
+    "view m.tflite --rena": ["--rename"],
+    "inspect m.onnx --input": ["--input-shape"],
+    "convert --batc": ["--batch"],
     "convert -O io_l": ["io_layout="],
     "convert -O io_layout =": ["nchw", "nhwc"],
-    "convert -O partial=f": ["forbid"],
-    "convert --option io_float=t": ["true"],
+    "convert -O biases=k": ["keep"],
+    "convert --option no_float=t": ["true"],
     "batch a b -O numerics=e": ["exact"],
     "batch a b --fail-on u": ["unequal"],
     "batch a b --to onn": ["onnx"],
@@ -223,7 +224,7 @@ COMPLETED = {
     "calibrate --weights-method a": ["admm"],
     "calibrate --weights int": ["int8", "int4"],
     "calibrate --colour rgb": ["rgb", "rgba"],
-    "calibrate --layout nh": ["nhwc"],
+    "calibrate --image-layout nh": ["nhwc"],
     "calibrate --activations u": ["uint8"],
     "calibrate --resize s": ["stretch"],
     "convert --print-after al": ["all"],

@@ -84,5 +84,5 @@ def test_accuracy_of_pytorchs_own_files_stays_the_same(file: str, prediction: st
 
 
 def in_torch(path: Path, images: np.ndarray) -> np.ndarray:
-    model = open_model(ModelFile(path, "anew"))
+    model = open_model(ModelFile(path, "rebuilt"))
     return next(iter(model.run({next(iter(model.inputs)): images}).values()))

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import completed, known_forms, known_targets
+from qconvert.cli.completion import completed, known_forms, known_targets, words_of_line
 from qconvert.cli.exits import NOT_EQUAL, NOT_JUDGED, exit_code, note_plugins
 from qconvert.cli.flags import (
     CropFlag,
@@ -376,7 +376,7 @@ def main() -> None:
     try:
         register_plugins()
         shows_all(sys.argv)
-        all_commands(sys.argv[1:])
+        all_commands(words_of_line())
         if "_QCONVERT_COMPLETE" in os.environ:  # the shell asks for the options of any command
             completed(app)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout
 
@@ -14,7 +15,7 @@ from qconvert.plugins import Option, declared_options, formats, passes, runtimes
 
 __all__ = [
     "among", "choices_of", "completed", "known_formats", "known_forms", "known_kernels", "known_methods", "known_pass_calls",
-    "known_passes", "known_runtimes", "known_settings", "known_targets", "known_weights_methods",
+    "known_passes", "known_runtimes", "known_settings", "known_targets", "known_weights_methods", "words_of_line",
 ]  # fmt: skip
 
 _Completed = list[tuple[str, str]]
@@ -37,6 +38,14 @@ def completed(app: typer.Typer) -> None:
         for line in said.getvalue().splitlines():
             if line != before or not before:
                 typer.echo(line.removeprefix(before))
+
+
+def words_of_line() -> list[str]:
+    """The words after the program's name: of the command line, or of the line that a shell is to complete."""
+    try:
+        return shlex.split(os.environ["COMP_WORDS"])[1:] if "_QCONVERT_COMPLETE" in os.environ else sys.argv[1:]
+    except (KeyError, ValueError):  # an open quotation
+        return []
 
 
 def _joined() -> str:

@@ -89,7 +89,7 @@ def test_a_foreign_file_runs_nothing_of_its_own(written: Path, tmp_path: Path) -
         for entry in archive.infolist():
             said = b"cos\nsystem\n(S'touch " + str(tmp_path / "ran").encode() + b"'\ntR."
             evil.writestr(entry, said if entry.filename.endswith("sample_inputs/model.pt") else archive.read(entry))
-    model = open_model(ModelFile(tmp_path / "evil.pt2", "anew"))
+    model = open_model(ModelFile(tmp_path / "evil.pt2", "rebuilt"))
     assert set(model.inputs) and not (tmp_path / "ran").exists()
 
 
@@ -98,12 +98,12 @@ def test_a_foreign_file_runs_nothing_of_its_own(written: Path, tmp_path: Path) -
 def test_both_ways_give_the_same(written: Path) -> None:
     graph = qconvert.load(written)
     feed = inputs_of(graph)
-    anew, trusted = (open_model(ModelFile(written, kernels)) for kernels in ("anew", "trusted"))
-    for name, value in anew.run(feed).items():
+    rebuilt, trusted = (open_model(ModelFile(written, kernels)) for kernels in ("rebuilt", "trusted"))
+    for name, value in rebuilt.run(feed).items():
         assert np.array_equal(value, trusted.run(feed)[name])
     (written.parent / "model.pt").write_bytes(written.read_bytes())  # what is loaded is told by the content
     assert open_model(ModelFile(written.parent / "model.pt", "trusted")).outputs == trusted.outputs
-    assert "written anew" in anew.note and "as it is" in trusted.note
+    assert "rebuilt" in rebuilt.note and "as it is" in trusted.note
 
 
 @pytest.mark.onnxruntime
@@ -122,11 +122,11 @@ def test_what_pytorch_refuses_is_an_error_of_the_runtime(tmp_path: Path, written
     (tmp_path / "half.pt2").write_bytes(written.read_bytes()[:1000])
     with pytest.raises(qconvert.QConvertError):
         open_model(ModelFile(tmp_path / "half.pt2", "trusted"))
-    assert runtime_of("torch")[1] == "anew"
+    assert runtime_of("torch")[1] == "rebuilt"
     assert RuntimeRefusedError.__mro__[1] is not Exception
 
 
-def inside_of(path: Path, kernels: str = "anew") -> tuple[qconvert.Graph, TorchInside]:
+def inside_of(path: Path, kernels: str = "rebuilt") -> tuple[qconvert.Graph, TorchInside]:
     graph = qconvert.load(path)
     return graph, TorchInside(ModelFile(path, kernels), graph)
 

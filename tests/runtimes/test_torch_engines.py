@@ -87,7 +87,7 @@ def test_data_on_a_grid(tmp_path: Path) -> None:
             graph = Graph("net", {"x": Tensor("x", "float32", data.shape), "y": result}, (op,), ("x",), ("y",))
             assert np.array_equal(evaluate(graph, {"x": data})["y"].astype(np.int64) - low, wanted)
             qconvert.save(graph, tmp_path / "model.pt2", force=True)
-            found = open_model(ModelFile(tmp_path / "model.pt2", "anew")).run({"x": data})["y"]
+            found = open_model(ModelFile(tmp_path / "model.pt2", "rebuilt")).run({"x": data})["y"]
             assert np.array_equal(found.astype(np.int64) - low, wanted)
 
 
@@ -159,7 +159,7 @@ def test_programs_written_anew_give_what_the_file_gives(engine: str) -> None:
     feed = {name: rng.normal(0, 1, shape or (1, 3, 12, 12)).astype(np.float32) for name, shape in shapes.items()}
     if engine != "qnnpack" and not has_vnni():
         pytest.skip("kernels of fbgemm saturate on CPUs without VNNI, in orders of their own")
-    models = [open_model(ModelFile(_QNNPACK, kernels, {"engine": engine})) for kernels in ("anew", "trusted")]
+    models = [open_model(ModelFile(_QNNPACK, kernels, {"engine": engine})) for kernels in ("rebuilt", "trusted")]
     anew, trusted = (model.run(feed) for model in models)
     assert all(f"engine {engine}" in model.note for model in models)
     assert all(np.array_equal(anew[name], trusted[name]) for name in graph.outputs)
