@@ -96,9 +96,9 @@ def accuracies() -> Section:
 
 def mobilenet(path: Path) -> None:
     """The float form of MobileNet v2, channels first."""
-    from qconvert import convert, extract, save
+    from qconvert import convert, extract_scales, save
 
-    real, _ = extract(ROOT / "fixtures" / "coral_tf2_mobilenet_v2_224_int8.tflite")
+    real, _ = extract_scales(ROOT / "fixtures" / "coral_tf2_mobilenet_v2_224_int8.tflite")
     plain = path.with_suffix(".qgraph")
     save(real, plain)
     convert(plain, path, target="generic", io_layout="nchw")

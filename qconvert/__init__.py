@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from qconvert.checking.pass_costs import PassCost, pass_costs
     from qconvert.checking.roundtrip_report import RoundtripReport
     from qconvert.checking.roundtrips import roundtrip
+    from qconvert.checking.running import run
     from qconvert.conversion import ConversionReport, convert, load, save
     from qconvert.conversion.comparing import diff
-    from qconvert.conversion.encoded import apply, extract, load_encodings, save_encodings
+    from qconvert.conversion.encoded import apply, extract_scales, load_encodings, save_encodings
     from qconvert.data import Preparation
     from qconvert.encodings import Encoding, Encodings, Grid, Place, Range
     from qconvert.errors import QConvertError
@@ -41,9 +42,10 @@ _HOMES = {
     "qconvert.checking.pass_costs": "PassCost pass_costs",
     "qconvert.checking.roundtrip_report": "RoundtripReport",
     "qconvert.checking.roundtrips": "roundtrip",
+    "qconvert.checking.running": "run",
     "qconvert.conversion": "ConversionReport convert load save",
     "qconvert.conversion.comparing": "diff",
-    "qconvert.conversion.encoded": "apply extract load_encodings save_encodings",
+    "qconvert.conversion.encoded": "apply extract_scales load_encodings save_encodings",
     "qconvert.encodings": "Encoding Encodings Grid Place Range",
     "qconvert.data": "Preparation",
     "qconvert.errors": "QConvertError",
@@ -94,7 +96,7 @@ __all__ = [
     "check",
     "convert",
     "diff",
-    "extract",
+    "extract_scales",
     "from_torch",
     "hookimpl",
     "html_report",
@@ -104,6 +106,7 @@ __all__ = [
     "pass_costs",
     "register",
     "roundtrip",
+    "run",
     "save",
     "save_encodings",
     "to_torch",

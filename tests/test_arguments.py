@@ -25,7 +25,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "check": (MODEL, MODEL),
     "convert": (MODEL, "out.onnx"),
     "diff": (MODEL, MODEL),
-    "extract": (MODEL,),
+    "extract_scales": (MODEL,),
     "html_report": (MODEL, "out.html"),
     "load": (MODEL,),
     "load_encodings": ("scales.json",),

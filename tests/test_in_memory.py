@@ -62,7 +62,7 @@ def test_the_others_take_them(tmp_path: Path) -> None:
         trip = qconvert.roundtrip(model, "onnx:qdq", samples=1)
         assert trip.source == name and trip.passed, trip
         assert qconvert.diff(model, ONNX) == []
-        assert len(qconvert.extract(model)[1]) == len(qconvert.extract(ONNX)[1])
+        assert len(qconvert.extract_scales(model)[1]) == len(qconvert.extract_scales(ONNX)[1])
         qconvert.html_report(model, tmp_path / "page.html", force=True, values=False)
         assert "Conv" in (tmp_path / "page.html").read_text()
     costs = qconvert.pass_costs(content, names=["symmetric_activations"], samples=1)

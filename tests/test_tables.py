@@ -66,7 +66,7 @@ def test_every_report(capsys: pytest.CaptureFixture[str]) -> None:
     reports: dict[str, Shown] = {
         "run as integers": qconvert.audit(MODEL, "ort-x86"),
         "are the same after": qconvert.roundtrip(MODEL, samples=1),
-        "encodings": qconvert.extract(MODEL)[1],
+        "encodings": qconvert.extract_scales(MODEL)[1],
         "from 2 samples": calibrated(network, [{name: item["x"]} for item in images]),
         "constants": qconvert.load(MODEL).summary(),
         "operators outside": qconvert.partition(MODEL, "tensorrt"),

@@ -15,9 +15,9 @@ from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Graph
 from qconvert.graph.metadata import TARGET
 from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, runtimes, targets
-from qconvert.plugins.options import taken
+from qconvert.plugins.options import checked, taken
 
-__all__ = ["Side", "model_file", "ran_by", "sides_of"]
+__all__ = ["Side", "model_file", "ran_by", "side_of", "sides_of"]
 
 
 @dataclass(slots=True)
@@ -103,6 +103,24 @@ class Side:
         chosen = self._taken.get(self._called.get(name, name), self.kernels)
         found = self._taken.get(f"{name}/", chosen) if with_parts else chosen
         return found if ":" in found else f"{self.runtime.name}:{found}"
+
+
+def side_of(path: Path, format: str, kernels: str | Sequence[str], options: Mapping[str, Any]) -> Side:
+    """A model file with what runs it.
+
+    Args:
+        path: the file.
+        format: the name of its format; "" where the suffix says it.
+        kernels: those that the user wants, as in plugins.runtime_of(); by default those of the file's target, or the first.
+        options: of the format's reader.
+
+    Raises:
+        OptionError: there are no such kernels, or the reader takes no such option.
+        QConvertError: the file cannot be read, or nothing runs such files.
+    """
+    found = source_format(path, format)
+    own = checked(options, found.read_options, f"nothing that reads {found.name}")
+    return _as_for_target(_side(path, found, kernels, own), kernels)
 
 
 def sides_of(

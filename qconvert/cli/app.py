@@ -352,6 +352,7 @@ def all_commands(words: Sequence[str] = ()) -> typer.Typer:
     from qconvert.cli.convert import add_commands
     from qconvert.cli.encodings import add_encodings_commands
     from qconvert.cli.partitioning import add_partition_command
+    from qconvert.cli.running import add_run_command
     from qconvert.cli.scaffold import add_plugin_commands
     from qconvert.cli.viewing import add_view_command
 
@@ -361,6 +362,7 @@ def all_commands(words: Sequence[str] = ()) -> typer.Typer:
     add_accuracy_command(app)
     add_batch_command(app)
     add_view_command(app)
+    add_run_command(app)
     add_partition_command(app)
     add_plugin_commands(app)
     add_read_flags(app, source)

@@ -16,7 +16,7 @@ from qconvert.graph.validation import validate
 from qconvert.plugins import Change, Format, encodings_format_of, format_named, named_changes, read_encodings
 from qconvert.plugins.options import checked, taken
 
-__all__ = ["apply", "extract", "extract_file", "load_encodings", "save_encodings"]
+__all__ = ["apply", "extract_file", "extract_scales", "load_encodings", "save_encodings"]
 
 
 @with_checked_arguments
@@ -114,7 +114,7 @@ def apply(
 
 
 @with_checked_arguments
-def extract(graph: Model, format: str = "", **options: Any) -> tuple[Graph, Encodings]:
+def extract_scales(graph: Model, format: str = "", **options: Any) -> tuple[Graph, Encodings]:
     """A quantized graph taken apart: one on real values with the same names, and the encodings of its tensors.
 
     Those of constants hold their integers. apply() of the two gives the integers and scales back. Inputs and outputs are real.
@@ -159,7 +159,7 @@ def extract_file(
         The encodings, and what was written otherwise than they are.
 
     Raises:
-        QConvertError: see extract() and save_encodings(); neither file is written then.
+        QConvertError: see extract_scales() and save_encodings(); neither file is written then.
     """
     from qconvert.conversion.normalizing import chosen_target, normalize
     from qconvert.conversion.saving import write_file
@@ -169,7 +169,7 @@ def extract_file(
     writer = _named(result_format) if result_format else encodings_format_of(result, is_read=False)
     own = {option.name for option in writer.write_options}
     read = {name: value for name, value in options.items() if name not in own}
-    network, found = extract(load(model, source_format, **read))
+    network, found = extract_scales(load(model, source_format, **read))
     if not found.entries:
         raise UnsupportedError(
             "nothing in the model is quantized", file=str(model), remedy="`qconvert calibrate` chooses scales from data."

@@ -363,7 +363,7 @@ def test_networks_of_many_kinds_of_operators(name: str, tmp_path: Path) -> None:
     from qconvert.data import random_inputs
     from qconvert.runtimes.litert import LiteRT
 
-    real, _ = qconvert.extract(ROOT / "fixtures" / name)
+    real, _ = qconvert.extract_scales(ROOT / "fixtures" / name)
     feeds = random_inputs(real, 12, 0)
     qconvert.save(real, tmp_path / "f.qgraph")
     for result in ("f.onnx", "f.tflite"):

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qconvert import convert, extract, save
+from qconvert import convert, extract_scales, save
 from qconvert.calibration import observer, weight_grid
 from qconvert.calibration.mnn import PACK, OfMnn, kl_threshold
 from qconvert.files.processes import how_it_ended, said
@@ -107,7 +107,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
     """ResNet8 on real values, and what it computes of generated images: bright spots on gradients, with noise."""
     folder = tmp_path_factory.mktemp("mnn") / "net"
     folder.mkdir()
-    network, _ = extract(FIXTURES / "tiny_resnet_cifar10_int8.tflite")
+    network, _ = extract_scales(FIXTURES / "tiny_resnet_cifar10_int8.tflite")
     save(network, folder / "model.qgraph")
     convert(folder / "model.qgraph", folder / "model.onnx", io_layout="nchw")
     model = onnx.load(folder / "model.onnx")

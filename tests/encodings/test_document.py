@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qconvert import Encoding, Encodings, Grid, Place, QConvertError, Quantization, Range, extract, load_encodings, save_encodings
+from qconvert import Encoding, Encodings, Grid, Place, QConvertError, Quantization, Range, extract_scales, load_encodings, save_encodings
 from qconvert.encodings import from_document, to_document
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError
 from qconvert.graph import integer_range, numpy_dtype
@@ -59,7 +59,7 @@ def test_any_grid_comes_back_bit_for_bit(dtype: str, scale: float, data: st.Data
 
 @pytest.mark.formats
 def test_a_model_taken_apart_obeys_the_schema(tmp_path: Path) -> None:
-    _, found = extract(ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite")
+    _, found = extract_scales(ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite")
     save_encodings(found, tmp_path / "scales.json")
     jsonschema.validate(json.loads((tmp_path / "scales.json").read_text()), SCHEMA)
     assert load_encodings(tmp_path / "scales.json") == found

@@ -38,10 +38,10 @@ def scale_seeds() -> dict[str, bytes]:
 @cache
 def _taken_apart() -> dict[str, tuple[Any, Any]]:
     """The network with MNN's scales, once more without them, and these, whose names are its own."""
-    from qconvert import apply, extract, load, load_encodings
+    from qconvert import apply, extract_scales, load, load_encodings
 
     real = load(FIXTURES / "mnn" / "float.onnx")
-    return {name: extract(apply(real, load_encodings(FIXTURES / "mnn" / f"{name}_dump.json"))) for name in ("KL", "ADMM")}
+    return {name: extract_scales(apply(real, load_encodings(FIXTURES / "mnn" / f"{name}_dump.json"))) for name in ("KL", "ADMM")}
 
 
 def _documents() -> list[dict[str, Any]]:

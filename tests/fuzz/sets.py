@@ -162,7 +162,7 @@ def _with_plugins() -> tuple[str, ...]:
 
 def plugin_seeds() -> dict[str, bytes]:
     """Networks of ncnn and OpenVINO, encodings of AIMET and a table of scales with the network that they belong to."""
-    from qconvert import apply, convert, extract, load, load_encodings, save_encodings
+    from qconvert import apply, convert, extract_scales, load, load_encodings, save_encodings
 
     _with_plugins()
     found = {}
@@ -175,7 +175,7 @@ def plugin_seeds() -> dict[str, bytes]:
         for source in ("onnx/torch_pt2e_x86_attention.onnx", "tiny_ad_toycar_int8.tflite"):
             convert(FIXTURES / source, Path(folder, "m.param"))
             found[f"{source} in ncnn"] = _folder(Path(folder), "m.param")
-        graph, encodings = extract(apply(load(network), load_encodings(FIXTURES / "mnn" / "KL_dump.json")))
+        graph, encodings = extract_scales(apply(load(network), load_encodings(FIXTURES / "mnn" / "KL_dump.json")))
         for name, options in {"aimet 1.json": {}, "aimet 2.json": {"aimet_version": "2.0.0"}, "t.scales": {}}.items():
             path = Path(folder, f"m{Path(name).suffix}")
             save_encodings(encodings, path, "scales" if path.suffix == ".scales" else "aimet", graph=graph, **options)

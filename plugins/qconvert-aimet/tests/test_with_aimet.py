@@ -13,7 +13,7 @@ import pytest
 from networks import attention, convolutions, dense
 from onnx import numpy_helper
 
-from qconvert import Encodings, apply, convert, extract, load_encodings, save, save_encodings
+from qconvert import Encodings, apply, convert, extract_scales, load_encodings, save, save_encodings
 
 aimet = pytest.importorskip("aimet_onnx.quantsim", reason="aimet-onnx, whose wheels are for Linux on x86-64, is not installed")
 
@@ -173,7 +173,7 @@ def test_what_aimet_loads(case: str, version: str, tmp_path: Path) -> None:
     simulation(network, prepare, **types).export(str(tmp_path), "first", encoding_version="1.0.0")
     onnx.save(network, tmp_path / "float.onnx")
     integers = apply(tmp_path / "float.onnx", tmp_path / "first.encodings")
-    real, found = extract(integers)
+    real, found = extract_scales(integers)
     save(real, tmp_path / "real.onnx")
     save_encodings(found, tmp_path / "second.encodings", graph=real, aimet_version=version)
     save(integers, tmp_path / "q.onnx")
@@ -195,7 +195,7 @@ def test_blocks_that_aimet_loads(tmp_path: Path) -> None:
     sim = simulation(network, blocks(4, 8))
     sim.export(str(tmp_path), "first", encoding_version="2.0.0")
     onnx.save(network, tmp_path / "float.onnx")
-    real, found = extract(apply(tmp_path / "float.onnx", tmp_path / "first.encodings"))
+    real, found = extract_scales(apply(tmp_path / "float.onnx", tmp_path / "first.encodings"))
     save(real, tmp_path / "real.onnx")
     again = {constant.name: numpy_helper.to_array(constant) for constant in onnx.load(tmp_path / "real.onnx").graph.initializer}
     first = {constant.name: numpy_helper.to_array(constant) for constant in network.graph.initializer}

@@ -148,7 +148,7 @@ def test_products_of_four_bits_of_onnxruntime(tmp_path: Path) -> None:
         graph_read = qconvert.load(tmp_path / "n.onnx")
         (stored,) = (item for item in graph_read.constants() if item.is_quantized)
         assert np.array_equal(gguf.dequantize(tensor.data, tensor.tensor_type), stored.real().T.astype(np.float32))
-        real, _ = qconvert.extract(graph_read)
+        real, _ = qconvert.extract_scales(graph_read)
         qconvert.save(real, tmp_path / "real.onnx", force=True)
         names = tmp_path / "names.json"
         weights = next(item.name for item in qconvert.load(tmp_path / "real.onnx").constants())

@@ -24,7 +24,7 @@ def graph() -> Graph:
 
 def test_a_line_for_each_quantized_tensor_there_and_back(graph: Graph, tmp_path: Path) -> None:
     path = tmp_path / "model.scales"
-    real, found = qconvert.extract(graph)
+    real, found = qconvert.extract_scales(graph)
     qconvert.save_encodings(found, path)
     lines = [HEAD, "x\tint8\t\t0.5\t3", "w\tint8\t0\t0.25 0.100000001 2\t0 0 0", "y\tint8\t\t2\t0"]
     assert path.read_text().splitlines() == lines

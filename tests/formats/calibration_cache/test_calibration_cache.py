@@ -13,7 +13,19 @@ from onnx import TensorProto, helper, numpy_helper
 from test_cli import run
 
 import qconvert
-from qconvert import Encoding, Encodings, Grid, Place, QConvertError, Quantization, apply, extract, load, load_encodings, save_encodings
+from qconvert import (
+    Encoding,
+    Encodings,
+    Grid,
+    Place,
+    QConvertError,
+    Quantization,
+    apply,
+    extract_scales,
+    load,
+    load_encodings,
+    save_encodings,
+)
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.plugins import encodings_format_of
 
@@ -257,7 +269,7 @@ def test_extracted_scales_make_the_model_again(tmp_path: Path) -> None:
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "s.cache").read_text().startswith("TRT-8601-")
     again = apply(tmp_path / "f.onnx", tmp_path / "s.cache")
-    first, second = (extract(graph)[1] for graph in (load(tmp_path / "q.onnx"), again))
+    first, second = (extract_scales(graph)[1] for graph in (load(tmp_path / "q.onnx"), again))
     for place, entry in first.entries.items():
         other = second[place]
         assert other.grid.dtype == entry.grid.dtype

@@ -19,7 +19,7 @@ FIXTURES = HERE.parents[3] / "fixtures"
 def real_attention() -> ov.Model:
     """The float model of a quantized attention layer."""
     with tempfile.TemporaryDirectory() as folder:
-        graph, _ = qconvert.extract(load(FIXTURES / "onnx" / "torch_pt2e_x86_attention.onnx"))
+        graph, _ = qconvert.extract_scales(load(FIXTURES / "onnx" / "torch_pt2e_x86_attention.onnx"))
         save(graph, Path(folder, "real.qgraph"))
         convert(Path(folder, "real.qgraph"), Path(folder, "real.onnx"))
         return ov.convert_model(Path(folder, "real.onnx"))
