@@ -15,6 +15,7 @@ __all__ = [
     "InvalidGraphError",
     "InvalidModelError",
     "LossError",
+    "MissingFileError",
     "MissingPackageError",
     "OptionError",
     "QConvertError",
@@ -43,6 +44,15 @@ def printable(text: str, *, one_line: bool = False) -> str:
         return text
     text = re.sub(rf"\S{{{_LONGEST_WORD + 1},}}", lambda match: _cut(match[0], _LONGEST_WORD), text)
     return "\n".join(_cut(line, _LONGEST_LINE) for line in text.split("\n"))
+
+
+def _without_flags(text: str) -> str:
+    """A message in which options are called as in Python: --input-shape is input_shape, -O unroll is unroll. Commands in it stay."""
+    parts = re.split(r"(`[^`]*`)", text)
+    parts[::2] = [
+        re.sub(r"(?<![\w-])(?:--([a-z][a-z0-9-]*)|-O (?=\w))", lambda one: (one[1] or "").replace("-", "_"), part) for part in parts[::2]
+    ]
+    return "".join(parts)
 
 
 def _cut(text: str, longest: int) -> str:
@@ -75,6 +85,12 @@ class QConvertError(Exception):
         self.rule = rule
 
     def __str__(self) -> str:
+        """The error for who writes Python: options are called as keywords are."""
+        return _without_flags(self.message)
+
+    @property
+    def message(self) -> str:
+        """The error as the command line prints it: place and reason, and what to do."""
         places = [printable(part, one_line=True) for part in (self.file, self.where) if part]
         first, *more = printable(self.reason).split("\n")
         listed = [line if line[:1] in " -" else f"  {line}" for line in more]  # a name that a line breaks begins no line of its own
@@ -90,6 +106,10 @@ class FileAccessError(QConvertError):
     """A file cannot be read or written: absent, a directory, no permission, disk full, already there."""
 
     code = "file-access"
+
+
+class MissingFileError(FileAccessError, FileNotFoundError):
+    """A file that is to be read does not exist."""
 
 
 class InvalidModelError(QConvertError):
@@ -124,7 +144,7 @@ class UnsupportedError(QConvertError):
     code = "unsupported-op"
 
 
-class OptionError(QConvertError):
+class OptionError(QConvertError, ValueError):
     """An option, a format or a target that does not exist or does not fit the others."""
 
     code = "option"
@@ -136,7 +156,7 @@ class LossError(QConvertError):
     code = "loss-over-limit"
 
 
-class MissingPackageError(QConvertError):
+class MissingPackageError(QConvertError, ImportError):
     """An optional package that this operation needs is not installed."""
 
     code = "missing-package"

@@ -44,7 +44,7 @@ def exit_code(error: Exception, arguments: list[str]) -> int:
     if isinstance(error, OSError) and error.errno in _FULL:
         error = FileAccessError(f"cannot be written: {error.strerror}", file=str(error.filename or "standard output"))
     if isinstance(error, QConvertError):
-        code, document, text = error.exit_code, error.to_dict(), str(error)
+        code, document, text = error.exit_code, error.to_dict(), error.message
     elif isinstance(error, RecursionError):
         code, document, text = USAGE, {"error": "invalid-model", "reason": _NESTED}, _NESTED
     elif isinstance(error, MemoryError):
