@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from qconvert.partitioning.partition import partition
     from qconvert.partitioning.types import Partition, Region
     from qconvert.plugins import Change, Codegen, Cost, Format, Option, Pass, Runtime, Target, hookimpl, register
+    from qconvert.plugins.option_types import ConvertOptions, ReadOptions
     from qconvert.reports import html_report
 
 _HOMES = {
@@ -54,6 +55,7 @@ _HOMES = {
     "qconvert.partitioning.partition": "partition",
     "qconvert.partitioning.types": "Partition Region",
     "qconvert.plugins": "Change Codegen Cost Format Option Pass Runtime Target hookimpl register",
+    "qconvert.plugins.option_types": "ConvertOptions ReadOptions",
     "qconvert.reports": "html_report",
 }
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "CheckReport",
     "Codegen",
     "ConversionReport",
+    "ConvertOptions",
     "Cost",
     "Encoding",
     "Encodings",
@@ -81,6 +84,7 @@ __all__ = [
     "QConvertError",
     "Quantization",
     "Range",
+    "ReadOptions",
     "Region",
     "RoundtripReport",
     "Runtime",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from test_cli import run
@@ -18,7 +18,8 @@ from qconvert.conversion import normalize, run_passes
 from qconvert.conversion.pipeline import pipeline
 from qconvert.errors import OptionError
 from qconvert.plugins import declared_options, registered, registry, target_named
-from qconvert.plugins.options import checked, parsed, taken
+from qconvert.plugins.option_types import ConvertOptions, ReadOptions
+from qconvert.plugins.options import READING, checked, parsed, taken
 
 pytestmark = pytest.mark.formats
 
@@ -186,3 +187,18 @@ def test_a_wrong_order_of_passes_is_refused() -> None:
         normalize(load(MODEL), backwards)
     for target in registry.targets().values():
         pipeline(target.passes)
+
+
+def test_types_of_options_are_those_that_are_declared() -> None:
+    """What an editor completes is what a conversion takes, with the same types and choices."""
+    reading = {option.name: option for item in registry.formats().values() for option in (*READING, *item.read_options)}
+    declared = {**declared_options(), **reading}
+    assert set(get_type_hints(ReadOptions)) == set(reading)
+    assert set(get_type_hints(ConvertOptions)) == set(declared)
+    for name, hint in get_type_hints(ConvertOptions).items():
+        option = declared[name]
+        if get_origin(hint) is Literal and name != "form":  # each format has forms of its own
+            assert set(get_args(hint)) == {*option.choices, option.default}, name
+        elif not option.many:
+            assert not option.choices or name == "form"
+            assert option.type in (hint, *get_args(hint)) or name == "form", name

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from qconvert.errors import OptionError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.graph.changed_values import declared_names
+from qconvert.plugins.option_types import ReadOptions
 from qconvert.tables import Rows, Shown, said, shown
 
 __all__ = ["Accuracy", "ChangedClass", "Share", "accuracy"]
@@ -157,7 +158,7 @@ def accuracy(
     class_names: str | Path = "",
     kernels: str | Sequence[str] = (),
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-    **options: Any,
+    **options: Unpack[ReadOptions],
 ) -> Accuracy:
     """Runs source and result on labelled inputs, each in its own runtime, one input after the other.
 

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.checking.checked_file import model_file
@@ -18,6 +18,7 @@ from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, target_named, targets
+from qconvert.plugins.option_types import ReadOptions
 from qconvert.tables import Rows, Shown, said, shown
 from qconvert.targets.audit import AuditLine, audited
 from qconvert.targets.audit import audit as predicted
@@ -142,7 +143,7 @@ def audit(
     build: bool = False,
     kernels: str | Sequence[str] = (),
     shapes: str | Sequence[str] = (),
-    **options: Any,
+    **options: Unpack[ReadOptions],
 ) -> AuditReport:
     """Predicts which operators of a model a target runs as integers; nothing is written.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.graph.changed_values import changed_values, declared_names
 from qconvert.plugins import LoadedModel
+from qconvert.plugins.option_types import ReadOptions
 
 __all__ = ["check"]
 
@@ -64,7 +65,7 @@ def check(
     seed: int = 0,
     encodings: str | Path = "",
     progress: Progress = lambda what, done, total: None,
-    **options: Any,
+    **options: Unpack[ReadOptions],
 ) -> CheckReport:
     """Compares a source model and its conversion, and gives a verdict.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from qconvert.graph import Array, Graph, Tensor
 from qconvert.graph.changed_values import changed_names, paired_tensors
 from qconvert.passes.linear import weight_uses
 from qconvert.plugins import Change, Cost, LoadedModel, ModelFile, Pass, format_named, pass_named, passes, runtime_of
+from qconvert.plugins.option_types import ReadOptions
 from qconvert.targets.violations import refuse_violations
 
 __all__ = ["PassCost", "pass_costs"]
@@ -77,7 +78,7 @@ def pass_costs(
     seed: int = 0,
     feeds: Sequence[Mapping[str, Array]] = (),
     progress: Progress = lambda what, done, total: None,
-    **options: Any,
+    **options: Unpack[ReadOptions],
 ) -> tuple[PassCost, ...]:
     """What each pass that is not exact would cost a model, the cheapest first; those that change nothing are left out.
 

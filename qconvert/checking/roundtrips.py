@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.checking.check import check
@@ -28,6 +28,7 @@ from qconvert.graph import Graph, equal_data
 from qconvert.graph.differences import diff, paired
 from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Format, format_named, kernels_listed, named_changes, runtimes, target_named
+from qconvert.plugins.option_types import ReadOptions
 from qconvert.plugins.options import checked
 from qconvert.targets.violations import refuse_violations
 
@@ -69,7 +70,7 @@ def roundtrip(
     seed: int = 0,
     kernels: str | Sequence[str] = (),
     progress: Progress = lambda what, done, total: None,
-    **options: Any,
+    **options: Unpack[ReadOptions],
 ) -> RoundtripReport:
     """Converts a model to another format and back, and compares structure, integers, scales and outputs after each conversion.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from qconvert.data.fitting import fitted
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Array, Graph
 from qconvert.graph.names import near
+from qconvert.plugins.option_types import ReadOptions
 
 __all__ = ["run", "run_files"]
 
@@ -32,7 +33,7 @@ def run(
     format: str = "",
     kernels: str = "",
     seed: int = 0,
-    **options: Any,
+    **options: Unpack[ReadOptions],
 ) -> dict[str, Array]:
     """Run a model once in its own runtime and return tensors by name.
 
@@ -74,7 +75,7 @@ def run_files(
     format: str = "",
     kernels: str | Sequence[str] = "",
     seed: int = 0,
-    **options: Any,
+    **options: Unpack[ReadOptions],
 ) -> tuple[list[dict[str, Array]], tuple[str, ...], str]:
     """Run a model file on inputs from files, or on random ones.
 

@@ -121,8 +121,6 @@ def check_command(
     from qconvert.cli.streams import read_both
     from qconvert.cli.viewing import pages_for
 
-    formats = {"source_format": source_format, "result_format": result_format}
-
     chosen = [*(kernels or ()), *(["torch:trusted"] if trust_source else [])]
     prepared = preparation_of(mean=mean, std=std, pixel_range=pixel_range, resize=resize, crop=crop)
     page = pages_for(html, explorer, data=data or (), **options)
@@ -130,7 +128,8 @@ def check_command(
         report = check(
             first,
             second,
-            **formats,
+            source_format=source_format,
+            result_format=result_format,
             data=data or (),
             preparation=prepared,
             samples=samples,

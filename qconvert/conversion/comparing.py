@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.conversion.loading import load
 from qconvert.conversion.read_options import load_pair
 from qconvert.graph import Graph, differences
+from qconvert.plugins.option_types import ReadOptions
 
 __all__ = ["diff"]
 
 
 @with_checked_arguments
-def diff(a: Model, b: Model, *, exact: bool = False, a_format: str = "", b_format: str = "", **options: Any) -> list[str]:
+def diff(a: Model, b: Model, *, exact: bool = False, a_format: str = "", b_format: str = "", **options: Unpack[ReadOptions]) -> list[str]:
     """What differs between two models, one line each; empty if their graphs are equal.
 
     Args:

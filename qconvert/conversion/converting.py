@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.beside import Beside, target_beside
@@ -30,6 +30,7 @@ from qconvert.graph.functions import all_ops
 from qconvert.graph.kinds.opaque import custom_name, is_custom
 from qconvert.graph.metadata import BESIDE, COMMAND, CORRESPONDENCE
 from qconvert.plugins import Change, Format, Target, format_named, format_of, formats, named_changes, target_named
+from qconvert.plugins.option_types import ConvertOptions
 from qconvert.rewriting.claims import write_claims
 from qconvert.targets.audit import audit
 from qconvert.targets.violations import refuse_violations
@@ -53,7 +54,7 @@ def convert(
     min_tensor_sqnr: float = LIMIT,
     verify_each: bool = False,
     observer: Observer | None = None,
-    **options: Any,
+    **options: Unpack[ConvertOptions],
 ) -> ConversionReport:
     """Converts a model file to another format, normalized for a target.
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.adapting import adapted, asked, left_to_reader
@@ -16,13 +16,14 @@ from qconvert.files import require_utf8
 from qconvert.graph import Graph
 from qconvert.graph.validation import validate
 from qconvert.plugins import Format, format_named, format_of, formats, pass_named
+from qconvert.plugins.option_types import ReadOptions
 from qconvert.plugins.options import READING, checked, taken
 
 __all__ = ["as_read", "load", "normal_form", "source_format"]
 
 
 @with_checked_arguments
-def load(path: Model, format: str = "", **options: Any) -> Graph:
+def load(path: Model, format: str = "", **options: Unpack[ReadOptions]) -> Graph:
     """The canonical graph of a model file.
 
     Args:

@@ -18,6 +18,7 @@ from qconvert.files.temporary import temporary_folder
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.graph import Graph
 from qconvert.live.settled import settled
+from qconvert.plugins.option_types import ReadOptions
 
 __all__ = ["from_torch"]
 
@@ -134,7 +135,7 @@ def _makes_quantized(torch: Any, node: Any) -> bool:
     return node.op == "call_function" and node.target in (torch.quantize_per_tensor, torch.quantize_per_channel)
 
 
-def _shapes(path: Path, inputs: Sequence[Any], dynamic_shapes: Any) -> dict[str, str]:
+def _shapes(path: Path, inputs: Sequence[Any], dynamic_shapes: Any) -> ReadOptions:
     """A trace does not say the shapes of its inputs: the option of the reader that does."""
     if path.suffix == ".pt2":
         return {}

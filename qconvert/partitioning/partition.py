@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.conversion import load
@@ -24,6 +24,7 @@ from qconvert.partitioning.driver import Cut, Unwritable, asked, cut
 from qconvert.partitioning.splitting import RegionsRefusedError, require_folder, require_parts, split_up
 from qconvert.partitioning.types import Partition
 from qconvert.plugins import Format, Target, format_named, format_of, target_named
+from qconvert.plugins.option_types import ReadOptions
 from qconvert.plugins.options import checked
 from qconvert.targets.violations import refuse_violations
 
@@ -44,7 +45,7 @@ def partition(
     source_format: str = "",
     result_format: str = "",
     force: bool = False,
-    **options: Any,
+    **options: Unpack[ReadOptions],
 ) -> Partition:
     """Cuts a network into the largest connected, convex regions that targets take, and the rest.
 
@@ -103,7 +104,7 @@ def partition(
     return replace(found.partition, files=(*files, *map(str, parts)))
 
 
-def _sorted(options: dict[str, Any], reader: Format | None, writer: Format | None) -> Given:
+def _sorted(options: Mapping[str, Any], reader: Format | None, writer: Format | None) -> Given:
     """The options of the reader and of the writer.
 
     Raises:
