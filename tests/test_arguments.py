@@ -107,7 +107,15 @@ def test_what_python_has_for_the_same_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("mean", 5), ("mean", ("a",)), ("mean", np.zeros(3)), ("range", ()), ("range", (1.0,)), ("range", (0.0, 1.0, 2.0)), ("resize", 5.5)],
+    [
+        ("mean", 5),
+        ("mean", ("a",)),
+        ("mean", np.zeros(3)),
+        ("pixel_range", ()),
+        ("pixel_range", (1.0,)),
+        ("pixel_range", (0.0, 1.0, 2.0)),
+        ("resize", 5.5),
+    ],
 )
 def test_preparations_that_mean_nothing(name: str, value: Any) -> None:
     with pytest.raises(OptionError, match=name):

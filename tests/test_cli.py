@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,13 +61,13 @@ def test_a_dry_run_writes_nothing_and_says_the_same(tmp_path: Path) -> None:
     out = tmp_path / "model.onnx"
     dry, wet = run("convert", MODEL, out, "--dry-run"), run("convert", MODEL, out)
     assert dry.returncode == 0 and dry.stdout.startswith(f"{MODEL} -> nothing for ort-x86\n"), dry.stderr
-    said, done = (re.sub(r", [\d.]+ s$", "", text.stdout, flags=re.MULTILINE).splitlines()[1:-2] for text in (dry, wet))
-    assert said == done and "Next: qconvert check" not in dry.stdout and "Next: qconvert check" in wet.stdout
+    said, done = (text.stdout.splitlines()[1:] for text in (dry, wet))
+    assert said == done[:-1] and done[-1].startswith("next: qconvert check ")
     assert run("convert", MODEL, out, "--dry-run").returncode == 0  # though a file is there
     refused = run(
-        "convert", MODEL, tmp_path / "none" / "model.tflite", "--target", "tflite-micro", "--dry-run", "--io", "float", "--io", "integer"
+        "convert", MODEL, tmp_path / "none" / "model.tflite", "--target", "tflite-micro", "--dry-run", "--io", "float", "-O", "io=integer"
     )
-    assert refused.returncode == 2 and "inputs and outputs cannot be float and integer" in refused.stderr
+    assert refused.returncode == 2 and "the option io is given twice" in refused.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 

@@ -58,7 +58,7 @@ class Outcome:
     Attributes:
         name: the model's path within the folder, with slashes.
         status: one of STATUSES.
-        reason: why, where it did not end well; what the check or the error says.
+        reason: why, where it did not go well; what the check or the error says.
         result: the file that was written, within the folder of results; "" if there is none.
         target: that it was converted for.
         operators: how many operators were written.
@@ -96,12 +96,12 @@ class BatchReport(Shown):
     def counts(self) -> dict[str, int]:
         """How many models ended in each way, in the order of STATUSES; ways in which none did are left out."""
         found = Counter(item.status for item in self.outcomes)
-        return {end: found[end] for end in STATUSES if found[end]}
+        return {status: found[status] for status in STATUSES if found[status]}
 
     @property
     def sentence(self) -> str:
         """How many models ended in which way."""
-        counts = ", ".join(f"{count} {end}" for end, count in self.counts.items())
+        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
         before = sum(item.before for item in self.outcomes)
         return f"{len(self.outcomes)} models: {counts}; {self.seconds:.1f} s" + (f"; {before} were done before" if before else "")
 
@@ -110,4 +110,4 @@ class BatchReport(Shown):
         rows = [
             (shown(item.name), item.status, str(item.operators or ""), f"{item.seconds:.1f}", said(item.reason)) for item in self.outcomes
         ]
-        return (Rows("Models", ("model", "end", ">operators", ">seconds", "why"), tuple(rows)),)
+        return (Rows("Models", ("~model", "status", ">operators", ">seconds", "why"), tuple(rows)),)

@@ -182,14 +182,14 @@ def test_real_numbers_are_normalized(tmp_path: Path) -> None:
 
 
 def test_preparations_that_mean_nothing() -> None:
-    for wrong in ({"std": (0.0,)}, {"mean": (float("nan"),)}, {"range": (1.0, 1.0)}):
+    for wrong in ({"std": (0.0,)}, {"mean": (float("nan"),)}, {"pixel_range": (1.0, 1.0)}):
         with pytest.raises(OptionError):
             Preparation(**wrong)  # type: ignore[arg-type]
     assert numbers("1,2.5", "mean") == (1.0, 2.5)
     with pytest.raises(OptionError, match="--mean 'a' is no list of numbers"):
         numbers("a", "mean")
     with pytest.raises(OptionError, match="--pixel-range takes 2 numbers, not 3"):
-        numbers("1,2,3", "range", 2)
+        numbers("1,2,3", "pixel-range", 2)
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (3, 1, 4)])
