@@ -38,7 +38,6 @@ from qconvert.cli.flags import (
 from qconvert.cli.help import GroupedCommands, GroupedOptions, formats_on_line, shows_all
 from qconvert.cli.preparing import preparation_of
 from qconvert.cli.starting import configured, keep_only, register_plugins
-from qconvert.errors import printable
 
 app = typer.Typer(
     name="qconvert",
@@ -262,31 +261,6 @@ def inspect_command(
             print_inspection(path, source_format, str(file), **options)
 
 
-@app.command("diff")
-def diff_command(
-    a: Annotated[Path, typer.Argument(help="The model before.")],
-    b: Annotated[Path, typer.Argument(help="The model after; one of both may be -, with --from or --to.")],
-    source_format: FromFlag = "",
-    result_format: ToFlag = "",
-    json: JsonFlag = False,
-    debug: DebugFlag = False,
-    **options: Any,
-) -> None:
-    """Say how two models' graphs differ. Exit code 1 if they do."""
-    from qconvert import diff
-    from qconvert.cli.streams import read_both
-
-    with read_both(a, b, source_format, result_format) as (before, after):
-        lines = diff(before, after, a_format=source_format, b_format=result_format, **options)
-    typer.echo(
-        json_module.dumps(lines, indent=2)
-        if json
-        else "\n".join(printable(line, one_line=True) for line in lines) or "The graphs are equal."
-    )
-    if lines:
-        raise typer.Exit(NOT_EQUAL)
-
-
 @app.command("formats")
 def formats_command(json: JsonFlag = False) -> None:
     """List the formats, the targets and the runtimes."""
@@ -349,6 +323,7 @@ def all_commands(words: Sequence[str] = ()) -> typer.Typer:
     from qconvert.cli.batching import add_batch_command
     from qconvert.cli.calibrating import add_calibration_commands
     from qconvert.cli.convert import add_commands
+    from qconvert.cli.differing import add_diff_command
     from qconvert.cli.encodings import add_encodings_commands
     from qconvert.cli.partitioning import add_partition_command
     from qconvert.cli.running import add_run_command
@@ -362,6 +337,7 @@ def all_commands(words: Sequence[str] = ()) -> typer.Typer:
     add_batch_command(app)
     add_view_command(app)
     add_run_command(app)
+    add_diff_command(app)
     add_partition_command(app)
     add_plugin_commands(app)
     add_read_flags(app, source)
