@@ -43,7 +43,13 @@ class Quantization:
         return type(self), (self.scale, self.zero_point, self.axis, self.block_size, self.quant_min, self.quant_max)
 
     def __repr__(self) -> str:
-        return f"Quantization({self})"
+        """`Quantization(scale=0.5, zero_point=3)`; of many scales the range, how many, and the axis."""
+        if not self.scale.size:
+            return f"Quantization(no scale, axis={self.axis})"
+        parts = [f"scale={_range(self.scale)}", f"zero_point={_range(self.zero_point)}"]
+        parts += [f"axis={self.axis}"] if self.axis is not None else []
+        parts += [f"block_size={self.block_size}"] if self.block_size else []
+        return f"Quantization({', '.join(parts)})"
 
     def __str__(self) -> str:
         """Scale and zero point; a range and the axis where there are many: "0.5 +3", "0.01..0.2 along 0"."""
@@ -113,3 +119,9 @@ class Quantization:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _range(values: Array) -> str:
+    """One number where all are equal, else the smallest and the largest."""
+    low, high = values.min(), values.max()
+    return f"{low:.6g}" if low == high else f"{low:.3g}..{high:.3g}"

@@ -12,10 +12,10 @@ from qconvert import Op, QConvertError, Quantization, Tensor
 def test_texts_are_short() -> None:
     net = graph()
     assert repr(net) == "Graph('net', 2 operators, x: int8[N, 2] -> z: float32[N, 3])"
-    assert repr(net["x"]) == "Tensor('x', int8[N, 2], Quantization(0.5 +3))"
-    assert repr(net["w"]) == "Tensor('w', int8[3, 2], Quantization(0.1..2 along 0), constant)"
+    assert repr(net["x"]) == "Tensor('x', int8[N, 2], Quantization(scale=0.5, zero_point=3))"
+    assert repr(net["w"]) == "Tensor('w', int8[3, 2], Quantization(scale=0.1..2, zero_point=0, axis=0), constant)"
     assert repr(Tensor("u", "float32", None)) == "Tensor('u', float32[?])"
-    assert repr(Quantization.per_axis([], 1)) == "Quantization(no scale along 1)"
+    assert repr(Quantization.per_axis([], 1)) == "Quantization(no scale, axis=1)"
 
 
 def test_names_and_operators() -> None:
@@ -39,7 +39,7 @@ def test_a_summary_counts() -> None:
     assert (found.quantized, found.computed, found.parameters, found.stored) == (1, 2, 9, {"int32": 12, "int8": 6})
     assert str(found).splitlines() == [
         "net",
-        "  input      Tensor('x', int8[N, 2], Quantization(0.5 +3))",
+        "  input      Tensor('x', int8[N, 2], Quantization(scale=0.5, zero_point=3))",
         "  output     Tensor('z', float32[N, 3])",
         "  operators  2: Gemm 1, Dequantize 1",
         "  quantized  1 of 2 computed tensors",
