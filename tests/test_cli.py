@@ -129,7 +129,7 @@ def test_formats_and_plugins() -> None:
     assert {item["name"] for item in found["formats"]} >= {"tflite", "onnx", "qgraph"}
     assert {item["name"] for item in found["targets"]} >= {"ort-x86", "ort-x86-vnni", "ort-arm", "generic"}
     assert "ort-x86" in run("formats").stdout
-    assert [item["name"] for item in json.loads(run("plugins", "--json").stdout)][:4] == ["tflite", "onnx", "torch", "qgraph"]
+    assert [item["name"] for item in json.loads(run("plugins", "--json").stdout)["items"]][:4] == ["tflite", "onnx", "torch", "qgraph"]
 
 
 def test_a_plugin_that_fails_is_named_and_skipped(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_plugin_that_fails_is_named_and_skipped(tmp_path: Path) -> None:
 
 
 def test_passes_are_listed() -> None:
-    listed = {item["name"]: item for item in json.loads(run("passes", "--json").stdout)}
+    listed = {item["name"]: item for item in json.loads(run("passes", "--json").stdout)["items"]}
     assert listed["per_axis_to_per_tensor"]["exact"] is False and listed["signed_to_unsigned"]["exact"] is True
     printed = run("passes").stdout
     assert all(name in printed for name in listed) and {"fuse_pad", "remove_dead_code"} <= listed.keys()

@@ -141,7 +141,7 @@ def test_the_command_line_spells_the_same_options(tmp_path: Path) -> None:
 
 @pytest.mark.end_to_end
 def test_passes_and_formats_list_their_options() -> None:
-    passes = {item["name"]: item for item in json.loads(run("passes", "--json").stdout)}
+    passes = {item["name"]: item for item in json.loads(run("passes", "--json").stdout)["items"]}
     (layout,) = passes["assign_layout"]["options"]
     assert (layout["name"], layout["type"], layout["default"], layout["choices"]) == ("io_layout", "str", "", ["nchw", "nhwc"])
     assert "match_scales" in passes["float_io"]["after"] and passes["isolate_float"]["requires"] == ["absorbed"]

@@ -66,7 +66,7 @@ def test_the_documented_examples_work(tmp_path: Path) -> None:
     assert len(blocks) >= 5
     for number, block in enumerate(blocks):
         install(tmp_path, f"example_{number}", f"[qconvert]\nexample-{number} = example_{number}\n", block)
-    plugins = json.loads(run(tmp_path, "plugins", "--json").stdout)
+    plugins = json.loads(run(tmp_path, "plugins", "--json").stdout)["items"]
     assert [item["problem"] for item in plugins if item["name"].startswith("example")] == [""] * len(blocks)
     listed = json.loads(run(tmp_path, "formats", "--json").stdout)
     assert "counts" in {item["name"] for item in listed["formats"]}
@@ -121,7 +121,7 @@ def test_plugins_whose_hooks_fail_are_named_and_skipped(tmp_path: Path) -> None:
     for name, (hook, body, _) in FAILING.items():
         module = f"import qconvert.plugins as qconvert\n\n@qconvert.hookimpl\ndef {hook}():\n    {body}\n"
         install(tmp_path, f"bad_{name}", f"[qconvert]\n{name} = bad_{name}\n", module)
-    listed = {item["name"]: item["problem"] for item in json.loads(run(tmp_path, "plugins", "--json").stdout)}
+    listed = {item["name"]: item["problem"] for item in json.loads(run(tmp_path, "plugins", "--json").stdout)["items"]}
     for name, (_, _, problem) in FAILING.items():
         assert listed[name].startswith(problem)
     assert run(tmp_path, "convert", MODEL, tmp_path / "model.onnx").returncode == 0
@@ -133,7 +133,7 @@ def test_a_table_of_operators_that_fails_is_skipped_and_named(tmp_path: Path) ->
     done = run(tmp_path, "convert", MODEL, tmp_path / "model.onnx")
     assert (done.returncode, done.stderr) == (0, "note: the plugin table is skipped, in qconvert_operators: RuntimeError: boom\n")
     assert run(tmp_path, "convert", MODEL, tmp_path / "model.onnx", "--force", "--quiet").stderr == ""
-    listed = json.loads(run(tmp_path, "plugins", "--json").stdout)
+    listed = json.loads(run(tmp_path, "plugins", "--json").stdout)["items"]
     assert listed[-1]["problem"] == "in qconvert_operators: RuntimeError: boom"
 
 
@@ -143,9 +143,9 @@ def test_installed_plugins_can_be_disabled(tmp_path: Path, monkeypatch: pytest.M
     for wanted, left in (("1", []), ("one", ["two"]), ("two, one", [])):
         monkeypatch.setenv("QCONVERT_DISABLE_PLUGINS", wanted)
         done = run(tmp_path, "plugins", "--json")
-        imported, _, document = done.stdout.partition("[")
+        imported, _, document = done.stdout.partition("{")
         assert imported.split() == [word for name in left for word in ("imported", f"plugin_{name}")]
-        problems = {item["name"]: item["problem"] for item in json.loads("[" + document)[-2:]}
+        problems = {item["name"]: item["problem"] for item in json.loads("{" + document)["items"][-2:]}
         assert problems == {name: "" if name in left else "disabled by QCONVERT_DISABLE_PLUGINS" for name in ("one", "two")}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.completion import among
+from qconvert.cli.documents import print_document
 from qconvert.cli.exits import NOT_EQUAL
 from qconvert.cli.flags import (
     CropFlag,
@@ -89,7 +89,7 @@ def _accuracy(
     change = "gains" if lost < 0 else "loses"
     verdict = f"{'passed' if passed else 'failed'}: the result {change} {abs(lost):.3g}% of top-1; --max-drop allows {max_drop:g}%"
     if json:
-        typer.echo(json_module.dumps({**accuracy_document(found), "verdict": verdict, "passed": passed}, indent=2))
+        print_document("accuracy", {**accuracy_document(found), "verdict": verdict, "passed": passed})
     elif not quiet:
         show(verdict)
         print_accuracy(found)

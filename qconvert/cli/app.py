@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json as json_module
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from qconvert.cli.completion import completed, known_forms, known_targets, words_of_line
+from qconvert.cli.documents import print_document
 from qconvert.cli.exits import NOT_EQUAL, NOT_JUDGED, exit_code, note_plugins
 from qconvert.cli.flags import (
     CropFlag,
@@ -145,7 +145,7 @@ def check_command(
         page(report)
     report = replace(report, source=str(source), result=str(result))
     if json:
-        typer.echo(json_module.dumps(check_document(report), indent=2))
+        print_document("check", check_document(report))
     elif not quiet:
         print_check(report, all_)
     if not report.passed:
@@ -186,7 +186,7 @@ def audit_command(
     with read_from(model, source_format) as path:
         report = replace(audit(path, target, format=source_format, **arguments), source=str(model))
     if json:
-        typer.echo(json_module.dumps(audit_document(report), indent=2))
+        print_document("audit", audit_document(report))
     else:
         print_audit(report, verbose)
     if report.unjudged or report.otherwise:
@@ -235,7 +235,7 @@ def roundtrip_command(
             **options,
         )
     if json:
-        typer.echo(json_module.dumps(roundtrip_document(replace(report, source=str(model))), indent=2))
+        print_document("roundtrip", roundtrip_document(replace(report, source=str(model))))
     elif not quiet:
         print_roundtrip(replace(report, source=str(model)))
     if not report.passed:
@@ -256,7 +256,7 @@ def inspect_command(
 
     with read_from(file, source_format) as path:
         if json:
-            typer.echo(json_module.dumps(inspect_document(path, source_format, **options), indent=2))
+            print_document("inspect", inspect_document(path, source_format, **options))
         else:
             print_inspection(path, source_format, str(file), **options)
 
@@ -267,7 +267,7 @@ def formats_command(json: JsonFlag = False) -> None:
     from qconvert.cli.reports import formats_document, print_formats
 
     if json:
-        typer.echo(json_module.dumps(formats_document(), indent=2))
+        print_document("formats", formats_document())
     else:
         print_formats()
 
@@ -300,14 +300,14 @@ def passes_command(
         with read_from(costs, source_format) as path, progress(quiet or json) as step:
             found = pass_costs(path, format=source_format, progress=step, **arguments)
         if json:
-            typer.echo(json_module.dumps(costs_document(found), indent=2))
+            print_document("passes-costs", costs_document(found))
         elif not quiet:
             print_costs(found)
         return
     from qconvert.cli.reports import passes_document, print_passes
 
     if json:
-        typer.echo(json_module.dumps(passes_document(), indent=2))
+        print_document("passes", passes_document())
     else:
         print_passes()
 

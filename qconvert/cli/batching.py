@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qconvert.cli.completion import among, known_formats
+from qconvert.cli.documents import print_document
 from qconvert.cli.exits import FAULT, NOT_EQUAL, NOT_JUDGED, PASSED, USAGE
 from qconvert.cli.flags import DebugFlag, JsonFlag, MinSqnrFlag, MinTensorSqnrFlag, OptionFlag, PassFlag, QuietFlag, TargetFlag, VerboseFlag
 from qconvert.errors import OptionError
@@ -83,7 +83,7 @@ def _batch(
             **parsed(option or ()),
         )
     if json:
-        typer.echo(json_module.dumps({**asdict(report), "counts": report.counts}, indent=2))
+        print_document("batch", {**asdict(report), "counts": report.counts})
     elif not quiet:
         _print(report, verbose)
     ends = report.counts

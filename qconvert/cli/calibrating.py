@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.completion import among, known_methods, known_runtimes, known_targets, known_weights_methods
+from qconvert.cli.documents import print_document
 from qconvert.cli.flags import (
     CropFlag,
     DebugFlag,
@@ -163,7 +163,7 @@ def _calibrate(
     page(found)
     if json:
         said = [str(change) for change in written] if isinstance(written, tuple) else conversion_document(written)
-        typer.echo(json_module.dumps({**calibration_document(found), "result": str(result), "written": said}, indent=2))
+        print_document("calibrate", {**calibration_document(found), "result": str(result), "written": said})
     elif not quiet:
         print_calibration(found)
         if isinstance(written, tuple):

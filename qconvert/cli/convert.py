@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json as json_module
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.completion import known_passes
+from qconvert.cli.documents import print_document
 from qconvert.cli.flags import (
     DebugFlag,
     ForceFlag,
@@ -152,7 +152,7 @@ def run_conversion(
     report = replace(report, source=str(source), result="nothing" if dry_run else str(result))
     aside = is_stream(result) and not dry_run  # standard output has the model
     if json:
-        typer.echo(json_module.dumps(conversion_document(report), indent=2), err=aside)
+        print_document("convert", conversion_document(report), aside=aside)
     elif not quiet:
         print_conversion(report, verbose, aside)
 

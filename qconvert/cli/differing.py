@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from qconvert.cli.documents import print_document
 from qconvert.cli.exits import NOT_EQUAL
 from qconvert.cli.flags import DebugFlag, FromFlag, JsonFlag, ToFlag
 
@@ -75,7 +75,7 @@ def _diff(
         lines = diff(before, after, a_format=source_format, b_format=result_format, **options)
     summary, others = summary_of(lines)
     if json:
-        typer.echo(json_module.dumps({"equal": not lines, "summary": summary, "differences": lines}, indent=2))
+        print_document("diff", {"equal": not lines, "summary": summary, "differences": lines})
     elif not lines:
         typer.echo("equal: the graphs do not differ")
     else:

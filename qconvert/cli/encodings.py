@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from qconvert.cli.convert import run_conversion
+from qconvert.cli.documents import print_document
 from qconvert.cli.flags import (
     DebugFlag,
     ForceFlag,
@@ -82,7 +82,7 @@ def _extract(
     constants = sum(item.integers is not None for item in found.entries.values())
     if json:
         said = {"result": str(result), "activations": len(found) - constants, "constants": constants}
-        typer.echo(json_module.dumps({**said, "changes": [str(change) for change in changes]}, indent=2))
+        print_document("extract-scales", {**said, "changes": [str(change) for change in changes]})
     elif not quiet:
         for change in changes:
             typer.echo(str(change))

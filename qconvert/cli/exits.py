@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import json
 import sys
 import traceback
 from contextlib import suppress
 
 import typer
 
+from qconvert.cli.documents import print_document
 from qconvert.errors import FileAccessError, QConvertError, printable
 from qconvert.plugins import noticed, plugin_at_fault
 
@@ -37,7 +37,7 @@ def exit_code(error: Exception, arguments: list[str]) -> int:
         traceback.print_exception(error, file=sys.stderr)
     if hasattr(error, "format_message"):  # Typer's own: an option that does not exist, an argument that lacks
         if "--json" in arguments:
-            typer.echo(json.dumps({"error": "usage", "reason": error.format_message()}, indent=2))
+            print_document("error", {"error": "usage", "reason": error.format_message()})
         else:
             error.show()  # type: ignore[attr-defined]
         return USAGE
@@ -63,7 +63,7 @@ def exit_code(error: Exception, arguments: list[str]) -> int:
             text = f"{command} failed by a fault of qconvert itself ({what}); please report it with the model and what --debug prints"
     with suppress(OSError):  # the place for errors may be what is full
         if "--json" in arguments:
-            typer.echo(json.dumps(document, indent=2))
+            print_document("error", document)
         else:
             typer.echo(f"error: {text}", err=True)
     return code

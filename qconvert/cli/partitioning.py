@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.completion import known_targets
+from qconvert.cli.documents import print_document
 from qconvert.cli.flags import DebugFlag, ForceFlag, FromFlag, JsonFlag, ModelArgument, QuietFlag, ToFlag, VerboseFlag
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _partition(
         found = replace(found, source=str(model), files=tuple(str(result) if name == str(written) else name for name in found.files))
         streamed = result is not None and is_stream(result)
         if json:
-            typer.echo(json_module.dumps(found.to_dict(), indent=2), err=streamed)
+            print_document("partition", found.to_dict(), aside=streamed)
         elif not quiet:
             _print(found, verbose, aside=streamed)
 

@@ -293,7 +293,9 @@ def print_costs(found: Sequence[PassCost]) -> None:
 
 
 def _called(item: PassCost) -> str:
-    return " ".join((item.name, *(f"{name}={value}" for name, value in item.options.items())))
+    """The pass as --pass takes it."""
+    options = ",".join(f"{name}={value}" for name, value in item.options.items())
+    return f"{item.name}:{options}" if options else item.name
 
 
 def plugins_document() -> list[dict[str, Any]]:

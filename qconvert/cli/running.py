@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json as json_module
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from qconvert.cli.documents import print_document
 from qconvert.cli.flags import (
     CropFlag,
     DebugFlag,
@@ -82,14 +83,18 @@ def _run(
         {"name": name, "dtype": str(value.dtype), "shape": list(value.shape), **_ends(value)} for name, value in arrays.items()
     ]
     if json:
-        typer.echo(json_module.dumps({"ran": ran, "inputs": len(runs), "tensors": document, "notes": list(notes)}, indent=2))
+        print_document("run", {"ran": ran, "inputs": len(runs), "tensors": document, "notes": list(notes)})
     elif not quiet:
         rows = [
-            (item["name"], item["dtype"], ",".join(map(str, item["shape"])), *(f"{item[key]:.6g}" for key in ("min", "max", "mean")))
+            (item["name"], item["dtype"], ",".join(map(str, item["shape"])), *map(_number, (item["min"], item["max"], item["mean"])))
             for item in document
         ]
         show(Rows(f"{len(runs)} input{'s' * (len(runs) != 1)}, {ran}", ("~tensor", "type", "shape", ">min", ">max", ">mean"), tuple(rows)))
         show(*(f"note: {text}" for text in notes), *([f"written: {output}"] if output is not None else []))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
 
 
 def _save(arrays: Mapping[str, Any], path: Path) -> None:
@@ -104,11 +109,13 @@ def _save(arrays: Mapping[str, Any], path: Path) -> None:
                 np.lib.format.write_array(stream, np.asanyarray(value), allow_pickle=False)
 
 
-def _ends(value: Any) -> dict[str, float]:
-    """Smallest, largest and mean element; NaN of an empty array or of what is no number."""
-    if not value.size or value.dtype.kind not in "iufb":
-        return dict.fromkeys(("min", "max", "mean"), float("nan"))
-    return {"min": float(value.min()), "max": float(value.max()), "mean": float(value.mean())}
+def _ends(value: Any) -> dict[str, float | None]:
+    """Smallest, largest and mean element; None of an empty array, of what is no number, and where an element is not finite."""
+    found: dict[str, float | None] = dict.fromkeys(("min", "max", "mean"))
+    if value.size and value.dtype.kind in "iufb":
+        ends = {"min": float(value.min()), "max": float(value.max()), "mean": float(value.mean())}
+        found |= {name: one for name, one in ends.items() if math.isfinite(one)}
+    return found
 
 
 def add_run_command(app: typer.Typer) -> None:

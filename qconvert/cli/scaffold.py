@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import keyword
 import os
 import re
@@ -15,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from qconvert.cli.documents import print_document
 from qconvert.cli.flags import DebugFlag, JsonFlag
 from qconvert.errors import OptionError
 
@@ -201,7 +201,7 @@ def _plugins(json: JsonFlag = False) -> None:
     from qconvert.cli.reports import plugins_document, print_plugins
 
     if json:
-        typer.echo(json_module.dumps(plugins_document(), indent=2))
+        print_document("plugins", plugins_document())
     else:
         print_plugins()
 

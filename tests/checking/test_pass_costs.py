@@ -92,9 +92,9 @@ def test_scores_say_whether_the_best_class_stays() -> None:
 def test_the_command_prints_a_table_and_json() -> None:
     command = [sys.executable, "-m", "qconvert", "passes", "--costs", str(FIXTURES / "tiny_kws_dscnn_int8.tflite"), "--samples", "1"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "symmetric_activations" in text and "power_of_two rounding=mse" in text and "same top-1" in text
+    assert "symmetric_activations" in text and "power_of_two:rounding=mse" in text and "same top-1" in text
     document = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
-    assert {"name", "options", "sqnr_db", "same_top1", "worst", "weights", "activations"} <= document[0].keys()
+    assert {"name", "options", "sqnr_db", "same_top1", "worst", "weights", "activations"} <= document["items"][0].keys()
     wrong = subprocess.run([*command[:4], str(FIXTURES / "README.md")], capture_output=True, text=True)
     assert wrong.returncode == 2 and "Traceback" not in wrong.stderr
 
