@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json as json_module
 import os
 import sys
 from collections.abc import Sequence
@@ -256,7 +257,9 @@ def inspect_command(
 
     with read_from(file, source_format) as path:
         if json:
-            print_document("inspect", inspect_document(path, source_format, **options))
+            typer.echo(
+                json_module.dumps(inspect_document(path, source_format, **options), indent=2)
+            )  # its schema is docs/qgraph.schema.json
         else:
             print_inspection(path, source_format, str(file), **options)
 
