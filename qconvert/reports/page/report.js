@@ -37,8 +37,8 @@
     const step = bars.counts.length ? (bars.high - bars.low) / bars.counts.length : 1;
     const xs = bars.counts.map((_, index) => bars.low + (index + 0.5) * step);
     const frame = element("figure", { class: "drawn" });
-    const unit = bars.stored ? "stored integers" : "real values";
-    const used = bars.used ? `; ${bars.used} of the grid's integers occur` : "";
+    const unit = bars.stored ? "stored integers" : "dequantized values";
+    const used = bars.used ? `; ${bars.used} of the integers of the type occur` : "";
     frame.append(element("figcaption", {}, `${title}: how often, by ${unit}${used}`));
     place.append(frame);
     const ends = bars.ends || [];
@@ -75,7 +75,7 @@
       return;
     }
     const axis = { stroke: color("--soft"), grid: { stroke: color("--line") }, ticks: { stroke: color("--line") }, font: "11px sans-serif" };
-    const words = element("p", { class: "hint" }, "Bars: share of elements that differ, in per cent; dots: largest difference. Point at an operator.");
+    const words = element("p", { class: "hint" }, "Bars: share of elements that differ, in per cent; dots: largest difference. Point at an operator, click to go to it.");
     const options = {
       width: Math.max(320, place.clientWidth), height: 220, legend: { show: false },
       cursor: { y: false, drag: { x: true, y: false } },
@@ -88,7 +88,8 @@
         if (index !== null && index !== undefined) words.textContent = `${names[index]}: ${differing[index]}% differ, by ${largest[index]} at most: ${verdicts[index]}`;
       }] },
     };
-    new uPlot(options, [names.map((_, index) => index), differing, largest], place);
+    const plot = new uPlot(options, [names.map((_, index) => index), differing, largest], place);
+    plot.over.addEventListener("click", () => { if (plot.cursor.idx !== null && plot.cursor.idx !== undefined) locate(names[plot.cursor.idx]); });
     place.append(words);
   }
 
@@ -276,6 +277,44 @@
     return { box, tensors: rows.map(([, number]) => pane.graph.tensors[number]) };
   }
 
+  // ---- finding ----------------------------------------------------------------------------------------------------------------
+  // The operator that computes a tensor of this name, chosen in the graph, and its row in the tables.
+  function locate(name) {
+    for (const pane of panes) {
+      const index = pane.graph.ops.findIndex((op) => op.out.some((tensor) => pane.graph.tensors[tensor].name === name));
+      if (index >= 0) { pane.select(index, true); choose(pane, index); break; }
+    }
+    for (const row of document.querySelectorAll("tr.located")) row.classList.remove("located");
+    const row = [...document.querySelectorAll("main tbody tr")].find((one) => [...one.cells].some((cell) => cell.textContent === name));
+    if (!row) return;
+    const folded = row.closest("details");
+    if (folded) folded.open = true;
+    row.classList.add("located");
+    row.scrollIntoView({ block: "center" });
+  }
+  // Rows without the text are hidden; Enter chooses the first operator of a graph that has it.
+  function search(field, hits) {
+    const rows = [...document.querySelectorAll("section > .wide tbody tr, details .wide tbody tr")];
+    field.addEventListener("input", () => {
+      const text = field.value.trim().toLowerCase();
+      let count = 0;
+      for (const row of rows) {
+        row.hidden = text !== "" && !row.textContent.toLowerCase().includes(text);
+        count += text !== "" && !row.hidden;
+      }
+      for (const one of document.querySelectorAll("details")) if (text !== "" && one.querySelector("tbody tr:not([hidden])")) one.open = true;
+      hits.textContent = text === "" ? "" : `${count} ${count === 1 ? "row" : "rows"}`;
+    });
+    field.addEventListener("keydown", (event) => {
+      const text = field.value.trim().toLowerCase();
+      if (event.key !== "Enter" || text === "") return;
+      for (const pane of panes) {
+        const index = pane.graph.ops.findIndex((op) => [op.kind, op.source || "", ...op.out.map((tensor) => pane.graph.tensors[tensor].name)].some((word) => word.toLowerCase().includes(text)));
+        if (index >= 0) { pane.select(index, true); choose(pane, index); return; }
+      }
+    });
+  }
+
   // ---- all of it --------------------------------------------------------------------------------------------------------------
   function start() {
     const plot = document.getElementById("plot");
@@ -290,6 +329,7 @@
     }
     const seen = document.getElementById("histograms");
     if (seen) for (const one of data.histograms) histogram(seen.querySelector(".bars"), one.name, one.bars, 320);
+    search(document.getElementById("search"), document.getElementById("hits"));
     document.documentElement.classList.add("drawn");
   }
   // What is folded is printed too; browsers that know ::details-content need only the style.
