@@ -134,6 +134,7 @@ def test_names_stay_text(hostile: Path) -> None:
 
 
 @pytest.mark.formats
+@pytest.mark.end_to_end
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here to show pages")
 @pytest.mark.parametrize("which", ["page", "hostile"])
 def test_a_browser_draws_it_and_runs_nothing_else(which: str, page: str, hostile: Path, tmp_path: Path) -> None:
@@ -156,6 +157,7 @@ def test_a_browser_draws_it_and_runs_nothing_else(which: str, page: str, hostile
 
 
 @pytest.mark.formats
+@pytest.mark.end_to_end
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here to print pages")
 def test_folded_tables_are_printed(page: str, tmp_path: Path) -> None:
     """As many sheets as with every table open, and more than without them."""
