@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,10 +26,12 @@ from qconvert.reports.histograms import Bars, bars_of_histogram
 from qconvert.reports.rendering import GENERATOR, Page, rendered
 from qconvert.reports.replacing import require_own
 from qconvert.reports.sections import error_plot, file_table, graph_tables, noted_changes
-from qconvert.tables import Rows, said, shown
+from qconvert.tables import Rows, said, shortened, shown
 
 __all__ = ["html_report", "require_page"]
 
+#: Names in the head of a page: TensorFlow's list every node that an operator was made of. The tables have them whole.
+_NAMES, _LONGEST_NAME = re.compile(r"'[^']*'"), 48
 #: How the sentence of a verdict is coloured.
 _STATES = {PASSED: "good", AS_DECLARED: "declared", NOT_EQUAL: "bad", NOT_JUDGED: "open"}
 Subject = Model | CheckReport | ConversionReport | Calibration
@@ -186,4 +189,6 @@ def _joined(
     documents = [graph_document(name, graph, marks or {}, (bars or {}).get(name, {})) for name, graph in graphs.items()]
     listed = [table for name, graph in graphs.items() for table in graph_tables(name, graph)]
     tables = (*tables, file_table(files, graphs, options), *listed)
-    return Page(f"{title}: qconvert", sentence, state, tuple(facts), tables, tuple(documents), plot or {})
+    head, *reason = _NAMES.sub(lambda name: shortened(name[0], _LONGEST_NAME), sentence).split(": ", 2)
+    verdict = ": ".join((head, *reason[:1]))
+    return Page(f"{title}: qconvert", verdict, state, (*reason[1:], *facts), tables, tuple(documents), plot or {})
