@@ -19,8 +19,8 @@ __all__ = ["Rows", "Shown", "line_width", "numbers", "said", "share", "shortened
 
 #: Of lines where nothing limits them.
 _WIDEST = 100_000
-#: So many characters of a column stay in the narrowest terminal; numbers stay whole in any.
-_LEAST = 10
+#: So many characters of a name stay in the narrowest terminal, and longer words are broken.
+_LEAST, _LONGEST_WORD = 10, 40
 #: Between two columns.
 _GAP = 3
 #: A model's names may be megabytes long.
@@ -127,13 +127,13 @@ def _rich_table(item: Rows, width: int | None) -> Table:
     heads = [column.lstrip(">~") for column in item.columns]
     sizes = [max(len(row[place]) for row in (heads, *rows)) for place in range(len(heads))]
     if width is not None:
-        words = [place for place, column in enumerate(item.columns) if not column.startswith(">")]
+        least = [
+            _least_width(column, [head, *(row[place] for row in rows)])
+            for place, (column, head) in enumerate(zip(item.columns, heads, strict=True))
+        ]
         excess = sum(sizes) + _GAP * len(sizes) - width
-        while excess > 0 and words:  # the widest gives way, down to a least width
-            widest = max(words, key=lambda place: sizes[place])
-            if sizes[widest] <= _LEAST:
-                break
-            sizes[widest] -= 1
+        while excess > 0 and any(size > limit for size, limit in zip(sizes, least, strict=True)):  # the widest gives way
+            sizes[max((place for place, size in enumerate(sizes) if size > least[place]), key=lambda place: sizes[place])] -= 1
             excess -= 1
         for row in rows:
             for place, column in enumerate(item.columns):
@@ -144,6 +144,15 @@ def _rich_table(item: Rows, width: int | None) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _least_width(column: str, cells: Sequence[str]) -> int:
+    """How narrow a column may be: one of names is shortened, one of words wraps between words, one of numbers stays."""
+    if column.startswith(">"):
+        return max(map(len, cells))
+    if column.startswith("~"):
+        return min(_LEAST, max(map(len, cells)))
+    return min(_LONGEST_WORD, max((len(word) for cell in cells for word in cell.split()), default=0))
 
 
 def _html(item: Rows) -> str:

@@ -135,7 +135,7 @@ def test_an_unexpected_exception_is_one_line_that_asks_for_a_report(command: str
     assert shown.returncode == 3
     assert "Traceback" in shown.stderr and "--debug prints" in shown.stderr
     document = json.loads(run(*named, "--json", before=before).stdout)
-    assert document == {"error": "internal", "where": command, "reason": "KeyError: 'lost'"}
+    assert document == {"schema": "qconvert/error/1", "error": "internal", "where": command, "reason": "KeyError: 'lost'"}
 
 
 def test_a_machine_with_too_little_memory_is_no_fault_of_qconvert(tmp_path: Path) -> None:
