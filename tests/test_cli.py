@@ -141,7 +141,7 @@ def test_a_plugin_that_fails_is_named_and_skipped(tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['qconvert', 'plugins', '--json']"
     code += "; from qconvert.cli.app import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    broken = json.loads(done.stdout)[-1]
+    broken = json.loads(done.stdout)["items"][-1]
     assert broken["name"] == "broken"
     assert broken["origin"] == "broken_plugin (broken-plugin 1.0)"
     assert broken["problem"] == "RuntimeError: half installed"
