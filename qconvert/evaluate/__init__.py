@@ -104,7 +104,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array], states: MutableMapping[s
     """
     missing = [name for name in graph.inputs if name not in inputs]
     if missing:
-        raise OptionError(f"there is no value for input{'s' * (len(missing) > 1)} {', '.join(missing)}", rule="missing-input")
+        raise OptionError(f"there is no value for input{'s' * (len(missing) > 1)} {', '.join(missing)}", rule="input-missing")
     values = {tensor.name: tensor.data for tensor in graph.constants() if tensor.data is not None}
     values.update({name: np.asarray(inputs[name]) for name in graph.inputs})
     uses = Counter(name for op in graph.ops for name in op.inputs) + Counter(graph.outputs)

@@ -77,11 +77,11 @@ def carried(text: str) -> tuple[Carried, ...]:
             raise TypeError("no list")
         found = tuple(map(_parsed, listed))
     except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise InvalidModelError(f"the metadata entry {STATES} is not a list of states: {error}", rule="invalid-metadata") from error
+        raise InvalidModelError(f"the metadata entry {STATES} is not a list of states: {error}", rule="malformed-metadata") from error
     for what, names in (("state", [item.state.name for item in found]), ("input", [item.input for item in found]),
                         ("output", [item.output for item in found])):  # fmt: skip
         if len({*names}) != len(names):
-            raise InvalidModelError(f"the metadata entry {STATES} names the same {what} twice", rule="invalid-metadata")
+            raise InvalidModelError(f"the metadata entry {STATES} names the same {what} twice", rule="malformed-metadata")
     return found
 
 

@@ -84,9 +84,7 @@ class ShapeContext:
         known = self.ints(index)
         shape = self.shape(index) if known is None and self.has(index) else None
         if shape is not None and (len(shape) > 1 or (all(isinstance(size, int) for size in shape) and math.prod(map(int, shape)) != count)):
-            raise failure(
-                self._op, f"input {self._op.inputs[index]!r} of shape {shape} are not {count} integers", rule="wrong-number-of-values"
-            )
+            raise failure(self._op, f"input {self._op.inputs[index]!r} of shape {shape} are not {count} integers", rule="counts-differ")
         found = self.unknowns(index) if known is None and self.has(index) else known
         return [UNKNOWN] * count if found is None or (known is None and len(found) != count) else list(found)
 

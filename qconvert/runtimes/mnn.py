@@ -79,7 +79,7 @@ class MNNModel:
             raise RuntimeRefusedError(
                 f"MNN gives {len(results)} values, but the file names {len(self.outputs)} outputs",
                 file=self._file,
-                rule="wrong-number-of-values",
+                rule="counts-differ",
             )
         return dict(zip(self.outputs, results, strict=True))
 

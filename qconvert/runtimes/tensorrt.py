@@ -118,7 +118,7 @@ def _stated(model: NamedModel, given: Mapping[str, Bounds]) -> dict[str, Bounds]
             )
         if len(least) != len(model.inputs[name]):
             raise OptionError(
-                f"the input {name!r} has {len(model.inputs[name])} axes, but {len(least)} sizes are stated", rule="wrong-number-of-values"
+                f"the input {name!r} has {len(model.inputs[name])} axes, but {len(least)} sizes are stated", rule="counts-differ"
             )
     return dict(given)
 

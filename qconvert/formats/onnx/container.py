@@ -80,7 +80,7 @@ def load_proto(path: Path) -> Any:
         model = ModelProto.FromString(bytes(data))
         verify(model, path.parent, len(data))
     except DecodeError as error:
-        raise InvalidModelError("not an ONNX file, or a damaged one", file=str(path), rule="not-an-onnx-file") from error
+        raise InvalidModelError("not an ONNX file, or a damaged one", file=str(path), rule="not-this-format") from error
     except QConvertError as error:
         error.file = error.file or str(path)
         raise
@@ -142,4 +142,4 @@ def _parsed(data: mmap.mmap | bytes) -> Any:
     except DecodeError as error:
         deep = "MaxDepth" in str(error)
         reason = "its graphs are nested too deeply" if deep else "this is no ONNX file, or it is cut off or damaged"
-        raise InvalidModelError(reason, rule="not-an-onnx-file") from error
+        raise InvalidModelError(reason, rule="not-this-format") from error

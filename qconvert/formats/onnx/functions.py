@@ -49,9 +49,9 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
     """
     graph = r.inner(attribute)
     if graph is None:
-        raise r.invalid(f"lacks the attribute {attribute!r}", rule="missing-attribute")
+        raise r.invalid(f"lacks the attribute {attribute!r}", rule="attribute-missing")
     if len(graph.inputs) != len(given):
-        raise r.invalid(f"its {attribute} takes {len(graph.inputs)} values, not {len(given)}", rule="wrong-number-of-values")
+        raise r.invalid(f"its {attribute} takes {len(graph.inputs)} values, not {len(given)}", rule="counts-differ")
     captures = [name for name in dict.fromkeys(captured_by(graph.proto)) if name in r.draft.tensors]
     declared = dict(declared_values(graph))
     draft = Draft({*declared, *captures}, outer=r.draft)

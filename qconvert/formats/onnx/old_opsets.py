@@ -162,7 +162,7 @@ def _reshape(node: Any, lift: _Lift) -> list[Any]:
     if lift.version < 5:
         shape = _attribute(node, "shape")
         if shape is None:
-            raise InvalidModelError("states no shape", where=node_label(node), rule="missing-attribute")
+            raise InvalidModelError("states no shape", where=node_label(node), rule="attribute-missing")
         _drop(node, "shape")
         lift.add_constant(node, np.array(shape, np.int64))
     return []
@@ -203,7 +203,7 @@ def _tile(node: Any, lift: _Lift) -> list[Any]:
             raise InvalidModelError(
                 f"has {tiles.size} counts of tiles along axis {axis.tolist()}, of {rank}",
                 where=node_label(node),
-                rule="wrong-number-of-values",
+                rule="counts-differ",
             )
         repeats = np.ones(rank, np.int64)
         repeats[int(axis[0])] = int(tiles[0])

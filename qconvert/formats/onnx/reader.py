@@ -172,7 +172,7 @@ def _parsed_scales(text: str) -> dict[str, Array]:
         return {str(name): np.array(scales, np.float32).reshape(-1) for name, scales in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise InvalidModelError(
-            f"the metadata entry {STATED_BIAS_SCALES} is not a map of names to numbers", rule="invalid-metadata"
+            f"the metadata entry {STATED_BIAS_SCALES} is not a map of names to numbers", rule="malformed-metadata"
         ) from error
 
 

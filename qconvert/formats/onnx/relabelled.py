@@ -50,5 +50,5 @@ def relabelled(metadata: Mapping[str, str]) -> dict[str, Quantization | None]:
         return {str(name): None if note is None else _grid(note) for name, note in json.loads(text).items()}
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise InvalidModelError(
-            f"the metadata entry {RELABELLED} is not a map of names to scales and zero points", rule="invalid-metadata"
+            f"the metadata entry {RELABELLED} is not a map of names to scales and zero points", rule="malformed-metadata"
         ) from error

@@ -38,7 +38,7 @@ def verify(model: Any, folder: Path, own_size: int) -> None:
         UnsupportedError: it holds something that the reader does not cover at all (sparse constants).
     """
     if not model.HasField("graph"):
-        raise InvalidModelError("the file holds no graph, so it is not an ONNX model", rule="no-graph")
+        raise InvalidModelError("the file holds no graph, so it is not an ONNX model", rule="graph-missing")
     functions = {function_id(item): item for item in model.functions}
     if len(functions) != len(model.functions):
         raise InvalidModelError("a function is defined twice", rule="duplicate-function")
@@ -95,7 +95,7 @@ class _Checker:
         """Checks a graph and those inside it; returns the outer values that it reads."""
         where = f"graph {graph.name!r}"
         if depth > _MAX_DEPTH:
-            raise InvalidModelError(f"graphs are nested more than {_MAX_DEPTH} deep", where=where, rule="too-deep")
+            raise InvalidModelError(f"graphs are nested more than {_MAX_DEPTH} deep", where=where, rule="nested-too-deeply")
         if graph.sparse_initializer:
             raise UnsupportedError(
                 "sparse constants are not covered", where=f"constant {graph.sparse_initializer[0].values.name!r}", rule="sparse-constants"

@@ -83,7 +83,7 @@ class _Scanner:
         if self.left < 0:
             raise InvalidModelError("the file holds more nodes, attributes or constants than any model", rule="too-many-nodes")
         if depth > _MAX_DEPTH:
-            raise InvalidModelError("its graphs are nested too deeply", rule="too-deep")
+            raise InvalidModelError("its graphs are nested too deeply", rule="nested-too-deeply")
         nested, view, growth, references = self.kinds[name], self.view, 0, b""
         raw = _RAW_DATA if name == "TensorProto" else 0
         while position < end:
@@ -154,7 +154,7 @@ class _Scanner:
 
 
 def _damaged(position: int) -> InvalidModelError:
-    return InvalidModelError(f"this is not an ONNX file, or it is cut off or damaged (byte {position})", rule="not-an-onnx-file")
+    return InvalidModelError(f"this is not an ONNX file, or it is cut off or damaged (byte {position})", rule="not-this-format")
 
 
 def _varint(value: int) -> bytes:

@@ -109,7 +109,7 @@ def build(
     missing = Counter(op.kind for op in all_ops(graph) if op.kind not in writers)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
-        raise UnsupportedError(f"operators without an ONNX form: {listed}", rule="operators-not-covered")
+        raise UnsupportedError(f"operators without an ONNX form: {listed}", rule="operators-not-writable")
     source, graph = graph, _with_torch_forms(graph)
     forms = Forms(form, kept, {id(op) for op in source.ops if has_torch_form(op)}, guards, regions)
     builder = Builder(graph, opset, numerics, forms)

@@ -78,7 +78,7 @@ def _tensors(subgraph: Any, buffers: list[Any]) -> None:
         scales = 0 if grid is None or grid.scale is None else grid.scale.size
         axis = 0 if grid is None else grid.quantizedDimension
         if scales > 1 and not (axis < len(shape) and shape[axis] == scales):
-            raise InvalidModelError(f"of shape {shape} has {scales} scales along axis {axis}", where=where, rule="wrong-number-of-scales")
+            raise InvalidModelError(f"of shape {shape} has {scales} scales along axis {axis}", where=where, rule="counts-differ")
 
 
 def _operators(subgraph: Any, codes: list[Any]) -> None:

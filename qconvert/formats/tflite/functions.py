@@ -69,7 +69,7 @@ class Functions:
         if index in self._open:
             raise InvalidModelError(f"subgraph {index} runs itself", where=where, rule="recursive-subgraph")
         if len(self._open) >= _DEEPEST:
-            raise InvalidModelError(f"more than {_DEEPEST} subgraphs are nested", where=where, rule="too-deep")
+            raise InvalidModelError(f"more than {_DEEPEST} subgraphs are nested", where=where, rule="nested-too-deeply")
         self._open.add(index)
         found = self._graph(index, outer)
         self._open.remove(index)
@@ -102,7 +102,7 @@ class Functions:
         for word, outside, inside in (("takes", given, graph.inputs), ("gives", results, graph.outputs)):
             if len(outside) != len(inside):
                 raise InvalidModelError(
-                    f"its subgraph {name!r} {word} {len(inside)} values, not {len(outside)}", where=where, rule="wrong-number-of-values"
+                    f"its subgraph {name!r} {word} {len(inside)} values, not {len(outside)}", where=where, rule="counts-differ"
                 )
             for one, own in zip(outside, inside, strict=True):
                 if graph[own].dtype != one.dtype:

@@ -121,7 +121,7 @@ class Operations:
             source: the position of the outermost composite in its subgraph.
         """
         if depth > _DEEPEST:
-            raise InvalidModelError(f"more than {_DEEPEST} composites are nested", rule="too-deep")
+            raise InvalidModelError(f"more than {_DEEPEST} composites are nested", rule="nested-too-deeply")
         maker = next(filter(None, (compiler_of(code.name) for code in self._named(subgraph) if code.is_custom)), "")
         for index, (operation, code) in enumerate(zip(self._model.subgraphs[subgraph].operators, self._named(subgraph), strict=True)):
             self._count += 1
@@ -144,7 +144,7 @@ class Operations:
         has_results = code.key not in _WITHOUT_OUTPUTS
         if not all(outputs) or (has_results and not outputs):
             raise InvalidModelError(
-                "an operator without outputs" if not outputs else "an output is absent", where=where, rule="absent-output"
+                "an operator without outputs" if not outputs else "an output is absent", where=where, rule="output-missing"
             )
         if wrong := wrong_arity(code.key, inputs, outputs):
             raise InvalidModelError(wrong, where=f"{where} ({outputs[0]!r})" if outputs else where, rule="wrong-number-of-tensors")
@@ -173,7 +173,7 @@ class Operations:
         ):
             raise reading.invalid(
                 f"its {len(reading.inputs)} inputs and {len(reading.outputs)} outputs are not those of subgraph {part}",
-                rule="wrong-number-of-values",
+                rule="counts-differ",
             )
         for index, name in zip(given, reading.inputs, strict=True):
             names[index] = name

@@ -77,7 +77,7 @@ class Reading(OperatorReading):
         """A list of integers in the operator's option table; raises InvalidModelError if the file has none."""
         found = self.option(name, None)
         if found is None or np.ndim(found) != 1:
-            raise self.invalid(f"its options have no {name}", rule="missing-option")
+            raise self.invalid(f"its options have no {name}", rule="option-missing")
         return tuple(int(value) for value in found)
 
     def activation(self) -> str:
@@ -155,7 +155,7 @@ class Reading(OperatorReading):
     def result(self, index: int = 0) -> Tensor:
         """The canonical tensor of output `index`."""
         if index >= len(self.outputs):
-            raise self.invalid(f"output {index} is absent", rule="absent-output")
+            raise self.invalid(f"output {index} is absent", rule="output-missing")
         return self._draft.tensors[self.outputs[index]]
 
     def declare(self, constant: Tensor) -> None:
@@ -325,7 +325,7 @@ class Reading(OperatorReading):
         made = Op(kind, tuple(ins), tuple(outs), attributes)
         data = KINDS[kind].positions(made, "data", "factor", "filler")
         if not all(ins[position] for position in data) or not data:
-            raise self.invalid("an input is absent", rule="absent-input")
+            raise self.invalid("an input is absent", rule="input-missing")
         first = self._draft.tensors[ins[data[0]]]
         grid = first.quantization if grid is None else grid
         for position in data:
@@ -427,7 +427,7 @@ class Reading(OperatorReading):
         for name in names:
             tensor = self._draft.tensors[name]
             if tensor.dtype in (types or ("int8", "uint8", "int16")) and not tensor.is_quantized:
-                raise self.invalid(f"{name!r} of {tensor.dtype} without a scale", rule="missing-scale")
+                raise self.invalid(f"{name!r} of {tensor.dtype} without a scale", rule="scale-missing")
 
     def _clip(self, whole: str, name: str, activation: str) -> None:
         """A fused activation as a Clip of its own, with bounds of the result's type where it is plain integers."""

@@ -249,19 +249,19 @@ def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:
     if wrong.size:
         raise InvalidModelError(f"a scale is zero, negative or not finite: {wrong[:4].tolist()}", rule="scale-not-positive")
     if zero_point.size not in (1, scale.size):
-        raise InvalidModelError(f"{scale.size} scales and {zero_point.size} zero points", rule="wrong-number-of-scales")
+        raise InvalidModelError(f"{scale.size} scales and {zero_point.size} zero points", rule="counts-differ")
     low, high = integer_range(dtype)
     if (zero_point < low).any() or (zero_point > high).any():
         raise InvalidModelError(
             f"a zero point is outside {dtype}: {int(zero_point[(zero_point < low) | (zero_point > high)][0])}",
-            rule="zero-point-out-of-range",
+            rule="zero-point-outside-type",
         )
     if scale.size == 1:
         return Quantization(scale, zero_point[:1])
     # A one-dimensional tensor has one axis to run along; some converters write another number for biases.
     axis = 0 if len(shape) == 1 else params.quantizedDimension
     if not 0 <= axis < len(shape) or shape[axis] != scale.size:
-        raise InvalidModelError(f"{scale.size} scales along axis {axis} of shape {list(shape)}", rule="wrong-number-of-scales")
+        raise InvalidModelError(f"{scale.size} scales along axis {axis} of shape {list(shape)}", rule="counts-differ")
     return Quantization.per_axis(scale, axis, zero_point)
 
 
@@ -292,7 +292,7 @@ def _of_blocks(model: Any, tensor: Any, dtype: str, shape: Shape, data: mmap.mma
         points = _numbers_of(model, details.zeroPoints, wanted, tuple(_QUANTIZED), data).astype(np.int64)
     low, high = integer_range(dtype)
     if points.size and (points.min() < low or points.max() > high):
-        raise InvalidModelError(f"a zero point is outside {dtype}", rule="zero-point-out-of-range")
+        raise InvalidModelError(f"a zero point is outside {dtype}", rule="zero-point-outside-type")
     return Quantization(scale, points, along, block)
 
 

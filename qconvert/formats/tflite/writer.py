@@ -66,7 +66,7 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
     missing = Counter(str(op["op_type"]) if op.kind == "Opaque" else op.kind for op in all_ops(graph) if op.kind not in writers)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
-        raise UnsupportedError(f"operators without a TFLite form: {listed}", rule="operators-not-covered")
+        raise UnsupportedError(f"operators without a TFLite form: {listed}", rule="operators-not-writable")
     size = sum(tensor.data.nbytes for _, inner in all_graphs(graph) for tensor in inner.constants() if tensor.data is not None)
     if size > LARGEST:
         raise QConvertError(

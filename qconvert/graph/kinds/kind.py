@@ -148,10 +148,10 @@ class Kind:
         needed = self.inputs[0] if self.inputs[1] >= 0 or self.rule in ("opaque", "control") else len(op.inputs)
         for index, name in enumerate(op.inputs[:needed]):
             if not name:
-                yield "absent-input", f"lacks input {index}, which is not optional"
+                yield "input-missing", f"lacks input {index}, which is not optional"
         for index, name in enumerate(op.outputs[: self.outputs[0]]):
             if not name:
-                yield "absent-output", f"gives output {index}, which is not optional, no name"
+                yield "output-missing", f"gives output {index}, which is not optional, no name"
         for name in op.attributes:
             if name not in self.attributes:
                 yield "unknown-attribute", f"has the attribute {name!r}, which its kind does not have"
@@ -161,7 +161,7 @@ class Kind:
                 if problem:
                     yield "attribute-value", f"has {op.attributes[name]!r} as attribute {name!r}, which is {problem}"
             elif attribute.default is REQUIRED:
-                yield "missing-attribute", f"lacks the attribute {name!r}"
+                yield "attribute-missing", f"lacks the attribute {name!r}"
 
     @property
     def result_type(self) -> str:

@@ -122,7 +122,7 @@ def _shape(op: Op, s: ShapeContext) -> Shapes:
         raise failure(op, f"{unknown[0]!r} is not an activation of a recurrent operator", rule="unknown-activation")
     count = _directions(op)
     if op["activations"] and len(op["activations"]) != len(_DEFAULTS[op.kind]) * count:
-        raise failure(op, f"has {len(op['activations'])} activations, not {len(_DEFAULTS[op.kind]) * count}", rule="wrong-number-of-values")
+        raise failure(op, f"has {len(op['activations'])} activations, not {len(_DEFAULTS[op.kind]) * count}", rule="counts-differ")
     hidden, data = int(op["hidden_size"]), s.shape(0)
     if hidden < 1:
         raise failure(op, f"has {hidden} cells", rule="not-positive")

@@ -24,7 +24,7 @@ def _rfft2d_shape(op: Op, s: ShapeContext) -> Shapes:
     if shape is not None and len(shape) < 2:
         raise failure(op, f"data of shape {shape} have no rows and columns", rule="wrong-rank")
     if lengths is not None and (len(lengths) != 2 or min(lengths) < 1):
-        raise failure(op, f"{lengths} must be two lengths", rule="wrong-number-of-values")
+        raise failure(op, f"{lengths} must be two lengths", rule="counts-differ")
     sizes = (UNKNOWN, UNKNOWN) if lengths is None else (lengths[0], lengths[1] // 2 + 1)
     return [None if shape is None else (*shape[:-2], *sizes, 2)]
 

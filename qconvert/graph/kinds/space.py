@@ -58,7 +58,7 @@ def _blocks(op: Op, s: ShapeContext, data: Shape) -> tuple[list[int], list[Size]
     """Block sizes, the sum of both edges for each, and the first axis that they divide."""
     blocks, stated = s.ints(1), s.ints(2)
     if stated is not None and len(stated) % 2:
-        raise failure(op, f"crops or pads {stated} must be two for each block", rule="wrong-number-of-values")
+        raise failure(op, f"crops or pads {stated} must be two for each block", rule="counts-differ")
     if blocks is None:
         return None
     edges = s.sizes(2, 2 * len(blocks))

@@ -69,16 +69,16 @@ def _parameters(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
         yield "parameter-types", f"has scales of {q.scale.dtype} and zero points of {q.zero_point.dtype}, not float32 and int64"
         return
     if (q.scale.ndim != 1 and not q.block_size) or q.scale.size == 0:
-        yield "wrong-number-of-scales", f"has scales of shape {q.scale.shape}, not a list of at least one"
+        yield "counts-differ", f"has scales of shape {q.scale.shape}, not a list of at least one"
         return
     if q.zero_point.shape != q.scale.shape:
-        yield "wrong-number-of-scales", f"has {q.scale.size} scales and {q.zero_point.size} zero points"
+        yield "counts-differ", f"has {q.scale.size} scales and {q.zero_point.size} zero points"
     unsound = q.scale[~(np.isfinite(q.scale) & ((q.scale > 0) | (q.block_size > 0 and tensor.is_constant)))]
     if unsound.size:
         yield "scale-not-positive", f"has the scale {unsound[0]:g}, which is not positive and finite"
     if tensor.dtype in SMALL_FLOATS:
         if q.zero_point.any():
-            yield "zero-point-out-of-range", f"has the zero point {int(q.zero_point.max())}, which {tensor.dtype} cannot have"
+            yield "zero-point-outside-type", f"has the zero point {int(q.zero_point.max())}, which {tensor.dtype} cannot have"
         if q.quant_min is not None or q.quant_max is not None:
             yield "invalid-range", f"states a range of stored values, {q.quant_min} to {q.quant_max}, which {tensor.dtype} cannot have"
         yield from _axis(tensor, q)
@@ -91,7 +91,7 @@ def _parameters(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
         yield "data-out-of-range", f"has data outside its range of stored values, {lowest} to {highest}"
     if not _is_within(q.zero_point, low, high):
         outside = next(int(point) for point in q.zero_point.reshape(-1) if not low <= int(point) <= high)
-        yield "zero-point-out-of-range", f"has the zero point {outside}, which is outside {tensor.dtype} ({low} to {high})"
+        yield "zero-point-outside-type", f"has the zero point {outside}, which is outside {tensor.dtype} ({low} to {high})"
     yield from _axis(tensor, q)
 
 
@@ -118,11 +118,11 @@ def _axis(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
         wanted = tuple(-(-size // q.block_size) if axis == q.axis else other for axis, other in enumerate(tensor.shape))
         if q.scale.shape != wanted:
             yield (
-                "wrong-number-of-scales",
+                "counts-differ",
                 f"has scales of shape {q.scale.shape} in blocks of {q.block_size} for shape {tensor.shape}, not {wanted}",
             )
     elif q.scale.size != size:
-        yield "wrong-number-of-scales", f"has {q.scale.size} scales along axis {q.axis} of shape {tensor.shape}, not {size}"
+        yield "counts-differ", f"has {q.scale.size} scales along axis {q.axis} of shape {tensor.shape}, not {size}"
 
 
 def _moves(graph: Graph, op: Op) -> Iterator[Broken]:
@@ -249,7 +249,7 @@ def _accumulates(graph: Graph, op: Op) -> Iterator[Broken]:
     exact = accumulator_scale(data.quantization, weights.quantization)
     stated = bias.quantization.scale
     if stated.size not in (1, exact.size) and exact.size != 1:
-        yield "wrong-number-of-scales", f"has the bias {bias.name!r} with {stated.size} scales, but the weights have {exact.size}"
+        yield "counts-differ", f"has the bias {bias.name!r} with {stated.size} scales, but the weights have {exact.size}"
     elif not is_accumulator_scale(stated, exact):
         scales = f"{stated[0]:g} is not input scale * weight scale, {exact[0]:g}"
         yield "bias-scale", f"has the bias {bias.name!r} whose scale {scales}"

@@ -102,7 +102,7 @@ def _run(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
         sides = (("takes", "gives", call.inputs, function.inputs), ("gives", "takes", call.outputs, function.outputs))
         for word, other, ports, names in sides:
             if len(ports) != len(names):
-                yield "wrong-number-of-values", f"{other} {len(ports)} values where the function {call.function!r} {word} {len(names)}"
+                yield "counts-differ", f"{other} {len(ports)} values where the function {call.function!r} {word} {len(names)}"
                 return
             for port, name in zip(ports, names, strict=True):
                 tensor = inner[port.tensor] if port.tensor else None
@@ -118,14 +118,14 @@ def _counts(op: Op) -> Iterator[Broken]:
     inputs = len(op.inputs) - (2 if op.kind == "Loop" else 0)
     if min(stated) < 0 or sum(stated) > inputs or stated[0] > len(op.outputs) or (op.kind == "Scan" and not stated[1]):
         yield (
-            "wrong-number-of-values",
+            "counts-differ",
             f"states {stated[0]} carried and {stated[1]} scanned values, but has {inputs} inputs and {len(op.outputs)} outputs",
         )
     if op.kind == "While" and len(op.inputs) != len(op.outputs):
-        yield "wrong-number-of-values", f"takes {len(op.inputs)} values and gives {len(op.outputs)}, although it carries all of them"
+        yield "counts-differ", f"takes {len(op.inputs)} values and gives {len(op.outputs)}, although it carries all of them"
     absent = [name for name in op.inputs[2 if op.kind == "Loop" else 0 :] if not name]
     if absent:
-        yield "absent-input", "lacks a value that its function takes"
+        yield "input-missing", "lacks a value that its function takes"
 
 
 def _carried(call: FunctionCall, function: Graph) -> Iterator[Broken]:
@@ -180,5 +180,5 @@ def _recursion(graph: Graph) -> Problems:
         done |= free
         depth += 1
         if depth > _DEEPEST:
-            yield f"function {min(free)!r}", "too-deep", f"calls more than {_DEEPEST} nested functions"
+            yield f"function {min(free)!r}", "nested-too-deeply", f"calls more than {_DEEPEST} nested functions"
             return

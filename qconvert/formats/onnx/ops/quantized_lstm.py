@@ -61,7 +61,7 @@ def read_quantized_lstm(r: Reading) -> None:
 def named_outputs(r: Reading) -> list[str]:
     """The outputs of a recurrence; the first has a name also where nobody reads it, as the first of every operator has."""
     if not any(r.outputs):
-        raise r.invalid("has no output", rule="absent-output")
+        raise r.invalid("has no output", rule="output-missing")
     if r.outputs[0]:
         return list(r.outputs)
     return [r.draft.add(f"{next(filter(None, r.outputs))}/all", r.tensor(0).dtype, None), *r.outputs[1:]]
@@ -101,9 +101,7 @@ def _matrix(r: Reading, index: int, count: int) -> tuple[Array, list[Quantizatio
         raise r.invalid(f"weights {data.dtype} of shape {data.shape} for {count} directions", rule="shape-mismatch")
     sizes = ((count,), (count, data.shape[2]))
     if scales.shape not in sizes or points.size not in (1, *map(np.prod, sizes)) or points.dtype != data.dtype:
-        raise r.invalid(
-            f"scales of shape {scales.shape} and zero points {points.dtype} of shape {points.shape}", rule="wrong-number-of-scales"
-        )
+        raise r.invalid(f"scales of shape {scales.shape} and zero points {points.dtype} of shape {points.shape}", rule="counts-differ")
     if not (np.isfinite(scales) & (scales > 0)).all():
         raise r.invalid("a scale that is not positive", rule="scale-not-positive")
     return data, [_grid(scales[place], points, place, count) for place in range(count)]

@@ -217,7 +217,7 @@ def _amounts(r: Reading) -> str:
         return r.folded(1)
     pads, axes, rank = r.ints(1), r.ints(3), r.rank(0)
     if len(pads) != 2 * len(axes):
-        raise r.invalid(f"{len(pads)} amounts of padding for {len(axes)} axes", rule="wrong-number-of-values")
+        raise r.invalid(f"{len(pads)} amounts of padding for {len(axes)} axes", rule="counts-differ")
     full = np.zeros((2, rank), np.int64)
     full[:, [r.axis(axis, rank) for axis in axes]] = np.array(pads).reshape(2, -1)
     return r.const(full.reshape(-1), "pads")

@@ -64,7 +64,7 @@ def write_start_gather(op: Op, b: Builder) -> None:
     columns = [s.node("Gather", index, s.ints(position), axis=-1) if position >= 0 else "" for position in order]
     zero = next((s.node("Sub", name, name) for name in columns if name), "")
     if not zero:
-        raise b.unsupported(op, "no starts", rule="absent-input")
+        raise b.unsupported(op, "no starts", rule="input-missing")
     full = s.node("Concat", *(name or zero for name in columns), axis=-1)
     full = s.node("Max", s.node("Min", full, s.const(last, "last_starts")), s.const(np.zeros(len(shape), np.int64)))
     kept = [i for i in range(len(shape)) if i not in op["collapsed_dims"]]

@@ -65,7 +65,7 @@ class Formula:
         self.result = op.outputs[0]
         for name in (*op.inputs, *op.outputs):
             if name and w.tensor(name).is_quantized:
-                raise w.unsupported(op, f"quantized {name!r}, which TFLite composes of several operators,", rule="quantized-operand")
+                raise w.unsupported(op, f"quantized {name!r}, which TFLite composes of several operators,", rule="quantized-data")
 
     @property
     def data(self) -> str:

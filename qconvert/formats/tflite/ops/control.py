@@ -30,7 +30,7 @@ def read_if(r: Reading) -> None:
 def read_while(r: Reading) -> None:
     """All values are carried; the condition is asked before each turn."""
     if len(r.inputs) != len(r.outputs):
-        raise r.invalid(f"takes {len(r.inputs)} values and gives {len(r.outputs)}, although it carries all", rule="wrong-number-of-values")
+        raise r.invalid(f"takes {len(r.inputs)} values and gives {len(r.outputs)}, although it carries all", rule="counts-differ")
     given, results = _sides(r, r.inputs)
     for one, other in zip(given, results, strict=True):
         if not one.shares_grid(other):
@@ -51,7 +51,7 @@ def read_call(r: Reading) -> None:
 def _sides(r: Reading, inputs: Sequence[str]) -> tuple[list[Tensor], list[Tensor]]:
     """The tensors that are given to subgraphs, and those that they give."""
     if not all(inputs):
-        raise r.invalid("lacks a value that its subgraph takes", rule="absent-input")
+        raise r.invalid("lacks a value that its subgraph takes", rule="input-missing")
     return [r.lookup(name) for name in inputs], [r.result(index) for index in range(len(r.outputs))]
 
 

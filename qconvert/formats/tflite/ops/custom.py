@@ -92,7 +92,7 @@ def write_custom(op: Op, w: Writing) -> None:
     except ValueError as error:
         raise InvalidModelError("its payload is no base64", where=f"{op.source} {op}".strip(), rule="damaged-payload") from error
     if not all(op.outputs):
-        raise w.unsupported(op, "an output that is absent", rule="absent-output")
+        raise w.unsupported(op, "an output that is absent", rule="output-missing")
     unknown = [name for name in (*op.inputs, *op.outputs) if name and w.tensor(name).dtype == "unknown"]
     if unknown:
         raise w.unsupported(op, f"{unknown[0]!r}, whose type the file does not state", rule="unknown-type")

@@ -20,7 +20,7 @@ def read_detection_postprocess(r: Reading) -> None:
 
     def number(key: str, default: Any = None) -> Any:
         if key not in options and default is None:
-            raise r.invalid(f"the option {key!r} is missing", rule="missing-option")
+            raise r.invalid(f"the option {key!r} is missing", rule="option-missing")
         return options.get(key, default)
 
     if len(r.outputs) != 4:

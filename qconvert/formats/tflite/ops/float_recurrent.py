@@ -194,7 +194,7 @@ def _emit(
 def _require_real(r: Reading, places: dict[str, int]) -> None:
     """Raises an error for an operator that lacks what every LSTM has, or whose data are not real, or weights neither real nor int8."""
     if not places.keys() >= _NEVER_ABSENT:
-        raise r.invalid(f"has no {min(_NEVER_ABSENT - places.keys())}", rule="absent-input")
+        raise r.invalid(f"has no {min(_NEVER_ABSENT - places.keys())}", rule="input-missing")
     types = r.tensor(0).dtype, r.tensor(places["forget_weights"]).dtype
     if types not in REAL_LSTM:
         raise r.unsupported(f"data of {types[0]} and weights of {types[1]}, not float32, nor float32 and int8,", rule="operand-types")

@@ -56,7 +56,7 @@ def read_split_v(r: Reading) -> None:
             raise r.unsupported("a size of -1 along a dynamic axis", rule="dynamic-dimension")
         sizes[sizes.index(-1)] = whole - sum(size for size in sizes if size != -1)
     if len(sizes) != len(r.outputs) or min(sizes) < 0:
-        raise r.invalid(f"sizes {sizes} for {len(r.outputs)} outputs", rule="wrong-number-of-values")
+        raise r.invalid(f"sizes {sizes} for {len(r.outputs)} outputs", rule="counts-differ")
     r.emit("Split", [r.input(0), r.shape_const(sizes, "sizes")], axis=axis)
 
 
@@ -64,7 +64,7 @@ def _pads(r: Reading) -> str:
     """Rows of (before, after) for each axis, as ONNX's (all before, all after)."""
     rows = r.known_ints(1)
     if rows is not None and (len(rows) != 2 * r.rank() or min(rows, default=0) < 0):
-        raise r.invalid(f"padding {rows} for rank {r.rank()}", rule="wrong-number-of-values")
+        raise r.invalid(f"padding {rows} for rank {r.rank()}", rule="counts-differ")
     return r.columns(1, "pads")
 
 

@@ -60,7 +60,7 @@ def _inner_grids(r: Reading, names: dict[str, str]) -> dict[str, Any]:
 def _per_tensor(r: Reading, tensor: Tensor) -> tuple[float, int]:
     q = tensor.quantization
     if q is None or not q.is_per_tensor:
-        raise r.invalid(f"the intermediate tensor {tensor.name!r} has no scale", rule="missing-scale")
+        raise r.invalid(f"the intermediate tensor {tensor.name!r} has no scale", rule="scale-missing")
     return float(q.scale[0]), int(q.zero_point[0])
 
 

@@ -28,7 +28,7 @@ def read_reshape(r: Reading) -> None:
         return
     sizes = r.option("newShape", None)
     if sizes is None:
-        raise r.invalid("has no new shape", rule="missing-shape")
+        raise r.invalid("has no new shape", rule="shape-missing")
     r.emit("Reshape", [r.input(0), r.shape_const([int(size) for size in sizes], "shape")], **extra)
 
 

@@ -67,7 +67,7 @@ def _batches(kind: str) -> ReadFunction:
         blocks, rows = r.ints(1), r.known_ints(2)
         count = len(rows) if rows is not None else np.prod(r.tensor(2).static_shape or (0,))
         if count != 2 * len(blocks) or min(blocks, default=0) < 1 or min(rows or (), default=0) < 0:
-            raise r.invalid(f"blocks {blocks} with {rows}", rule="wrong-number-of-values")
+            raise r.invalid(f"blocks {blocks} with {rows}", rule="counts-differ")
         r.emit(kind, [r.input(0), r.list64(1), r.columns(2, "pads" if kind == "SpaceToBatch" else "crops")], **_LAYOUT)
 
     return read

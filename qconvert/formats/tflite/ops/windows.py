@@ -47,9 +47,7 @@ def read_stablehlo_reduce_window(r: Reading) -> None:
     lists = [r.integers(name) for name in ("windowStrides", "windowDilations", "baseDilations")]
     edges = r.integers("padding")
     if any(len(item) != axes for item in lists) or len(edges) != 2 * axes or min(lists[2], default=1) < 1:
-        raise r.invalid(
-            f"windows of {axes} axes with {', '.join(str(list(item)) for item in (*lists, edges))}", rule="wrong-number-of-values"
-        )
+        raise r.invalid(f"windows of {axes} axes with {', '.join(str(list(item)) for item in (*lists, edges))}", rule="counts-differ")
     low, high, interior = edges[::2], edges[1::2], tuple(step - 1 for step in lists[2])
     name = r.input(0)
     if any((*edges, *interior)):
