@@ -141,5 +141,5 @@ def _parsed(data: mmap.mmap | bytes) -> Any:
         return ModelProto.FromString(without_large_constants(data))
     except DecodeError as error:
         deep = "MaxDepth" in str(error)
-        reason = "its graphs are nested too deeply" if deep else "this is no ONNX file, or it is cut off or damaged"
+        reason = "its graphs are nested too deeply" if deep else "this is not an ONNX file, or it is cut off or damaged"
         raise InvalidModelError(reason, rule="not-this-format") from error

@@ -70,7 +70,7 @@ class AttributeSpec:
     choices: tuple[Any, ...] = ()
 
     def problem(self, value: Any) -> str:
-        """What is wrong with a value, in words that follow "has <value> as attribute <name>, which is"; "" if nothing is."""
+        """What is wrong with a value, in words that follow "has <value> as attribute <name>; it must be"; "" if nothing is."""
         if not self._has_sort(value):
             return _WORDS[self.sort]
         return f"one of {', '.join(map(repr, self.choices))}" if self.choices and value not in self.choices else ""

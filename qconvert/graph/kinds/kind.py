@@ -144,7 +144,7 @@ class Kind:
         for what, given, (fewest, most) in (("inputs", op.inputs, self.inputs), ("outputs", op.outputs, self.outputs)):
             if len(given) < fewest or 0 <= most < len(given):
                 wanted = f"at least {fewest}" if most < 0 else str(fewest) if fewest == most else f"{fewest} to {most}"
-                yield "wrong-number-of-tensors", f"has {len(given)} {what}, not {wanted}"
+                yield "wrong-number-of-tensors", f"has {len(given)} {what[: -1 if len(given) == 1 else None]}, not {wanted}"
         needed = self.inputs[0] if self.inputs[1] >= 0 or self.rule in ("opaque", "control") else len(op.inputs)
         for index, name in enumerate(op.inputs[:needed]):
             if not name:
@@ -159,7 +159,7 @@ class Kind:
             if name in op.attributes:
                 problem = attribute.problem(op.attributes[name])
                 if problem:
-                    yield "attribute-value", f"has {op.attributes[name]!r} as attribute {name!r}, which is {problem}"
+                    yield "attribute-value", f"has {op.attributes[name]!r} as attribute {name!r}; it must be {problem}"
             elif attribute.default is REQUIRED:
                 yield "attribute-missing", f"lacks the attribute {name!r}"
 

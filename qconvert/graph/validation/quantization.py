@@ -251,5 +251,7 @@ def _accumulates(graph: Graph, op: Op) -> Iterator[Broken]:
     if stated.size not in (1, exact.size) and exact.size != 1:
         yield "counts-differ", f"has the bias {bias.name!r} with {stated.size} scales, but the weights have {exact.size}"
     elif not is_accumulator_scale(stated, exact):
-        scales = f"{stated[0]:g} is not input scale * weight scale, {exact[0]:g}"
+        both = np.broadcast_arrays(stated, exact)
+        worst = int(np.argmax(np.abs(both[0] / both[1] - 1)))
+        scales = f"{both[0][worst]:.9g} is not input scale * weight scale, {both[1][worst]:.9g}"
         yield "bias-scale", f"has the bias {bias.name!r} whose scale {scales}"
