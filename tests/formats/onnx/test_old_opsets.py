@@ -142,7 +142,7 @@ REFUSED: dict[str, tuple[bytes, type[QConvertError], str, tuple[object, ...]]] =
     "no shape": (old("Reshape", 1), InvalidModelError, "attribute-missing", ()),
     "axes that are not there": (old("Add", 6, ROWS, broadcast=1, axis=3), InvalidModelError, "axis-out-of-range", (2, 3, 4)),
     "an axis that is not there": (old("Tile", 1, np.array([3.0]), np.array([4.0])), InvalidModelError, "counts-differ", ("[4.0]", 4)),
-    "no scales": (old("Upsample", 1), InvalidModelError, "attribute-missing", ("'scales'",)),
+    "no scales": (old("Upsample", 1), InvalidModelError, "attribute-missing", ("'height_scale'",)),
 }
 
 
