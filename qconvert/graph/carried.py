@@ -141,10 +141,10 @@ class Carrier:
 def _parsed(item: Any) -> Carried:
     name, given, wanted, dtype = (item[key] for key in ("state", "input", "output", "dtype"))
     if not all(isinstance(text, str) and text for text in (name, given, wanted)) or dtype not in DTYPES or dtype == "string":
-        raise ValueError(f"{dtype!r} is no type, or a name is none")
+        raise ValueError(f"{dtype!r} is not a type, or a name is empty")
     shape = tuple(item["shape"])
     if not all(type(size) is int and 0 <= size < 2**31 for size in shape) or len(shape) > 64:
-        raise ValueError(f"{str(shape)[:80]} is no shape")
+        raise ValueError(f"{str(shape)[:80]} is not a shape")
     count, kind = math.prod(shape), numpy_dtype(dtype)
     if "data" in item:
         raw = base64.b64decode(item["data"], validate=True)

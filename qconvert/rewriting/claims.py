@@ -69,7 +69,7 @@ def read_claims(source: Graph, result: Graph) -> Correspondence:
     found: dict[str, Relation] = dict.fromkeys(documents.texts(fields["gone"], f"{at}: gone"), GONE)
     entries = fields["tensors"]
     if not isinstance(entries, dict):
-        documents.fail(at, "tensors is no object")
+        documents.fail(at, "tensors is not an object")
     for name, entry in entries.items():
         found[name] = _read_relation(
             documents.object_of(entry, f"{at}: {name!r}", ("tensor",), ("permutation", "shift")), f"{at}: {name!r}"
@@ -93,7 +93,7 @@ def _read_relation(entry: Mapping[str, object], at: str) -> Relation:
     tensor = documents.text(entry["tensor"], at)
     turned = documents.listed(entry.get("permutation", []), at, lambda item, where: documents.integer(item, where, 0))
     if len(turned) > _MOST_AXES or sorted(turned) != list(range(len(turned))):
-        documents.fail(at, f"{turned} is no permutation")
+        documents.fail(at, f"{turned} is not a permutation")
     shift = None if entry.get("shift") is None else documents.integer(entry["shift"], at)
     return Relation(tensor, tuple(turned), shift)
 

@@ -41,7 +41,7 @@ RUNTIMES = (
         package="onnxruntime",
     ),
     Runtime(
-        "torch", ("torch",), "PyTorch on the CPU: programs written anew from what is read (default), or the file itself", "PyTorch",
+        "torch", ("torch",), "PyTorch on the CPU: programs rebuilt from what is read (default), or the file itself", "PyTorch",
         open=_from("torch", "open_model"), reach=_from("reach_torch", "reach"), kernels=("anew", "trusted"), layout="channels_first",
         runs_code=True, inside=_from("torch_inside", "inside_of"), package="torch",
         overflows=_from("overflows_torch", "overflows"), fault="gives data stored channels last in another order",

@@ -50,7 +50,7 @@ class LiteRT:
 
     def __init__(self, model: bytes, kernels: str = "default", threads: int = 1) -> None:
         if kernels not in KERNELS:
-            raise OptionError(f"there are no kernels {kernels!r}", remedy=f"Use one of {', '.join(KERNELS)}.", rule="unknown-kernels")
+            raise OptionError(f"the kernels {kernels!r} are unknown", remedy=f"Use one of {', '.join(KERNELS)}.", rule="unknown-kernels")
         self.form = "XNNPACK" if kernels == "default" else f"{kernels} kernels"
         runtime_package("ai_edge_litert", "check", "runs .tflite models")
         self._settings = {"kernels": KERNELS[kernels], "threads": threads}

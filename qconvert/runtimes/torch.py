@@ -36,7 +36,7 @@ Function = Callable[[Sequence[Array]], Sequence[Array]]
 
 __all__ = ["TorchModel", "arguments", "as_array", "carrying", "loaded", "open_model", "program"]
 
-_ANEW = "PyTorch ran programs that were written anew from what was read of the file, which itself was not loaded"
+_ANEW = "PyTorch ran programs that were rebuilt from what was read of the file, which itself was not loaded"
 
 
 class TorchModel:
@@ -87,7 +87,7 @@ def open_model(file: ModelFile) -> TorchModel:
     graph = as_read(file.path, format_named("torch"), file.options)
     engine = engine_of(graph)
     if file.kernels == "trusted":
-        words = f"PyTorch loaded the file as it is, and ran what it says{f', by its engine {engine}' if engine else ''}"
+        words = f"PyTorch loaded and ran the file as it is{f', by its engine {engine}' if engine else ''}"
 
         def fresh() -> Function:
             return called(loaded(file.path, engine), engine, graph)

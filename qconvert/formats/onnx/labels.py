@@ -49,7 +49,7 @@ class LabellingReading(NodeReading):
             if axis is None:
                 raise self.invalid("blocks of scales without an axis", rule="counts-differ")
             if (values <= 0).any() and self.constant(0) is None:
-                raise NotCoveredError("scales that are not positive, beside data")
+                raise NotCoveredError("scales that are not positive, for data")
             return Quantization(values, np.array(zeros), axis, block_size)
         if values.ndim > 1 or (values.size != 1 and axis is None):
             raise self.invalid(

@@ -122,7 +122,7 @@ def _check_external(tensor: Any, folder: Path, own_size: int, where: str) -> Non
     size = _regular_file(location, folder, where).stat().st_size
     _require_length("has {} bytes of external data", length, expected, tensor, where)
     if offset + length > size:
-        reason = f"its external data, bytes {offset} to {offset + length}, end behind the {size} bytes of {location!r}"
+        reason = f"its external data, bytes {offset} to {offset + length}, extend beyond the {size} bytes of {location!r}"
         raise InvalidModelError(reason, where=where, remedy="The file may be cut off; fetch it again.", rule="external-data-too-short")
 
 

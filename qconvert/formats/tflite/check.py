@@ -110,7 +110,9 @@ def _operators(subgraph: Any, codes: list[Any]) -> None:
         for index in _indices(operator.outputs, count, where):
             if index < 0 or index in produced or (index in constants and not subgraph.tensors[index].isVariable):
                 name = _text(subgraph.tensors[index].name) if index >= 0 else "nothing"
-                raise InvalidModelError(f"writes {name!r}, which has another origin or is no tensor", where=where, rule="two-producers")
+                raise InvalidModelError(
+                    f"writes {name!r}, which has another producer or is not a tensor", where=where, rule="two-producers"
+                )
             produced.add(index)
     for index in outputs:
         if index not in produced and index not in constants:

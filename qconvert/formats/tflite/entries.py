@@ -40,7 +40,7 @@ def entered(data: mmap.mmap | bytes, key: str) -> mmap.mmap | bytes:
     places = [place for place, known in enumerate(keys(model)) if known == key]
     if len(places) != 1:
         listed = ", ".join(map(repr, keys(model)[:8])) or "none"
-        what = f"there is no signature {key!r}" if not places else f"{len(places)} signatures have the key {key!r}"
+        what = f"the model has no signature {key!r}" if not places else f"{len(places)} signatures have the key {key!r}"
         each = " `qconvert convert --signature all` writes a file for each; this option chooses one." if key == "all" else ""
         raise OptionError(what, remedy=f"The file has: {listed}.{each}", rule="unknown-signature")
     if not model.signatureDefs[places[0]].subgraphIndex and len(model.signatureDefs) == 1:

@@ -352,7 +352,7 @@ def _require_order(reading: Reading, ready: set[str], variables: set[str], maker
             error = reading.invalid(
                 f"reads {name!r} before any operator has computed it; TFLite runs operators in the order of the file", rule="not-computed"
             )
-            error.remedy = "Export the model again, with each operator behind those whose results it reads."
+            error.remedy = "Export the model again, with each operator after those whose results it reads."
             raise error
     for name in reading.outputs:
         if name in ready:

@@ -20,34 +20,34 @@ __all__ = ["ROLES", "RULES", "AxisRule", "Broken", "Kind", "kind"]
 #: The rule that an operator or a tensor breaks, as errors name it, and the reason.
 Broken = tuple[str, str]
 
-#: What an input is to an operator. Only data have the operator's layout; data, factors and fillers are on its grids.
+#: What an input is to an operator. Only data have the operator's layout; data, factors and fillers have its quantization.
 ROLES: Mapping[str, str] = {
     "data": "values that the operator computes on or moves",
     "factor": "the second operand of a product, data or weights",
     "weights": "factors, O,I,spatial, quantized along their outputs (axis 0)",
-    "bias": "is added to the sum of products: int32 at data scale * weight scale, or real",
-    "filler": "one value that joins the data: what a Pad fills with",
-    "parameter": "real numbers beside the data: statistics, bounds",
+    "bias": "is added to the sum of products: int32 at data scale * weight scale, or float",
+    "filler": "one value that is inserted into the data: what a Pad fills with",
+    "parameter": "further floats: statistics, bounds",
     "zero_point": "the zero point of another input, where an operator takes it as an input",
-    "index": "plain numbers that say which, where or how many: shapes, axes, indices",
-    "condition": "one truth value, which says what runs",
+    "index": "plain integers: shapes, axes, indices",
+    "condition": "one bool that decides what runs",
 }
 
 #: How quantization goes through an operator.
 RULES: Mapping[str, str] = {
-    "real": "the real-valued function of the dequantized inputs, rounded once onto the output's grid",
-    "move": "stored integers are moved, never changed: data inputs and outputs have equal quantization",
-    "convert": "Quantize, Dequantize, Requantize: between real values and grids",
-    "index": "inputs may be quantized, outputs are plain numbers (ArgMax, comparisons)",
-    "relabel": "Reinterpret: the same stored integers under another quantization, where a source's kernel does just that",
+    "real": "the function of the dequantized inputs, rounded once to the output's quantization",
+    "move": "data movement, stored integers are never changed: data inputs and outputs have equal quantization",
+    "convert": "Quantize, Dequantize, Requantize: between floats and quantized values",
+    "index": "inputs may be quantized, outputs are plain integers (ArgMax, comparisons)",
+    "relabel": "Reinterpret: the same stored integers under another quantization, where a source's kernel does this",
     "plain": "nothing is quantized",
-    "state": "reads or writes what lives from one run to the next: stored values pass as they are, on the state's grid",
-    "control": "runs functions of the graph, to which and from which stored values pass as they are, on the grids of both sides",
-    "stored": "a function of the stored integers themselves, on grids that belong to it: none of them may become another",
-    "opaque": "nothing is known: stored values pass as they are",
+    "state": "reads or writes a value kept between runs: stored values are unchanged, with the state's quantization",
+    "control": "runs functions of the graph: stored values are passed in and out unchanged, with equal quantization on both sides",
+    "stored": "a function of the stored integers themselves, whose quantization parameters belong to the operator and must not change",
+    "opaque": "nothing is known: stored values are unchanged",
 }
 
-#: Whether axis a of a move's input is axis b of its output, each index in its place:
+#: Whether axis a of the input of a data movement is axis b of its output, each index in its place:
 #: (operator, constant integers of an input by its index, shape before, shape after, a, b). Only asked where both axes have one size.
 AxisRule = Callable[[Op, Callable[[int], Any], Shape, Shape, int, int], bool]
 

@@ -146,7 +146,7 @@ def test_an_svdf_without_a_bias_ends_no_process(tmp_path: Path) -> None:
     convert(source, model)
     assert check(source, model, samples=1).verdict == "passed"
     found = check(source, model, samples=1, kernels=[MICRO])
-    assert found.verdict == "could not be judged" and "reads the bias of an SVDF that has none" in found.unjudged[0]
+    assert found.verdict == "could not be judged" and "SVDF" in found.unjudged[0]
     with refused(UnsupportedError, "target-rules", holds=("SVDF",)):
         convert(model, tmp_path / "back.tflite", target="tflite-micro")
 

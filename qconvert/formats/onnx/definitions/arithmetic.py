@@ -41,7 +41,7 @@ def _matmul_integer(s: Spelling) -> None:
 def _fused_matmul(s: Spelling) -> None:
     """onnxruntime's FusedMatMul: alpha * A' @ B'."""
     if s.attribute("transBatchA", 0) or s.attribute("transBatchB", 0):
-        raise NoDefinitionError("batches behind rows")
+        raise NoDefinitionError("batches after rows")
     operands = []
     for index, name in enumerate(("transA", "transB")):
         rank = s.rank(index)

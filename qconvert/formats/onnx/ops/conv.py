@@ -167,7 +167,7 @@ def _pads_of_result(r: Reading, window: dict[str, Any], extra: tuple[int, ...], 
     sides = zip(shape[2:], window["strides"], extra, _spans(r, window), wanted[-count:], strict=True)
     cropped = [stride * (size - 1) + more + span - target for size, stride, more, span, target in sides]
     if min(cropped) < 0:
-        raise NotCoveredError(f"an output shape {wanted} beyond what the weights reach")
+        raise NotCoveredError(f"an output shape {wanted} beyond the positions of the weights")
     return _shared_out(cropped, auto)
 
 

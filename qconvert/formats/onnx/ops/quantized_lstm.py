@@ -155,7 +155,7 @@ def _weights_reason(tensor: Tensor) -> str:
     """Of the kernel's rules (measured): zero points of columns are one, which is 0 of int8."""
     grid = tensor.quantization
     if tensor.data is None or grid is None or tensor.dtype not in _BYTES or grid.axis not in (None, 1) or grid.block_size:
-        return "weights that are no constant of int8 or uint8 with one scale, or one for each row"
+        return "weights that are not an int8 or uint8 constant with one scale, or one for each row"
     if grid.axis is not None and (len(set(grid.zero_point.tolist())) > 1 or (tensor.dtype == "int8" and grid.zero_point.any())):
         return "weights with zero points of their own for each row"
     return ""

@@ -53,7 +53,7 @@ def _cells(r: Reading) -> int:
     stated = r.attribute("hidden_size")
     shape = r.tensor(2).shape
     if stated is None and (shape is None or not isinstance(shape[-1], int)):
-        raise NotCoveredError("hidden_size that nothing says")
+        raise NotCoveredError("an unknown hidden_size")
     return int(stated if stated is not None or shape is None else shape[-1])
 
 

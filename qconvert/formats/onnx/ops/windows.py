@@ -105,7 +105,7 @@ def read_unique(r: Reading) -> None:
     if r.attribute("sorted", 1):
         raise NotCoveredError("values in ascending order")
     if r.is_used(1) or r.is_used(3) or r.tensor(0).rank != 1 or r.attribute("axis", 0) != 0:
-        raise NotCoveredError("indices or counts, or data that are no list")
+        raise NotCoveredError("indices or counts, or data that are not a vector")
     outputs = [r.outputs[0], r.outputs[2] if len(r.outputs) > 2 and r.outputs[2] else r.intermediate("inverse", "int64")]
     r.emit("Unique", outputs=outputs, dtype=[r.tensor(0).dtype, "int64"])
 
