@@ -75,7 +75,7 @@ def _of_functions(graph: Graph, op: Op, inputs: Sequence[Array | None], states: 
 
 
 def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
-    """The output as stored: real values are rounded onto the grid, moved and plain ones keep their value."""
+    """The output as stored: float values are rounded onto the grid, moved and plain ones keep their value."""
     if isinstance(value, ExactResult):
         return value
     dtype = numpy_dtype(tensor.dtype)

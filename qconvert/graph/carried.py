@@ -39,7 +39,7 @@ class Carried:
 
     @property
     def first(self) -> Array:
-        """What the input takes in the first run, and behind a reset."""
+        """What the input takes in the first run, and after a reset."""
         assert self.state.data is not None
         return self.state.data
 

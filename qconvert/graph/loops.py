@@ -32,7 +32,7 @@ def loops_to_whiles(graph: Graph) -> Graph:
     """The graph with a While in the place of every Loop and Scan, in its functions too.
 
     Raises:
-        UnsupportedError: the size of what each turn gives is known only at run time.
+        UnsupportedError: the size of what each turn gives is dynamic.
     """
     return rewritten(rewritten(graph, "Loop", _from_loop), "Scan", _from_scan)
 
@@ -119,10 +119,10 @@ class _While:
         self.carried.add(first, whole, written, result)
 
     def growing(self, value: str, result: str, sizes: Sequence[Size], dims: str) -> Op:
-        """The stack of what each turn gives, one longer behind each turn, which has `dims` (a tensor) at first, known as `sizes`.
+        """The stack of what each turn gives, one longer after each turn, which has `dims` (a tensor) at first, known as `sizes`.
 
         It begins with a row that nobody wants, since LiteRT's WHILE carries nothing that is empty (measured). The operator that takes that
-        away again is returned, to stand behind the While.
+        away again is returned, to stand after the While.
         """
         inner, outer = self.body.tensors[value], self.outer
         first = self._filled(inner, sizes, dims)

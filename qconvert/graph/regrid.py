@@ -20,7 +20,7 @@ __all__ = ["with_quantization"]
 def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Graph:
     """A copy of a graph in which a tensor has another grid of its storage type.
 
-    The integers of a constant become those of its real values on the new grid, rounded half to even. Integer biases of operators that read
+    The integers of a constant become those of its float values on the new grid, rounded half to even. Integer biases of operators that read
     the tensor beside quantized data or weights move to the product of the two scales. What a move (Reshape, Concat) gives out keeps its
     grid: where that must be the same, validate() says so.
 
@@ -63,7 +63,7 @@ def _integer_bias(graph: Graph, op: Op) -> Tensor | None:
 
 
 def _on(tensor: Tensor, quantization: Quantization) -> Tensor:
-    """The tensor on another grid; of a constant the real values, rounded."""
+    """The tensor on another grid; of a constant the float values, rounded."""
     if tensor.data is None:
         return replace(tensor, quantization=quantization)
     real = tensor.real()

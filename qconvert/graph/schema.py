@@ -48,7 +48,7 @@ class Tensor:
         dtype: storage type, one of DTYPES.
         shape: sizes; a string names a size that is known only when the model runs. None: not even the rank is known.
         data: the stored values of a constant, of `shape` and of numpy_dtype(dtype).
-        quantization: how stored integers map to real values; None for plain numbers.
+        quantization: how stored integers map to float values; None for plain numbers.
 
     The data are read-only: a pass that changes them makes an array of its own.
     """
@@ -86,7 +86,7 @@ class Tensor:
         return tuple(int(size) for size in self.shape)
 
     def real(self) -> Array:
-        """The real values of a constant: float64 where it is quantized, else its data as they are.
+        """The float values of a constant: float64 where it is quantized, else its data as they are.
 
         Raises:
             InvalidGraphError: it is computed when the model runs.

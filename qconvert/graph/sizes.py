@@ -1,4 +1,4 @@
-"""What a shape rule sees of the graph, and the arithmetic of sizes that may be known only at run time."""
+"""What a shape rule sees of the graph, and the arithmetic of sizes that may be dynamic."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def unified(op: Op, sizes: Sequence[Size], what: str) -> Size:
 def broadcast(op: Op, shapes: Sequence[Shape | None]) -> Shape | None:
     """The shape that all broadcast to, by the rule of numpy and ONNX.
 
-    A name beside a number other than 1 must be that number or 1, so the result is the number.
+    A name next to a number other than 1 must be that number or 1, so the result is the number.
     """
     known = [shape for shape in shapes if shape is not None]
     if len(known) != len(shapes):

@@ -99,7 +99,7 @@ class Child:
         return found
 
     def arrays(self, described: Any) -> list[Array]:
-        """The arrays behind an answer, as it describes them."""
+        """The arrays after an answer, as it describes them."""
         found = []
         if not isinstance(described, list):
             self.close()

@@ -1,6 +1,6 @@
 """Runs a .mnn file in MNN, in a child process: what MNN cannot do ends the process that it runs in.
 
-MNN takes and gives real values alone: inputs and outputs are those of the float model that the file was made of. mnn_child.py is the
+MNN takes and gives float values alone: inputs and outputs are those of the float model that the file was made of. mnn_child.py is the
 other end.
 """
 
@@ -69,7 +69,7 @@ class MNNModel:
         self.note = f"MNN {str(found.get('version', ''))[:20]} ran on this machine's CPU, in a process of its own"
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Runs once. Inputs and outputs are real values by name."""
+        """Runs once. Inputs and outputs are float values by name."""
         values = [np.asarray(inputs[name], dtype, "C") for name, (dtype, _) in self.inputs.items()]
         packed = [name in self._packed and value.ndim == _SPATIAL for name, value in zip(self.inputs, values, strict=True)]
         described = [[value.dtype.name, list(value.shape), how] for value, how in zip(values, packed, strict=True)]

@@ -37,7 +37,7 @@ class OnnxRuntime:
         keep_memory: whether the session keeps, for its next run, what it allocated; without, a run is hardly slower.
 
     Attributes:
-        inputs: name -> (dtype, shape), in order; a size known only at run time is a string or None. Those that are states are left out.
+        inputs: name -> (dtype, shape), in order; a size dynamic is a string or None. Those that are states are left out.
         outputs: likewise.
         session: onnxruntime's own object.
         note: what a user should know of how it runs; "" if there is nothing.

@@ -160,7 +160,7 @@ def _on_integers(node: Node, layer: EngineLayer) -> bool | None:
 
 
 def _standing_for(model: NamedModel) -> dict[Node, list[str]]:
-    """Node -> the tensors whose values are its own, behind bounds, shifts and roundings."""
+    """Node -> the tensors whose values are its own, after bounds, shifts and roundings."""
     writers = {name: node for node in model.nodes for name in node.outputs if name}
     found: dict[Node, list[str]] = {}
     for name, node in writers.items():
@@ -169,7 +169,7 @@ def _standing_for(model: NamedModel) -> dict[Node, list[str]]:
 
 
 def _origin(node: Node, writers: Mapping[str, Node], constants: frozenset[str]) -> Node:
-    """The node that a value comes from: a product behind which only its own bounds, shifts and roundings stand, or what is rounded."""
+    """The node that a value comes from: a product after which only its own bounds, shifts and roundings stand, or what is rounded."""
     inner = node
     seen: set[Node] = set()
     while node.operator in _BEHIND and node not in seen:

@@ -1,7 +1,7 @@
 """Runs PyTorch's files in PyTorch.
 
 Loading a file in PyTorch runs what the file says (torch.jit.load and torch.export.load both). So by default PyTorch gets a program that is
-made anew of what our own reader, which runs nothing, finds in the file; "trusted" runs the file itself. What PyTorch cannot be given is
+made again of what our own reader, which runs nothing, finds in the file; "trusted" runs the file itself. What PyTorch cannot be given is
 evaluated by the meaning of its operators, and the model says that PyTorch did not judge it.
 """
 
@@ -51,7 +51,7 @@ class TorchModel:
         form, rebuilt: see plugins.LoadedModel.
 
     Attributes:
-        inputs, outputs: name -> (dtype, shape), in order; a size known only at run time is a string.
+        inputs, outputs: name -> (dtype, shape), in order; a size dynamic is a string.
         note, unjudged, form, rebuilt: as above.
     """
 
@@ -83,7 +83,7 @@ class TorchModel:
 
 
 def open_model(file: ModelFile) -> TorchModel:
-    """See plugins.Runtime; the kernels are "anew" or "trusted"."""
+    """See plugins.Runtime; the kernels are "again" or "trusted"."""
     graph = as_read(file.path, format_named("torch"), file.options)
     engine = engine_of(graph)
     if file.kernels == "trusted":
@@ -101,7 +101,7 @@ def open_model(file: ModelFile) -> TorchModel:
 
 
 def carrying(graph: Graph, engine: str) -> tuple[Function, str, Callable[[], Function] | None]:
-    """What program() gives, and what makes its states begin anew: they are inputs and outputs of it, which are carried here."""
+    """What program() gives, and what makes its states begin again: they are inputs and outputs of it, which are carried here."""
     plain, _ = states_to_io.run(graph, None)
     function, refused = program(plain, engine)
     if not graph.states:
@@ -133,7 +133,7 @@ def program(graph: Graph, engine: str) -> tuple[Function, str]:
 
     Args:
         graph: the graph.
-        engine: whose kernels run its quantized operators; "" for PyTorch's arithmetic on real values.
+        engine: whose kernels run its quantized operators; "" for PyTorch's arithmetic in float.
     """
     try:
         with warnings.catch_warnings(), running(engine):

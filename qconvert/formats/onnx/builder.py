@@ -1,7 +1,7 @@
 """What an operator's write function sees: real and stored values of tensors, and ways to add ONNX nodes.
 
-A quantized tensor exists in two forms in a QDQ model: its stored integers, under the tensor's own name, and its real values,
-behind a DequantizeLinear that is made when first asked for.
+A quantized tensor exists in two forms in a QDQ model: its stored integers, under the tensor's own name, and its float values,
+after a DequantizeLinear that is made when first asked for.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class Builder:
         return name
 
     def real(self, name: str) -> str:
-        """The tensor's real values: behind a DequantizeLinear if it is quantized, else the tensor itself. "" stays ""."""
+        """The tensor's float values: after a DequantizeLinear if it is quantized, else the tensor itself. "" stays ""."""
         tensor = self.graph.tensors[name] if name else None
         if tensor is None or tensor.quantization is None:
             return self.stored(name)
@@ -410,11 +410,11 @@ class Builder:
             self.node("Identity", [value], [name])
 
     def _show(self, name: str, real: str) -> None:
-        """Remembers under which name the real values of the quantized tensor `name` are."""
+        """Remembers under which name the float values of the quantized tensor `name` are."""
         self._real[name], self._stored[real] = real, name
 
     def reals(self, op: Op) -> list[str]:
-        """The real values of all inputs."""
+        """The float values of all inputs."""
         return [self.real(name) for name in op.inputs]
 
     def ints(self, op: Op, index: int) -> list[int]:

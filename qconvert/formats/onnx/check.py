@@ -17,7 +17,7 @@ __all__ = ["check"]
 
 
 def check(path: Path) -> Any:
-    """Checks the file at `path`; its external data lie beside it. Returns its onnx.ModelProto, without large constants.
+    """Checks the file at `path`; its external data lie next to it. Returns its onnx.ModelProto, without large constants.
 
     Raises:
         InvalidModelError: names, order, constants or operators contradict each other or their operator sets; it names the node.

@@ -33,7 +33,7 @@ def open_model(path: Path, *, infer: bool = True) -> Model:
     are lifted to it.
 
     Args:
-        path: the file; external data lie beside it.
+        path: the file; external data lie next to it.
         infer: whether types and shapes that the file does not state are inferred; see inference.py.
 
     Raises:
@@ -105,7 +105,7 @@ def form_of(path: Path) -> str:
 
 
 def external_files(path: Path) -> tuple[Path, ...]:
-    """The files beside an .onnx file that hold constants of it, in the order in which it names them.
+    """The files next to an .onnx file that hold constants of it, in the order in which it names them.
 
     Raises:
         QConvertError: as open_model().

@@ -94,7 +94,7 @@ def _add_input(r: Reading, draft: Draft, name: str, given: Tensor, dtype: str, s
 
 
 def _is_of_integers(outer: Draft, name: str) -> bool:
-    """Whether a value is what integer constants stand for, behind a Dequantize or spelled out: as a constant it would lose the integers."""
+    """Whether a value is what integer constants stand for, after a Dequantize or decomposed: as a constant it would lose the integers."""
     maker = outer.producers.get(name)
     while maker is not None and maker.kind in ("Mul", "Sub"):
         maker = outer.producers.get(maker.inputs[0])
@@ -117,7 +117,7 @@ def _capture(draft: Draft, outer: Draft, name: str, *, keeps: bool) -> bool:
 def settled(
     r: Reading, inners: Mapping[str, Inner], given: Sequence[str], stacks: Mapping[int, int], carried: Sequence[tuple[int, int]] = ()
 ) -> tuple[list[str], dict[str, Graph]]:
-    """The inputs of an operator that runs functions, captures behind the others, and the functions with those inputs, on equal grids.
+    """The inputs of an operator that runs functions, captures after the others, and the functions with those inputs, on equal grids.
 
     Args:
         r: the node.

@@ -56,7 +56,7 @@ def _named(name: str) -> str | None:
 
 
 def _path(parts: Sequence[str]) -> str:
-    """Modules in a list are called by the list and their number, "features.0" behind "features"."""
+    """Modules in a list are called by the list and their number, "features.0" after "features"."""
     path: list[str] = []
     before = ""
     for part in parts:

@@ -61,7 +61,7 @@ class _Lift:
         return np.asarray(self.constants[name].const_value.numpy())
 
     def unsqueezed(self, node: Any, index: int, before: int, after: int) -> list[Any]:
-        """The node that gives input `index` axes of size 1 before and behind its own, as the input of `node` from now on."""
+        """The node that gives input `index` axes of size 1 before and after its own, as the input of `node` from now on."""
         from onnx import helper
 
         name, rank = node.input[index], self.require_rank(node, node.input[index])

@@ -18,7 +18,7 @@ __all__ = ["WRITERS", "read_opaque"]
 
 
 def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
-    """An Opaque operator with the node in its payload. Outer values that its subgraphs use become inputs behind its own."""
+    """An Opaque operator with the node in its payload. Outer values that its subgraphs use become inputs after its own."""
     from qconvert.formats.onnx.definitions import results  # which reads models
 
     if reading.domain == TFLITE_DOMAIN:

@@ -1,4 +1,4 @@
-"""Puts the nodes of an ONNX protobuf into an order in which they can run: functions inlined, every node behind those that it reads."""
+"""Puts the nodes of an ONNX protobuf into an order in which they can run: functions inlined, every node after those that it reads."""
 
 from __future__ import annotations
 

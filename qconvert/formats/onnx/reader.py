@@ -76,7 +76,7 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
     Args:
         model: the model.
         name: of the graph, if it has none.
-        again: whether operators that the writer spelled out stay as they are.
+        again: whether operators that the writer decomposed stay as they are.
     """
     graph = model.graph
     declared, metadata = dict(declared_values(graph)), _metadata(model)

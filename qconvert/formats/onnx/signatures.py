@@ -39,12 +39,12 @@ class Signature:
 
     Attributes:
         inputs, outputs: the fewest and the most.
-        needed: for each input in turn whether it must be there; inputs behind these are like the last one.
+        needed: for each input in turn whether it must be there; inputs after these are like the last one.
         attributes: by name its type in onnx.proto.
         required: the attributes without which the node means nothing.
         is_closed: whether there are no other attributes.
         input_types, output_types: for each in turn the letter of its type and the types that it may have, both empty where nothing is
-            said; those behind these are like the last one. One letter is one type.
+            said; those after these are like the last one. One letter is one type.
     """
 
     inputs: tuple[int, int]

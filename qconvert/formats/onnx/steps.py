@@ -1,4 +1,4 @@
-"""Shorthand for the nodes that spell out one operator."""
+"""Shorthand for the nodes that decompose one operator."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checks that a parsed ONNX protobuf is sound, before anything else looks at it.
 
 The rules are those of the ONNX specification (docs/IR.md, onnx.proto) as far as reading depends on them: constants hold what
-their dims say, external data lie in regular files beside the model, every value is written once and before it can be read,
+their dims say, external data lie in regular files next to the model, every value is written once and before it can be read,
 and functions do not call themselves. Afterwards a walk over the model takes time and memory in proportion to the file.
 """
 

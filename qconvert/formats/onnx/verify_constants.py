@@ -97,7 +97,7 @@ def _require_length(text: str, found: int, expected: int, tensor: Any, where: st
 
 
 def _check_external(tensor: Any, folder: Path, own_size: int, where: str) -> None:
-    """The data of an external tensor lie inside a regular file beside the model.
+    """The data of an external tensor lie inside a regular file next to the model.
 
     The location is a path relative to the model's folder and stays inside it (ONNX, docs/ExternalData.md); links are refused
     too, since a model that one was given could point anywhere with them.

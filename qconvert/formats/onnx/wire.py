@@ -69,7 +69,7 @@ def without_large_constants(data: Any, *, max_messages: int = _MAX_MESSAGES) -> 
 
 
 class _Scanner:
-    """Walks messages in the order of the file; `edits` are (first byte, byte behind, replacement)."""
+    """Walks messages in the order of the file; `edits` are (first byte, byte after, replacement)."""
 
     def __init__(self, view: memoryview, max_messages: int) -> None:
         self.view = view
@@ -142,7 +142,7 @@ class _Scanner:
                 raise InvalidModelError(f"a name in the file is not UTF-8: {data[:40]!r} (byte {position})", rule="not-utf8") from error
 
     def varint(self, position: int, end: int) -> tuple[int, int]:
-        """A number in base 128, lowest digits first, and the position behind it."""
+        """A number in base 128, lowest digits first, and the position after it."""
         value = shift = 0
         for place in range(position, min(end, position + 10)):
             byte = self.view[place]

@@ -167,7 +167,7 @@ def _properties(
 
 
 def _hides_grids(op: Op, graph: Graph) -> bool:
-    """Whether an operator of real values is written on stored integers, so that its node says nothing of scales."""
+    """Whether an operator of float values is written on stored integers, so that its node says nothing of scales."""
     return op.kind in ("Max", "Min") and all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
 
 

@@ -119,7 +119,7 @@ class _Decoder:
         return {key: self.value(target + index * child, child, types[index], depth + 1) for index, key in enumerate(keys)}
 
     def _keys(self, place: int, width: int, length: int) -> list[str]:
-        """The keys of a map, whose vector the slot at `place` names, with its width behind it."""
+        """The keys of a map, whose vector the slot at `place` names, with its width after it."""
         target, own = self._target(place, width), self._number(place + width, width)
         if own not in (1, 2, 4, 8) or self._length(target, own) != length:
             raise _damaged("a map has other keys than values")

@@ -1,4 +1,4 @@
-"""Operators in notes beside a model: what a writer says of those that it spells out as several nodes.
+"""Operators in notes next to a model: what a writer says of those that it decomposes into several nodes.
 
 A reader never believes a note. It writes the operator once more, and puts it in place of the nodes only if they are the same.
 """

@@ -23,7 +23,7 @@ __all__ = ["needed", "restored", "spelled_notes"]
 
 
 def spelled_notes(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> str:
-    """The metadata entry for the operators that are spelled out; "" if there are none."""
+    """The metadata entry for the operators that are decomposed; "" if there are none."""
     found = [stated(graph, op) for op in graph.ops if is_spelled_out(op)]
     return json.dumps(found) if found else ""
 
@@ -34,7 +34,7 @@ def restored(
     constants: Callable[[Graph, Op], Iterable[Tensor]] = lambda graph, op: (),
     settled: Callable[[Graph, Graph, list[Op]], Graph] = lambda graph, labelled, ops: graph,
 ) -> Graph:
-    """The graph with the operators that its metadata note in place of those that spell them out.
+    """The graph with the operators that its metadata note in place of those that they are decomposed into.
 
     Args:
         graph: as read.

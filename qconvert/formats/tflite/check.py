@@ -82,7 +82,7 @@ def _tensors(subgraph: Any, buffers: list[Any]) -> None:
 
 
 def _operators(subgraph: Any, codes: list[Any]) -> None:
-    """Operators have known codes, stand behind what they read, and each tensor has one origin."""
+    """Operators have known codes, stand after what they read, and each tensor has one origin."""
     count = len(subgraph.tensors)
     inputs, outputs = (_indices(vector, count, "the subgraph") for vector in (subgraph.inputs, subgraph.outputs))
     constants = {index for index, tensor in enumerate(subgraph.tensors) if tensor.buffer or tensor.isVariable}

@@ -143,7 +143,7 @@ def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[
 
 
 class _Copies:
-    """Tensors under second names, with the operators that copy them: `first` in front of all others, `last` behind them."""
+    """Tensors under second names, with the operators that copy them: `first` before all others, `last` after them."""
 
     def __init__(self, model: Any, numbers: Mapping[str, int]) -> None:
         self._model, self._subgraph, self._numbers = model, model.subgraphs[0], numbers

@@ -64,7 +64,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
     Args:
         data: the file's.
         name: of the graph, if it has none.
-        again: whether operators that the writer spelled out stay as they are.
+        again: whether operators that the writer decomposed stay as they are.
     """
     verify(data)
     model = root(data)

@@ -184,7 +184,7 @@ class Reading(OperatorReading):
         return rank
 
     def static_shape(self, index: int = 0) -> tuple[int, ...]:
-        """The shape of input `index` in numbers; raises UnsupportedError if a size is known only at run time."""
+        """The shape of input `index` in numbers; raises UnsupportedError if a size is dynamic."""
         shape = self.tensor(index).static_shape
         if shape is None:
             raise self.unsupported(f"input {self.inputs[index]!r} of a dynamic size", rule="dynamic-dimension")
@@ -209,7 +209,7 @@ class Reading(OperatorReading):
         return None if data is None else [int(value) for value in np.asarray(data).reshape(-1)]
 
     def ints(self, index: int) -> list[int]:
-        """The same; raises UnsupportedError if they are known only at run time."""
+        """The same; raises UnsupportedError if they are dynamic."""
         found = self.known_ints(index)
         if found is None:
             raise self.unsupported(f"input {self.input(index)!r} that is computed at run time", rule="not-constant")
@@ -257,7 +257,7 @@ class Reading(OperatorReading):
         return None if found is None else number(found)
 
     def columns(self, index: int, hint: str) -> str:
-        """Rows of (before, after) in input `index` as ONNX has them: all that is before, then all that is behind."""
+        """Rows of (before, after) in input `index` as ONNX has them: all that is before, then all that is after."""
         rows = self.known_ints(index)
         if rows is not None:
             return self.shape_const(rows[::2] + rows[1::2], hint)
@@ -293,7 +293,7 @@ class Reading(OperatorReading):
     ) -> list[str]:
         """Appends a canonical operator; inputs and outputs are this operator's unless given. Returns the outputs' names.
 
-        The results of an operator that moves stored integers have its data's label and get their own behind it, see emit_stored().
+        The results of an operator that moves stored integers have its data's label and get their own after it, see emit_stored().
         """
         ins = list(self.inputs if inputs is None else inputs)
         outs = list(self.outputs if outputs is None else outputs)
@@ -313,7 +313,7 @@ class Reading(OperatorReading):
     ) -> list[str]:
         """The same for a kernel that computes on stored integers, whatever scales and zero points its tensors state.
 
-        Data with other quantizations get the label of the first by a Reinterpret, and the result gets its own back behind the operator: the
+        Data with other quantizations get the label of the first by a Reinterpret, and the result gets its own back after the operator: the
         same integers, as the kernel has it. A fused activation clips on the result's own grid.
 
         Args:
@@ -351,7 +351,7 @@ class Reading(OperatorReading):
         return super().variant(index, key, data, quantization)
 
     def turned(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
-        """The same for a constant that may stand behind a DEQUANTIZE: that is turned, and dequantized behind it."""
+        """The same for a constant that may stand after a DEQUANTIZE: that is turned, and dequantized after it."""
         maker = self.dequantized(index)
         if maker is None:
             return self.variant(index, key, data, quantization)
@@ -394,7 +394,7 @@ class Reading(OperatorReading):
         return name
 
     def _append(self, kind: str, ins: Sequence[str], outs: list[str], attributes: Mapping[str, Attribute]) -> list[str]:
-        """Appends an operator. A fused activation on plain integers is a Clip behind it, as its bounds are integers there.
+        """Appends an operator. A fused activation on plain integers is a Clip after it, as its bounds are integers there.
 
         Thresholds, bounds and fillers that a DEQUANTIZE of float16 gives are constants: no bytes are kept by leaving them so, and many
         operators of other formats take nothing else.

@@ -136,7 +136,7 @@ def _sizes(vector: Array | None) -> list[int]:
 
 
 def _shape(tensor: Any, name: str, is_input: bool) -> Shape:
-    """The shape; -1 in shape_signature is a size known only at run time, of inputs named "batch" at axis 0 and after the tensor elsewhere.
+    """The shape; -1 in shape_signature is a size dynamic, of inputs named "batch" at axis 0 and after the tensor elsewhere.
 
     The sizes of other tensors get the names that the operators before them give.
     """
@@ -201,7 +201,7 @@ def _densified(sparsity: Any, raw: Array, dtype: str, sizes: tuple[int, ...]) ->
 
 
 def _buffer_bytes(buffer: Any, data: mmap.mmap | bytes) -> Array | None:
-    """The bytes of a buffer: inside the FlatBuffer, or behind it for files above 2 GB (Buffer.offset and size)."""
+    """The bytes of a buffer: inside the FlatBuffer, or after it for files above 2 GB (Buffer.offset and size)."""
     raw: Array | None = buffer.data
     if raw is None and buffer.offset > 1 and buffer.size:
         return np.frombuffer(data, np.uint8, buffer.size, buffer.offset)

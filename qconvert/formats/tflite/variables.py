@@ -203,7 +203,7 @@ def first_value(tensor: Tensor, where: str) -> Any:
     """What LiteRT resets a tensor to: int8 to its zero point, other types to 0 (ResetVariableTensor, core/api/tensor_utils.cc).
 
     Raises:
-        UnsupportedError: its size is known only at run time.
+        UnsupportedError: its size is dynamic.
     """
     if tensor.static_shape is None:
         raise UnsupportedError("it has a dynamic dimension; a variable has to have a static shape", where=where, rule="dynamic-dimension")

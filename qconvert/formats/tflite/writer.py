@@ -122,7 +122,7 @@ class _File:
             ) from error
 
     def _subgraph(self, writing: Writing) -> Any:
-        """A subgraph; what names tensors of the main one is packed behind it."""
+        """A subgraph; what names tensors of the main one is packed after it."""
         self._numbers = {name: number for number, name in enumerate(writing.tensors)}
         self._scales, self._variables = [], writing.variables
         found = schema.SubGraphT()

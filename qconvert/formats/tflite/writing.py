@@ -165,7 +165,7 @@ class Writing:
             operator.inputs = tuple(renamed.get(name, name) for name in operator.inputs)
 
     def _relabelled(self, builtin: str, name: str) -> str:
-        """The tensor behind the Reinterpret of a result, where the reader made both of one operator that looks at no scales."""
+        """The tensor after the Reinterpret of a result, where the reader made both of one operator that looks at no scales."""
         narrow = self.tensor(name).dtype in ("int8", "uint8")
         reader = self.successor(name) if builtin in (_SCALELESS if narrow else _SCALELESS | _SCALELESS_WIDE) else None
         if reader is None or reader.kind != "Reinterpret" or not self.is_inner(name, "moved"):
@@ -214,14 +214,14 @@ class Writing:
         return not waiting
 
     def cast(self, name: str, dtype: str = "int32") -> str:
-        """The tensor `name` behind a CAST to a type of integers."""
+        """The tensor `name` after a CAST to a type of integers."""
         tensor = self.tensor(name)
         result = self.add(f"{name}/{dtype}", dtype, tensor.shape)
         self.emit("CAST", [name], [result], "CastOptions", inDataType=DTYPE_NUMBERS[tensor.dtype], outDataType=DTYPE_NUMBERS[dtype])
         return result
 
     def rows(self, op: Op, position: int) -> str:
-        """Input `position` of `op`, all that is before and then all that is behind, as TFLite has it: rows of (before, behind)."""
+        """Input `position` of `op`, all that is before and then all that is after, as TFLite has it: rows of (before, after)."""
         data, hint = self.tensor(op.inputs[position]).data, f"{op.outputs[0]}/rows"
         if data is not None:
             return self.const(as_int32(data.reshape(2, -1).T.tolist(), hint), hint)
@@ -249,7 +249,7 @@ class Writing:
         return self.tensors[name] if name in self.tensors else self.graph.tensors[name]
 
     def shape(self, name: str, op: Op, axes: slice = slice(None)) -> tuple[int, ...]:
-        """The sizes of a tensor along `axes` in numbers; raises UnsupportedError if one of them is known only at run time."""
+        """The sizes of a tensor along `axes` in numbers; raises UnsupportedError if one of them is dynamic."""
         shape = self.tensor(name).shape
         sizes = tuple(size for size in (shape or ())[axes] if isinstance(size, int))
         if shape is None or len(sizes) != len(shape[axes]):
@@ -286,7 +286,7 @@ class Writing:
         return self._parts[name]
 
     def sizes(self, name: str, op: Op) -> str:
-        """The constant that makes a RESHAPE of a tensor's shape: -1 is the one size that is known only at run time.
+        """The constant that makes a RESHAPE of a tensor's shape: -1 is the one size that is dynamic.
 
         Raises UnsupportedError if more are, or the other sizes do not tell it.
         """

@@ -60,7 +60,7 @@ def _interior_shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def interior_pad(call: Call) -> Array:
-    """(data, filler): `interior` fillers between neighbours of each axis, then `low` in front and `high` behind; less than 0 cuts off."""
+    """(data, filler): `interior` fillers between neighbours of each axis, then `low` in front and `high` after; less than 0 cuts off."""
     data, filler = call.raw(), call.raw(1).reshape(())
     inner = [size + max(size - 1, 0) * gap for size, gap in zip(data.shape, call["interior"], strict=True)]
     result = np.full(inner, filler, data.dtype)

@@ -118,7 +118,7 @@ def scatter_nd(call: Call) -> Result:
 
 
 def _scattered(call: Call, at: tuple[Array, ...]) -> Result:
-    """The data with updates at some places; quantized values that meet at one place are added as real values."""
+    """The data with updates at some places; quantized values that meet at one place are added as float values."""
     data, updates, reduction = call.raw(), call.raw(2), call["reduction"]
     if reduction == "add" and call.quantization() is not None:
         zero = int(call.real_zero())

@@ -64,7 +64,7 @@ class Kind:
         results: how many leading outputs hold data; -1 means all. The others are plain numbers, such as TopK's indices.
         rule: how quantization goes through it (see RULES).
         shape: gives a shape for each output: (operator, what it sees of its inputs) -> shapes. See graph/sizes.py.
-        evaluate: the exact meaning: stored inputs -> real values, or stored ones where nothing is rounded. None for an Opaque, and for
+        evaluate: the exact meaning: stored inputs -> float values, or stored ones where nothing is rounded. None for an Opaque, and for
             what means something within a graph alone: states, and operators that run functions (evaluate/).
         fold: the same where every runtime gives the same bits, or None where it is not sure to; None if it never is.
         layout: how it takes part in a change of layout.
@@ -136,7 +136,7 @@ class Kind:
 
     @property
     def rounds(self) -> bool:
-        """Whether it computes real values that a quantized output rounds."""
+        """Whether it computes float values that a quantized output rounds."""
         return self.rule in ("real", "convert")
 
     def problems(self, op: Op) -> Iterator[Broken]:
@@ -194,7 +194,7 @@ def kind(
 
     Args:
         name: the kind.
-        inputs: roles separated by spaces; "?" behind one makes it optional, "..." stands for any number of it, at least one, and "...?"
+        inputs: roles separated by spaces; "?" after one makes it optional, "..." stands for any number of it, at least one, and "...?"
             for any number at all. "data weights bias?" is a convolution.
         outputs: likewise, of "data" and "index".
         shape, rule, evaluate, fold, layout, keeps_axis, chooses, types: see Kind.

@@ -4,7 +4,7 @@ That is a limit of the cell, a projection of the hidden values with a limit of i
 what goes into a gate's activation is then norm * (sum - mean) / sqrt(variance + 1e-8) + bias, the sum being that of data, hidden values and
 peephole (TFLite, kernels/lstm_eval.cc).
 
-With an `arithmetic` of dynamic range they have integer weights beside real data, and round what these are multiplied with: the data, and
+With an `arithmetic` of dynamic range they have integer weights with float data, and round what these are multiplied with: the data, and
 the hidden values of each step before they go into the next. Where that goes by the range of the whole tensor, it is the whole sequence for
 the data, and all rows of one step for the hidden values; else it is a row of one step.
 """

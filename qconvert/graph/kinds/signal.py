@@ -79,7 +79,7 @@ def _fake_quant_shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def fake_quant(call: Call) -> Array:
-    """Real values rounded onto a grid of 2**num_bits steps (less one with narrow_range) from min to max, moved so that 0 is on it."""
+    """Float values rounded onto a grid of 2**num_bits steps (less one with narrow_range) from min to max, moved so that 0 is on it."""
     low, high, scale = fake_quant_grid(call["min"], call["max"], call["num_bits"], bool(call["narrow_range"]))
     return np.asarray(np.floor((np.clip(call.values(), low, high) - low) / scale + 0.5) * scale + low)
 

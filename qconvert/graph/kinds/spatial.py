@@ -52,13 +52,13 @@ def per_spatial_axis(op: Op, name: str, count: int, least: int) -> list[int]:
 
 
 def spatial_pads(op: Op, count: int) -> list[tuple[int, int]]:
-    """What explicit padding adds in front of and behind each spatial axis; an auto_pad other than NOTSET overrides it."""
+    """What explicit padding adds before and after each spatial axis; an auto_pad other than NOTSET overrides it."""
     pads = explicit_pads(op, count)
     return pads if op["auto_pad"] == "NOTSET" else [(0, 0)] * count
 
 
 def explicit_pads(op: Op, count: int) -> list[tuple[int, int]]:
-    """The attribute pads: in front of and behind each spatial axis."""
+    """The attribute pads: before and after each spatial axis."""
     pads = per_spatial_axis(op, "pads", 2 * count, 0)
     return [(pads[i], pads[count + i]) for i in range(count)]
 

@@ -170,7 +170,7 @@ def _computes(graph: Graph, op: Op) -> Iterator[Broken]:
 
 
 def _is_moved(graph: Graph, op: Op, source: Tensor, other: Tensor, *, is_output: bool) -> bool:
-    """Whether the stored integers mean the same real values on both sides."""
+    """Whether the stored integers mean the same float values on both sides."""
     a, b = source.quantization, other.quantization
     if a is None or b is None or a.axis is None or b.axis is None:
         return a == b

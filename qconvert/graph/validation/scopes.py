@@ -140,7 +140,7 @@ def _carried(call: FunctionCall, function: Graph) -> Iterator[Broken]:
 
 
 def _beside(port: Port, tensor: Tensor | None, inner: Tensor) -> str:
-    """What is wrong with the function's tensor beside a port, in words; "" if nothing is."""
+    """What is wrong with the function's tensor next to a port, in words; "" if nothing is."""
     if port.dtype:
         return "" if inner.dtype == port.dtype and _is_one(inner.shape) else f"of {inner.dtype} {inner.shape}, not one {port.dtype}"
     if tensor is None:

@@ -39,7 +39,7 @@ _DEPTH, _NODES = 6, 2000
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Puts definitions in the place of Opaque operators of ONNX: those of onnx's schemas, and those of the tables here.
 
-    A definition computes real values; what quantization stands around it is absorbed anew.
+    A definition computes float values; what quantization stands around it is absorbed again.
     """
     notes: list[str] = []
     found = graph

@@ -32,7 +32,7 @@ _PARAMETERS: dict[str, dict[str, float]] = {
 
 
 def write_clip(op: Op, b: Builder) -> None:
-    """Relu and Clip: a Clip of stored integers where input and output share one quantization, else of real values."""
+    """Relu and Clip: a Clip of stored integers where input and output share one quantization, else of float values."""
     limits = [b.graph.constant(name) if name else None for name in (*op.inputs[1:], "", "")[:2]]
     lower, upper = (None if v is None else float(v.reshape(-1)[0]) for v in limits)
     bounds = (0.0, None) if op.kind == "Relu" else (lower, upper)
@@ -109,10 +109,10 @@ def write_gelu(op: Op, b: Builder) -> None:
 
 
 def real_dtype(op: Op, b: Builder) -> Any:
-    """The numpy type of the real values of an operator's data.
+    """The numpy type of the float values of an operator's data.
 
     Raises:
-        UnsupportedError: they are plain integers, of which constants beside them would lose their fractions.
+        UnsupportedError: they are plain integers, of which constants next to them would lose their fractions.
     """
     tensor = b.tensor(op.inputs[0])
     if not tensor.is_quantized and "float" not in tensor.dtype:
@@ -144,7 +144,7 @@ def write_lp_normalization(op: Op, b: Builder) -> None:
 
 
 def read_clip(r: Reading) -> None:
-    """Clip with known bounds: attributes before opset 11, inputs since. Bounds of labelled integers become real values."""
+    """Clip with known bounds: attributes before opset 11, inputs since. Bounds of labelled integers become float values."""
     if r.version < 11:
         if r.tensor(0).dtype not in REALS:
             unknown = r.tensor(0).dtype == "unknown"
@@ -172,7 +172,7 @@ def read_clip(r: Reading) -> None:
 
 
 def _read_stored_clip(r: Reading, tensor: Tensor, q: Quantization, limits: list[int | None]) -> None:
-    """Clip of stored integers: nothing if it leaves the whole type, integers if they are known, else a Clip between real values.
+    """Clip of stored integers: nothing if it leaves the whole type, integers if they are known, else a Clip between float values.
 
     The bounds are scale * (bound - zero_point) in float32, which come back as the same integers when divided by the scale.
     """

@@ -1,4 +1,4 @@
-"""TFLite's LSTM of uint8 data, the basic kernel, spelled in float64 arithmetic on integers: equal to it in every bit."""
+"""TFLite's LSTM of uint8 data, the basic kernel, written in float64 arithmetic on integers: equal to it in every bit."""
 
 from __future__ import annotations
 

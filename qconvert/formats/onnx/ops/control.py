@@ -87,9 +87,9 @@ def _read_body(r: Reading, numbers: Sequence[Tensor], carried: list[Tensor], beh
 
     Args:
         r: the node.
-        numbers: what stands in front of the carried values.
+        numbers: what stands before the carried values.
         carried: these, as they are at first.
-        behind: what stands behind them.
+        after: what stands after them.
         first: where the new values of the carried ones stand among what the body gives.
     """
     functions = len(r.draft.functions)

@@ -59,7 +59,7 @@ def apart(op: Op, b: Builder, value: str) -> str:
 
 
 def _turned_weights(op: Op, b: Builder) -> str:
-    """Real weights I,O,spatial: a constant, or behind a Transpose if they are computed, as of float16."""
+    """Real weights I,O,spatial: a constant, or after a Transpose if they are computed, as of float16."""
     name, group = op.inputs[1], int(op["group"])
     maker = b.producer(name)
     if maker is not None and maker.kind == "Dequantize" and b.tensor(maker.inputs[0]).is_constant:
@@ -80,7 +80,7 @@ def _turned_weights(op: Op, b: Builder) -> str:
 
 
 def real_bias(op: Op, b: Builder) -> list[str]:
-    """The bias behind its own DequantizeLinear. ONNX has none for int64: such a bias becomes int32, or float if it is too large."""
+    """The bias after its own DequantizeLinear. ONNX has none for int64: such a bias becomes int32, or float if it is too large."""
     if len(op.inputs) < 3 or not op.inputs[2]:
         return []
     bias = b.tensor(op.inputs[2])
@@ -154,7 +154,7 @@ def _spans(r: Reading, window: dict[str, Any]) -> list[int]:
 
 
 def _shared_out(cropped: Sequence[int], auto: str) -> tuple[int, ...]:
-    """What is cropped in front, and then behind; the odd one is behind for SAME_UPPER (onnxruntime, conv_transpose_attributes.h)."""
+    """What is cropped in front, and then after; the odd one is after for SAME_UPPER (onnxruntime, conv_transpose_attributes.h)."""
     before = [crop // 2 if auto == "SAME_UPPER" else crop - crop // 2 for crop in cropped]
     return (*before, *(crop - front for crop, front in zip(cropped, before, strict=True)))
 
@@ -172,7 +172,7 @@ def _pads_of_result(r: Reading, window: dict[str, Any], extra: tuple[int, ...], 
 
 
 def transposed_weights(r: Reading, weights: Array | None, group: int) -> str:
-    """The weights of input 1 as O,I,spatial, with scales along O. Weights behind a DequantizeLinear turn before it.
+    """The weights of input 1 as O,I,spatial, with scales along O. Weights after a DequantizeLinear turn before it.
 
     A Transpose turns those that are computed, also from constants: what follows finds out.
     """

@@ -59,7 +59,7 @@ def _decode(s: Steps, encodings: str, anchors: str) -> str:
 
 
 def _without_background(s: Steps, scores: str) -> str:
-    """Scores [1, boxes, classes] without the classes in front of the last num_classes."""
+    """Scores [1, boxes, classes] without the classes before the last num_classes."""
     shape = s.b.tensor(s.op.inputs[1]).shape or ()
     offset = int(shape[2]) - int(s.op["num_classes"])
     return scores if offset == 0 else s.slice(scores, offset, int(shape[2]), 2)

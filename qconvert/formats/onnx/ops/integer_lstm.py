@@ -1,4 +1,4 @@
-"""TFLite's int8 LSTM with an int16 cell, spelled in float64 arithmetic on integers: equal to its kernel in every bit.
+"""TFLite's int8 LSTM with an int16 cell, written in float64 arithmetic on integers: equal to its kernel in every bit.
 
 The data's part of all steps is one product in front; what depends on the step before is the body of a Scan, or stands in the graph itself
 where there is one step. Sigmoid and tanh are tables of all 65,536 integers. What would not be exact is refused by name.
@@ -228,8 +228,8 @@ class _Lstm:
         return self._limited(to, to.node("Add", [value, seen], hint=gate)[0])
 
     def _seen_cells(self, to: Emitter, weights: str, hint: str) -> str:
-        """Peepholes beside a projection: their kernel takes as many cells as there are outputs, of each row, or of all rows one behind the
-        other where time comes first, and none of the cells behind these."""
+        """Peepholes next to a projection: their kernel takes as many cells as there are outputs, of each row, or of all rows one after the
+        other where time comes first, and none of the cells after these."""
         b, layer, width = self._b, self._layer, len(self._layer.projection.weights[0])  # type: ignore[union-attr]
         rows = (b.tensor(self._names["cell"]).static_shape or (None,))[0] if layer.time_major else 1
         if rows is None:

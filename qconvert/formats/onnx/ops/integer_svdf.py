@@ -1,4 +1,4 @@
-"""TFLite's int8 SVDF, spelled in float64 arithmetic on integers: equal to its kernel in every bit."""
+"""TFLite's int8 SVDF, written in float64 arithmetic on integers: equal to its kernel in every bit."""
 
 from __future__ import annotations
 

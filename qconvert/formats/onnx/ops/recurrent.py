@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN, on real values."""
+"""LSTM, GRU and RNN, in float."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def dilated(s: Steps, value: str, sizes: list[int], gaps: Sequence[int], filler:
 
 
 def write_interior_pad(op: Op, b: Builder) -> None:
-    """For each axis with gaps: an axis of one behind it, which a Pad fills, and both as one. Edges are a Pad, which may cut, too."""
+    """For each axis with gaps: an axis of one after it, which a Pad fills, and both as one. Edges are a Pad, which may cut, too."""
     s, tensor = Steps(op, b), b.tensor(op.inputs[0])
     shape, dtype = tensor.static_shape, tensor.dtype
     if shape is None:

@@ -114,7 +114,7 @@ def read_concat(r: Reading) -> None:
 
 
 def write_concat(op: Op, b: Builder) -> None:
-    """Concat: of integers where all share one quantization, else of real values."""
+    """Concat: of integers where all share one quantization, else of float values."""
     result = b.tensor(op.outputs[0])
     equal = all(b.tensor(name).shares_grid(result) for name in op.inputs)
     if equal and not op["activation"]:
@@ -275,7 +275,7 @@ def _pad_symmetric(op: Op, b: Builder) -> None:
 
 
 def read_shape(r: Reading) -> None:
-    """Shape, with a Slice behind it where only some sizes are asked for (opset 15)."""
+    """Shape, with a Slice after it where only some sizes are asked for (opset 15)."""
     start, end = int(r.attribute("start", 0)), r.attribute("end")
     if start == 0 and end is None:
         r.emit("Shape", dtype="int64", integers=True)

@@ -1,4 +1,4 @@
-"""A GRU or RNN of integer weights that rounds its data and hidden values when it runs, spelled out step by step: ONNX has neither."""
+"""A GRU or RNN of integer weights that rounds its data and hidden values when it runs, decomposed step by step: ONNX has neither."""
 
 from __future__ import annotations
 

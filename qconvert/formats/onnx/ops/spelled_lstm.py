@@ -1,4 +1,4 @@
-"""An LSTM that ONNX's cannot say, spelled out step by step: with a limited cell (ONNX's own limits what goes into activations), a
+"""An LSTM that ONNX's cannot say, decomposed step by step: with a limited cell (ONNX's own limits what goes into activations), a
 projection, layer normalizations of the gates, activations of TFLite, or rows that are rounded to multiply integer weights."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Lstm(Recurrence):
         return b.const(np.zeros((shape[1], size), np.float32), f"{self._hint}/first")
 
     def _data_parts(self) -> str:
-        """What the data give to each gate for all steps, with all biases, unless these stand behind normalizations."""
+        """What the data give to each gate for all steps, with all biases, unless these stand after normalizations."""
         b, op = self._b, self._op
         sums = self._product(b, b.real(op.inputs[0]), 1, f"{self._hint}/sums")
         if not op.has(BIAS) or op.has(NORM):
@@ -129,7 +129,7 @@ class _Lstm(Recurrence):
         return to.node("Split", [self._flat(to, index), self._sizes([self._cells] * count)], count, hint="part")
 
     def _norms(self, to: Emitter) -> list[tuple[str, str]]:
-        """The factor of each gate's normalization, and what is added behind it."""
+        """The factor of each gate's normalization, and what is added after it."""
         factors = self._split(to, NORM, 4)
         if not factors or not self._op.has(BIAS):
             return [(factor, "") for factor in factors]

@@ -1,4 +1,4 @@
-"""TFLite's SVDF of real data: a product with the data, and one with the last values of that, which are a state."""
+"""TFLite's SVDF of float data: a product with the data, and one with the last values of that, which are a state."""
 
 from __future__ import annotations
 

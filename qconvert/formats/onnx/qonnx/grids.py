@@ -74,7 +74,7 @@ def stated(r: Reading, bits: int) -> Stated:
 def fitting(r: Reading, *given: Array) -> tuple[Array, ...]:
     """`given`, the scales and zero points of input 0, unless they do not broadcast with each other and with it.
 
-    Together they have no more elements than the data or, beside data of unknown sizes, than the largest of them: (n, 1) beside (1, n)
+    Together they have no more elements than the data or, with data of unknown sizes, than the largest of them: (n, 1) beside (1, n)
     would have n**2.
 
     Raises:

@@ -1,4 +1,4 @@
-"""MatMulNBits: real data times weights of 2, 4 or 8 bits with one scale for each block of them (onnxruntime, docs/ContribOperators.md).
+"""MatMulNBits: float data times weights of 2, 4 or 8 bits with one scale for each block of them (onnxruntime, docs/ContribOperators.md).
 
 B is packed as (N, blocks of K, bytes of a block), several weights a byte, the first in the lowest bits; scales are (N, blocks); zero points
 are packed likewise along the blocks, and half of the range if there are none. Two bits are read as four, as onnxruntime has no other use
@@ -23,7 +23,7 @@ _BITS = {"uint4": 4, "uint8": 8}
 
 
 def read_matmul_nbits(r: Reading) -> None:
-    """MatMulNBits as a MatMul with the real values of weights (K,N), which have blocks of scales along K."""
+    """MatMulNBits as a MatMul with the float values of weights (K,N), which have blocks of scales along K."""
     r.require_only(accuracy_level=0, weight_prepacked=0)
     bits, real_type = int(r.attribute("bits", 4)), r.tensor(2).dtype
     if r.has(4) or r.rank(0) < 2 or bits not in _STORAGE or (r.has(3) and r.tensor(3).dtype != "uint8"):
@@ -84,7 +84,7 @@ def _packed(data: Array, bits: int) -> Array:
 
 
 def write_matmul_nbits(op: Op, b: Builder) -> str:
-    """MatMul of real data with uint4 or uint8 weights in blocks along K as MatMulNBits."""
+    """MatMul of float data with uint4 or uint8 weights in blocks along K as MatMulNBits."""
     weights = _stored_weights(op.inputs[1], b)
     reason = _reason(op, b, weights)
     if reason or weights is None or weights.data is None or weights.quantization is None:
@@ -108,7 +108,7 @@ def write_matmul_nbits(op: Op, b: Builder) -> str:
 
 
 def _stored_weights(name: str, b: Builder) -> Tensor | None:
-    """The quantized constant whose real values `name` are."""
+    """The quantized constant whose float values `name` are."""
     op = b.producer(name)
     tensor = b.tensor(op.inputs[0] if op is not None and op.kind == "Dequantize" else name)
     return tensor if tensor.data is not None and tensor.quantization is not None else None

@@ -32,7 +32,7 @@ def require_real(r: Reading) -> None:
 
 
 def _clip(lowest: float, highest: float) -> ReadFunction:
-    """The reader of an operator that clips real values to [lowest, highest]."""
+    """The reader of an operator that clips float values to [lowest, highest]."""
 
     def read(r: Reading) -> None:
         require_real(r)
@@ -145,7 +145,7 @@ def _along_last(builtin: str, table: str, fields: Callable[[Op, Writing], dict[s
 
 
 def write_lp_normalization(op: Op, w: Writing) -> None:
-    """L2_NORMALIZATION; the sum of sizes instead of the Euclidean norm is a division by it, of real values."""
+    """L2_NORMALIZATION; the sum of sizes instead of the Euclidean norm is a division by it, of float values."""
     if int(op["p"]) == 2:
         _along_last("L2_NORMALIZATION", "L2NormOptions", _norm_fields)(op, w)
         return

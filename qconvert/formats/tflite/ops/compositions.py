@@ -283,7 +283,7 @@ def _instance_normalization(f: Formula) -> None:
 def _group_normalization(f: Formula) -> None:
     """GroupNormalization: the channels are split into groups, each of which is normalized with its space.
 
-    One size may be known only at run time, such as the batch.
+    One size may be dynamic, such as the batch.
     """
     groups, last = int(f.op["num_groups"]), f.op["data_format"] == "channels_last"
     place = -1 if last else 1

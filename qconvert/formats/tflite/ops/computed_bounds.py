@@ -97,7 +97,7 @@ def _replaced(r: Reading, ends: str, far: Sequence[bool]) -> str:
 
 
 def after(r: Reading, begins: Sequence[Bound], hint: str) -> list[Bound]:
-    """The ends of slices of one element each: that behind `begins`, and the far end behind the last element, -1."""
+    """The ends of slices of one element each: that after `begins`, and the far end after the last element, -1."""
     if all(isinstance(begin, int) for begin in begins):
         return [FAR if begin == -1 else begin + 1 for begin in begins if isinstance(begin, int)]
     name, shape = computed(r, begins, hint), (len(begins),)

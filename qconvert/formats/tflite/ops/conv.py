@@ -94,7 +94,7 @@ def write_conv(op: Op, w: Writing) -> None:
 
 
 def write_bias(op: Op, w: Writing, index: int) -> list[str]:
-    """The bias: int64 beside int16 data, as the 16x8 specification has it, and zeros where there is none: not all kernels do without."""
+    """The bias: int64 with int16 data, as the 16x8 specification has it, and zeros where there is none: not all kernels do without."""
     if op.has(index):
         bias = w.tensor(op.inputs[index])
         if bias.data is None or (bias.dtype, w.tensor(op.inputs[0]).dtype) != ("int32", "int16") or w.graph.is_from("tflite"):
@@ -111,7 +111,7 @@ def write_bias(op: Op, w: Writing, index: int) -> list[str]:
 
 
 def bias_type(op: Op, w: Writing, index: int) -> dict[str, Any]:
-    """The option that states an int32 bias beside int16 data: where it is not stated, LiteRT reads 64 bits for each integer."""
+    """The option that states an int32 bias with int16 data: where it is not stated, LiteRT reads 64 bits for each integer."""
     types = [w.tensor(op.inputs[at]).dtype for at in (0, index)] if op.has(index) else []
     stays = types == ["int16", "int32"] and w.graph.is_from("tflite")  # write_bias() makes others int64
     return {"quantizedBiasType": DTYPE_NUMBERS["int32"]} if stays else {}
@@ -122,7 +122,7 @@ def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> t
 
     Args:
         r: the operator.
-        index: of the weights: a constant, one behind a DEQUANTIZE, or computed at run time.
+        index: of the weights: a constant, one after a DEQUANTIZE, or computed at run time.
         key: names the order.
         perm: the order; the outputs come first.
     """
@@ -158,7 +158,7 @@ def _operands(r: Reading, kernel: str) -> list[str]:
 
 
 def float_weights(r: Reading, kernel: str, data: int = 0) -> str:
-    """Weights as the operator takes them: integers without a scale beside real data stand for themselves."""
+    """Weights as the operator takes them: integers without a scale with float data stand for themselves."""
     weights = r.lookup(kernel)
     if r.tensor(data).is_quantized or weights.dtype == "float32" or weights.quantization is not None:
         return kernel
@@ -166,7 +166,7 @@ def float_weights(r: Reading, kernel: str, data: int = 0) -> str:
 
 
 def dynamic_range(r: Reading, kernel: str, data: int = 0, *, asymmetric: bool = True) -> str:
-    """The operator's `arithmetic`: integer weights beside real data make the kernel round the data when it runs (dynamic range).
+    """The operator's `arithmetic`: integer weights with float data make the kernel round the data when it runs (dynamic range).
 
     Args:
         r: the operator.

@@ -23,7 +23,7 @@ __all__ = ["READERS", "WRITERS"]
 def read_transpose_conv(r: Reading) -> None:
     """TRANSPOSE_CONV: inputs are (output shape, weights O,H,W,I, data[, bias]).
 
-    Padding and cropping depend on sizes only by what the result has beyond stride * data. Where a size is known only at run time, that is
+    Padding and cropping depend on sizes only by what the result has beyond stride * data. Where a size is dynamic, that is
     enough: it takes the place of the result's size, and 0 that of the data's.
 
     Of a stated size that VALID padding does not lead back to that of the data, LiteRT's default kernels take what is beyond whole steps,
@@ -127,7 +127,7 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
 
 
 def _written_sizes(op: Op, w: Writing, kernel: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Height, width and channels of data and result; see read_transpose_conv() for sizes that are known only at run time."""
+    """Height, width and channels of data and result; see read_transpose_conv() for sizes that are dynamic."""
     shapes = [w.tensor(name).shape or () for name in (op.inputs[0], op.outputs[0])]
     channels = [shape[3] if len(shape) == 4 else "" for shape in shapes]
     if not all(isinstance(size, int) for size in channels):

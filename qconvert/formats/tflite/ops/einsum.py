@@ -90,7 +90,7 @@ def _matrix(f: Formula, term: _Term, parts: Sequence[str], sizes: _Sizes) -> str
 
 
 def _count(letters: str, sizes: _Sizes) -> int | str:
-    """How many elements the axes of some letters have; a name where it is known only at run time."""
+    """How many elements the axes of some letters have; a name where it is dynamic."""
     named = [size for letter in letters if isinstance(size := sizes[letter], str)]
     known = math.prod(size for letter in letters if isinstance(size := sizes[letter], int))
     return "*".join((*named, *([str(known)] if known != 1 else []))) if named else known

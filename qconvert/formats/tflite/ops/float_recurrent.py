@@ -1,4 +1,4 @@
-"""LSTM of real data, over a sequence one way or both, or of one step: recurrences whose states are variables of their own.
+"""LSTM of float data, over a sequence one way or both, or of one step: recurrences whose states are variables of their own.
 
 A gate that TFLite couples (CIFG: the input gate is 1 - the forget gate) has the forget gate's values with the other sign, as ONNX couples
 the forget gate to the input gate: 1 - sigmoid(x) is sigmoid(-x).
@@ -99,7 +99,7 @@ def read_lstm(r: Reading) -> None:
 def read_both_ways_lstm(r: Reading) -> None:
     """BIDIRECTIONAL_SEQUENCE_LSTM: an LSTM each way.
 
-    An auxiliary input stands beside the data; without weights of its own it is what the way back takes.
+    An auxiliary input stands next to the data; without weights of its own it is what the way back takes.
     """
     places = {role: place for place, role in enumerate(_BOTH_WAYS) if place < len(r.inputs) and r.inputs[place]}
     order, merged = order_of(r), bool(r.option("mergeOutputs", False))
@@ -150,7 +150,7 @@ def _read_way(r: Reading, places: dict[str, int], order: Order, data: str, direc
 
 
 def _read_basic(r: Reading, order: Order) -> str:
-    """The kernel with weights of all gates in one, beside each other for data and hidden values; it looks at no options."""
+    """The kernel with weights of all gates in one, side by side for data and hidden values; it looks at no options."""
     require_float32(r, (0,), (1, 4))
     cells, inputs = math.prod(r.static_shape(3)) // 4, r.static_shape(0)[1]
     split = np.split(real_constant(r, 2, (4 * cells, inputs + cells)), 4)

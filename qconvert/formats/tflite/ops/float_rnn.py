@@ -1,4 +1,4 @@
-"""RNN of real data, over a sequence one way or both, or of one step: recurrences whose state is a variable of their own."""
+"""RNN of float data, over a sequence one way or both, or of one step: recurrences whose state is a variable of their own."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read_both_ways_rnn(r: Reading) -> None:
 def _both_data(r: Reading, order: Order) -> tuple[str, str]:
     """What each way goes through.
 
-    An auxiliary input stands beside the data. Without weights of its own it is what the way back takes, but only where steps come
+    An auxiliary input stands next to the data. Without weights of its own it is what the way back takes, but only where steps come
     first: with rows in front the kernel takes the data, and with steps in front it goes through an auxiliary input as if that had the
     size of the data (EvalFloat, kernels/bidirectional_sequence_rnn.cc).
     """
@@ -85,8 +85,8 @@ def _read_way(r: Reading, order: Order, data: str, first: int, aux: int = 0, dir
         r: the operator.
         order: that of its data.
         data: with steps in front.
-        first: the place of its weights; those for hidden values, the bias and the variable stand behind.
-        aux: the place of weights for values of an auxiliary input, which stand behind the data's; 0 without.
+        first: the place of its weights; those for hidden values, the bias and the variable stand after.
+        aux: the place of weights for values of an auxiliary input, which stand after the data's; 0 without.
         direction: "forward" or "reverse".
     """
     types = r.tensor(0).dtype, r.tensor(first).dtype

@@ -128,7 +128,7 @@ def write_reverse_sequence(op: Op, w: Writing) -> None:
 
 
 def write_non_zero(op: Op, w: Writing) -> None:
-    """NonZero as WHERE, which gives a row for each: columns are a TRANSPOSE behind it."""
+    """NonZero as WHERE, which gives a row for each: columns are a TRANSPOSE after it."""
     columns = w.tensor(op.outputs[0])
     reader = w.successor(columns.name)
     if reader is not None and reader.kind == "Transpose" and tuple(reader["perm"]) == (1, 0):
@@ -260,7 +260,7 @@ def wrapped(w: Writing, indices: str, data: str, axes: int | Sequence[int]) -> s
 
 
 def sizes_of(w: Writing, name: str, dtype: str = "int32", axes: int | Sequence[int] | None = None) -> str:
-    """The sizes of a tensor that are known only at run time; of these axes alone, of one without an axis of its own."""
+    """The sizes of a tensor that are dynamic; of these axes alone, of one without an axis of its own."""
     found = w.add(f"{name}/sizes", dtype, (w.tensor(name).rank or 0,))
     w.emit("SHAPE", [name], [found], "ShapeOptions", outType=DTYPE_NUMBERS[dtype])
     if axes is None:

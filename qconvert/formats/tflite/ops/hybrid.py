@@ -1,4 +1,4 @@
-"""Integer weights beside real data (hybrid kernels) of recurrent operators, which round rows of data and hidden values when they run."""
+"""Integer weights with float data (hybrid kernels) of recurrent operators, which round rows of data and hidden values when they run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Constant = tuple[Array, Quantization | None]
 
 
 def rounds_rows(r: Reading, weights: int) -> bool:
-    """Whether the operator rounds rows of its data when it runs: its weights, input `weights`, are integers beside real data."""
+    """Whether the operator rounds rows of its data when it runs: its weights, input `weights`, are integers with float data."""
     return r.tensor(0).dtype == "float32" and r.tensor(weights).dtype == "int8"
 
 
@@ -60,7 +60,7 @@ def constant_int8(r: Reading, index: int, shape: tuple[int, ...] | None = None) 
 
 
 def joined_gates(r: Reading, places: dict[str, int], shape: tuple[int, ...], gates: Sequence[str]) -> Constant:
-    """The integers of all gates one above the other, with a scale for each row, as an LSTM has them behind an axis of directions.
+    """The integers of all gates one above the other, with a scale for each row, as an LSTM has them after an axis of directions.
 
     Args:
         r: the operator.

@@ -1,4 +1,4 @@
-"""An LSTM of real data as TFLite's operator: over a sequence one way, back, or both ways at once."""
+"""An LSTM of float data as TFLite's operator: over a sequence one way, back, or both ways at once."""
 
 from __future__ import annotations
 

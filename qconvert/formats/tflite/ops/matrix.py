@@ -45,7 +45,7 @@ def read_fully_connected(r: Reading) -> None:
 
 
 def _leading(r: Reading, outputs: int) -> str:
-    """The data's own leading sizes, then the number of outputs, where several are known only at run time."""
+    """The data's own leading sizes, then the number of outputs, where several are dynamic."""
     rank = r.rank()
     whole = r.emit("Shape", [r.input(0)], [r.intermediate("data_shape", "int64", (rank,))])[0]
     bounds = [r.shape_const([value], hint) for value, hint in ((0, "first"), (rank - 1, "last"), (0, "sizes"))]

@@ -37,7 +37,7 @@ def _batched(op: Op, w: Writing) -> str:
 
 
 def _from_the_front(op: Op, w: Writing, indices: str, axis: int | None = None) -> str:
-    """Indices that are computed at run time, counted from the front: of one axis, or of as many behind the batches as a row has."""
+    """Indices that are computed at run time, counted from the front: of one axis, or of as many after the batches as a row has."""
     if counts_from_the_front(w, op.inputs[1]):
         return indices
     if axis is not None:
@@ -91,7 +91,7 @@ def write_gather_elements(op: Op, w: Writing) -> None:
 
 
 def _open_places(op: Op, w: Writing) -> tuple[str, str]:
-    """The rows of _places() as a list, and as many that are true, where the sizes of the indices are known only at run time.
+    """The rows of _places() as a list, and as many that are true, where the sizes of the indices are dynamic.
 
     The rows are those of a tensor that is true everywhere, in which the column of the axis is the index.
     """

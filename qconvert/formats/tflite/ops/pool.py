@@ -46,7 +46,7 @@ READERS: dict[str, ReadFunction] = {
 
 def write_average_pool(op: Op, w: Writing) -> None:
     """AveragePool: TFLite knows SAME padding, which it does not count. Other padding is a PAD in front, which it counts; where ONNX does
-    not, averages of real values are multiplied by how much too small they are.
+    not, averages of float values are multiplied by how much too small they are.
     """
     flat = _is_flat(op, w)
     found = None if op["count_include_pad"] or not flat else own_window(_whole(op, w), w, op["kernel_shape"])
@@ -84,7 +84,7 @@ def _is_flat(op: Op, w: Writing) -> bool:
 
 
 def stated_pads(op: Op, sizes: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
-    """The padding of a pool in numbers, before each spatial axis, then behind each."""
+    """The padding of a pool in numbers, before each spatial axis, then after each."""
     kernel, strides, auto = op["kernel_shape"], op["strides"], op["auto_pad"]
     count = len(kernel)
     if auto == "NOTSET":
@@ -101,7 +101,7 @@ def average_pads(op: Op, sizes: Sequence[int], wanted: Sequence[int]) -> tuple[t
         sizes, wanted: of the spatial axes of data and result.
 
     Returns:
-        pads: before and behind, what the last windows hang over (ceil_mode) included.
+        pads: before and after, what the last windows hang over (ceil_mode) included.
         share: of the result's spatial axes.
     """
     kernel, strides, count = op["kernel_shape"], op["strides"], len(op["kernel_shape"])

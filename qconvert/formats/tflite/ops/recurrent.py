@@ -1,4 +1,4 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF of int8 (an LSTM of real data: float_recurrent.py), whose states are variables of their own."""
+"""UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF of int8 (an LSTM of float data: float_recurrent.py), whose states are variables of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TANH, _RELU = 4, 1
 
 
 def read_sequence_lstm(r: Reading) -> None:
-    """Its variables are read before it and written behind it. The activation is not looked at, since the kernel does not either."""
+    """Its variables are read before it and written after it. The activation is not looked at, since the kernel does not either."""
     names = dict(zip(SEQUENCE, r.inputs, strict=False))
     if len(r.inputs) < _OLD or not names["forget_weights"] or not names["hidden"] or not names["cell"]:
         raise r.invalid(f"has {len(r.inputs)} inputs, or lacks one that every LSTM has", rule="wrong-number-of-tensors")

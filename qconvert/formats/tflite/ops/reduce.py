@@ -109,7 +109,7 @@ def write_cumsum(op: Op, w: Writing) -> None:
 
 
 def _written_search(builtin: str, table: str) -> WriteFunction:
-    """The writer of ARG_MAX and ARG_MIN, which never keep the axis: that is an EXPAND_DIMS behind them."""
+    """The writer of ARG_MAX and ARG_MIN, which never keep the axis: that is an EXPAND_DIMS after them."""
 
     def write(op: Op, w: Writing) -> None:
         axis = w.axis(op, op["axis"], op.inputs[0])

@@ -14,7 +14,7 @@ __all__ = ["READERS", "WRITERS"]
 
 
 def read_embedding_lookup(r: Reading) -> None:
-    """EMBEDDING_LOOKUP: rows of a table; a table of integers gives real values where the result has them (the "hybrid" kernel)."""
+    """EMBEDDING_LOOKUP: rows of a table; a table of integers gives float values where the result has them (the "hybrid" kernel)."""
     table, result = r.tensor(1), r.result()
     if table.dtype == result.dtype:
         r.emit("Gather", [table.name, r.int64(0)], axis=0)

@@ -45,7 +45,7 @@ def summed_bias(w: Writing, op: Op, rows: int) -> Array:
 
 
 def partner(w: Writing, op: Op, alike: tuple[str, ...]) -> Op | None:
-    """The recurrence behind `op` that goes through the same data the other way, equal in the attributes `alike`; None if there is none."""
+    """The recurrence after `op` that goes through the same data the other way, equal in the attributes `alike`; None if there is none."""
     later = w.graph.ops[next(place for place, other in enumerate(w.graph.ops) if other is op) + 1 :]
     for other in later:
         same = other.kind == op.kind and other.inputs[0] == op.inputs[0] and {op["direction"], other["direction"]} == {"forward", "reverse"}
@@ -56,7 +56,7 @@ def partner(w: Writing, op: Op, alike: tuple[str, ...]) -> Op | None:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What becomes of a recurrence's results: their name in the graph, their size, and the Reshape and Transpose behind them."""
+    """What becomes of a recurrence's results: their name in the graph, their size, and the Reshape and Transpose after them."""
 
     name: str
     size: int
@@ -128,7 +128,7 @@ class Frame:
         return len(self._ways) == 1 and flat
 
     def emit(self, builtin: str, listed: Sequence[str], table: str, **options: Any) -> None:
-        """Adds the operator of TFLite, with its first input in front of those listed; a recurrence back alone turns data and results."""
+        """Adds the operator of TFLite, with its first input before those listed; a recurrence back alone turns data and results."""
         w, backwards = self._w, len(self._ways) == 1 and self._ways[0]["direction"] == "reverse" and self._steps > 1
         shown = [self._shown(result) for result in self._results]
         if not backwards:
@@ -146,7 +146,7 @@ class Frame:
                 w.emit("RESHAPE", [name, sizes], [result.name], "ReshapeOptions")
 
     def _takes_in(self, result: _Result) -> bool:
-        """Whether the Reshape behind a result is the operator's own work."""
+        """Whether the Reshape after a result is the operator's own work."""
         return result.reshaped is not None and (self.form == "single" or len(self._w.tensor(result.reshaped.outputs[0]).shape or ()) == 3)
 
     def _shown(self, result: _Result) -> str:

@@ -110,7 +110,7 @@ def real_constant(r: Reading, index: int, shape: tuple[int, ...]) -> Array:
 
 
 def joined_steps(r: Reading, first: str, second: str) -> str:
-    """The values of two sequences beside each other at each step."""
+    """The values of two sequences side by side at each step."""
     shapes = [r.lookup(name).static_shape or (0,) for name in (first, second)]
     if shapes[0][:-1] != shapes[1][:-1]:
         raise r.invalid(f"has sequences of shapes {shapes[0]} and {shapes[1]}, which do not match", rule="shape-mismatch")

@@ -197,7 +197,7 @@ def _write_strided(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
 
 
 def _absorbed_axes(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) -> tuple[set[int], set[int], tuple[str, ...]]:
-    """The axes that a Squeeze behind takes away, those that an Unsqueeze behind it adds, and the outputs of the last of the three.
+    """The axes that a Squeeze after takes away, those that an Unsqueeze after it adds, and the outputs of the last of the three.
 
     Both are taken in where the reader made them of one operator.
     """

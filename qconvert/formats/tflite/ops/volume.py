@@ -60,7 +60,7 @@ def read_conv_3d_transpose(r: Reading) -> None:
 
 
 def _numbers(r: Reading, sizes: Shape) -> tuple[int, ...]:
-    """Sizes, of which none may be known only at run time."""
+    """Sizes, of which none may be dynamic."""
     found = tuple(size for size in sizes if isinstance(size, int))
     if len(found) != len(sizes):
         raise r.unsupported(f"the dynamic dimensions {sizes} of depth, height and width", rule="dynamic-dimension")
@@ -68,7 +68,7 @@ def _numbers(r: Reading, sizes: Shape) -> tuple[int, ...]:
 
 
 def _weights(r: Reading, index: int) -> Array:
-    """The weights, a constant; a DEQUANTIZE in front of it is turned with it."""
+    """The weights, a constant; a DEQUANTIZE before it is turned with it."""
     maker = r.dequantized(index)
     weights = r.constant(index) if maker is None else r.lookup(maker.inputs[0]).data
     if weights is None:
@@ -87,7 +87,7 @@ def _per_axis(r: Reading, option: str) -> tuple[int, ...]:
 
 
 def write_conv_3d(op: Op, w: Writing) -> None:
-    """Conv over three dimensions as CONV_3D, behind a PAD where its padding is not SAME."""
+    """Conv over three dimensions as CONV_3D, after a PAD where its padding is not SAME."""
     _require_channels_last(op, w)
     groups = int(op["group"])
     kernel, shape = written_weights(op, w, "DHWIO", (2, 3, 4, 1, 0)) if groups == 1 else ("", w.constant(op, 1).shape)

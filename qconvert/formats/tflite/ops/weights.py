@@ -34,7 +34,7 @@ def dequantized_weights(op: Op, w: Writing) -> Op | None:
 
 
 def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """The weights of `op` with their axes in TFLite's order, behind a DEQUANTIZE if they have one; and their shape, O,I,spatial.
+    """The weights of `op` with their axes in TFLite's order, after a DEQUANTIZE if they have one; and their shape, O,I,spatial.
 
     Args:
         op: with weights in input 1.
@@ -60,7 +60,7 @@ def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...]) -> tupl
 
 
 def _written_computed(op: Op, w: Writing, name: str, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Weights that are computed at run time behind a TRANSPOSE; without that and the one in front of it, if they cancel out."""
+    """Weights that are computed at run time after a TRANSPOSE; without that and the one before it, if they cancel out."""
     shape, maker, grid = w.shape(name, op), w.producer(name), w.tensor(name).quantization
     if len(shape) != len(axes) or (grid is not None and not grid.is_per_tensor):
         raise w.unsupported(op, f"weights {name!r} of shape {shape} that are computed at run time", rule="weights-not-constant")

@@ -61,14 +61,14 @@ def window(r: Reading, kernel: Sequence[int], dilations: Sequence[int] = (1, 1))
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How a window is written: the data, padded in front of it where TFLite has no such padding, and the option table's fields."""
+    """How a window is written: the data, padded before it where TFLite has no such padding, and the option table's fields."""
 
     data: str
     fields: dict[str, Any]
 
 
 def write_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[int] = (1, 1), filler: int | float | None = None) -> Window:
-    """SAME or VALID where they are just the operator's padding, else a PAD in front of a VALID window.
+    """SAME or VALID where they are just the operator's padding, else a PAD before a VALID window.
 
     Args:
         op: with `strides`, `pads`, `auto_pad` and data of rank 4, channels last.
@@ -116,12 +116,12 @@ def _is_same_at_stride_1(pads: Sequence[int], kernel: Sequence[int], strides: Se
 
 
 def padded(op: Op, w: Writing, pads: Sequence[int], filler: int | float | None) -> str:
-    """The data of `op`, channels last, behind a PAD with real zero, or a PADV2 with the stored value `filler`; as they are without pads.
+    """The data of `op`, channels last, after a PAD with real zero, or a PADV2 with the stored value `filler`; as they are without pads.
 
     Args:
         op: the operator.
         w: what is written.
-        pads: before each spatial axis, then behind each.
+        pads: before each spatial axis, then after each.
         filler: None for real zero.
     """
     name, count = op.inputs[0], len(pads) // 2
@@ -142,12 +142,12 @@ def padded(op: Op, w: Writing, pads: Sequence[int], filler: int | float | None) 
 
 
 def result_shape(op: Op, w: Writing, sizes: Sequence[int]) -> str:
-    """The shape of a transposed convolution's result: a constant, or made of those sizes of the data that are known only at run time.
+    """The shape of a transposed convolution's result: a constant, or made of those sizes of the data that are dynamic.
 
     Args:
         op: with `strides`, and data that are channels last.
         w: what is written.
-        sizes: of the result behind the batch; where the data's is known only at run time, what it has beyond stride * data.
+        sizes: of the result after the batch; where the data's is dynamic, what it has beyond stride * data.
     """
     known, result, rank = w.tensor(op.inputs[0]).shape or (), op.outputs[0], len(sizes) + 1
     if all(isinstance(size, int) for size in known[:-1]):
