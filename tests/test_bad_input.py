@@ -94,7 +94,7 @@ FILES = {
     "NaN scale of weights": (convolution(scale=[0.1, float("nan"), 0.1], zero_point=0), "not finite: [nan]"),
     "missing data": (
         single_op("RESHAPE", {}, [tensor("x", 4), TensorSpec("s", (0,), "int32", data=np.zeros(0, np.int32))], [tensor("y", 2, 3)]),
-        "do",
+        "cannot be reshaped to []",
     ),
 }  # fmt: skip
 

@@ -138,7 +138,7 @@ def test_blocks_that_are_none(kind: str) -> None:
     tensors += [Tensor(name, "int64", (0,), none) for name in ("blocks", "edges")]
     op = Op(kind, ("x", "blocks", "edges"), ("y",), {"data_format": "channels_last"})
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
-    with pytest.raises(QConvertError, match=r"blocks \[\] and edges \[\] do not fit data"):
+    with pytest.raises(QConvertError, match=r"blocks \[\] and crops or pads \[\] do not fit data"):
         validate(graph)
 
 
