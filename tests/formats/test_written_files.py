@@ -108,7 +108,7 @@ TFLITE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "index": (_operator(0, "inputs", _numbers(0, 77, 2)), "names tensor 77"),
     "origin": (lambda m: _operator(1, "outputs", m.subgraphs[0].operators[0].outputs)(m), "another producer"),
     "writes a constant": (_operator(1, "outputs", _numbers(1)), "another producer"),
-    "no output": (_operator(1, "outputs", _numbers(-1)), "no tensor"),
+    "no output": (_operator(1, "outputs", _numbers(-1)), "not a tensor"),
     "version": (lambda m: setattr(m.operatorCodes[0], "version", 0), "version 0"),
     "operator": (lambda m: setattr(m.operatorCodes[0], "builtinCode", 4000), "operator code 4000"),
     "subgraph": (lambda m: setattr(m, "subgraphs", []), "no subgraph"),
