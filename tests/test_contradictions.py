@@ -24,7 +24,7 @@ pytestmark = pytest.mark.formats
 ONNX = {
     "a result of another size": (
         "float[4,16] x, float[16] w) => (float[255] y) { y = MatMul (x, w) }",
-        "gives 'y' the shape \\(4,\\) by its definition, but the file says \\(255,\\)",
+        "gives 'y' the shape \\(4,\\) by its definition, but the file states \\(255,\\)",
     ),
     "a result of another rank": ("float[4,16] x, float[16] w) => (float[1,N] y) { y = MatMul (x, w) }", "by its definition"),
     "a scale of float16": (
@@ -138,7 +138,7 @@ def test_blocks_that_are_none(kind: str) -> None:
     tensors += [Tensor(name, "int64", (0,), none) for name in ("blocks", "edges")]
     op = Op(kind, ("x", "blocks", "edges"), ("y",), {"data_format": "channels_last"})
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
-    with pytest.raises(QConvertError, match=r"blocks \[\] and edges \[\] do not fit data"):
+    with pytest.raises(QConvertError, match=r"blocks \[\] and crops or pads \[\] do not fit data"):
         validate(graph)
 
 

@@ -141,7 +141,11 @@ def _checked(
             sides = sides[0], stand.side
             whole = next((side.runtime for side in sides if side.runtime.whole), None)
             if whole is not None and per_op:
-                raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
+                raise OptionError(
+                    f"{whole.title} gives out no inner tensors",
+                    remedy="--per-op works with --kernels litert:default.",
+                    rule="no-inner-tensors",
+                )
             around = around_custom(sides, Path(folder))
             if around is None:
                 read = (named[0], sides[1]) if scales is not None or copy is not None else sides

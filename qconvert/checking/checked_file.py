@@ -144,7 +144,7 @@ def sides_of(
     if before.read is None:
         raise OptionError(
             f"the operators of a {before.name} file are not read, so nothing can be held against them", file=str(source),
-            remedy="Name the model that it was made of as the source.",
+            remedy="Name the model that it was made of as the source.", rule="operators-not-read",
         )  # fmt: skip
     if after.read is None:
         return (_side(source, before, kernels, own), second), ""

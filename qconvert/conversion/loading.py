@@ -63,7 +63,7 @@ def _normal(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
     try:
         return normal_form(as_read(path, reader, options), reader)
     except InvalidGraphError as error:  # a rule that the file breaks, as the caller has made no graph
-        raise InvalidModelError(error.reason, remedy=error.remedy, where=error.where, file=error.file) from error
+        raise InvalidModelError(error.reason, remedy=error.remedy, where=error.where, file=error.file, rule=error.rule) from error
 
 
 def as_read(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:

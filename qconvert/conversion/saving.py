@@ -135,7 +135,9 @@ def _require_scopes(graph: Graph, writer: Format) -> None:
         if names and what not in writer.scopes:
             reason = f"files of the format {writer.name} cannot hold {what}: {_listed(list(names))}"
             raise UnsupportedError(
-                reason, remedy="Write a .qgraph file; convert() makes inputs and outputs of states for ONNX (pass states_to_io)."
+                reason,
+                remedy="Write a .qgraph file; convert() makes inputs and outputs of states for ONNX (pass states_to_io).",
+                rule="scopes-not-writable",
             )
 
 
@@ -146,7 +148,11 @@ def _require_entries(graph: Graph, writer: Format) -> None:
         entered = [signature.key for signature in graph.signatures if not signature.function]
         own = f"beside {_listed(entered)}" if entered else "beside the network's own"
         reason = f"files of the format {writer.name} have one entry point, and the model has {_listed(keys)} {own}"
-        raise UnsupportedError(reason, remedy="Choose one (--signature KEY of a .tflite file), or write a file for each (--signature all).")
+        raise UnsupportedError(
+            reason,
+            remedy="Choose one (--signature KEY of a .tflite file), or write a file for each (--signature all).",
+            rule="several-entry-points",
+        )
 
 
 def _require_ranges(graph: Graph, writer: Format) -> None:
@@ -161,6 +167,7 @@ def _require_ranges(graph: Graph, writer: Format) -> None:
         raise UnsupportedError(
             f"{len(narrow)} tensors use a part of their type's range, which a {writer.name} file cannot state: {_listed(narrow)}",
             remedy="Write a .qgraph file, or leave quant_min and quant_max out.",
+            rule="range-not-writable",
         )
 
 

@@ -67,7 +67,7 @@ def curve_values(graph: Graph, producers: Mapping[str, Op], name: str, root: str
 
 
 def curve_reals(graph: Graph, producers: Mapping[str, Op], name: str, root: str) -> Array:
-    """The real values of a tensor for each code of one of its curve_roots(), as curve_values() has them, with no rounding on the way: what
+    """The float values of a tensor for each code of one of its curve_roots(), as curve_values() has them, with no rounding on the way: what
     a grid on it does not hold is cut off at its ends.
 
     Args:

@@ -87,7 +87,7 @@ def _shape(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Array | None]
 
 
 def _fits(op: Op, given: Mapping[str, Tensor], tensors: Mapping[str, Tensor], shapes: Sequence[Shape | None]) -> bool:
-    """Whether all results are small enough, and small enough beside the inputs."""
+    """Whether all results are small enough, and small enough next to the inputs."""
     limit = min(LARGEST, max(SMALL, GROWTH * sum(tensor.data.nbytes for tensor in given.values() if tensor.data is not None)))
     total = 0
     for name, shape in zip(op.outputs, shapes, strict=True):

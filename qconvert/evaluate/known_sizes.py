@@ -180,7 +180,7 @@ class KnownSizes:
         return [[_total(kind, [form for form, place in zip(forms, ids, strict=True) if place == i]) for i in range(count)]]
 
     def _moved(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
-        """A move of numbered elements, which is undone behind it: number 0 is the number zero, which a Pad fills with."""
+        """A move of numbered elements, which is undone after it: number 0 is the number zero, which a Pad fills with."""
         numbered: list[Polynomial] = [()]
         moved = set(KINDS[op.kind].positions(op, "data", "factor", "filler"))
         tensors: dict[str, Tensor] = {}

@@ -108,7 +108,7 @@ class _Question:
             self._left.clear()
 
     def next_missing(self, found: Mapping[str, Array | None]) -> str | None:
-        """The next input that has to be worked out; None if all are, or if one is not known, behind which the others need no computing."""
+        """The next input that has to be worked out; None if all are, or if one is not known, after which the others need no computing."""
         while self._left:
             if self._left[-1] not in found:
                 return self._left[-1]

@@ -1,4 +1,4 @@
-"""Sums of products of sizes that have names: the arithmetic of shapes that are known only at run time.
+"""Sums of products of sizes that have names: the arithmetic of shapes that are dynamic.
 
 A Polynomial is a sorted tuple of (product, factor); a product is a sorted tuple of atoms, () for the number. An atom is the number of
 a size with a name, or of an operation on polynomials that is none itself (a remainder, a division, the larger of two). Equal

@@ -54,7 +54,7 @@ def simplest_activation(tensor: Tensor, bounds: tuple[float | None, float | None
 
 
 def is_exact(bounds: tuple[float | None, float | None], grid: Tensor) -> bool:
-    """Whether a bound rounds to one stored integer however ties are rounded, so that clipping integers is clipping real values."""
+    """Whether a bound rounds to one stored integer however ties are rounded, so that clipping integers is clipping float values."""
     assert grid.quantization is not None
     if grid.dtype not in ("int8", "uint8", "int16", "uint16", "int4", "uint4"):
         return False

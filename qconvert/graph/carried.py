@@ -39,7 +39,7 @@ class Carried:
 
     @property
     def first(self) -> Array:
-        """What the input takes in the first run, and behind a reset."""
+        """What the input takes in the first run, and after a reset."""
         assert self.state.data is not None
         return self.state.data
 
@@ -77,11 +77,11 @@ def carried(text: str) -> tuple[Carried, ...]:
             raise TypeError("no list")
         found = tuple(map(_parsed, listed))
     except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise InvalidModelError(f"the metadata entry {STATES} is no list of states: {error}") from error
+        raise InvalidModelError(f"the metadata entry {STATES} is not a list of states: {error}", rule="malformed-metadata") from error
     for what, names in (("state", [item.state.name for item in found]), ("input", [item.input for item in found]),
                         ("output", [item.output for item in found])):  # fmt: skip
         if len({*names}) != len(names):
-            raise InvalidModelError(f"the metadata entry {STATES} names one {what} twice")
+            raise InvalidModelError(f"the metadata entry {STATES} names the same {what} twice", rule="malformed-metadata")
     return found
 
 
@@ -94,7 +94,10 @@ def of_network(text: str | None, inputs: Container[str], outputs: Container[str]
     found = carried(text) if text else ()
     for item in found:
         if item.input not in inputs or item.output not in outputs:
-            raise InvalidModelError(f"the metadata entry {STATES} names {item.input!r} and {item.output!r}, which the model does not have")
+            raise InvalidModelError(
+                f"the metadata entry {STATES} names {item.input!r} and {item.output!r}, which the model does not have",
+                rule="unknown-tensor",
+            )
     return found
 
 
@@ -138,10 +141,10 @@ class Carrier:
 def _parsed(item: Any) -> Carried:
     name, given, wanted, dtype = (item[key] for key in ("state", "input", "output", "dtype"))
     if not all(isinstance(text, str) and text for text in (name, given, wanted)) or dtype not in DTYPES or dtype == "string":
-        raise ValueError(f"{dtype!r} is no type, or a name is none")
+        raise ValueError(f"{dtype!r} is not a type, or a name is empty")
     shape = tuple(item["shape"])
     if not all(type(size) is int and 0 <= size < 2**31 for size in shape) or len(shape) > 64:
-        raise ValueError(f"{str(shape)[:80]} is no shape")
+        raise ValueError(f"{str(shape)[:80]} is not a shape")
     count, kind = math.prod(shape), numpy_dtype(dtype)
     if "data" in item:
         raw = base64.b64decode(item["data"], validate=True)

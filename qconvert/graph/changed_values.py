@@ -1,4 +1,4 @@
-"""What two graphs hold otherwise in tensors of one name: integers and real values of constants, scales and zero points; and which of that
+"""What two graphs hold otherwise in tensors of one name: integers and float values of constants, scales and zero points; and which of that
 a conversion declared."""
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def paired_tensors(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]
 
 
 def paired_activations(graph: Graph, other: Graph) -> dict[str, Tensor]:
-    """What stands in `other` for activations of `graph` whose names it has not: what the same operators read, and in front of these
+    """What stands in `other` for activations of `graph` whose names it has not: what the same operators read, and before these
     what is only moved."""
     found: dict[str, Tensor] = {}
     pairs = {(id(op), a.name): b for op, a, b in paired_inputs(graph, other) if not (a.is_constant or b.is_constant)}
@@ -224,7 +224,7 @@ def constant_difference(a: Tensor, b: Tensor) -> str:
 
 
 def _is_spelled_out(a: Tensor, b: Tensor) -> bool:
-    """Whether b holds a's stored integers as plain numbers: an operator that is spelled out has the scale and zero point elsewhere."""
+    """Whether b holds a's stored integers as plain numbers: an operator that is decomposed has the scale and zero point elsewhere."""
     if a.data is None or b.data is None or a.quantization is None or b.quantization is not None or not {a.dtype, b.dtype} <= _INTEGERS:
         return False
     low = integer_range(a.dtype)[0] - integer_range(b.dtype)[0]
@@ -278,7 +278,7 @@ def _orders(wanted: Array, found: Array) -> Iterator[Array]:
 
 
 def _real_difference(a: Tensor, b: Tensor) -> str:
-    """Real values that are not the source's, one side at least holding no integers of a single grid."""
+    """Float values that are not the source's, one side at least holding no integers of a single grid."""
     left, right = (_real(item) for item in (a, b))
     if a.quantization is None and b.quantization is None and a.dtype == b.dtype:
         wrong = _differing(left, right) if not np.isnan(left).any() else 0
@@ -316,7 +316,7 @@ def off(name: str, grid: Quantization, scale: Array) -> str:
 
 def digest(tensor: Tensor) -> str:
     """A short name of a tensor's grid and, of a constant, its values, however they are stored; of one in blocks, which few formats have,
-    its real values alone."""
+    its float values alone."""
     grid = tensor.quantization
     if grid is not None and grid.block_size and tensor.data is not None:
         return digest(Tensor("", "float32", tensor.shape, _real(tensor).astype(np.float32)))
@@ -355,7 +355,7 @@ def _narrowed(found: Mapping[str, object]) -> set[str]:
 
 
 def declared_changes(graph: Graph, names: Iterable[str], narrowed: Collection[str] = ()) -> dict[str, str]:
-    """What a conversion writes beside its result: the digest of each tensor that a pass gave other values or another grid; of those in
+    """What a conversion writes next to its result: the digest of each tensor that a pass gave other values or another grid; of those in
     `narrowed` with the limits, which alone are others."""
     return {name: (_narrowed_digest if name in narrowed else digest)(graph[name]) for name in sorted(names) if name in graph.tensors}
 

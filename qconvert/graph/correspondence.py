@@ -23,7 +23,7 @@ class Relation:
     Attributes:
         tensor: its name in the result; "" if no tensor of the result holds them.
         permutation: axis i of the result is axis permutation[i] of the source; () for the same order.
-        shift: what is added to the stored integers where their zero points do not say it, since the real values move; None where they do.
+        shift: what is added to the stored integers where their zero points do not say it, since the float values move; None where they do.
     """
 
     tensor: str

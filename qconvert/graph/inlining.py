@@ -22,7 +22,7 @@ _MOST = 50_000
 
 
 class Inlining:
-    """A graph that is written anew, with functions in the place of some of its operators.
+    """A graph that is rebuilt, with functions in the place of some of its operators.
 
     Args:
         graph: whose tensors stay.
@@ -62,7 +62,7 @@ class Inlining:
             function: the function.
             inputs: what it is given.
             outputs: what its outputs become; "" for one that nobody reads.
-            prefix: stands in front of the names of its other tensors; "" for a region, which has them from the graph around, and
+            prefix: stands before the names of its other tensors; "" for a region, which has them from the graph around, and
                 constants that others have too.
 
         Raises:
@@ -103,7 +103,9 @@ def inlined_ops(function: Graph, inputs: Sequence[str], outputs: Sequence[str], 
 def require_few_inlined(count: int) -> None:
     """Raise UnsupportedError if functions bring more operators into a graph than any network has."""
     if count > _MOST:
-        raise UnsupportedError(f"functions in the place of calls would bring more than {_MOST:,} operators")
+        raise UnsupportedError(
+            f"inlining the functions that are called would give more than {_MOST:,} operators", rule="too-many-operators"
+        )
 
 
 def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -> Graph:
@@ -144,11 +146,13 @@ def require_few(graph: Graph) -> None:
         inner = graph.functions[name]
         sizes[name] = len(inner.ops) + sum(sizes[one] for op in inner.ops for one in named_functions(op))
     if sum(sizes[one] for op in graph.ops for one in named_functions(op)) > _MOST:
-        raise UnsupportedError(f"functions inside of operators would bring more than {_MOST:,} operators")
+        raise UnsupportedError(
+            f"the functions inside of operators would expand to more than {_MOST:,} operators", rule="too-many-operators"
+        )
 
 
 def whiles_to_loops(graph: Graph) -> Graph:
-    """The graph with a Loop in the place of every While, in its functions too: the condition is asked before it, and behind its body."""
+    """The graph with a Loop in the place of every While, in its functions too: the condition is asked before it, and after its body."""
 
     def looped(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
         condition, body = (functions[str(op[name])] for name in ("condition", "body"))
@@ -186,7 +190,7 @@ def rewritten(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[str,
 
 
 def _callees_first(graph: Graph) -> list[str]:
-    """The functions, each behind those that it names."""
+    """The functions, each after those that it names."""
     called = {name: {one for op in inner.ops for one in named_functions(op)} for name, inner in graph.functions.items()}
     order: dict[str, None] = {}
     while len(order) < len(called):
@@ -195,7 +199,7 @@ def _callees_first(graph: Graph) -> list[str]:
 
 
 def prefix_of(op: Op) -> str:
-    """What stands in front of names of tensors that come in the place of an operator."""
+    """What stands before names of tensors that come in the place of an operator."""
     return next(filter(None, op.outputs), op.kind)
 
 

@@ -32,7 +32,7 @@ def loops_to_whiles(graph: Graph) -> Graph:
     """The graph with a While in the place of every Loop and Scan, in its functions too.
 
     Raises:
-        UnsupportedError: the size of what each turn gives is known only at run time.
+        UnsupportedError: the size of what each turn gives is dynamic.
     """
     return rewritten(rewritten(graph, "Loop", _from_loop), "Scan", _from_scan)
 
@@ -119,10 +119,10 @@ class _While:
         self.carried.add(first, whole, written, result)
 
     def growing(self, value: str, result: str, sizes: Sequence[Size], dims: str) -> Op:
-        """The stack of what each turn gives, one longer behind each turn, which has `dims` (a tensor) at first, known as `sizes`.
+        """The stack of what each turn gives, one longer after each turn, which has `dims` (a tensor) at first, known as `sizes`.
 
         It begins with a row that nobody wants, since LiteRT's WHILE carries nothing that is empty (measured). The operator that takes that
-        away again is returned, to stand behind the While.
+        away again is returned, to stand after the While.
         """
         inner, outer = self.body.tensors[value], self.outer
         first = self._filled(inner, sizes, dims)
@@ -319,7 +319,9 @@ def _forwards(new: Inlining, op: Op, name: str, axis: int, way: int) -> str:
     """A sequence with the elements along its first axis, in the order of the turns."""
     shape = new.tensors[name].shape
     if shape is None:
-        raise UnsupportedError(f"{op.kind} over {name!r} of unknown rank cannot be written as a While", where=_where(op))
+        raise UnsupportedError(
+            f"{op.kind} over {name!r} of unknown rank cannot be written as a While", where=_where(op), rule="unknown-rank"
+        )
     axis %= len(shape)
     if axis:
         order = (axis, *(other for other in range(len(shape)) if other != axis))
@@ -391,8 +393,8 @@ def _size_of(new: Inlining, prefix: str, name: str, axis: int) -> str:
 
 
 def _open_sizes(op: Op, value: str) -> UnsupportedError:
-    what = f"{op.kind} that gives a stack of {value!r}, whose size is known only at run time, has no form as a While"
-    return UnsupportedError(what, where=_where(op))
+    what = f"{op.kind} that stacks {value!r}, which has a dynamic dimension, cannot be written as a While"
+    return UnsupportedError(what, where=_where(op), rule="dynamic-dimension")
 
 
 def _where(op: Op) -> str:

@@ -20,7 +20,7 @@ __all__ = ["with_quantization"]
 def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Graph:
     """A copy of a graph in which a tensor has another grid of its storage type.
 
-    The integers of a constant become those of its real values on the new grid, rounded half to even. Integer biases of operators that read
+    The integers of a constant become those of its float values on the new grid, rounded half to even. Integer biases of operators that read
     the tensor beside quantized data or weights move to the product of the two scales. What a move (Reshape, Concat) gives out keeps its
     grid: where that must be the same, validate() says so.
 
@@ -33,8 +33,10 @@ def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Gr
         OptionError: there is no such tensor, it is not quantized, or a bias does not fit its new grid.
     """
     tensor = graph.tensors.get(name)
-    if tensor is None or tensor.quantization is None:
-        raise OptionError("is not quantized" if tensor is not None else "is no tensor of the graph", where=repr(name))
+    if tensor is None:
+        raise OptionError("is not a tensor of the graph", where=repr(name), rule="unknown-tensor")
+    if tensor.quantization is None:
+        raise OptionError("is not quantized", where=repr(name), rule="not-quantized")
     changed = {name: _on(tensor, quantization)}
     for op in graph.ops:
         bias = _integer_bias(graph, op)
@@ -44,7 +46,11 @@ def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Gr
         if data is not None and weights is not None:
             found = _on(bias, accumulator_grid(data, weights, (bias.rank or 1) - 1))
             if bias.name in changed and changed[bias.name] != found:
-                raise OptionError("is the bias of operators whose sums would have different scales", where=repr(bias.name))
+                raise OptionError(
+                    "is the bias of operators whose accumulators would have different scales",
+                    where=repr(bias.name),
+                    rule="bias-scales-differ",
+                )
             changed[bias.name] = found
     return graph.evolve(tensors=changed.values())
 
@@ -57,14 +63,16 @@ def _integer_bias(graph: Graph, op: Op) -> Tensor | None:
 
 
 def _on(tensor: Tensor, quantization: Quantization) -> Tensor:
-    """The tensor on another grid; of a constant the real values, rounded."""
+    """The tensor on another grid; of a constant the float values, rounded."""
     if tensor.data is None:
         return replace(tensor, quantization=quantization)
     real = tensor.real()
     stored = quantize(real, quantization, tensor.dtype)
     back = replace(tensor, data=stored.astype(numpy_dtype(tensor.dtype)), quantization=quantization)
     if tensor.dtype == "int32" and (np.abs(back.real() - real) > _half_step(quantization, real.shape)).any():
-        raise OptionError(f"does not fit {tensor.dtype} on its new grid", where=repr(tensor.name))
+        raise OptionError(
+            f"does not fit {tensor.dtype} with its new scale and zero point", where=repr(tensor.name), rule="integers-too-large"
+        )
     return back
 
 

@@ -48,7 +48,7 @@ class Tensor:
         dtype: storage type, one of DTYPES.
         shape: sizes; a string names a size that is known only when the model runs. None: not even the rank is known.
         data: the stored values of a constant, of `shape` and of numpy_dtype(dtype).
-        quantization: how stored integers map to real values; None for plain numbers.
+        quantization: how stored integers map to float values; None for plain numbers.
 
     The data are read-only: a pass that changes them makes an array of its own.
     """
@@ -86,13 +86,13 @@ class Tensor:
         return tuple(int(size) for size in self.shape)
 
     def real(self) -> Array:
-        """The real values of a constant: float64 where it is quantized, else its data as they are.
+        """The float values of a constant: float64 where it is quantized, else its data as they are.
 
         Raises:
             InvalidGraphError: it is computed when the model runs.
         """
         if self.data is None:
-            raise InvalidGraphError("is computed when the model runs, and has no values here", where=repr(self.name))
+            raise InvalidGraphError("is computed at run time and has no values in the graph", where=repr(self.name), rule="not-constant")
         return self.data if self.quantization is None else dequantize(self.data, self.quantization)
 
     def shares_grid(self, other: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Shapes of operator outputs, worked out by the rules of their kinds. A size known only at run time is a string.
+"""Shapes of operator outputs, worked out by the rules of their kinds. A size dynamic is a string.
 
 A rule gets the operator and a ShapeContext (sizes.py) and gives a shape for each output; None means that not even the
 rank is known, and UNKNOWN ("?") a size that nothing is known of, which infer() names after tensor and axis.
@@ -30,7 +30,7 @@ def output_shapes(tensors: Mapping[str, Tensor], op: Op, known: Known | None = N
     try:
         return KINDS[op.kind].shape(op, ShapeContext(tensors, op, known))
     except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise failure(op, f"its inputs or attributes do not fit its kind ({error})") from error
+        raise failure(op, f"its inputs or attributes do not fit its kind ({error})", rule="wrong-arguments") from error
 
 
 def compatible(a: Shape | None, b: Shape | None) -> bool:
@@ -41,7 +41,7 @@ def compatible(a: Shape | None, b: Shape | None) -> bool:
 
 
 def infer(graph: Graph) -> Graph:
-    """The graph with the shape of every operator output worked out anew; what was known more exactly is kept.
+    """The graph with the shape of every operator output worked out again; what was known more exactly is kept.
 
     Raises:
         InvalidGraphError: a shape contradicts what its operator gives, or inputs contradict each other.
@@ -53,7 +53,7 @@ def infer(graph: Graph) -> Graph:
                 continue
             old = tensors[name].shape
             if not compatible(old, shape):
-                raise failure(op, f"gives {name!r} the shape {shape}, but the graph says {old}")
+                raise failure(op, f"gives {name!r} the shape {shape}, but the graph states {old}", rule="shape-mismatch")
             tensors[name] = replace(tensors[name], shape=merged(name, shape, old))
     return replace(graph, tensors=tensors)
 

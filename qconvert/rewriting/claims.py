@@ -65,22 +65,26 @@ def read_claims(source: Graph, result: Graph) -> Correspondence:
         return {}
     fields = documents.object_of(document, at, ("schema", "tensors", "gone"), ())
     if documents.integer(fields["schema"], f"{at}: schema") != SCHEMA:
-        raise InvalidModelError(f"{at} has the schema {fields['schema']}; this version reads {SCHEMA}")
+        raise InvalidModelError(f"{at} has the schema {fields['schema']}; this version reads {SCHEMA}", rule="unknown-version")
     found: dict[str, Relation] = dict.fromkeys(documents.texts(fields["gone"], f"{at}: gone"), GONE)
     entries = fields["tensors"]
     if not isinstance(entries, dict):
-        documents.fail(at, "tensors is no object")
+        documents.fail(at, "tensors is not an object")
     for name, entry in entries.items():
         found[name] = _read_relation(
             documents.object_of(entry, f"{at}: {name!r}", ("tensor",), ("permutation", "shift")), f"{at}: {name!r}"
         )
     unknown = [name for name in found if name not in source]
     if unknown:
-        raise InvalidModelError(f"{at} relates {unknown[0]!r}, which the source lacks", remedy="Give the file that the result was made of.")
+        raise InvalidModelError(
+            f"{at} relates {unknown[0]!r}, which the source lacks",
+            remedy="Pass the file that the result was converted from.",
+            rule="unknown-tensor",
+        )
     for name, item in found.items():
         shape = source[name].shape
         if item.permutation and shape is not None and len(shape) != len(item.permutation):
-            raise InvalidModelError(f"{at} turns {name!r} of rank {len(shape)} by {list(item.permutation)}")
+            raise InvalidModelError(f"{at} permutes {name!r} of rank {len(shape)} by {list(item.permutation)}", rule="not-a-permutation")
     found = {name: item if item.tensor in result else GONE for name, item in found.items()}
     return {name: item for name, item in found.items() if item != Relation(name)}
 
@@ -89,7 +93,7 @@ def _read_relation(entry: Mapping[str, object], at: str) -> Relation:
     tensor = documents.text(entry["tensor"], at)
     turned = documents.listed(entry.get("permutation", []), at, lambda item, where: documents.integer(item, where, 0))
     if len(turned) > _MOST_AXES or sorted(turned) != list(range(len(turned))):
-        documents.fail(at, f"{turned} is no permutation")
+        documents.fail(at, f"{turned} is not a permutation")
     shift = None if entry.get("shift") is None else documents.integer(entry["shift"], at)
     return Relation(tensor, tuple(turned), shift)
 

@@ -60,7 +60,7 @@ class Rewriter:
         return self.graph.consumers()
 
     def __iter__(self) -> Iterator[Op]:
-        """Yield the operators of the graph that were not removed meanwhile; emit() puts operators in front of the one that is visited."""
+        """Yield the operators of the graph that were not removed meanwhile; emit() puts operators before the one that is visited."""
         for place, op in enumerate(self.graph.ops):
             self._place = place
             if self._instead.get(id(op)) != ():
@@ -81,7 +81,7 @@ class Rewriter:
     # operators
 
     def emit(self, op: Op) -> None:
-        """Put an operator in front of the one that is visited: at the start before the walk, at the end after it."""
+        """Put an operator before the one that is visited: at the start before the walk, at the end after it."""
         self._emitted.setdefault(self._place, []).append(op)
 
     def append(self, op: Op) -> None:
@@ -139,7 +139,7 @@ class Rewriter:
         Args:
             tensor: what the name stands for from now on.
             permutation: of the axes, where they are in another order than before.
-            shift: what was added to the stored integers, where the real values move (see Relation).
+            shift: what was added to the stored integers, where the float values move (see Relation).
         """
         self._tensors[tensor.name] = tensor
         if permutation or shift is not None:

@@ -1,6 +1,6 @@
 """The other end of runtimes/mnn.py: a program of its own, which loads .mnn files in MNN and runs them for whoever writes to its input.
 
-It imports nothing of qconvert. A message is a line of JSON and, behind it, the bytes of the arrays that it describes. What MNN prints to
+It imports nothing of qconvert. A message is a line of JSON and, after it, the bytes of the arrays that it describes. What MNN prints to
 standard output goes to standard error, so that the answers stay readable.
 """
 

@@ -97,7 +97,7 @@ def _divided(graph: Graph, op: Op, stored: Sequence[Array], _: str) -> _Found:
 
 
 def _compared(graph: Graph, op: Op, stored: Sequence[Array], _: str) -> _Found:
-    """Comparisons of bytes at scales from 1 on: in vectors, and behind the last one."""
+    """Comparisons of bytes at scales from 1 on: in vectors, and after the last one."""
     grids, types = _grids(graph, op.inputs), [graph[name].dtype for name in op.inputs]
     if not grids or not set(types) <= {"int8", "uint8"}:
         return None

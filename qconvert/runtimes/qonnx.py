@@ -1,4 +1,4 @@
-"""QONNX in onnxruntime, which has no kernels for it: its nodes spelled out in ONNX's own, as the qonnx package computes them in float32."""
+"""QONNX in onnxruntime, which has no kernels for it: its nodes decomposed in ONNX's own, as the qonnx package computes them in float32."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ def _rounded_twice(graph: Graph, op: Op, exact: Array) -> Reach:
 
 def _added_twice(graph: Graph, op: Op, exact: Array) -> Reach:
     """The sum has 20 bits more than its data, 15 of int16, on a grid of twice the larger scale (reference/add.h, add.cc), whose steps count
-    where those of the result are as fine, as behind the difference of equal values. The operand of that scale is halved exactly. The other
-    is rounded twice behind its factor, which has 31 bits where int16 fills 30; and so is the sum."""
+    where those of the result are as fine, as after the difference of equal values. The operand of that scale is halved exactly. The other
+    is rounded twice after its factor, which has 31 bits where int16 fills 30; and so is the sum."""
     step = _growth(graph, op) * 2.0 ** (-14 if graph[op.outputs[0]].dtype in _SIXTEEN else -19)
     scales = [float(grid.scale.max()) for name in op.inputs[:2] if (grid := graph[name].quantization) is not None]
     factor = min(scales, default=1.0) / (2 * max(scales, default=1.0))
@@ -62,8 +62,8 @@ def _added_twice(graph: Graph, op: Op, exact: Array) -> Reach:
 
 def _squared_difference(graph: Graph, op: Op, exact: Array) -> Reach:
     """The difference has 7 bits more than its data, on a grid of twice the larger scale (squared_difference.cc). The operand of that scale
-    is halved exactly, the other is rounded twice behind its factor; the square, in which what that is off by counts twice with the
-    difference, is rounded twice behind its own."""
+    is halved exactly, the other is rounded twice after its factor; the square, in which what that is off by counts twice with the
+    difference, is rounded twice after its own."""
     grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
     if any(grid is None for grid in grids):
         return _table(graph, op, exact)
@@ -75,7 +75,7 @@ def _squared_difference(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 def _twice(factor: float) -> float:
-    """What a second rounding adds to the first one behind a factor: 2^-(e + 1), e being its right shift."""
+    """What a second rounding adds to the first one after a factor: 2^-(e + 1), e being its right shift."""
     shift = -int(np.frexp(factor)[1])
     return float(2.0 ** -(shift + 1)) if shift > 0 else 0.0
 
@@ -143,7 +143,7 @@ def _requantized(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 def _clipped(graph: Graph, op: Op, exact: Array) -> Reach:
-    """TFLite has no Clip: that of another format is a QUANTIZE, where grids differ, and a MAXIMUM and a MINIMUM behind it."""
+    """TFLite has no Clip: that of another format is a QUANTIZE, where grids differ, and a MAXIMUM and a MINIMUM after it."""
     return (_rescaled if graph.is_from("tflite") else _requantized)(graph, op, exact)
 
 
@@ -174,7 +174,7 @@ def _curve(graph: Graph, op: Op, exact: Array, steps: float) -> Reach:
 
 
 def _step(graph: Graph, op: Op) -> float:
-    """The scale of the result; that of the kernel is always 2^-15, and a QUANTIZE behind it gives another."""
+    """The scale of the result; that of the kernel is always 2^-15, and a QUANTIZE after it gives another."""
     grid = graph[op.outputs[0]].quantization
     return 2.0**-15 if grid is None else float(grid.scale[0])
 
@@ -238,7 +238,7 @@ def _multiplied(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 def _cut_off(graph: Graph, op: Op, exact: Array) -> Reach:
-    """A value that is cut off, not rounded, behind float32 arithmetic (elementwise.cc, SqrtEval)."""
+    """A value that is cut off, not rounded, after float32 arithmetic (elementwise.cc, SqrtEval)."""
     return fine(exact) + 0.5, False
 
 

@@ -43,7 +43,7 @@ def _scale(graph: Graph, name: str) -> float:
 
 
 def _is_whole(graph: Graph, op: Op) -> bool:
-    """Whether an average is over all positions, which the target mnn has as a mean of real values (pool_to_mean)."""
+    """Whether an average is over all positions, which the target mnn has as a mean of float values (pool_to_mean)."""
     shape = graph[op.inputs[0]].shape or ()
     plane = shape[2:] if op["data_format"] == "channels_first" else shape[1:-1]
     return tuple(op["kernel_shape"]) == tuple(plane)

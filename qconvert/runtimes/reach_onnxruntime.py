@@ -29,7 +29,7 @@ def _partial_sums(graph: Graph, op: Op, exact: Array) -> float:
 
 
 def _summed_means(graph: Graph, op: Op) -> float:
-    """Likewise of means of real values, whose scale may be far below that of the data: the parts are as large as these may be."""
+    """Likewise of means of float values, whose scale may be far below that of the data: the parts are as large as these may be."""
     given, result = (graph[name].quantization for name in (op.inputs[0], op.outputs[0]))
     if op.kind != "ReduceMean" or given is None or result is None:
         return 0.0

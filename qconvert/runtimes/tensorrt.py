@@ -113,9 +113,13 @@ def _stated(model: NamedModel, given: Mapping[str, Bounds]) -> dict[str, Bounds]
     """The bounds that a user states; raises OptionError where the model has no such input."""
     for name, (least, *_) in given.items():
         if name not in model.inputs:
-            raise OptionError(f"sizes are stated of {name!r}, which is no input", remedy=f"Inputs: {', '.join(model.inputs)}.")
+            raise OptionError(
+                f"sizes are stated for {name!r}, which is not an input", remedy=f"Inputs: {', '.join(model.inputs)}.", rule="unknown-input"
+            )
         if len(least) != len(model.inputs[name]):
-            raise OptionError(f"the input {name!r} has {len(model.inputs[name])} axes, and sizes are stated of {len(least)}")
+            raise OptionError(
+                f"the input {name!r} has {len(model.inputs[name])} axes, but {len(least)} sizes are stated", rule="counts-differ"
+            )
     return dict(given)
 
 
@@ -156,7 +160,7 @@ def _on_integers(node: Node, layer: EngineLayer) -> bool | None:
 
 
 def _standing_for(model: NamedModel) -> dict[Node, list[str]]:
-    """Node -> the tensors whose values are its own, behind bounds, shifts and roundings."""
+    """Node -> the tensors whose values are its own, after bounds, shifts and roundings."""
     writers = {name: node for node in model.nodes for name in node.outputs if name}
     found: dict[Node, list[str]] = {}
     for name, node in writers.items():
@@ -165,7 +169,7 @@ def _standing_for(model: NamedModel) -> dict[Node, list[str]]:
 
 
 def _origin(node: Node, writers: Mapping[str, Node], constants: frozenset[str]) -> Node:
-    """The node that a value comes from: a product behind which only its own bounds, shifts and roundings stand, or what is rounded."""
+    """The node that a value comes from: a product after which only its own bounds, shifts and roundings stand, or what is rounded."""
     inner = node
     seen: set[Node] = set()
     while node.operator in _BEHIND and node not in seen:

@@ -1,6 +1,6 @@
 """The other end of runtimes/tensorrt.py: a program of its own, which has TensorRT parse .onnx files and build engines of them.
 
-It imports nothing of qconvert. A message is a line of JSON and, behind it, the bytes that it describes; the first argument is the most
+It imports nothing of qconvert. A message is a line of JSON and, after it, the bytes that it describes; the first argument is the most
 memory that the process may take. What TensorRT prints goes to standard error, where a line for each node says how far it came.
 
 TensorRT-RTX was tried (1.7). What differs in TensorRT itself (10, 11) follows its documentation and was never run: it builds for the

@@ -1,7 +1,7 @@
 """Runs PyTorch's files in PyTorch.
 
 Loading a file in PyTorch runs what the file says (torch.jit.load and torch.export.load both). So by default PyTorch gets a program that is
-made anew of what our own reader, which runs nothing, finds in the file; "trusted" runs the file itself. What PyTorch cannot be given is
+made again of what our own reader, which runs nothing, finds in the file; "trusted" runs the file itself. What PyTorch cannot be given is
 evaluated by the meaning of its operators, and the model says that PyTorch did not judge it.
 """
 
@@ -51,7 +51,7 @@ class TorchModel:
         form, rebuilt: see plugins.LoadedModel.
 
     Attributes:
-        inputs, outputs: name -> (dtype, shape), in order; a size known only at run time is a string.
+        inputs, outputs: name -> (dtype, shape), in order; a size dynamic is a string.
         note, unjudged, form, rebuilt: as above.
     """
 
@@ -87,7 +87,7 @@ def open_model(file: ModelFile) -> TorchModel:
     graph = as_read(file.path, format_named("torch"), file.options)
     engine = engine_of(graph)
     if file.kernels == "trusted":
-        words = f"PyTorch loaded the file as it is, and ran what it says{f', by its engine {engine}' if engine else ''}"
+        words = f"PyTorch loaded and ran the file as it is{f', by its engine {engine}' if engine else ''}"
 
         def fresh() -> Function:
             return called(loaded(file.path, engine), engine, graph)
@@ -101,7 +101,7 @@ def open_model(file: ModelFile) -> TorchModel:
 
 
 def carrying(graph: Graph, engine: str) -> tuple[Function, str, Callable[[], Function] | None]:
-    """What program() gives, and what makes its states begin anew: they are inputs and outputs of it, which are carried here."""
+    """What program() gives, and what makes its states begin again: they are inputs and outputs of it, which are carried here."""
     plain, _ = states_to_io.run(graph, None)
     function, refused = program(plain, engine)
     if not graph.states:
@@ -133,7 +133,7 @@ def program(graph: Graph, engine: str) -> tuple[Function, str]:
 
     Args:
         graph: the graph.
-        engine: whose kernels run its quantized operators; "" for PyTorch's arithmetic on real values.
+        engine: whose kernels run its quantized operators; "" for PyTorch's arithmetic in float.
     """
     try:
         with warnings.catch_warnings(), running(engine):
@@ -148,7 +148,7 @@ def _evaluated(graph: Graph, values: Sequence[Array]) -> list[Array]:
     try:
         found = evaluate(graph, dict(zip(graph.inputs, values, strict=True)))
     except InvalidGraphError as error:  # as PyTorch refuses values whose sizes do not fit
-        raise RuntimeRefusedError(error.reason, where=error.where) from error
+        raise RuntimeRefusedError(error.reason, where=error.where, rule=error.rule) from error
     return [found[name] for name in graph.outputs]
 
 
@@ -163,7 +163,9 @@ def loaded(path: Path, engine: str) -> Any:
                 return torch.export.load(content).module()
             return torch.jit.load(content, map_location="cpu")
     except Exception as error:  # PyTorch's errors share no base class but Exception
-        raise RuntimeRefusedError(f"PyTorch does not load the file: {str(error).strip()[:300]}", file=str(path)) from error
+        raise RuntimeRefusedError(
+            f"PyTorch does not load the file: {str(error).strip()[:300]}", file=str(path), rule="model-refused"
+        ) from error
 
 
 def called(module: Any, engine: str = "", graph: Graph | None = None) -> Callable[[Sequence[Array]], list[Array]]:
@@ -185,7 +187,7 @@ def called(module: Any, engine: str = "", graph: Graph | None = None) -> Callabl
                 given = [torch.from_numpy(np.array(value, order="C")) for value in values]
                 found = module(*(given if graph is None else arguments(module, graph, given)))
         except Exception as error:  # as above
-            raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}") from error
+            raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}", rule="run-failed") from error
         return [as_array(value) for value in _flat(found)]
 
     return call

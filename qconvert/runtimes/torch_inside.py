@@ -1,4 +1,4 @@
-"""The inside of a PyTorch file: the program that is made anew of it gives out its inner tensors, and is cut at them."""
+"""The inside of a PyTorch file: the program that is made again of it gives out its inner tensors, and is cut at them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TorchInside", "inside_of"]
 
 
 def inside_of(file: ModelFile, graph: Graph) -> Inside:
-    """See plugins.Runtime: of the file itself where it is trusted, else of the program that is made anew of it."""
+    """See plugins.Runtime: of the file itself where it is trusted, else of the program that is made again of it."""
     if file.kernels == "trusted":
         from qconvert.runtimes.torch_trusted import TrustedInside
 

@@ -49,7 +49,7 @@ def refuse_violations(graph: Graph, target: Target | None) -> None:
     for rule, broken in groups.items():
         lines += _listed(rule, broken)
     remedies = dict.fromkeys(violation.remedy for violation in found if violation.remedy)
-    raise UnsupportedError("\n".join(lines), remedy=f"What may help: {'; '.join(remedies)}." if remedies else "")
+    raise UnsupportedError("\n".join(lines), remedy=f"What may help: {'; '.join(remedies)}." if remedies else "", rule="target-rules")
 
 
 def _listed(rule: str, found: Sequence[Violation]) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Quantization
@@ -270,7 +271,7 @@ def test_scattered_quantized_elements_are_added_as_real_values() -> None:
     q = Quantization.per_tensor(0.5, 9)
     inputs = [(np.array([10, 11], np.int8), q), np.array([0, 0]), (np.array([12, 8], np.int8), q)]
     assert run("ScatterElements", inputs, ("int8", q), reduction="add")[0].stored.tolist() == [12, 11]
-    with pytest.raises(UnsupportedError, match="products of quantized values"):
+    with refused(UnsupportedError, "not-evaluated"):
         run("ScatterElements", inputs, ("int8", q), reduction="mul")
 
 

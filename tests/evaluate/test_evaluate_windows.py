@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import ExactResult
@@ -252,6 +253,6 @@ def _resized(x: Array, wanted: Any, coordinates: str, mode: str) -> Array:
 
 
 def test_unknown_resize_mode_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="cubic"):
+    with refused(UnsupportedError, "not-evaluated", holds=("'cubic'",)):
         run("Resize", [np.zeros((1, 1, 2, 2)), np.array([4, 4])], mode="cubic",
             coordinate_transformation_mode="half_pixel", data_format="channels_first")  # fmt: skip

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph, Op, Shape, Tensor
@@ -142,62 +143,64 @@ def test_operators_with_several_outputs() -> None:
     assert shapes_of("DetectionPostProcess", boxes, 4, **detection)[0] == (1, 20, 4)
 
 
-WRONG: list[tuple[str, list[Any], int, dict[str, Any], str]] = [
-    ("Conv", [(1, 9, 8, 4), (5, 3, 3, 3)], 1, {**WINDOW, "dilations": (1, 1)}, "4 input channels are not 1 groups of 3"),
-    ("Conv", [(1, 2, 8, 3), (5, 3, 3, 3)], 1, {**WINDOW, "dilations": (1, 1)}, "a window of 3 does not fit a size of 2"),
-    ("Conv", [(1, 9, 8, 3), (5, 3, 3, 3), (4,)], 1, {**WINDOW, "dilations": (1, 1)}, "sizes of bias and output channels"),
-    ("Conv", [(1, 9, 8, 3), (5, 3, 3)], 1, {**WINDOW, "dilations": (1, 1)}, r"weights of shape \(5, 3, 3\) do not fit"),
-    ("MaxPool", [(1, 9, 8, 3)], 1, {**WINDOW, "kernel_shape": (2, 2), "strides": (0, 1)}, "strides"),
-    ("MaxPool", [(1, 9, 8, 3)], 1, {**WINDOW, "kernel_shape": (2, 2), "dilations": (0, 1)}, "dilations"),
-    ("MaxPool", [(1, 9, 8, 3)], 1, {**WINDOW, "kernel_shape": (3, 3), "dilations": (1, 4)}, "a window of 9 does not fit a size of 8"),
-    ("GlobalMaxPool", [(2, 3)], 1, FIRST, "have no spatial axis"),
-    ("GatherElements", [(2, 3), (2,)], 1, {}, r"indices of shape \(2,\) for data of shape \(2, 3\)"),
-    ("GatherElements", [(2, 3), (2, 3)], 1, {"axis": 2}, "axis 2 is outside rank 2"),
-    ("Einsum", [(2, 3)], 1, {"equation": "ij,j->i"}, "2 terms in 'ij,j->i' for 1 inputs"),
-    ("Einsum", [(2, 3), (4,)], 1, {"equation": "ij,j->i"}, "sizes of 'j' differ"),
-    ("Einsum", [(2, 3), (3, 1)], 1, {"equation": "ij,j->i"}, r"the term 'j' does not fit the shape \(3, 1\)"),
-    ("Einsum", [(2,)], 1, {"equation": "...ij->i"}, "does not fit the shape"),
-    ("Einsum", [(2, 3)], 1, {"equation": "ij->k"}, "the right side of 'ij->k' does not fit"),
-    ("Einsum", [(2, 3)], 1, {"equation": "...j->j"}, "the right side of '...j->j' does not fit"),
-    ("Einsum", [(2, 3), (4, 3)], 1, {"equation": "...j,...j->..."}, "do not broadcast"),
-    ("Gemm", [(2, 4), (7, 5)], 1, {}, "depths of data and weights"),
-    ("Gemm", [(2, 4), (7, 4), (2, 2, 7)], 1, {}, "bias"),
-    ("MatMul", [(2, 4), (5, 4)], 1, {}, "depths of operands"),
-    ("Add", [(2, 3), (4,)], 1, {}, "do not broadcast"),
-    ("Concat", [(2, 3), (1, 3)], 1, {"axis": 1}, "sizes along axis 0 differ"),
-    ("Concat", [(2, 3), (2,)], 1, {"axis": 0}, "different rank"),
-    ("Softmax", [(2, 3)], 1, {"axis": 2}, "axis 2 is outside rank 2"),
-    ("ReduceSum", [(2, 3), ints(0, -2)], 1, {}, "name an axis twice"),
-    ("DepthToSpace", [(1, 2, 2, 6)], 1, {**LAST, "blocksize": 2}, "does not divide by 4"),
-    ("SpaceToDepth", [(1, 3, 4, 6)], 1, {**LAST, "blocksize": 2}, "does not divide by 2"),
-    ("SpaceToBatch", [(1, 3, 4, 6), ints(2, 2), ints(0, 0, 0, 0)], 1, LAST, "does not divide by 2"),
-    ("Reshape", [(2, 3), ints(4, -1)], 1, {}, r"do not become \[4, -1\]"),
-    ("Reshape", [(2, 3), ints(-1, -1)], 1, {}, "is no shape"),
-    ("Reshape", [("n", 3), ints(0, 4)], 1, {}, "do not become"),
-    ("Reshape", [(2, 3), np.array([1.5, 4])], 1, {}, "no list of integers"),
-    ("Reshape", [(2, 3), (1000,)], 1, {}, "rank 1000"),
-    ("Squeeze", [(1, 2), ints(1)], 1, {}, "not all of size 1"),
-    ("Transpose", [(1, 2)], 1, {"perm": (0, 0)}, "no permutation of rank 2"),
-    ("Split", [(2, 9), ints(4, 4)], 2, {"axis": 1}, "from an axis of 9"),
-    ("Unpack", [(2, 9)], 3, {"axis": 0}, "3 outputs from an axis of 2"),
-    ("Slice", [(5,), ints(0), ints(3), ints(0), ints(0)], 1, {}, "steps"),
-    ("Pad", [(5,), ints(-3, -3)], 1, {}, "pads of -6"),
-    ("Gather", [(2, 5), (3, 7)], 1, {"axis": 1, "batch_dims": 1}, "batch dimension 0 differ"),
-    ("ScatterND", [(5, 4), (7, 1), (7, 3)], 1, {}, "updates and indexed data"),
-    ("TopK", [(2, 3), ints(4)], 2, {}, "the 4 largest of 3"),
-    ("Range", [np.array(0), np.array(1), np.array(0)], 1, {}, "does not end"),
+WRONG: list[tuple[str, list[Any], int, dict[str, Any], str, tuple[object, ...]]] = [
+    ("Conv", [(1, 9, 8, 4), (5, 3, 3, 3)], 1, {**WINDOW, "dilations": (1, 1)}, "groups-do-not-divide", (4, 1, 3)),
+    ("Conv", [(1, 2, 8, 3), (5, 3, 3, 3)], 1, {**WINDOW, "dilations": (1, 1)}, "window-too-large", (3, 2)),
+    ("Conv", [(1, 9, 8, 3), (5, 3, 3, 3), (4,)], 1, {**WINDOW, "dilations": (1, 1)}, "sizes-differ", (4, 5)),
+    ("Conv", [(1, 9, 8, 3), (5, 3, 3)], 1, {**WINDOW, "dilations": (1, 1)}, "shape-mismatch", ("(5, 3, 3)",)),
+    ("MaxPool", [(1, 9, 8, 3)], 1, {**WINDOW, "kernel_shape": (2, 2), "strides": (0, 1)}, "attribute-out-of-range", ("strides",)),
+    ("MaxPool", [(1, 9, 8, 3)], 1, {**WINDOW, "kernel_shape": (2, 2), "dilations": (0, 1)}, "attribute-out-of-range", ("dilations",)),
+    ("MaxPool", [(1, 9, 8, 3)], 1, {**WINDOW, "kernel_shape": (3, 3), "dilations": (1, 4)}, "window-too-large", (9, 8)),
+    ("GlobalMaxPool", [(2, 3)], 1, FIRST, "wrong-rank", ()),
+    ("GatherElements", [(2, 3), (2,)], 1, {}, "shape-mismatch", ("(2,)", "(2, 3)")),
+    ("GatherElements", [(2, 3), (2, 3)], 1, {"axis": 2}, "axis-out-of-range", (2,)),
+    ("Einsum", [(2, 3)], 1, {"equation": "ij,j->i"}, "equation-mismatch", ("'ij,j->i'", 2, 1)),
+    ("Einsum", [(2, 3), (4,)], 1, {"equation": "ij,j->i"}, "sizes-differ", ("'j'",)),
+    ("Einsum", [(2, 3), (3, 1)], 1, {"equation": "ij,j->i"}, "equation-mismatch", ("'j'", "(3, 1)")),
+    ("Einsum", [(2,)], 1, {"equation": "...ij->i"}, "equation-mismatch", ()),
+    ("Einsum", [(2, 3)], 1, {"equation": "ij->k"}, "equation-mismatch", ("'ij->k'",)),
+    ("Einsum", [(2, 3)], 1, {"equation": "...j->j"}, "equation-mismatch", ("'...j->j'",)),
+    ("Einsum", [(2, 3), (4, 3)], 1, {"equation": "...j,...j->..."}, "not-broadcastable", ()),
+    ("Gemm", [(2, 4), (7, 5)], 1, {}, "sizes-differ", ()),
+    ("Gemm", [(2, 4), (7, 4), (2, 2, 7)], 1, {}, "shape-mismatch", ()),
+    ("MatMul", [(2, 4), (5, 4)], 1, {}, "sizes-differ", ()),
+    ("Add", [(2, 3), (4,)], 1, {}, "not-broadcastable", ()),
+    ("Concat", [(2, 3), (1, 3)], 1, {"axis": 1}, "sizes-differ", (0,)),
+    ("Concat", [(2, 3), (2,)], 1, {"axis": 0}, "wrong-rank", ()),
+    ("Softmax", [(2, 3)], 1, {"axis": 2}, "axis-out-of-range", (2,)),
+    ("ReduceSum", [(2, 3), ints(0, -2)], 1, {}, "duplicate-axis", ()),
+    ("DepthToSpace", [(1, 2, 2, 6)], 1, {**LAST, "blocksize": 2}, "sizes-do-not-divide", (4,)),
+    ("SpaceToDepth", [(1, 3, 4, 6)], 1, {**LAST, "blocksize": 2}, "sizes-do-not-divide", (2,)),
+    ("SpaceToBatch", [(1, 3, 4, 6), ints(2, 2), ints(0, 0, 0, 0)], 1, LAST, "sizes-do-not-divide", (2,)),
+    ("Reshape", [(2, 3), ints(4, -1)], 1, {}, "shape-mismatch", ("[4, -1]",)),
+    ("Reshape", [(2, 3), ints(-1, -1)], 1, {}, "invalid-shape", ()),
+    ("Reshape", [("n", 3), ints(0, 4)], 1, {}, "shape-mismatch", ()),
+    ("Reshape", [(2, 3), np.array([1.5, 4])], 1, {}, "not-integers", ()),
+    ("Reshape", [(2, 3), (1000,)], 1, {}, "rank-too-large", (1000,)),
+    ("Squeeze", [(1, 2), ints(1)], 1, {}, "shape-mismatch", (1,)),
+    ("Transpose", [(1, 2)], 1, {"perm": (0, 0)}, "not-a-permutation", (2,)),
+    ("Split", [(2, 9), ints(4, 4)], 2, {"axis": 1}, "sizes-do-not-divide", (9,)),
+    ("Unpack", [(2, 9)], 3, {"axis": 0}, "sizes-do-not-divide", (3, 2)),
+    ("Slice", [(5,), ints(0), ints(3), ints(0), ints(0)], 1, {}, "counts-differ", ()),
+    ("Pad", [(5,), ints(-3, -3)], 1, {}, "crop-too-large", ("-6",)),
+    ("Gather", [(2, 5), (3, 7)], 1, {"axis": 1, "batch_dims": 1}, "sizes-differ", (0,)),
+    ("ScatterND", [(5, 4), (7, 1), (7, 3)], 1, {}, "sizes-differ", ()),
+    ("TopK", [(2, 3), ints(4)], 2, {}, "too-many-elements", (4, 3)),
+    ("Range", [np.array(0), np.array(1), np.array(0)], 1, {}, "endless-range", ()),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "inputs", "outputs", "attributes", "message"), WRONG)
-def test_contradiction(kind: str, inputs: list[Any], outputs: int, attributes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidGraphError, match=message) as raised:
+@pytest.mark.parametrize(("kind", "inputs", "outputs", "attributes", "rule", "holds"), WRONG)
+def test_contradiction(
+    kind: str, inputs: list[Any], outputs: int, attributes: dict[str, Any], rule: str, holds: tuple[object, ...]
+) -> None:
+    with refused(InvalidGraphError, rule, holds=holds) as raised:
         shapes_of(kind, inputs, outputs, **attributes)
     assert raised.value.where == f"{kind} 'o0'"
 
 
 def test_a_constant_too_large_for_a_shape_is_refused() -> None:
-    with pytest.raises(InvalidGraphError, match="more than any shape needs"):
+    with refused(InvalidGraphError, "too-many-elements"):
         shapes_of("Reshape", [(2, 3), np.ones(10**6, np.int64)])
 
 
@@ -214,7 +217,7 @@ def test_broadcasting_is_numpys(shapes: list[tuple[int, ...]]) -> None:
     try:
         expected = np.broadcast_shapes(*shapes)
     except ValueError:
-        with pytest.raises(InvalidGraphError, match="do not broadcast"):
+        with refused(InvalidGraphError, "not-broadcastable"):
             shapes_of("Mul", list(shapes))
     else:
         assert shapes_of("Mul", list(shapes)) == [expected]
@@ -320,5 +323,5 @@ def test_infer_keeps_what_is_known_more_exactly() -> None:
 
 
 def test_infer_raises_where_the_graph_contradicts() -> None:
-    with pytest.raises(InvalidGraphError, match=r"gives 'rows' the shape .* but the graph says \(2, 7\)"):
+    with refused(InvalidGraphError, "shape-mismatch", holds=("'rows'", "(2, 7)")):
         infer(chain((2, 7)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from refusals import refused
 from tensorrt_cases import CASES, Case, verdict_of
 from tensorrt_network import Network
 
@@ -40,7 +41,7 @@ def test_a_model_runs_as_was_measured(case: Case, builder: Builder) -> None:
 @pytest.mark.parametrize("case", _DIES, ids=lambda case: case.name)
 def test_a_model_that_ends_the_process(case: Case) -> None:
     builder = Builder()
-    with pytest.raises(RuntimeRefusedError, match=r"TensorRT's process was ended by SIG\w+; it printed: .*QuantizeLinear"):
+    with refused(RuntimeRefusedError, "process-ended", holds=("TensorRT", "SIG", "QuantizeLinear")):
         builder.build(case.model().SerializeToString())
 
 

@@ -66,7 +66,7 @@ def _modules(path: Path) -> Mapping[str, str]:
 
 _WRITE_OPTIONS = (
     Option("opset", int, 0, "ONNX opset, 13 to 25; by default 17, or what the types need."),
-    Option("external_data", bool, False, "ONNX constants in a file beside, even below 1 GiB."),
+    Option("external_data", bool, False, "ONNX constants in a file next to the model, even below 1 GiB."),
     FORM,
     NUMERICS,
     Option("guards", bool, True, "ONNX: nodes that keep onnxruntime's optimizer from changing values."),

@@ -1,4 +1,4 @@
-"""The graph of a file that was just written, in which operators that the writer spelled out are the nodes that are in the file."""
+"""The graph of a file that was just written, in which operators that the writer decomposed are the nodes that are in the file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPELLED_OUT = "spelled out"
 
 
 def as_written(path: Path, graph: Graph, proto: Any) -> Graph:
-    """The graph with a Call of a function of their nodes in place of the operators that are spelled out.
+    """The graph with a Call of a function of their nodes in place of the operators that are decomposed.
 
     The rest is not read again: the writer notes every operator whose nodes are not read as that operator. Of a graph with functions, whose
     operators are not noted, the whole file is read.

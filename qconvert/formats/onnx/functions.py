@@ -49,9 +49,9 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
     """
     graph = r.inner(attribute)
     if graph is None:
-        raise r.invalid(f"lacks the attribute {attribute!r}")
+        raise r.invalid(f"lacks the attribute {attribute!r}", rule="attribute-missing")
     if len(graph.inputs) != len(given):
-        raise r.invalid(f"its {attribute} takes {len(graph.inputs)} values, not {len(given)}")
+        raise r.invalid(f"its {attribute} takes {len(graph.inputs)} values, not {len(given)}", rule="counts-differ")
     captures = [name for name in dict.fromkeys(captured_by(graph.proto)) if name in r.draft.tensors]
     declared = dict(declared_values(graph))
     draft = Draft({*declared, *captures}, outer=r.draft)
@@ -64,7 +64,7 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
     read_nodes(graph, draft, r.opsets, declared)
     for value in graph.outputs:
         if value.name not in draft.tensors:
-            raise r.invalid(f"its {attribute} gives {value.name!r}, which nothing computes")
+            raise r.invalid(f"its {attribute} gives {value.name!r}, which nothing computes", rule="not-computed")
         if draft.tensors[value.name].dtype == "unknown":
             raise NotCoveredError(f"{value.name!r} of no type that is known")
     outputs = draft.distinct([value.name for value in graph.outputs])
@@ -81,7 +81,7 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
 def _add_input(r: Reading, draft: Draft, name: str, given: Tensor, dtype: str, shape: Shape | None) -> None:
     """Declares an input of the graph: as the graph says it, where that fits what it is given."""
     if "unknown" not in (dtype, given.dtype) and dtype != given.dtype:
-        raise r.invalid(f"takes {name!r} of {dtype} in its graph, but gives it {given.dtype}")
+        raise r.invalid(f"takes {name!r} of {dtype} in its graph, but gives it {given.dtype}", rule="type-mismatch")
     known = given.dtype if dtype == "unknown" else dtype
     if known == "unknown":
         raise NotCoveredError(f"{name!r} of no type that is known")
@@ -94,7 +94,7 @@ def _add_input(r: Reading, draft: Draft, name: str, given: Tensor, dtype: str, s
 
 
 def _is_of_integers(outer: Draft, name: str) -> bool:
-    """Whether a value is what integer constants stand for, behind a Dequantize or spelled out: as a constant it would lose the integers."""
+    """Whether a value is what integer constants stand for, after a Dequantize or decomposed: as a constant it would lose the integers."""
     maker = outer.producers.get(name)
     while maker is not None and maker.kind in ("Mul", "Sub"):
         maker = outer.producers.get(maker.inputs[0])
@@ -117,7 +117,7 @@ def _capture(draft: Draft, outer: Draft, name: str, *, keeps: bool) -> bool:
 def settled(
     r: Reading, inners: Mapping[str, Inner], given: Sequence[str], stacks: Mapping[int, int], carried: Sequence[tuple[int, int]] = ()
 ) -> tuple[list[str], dict[str, Graph]]:
-    """The inputs of an operator that runs functions, captures behind the others, and the functions with those inputs, on equal grids.
+    """The inputs of an operator that runs functions, captures after the others, and the functions with those inputs, on equal grids.
 
     Args:
         r: the node.

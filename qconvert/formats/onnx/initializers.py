@@ -1,4 +1,4 @@
-"""Where the constants of an ONNX model go: into the model's file, or into a file of their own beside it.
+"""Where the constants of an ONNX model go: into the model's file, or into a file of their own next to it.
 
 A protobuf holds 2 GB at most, and whoever loads it copies everything in it; external data can be memory-mapped (ONNX,
 docs/ExternalData.md). Constants that are views on a memory-mapped source pass through in pieces whose pages are given back, so
@@ -41,11 +41,11 @@ def inline(constants: Mapping[str, Array]) -> list[Any]:
 
 
 def store(constants: Mapping[str, Array], model: Path, *, external: bool = False) -> list[Any]:
-    """TensorProtos of the constants: inline, or in a file beside the model if they are more than 1 GiB.
+    """TensorProtos of the constants: inline, or in a file next to the model if they are more than 1 GiB.
 
     Args:
         constants: arrays of canonical dtypes by name.
-        model: the file that the model is about to be written to. The name of the file beside it is made of its name and the constants.
+        model: the file that the model is about to be written to. The name of the file next to it is made of its name and the constants.
         external: whether constants above 1 KiB go to a file however large they are together.
     """
     if not external and sum(byte_count(data) for data in constants.values()) <= EXTERNAL_ABOVE:

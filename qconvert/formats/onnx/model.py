@@ -198,7 +198,7 @@ class Node:
         return None if attribute is None or attribute.type != AttributeType.GRAPH else Graph(attribute.value, opsets, self._files)
 
     def embedded(self) -> Any:
-        """A copy of the NodeProto in which every constant is whole, and ai.onnx is not spelled out."""
+        """A copy of the NodeProto in which every constant is whole, and ai.onnx is not decomposed."""
         copy = type(self.proto)()
         copy.CopyFrom(self.proto)
         embed([copy], self._files)
@@ -296,5 +296,5 @@ class Model:
         return Graph(self.proto.graph, imports, self.files)
 
     def renew(self) -> None:
-        """Makes the graph anew, after `proto` was changed."""
+        """Makes the graph again, after `proto` was changed."""
         self.graph = self._graph()

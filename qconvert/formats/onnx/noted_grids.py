@@ -171,7 +171,7 @@ class _Grids:
         return fresh
 
     def _write(self, op: Op, chosen: Mapping[str, str], ends: Sequence[str], grid: Quantization | None) -> None:
-        """Appends an operator that reads the inputs chosen, others without a noted grid; its results in `ends` get their own behind it."""
+        """Appends an operator that reads the inputs chosen, others without a noted grid; its results in `ends` get their own after it."""
         inputs = tuple(chosen[name] if name in chosen else self._without(name) if name in self._found else name for name in op.inputs)
         stored = {name: self._new(name, "stored", grid) for name in ends}
         self._append(replace(op, inputs=inputs, outputs=tuple(stored.get(name, name) for name in op.outputs)))

@@ -18,7 +18,7 @@ __all__ = ["WRITERS", "read_opaque"]
 
 
 def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
-    """An Opaque operator with the node in its payload. Outer values that its subgraphs use become inputs behind its own."""
+    """An Opaque operator with the node in its payload. Outer values that its subgraphs use become inputs after its own."""
     from qconvert.formats.onnx.definitions import results  # which reads models
 
     if reading.domain == TFLITE_DOMAIN:
@@ -57,13 +57,17 @@ def write_opaque(op: Op, b: Builder) -> None:
         write_tflite_custom(op, b)
         return
     if op["format"] != "onnx":
-        raise b.unsupported(op, f"an operator of {op['format']}")
+        raise b.unsupported(op, f"an operator of {op['format']}", rule="operator-of-other-format")
     try:
         node = NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True))
     except (ValueError, DecodeError) as error:
-        raise InvalidModelError("its payload is no node of ONNX in base64", where=f"{op.source} {op}".strip()) from error
+        raise InvalidModelError(
+            "its payload is not an ONNX node in base64", where=f"{op.source} {op}".strip(), rule="damaged-payload"
+        ) from error
     if (node.op_type, node.domain) != (op["op_type"], op["domain"]):
-        raise InvalidModelError(f"its payload is a node {node.op_type!r} of {node.domain!r}", where=f"{op.source} {op}".strip())
+        raise InvalidModelError(
+            f"its payload is a node {node.op_type!r} of {node.domain!r}", where=f"{op.source} {op}".strip(), rule="damaged-payload"
+        )
     captures = [str(name) for name in op["captures"]]
     count = len(op.inputs) - len(captures)
     given = [b.stored(name) for name in op.inputs]

@@ -11,7 +11,7 @@ __all__ = ["with_open_sizes"]
 
 def with_open_sizes(path: Path, folder: Path) -> Path | None:
     """A copy of a file, in a folder that is made, that states no sizes of inputs, outputs and tensors inside; None for a file with
-    constants in others beside it.
+    constants in others next to it.
 
     Raises:
         QConvertError: see load_proto().

@@ -90,7 +90,7 @@ class Reading(LabellingReading):
             inputs, outputs: tensor names. Outputs that do not exist yet are declared.
             dtype: of the outputs, one for all or one each; by default that of the first input, or what the file says if that differs.
             quantization: of the outputs. Data movement hands on that of its input.
-            integers: whether the node is defined on quantized values (QLinearConv …), so that labelled integers mean real values.
+            integers: whether the node is defined on quantized values (QLinearConv …), so that labelled integers mean float values.
             attributes: of the operator.
         """
         ins = list(self.inputs if inputs is None else inputs)
@@ -180,7 +180,7 @@ class Reading(LabellingReading):
     def _plain(self, kind: str, names: list[str], ordered: bool) -> list[str]:
         """The inputs without the labels that a DequantizeLinear elsewhere gave them: ONNX computes on their integers as they are.
 
-        What only compares and moves (`ordered`) gives the same on integers and on real values, if all have one label.
+        What only compares and moves (`ordered`) gives the same on integers and in float, if all have one label.
         """
         if ordered:
             op = Op(kind, tuple(names), ())

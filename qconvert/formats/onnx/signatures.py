@@ -15,6 +15,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.contrib import OUTPUTS, SIGNATURES
 from qconvert.formats.onnx.messages import subgraphs
+from qconvert.graph.kinds.kind import Broken
 
 __all__ = ["Signature", "check_signatures", "signature", "type_reason"]
 
@@ -38,12 +39,12 @@ class Signature:
 
     Attributes:
         inputs, outputs: the fewest and the most.
-        needed: for each input in turn whether it must be there; inputs behind these are like the last one.
+        needed: for each input in turn whether it must be there; inputs after these are like the last one.
         attributes: by name its type in onnx.proto.
         required: the attributes without which the node means nothing.
         is_closed: whether there are no other attributes.
         input_types, output_types: for each in turn the letter of its type and the types that it may have, both empty where nothing is
-            said; those behind these are like the last one. One letter is one type.
+            said; those after these are like the last one. One letter is one type.
     """
 
     inputs: tuple[int, int]
@@ -68,22 +69,23 @@ def check_signatures(model: Any) -> None:
         for node in waiting.pop():
             domain = "" if node.domain == "ai.onnx" else node.domain
             found = signature(node.op_type, domain, versions.get(domain, 1))
-            reason = _payload_reason(node.attribute)
-            if not reason and found is not None:
-                reason = _arity_reason(node, found) or _attribute_reason(node.attribute, found) or _value_reason(node)
-            if reason:
-                raise InvalidModelError(reason, where=f"{node.op_type} {node.name or next(iter(node.output), '')!r}")
+            broken = _broken_payload(node.attribute)
+            if broken is None and found is not None:
+                broken = _broken_arity(node, found) or _broken_attribute(node.attribute, found) or _broken_value(node)
+            if broken is not None:
+                rule, reason = broken
+                raise InvalidModelError(reason, where=f"{node.op_type} {node.name or next(iter(node.output), '')!r}", rule=rule)
             waiting += [graph.node for graph in subgraphs(node)]
 
 
-def _value_reason(node: Any) -> str:
+def _broken_value(node: Any) -> Broken | None:
     """Why onnx's shape inference would end the process, or count for minutes, at a value of an attribute (onnx 1.22, each measured)."""
     values = {item.name: item.i for item in node.attribute}
     if node.op_type == "Split" and values.get("num_outputs", len(node.output)) != len(node.output):
-        return f"has {len(node.output)} outputs, but says {values['num_outputs']}"
+        return "wrong-number-of-tensors", f"has {len(node.output)} outputs, but num_outputs is {values['num_outputs']}"
     if node.op_type == "GatherND" and values.get("batch_dims", 0) < 0:
-        return f"has {values['batch_dims']} dimensions of batches"
-    return ""
+        return "attribute-out-of-range", f"batch_dims is {values['batch_dims']}; it must be at least 0"
+    return None
 
 
 def type_reason(op_type: str, domain: str, version: int, inputs: Sequence[str], outputs: Sequence[str]) -> str:
@@ -154,41 +156,41 @@ def _contrib_signature(inputs: str, attributes: Mapping[str, str], outputs: tupl
     return Signature((fewest, most), outputs, needed, types, required, is_closed=False)
 
 
-def _arity_reason(node: Any, signature: Signature) -> str:
+def _broken_arity(node: Any, signature: Signature) -> Broken | None:
     for what, given, (fewest, most) in (("inputs", node.input, signature.inputs), ("outputs", node.output, signature.outputs)):
         if not fewest <= len(given) <= most:
             wanted = f"at least {fewest}" if most >= _ENDLESS else str(fewest) if fewest == most else f"{fewest} to {most}"
-            return f"has {len(given)} {what}, not {wanted}"
+            return "wrong-number-of-tensors", f"has {len(given)} {what[: -1 if len(given) == 1 else None]}, not {wanted}"
     if node.output and not any(node.output):
-        return "gives none of its outputs a name"
+        return "output-missing", "gives none of its outputs a name"
     last = len(signature.needed) - 1
     for index, name in enumerate(node.input):
         if not name and last >= 0 and signature.needed[min(index, last)]:
-            return f"lacks input {index}, which is not optional"
-    return ""
+            return "input-missing", f"lacks input {index}, which is not optional"
+    return None
 
 
-def _payload_reason(attributes: Iterable[Any]) -> str:
+def _broken_payload(attributes: Iterable[Any]) -> Broken | None:
     """Why an attribute contradicts itself: a type that there is not, or a value of another one."""
     for item in attributes:
         if item.type not in _FIELDS:
-            return f"does not say the type of its attribute {item.name!r}"
+            return "attribute-type", f"does not state the type of its attribute {item.name!r}"
         name, place = _FIELDS[item.type]
         others = [value.name for value, _ in item.ListFields() if value.name in _VALUES and value.name != place]
         if others:
-            return f"has an attribute {item.name!r} of type {name} that holds a value of another type"
-    return ""
+            return "attribute-type", f"has an attribute {item.name!r} of type {name} that holds a value of another type"
+    return None
 
 
-def _attribute_reason(attributes: Iterable[Any], signature: Signature) -> str:
+def _broken_attribute(attributes: Iterable[Any], signature: Signature) -> Broken | None:
     given = set()
     for item in attributes:
         given.add(item.name)
         wanted = signature.attributes.get(item.name)
         if wanted is None:
             if signature.is_closed and not item.name.startswith("__"):  # onnx keeps such names for tools
-                return f"has the attribute {item.name!r}, which its operator does not have"
+                return "unknown-attribute", f"has the attribute {item.name!r}, which its operator does not have"
         elif item.type != wanted:
-            return f"has an attribute {item.name!r} of type {_FIELDS[item.type][0]}, not {_FIELDS[wanted][0]}"
+            return "attribute-type", f"has an attribute {item.name!r} of type {_FIELDS[item.type][0]}, not {_FIELDS[wanted][0]}"
     missing = signature.required - given
-    return f"lacks the attribute {min(missing)!r}" if missing else ""
+    return ("attribute-missing", f"lacks the attribute {min(missing)!r}") if missing else None

@@ -1,4 +1,4 @@
-"""Operators that ONNX spells out as several nodes; how a reader finds them again: formats/reading/spelled.py."""
+"""Operators that ONNX decomposes into several nodes; how a reader finds them again: formats/reading/spelled.py."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_spelled_out(op: Op, nodes: Sequence[str]) -> bool:
 
 
 def with_spelled(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
-    """The graph with the operators that its metadata note in place of the nodes that spell them out; see restored()."""
+    """The graph with the operators that its metadata note in place of the nodes that they are decomposed into; see restored()."""
     return restored(graph, rewritten, _stored_elsewhere, on_noted_grids)
 
 

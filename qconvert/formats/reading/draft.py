@@ -76,8 +76,8 @@ class Draft:
         Raises:
             InvalidGraphError: it does not.
         """
-        for reason in KINDS[op.kind].problems(op):
-            raise failure(op, reason)
+        for rule, reason in KINDS[op.kind].problems(op):
+            raise failure(op, reason, rule=rule)
         return op
 
     def shapes(self, op: Op) -> Result:
@@ -92,7 +92,7 @@ class Draft:
     def append(self, op: Op) -> None:
         """Appends an operator. Its outputs have the shapes that it gives them, and what these leave open is as the file states it.
 
-        LiteRT and onnxruntime compute shapes anew, whatever a file states of them.
+        LiteRT and onnxruntime compute shapes again, whatever a file states of them.
         """
         self.checked(op)
         self._positions[id(op)] = len(self.ops)
@@ -119,7 +119,7 @@ class Draft:
         return {ASSUMED: json.dumps([f"the result of {operators} of another shape than the file states; read as the operator computes it"])}
 
     def withdraw(self, count: int, functions: int = -1) -> None:
-        """Takes the operators behind the first `count` back, and the functions behind the first `functions`; -1 for none of them."""
+        """Takes the operators after the first `count` back, and the functions after the first `functions`; -1 for none of them."""
         for name in list(self.functions)[functions:] if functions >= 0 else ():
             del self.functions[name]
         for op in reversed(self.ops[count:]):

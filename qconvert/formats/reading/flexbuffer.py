@@ -63,7 +63,7 @@ def _add(builder: Any, value: Value) -> None:
         with builder.Map():
             for key, item in value.items():
                 if "\0" in key:
-                    raise InvalidModelError(f"{key!r} cannot be a key of a FlexBuffer")
+                    raise InvalidModelError(f"{key!r} holds a zero byte, which ends a key of a FlexBuffer", rule="name-not-storable")
                 builder.Key(key.encode("utf-8"))
                 _add(builder, item)
     elif isinstance(value, list):
@@ -119,7 +119,7 @@ class _Decoder:
         return {key: self.value(target + index * child, child, types[index], depth + 1) for index, key in enumerate(keys)}
 
     def _keys(self, place: int, width: int, length: int) -> list[str]:
-        """The keys of a map, whose vector the slot at `place` names, with its width behind it."""
+        """The keys of a map, whose vector the slot at `place` names, with its width after it."""
         target, own = self._target(place, width), self._number(place + width, width)
         if own not in (1, 2, 4, 8) or self._length(target, own) != length:
             raise _damaged("a map has other keys than values")
@@ -182,4 +182,4 @@ def _text(content: bytes) -> str:
 
 
 def _damaged(reason: str) -> InvalidModelError:
-    return InvalidModelError(f"a FlexBuffer is damaged or too large: {reason}")
+    return InvalidModelError(f"a FlexBuffer is damaged or too large: {reason}", rule="damaged-flexbuffer")

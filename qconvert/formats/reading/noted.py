@@ -1,4 +1,4 @@
-"""Operators in notes beside a model: what a writer says of those that it spells out as several nodes.
+"""Operators in notes next to a model: what a writer says of those that it decomposes into several nodes.
 
 A reader never believes a note. It writes the operator once more, and puts it in place of the nodes only if they are the same.
 """
@@ -113,7 +113,7 @@ def grid_of(given: Sequence[Any]) -> Quantization:
         return replace(Quantization.per_tensor(float(numbers[0]), int(numbers[1])), quant_min=low, quant_max=high)
     scales, points, axis = numbers
     if np.ndim(scales) != 1 or np.ndim(points) != 1:
-        raise ValueError("scales along an axis are no list")
+        raise ValueError("scales along an axis are not a vector")
     return Quantization(np.array(scales, np.float32), np.array(points, np.int64), int(axis), 0, low, high)
 
 

@@ -23,7 +23,7 @@ __all__ = ["needed", "restored", "spelled_notes"]
 
 
 def spelled_notes(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> str:
-    """The metadata entry for the operators that are spelled out; "" if there are none."""
+    """The metadata entry for the operators that are decomposed; "" if there are none."""
     found = [stated(graph, op) for op in graph.ops if is_spelled_out(op)]
     return json.dumps(found) if found else ""
 
@@ -34,7 +34,7 @@ def restored(
     constants: Callable[[Graph, Op], Iterable[Tensor]] = lambda graph, op: (),
     settled: Callable[[Graph, Graph, list[Op]], Graph] = lambda graph, labelled, ops: graph,
 ) -> Graph:
-    """The graph with the operators that its metadata note in place of those that spell them out.
+    """The graph with the operators that its metadata note in place of those that they are decomposed into.
 
     Args:
         graph: as read.
@@ -106,7 +106,7 @@ def _parsed(text: str, most: int) -> list[Noted]:
             raise ValueError("no list, or too long a one")
         return [noted(item) for item in listed]
     except (OverflowError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidModelError(f"the metadata entry {SPELLED} is no list of operators: {error}") from error
+        raise InvalidModelError(f"the metadata entry {SPELLED} is not a list of operators: {error}", rule="malformed-metadata") from error
 
 
 def _is_spelled(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:

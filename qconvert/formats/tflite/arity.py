@@ -66,7 +66,7 @@ def wrong_arity(name: str, inputs: Sequence[str], outputs: Sequence[str]) -> str
         return "has 0 inputs, not at least one"
     if required >= 0 and not required <= len(inputs) <= required + optional:
         wanted = f"{required} to {required + optional}" if optional else str(required)
-        return f"has {len(inputs)} inputs, not {wanted}"
+        return f"has {len(inputs)} input{'s' * (len(inputs) != 1)}, not {wanted}"
     if results >= 0 and len(outputs) != results:
-        return f"has {len(outputs)} outputs, not {results}"
+        return f"has {len(outputs)} output{'s' * (len(outputs) != 1)}, not {results}"
     return ""

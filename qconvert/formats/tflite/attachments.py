@@ -1,6 +1,6 @@
 """Metadata buffers and files that travel with a .tflite model, as texts of the graph's metadata.
 
-Label files and the like are a ZIP archive behind the FlatBuffer, which the metadata buffer TFLITE_METADATA describes
+Label files and the like are a ZIP archive after the FlatBuffer, which the metadata buffer TFLITE_METADATA describes
 (tensorflow.org/lite/models/convert/metadata).
 """
 
@@ -42,7 +42,7 @@ def bytes_of(text: str) -> bytes | None:
 
 
 def read_files(data: mmap.mmap | bytes) -> dict[str, str]:
-    """The files of the archive behind the FlatBuffer, as entries of the graph's metadata; none if there is no readable archive."""
+    """The files of the archive after the FlatBuffer, as entries of the graph's metadata; none if there is no readable archive."""
     if _END_RECORD not in data[-_END_SPAN:]:
         return {}
     try:
@@ -54,7 +54,7 @@ def read_files(data: mmap.mmap | bytes) -> dict[str, str]:
 
 
 def with_files(packed: bytes, metadata: Mapping[str, str]) -> bytes:
-    """The FlatBuffer with an archive of the metadata's files behind it; itself if there are none."""
+    """The FlatBuffer with an archive of the metadata's files after it; itself if there are none."""
     files = {key.removeprefix(SOURCE_FILES): bytes_of(text) for key, text in metadata.items() if key.startswith(SOURCE_FILES)}
     if not any(content is not None for content in files.values()):
         return packed

@@ -46,7 +46,7 @@ class Cell:
     Args:
         op: the LSTM, GRU or RNN.
         body: that the operators join.
-        rows: how many sequences run beside each other.
+        rows: how many sequences run side by side.
         activations: of the direction: name, alpha, beta.
         parameters: of the direction.
     """

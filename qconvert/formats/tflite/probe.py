@@ -52,7 +52,9 @@ def require_for_micro(data: bytes) -> None:
     verify(data)
     for _, _, inputs in _operators(unpacked(root(data)), _SVDF):
         if len(inputs) > _BIAS and inputs[_BIAS] < 0:
-            raise RuntimeRefusedError("tflite-micro reads the bias of an SVDF that has none, and ends the process")
+            raise RuntimeRefusedError(
+                "an SVDF has no bias; tflite-micro reads one all the same, which ends the process", rule="kernel-reads-outside"
+            )
 
 
 def _require_memories(model: Any) -> None:
@@ -60,8 +62,9 @@ def _require_memories(model: Any) -> None:
     for subgraph, _, inputs in _operators(model, _SVDF):
         if len(inputs) > _MEMORY and {subgraph.tensors[inputs[index]].type for index in (0, _MEMORY)} == {DTYPE_NUMBERS["int8"]}:
             raise RuntimeRefusedError(
-                "LiteRT takes the int8 memory of SVDF for int16, and reads and writes beyond it",
-                remedy="tflite-micro has this operator: --kernels tflite-micro:reference.",
+                "the memory of an SVDF is int8; LiteRT reads and writes it as int16, beyond its end",
+                remedy="Run the model with --kernels tflite-micro:reference, which has this operator.",
+                rule="kernel-reads-outside",
             )
 
 
@@ -73,9 +76,10 @@ def _require_biases(model: Any) -> None:
             stated = getattr(op.builtinOptions, "quantizedBiasType", 0)
             if types == [DTYPE_NUMBERS["int16"], DTYPE_NUMBERS["int32"]] and not stated:
                 raise RuntimeRefusedError(
-                    f"the bias of {schema.BUILTIN_OPERATOR_NAMES[code]} is int32; LiteRT reads 64 bits for each of its integers, and "
-                    "beyond them, beside int16 data whose operator states no quantized_bias_type",
-                    remedy="qconvert convert states it: convert the model to .tflite, and run that.",
+                    f"the bias of {schema.BUILTIN_OPERATOR_NAMES[code]} is int32; for int16 data LiteRT reads it as int64, beyond its end, "
+                    "unless the operator states its quantized_bias_type",
+                    remedy="Convert the model to .tflite with qconvert convert, which states the type, and run the result.",
+                    rule="kernel-reads-outside",
                 )
 
 
@@ -139,7 +143,7 @@ def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[
 
 
 class _Copies:
-    """Tensors under second names, with the operators that copy them: `first` in front of all others, `last` behind them."""
+    """Tensors under second names, with the operators that copy them: `first` before all others, `last` after them."""
 
     def __init__(self, model: Any, numbers: Mapping[str, int]) -> None:
         self._model, self._subgraph, self._numbers = model, model.subgraphs[0], numbers

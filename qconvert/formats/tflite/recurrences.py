@@ -65,7 +65,7 @@ def _goes_on(graph: Graph, op: Op, inner: frozenset[str]) -> bool:
 
 
 def _is_real(graph: Graph, op: Op) -> bool:
-    """Whether what goes in and comes out are real values of float32, nothing is normalized, and the weights divide by directions."""
+    """Whether what goes in and comes out are float values of float32, nothing is normalized, and the weights divide by directions."""
     if any(op.inputs[NORM : NORM + 1]):
         return False
     data = [name for index, name in enumerate(op.inputs) if name and index != _LENGTHS]
@@ -81,7 +81,7 @@ def _is_real(graph: Graph, op: Op) -> bool:
 
 
 class _Recurrence:
-    """An operator that is spelled out.
+    """An operator that is decomposed.
 
     Args:
         new: the graph around it.
@@ -248,7 +248,7 @@ class _Recurrence:
     def _masked(
         self, body: Inlining, turn: str, lengths: str, states: Sequence[str], after: Sequence[str], captures: list[tuple[str, str]]
     ) -> tuple[list[str], str]:
-        """The states that stay behind the end of a sequence, and what is shown there: zeros."""
+        """The states that stay after the end of a sequence, and what is shown there: zeros."""
         column = self._make("Unsqueeze", (lengths, self._ints([1])), (self._batch, 1), "int32")
         inside = body.add(Tensor("", "int32", (self._batch, 1)), "lengths")
         captures.append((column, inside))

@@ -1,6 +1,6 @@
 """Sparse constants of TFLite made dense (schema.fbs, SparsityParameters; the format of the Tensor Algebra Compiler).
 
-A tensor is stored as a tree. Its levels are the dimensions in the order of `traversal_order`: those of the tensor, and behind them one for
+A tensor is stored as a tree. Its levels are the dimensions in the order of `traversal_order`: those of the tensor, and after them one for
 each block, which lies inside the dimension that `block_map` names. A dense level has a child for each index, a sparse one (CSR) those that
 `array_indices` lists between `array_segments[node]` and `array_segments[node + 1]`. The values are those of the leaves, in order.
 """
@@ -38,7 +38,7 @@ def leaves_of(sparsity: Any, shape: tuple[int, ...], stored: int) -> Leaves:
     """
     count = math.prod(shape)
     if count > _MOST_EACH * stored + _ALLOWANCE:
-        raise _invalid(f"{stored} values for {count:,} elements")
+        raise _invalid(f"{stored} value{'s' * (stored != 1)} for {count:,} elements")
     order, blocks = _numbers(sparsity.traversalOrder), _numbers(sparsity.blockMap)
     levels = list(sparsity.dimMetadata)
     rank = len(shape)
@@ -60,7 +60,7 @@ def leaves_of(sparsity: Any, shape: tuple[int, ...], stored: int) -> Leaves:
 
 
 def _level_sizes(order: list[int], blocks: list[int], levels: list[Any], shape: tuple[int, ...]) -> list[int]:
-    """How many indices each dimension, and behind them each block, has."""
+    """How many indices each dimension, and after them each block, has."""
     rank = len(shape)
     sizes = [*shape, *(0 for _ in blocks)]
     for level, dimension in zip(levels, order, strict=True):
@@ -113,4 +113,4 @@ def _strides(shape: tuple[int, ...]) -> list[int]:
 
 
 def _invalid(what: str) -> InvalidModelError:
-    return InvalidModelError(f"its sparsity states {what}")
+    return InvalidModelError(f"its sparsity states {what}", rule="invalid-sparsity")

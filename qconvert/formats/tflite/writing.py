@@ -165,7 +165,7 @@ class Writing:
             operator.inputs = tuple(renamed.get(name, name) for name in operator.inputs)
 
     def _relabelled(self, builtin: str, name: str) -> str:
-        """The tensor behind the Reinterpret of a result, where the reader made both of one operator that looks at no scales."""
+        """The tensor after the Reinterpret of a result, where the reader made both of one operator that looks at no scales."""
         narrow = self.tensor(name).dtype in ("int8", "uint8")
         reader = self.successor(name) if builtin in (_SCALELESS if narrow else _SCALELESS | _SCALELESS_WIDE) else None
         if reader is None or reader.kind != "Reinterpret" or not self.is_inner(name, "moved"):
@@ -188,7 +188,7 @@ class Writing:
         if tensor.data is not None:
             low, high = integer_range("int32")
             if tensor.data.size and not low <= tensor.data.min() <= tensor.data.max() <= high:
-                raise self.unsupported(op, f"{name!r} that does not fit int32")
+                raise self.unsupported(op, f"{name!r} that does not fit int32", rule="integers-too-large")
             return self.variant(name, "int32", tensor.data.astype(np.int32), None)
         maker = self.producer(name)
         if maker is not None and maker.kind == "Cast" and self.tensor(maker.inputs[0]).dtype == "int32":
@@ -214,21 +214,21 @@ class Writing:
         return not waiting
 
     def cast(self, name: str, dtype: str = "int32") -> str:
-        """The tensor `name` behind a CAST to a type of integers."""
+        """The tensor `name` after a CAST to a type of integers."""
         tensor = self.tensor(name)
         result = self.add(f"{name}/{dtype}", dtype, tensor.shape)
         self.emit("CAST", [name], [result], "CastOptions", inDataType=DTYPE_NUMBERS[tensor.dtype], outDataType=DTYPE_NUMBERS[dtype])
         return result
 
     def rows(self, op: Op, position: int) -> str:
-        """Input `position` of `op`, all that is before and then all that is behind, as TFLite has it: rows of (before, behind)."""
+        """Input `position` of `op`, all that is before and then all that is after, as TFLite has it: rows of (before, after)."""
         data, hint = self.tensor(op.inputs[position]).data, f"{op.outputs[0]}/rows"
         if data is not None:
             return self.const(as_int32(data.reshape(2, -1).T.tolist(), hint), hint)
         flat = self.index(op, position)
         length = (self.tensor(flat).static_shape or (0,))[0]
         if not length:
-            raise self.unsupported(op, f"{flat!r} of shape {self.tensor(flat).shape}")
+            raise self.unsupported(op, f"{flat!r} of shape {self.tensor(flat).shape}", rule="unsupported-shape")
         sides = self.add(f"{hint}/sides", "int32", (2, length // 2))
         self.emit("RESHAPE", [flat, self.ints([2, length // 2], f"{hint}/sides_shape")], [sides], "ReshapeOptions")
         rows = self.add(hint, "int32", (length // 2, 2))
@@ -249,11 +249,11 @@ class Writing:
         return self.tensors[name] if name in self.tensors else self.graph.tensors[name]
 
     def shape(self, name: str, op: Op, axes: slice = slice(None)) -> tuple[int, ...]:
-        """The sizes of a tensor along `axes` in numbers; raises UnsupportedError if one of them is known only at run time."""
+        """The sizes of a tensor along `axes` in numbers; raises UnsupportedError if one of them is dynamic."""
         shape = self.tensor(name).shape
         sizes = tuple(size for size in (shape or ())[axes] if isinstance(size, int))
         if shape is None or len(sizes) != len(shape[axes]):
-            raise self.unsupported(op, f"{name!r} of shape {shape}, which is known only at run time")
+            raise self.unsupported(op, f"{name!r} of the dynamic shape {shape}", rule="dynamic-dimension")
         return sizes
 
     def complex(self, op: Op, name: str) -> str:
@@ -262,9 +262,11 @@ class Writing:
         if tensor.dtype == "complex64":
             return name
         if tensor.dtype != "float32" or tensor.data is not None or not tensor.shape or tensor.shape[-1] != 2:
-            raise self.unsupported(op, f"{name!r} of {tensor.dtype} and shape {tensor.shape} for complex numbers")
+            raise self.unsupported(op, f"{name!r} of {tensor.dtype} and shape {tensor.shape} for complex numbers", rule="complex-numbers")
         if name in self.tensors and name not in self.graph.inputs:
-            raise self.unsupported(op, f"{name!r} of real and imaginary parts from another operator than a transform")
+            raise self.unsupported(
+                op, f"{name!r} of real and imaginary parts from another operator than a transform", rule="complex-numbers"
+            )
         self.tensors[name] = replace(tensor, dtype="complex64", shape=tensor.shape[:-1])
         return name
 
@@ -284,14 +286,14 @@ class Writing:
         return self._parts[name]
 
     def sizes(self, name: str, op: Op) -> str:
-        """The constant that makes a RESHAPE of a tensor's shape: -1 is the one size that is known only at run time.
+        """The constant that makes a RESHAPE of a tensor's shape: -1 is the one size that is dynamic.
 
         Raises UnsupportedError if more are, or the other sizes do not tell it.
         """
         shape = self.tensor(name).shape or ()
         known = [size if isinstance(size, int) else -1 for size in shape]
         if known.count(-1) > 1 or (-1 in known and 0 in known) or self.tensor(name).shape is None:
-            raise self.unsupported(op, f"{name!r} of shape {self.tensor(name).shape}, which is known only at run time")
+            raise self.unsupported(op, f"{name!r} of the dynamic shape {self.tensor(name).shape}", rule="dynamic-dimension")
         return self.ints(known, f"{name}/shape")
 
     def variable(self, op: Op, name: str, shape: tuple[int, ...] | None = None) -> str:
@@ -307,7 +309,7 @@ class Writing:
         """
         reader = self.producer(name)
         if reader is None or reader.kind != "ReadState" or str(reader["state"]) not in self.inner_states:
-            raise self.unsupported(op, f"{name!r}, which is no state that it alone keeps and that starts with zeros,")
+            raise self.unsupported(op, f"{name!r}, which is not a state of its own that starts with zeros,", rule="not-a-zero-state")
         self.variables.add(name)
         if shape is not None:
             self.tensors[name] = replace(self.graph.tensors[name], shape=shape)
@@ -341,7 +343,7 @@ class Writing:
     def require_small(self, op: Op, sizes: Sequence[int]) -> None:
         """Raises UnsupportedError if a constant of so many elements would be too large for what it is good for."""
         if math.prod(sizes) > _MOST_PLACES:
-            raise self.unsupported(op, f"{' x '.join(map(str, sizes))} places, more than {_MOST_PLACES},")
+            raise self.unsupported(op, f"{' x '.join(map(str, sizes))} places, more than {_MOST_PLACES},", rule="too-many-places")
 
     def ints(self, values: Sequence[int] | int, hint: str) -> str:
         """Declares an int32 constant, TFLite's type for shapes, axes and paddings."""
@@ -368,7 +370,7 @@ class Writing:
         """The data of input `index` of `op`; raises UnsupportedError if it is computed at run time."""
         data = self.graph.constant(op.inputs[index]) if index < len(op.inputs) else None
         if data is None:
-            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time")
+            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
         return data
 
     def values(self, op: Op, index: int) -> list[int]:
@@ -379,7 +381,7 @@ class Writing:
         """A possibly negative axis of the tensor `name` as one from 0."""
         rank = self.tensor(name).rank
         if rank is None:
-            raise self.unsupported(op, f"{name!r} of unknown rank")
+            raise self.unsupported(op, f"{name!r} of unknown rank", rule="unknown-rank")
         return int(value) % rank if rank else 0
 
     def emit(
@@ -428,9 +430,9 @@ class Writing:
         """The number of the fused activation of `op` in the schema."""
         return ACTIVATIONS[str(op.attributes.get("activation", ""))]
 
-    def unsupported(self, op: Op, what: str) -> UnsupportedError:
+    def unsupported(self, op: Op, what: str, *, rule: str) -> UnsupportedError:
         """The error for something that has no form in TFLite."""
-        return UnsupportedError(f"{op.kind} with {what} cannot be written to TFLite", where=f"{op.source} {op}".strip())
+        return UnsupportedError(f"{op.kind} with {what} cannot be written to TFLite", where=f"{op.source} {op}".strip(), rule=rule)
 
 
 def as_int32(values: Sequence[int] | Sequence[Sequence[int]] | int, name: str) -> Array:
@@ -442,7 +444,9 @@ def as_int32(values: Sequence[int] | Sequence[Sequence[int]] | int, name: str) -
     try:
         return np.array(values, np.int32)
     except OverflowError as error:
-        raise UnsupportedError(f"{values} are no 32-bit integers, which TFLite's shapes, axes and sizes are", where=f"{name!r}") from error
+        raise UnsupportedError(
+            f"{values} do not fit int32, the type of shapes, axes and sizes in TFLite", where=f"{name!r}", rule="integers-too-large"
+        ) from error
 
 
 WriteFunction = Callable[[Op, Writing], None]

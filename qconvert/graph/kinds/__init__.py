@@ -8,7 +8,7 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
 - Mod has the sign of the dividend (ONNX's with fmod), FloorMod that of the divisor;
 - padding of a quantized tensor is real zero, that is, the zero point;
 - `arithmetic` on an AveragePool, ReduceMean, ReduceSum, Add, Sub, Mul or Conv names a kernel's own rounding (attributes.ARITHMETIC), and
-  on a sum of products with integer weights beside real data how these are rounded when it runs;
+  on a sum of products with integer weights with float data how these are rounded when it runs;
 - `activation` on an operator is a fused relu, relu6 or relu_n1_to_1: it only narrows the range of the output;
 - Quantize, Dequantize and Requantize take scale and zero point from their tensors, not from inputs;
 - the bias of a quantized Conv, ConvTranspose or Gemm is int32 at input scale * weight scale, or float32;
@@ -17,7 +17,7 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
   DetectionPostProcess, SegmentSum, UnsortedSegment, DynamicUpdateSlice, SparseToDense, MatrixDiag, MatrixSetDiag, InteriorPad, Rfft2d,
   Real, Imag, ComplexAbs, Bucketize, FakeQuant, Bitcast, Atan2, ZerosLike, Rank, BroadcastArgs, L2Pool, SelectBoxes, ReduceWindow,
   StartGather, SVDF, IntegerLSTM, IntegerSVDF, BasicLSTM, While, Call, ReadState, WriteState and Opaque are not in ONNX;
-- If, Loop and Scan name functions of the graph, and take what these capture as inputs behind their own (control.py).
+- If, Loop and Scan name functions of the graph, and take what these capture as inputs after their own (control.py).
 
 Plugins add kinds through the hook qconvert_kinds; register() is where they arrive.
 """

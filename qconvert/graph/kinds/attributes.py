@@ -16,7 +16,7 @@ REQUIRED: Any = object()
 #: What the attribute `arithmetic` asks for, where kernels round in a way of their own and a converter that is to be exact must know it.
 #: A kind takes those of them that make sense for it. Everything else about rounding belongs to kernels (arithmetic/, runtimes).
 ARITHMETIC: Mapping[str, str] = {
-    "": "the real value, rounded once onto the output's grid, ties to even",
+    "": "the exact result, rounded once to the output's quantization, ties to even",
     "ties_up": "x.5 of stored integers goes up: TFLite's averages of uint8",
     "ties_away": "x.5 goes away from the stored zero of the signed type: TFLite's averages of int8 and int16",
     "xnnpack": "XNNPACK's addition: 20-bit multipliers, one shift, ties up (passes/match_rounding.py)",
@@ -33,13 +33,13 @@ ARITHMETIC: Mapping[str, str] = {
     "fused": "PyTorch's quantize of its engines: data times the reciprocal of the scale plus the zero point of unsigned storage is one "
     "number in float32, and its ties go to even (arithmetic/torch_quantize.py)",
     "fbgemm_means": "their means: the stored sum divided by the number of elements",
-    "dynamic": "real data become integers at each run, each row of a matrix and each image (each pixel where the kernel is 1) by the range "
+    "dynamic": "floats are quantized at each run, each row of a matrix and each image (each pixel where the kernel is 1) by the range "
     "of its own values: LiteRT's default kernels for dynamic range",
     "dynamic_images": "likewise, but each image also where the kernel is 1: TFLite's own kernels",
     "dynamic_symmetric": "likewise, by the largest magnitude: what a TFLite operator states without asymmetric_quantize_inputs",
     "dynamic_rows": "each row of data, and of hidden values at each step, by the range of its own values, ties away from zero: TFLite's "
     "recurrent operators with asymmetric_quantize_inputs, as dynamic_symmetric is without",
-    "dynamic_tensor": "real data become integers at each run by the range of the whole tensor, and of all hidden values of a step: ONNX's "
+    "dynamic_tensor": "floats are quantized at each run by the range of the whole tensor, and of all hidden values of a step: ONNX's "
     "DynamicQuantizeLinear, and onnxruntime's DynamicQuantizeLSTM",
     "dynamic_reduced": "likewise, in 127 steps: PyTorch's reduce_range, which keeps sums of 16 bits from overflowing",
 }
@@ -70,7 +70,7 @@ class AttributeSpec:
     choices: tuple[Any, ...] = ()
 
     def problem(self, value: Any) -> str:
-        """What is wrong with a value, in words that follow "has <value> as attribute <name>, which is"; "" if nothing is."""
+        """What is wrong with a value, in words that follow "has <value> as attribute <name>; it must be"; "" if nothing is."""
         if not self._has_sort(value):
             return _WORDS[self.sort]
         return f"one of {', '.join(map(repr, self.choices))}" if self.choices and value not in self.choices else ""

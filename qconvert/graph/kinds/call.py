@@ -1,4 +1,4 @@
-"""What a function of an operator gets, and what it gives: the stored inputs and ways to see them as real values."""
+"""What a function of an operator gets, and what it gives: the stored inputs and ways to see them as float values."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ Fold = Callable[[Call], Any]
 
 
 def activated(values: Array, activation: str) -> Array:
-    """Real values, limited to the range that a fused activation leaves."""
+    """Float values, limited to the range that a fused activation leaves."""
     low, high = ACTIVATIONS[activation]
     return values if low is None and high is None else np.asarray(np.clip(values, low, high))
 

@@ -52,7 +52,7 @@ def along_axis(op: Op, s: ShapeContext) -> Result:
 
 
 def same_axes(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
-    """The elements in front of the axis stay in front of it (Identity, Reshape, Squeeze, Unsqueeze)."""
+    """The elements before the axis stay before it (Identity, Reshape, Squeeze, Unsqueeze)."""
     return _factors(before[:a]) == _factors(after[:b])
 
 

@@ -1,7 +1,7 @@
 """Operators that run functions of the graph: choices, loops, calls.
 
 A function's inputs and outputs are those that the operator gives and takes, in order; see calls(). What a function captures are inputs of
-both, behind the others. Stored values pass as they are: the tensors on either side have one type and one grid.
+both, after the others. Stored values pass as they are: the tensors on either side have one type and one grid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["KINDS", "FunctionCall", "Port", "calls"]
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """What stands beside an input or an output of a function.
+    """What stands next to an input or an output of a function.
 
     Attributes:
         tensor: of the operator; "" for a number that the operator itself counts or tests.

@@ -43,7 +43,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def square_root(call: Call) -> Result:
-    """Sqrt; with the arithmetic "tflite" the stored result is that of TFLite's kernel, which drops the fraction behind a division in
+    """Sqrt; with the arithmetic "tflite" the stored result is that of TFLite's kernel, which drops the fraction after a division in
     float32 (elementwise.cc).
     """
     real, given, output = np.asarray(np.sqrt(call.values())), call.quantization(), call.results[0].quantization

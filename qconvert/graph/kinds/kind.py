@@ -15,36 +15,39 @@ from qconvert.graph.kinds.layout import PINNED, Layout
 from qconvert.graph.schema import Op, Shape
 from qconvert.graph.sizes import Rule as ShapeRule
 
-__all__ = ["ROLES", "RULES", "AxisRule", "Kind", "kind"]
+__all__ = ["ROLES", "RULES", "AxisRule", "Broken", "Kind", "kind"]
 
-#: What an input is to an operator. Only data have the operator's layout; data, factors and fillers are on its grids.
+#: The rule that an operator or a tensor breaks, as errors name it, and the reason.
+Broken = tuple[str, str]
+
+#: What an input is to an operator. Only data have the operator's layout; data, factors and fillers have its quantization.
 ROLES: Mapping[str, str] = {
     "data": "values that the operator computes on or moves",
     "factor": "the second operand of a product, data or weights",
     "weights": "factors, O,I,spatial, quantized along their outputs (axis 0)",
-    "bias": "is added to the sum of products: int32 at data scale * weight scale, or real",
-    "filler": "one value that joins the data: what a Pad fills with",
-    "parameter": "real numbers beside the data: statistics, bounds",
+    "bias": "is added to the sum of products: int32 at data scale * weight scale, or float",
+    "filler": "one value that is inserted into the data: what a Pad fills with",
+    "parameter": "further floats: statistics, bounds",
     "zero_point": "the zero point of another input, where an operator takes it as an input",
-    "index": "plain numbers that say which, where or how many: shapes, axes, indices",
-    "condition": "one truth value, which says what runs",
+    "index": "plain integers: shapes, axes, indices",
+    "condition": "one bool that decides what runs",
 }
 
 #: How quantization goes through an operator.
 RULES: Mapping[str, str] = {
-    "real": "the real-valued function of the dequantized inputs, rounded once onto the output's grid",
-    "move": "stored integers are moved, never changed: data inputs and outputs have equal quantization",
-    "convert": "Quantize, Dequantize, Requantize: between real values and grids",
-    "index": "inputs may be quantized, outputs are plain numbers (ArgMax, comparisons)",
-    "relabel": "Reinterpret: the same stored integers under another quantization, where a source's kernel does just that",
+    "real": "the function of the dequantized inputs, rounded once to the output's quantization",
+    "move": "data movement, stored integers are never changed: data inputs and outputs have equal quantization",
+    "convert": "Quantize, Dequantize, Requantize: between floats and quantized values",
+    "index": "inputs may be quantized, outputs are plain integers (ArgMax, comparisons)",
+    "relabel": "Reinterpret: the same stored integers under another quantization, where a source's kernel does this",
     "plain": "nothing is quantized",
-    "state": "reads or writes what lives from one run to the next: stored values pass as they are, on the state's grid",
-    "control": "runs functions of the graph, to which and from which stored values pass as they are, on the grids of both sides",
-    "stored": "a function of the stored integers themselves, on grids that belong to it: none of them may become another",
-    "opaque": "nothing is known: stored values pass as they are",
+    "state": "reads or writes a value kept between runs: stored values are unchanged, with the state's quantization",
+    "control": "runs functions of the graph: stored values are passed in and out unchanged, with equal quantization on both sides",
+    "stored": "a function of the stored integers themselves, whose quantization parameters belong to the operator and must not change",
+    "opaque": "nothing is known: stored values are unchanged",
 }
 
-#: Whether axis a of a move's input is axis b of its output, each index in its place:
+#: Whether axis a of the input of a data movement is axis b of its output, each index in its place:
 #: (operator, constant integers of an input by its index, shape before, shape after, a, b). Only asked where both axes have one size.
 AxisRule = Callable[[Op, Callable[[int], Any], Shape, Shape, int, int], bool]
 
@@ -61,7 +64,7 @@ class Kind:
         results: how many leading outputs hold data; -1 means all. The others are plain numbers, such as TopK's indices.
         rule: how quantization goes through it (see RULES).
         shape: gives a shape for each output: (operator, what it sees of its inputs) -> shapes. See graph/sizes.py.
-        evaluate: the exact meaning: stored inputs -> real values, or stored ones where nothing is rounded. None for an Opaque, and for
+        evaluate: the exact meaning: stored inputs -> float values, or stored ones where nothing is rounded. None for an Opaque, and for
             what means something within a graph alone: states, and operators that run functions (evaluate/).
         fold: the same where every runtime gives the same bits, or None where it is not sure to; None if it never is.
         layout: how it takes part in a change of layout.
@@ -133,32 +136,32 @@ class Kind:
 
     @property
     def rounds(self) -> bool:
-        """Whether it computes real values that a quantized output rounds."""
+        """Whether it computes float values that a quantized output rounds."""
         return self.rule in ("real", "convert")
 
-    def problems(self, op: Op) -> Iterator[str]:
+    def problems(self, op: Op) -> Iterator[Broken]:
         """What is wrong with the inputs, outputs and attributes of an operator of this kind, whatever its tensors are."""
         for what, given, (fewest, most) in (("inputs", op.inputs, self.inputs), ("outputs", op.outputs, self.outputs)):
             if len(given) < fewest or 0 <= most < len(given):
                 wanted = f"at least {fewest}" if most < 0 else str(fewest) if fewest == most else f"{fewest} to {most}"
-                yield f"has {len(given)} {what}, not {wanted}"
+                yield "wrong-number-of-tensors", f"has {len(given)} {what[: -1 if len(given) == 1 else None]}, not {wanted}"
         needed = self.inputs[0] if self.inputs[1] >= 0 or self.rule in ("opaque", "control") else len(op.inputs)
         for index, name in enumerate(op.inputs[:needed]):
             if not name:
-                yield f"lacks input {index}, which is not optional"
+                yield "input-missing", f"lacks input {index}, which is not optional"
         for index, name in enumerate(op.outputs[: self.outputs[0]]):
             if not name:
-                yield f"gives output {index}, which is not optional, no name"
+                yield "output-missing", f"gives output {index}, which is not optional, no name"
         for name in op.attributes:
             if name not in self.attributes:
-                yield f"has the attribute {name!r}, which its kind does not have"
+                yield "unknown-attribute", f"has the attribute {name!r}, which its kind does not have"
         for name, attribute in self.attributes.items():
             if name in op.attributes:
                 problem = attribute.problem(op.attributes[name])
                 if problem:
-                    yield f"has {op.attributes[name]!r} as attribute {name!r}, which is {problem}"
+                    yield "attribute-value", f"has {op.attributes[name]!r} as attribute {name!r}; it must be {problem}"
             elif attribute.default is REQUIRED:
-                yield f"lacks the attribute {name!r}"
+                yield "attribute-missing", f"lacks the attribute {name!r}"
 
     @property
     def result_type(self) -> str:
@@ -191,7 +194,7 @@ def kind(
 
     Args:
         name: the kind.
-        inputs: roles separated by spaces; "?" behind one makes it optional, "..." stands for any number of it, at least one, and "...?"
+        inputs: roles separated by spaces; "?" after one makes it optional, "..." stands for any number of it, at least one, and "...?"
             for any number at all. "data weights bias?" is a convolution.
         outputs: likewise, of "data" and "index".
         shape, rule, evaluate, fold, layout, keeps_axis, chooses, types: see Kind.

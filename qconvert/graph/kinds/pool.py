@@ -66,7 +66,7 @@ def _outside_space(op: Op, constant: Callable[[int], Any], before: Shape, after:
 def _windowed(call: Call, values: Array, fill: Any, pad: Any = None) -> Array:
     """Channels-last values as [N, *output sizes, C, *kernel].
 
-    Padding has the value `pad`, or `fill` if there is none; what ceil_mode lets hang over behind it has `fill`.
+    Padding has the value `pad`, or `fill` if there is none; what ceil_mode lets hang over after it has `fill`.
     """
     kernel = tuple(call["kernel_shape"])
     given: Any = call.op.attributes.get("dilations")  # AveragePool has none
@@ -84,7 +84,7 @@ def _windowed(call: Call, values: Array, fill: Any, pad: Any = None) -> Array:
 
 
 def _overhang(size: int, reach: int, stride: int, pads: tuple[int, int]) -> int:
-    """Elements that a last window needs behind a padded size; it must start on data or on the padding in front."""
+    """Elements that a last window needs after a padded size; it must start on data or on the padding in front."""
     start = -(-(size - reach) // stride) * stride
     return max(start + reach - size, 0) if start < size - pads[1] else 0
 

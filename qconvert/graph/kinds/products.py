@@ -24,7 +24,7 @@ _WEIGHTS = {"LSTM": (1, 2, 7, 8), "GRU": (1, 2), "RNN": (1, 2), "SVDF": (2, 3)}
 
 
 def is_dynamic(op: Op) -> bool:
-    """Whether an operator has integer weights beside real data, which it rounds to integers when it runs (dynamic range)."""
+    """Whether an operator has integer weights with float data, which it rounds to integers when it runs (dynamic range)."""
     return str(op.attributes.get("arithmetic", "")).startswith("dynamic")
 
 
@@ -78,7 +78,7 @@ def rounded_data(call: Call) -> tuple[Array, Array | float]:
 
 
 def rounded_rows(op: Op, values: Array) -> Array:
-    """Real values as a recurrent operator multiplies them: rounded to integers where it does so when it runs.
+    """Float values as a recurrent operator multiplies them: rounded to integers where it does so when it runs.
 
     Args:
         op: the operator.

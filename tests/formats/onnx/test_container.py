@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from refusals import refused
 
-from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
+from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.formats.onnx import wire
 from qconvert.formats.onnx.container import external_files, open_model, parse_model
 
@@ -121,67 +122,66 @@ def sparse() -> Any:
 
 
 FLOATS = np.ones(4, np.float32).tobytes()
-BAD: dict[str, tuple[Any, str]] = {
-    "text": (b"This is a text, and no model at all.", "no ONNX file"),
-    "zeros": (bytes(1000), "no ONNX file"),
-    "no graph": (onnx.ModelProto(ir_version=8), "holds no graph"),
-    "opset too new": (model(node("Relu", "x", "y"), opset=1000), f"opset 1000; opsets 1 to {onnx.defs.onnx_opset_version()} are known"),
-    "opset too old": (model(node("Relu", "x", "y"), opset=0), "opset 0; opsets 1 to"),
-    "no opset": (without_opset(), "does not import their operator set"),
-    "two opsets": (twice_imported(), "two versions of the operator set 'ai.onnx'"),
-    "nested 40 deep": (nested(40), "nested too deeply"),
-    "nested 5000 deep": (nested(5000), "nested too deeply"),
-    "raw data too short": (adding(constant(raw_data=FLOATS[:-1])), "'c': raw_data holds 15 bytes, but dims [4] need 16"),
-    "large raw data too short": (adding(constant(dims=(1024,), raw_data=bytes(4095))), "'c': raw_data holds 4095 bytes"),
-    "raw data too long": (adding(constant(raw_data=FLOATS * 2)), "raw_data holds 32 bytes"),
-    "too few floats": (adding(constant(float_data=[1, 2])), "float_data holds 2 values, but dims [4] need 4"),
-    "no data": (adding(constant()), "float_data holds 0 values"),
-    "wrong field": (adding(constant(int32_data=[1, 2, 3, 4])), "int32_data instead of float_data"),
-    "two fields": (adding(constant(raw_data=FLOATS, float_data=[1, 2, 3, 4])), "both raw_data and float_data"),
-    "unpacked int4": (adding(constant(kind=TensorProto.INT4, int32_data=[1, 2, 3, 4])), "int32_data holds 4 values, but dims [4] need 2"),
-    "negative size": (adding(constant(dims=(-4,), raw_data=FLOATS)), "negative size -4"),
-    "huge dims": (adding(constant(dims=(2**31, 2**31), raw_data=FLOATS)), "more than 1,099,511,627,776 elements"),
-    "billions of elements": (adding(constant(dims=(4_000_000_000,), raw_data=FLOATS)), "need 16000000000"),
-    "huge beside zero": (adding(constant(dims=(0, 2**40, 2**40), raw_data=b"")), "elements"),
-    "65 dimensions": (adding(constant(dims=(1,) * 65, raw_data=FLOATS[:4])), "65 dimensions"),
-    "unknown type of constant": (adding(constant(kind=99, raw_data=FLOATS)), "unknown data type 99"),
-    "unknown type of input": (bad_type(), "value 'x': has the unknown data type 77"),
-    "raw strings": (adding(constant(kind=TensorProto.STRING, raw_data=b"abcd")), "strings cannot be raw data"),
-    "sparse": (sparse(), "sparse constants"),
+BAD: dict[str, tuple[Any, str, tuple[object, ...]]] = {
+    "text": (b"This is a text, and no model at all.", "not-this-format", ()),
+    "zeros": (bytes(1000), "not-this-format", ()),
+    "no graph": (onnx.ModelProto(ir_version=8), "graph-missing", ()),
+    "opset too new": (model(node("Relu", "x", "y"), opset=1000), "unknown-version", (1000, 1, onnx.defs.onnx_opset_version())),
+    "opset too old": (model(node("Relu", "x", "y"), opset=0), "unknown-version", (0, 1)),
+    "no opset": (without_opset(), "no-opset", ()),
+    "two opsets": (twice_imported(), "two-opset-versions", ("'ai.onnx'",)),
+    "nested 40 deep": (nested(40), "nested-too-deeply", ()),
+    "nested 5000 deep": (nested(5000), "nested-too-deeply", ()),
+    "raw data too short": (adding(constant(raw_data=FLOATS[:-1])), "wrong-length", ("'c'", "[4]", 15, 16, "raw_data")),
+    "large raw data too short": (adding(constant(dims=(1024,), raw_data=bytes(4095))), "wrong-length", ("'c'", 4095, "raw_data")),
+    "raw data too long": (adding(constant(raw_data=FLOATS * 2)), "wrong-length", (32, "raw_data")),
+    "too few floats": (adding(constant(float_data=[1, 2])), "wrong-length", ("[4]", 2, 4, "float_data")),
+    "no data": (adding(constant()), "wrong-length", (0, "float_data")),
+    "wrong field": (adding(constant(int32_data=[1, 2, 3, 4])), "wrong-value-field", ("int32_data", "float_data")),
+    "two fields": (adding(constant(raw_data=FLOATS, float_data=[1, 2, 3, 4])), "two-value-fields", ("raw_data", "float_data")),
+    "unpacked int4": (adding(constant(kind=TensorProto.INT4, int32_data=[1, 2, 3, 4])), "wrong-length", ("[4]", 4, 2)),
+    "negative size": (adding(constant(dims=(-4,), raw_data=FLOATS)), "negative-size", ("-4",)),
+    "huge dims": (adding(constant(dims=(2**31, 2**31), raw_data=FLOATS)), "too-many-elements", ("1,099,511,627,776",)),
+    "billions of elements": (adding(constant(dims=(4_000_000_000,), raw_data=FLOATS)), "wrong-length", (16000000000,)),
+    "huge beside zero": (adding(constant(dims=(0, 2**40, 2**40), raw_data=b"")), "too-many-elements", ()),
+    "65 dimensions": (adding(constant(dims=(1,) * 65, raw_data=FLOATS[:4])), "rank-too-large", (65,)),
+    "unknown type of constant": (adding(constant(kind=99, raw_data=FLOATS)), "unknown-type", (99,)),
+    "unknown type of input": (bad_type(), "unknown-type", ("'x'", 77)),
+    "raw strings": (adding(constant(kind=TensorProto.STRING, raw_data=b"abcd")), "string-storage", ()),
+    "sparse": (sparse(), "sparse-constants", ()),
     "constant twice": (
         model(node("Add", "x c", "y"), constants=(constant(raw_data=FLOATS), constant(raw_data=FLOATS))),
-        "the value 'c' is defined twice, the second time by a constant",
+        "duplicate-name", ("'c'",),
     ),
     "value twice": (
         model(node("Relu", "x", "y"), node("Neg", "x", "y", name="second")),
-        "'y' is defined twice, the second time by Neg 'second'",
+        "duplicate-name", ("'y'", "'second'"),
     ),
-    "node writes input": (model(node("Relu", "x", "x"), outputs=("x",)), "'x' is defined twice"),
-    "unknown input": (model(node("Add", "x nothing", "y", name="sum")), "Add 'sum': reads 'nothing', which nothing writes"),
-    "unwritten output": (model(node("Relu", "x", "z")), "output 'y' is written by no node"),
-    "cycle": (model(node("Add", "x b", "a"), node("Relu", "a", "b"), node("Neg", "b", "y")), "cycle"),
-    "node reads itself": (model(node("Add", "x y", "y", name="loop")), "Add 'loop': depends on its own output"),
-    "attribute twice": (with_two_alphas(), "attribute 'alpha': is given twice"),
-    "function calls itself": (calling([function("f0", node("f0", "a", "b", domain="local"))]), "function 'f0': the function calls itself"),
+    "node writes input": (model(node("Relu", "x", "x"), outputs=("x",)), "duplicate-name", ("'x'",)),
+    "unknown input": (model(node("Add", "x nothing", "y", name="sum")), "unknown-value", ("'sum'", "'nothing'")),
+    "unwritten output": (model(node("Relu", "x", "z")), "not-computed", ("'y'",)),
+    "cycle": (model(node("Add", "x b", "a"), node("Relu", "a", "b"), node("Neg", "b", "y")), "cycle", ()),
+    "node reads itself": (model(node("Add", "x y", "y", name="loop")), "cycle", ("'loop'",)),
+    "attribute twice": (with_two_alphas(), "duplicate-attribute", ("'alpha'",)),
+    "function calls itself": (calling([function("f0", node("f0", "a", "b", domain="local"))]), "recursive-function", ("'f0'",)),
     "functions in a ring": (
         calling([function("f0", node("f1", "a", "b", domain="local")), function("f1", node("f0", "a", "b", domain="local"))]),
-        "calls itself",
+        "recursive-function", (),
     ),
-    "function bomb": (doubling(40), "nodes once its functions are inlined, more than"),
-    "function twice": (calling([function("f0", node("Relu", "a", "b"))] * 2), "a function is defined twice"),
+    "function bomb": (doubling(40), "too-many-nodes", ()),
+    "function twice": (calling([function("f0", node("Relu", "a", "b"))] * 2), "duplicate-function", ()),
     "constant in an attribute": (
-        model(node("Constant", "", "y", value=constant(raw_data=FLOATS[:3]))), "attribute 'value': raw_data holds 3 bytes"
+        model(node("Constant", "", "y", value=constant(raw_data=FLOATS[:3]))), "wrong-length", ("'value'", 3, "raw_data")
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_model(case: str, tmp_path: Path) -> None:
-    proto, words = BAD[case]
+    proto, rule, holds = BAD[case]
     path = written(proto, tmp_path)
-    with pytest.raises((InvalidModelError, UnsupportedError)) as caught:
+    with refused(QConvertError, rule, holds=holds) as caught:
         open_model(path)
-    assert words in str(caught.value)
     assert "\n" not in caught.value.reason
 
 
@@ -191,31 +191,31 @@ def written(proto: Any, folder: Path) -> Path:
     return path
 
 
-PLACES: dict[str, tuple[dict[str, Any], str]] = {
-    "absolute": ({"location": "/etc/passwd"}, "no relative path"),
-    "climbing": ({"location": "../secret"}, "leads out of the model's folder"),
-    "climbing inside": ({"location": "folder/../../secret"}, "leads out of the model's folder"),
-    "backslashes": ({"location": "..\\secret"}, "no relative path"),
-    "drive": ({"location": "C:secret"}, "no relative path"),
-    "empty": ({"location": ""}, "no location"),
-    "none": ({}, "no location"),
-    "absent": ({"location": "absent.data"}, "'absent.data' cannot be read: No such file"),
-    "NUL": ({"location": "a\0b"}, "no relative path"),
-    "too long": ({"location": "a" * 5000}, "cannot be read"),
-    "link": ({"location": "link"}, "'link' is a symbolic link"),
-    "linked folder": ({"location": "linked/weights"}, "is a symbolic link"),
-    "folder": ({"location": "folder"}, "not a regular file"),
-    "folder itself": ({"location": "."}, "not a regular file"),
-    "pipe": ({"location": "pipe"}, "not a regular file"),
-    "negative offset": ({"location": "weights", "offset": "-16"}, "offset of its external data is '-16', no valid number"),
-    "no number": ({"location": "weights", "offset": "0x10"}, "no valid number"),
-    "other digits": ({"location": "weights", "offset": "١"}, "no valid number"),
-    "huge number": ({"location": "weights", "offset": "9" * 400}, "no valid number"),
-    "negative length": ({"location": "weights", "length": "-1"}, "no valid number"),
-    "offset past the end": ({"location": "weights", "offset": "1000000"}, "bytes 1000000 to 1000016, end behind the 64 bytes of 'weights'"),
-    "end past the end": ({"location": "weights", "offset": "49"}, "bytes 49 to 65, end behind the 64 bytes"),
-    "length past the end": ({"location": "weights", "length": "1000"}, "has 1000 bytes of external data, but dims [4] need 16"),
-    "length too short": ({"location": "weights", "length": "8"}, "has 8 bytes of external data"),
+PLACES: dict[str, tuple[dict[str, Any], str, tuple[object, ...]]] = {
+    "absolute": ({"location": "/etc/passwd"}, "external-data-outside", ()),
+    "climbing": ({"location": "../secret"}, "external-data-outside", ()),
+    "climbing inside": ({"location": "folder/../../secret"}, "external-data-outside", ()),
+    "backslashes": ({"location": "..\\secret"}, "external-data-outside", ()),
+    "drive": ({"location": "C:secret"}, "external-data-outside", ()),
+    "empty": ({"location": ""}, "invalid-external-data", ()),
+    "none": ({}, "invalid-external-data", ()),
+    "absent": ({"location": "absent.data"}, "external-data-missing", ("'absent.data'",)),
+    "NUL": ({"location": "a\0b"}, "external-data-outside", ()),
+    "too long": ({"location": "a" * 5000}, "external-data-missing", ()),
+    "link": ({"location": "link"}, "external-data-not-regular", ("'link'",)),
+    "linked folder": ({"location": "linked/weights"}, "external-data-not-regular", ()),
+    "folder": ({"location": "folder"}, "external-data-not-regular", ()),
+    "folder itself": ({"location": "."}, "external-data-not-regular", ()),
+    "pipe": ({"location": "pipe"}, "external-data-not-regular", ()),
+    "negative offset": ({"location": "weights", "offset": "-16"}, "invalid-external-data", ("'-16'",)),
+    "no number": ({"location": "weights", "offset": "0x10"}, "invalid-external-data", ()),
+    "other digits": ({"location": "weights", "offset": "١"}, "invalid-external-data", ()),
+    "huge number": ({"location": "weights", "offset": "9" * 400}, "invalid-external-data", ()),
+    "negative length": ({"location": "weights", "length": "-1"}, "invalid-external-data", ()),
+    "offset past the end": ({"location": "weights", "offset": "1000000"}, "external-data-too-short", ("'weights'", 1000000, 1000016, 64)),
+    "end past the end": ({"location": "weights", "offset": "49"}, "external-data-too-short", (49, 65, 64)),
+    "length past the end": ({"location": "weights", "length": "1000"}, "wrong-length", ("[4]", 1000, 16)),
+    "length too short": ({"location": "weights", "length": "8"}, "wrong-length", (8,)),
 }  # fmt: skip
 
 
@@ -233,26 +233,25 @@ def test_bad_external_data(case: str, place: str, tmp_path: Path) -> None:
     (folder / "folder" / "weights").write_bytes(bytes(64))
     os.mkfifo(folder / "pipe")
 
-    entries, words = PLACES[case]
+    entries, rule, holds = PLACES[case]
     tensor = external(**entries)
     proto = adding(tensor) if place == "constant" else model(node("Constant", "", "y", value=tensor))
-    with pytest.raises(InvalidModelError) as caught:
+    with refused(InvalidModelError, rule, holds=holds) as caught:
         open_model(written(proto, folder))
-    assert words in str(caught.value)
     assert ("'c'" if place == "constant" else "Constant 'y'") in caught.value.where
 
 
 def test_external_string_and_doubled_entries(tmp_path: Path) -> None:
     (tmp_path / "weights").write_bytes(bytes(64))
-    with pytest.raises(InvalidModelError, match="strings cannot be raw or external data"):
+    with refused(InvalidModelError, "string-storage"):
         open_model(written(adding(external(kind=TensorProto.STRING, location="weights")), tmp_path))
     tensor = external(location="weights")
     tensor.external_data.add(key="location", value="/etc/passwd")
-    with pytest.raises(InvalidModelError, match="says twice what its external data's location is"):
+    with refused(InvalidModelError, "duplicate-entry", holds=("location",)):
         open_model(written(adding(tensor), tmp_path))
     tensor = external(location="weights", offset="0")
     tensor.raw_data = FLOATS
-    with pytest.raises(InvalidModelError, match="in two places"):
+    with refused(InvalidModelError, "two-value-fields"):
         open_model(written(adding(tensor), tmp_path))
 
 
@@ -260,7 +259,7 @@ def test_file_above_2_gb(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     with path.open("wb") as stream:
         stream.truncate(2**31)
-    with pytest.raises(InvalidModelError, match="above 2 GB"):
+    with refused(InvalidModelError, "file-too-large", holds=(2,)):
         open_model(path)
 
 
@@ -273,7 +272,7 @@ def test_many_repeated_messages(what: str, piece: bytes) -> None:
     data = b"\x08\x08\x3a" + length(graph) + graph
     tracemalloc.start()
     try:
-        with pytest.raises(InvalidModelError, match="more nodes, attributes or constants than any model"):
+        with refused(InvalidModelError, "too-many-nodes"):
             wire.without_large_constants(data, max_messages=100_000)
         assert tracemalloc.get_traced_memory()[1] < 1e6
     finally:
@@ -283,13 +282,13 @@ def test_many_repeated_messages(what: str, piece: bytes) -> None:
 
 def test_eight_megabytes_of_empty_nodes(tmp_path: Path) -> None:
     graph = b"\x0a\x00" * 4_100_000
-    with pytest.raises(InvalidModelError, match="more nodes, attributes or constants than any model"):
+    with refused(InvalidModelError, "too-many-nodes"):
         open_model(written(b"\x08\x08\x3a" + length(graph) + graph, tmp_path))
 
 
 def test_more_than_a_million_nodes(tmp_path: Path) -> None:
     graph = b"\x0a\x00" * 1_000_001
-    with pytest.raises(InvalidModelError, match="more than 1,000,000 nodes"):
+    with refused(InvalidModelError, "too-many-nodes", holds=("1,000,000",)):
         open_model(written(b"\x08\x08\x3a" + length(graph) + graph + b"\x42\x02\x10\x11", tmp_path))
 
 
@@ -411,12 +410,12 @@ def test_subgraphs_have_their_own_scope(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["convert", "inspect"])
 @pytest.mark.parametrize("case", ["cycle", "raw data too short", "nested 5000 deep", "unknown type of constant", "function bomb", "text"])
 def test_command_line(case: str, command: str, tmp_path: Path) -> None:
-    proto, words = BAD[case]
+    proto, _, holds = BAD[case]
     path = written(proto, tmp_path)
     arguments = [str(path), str(tmp_path / "out.onnx")][: 2 if command == "convert" else 1]
     done = subprocess.run([sys.executable, "-m", "qconvert", command, *arguments], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(f"error: {path}")
-    assert words in done.stderr
+    assert all(str(item) in done.stderr for item in holds)
     assert "Traceback" not in done.stderr
     assert [item.name for item in tmp_path.iterdir()] == ["model.onnx"]

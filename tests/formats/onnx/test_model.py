@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from onnx_models import run
+from refusals import refused
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.container import open_model, parse_model
@@ -63,7 +63,7 @@ def test_types_and_shapes_of_the_file_and_of_inference() -> None:
 def test_a_sequence_has_no_tensor_type() -> None:
     found = opened("g (float[4] x) => (float y) { s = SequenceConstruct(x)  i = Constant<value_int = 0>()  y = SequenceAt(s, i) }")
     assert str(found.graph.nodes[0].outputs[0].type) == "Sequence(Tensor(FLOAT))"
-    with pytest.raises(UnsupportedError, match=r"it is Sequence\(Tensor\(FLOAT\)\), not a tensor of a covered type"):
+    with refused(UnsupportedError, "type-not-covered", holds=("Sequence(Tensor(FLOAT))",)):
         read_bytes(
             parser.parse_model(f"{HEADER} g (float[4] x) => (seq(float[4]) s) {{ s = SequenceConstruct(x) }}").SerializeToString(), "m"
         )
@@ -166,13 +166,13 @@ def test_a_function_that_cannot_be_converted_is_refused() -> None:
 @pytest.mark.parametrize("equation", ["i+j", "...1->...i", "i>j"])
 def test_an_equation_that_onnx_s_inference_never_finishes_is_refused(equation: str) -> None:
     text = f'g (float[3, 3] x) => (float[N] y) {{ y = Einsum<equation = "{equation}">(x) }}'
-    with pytest.raises(InvalidModelError, match=f"'{re.escape(equation)}' is no equation"):
+    with refused(InvalidModelError, "invalid-equation", holds=(equation,)):
         opened(text, infer=True)
     inner = f"""g (float[3, 3] x, bool c) => (float[N] y) {{
         y = If (c) <then_branch = t () => (float[N] u) {{ u = Einsum<equation = "{equation}">(x) }},
                     else_branch = e () => (float[N] w) {{ w = Einsum<equation = "ii->i">(x) }}>
     }}"""
-    with pytest.raises(InvalidModelError, match="is no equation"):
+    with refused(InvalidModelError, "invalid-equation"):
         opened(inner, infer=True)
 
 
@@ -189,5 +189,5 @@ def test_a_name_that_is_not_utf_8_is_refused(word: str) -> None:
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("domain", 1)]
     data = helper.make_model(graph, opset_imports=imports).SerializeToString()
     assert [node.op_type for node in parse_model(data).graph] == ["Relu", "Own", "Add"]
-    with pytest.raises(InvalidModelError, match="is not UTF-8"):
+    with refused(InvalidModelError, "not-utf8"):
         parse_model(data.replace(word.encode(), b"\xff" + word.encode()[1:]))

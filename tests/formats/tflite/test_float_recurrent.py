@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from float_recurrent_files import NONE, RELU, RELU6, RELU_N1_TO_1, SIGN_BIT, TANH, Cells, basic_lstm_file, lstm_file, operators_of, rnn_file
+from refusals import refused
 
 import qconvert
 from qconvert.conversion import load
-from qconvert.errors import QConvertError
+from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.formats.tflite.writer import build
 from qconvert.runtimes.litert import LiteRT
@@ -170,38 +171,48 @@ def test_checks_pass_and_find_a_wrong_weight(form: dict[str, Any], tmp_path: Pat
 
 @pytest.mark.cross_section
 @pytest.mark.parametrize(
-    ("form", "words"),
+    ("form", "rule", "holds"),
     [
-        ({"activation": NONE}, "no activation, without which its kernel gives no values"),
-        ({"activation": SIGN_BIT}, "fused activation number 5"),
-        ({"ways": 2, "merge": True, "rows": 2}, "takes states from beyond their tensors"),
-        ({"ways": 2, "aux": 4, "aux_weights": False}, "of shape"),
-        *(({"wrong": name, "outputs": 3, "norm": True}, "of shape") for name in ("cell/norm", "projection/weights", "projection/bias")),
-        *(({"wrong": name, "ways": 2, "aux": 3}, "of shape") for name in ("back/cell/recurrent", "forth/output/aux", "back/forget/aux")),
+        ({"activation": NONE}, "activation-not-covered", ()),
+        ({"activation": SIGN_BIT}, "activation-not-covered", (5,)),
+        ({"ways": 2, "merge": True, "rows": 2}, "misread-by-kernel", ()),
+        ({"ways": 2, "aux": 4, "aux_weights": False}, "shape-mismatch", ()),
+        *(
+            ({"wrong": name, "outputs": 3, "norm": True}, "shape-mismatch", ())
+            for name in ("cell/norm", "projection/weights", "projection/bias")
+        ),
+        *(
+            ({"wrong": name, "ways": 2, "aux": 3}, "shape-mismatch", ())
+            for name in ("back/cell/recurrent", "forth/output/aux", "back/forget/aux")
+        ),
     ],
     ids=str,
 )
-def test_what_the_kernel_of_an_lstm_does_not_do_is_refused(form: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_what_the_kernel_of_an_lstm_does_not_do_is_refused(
+    form: dict[str, Any], rule: str, holds: tuple[object, ...], tmp_path: Path
+) -> None:
     (tmp_path / "a.tflite").write_bytes(lstm_file(Cells(**form)))
-    with pytest.raises(QConvertError, match=words):
+    with refused(QConvertError, rule, holds=holds):
         load(tmp_path / "a.tflite")
 
 
 @pytest.mark.parametrize(
-    ("form", "words"),
+    ("form", "rule", "holds"),
     [
-        ({"activation": SIGN_BIT}, "fused activation number 5"),
-        ({"ways": 2, "aux": 3, "time_major": True}, "takes from other places"),
-        ({"wrong": "weights"}, "of shape"),
-        ({"wrong": "recurrent"}, "of shape"),
-        ({"wrong": "bias"}, "of shape"),
-        ({"wrong": "back/aux", "ways": 2, "aux": 3}, "of shape"),
+        ({"activation": SIGN_BIT}, "activation-not-covered", (5,)),
+        ({"ways": 2, "aux": 3, "time_major": True}, "misread-by-kernel", ()),
+        ({"wrong": "weights"}, "shape-mismatch", ()),
+        ({"wrong": "recurrent"}, "shape-mismatch", ()),
+        ({"wrong": "bias"}, "shape-mismatch", ()),
+        ({"wrong": "back/aux", "ways": 2, "aux": 3}, "shape-mismatch", ()),
     ],
     ids=str,
 )
-def test_what_the_kernel_of_an_rnn_does_not_do_is_refused(form: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_what_the_kernel_of_an_rnn_does_not_do_is_refused(
+    form: dict[str, Any], rule: str, holds: tuple[object, ...], tmp_path: Path
+) -> None:
     (tmp_path / "a.tflite").write_bytes(rnn_file(Cells(**form)))
-    with pytest.raises(QConvertError, match=words):
+    with refused(QConvertError, rule, holds=holds):
         load(tmp_path / "a.tflite")
 
 
@@ -210,5 +221,5 @@ def test_an_rnn_that_tflite_does_not_have_is_refused(attributes: dict[str, Any],
     (tmp_path / "a.tflite").write_bytes(rnn_file(Cells(time_major=True, rows=6)))
     graph = load(tmp_path / "a.tflite")
     ops = [replace(op, attributes={**op.attributes, **attributes}) if op.kind == "RNN" else op for op in graph.ops]
-    with pytest.raises(QConvertError, match="cannot be written to TFLite"):
+    with refused(UnsupportedError, "attribute-not-covered"):
         build(graph.evolve(ops=ops), {})

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hybrid_files import real_svdf_file
+from refusals import refused
 
 import qconvert
 from qconvert.arithmetic import dynamic_steps
@@ -141,19 +142,19 @@ def test_checks_pass_and_find_a_wrong_weight(weights: tuple[str, str], tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("form", "words"),
+    ("form", "rule", "holds"),
     [
-        ({"weights": ("int8", "float32")}, "tensors of float32, int8, float32, float32"),
-        ({"weights": ("float32", "int8")}, "tensors of float32, float32, int8, float32"),
-        ({"activation": 4}, "fused activation number 4"),
-        ({"rank": 4, "stated_rank": 5}, "no units of 5"),
-        ({"stated_rank": 0}, "no units of 0"),
-        ({"weights": INT8, "zero_point": 3}, "no single scale with zero point 0"),  # which the kernel takes for 0
-        *(({"wrong": name}, "of shape") for name in ("time", "bias", "state")),
-        *(({"wrong": name, "weights": INT8}, "of shape") for name in ("feature", "time")),
+        ({"weights": ("int8", "float32")}, "operand-types", ("float32, int8, float32, float32",)),
+        ({"weights": ("float32", "int8")}, "operand-types", ("float32, float32, int8, float32",)),
+        ({"activation": 4}, "activation-not-covered", (4,)),
+        ({"rank": 4, "stated_rank": 5}, "shape-mismatch", (5,)),
+        ({"stated_rank": 0}, "shape-mismatch", (0,)),
+        ({"weights": INT8, "zero_point": 3}, "weight-quantization", (0,)),  # which the kernel takes for 0
+        *(({"wrong": name}, "shape-mismatch", ()) for name in ("time", "bias", "state")),
+        *(({"wrong": name, "weights": INT8}, "shape-mismatch", ()) for name in ("feature", "time")),
     ],
 )
-def test_what_an_svdf_is_not_is_refused(form: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_what_an_svdf_is_not_is_refused(form: dict[str, Any], rule: str, holds: tuple[object, ...], tmp_path: Path) -> None:
     (tmp_path / "a.tflite").write_bytes(real_svdf_file(**form))
-    with pytest.raises(QConvertError, match=words):
+    with refused(QConvertError, rule, holds=holds):
         load(tmp_path / "a.tflite")

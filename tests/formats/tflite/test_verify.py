@@ -140,7 +140,7 @@ def test_other_files_are_named(data: bytes, words: str) -> None:
 
 
 def test_wrong_identifier_is_shown() -> None:
-    assert reason_for(b"\x1c\0\0\0ABCD" + bytes(40)) == "this is no TFLite file: bytes 4 to 7 are b'ABCD' instead of b'TFL3'"
+    assert reason_for(b"\x1c\0\0\0ABCD" + bytes(40)) == "this is not a TFLite file: bytes 4 to 7 are b'ABCD' instead of b'TFL3'"
 
 
 @pytest.mark.cross_section

@@ -16,6 +16,7 @@ from formats import test_linear as linear
 from formats.test_operators import CASES, Case, random_value
 from formats.tflite.written import codes, opened, random_stored, require_same_outputs, rewritten
 from loaded import tflite_graph
+from refusals import refused
 from tflite_models import TensorSpec, model, single_op
 
 from qconvert import diff, load, save
@@ -244,7 +245,7 @@ def test_equal_constants_share_a_buffer() -> None:
 def test_more_than_a_flatbuffer_addresses_is_an_error() -> None:
     huge = np.broadcast_to(np.float32(1), (2**29 + 1,))  # one number in memory
     tensors = {"x": plain("x", 1), "c": plain("c", *huge.shape, data=huge), "y": plain("y", *huge.shape)}
-    with pytest.raises(QConvertError, match=r"2\.1 GB of constants are above 2 GB"):
+    with refused(QConvertError, "file-too-large", holds=("2.1", 2)):
         build(Graph("g", tensors, (Op("Add", ("x", "c"), ("y",)),), ("x",), ("y",)), {})
 
 
@@ -269,23 +270,24 @@ def plain(name: str, *shape: int | str, dtype: str = "float32", data: Array | No
 
 @pytest.mark.formats
 @pytest.mark.parametrize(
-    ("graph", "message"),
+    ("graph", "rule", "holds"),
     [
         (one_op("Resize", {"x": plain("x", 1, 3, 4, 5), "s": plain("s", 2, dtype="int64", data=np.array([5, 7]))}, plain("y", 1, 5, 7, 5),
-                mode="cubic", coordinate_transformation_mode="half_pixel", data_format="channels_last"), "mode 'cubic'"),
+                mode="cubic", coordinate_transformation_mode="half_pixel", data_format="channels_last"),
+                "attribute-not-covered", ("'cubic'",)),
         (one_op("Equal", {"x": plain("x", 2, dtype="string"), "c": plain("c", 2, dtype="string", data=np.array(["a", "b"], object))},
-                plain("y", 2, dtype="bool")), "tensor 'c': constant strings are not covered"),
+                plain("y", 2, dtype="bool")), "constant-strings", ("'c'",)),
         (one_op("MaxPool", {"x": plain("x", 1, 4, 4, 2, dtype="bool")}, plain("y", 1, 2, 2, 2, dtype="bool"), kernel_shape=(2, 2),
-                strides=(2, 2), pads=(0, 0, 0, 0), data_format="channels_last"), "MaxPool with bool data cannot be written to TFLite"),
-        (one_op("Relu", {"x": plain("x", 2**33)}, plain("y", 2**33)), r"\[8589934592\] are no 32-bit integers"),
+                strides=(2, 2), pads=(0, 0, 0, 0), data_format="channels_last"), "operand-types", ("MaxPool", "bool")),
+        (one_op("Relu", {"x": plain("x", 2**33)}, plain("y", 2**33)), "integers-too-large", ("[8589934592]", "int32")),
         (one_op("Slice", {"x": plain("x", "n"), **{n: plain(n, 1, dtype="int64", data=np.array([v])) for n, v in
                           (("s", 1), ("e", 2), ("a", 0), ("t", 2**40))}}, plain("y", "m")),
-         r"\[1099511627776\] are no 32-bit integers"),
+         "integers-too-large", ("[1099511627776]", "int32")),
         (one_op("TopK", {"x": plain("x", "n"), "k": plain("k", 1, dtype="int64", data=np.array([2**33]))}, plain("y", 2**33)),
-         "8589934592 are no 32-bit integers"),
+         "integers-too-large", (8589934592, "int32")),
     ],
 )  # fmt: skip
-def test_what_has_no_form_is_named(graph: Graph, message: str) -> None:
-    with pytest.raises(UnsupportedError, match=message) as caught:
+def test_what_has_no_form_is_named(graph: Graph, rule: str, holds: tuple[object, ...]) -> None:
+    with refused(UnsupportedError, rule, holds=holds) as caught:
         build(graph, {})
-    assert "Erf" in message or any(f"'{name}" in str(caught.value) for name in graph.tensors)
+    assert any(f"'{name}" in str(caught.value) for name in graph.tensors)

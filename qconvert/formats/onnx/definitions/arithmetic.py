@@ -13,7 +13,7 @@ __all__ = ["DEFINITIONS"]
 
 
 def _matmul(s: Spelling) -> None:
-    """MatMul by a vector: a row in front, or a column behind, which the result loses again (numpy.matmul)."""
+    """MatMul by a vector: a row in front, or a column after, which the result loses again (numpy.matmul)."""
     a, b = s.input(0), s.input(1)
     ranks = s.rank(0), s.rank(1)
     axes = [axis for axis, rank in zip((-2, -1), ranks, strict=True) if rank == 1]
@@ -41,7 +41,7 @@ def _matmul_integer(s: Spelling) -> None:
 def _fused_matmul(s: Spelling) -> None:
     """onnxruntime's FusedMatMul: alpha * A' @ B'."""
     if s.attribute("transBatchA", 0) or s.attribute("transBatchB", 0):
-        raise NoDefinitionError("batches behind rows")
+        raise NoDefinitionError("batches after rows")
     operands = []
     for index, name in enumerate(("transA", "transB")):
         rank = s.rank(index)
@@ -142,7 +142,7 @@ def _quick_gelu(s: Spelling) -> None:
 
 
 def _fused_conv(s: Spelling) -> None:
-    """onnxruntime's FusedConv: a Conv, a sum that joins it, and an activation behind both."""
+    """onnxruntime's FusedConv: a Conv, a sum that joins it, and an activation after both."""
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
     value = s("Conv", s.x, s.input(1), *([s.input(2)] if s.input(2) else []), **{name: s.attribute(name) for name in names})
     value = s("Add", value, s.input(3)) if s.input(3) else value
@@ -159,7 +159,7 @@ def _fused_conv(s: Spelling) -> None:
 
 
 def _fused_gemm(s: Spelling) -> None:
-    """onnxruntime's FusedGemm: a Gemm and an activation behind it."""
+    """onnxruntime's FusedGemm: a Gemm and an activation after it."""
     inputs = [s.input(index) for index in range(3) if s.input(index)]
     value = s("Gemm", *inputs, **{name: s.attribute(name) for name in ("alpha", "beta", "transA", "transB")})
     kind, slope = str(s.attribute("activation", "")), s.attribute("activation_alpha")

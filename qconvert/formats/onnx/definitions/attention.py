@@ -112,7 +112,7 @@ def _attend(
 
 
 def _positions(s: Spelling, parts: str, before: int, side: int) -> str:
-    """The places of the queries (side 0) or keys (1) in the whole text, which has `before` elements in front of the queries."""
+    """The places of the queries (side 0) or keys (1) in the whole text, which has `before` elements before the queries."""
     length = (s.tensor(0).shape or (None, None))[1]
     same = s.input(1) == "" or s.op["op_type"] != "MultiHeadAttention" or (s.tensor(1).shape or ())[1:2] == (length,)
     if isinstance(length, int) and same:

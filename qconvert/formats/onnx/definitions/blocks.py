@@ -36,7 +36,7 @@ def _matmul_nbits(s: Spelling) -> None:
         s.end(s("MatMulNBits", *inputs, domain="com.microsoft", bits=bits, **sizes))
         return
     if s.input(4) and (bits != 4 or (points and s.tensor(3).dtype == "uint8")):
-        raise NoDefinitionError("groups beside packed zero points, which onnxruntime ignores there, or beside other bits than 4")
+        raise NoDefinitionError("groups with packed zero points, for which onnxruntime ignores them, or with another number of bits than 4")
     weights = _weights(s, bits, sizes["K"], sizes["N"], sizes["block_size"])
     product = s("MatMul", s.x, s.const(weights))
     s.end(s("Add", product, s.input(5)) if s.input(5) else product)

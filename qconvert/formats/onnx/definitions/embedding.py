@@ -27,7 +27,7 @@ def _embedded(s: Spelling, real: Callable[[str, int], str], places: int) -> None
 
     Args:
         s: the node.
-        real: the real values of what comes from input `index`.
+        real: the float values of what comes from input `index`.
         places: index of the input with the places of the words; without it they are counted.
     """
     length = (s.tensor(0).shape or (None, None))[1]

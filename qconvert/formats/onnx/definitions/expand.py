@@ -39,7 +39,7 @@ _DEPTH, _NODES = 6, 2000
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Puts definitions in the place of Opaque operators of ONNX: those of onnx's schemas, and those of the tables here.
 
-    A definition computes real values; what quantization stands around it is absorbed anew.
+    A definition computes float values; what quantization stands around it is absorbed again.
     """
     notes: list[str] = []
     found = graph
@@ -116,11 +116,15 @@ def _require_agreement(graph: Graph, inner: Graph, op: Op) -> None:
     try:
         validate(inner)
     except InvalidGraphError as error:
-        raise InvalidModelError(f"is against the definition of {op['op_type']}: {error}", where=where) from error
+        raise InvalidModelError(
+            f"contradicts the definition of {op['op_type']}: {error}", where=where, rule="contradicts-definition"
+        ) from error
     for name in filter(None, op.outputs):
         stated, found = graph[name].shape, inner[name].shape
         if not compatible(stated, found):
-            raise InvalidModelError(f"gives {name!r} the shape {found} by its definition, but the file says {stated}", where=where)
+            raise InvalidModelError(
+                f"gives {name!r} the shape {found} by its definition, but the file states {stated}", where=where, rule="shape-mismatch"
+            )
 
 
 def _is_same(known: Tensor, found: Tensor) -> bool:

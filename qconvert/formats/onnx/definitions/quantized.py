@@ -1,4 +1,4 @@
-"""Definitions of onnxruntime's operators on integers in the forms that are not read as one operator: what they mean on real values, between
+"""Definitions of onnxruntime's operators on integers in the forms that are not read as one operator: what they mean in float, between
 DequantizeLinear and QuantizeLinear."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["DEFINITIONS"]
 
 
 def _real(s: Spelling, index: int, scale: int, axis: int | None = None) -> str:
-    """The real values of input `index`, whose scale and zero point are the inputs from `scale` on."""
+    """The float values of input `index`, whose scale and zero point are the inputs from `scale` on."""
     points = [s.input(scale + 1)] if s.input(scale + 1) else []
     along = axis if axis is not None and math.prod(s.shape(scale)) > 1 else None
     return s("DequantizeLinear", s.input(index), s.input(scale), *points, axis=along)
@@ -47,7 +47,7 @@ def _softmax(s: Spelling) -> None:
 
 
 def _conv(s: Spelling) -> None:
-    """QLinearConv of channels-last data: the same behind a Transpose of the integers, and one in front of the result."""
+    """QLinearConv of channels-last data: the same after a Transpose of the integers, and one before the result."""
     rank = s.rank()
     if not s.attribute("channels_last", 0) or rank < 3:
         raise NoDefinitionError("channels first")

@@ -112,7 +112,7 @@ def _linear(s: Spelling, rest: str) -> list[str]:
 
 
 def _cubic(s: Spelling, rest: str) -> list[str]:
-    """Weights of the elements one before to two behind a position, which lies `rest` behind its own."""
+    """Weights of the elements one before to two after a position, which lies `rest` after its own."""
     far, near = [_A, -5 * _A, 8 * _A, -4 * _A], [_A + 2, -(_A + 3), 0.0, 1.0]
     back = s("Sub", s.number(1, 1), rest)
     places = [(far, s("Add", rest, 1.0)), (near, rest), (near, back), (far, s("Add", back, 1.0))]

@@ -33,7 +33,7 @@ def _size(s: Spelling) -> None:
 
 
 def _eye_like(s: Spelling) -> None:
-    """Ones on a diagonal; of sizes that are known only at run time, where the columns' indices are those of rows + k."""
+    """Ones on a diagonal; of sizes that are dynamic, where the columns' indices are those of rows + k."""
     from onnx import helper
 
     if s.rank() != 2:

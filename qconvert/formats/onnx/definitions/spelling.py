@@ -1,4 +1,4 @@
-"""What a definition sees of the node that it spells out, and how it adds nodes."""
+"""What a definition sees of the node that it decomposes, and how it adds nodes."""
 
 from __future__ import annotations
 

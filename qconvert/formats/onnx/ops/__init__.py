@@ -1,4 +1,4 @@
-"""ONNX operators by family. Each module ends with its tables: canonical kind -> the function that writes it, ONNX operator (behind its
+"""ONNX operators by family. Each module ends with its tables: canonical kind -> the function that writes it, ONNX operator (after its
 domain, if that is not ai.onnx) -> the function that reads it."""
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _PARAMETERS: dict[str, dict[str, float]] = {
 
 
 def write_clip(op: Op, b: Builder) -> None:
-    """Relu and Clip: a Clip of stored integers where input and output share one quantization, else of real values."""
+    """Relu and Clip: a Clip of stored integers where input and output share one quantization, else of float values."""
     limits = [b.graph.constant(name) if name else None for name in (*op.inputs[1:], "", "")[:2]]
     lower, upper = (None if v is None else float(v.reshape(-1)[0]) for v in limits)
     bounds = (0.0, None) if op.kind == "Relu" else (lower, upper)
@@ -109,14 +109,14 @@ def write_gelu(op: Op, b: Builder) -> None:
 
 
 def real_dtype(op: Op, b: Builder) -> Any:
-    """The numpy type of the real values of an operator's data.
+    """The numpy type of the float values of an operator's data.
 
     Raises:
-        UnsupportedError: they are plain integers, of which constants beside them would lose their fractions.
+        UnsupportedError: they are plain integers, of which constants next to them would lose their fractions.
     """
     tensor = b.tensor(op.inputs[0])
     if not tensor.is_quantized and "float" not in tensor.dtype:
-        raise b.unsupported(op, f"data of {tensor.dtype}")
+        raise b.unsupported(op, f"data of {tensor.dtype}", rule="operand-types")
     return np.dtype(np.float32) if tensor.is_quantized else numpy_dtype(tensor.dtype)
 
 
@@ -144,11 +144,15 @@ def write_lp_normalization(op: Op, b: Builder) -> None:
 
 
 def read_clip(r: Reading) -> None:
-    """Clip with known bounds: attributes before opset 11, inputs since. Bounds of labelled integers become real values."""
+    """Clip with known bounds: attributes before opset 11, inputs since. Bounds of labelled integers become float values."""
     if r.version < 11:
         if r.tensor(0).dtype not in REALS:
             unknown = r.tensor(0).dtype == "unknown"
-            raise NotCoveredError("data of an unknown type") if unknown else r.invalid(f"clips {r.tensor(0).dtype}, before opset 11")
+            raise (
+                NotCoveredError("data of an unknown type")
+                if unknown
+                else r.invalid(f"clips {r.tensor(0).dtype}, before opset 11", rule="opset-too-old")
+            )
         dtype = numpy_dtype(r.tensor(0).dtype)
         given = (r.attribute("min"), r.attribute("max"))
         limits = [None if value is None else np.array(value, dtype) for value in given]
@@ -161,14 +165,14 @@ def read_clip(r: Reading) -> None:
     tensor = r.tensor(0)
     if tensor.quantization is not None:
         if any(limit is not None and limit.dtype.kind not in "iu" for limit in limits):
-            raise r.invalid(f"its bounds are no integers, but {tensor.name!r} is {tensor.dtype}")
+            raise r.invalid(f"its bounds are not integers, but {tensor.name!r} is {tensor.dtype}", rule="operand-types")
         _read_stored_clip(r, tensor, tensor.quantization, [None if limit is None else int(limit.reshape(-1)[0]) for limit in limits])
     else:
         r.emit("Clip", [r.input(0), *names])
 
 
 def _read_stored_clip(r: Reading, tensor: Tensor, q: Quantization, limits: list[int | None]) -> None:
-    """Clip of stored integers: nothing if it leaves the whole type, integers if they are known, else a Clip between real values.
+    """Clip of stored integers: nothing if it leaves the whole type, integers if they are known, else a Clip between float values.
 
     The bounds are scale * (bound - zero_point) in float32, which come back as the same integers when divided by the scale.
     """

@@ -19,7 +19,7 @@ _NO_PAD = ("int16", "uint16")
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A size that is known only at run time: that of `axis` of the data, divided and multiplied."""
+    """A size that is dynamic: that of `axis` of the data, divided and multiplied."""
 
     axis: int
     divisor: int = 1
@@ -76,7 +76,7 @@ class _Sizes:
 
 
 def _part(b: Builder, value: str, start: int, end: int, hint: str) -> str:
-    """Elements of a list from `start` to in front of `end`."""
+    """Elements of a list from `start` to before `end`."""
     bounds = [b.const(np.array([v], np.int64), f"{hint}_bound") for v in (start, end)]
     return b.node("Slice", [value, *bounds], hint=hint)[0]
 
@@ -85,14 +85,14 @@ def _blocks(op: Op, b: Builder) -> tuple[list[int | None], list[int], list[int]]
     """The sizes of the data, the blocks, and the axes that they divide."""
     shape, blocks = b.tensor(op.inputs[0]).shape, b.ints(op, 1)
     if shape is None:
-        raise b.unsupported(op, "data of unknown rank")
+        raise b.unsupported(op, "data of unknown rank", rule="unknown-rank")
     sizes = [size if isinstance(size, int) else None for size in shape]
     first = 1 if op["data_format"] == "channels_last" or len(sizes) != 4 else 2
     return sizes, blocks, list(range(first, first + len(blocks)))
 
 
 def write_space_to_batch(op: Op, b: Builder) -> None:
-    """SpaceToBatch: padded with real zero, then blocks go in front of the batch."""
+    """SpaceToBatch: padded with real zero, then blocks go before the batch."""
     sizes, blocks, axes = _blocks(op, b)
     value, padded = _padded(op, b, sizes, axes)
     known = _Sizes(op, b, value, padded)
@@ -111,7 +111,7 @@ def write_space_to_batch(op: Op, b: Builder) -> None:
 
 
 def _padded(op: Op, b: Builder, sizes: list[int | None], axes: list[int]) -> tuple[str, list[int | None]]:
-    """The stored data behind a Pad, if there is anything to pad, and their sizes."""
+    """The stored data after a Pad, if there is anything to pad, and their sizes."""
     tensor, hint = b.tensor(op.inputs[0]), f"{op.outputs[0]}/padded"
     value, amounts, count = b.stored(tensor.name), b.graph.constant(op.inputs[2]), len(axes)
     padded = list(sizes)

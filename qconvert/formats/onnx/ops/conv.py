@@ -59,7 +59,7 @@ def apart(op: Op, b: Builder, value: str) -> str:
 
 
 def _turned_weights(op: Op, b: Builder) -> str:
-    """Real weights I,O,spatial: a constant, or behind a Transpose if they are computed, as of float16."""
+    """Real weights I,O,spatial: a constant, or after a Transpose if they are computed, as of float16."""
     name, group = op.inputs[1], int(op["group"])
     maker = b.producer(name)
     if maker is not None and maker.kind == "Dequantize" and b.tensor(maker.inputs[0]).is_constant:
@@ -67,7 +67,7 @@ def _turned_weights(op: Op, b: Builder) -> str:
     weights = b.tensor(name)
     if weights.data is None:
         if group != 1 or weights.rank is None:
-            raise b.unsupported(op, "weights of groups that are computed at run time")
+            raise b.unsupported(op, "weights of groups that are computed at run time", rule="weights-not-constant")
         return b.node("Transpose", [b.real(name)], hint=f"{name}/turned", perm=[1, 0, *range(2, weights.rank)])[0]
     rows = len(weights.data) // group
     turned = b.replaced(name, swapped_weights(weights.data, group))
@@ -75,12 +75,12 @@ def _turned_weights(op: Op, b: Builder) -> str:
         return turned
     scales = unswapped_scales(weights.quantization, group, rows)
     if scales is None:
-        raise b.unsupported(op, "groups whose weights have different scales")
+        raise b.unsupported(op, "groups whose weights have different scales", rule="weight-quantization")
     return b.dequantize(turned, weights.dtype, scales)
 
 
 def real_bias(op: Op, b: Builder) -> list[str]:
-    """The bias behind its own DequantizeLinear. ONNX has none for int64: such a bias becomes int32, or float if it is too large."""
+    """The bias after its own DequantizeLinear. ONNX has none for int64: such a bias becomes int32, or float if it is too large."""
     if len(op.inputs) < 3 or not op.inputs[2]:
         return []
     bias = b.tensor(op.inputs[2])
@@ -95,7 +95,7 @@ def real_bias(op: Op, b: Builder) -> list[str]:
 def require_channels_first(op: Op, b: Builder) -> None:
     """ONNX's spatial operators know one layout; the layout pass has run before, or the target is not ONNX."""
     if op["data_format"] != "channels_first":
-        raise b.unsupported(op, "channels_last data (the layout pass has not run)")
+        raise b.unsupported(op, "channels_last data (the layout pass has not run)", rule="not-channels-first")
 
 
 def window_attributes(op: Op) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def read_conv_transpose(r: Reading) -> None:
         window["pads"] = _shared_out(cropped, auto)
     weights, group = r.constant(1), window["group"]
     if weights is not None and (group < 1 or len(weights) % group):
-        raise r.invalid(f"{group} groups do not divide weights of shape {weights.shape}")
+        raise r.invalid(f"{group} groups do not divide weights of shape {weights.shape}", rule="groups-do-not-divide")
     kernel = transposed_weights(r, weights, group)
     inputs = [r.input(0), kernel, *r.inputs[2:3]]
     r.emit("ConvTranspose", inputs, data_format="channels_first", output_padding=extra, **window)
@@ -154,7 +154,7 @@ def _spans(r: Reading, window: dict[str, Any]) -> list[int]:
 
 
 def _shared_out(cropped: Sequence[int], auto: str) -> tuple[int, ...]:
-    """What is cropped in front, and then behind; the odd one is behind for SAME_UPPER (onnxruntime, conv_transpose_attributes.h)."""
+    """What is cropped in front, and then after; the odd one is after for SAME_UPPER (onnxruntime, conv_transpose_attributes.h)."""
     before = [crop // 2 if auto == "SAME_UPPER" else crop - crop // 2 for crop in cropped]
     return (*before, *(crop - front for crop, front in zip(cropped, before, strict=True)))
 
@@ -167,12 +167,12 @@ def _pads_of_result(r: Reading, window: dict[str, Any], extra: tuple[int, ...], 
     sides = zip(shape[2:], window["strides"], extra, _spans(r, window), wanted[-count:], strict=True)
     cropped = [stride * (size - 1) + more + span - target for size, stride, more, span, target in sides]
     if min(cropped) < 0:
-        raise NotCoveredError(f"an output shape {wanted} beyond what the weights reach")
+        raise NotCoveredError(f"an output shape {wanted} beyond the positions of the weights")
     return _shared_out(cropped, auto)
 
 
 def transposed_weights(r: Reading, weights: Array | None, group: int) -> str:
-    """The weights of input 1 as O,I,spatial, with scales along O. Weights behind a DequantizeLinear turn before it.
+    """The weights of input 1 as O,I,spatial, with scales along O. Weights after a DequantizeLinear turn before it.
 
     A Transpose turns those that are computed, also from constants: what follows finds out.
     """

@@ -1,4 +1,4 @@
-"""Operators of dynamic range: integer weights beside real data, which are rounded to 8 bits when the model runs."""
+"""Operators of dynamic range: integer weights with float data, which are rounded to 8 bits when the model runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_dynamic(op: Op, b: Builder, weights: Array, quantization: Quantization
         b: what is written.
         weights: ..., I,O for a matrix product, O,I,spatial for a convolution.
         quantization: of these.
-        bias: none, or the name of its real values.
+        bias: none, or the name of its float values.
         window: attributes of a convolution.
     """
     result, data, is_conv = op.outputs[0], op.inputs[0], op.kind == "Conv"
@@ -59,7 +59,7 @@ def write_dynamic(op: Op, b: Builder, weights: Array, quantization: Quantization
 
 
 def dynamic_data(op: Op, b: Builder) -> str:
-    """The real data of a convolution, rounded to the steps of their ranges where it does so when it runs."""
+    """The float data of a convolution, rounded to the steps of their ranges where it does so when it runs."""
     if not is_dynamic(op):
         return b.real(op.inputs[0])
     weights = b.tensor(op.inputs[1]).shape or ()
@@ -91,7 +91,7 @@ def rounded(op: Op, b: Builder, kernel: Sequence[int]) -> tuple[str, str, str]:
     """
     data, rank = b.stored(op.inputs[0]), b.tensor(op.inputs[0]).rank
     if rank is None:
-        raise b.unsupported(op, "data of unknown rank")
+        raise b.unsupported(op, "data of unknown rank", rule="unknown-rank")
     axes = [int(axis) for axis in range_axes(op, rank, kernel)]
     lowest, highest = (0, 127) if op["arithmetic"] == "dynamic_reduced" else (-128, 127)
 

@@ -18,7 +18,7 @@ __all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named"]
 
 
 def write_same_named(op: Op, b: Builder) -> None:
-    """An operator that ONNX has under the same name, on real values, without attributes."""
+    """An operator that ONNX has under the same name, in float, without attributes."""
     b.finish(op, b.node(op.kind, b.reals(op), hint=f"{op.outputs[0]}/real_result")[0])
 
 
@@ -27,7 +27,7 @@ def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
 
     onnxruntime makes one Gemm of MatMul and a vector (MatMulAddFusion), not of a matrix. Where the bias is int32, its integer kernel
     takes the integers as they are, on whatever scale. And on CPUs where onnxruntime makes int8 activations uint8 it refuses opset 21 and
-    above where it puts a QuantizeLinear behind an operator that moves int8 data: it states int8 as output_dtype beside a zero point that it
+    above where it puts a QuantizeLinear after an operator that moves int8 data: it states int8 as output_dtype next to a zero point that it
     makes uint8. The Reshape of that Gemm, where there are more than two axes, is the only one that is not written on integers.
     """
     vectors = [name for name in op.inputs if b.tensor(name).data is not None and b.tensor(name).rank == 1]
@@ -49,7 +49,7 @@ def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
 
 
 def write_add(op: Op, b: Builder) -> None:
-    """Add of real values, or with the integers of a kernel, by scales at which QLinearAdd gives them or else spelled out in float64.
+    """Add of float values, or with the integers of a kernel, by scales at which QLinearAdd gives them or else decomposed in float64.
 
     Without three grids on scales that the kernel takes there are no multipliers, and the attribute says nothing.
     """
@@ -219,7 +219,7 @@ def write_rsqrt(op: Op, b: Builder) -> None:
 
 
 def write_comparison(op: Op, b: Builder) -> None:
-    """A comparison of real values. ONNX has no NotEqual, and onnxruntime compares booleans for equality alone."""
+    """A comparison of float values. ONNX has no NotEqual, and onnxruntime compares booleans for equality alone."""
     if op.kind == "NotEqual":
         b.node("Not", b.node("Equal", b.reals(op), hint=f"{op.outputs[0]}/equal"), op.outputs)
     else:
@@ -232,7 +232,7 @@ def write_logic(op: Op, b: Builder) -> None:
 
 
 def write_where(op: Op, b: Builder) -> None:
-    """Where: on stored integers if all three share one quantization, else on real values; of int8 between pairs, as quantizers write it."""
+    """Where: on stored integers if all three share one quantization, else in float; of int8 between pairs, as quantizers write it."""
     result = b.tensor(op.outputs[0])
     condition = b.stored(op.inputs[0])
     moved = all(b.tensor(name).shares_grid(result) for name in op.inputs[1:])
@@ -250,7 +250,7 @@ def write_cast(op: Op, b: Builder) -> None:
 
 
 def write_is(op: Op, b: Builder) -> None:
-    """IsNaN and IsInf of real values."""
+    """IsNaN and IsInf of float values."""
     b.node(op.kind, b.reals(op), op.outputs)
 
 

@@ -30,7 +30,7 @@ def write_gather_elements(op: Op, b: Builder) -> None:
 
 
 def write_gather(op: Op, b: Builder) -> None:
-    """Gather; with batch_dims, GatherND of rows of one index, for which the axis goes behind the batches."""
+    """Gather; with batch_dims, GatherND of rows of one index, for which the axis goes after the batches."""
     data, indices = b.stored(op.inputs[0]), b.stored(op.inputs[1])
     batch, axis = int(op["batch_dims"]), int(op["axis"])
     if batch == 0:
@@ -38,7 +38,7 @@ def write_gather(op: Op, b: Builder) -> None:
         return
     name, rank, index_rank = op.outputs[0], b.tensor(op.inputs[0]).rank, b.tensor(op.inputs[1]).rank
     if rank is None or index_rank is None:
-        raise b.unsupported(op, f"batch_dims {batch} and data of unknown rank")
+        raise b.unsupported(op, f"batch_dims {batch} and data of unknown rank", rule="unknown-rank")
     axis %= rank
     rows = b.node("Unsqueeze", [b.int64(op.inputs[1]), b.const(np.array([-1], np.int64), f"{name}/rows_axis")], hint=f"{name}/rows")[0]
     between, own = list(range(batch, axis)), index_rank - batch
@@ -53,7 +53,7 @@ def write_gather(op: Op, b: Builder) -> None:
 
 
 def read_gather_nd(r: Reading) -> None:
-    """GatherND; rows of one index behind batches are a Gather with batch_dims."""
+    """GatherND; rows of one index after batches are a Gather with batch_dims."""
     batch, rows = int(r.attribute("batch_dims", 0)), r.tensor(1).shape
     if batch and rows is not None and rows[-1] == 1 and len(rows) > batch:
         axes = r.const(np.array([len(rows) - 1], np.int64), "rows_axis")
@@ -74,7 +74,7 @@ def read_reverse_sequence(r: Reading) -> None:
 
 
 def write_reverse_sequence(op: Op, b: Builder) -> None:
-    """ReverseSequence, which knows the axes 0 and 1 alone: others stand behind a Transpose that brings them to the front, and one back."""
+    """ReverseSequence, which knows the axes 0 and 1 alone: others stand after a Transpose that brings them to the front, and one back."""
     data, lengths, rank = b.stored(op.inputs[0]), b.stored(op.inputs[1]), b.tensor(op.inputs[0]).rank
     time, batch = (int(op[name]) % rank if rank else int(op[name]) for name in ("time_axis", "batch_axis"))
     if {time, batch} == {0, 1}:
@@ -101,7 +101,7 @@ def write_scatter_elements(op: Op, b: Builder) -> None:
     """ScatterElements; its reduction is new in opset 16."""
     reduction = None if op["reduction"] == "none" else op["reduction"]
     if reduction and b.opset < 16:
-        raise b.unsupported(op, f"reduction {reduction} below opset 16")
+        raise b.unsupported(op, f"reduction {reduction} below opset 16", rule="opset-too-old")
     b.node("ScatterElements", [b.stored(name) for name in op.inputs], op.outputs, axis=int(op["axis"]), reduction=reduction)
 
 
@@ -112,7 +112,7 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
         b.node("ScatterND", [b.stored(name) for name in op.inputs], op.outputs)
         return
     if b.opset < 16:
-        raise b.unsupported(op, f"reduction {op['reduction']} below opset 16")
+        raise b.unsupported(op, f"reduction {op['reduction']} below opset 16", rule="opset-too-old")
     if result.dtype not in ("float32", "int32", "int64"):
         wide = [b.node("Cast", [b.stored(op.inputs[i])], to=ELEMENT_TYPES["int32"])[0] for i in (0, 2)]
         total = b.node("ScatterND", [wide[0], b.stored(op.inputs[1]), wide[1]], hint=f"{result.name}/int32", reduction=op["reduction"])
@@ -142,7 +142,7 @@ _ONE_HOT = ("float32", "int64", "string", "float64")
 
 
 def read_one_hot(r: Reading) -> None:
-    """OneHot; of a depth in floats, and of the indices beside it, fractions are dropped."""
+    """OneHot; of a depth in floats, and of the indices next to it, fractions are dropped."""
     indices, depth = r.input(0), r.folded(1)
     if "float" in r.tensor(1).dtype:
         wholes = [r.intermediate(hint, "int64") for hint in ("indices", "depth")]

@@ -1,4 +1,4 @@
-"""The layer normalization of TFLite's int8 LSTM, spelled in int64 and float64: equal to its kernel in every bit (arithmetic/lstm.py).
+"""The layer normalization of TFLite's int8 LSTM, written in int64 and float64: equal to its kernel in every bit (arithmetic/lstm.py).
 
 All gates that are normalized at one time are normalized together. 1 / sqrt of their variances is the kernel's Newton iteration on
 fixed-point numbers of 31 bits (arithmetic/inverse_root.py). Products of two such numbers need 62 bits, so they are computed in int64.
@@ -71,7 +71,7 @@ class _Norm:
         return dict(zip(self._gates, parts, strict=True))
 
     def _moments(self, total: str) -> tuple[str, str]:
-        """Mean, with 10 bits behind the point, and variance of each gate, int64 of shape (rows, gates, 1). Div truncates, as there."""
+        """Mean, with 10 bits after the point, and variance of each gate, int64 of shape (rows, gates, 1). Div truncates, as there."""
         mean = self._do("Div", self._do("Mul", self._sum(total), 1024), self._cells)
         squares = self._do("Mul", self._sum(self._do("Mul", total, total)), 2**20 // self._cells)
         variance = self._do("Div", self._do("Sub", squares, self._do("Mul", mean, mean)), 2**20)
@@ -80,7 +80,7 @@ class _Norm:
         return mean, limited[0]
 
     def _inverse_root(self, variance: str) -> tuple[str, str]:
-        """Multipliers, int64, and factors of the shift to the right behind them, float64."""
+        """Multipliers, int64, and factors of the shift to the right after them, float64."""
         to, index = self._to, np.arange(_ALONE + 1)
         place = self._sum(self._cast(self._do("Less", variance, _THRESHOLDS), _INT64)[0])
         large = to.node("Gather", [self._constant(4**index), place], hint="norm/power")[0]
@@ -101,7 +101,7 @@ class _Norm:
         return multiplier, to.node("Gather", [self._constant(factors), place], hint="norm/right")[0]
 
     def _rescaled(self, value: str, multiplier: str, right: str) -> str:
-        """MultiplyByQuantizedMultiplier of int64 below 2**27 with what is known only at run time."""
+        """MultiplyByQuantizedMultiplier of int64 below 2**27 with what is dynamic."""
         above = self._do("Add", self._do("Mul", value, multiplier), 2**62 + 2**30)
         steps = self._cast(self._do("Sub", self._do("Div", above, 2**31), 2**31), _FLOAT64)
         return self._to.node("Round", [self._do("Mul", steps[0], right)], hint="norm/centred")[0]
@@ -135,7 +135,7 @@ class _Norm:
         columns = np.array(factors)[:, None]
         found = Rescale.of(columns, np.array(bounds)[:, None])
         if found is None:
-            raise self._b.unsupported(self._op, "a layer normalization that may overflow in its kernel")
+            raise self._b.unsupported(self._op, "a layer normalization that may overflow in its kernel", rule="may-overflow")
         return found
 
     def _do(self, kind: str, *values: Any) -> str:
@@ -167,7 +167,7 @@ def _times(a: int, b: int) -> int:
 
 
 def _largest(cells: int) -> float:
-    """The largest magnitude of a normalized value with 10 bits behind the point. Its variance is taken for less than it is by up to what
+    """The largest magnitude of a normalized value with 10 bits after the point. Its variance is taken for less than it is by up to what
     2**20 / cells loses of its fraction, so it is not at most the root of their number."""
     lost = 1024.0 * (2**20 % cells)
     return float(min(2.0**26, 1024 * np.sqrt(cells * (lost + 4)) * 1.01 + 2))

@@ -30,7 +30,7 @@ def write_gemm(op: Op, b: Builder) -> None:
 
 
 def write_matmul(op: Op, b: Builder) -> None:
-    """MatMul of real values. In float64 where onnxruntime's integer kernel would be wrong."""
+    """MatMul of float values. In float64 where onnxruntime's integer kernel would be wrong."""
     weights = b.tensor(op.inputs[1])
     if is_dynamic(op) and not op["trans_a"] and weights.data is not None and weights.quantization is not None:
         perm = [*range(weights.data.ndim - 2), *((-1, -2) if op["trans_b"] else (-2, -1))]
@@ -57,7 +57,7 @@ def matmul_operand(op: Op, b: Builder, index: int) -> tuple[str, Quantization | 
     if not op[("trans_a", "trans_b")[index]]:
         return b.stored(tensor.name), tensor.quantization
     if rank is None:
-        raise b.unsupported(op, f"operand {tensor.name!r} of unknown rank")
+        raise b.unsupported(op, f"operand {tensor.name!r} of unknown rank", rule="unknown-rank")
     perm = [*range(rank - 2), rank - 1, rank - 2]
     if tensor.data is not None:
         value = b.const(tensor.data.transpose(perm), f"{tensor.name}/transposed")
@@ -69,7 +69,7 @@ def matmul_operand(op: Op, b: Builder, index: int) -> tuple[str, Quantization | 
 def read_gemm(r: Reading) -> None:
     """Gemm y = alpha * A' @ B' + beta * C, with B as O,I: weights that are I,O are transposed, and so are data with transA. Factors of
     quantized weights and biases become part of their scales; another one, and a bias that differs from row to row, is an operator of its
-    own behind the product."""
+    own after the product."""
     alpha, beta = (float(r.attribute(name, 1.0)) for name in ("alpha", "beta"))
     dtype, takes_alpha = r.tensor(0).dtype, _takes(r, 1, alpha)
     if (alpha, beta) != (1.0, 1.0) and "float" not in dtype:
@@ -97,7 +97,7 @@ def _data(r: Reading) -> str:
 
 
 def _is_computed(r: Reading, index: int) -> bool:
-    """Whether an input is neither a constant nor one behind a DequantizeLinear."""
+    """Whether an input is neither a constant nor one after a DequantizeLinear."""
     return r.constant(index) is None and r.behind_dequantize(index) is None
 
 

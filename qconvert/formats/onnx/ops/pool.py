@@ -58,7 +58,7 @@ def may_tie(op: Op, b: Builder) -> bool:
 def _tied_average(op: Op, b: Builder) -> None:
     """The average as a depthwise Conv with weights 2 of scale 1/(2n) and a bias of 1 or -1, which decides ties alone.
 
-    The sum doubles and moves by one, so a tie lands half a step of 1/n beside it and everything else keeps its side: exact.
+    The sum doubles and moves by one, so a tie lands half a step of 1/n next to it and everything else keeps its side: exact.
     Ties away from the stored zero of a signed type are ties up above it and ties down below it.
     """
     tensor = b.tensor(op.outputs[0])
@@ -103,7 +103,7 @@ def read_max_pool(r: Reading) -> None:
 
 
 def write_max_pool(op: Op, b: Builder) -> None:
-    """MaxPool on the stored integers where ONNX has it (int8 and uint8 from opset 12), else on real values."""
+    """MaxPool on the stored integers where ONNX has it (int8 and uint8 from opset 12), else in float."""
     require_channels_first(op, b)
     tensor = b.tensor(op.outputs[0])
     if tensor.dtype not in ("int8", "uint8"):
@@ -122,7 +122,7 @@ def read_global_average_pool(r: Reading) -> None:
 
 
 def write_global_average_pool(op: Op, b: Builder) -> None:
-    """GlobalAveragePool of real values."""
+    """GlobalAveragePool of float values."""
     require_channels_first(op, b)
     if kernel_fault(b.graph, op):
         _write_mean(op, b)
@@ -146,7 +146,7 @@ def read_global_max_pool(r: Reading) -> None:
 
 
 def write_global_max_pool(op: Op, b: Builder) -> None:
-    """GlobalMaxPool: ONNX has it for real values alone."""
+    """GlobalMaxPool: ONNX has it for float values alone."""
     require_channels_first(op, b)
     b.finish(op, b.node("GlobalMaxPool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result")[0])
 
@@ -154,7 +154,7 @@ def write_global_max_pool(op: Op, b: Builder) -> None:
 def _read_attributes(r: Reading) -> dict[str, Any]:
     kernel, auto = r.attribute("kernel_shape"), r.attribute("auto_pad", "NOTSET")
     if kernel is None:
-        raise r.invalid("lacks the attribute 'kernel_shape'")
+        raise r.invalid("lacks the attribute 'kernel_shape'", rule="attribute-missing")
     none = (0,) * 2 * len(kernel)
     return {
         "kernel_shape": kernel,

@@ -18,7 +18,7 @@ __all__ = ["READERS", "WRITERS"]
 
 
 def write_conversion(op: Op, b: Builder) -> None:
-    """Quantize, Dequantize and Requantize: a QuantizeLinear, a DequantizeLinear, or both. Their scale has the type of the real values."""
+    """Quantize, Dequantize and Requantize: a QuantizeLinear, a DequantizeLinear, or both. Their scale has the type of the float values."""
     source, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if op.kind != "Dequantize" and result.dtype == "int32" and result.quantization is not None:
         _write_int32(op, b, source, result)
@@ -33,10 +33,10 @@ def write_conversion(op: Op, b: Builder) -> None:
 
 
 def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
-    """Onto a grid of int32, which QuantizeLinear does not have: integers as TFLite's kernel rescales them, real values in float64."""
+    """Onto a grid of int32, which QuantizeLinear does not have: integers as TFLite's kernel rescales them, float values in float64."""
     grids = [tensor.quantization for tensor in (source, result) if tensor.quantization is not None]
     if not all(grid.is_per_tensor for grid in grids):
-        raise b.unsupported(op, "int32 on scales along an axis")
+        raise b.unsupported(op, "int32 with scales for each channel", rule="several-zero-points")
     name, (scale, point) = result.name, (float(grids[-1].scale[0]), int(grids[-1].zero_point[0]))
     value = b.node("Cast", [b.stored(source.name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
     if len(grids) == 1:
@@ -46,7 +46,7 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
         own = int(grids[0].zero_point[0])
         rescale = Rescale.of(float(grids[0].scale[0]) / scale, max(abs(low - own), abs(high - own)))
         if rescale is None:
-            raise b.unsupported(op, "steps that may overflow in its kernel")
+            raise b.unsupported(op, "steps that may overflow in its kernel", rule="may-overflow")
         steps = rescale.emit(b, b, b.node("Sub", [value, b.const(np.float64(own), f"{name}/from")])[0], f"{name}/rescale")
     placed = b.node("Add", [steps, b.const(np.float64(point), f"{name}/point")])[0]
     limits = [b.const(np.float64(end), f"{name}/{word}") for end, word in zip(integer_range("int32"), ("lowest", "highest"), strict=True)]
@@ -54,7 +54,7 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
 
 
 def _would_be_quantized(op: Op, b: Builder) -> bool:
-    """Whether onnxruntime would round the real weights of the product in front of a Quantize to int8, where the source's kernels do not.
+    """Whether onnxruntime would round the real weights of the product before a Quantize to int8, where the source's kernels do not.
 
     It does so between DequantizeLinear and QuantizeLinear alone (weight_bias_quantization.cc): a Max of one operand, which its optimizer
     leaves alone, stands between.
@@ -80,7 +80,7 @@ def read_quantize_linear(r: Reading) -> None:
 
 
 def read_dequantize_linear(r: Reading) -> None:
-    """DequantizeLinear: the scale is a label of the integers, and its type that of the real values."""
+    """DequantizeLinear: the scale is a label of the integers, and its type that of the float values."""
     quantization = _stated(r)
     dtype = DTYPE_NAMES.get(r.attribute("output_dtype", 0), "") or r.tensor(1).dtype
     stored = r.tensor(2).dtype if r.has(2) else "int32" if r.tensor(0).dtype == "unknown" else ""
@@ -88,7 +88,7 @@ def read_dequantize_linear(r: Reading) -> None:
 
 
 def _without_zero_point(r: Reading, quantization: Quantization) -> str:
-    """A bias minus its zero point, which no kernel adds: exactly the same real values. "" where there is none, or no room in int32."""
+    """A bias minus its zero point, which no kernel adds: exactly the same float values. "" where there is none, or no room in int32."""
     tensor, data = r.tensor(0), r.constant(0)
     if tensor.dtype != "int32" or data is None or quantization.is_symmetric or quantization.block_size:
         return ""

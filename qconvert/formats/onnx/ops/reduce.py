@@ -38,7 +38,7 @@ def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) ->
 
 
 def write_reduce(op: Op, b: Builder) -> None:
-    """A reduction of real values, or of stored integers where a kernel's own rounding is asked for (kernel_sums.py); plain integers of few
+    """A reduction of float values, or of stored integers where a kernel's own rounding is asked for (kernel_sums.py); plain integers of few
     bits, of which ONNX reduces none, as int32, which wraps around in the end."""
     if op.attributes.get("arithmetic") and kernels_reduction(b.graph, op):
         (write_as_tflite if op["arithmetic"] == "tflite" else write_as_xnnpack)(op, b, lambda value: _reduce(op, b, "ReduceSum", value))
@@ -116,7 +116,7 @@ def read_cumsum(r: Reading) -> None:
     """CumSum along a known axis."""
     axes = r.ints(1)
     if len(axes) != 1:
-        raise r.invalid(f"{len(axes)} axes, not one")
+        raise r.invalid(f"{len(axes)} axes, not one", rule="counts-differ")
     r.emit("CumSum", [r.input(0)], axis=axes[0], exclusive=int(r.attribute("exclusive", 0)), reverse=int(r.attribute("reverse", 0)))
 
 

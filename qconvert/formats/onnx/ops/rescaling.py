@@ -1,7 +1,7 @@
-"""Rescaling of integers by fixed-point multipliers, spelled in float64: equal to TFLite's MultiplyByQuantizedMultiplier in every bit.
+"""Rescaling of integers by fixed-point multipliers, written in float64: equal to TFLite's MultiplyByQuantizedMultiplier in every bit.
 
 A product of an accumulator and a multiplier is exact in float64 where both have 53 bits together: kernels that compute their multipliers in
-float32 have 24. Other products are computed in int64, which is slower. The second rounding, half away from zero, is Round behind a factor a
+float32 have 24. Other products are computed in int64, which is slower. The second rounding, half away from zero, is Round after a factor a
 little above one.
 """
 
@@ -38,7 +38,7 @@ class Rescale:
 
     Attributes:
         multipliers: int64, with the shift to the left in them; their products are divided by 2**31.
-        right: the shift to the right behind that.
+        right: the shift to the right after that.
         in_floats: whether float64 holds every product; else int64 does.
     """
 
@@ -64,7 +64,7 @@ class Rescale:
         return cls(multipliers.astype(np.int64), np.maximum(-shifts, 0), not _tips_over(int(multipliers)))
 
     def emit(self, b: Builder, to: Emitter, value: str, hint: str) -> str:
-        """Adds the nodes behind a float64 value; returns the result, float64 too."""
+        """Adds the nodes after a float64 value; returns the result, float64 too."""
         steps = self._first(b, to, value, hint)
         if not self.right.any():
             return steps

@@ -1,4 +1,4 @@
-"""Nodes that are the body of a Scan, for operators that ONNX spells out step by step, and states that it begins with."""
+"""Nodes that are the body of a Scan, for operators that ONNX decomposes step by step, and states that it begins with."""
 
 from __future__ import annotations
 

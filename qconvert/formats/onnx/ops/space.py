@@ -81,7 +81,7 @@ def _computed_sizes(r: Reading, shape: Shape, scales: Array | None) -> str:
 
 
 def _behind_channels(r: Reading, sizes: str, count: int) -> str:
-    """The sizes behind batch and channels."""
+    """The sizes after batch and channels."""
     bounds = [r.const(np.array([value], np.int64), "bound") for value in (2, 2 + count, 0)]
     return r.emit("Slice", [sizes, *bounds], [r.intermediate("spatial", "int64")], dtype="int64")[0]
 
@@ -98,7 +98,7 @@ def read_space_to_depth(r: Reading) -> None:
 
 
 def write_resize(op: Op, b: Builder) -> None:
-    """Resize of channels-first data: real values if it interpolates, stored integers if it takes the nearest."""
+    """Resize of channels-first data: float values if it interpolates, stored integers if it takes the nearest."""
     require_channels_first(op, b)
     name, data, result = op.outputs[0], b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     sizes = _resize_sizes(op, b)
@@ -154,7 +154,7 @@ def _resize_sizes(op: Op, b: Builder) -> str:
 def write_space_to_depth(op: Op, b: Builder) -> None:
     """SpaceToDepth as Reshape, Transpose, Reshape of stored values: onnxruntime's own takes floats, of late bytes too.
 
-    Where height or width are known only at run time, it is its own.
+    Where height or width are dynamic, it is its own.
     """
     require_channels_first(op, b)
     size = int(op["blocksize"])
@@ -183,7 +183,7 @@ def write_depth_to_space(op: Op, b: Builder) -> None:
 
 
 def _takes(op: Op, b: Builder) -> bool:
-    """Whether ONNX's operator itself is written: for real values, and bytes of open sizes."""
+    """Whether ONNX's operator itself is written: for float values, and bytes of dynamic dimensions."""
     data = b.tensor(op.inputs[0])
     is_open = data.shape is not None and len(data.shape) == 4 and not all(isinstance(size, int) for size in data.shape[1:])
     return data.dtype == "float32" or (is_open and data.dtype in ("int8", "uint8"))
@@ -193,7 +193,7 @@ def _static(op: Op, b: Builder) -> tuple[int, int, int]:
     """Channels, height and width of channels-first data."""
     shape = b.tensor(op.inputs[0]).shape or ()
     if len(shape) != 4 or not all(isinstance(size, int) for size in shape[1:]):
-        raise b.unsupported(op, f"data of shape {shape}")
+        raise b.unsupported(op, f"data of shape {shape}", rule="unsupported-shape")
     return int(shape[1]), int(shape[2]), int(shape[3])
 
 

@@ -1,4 +1,4 @@
-"""An LSTM that ONNX's cannot say, spelled out step by step: with a limited cell (ONNX's own limits what goes into activations), a
+"""An LSTM that ONNX's cannot say, decomposed step by step: with a limited cell (ONNX's own limits what goes into activations), a
 projection, layer normalizations of the gates, activations of TFLite, or rows that are rounded to multiply integer weights."""
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def write_spelled_lstm(op: Op, b: Builder) -> None:
     require_plain(op, b, what)
     names = activation_names(op)
     if op["direction"] == "bidirectional" or names[0] != "Sigmoid" or names[1] not in _CURVES or names[2] not in _CURVES:
-        raise b.unsupported(op, f"{what}, and both directions or activations {', '.join(names)}")
+        raise b.unsupported(op, f"{what}, and both directions or activations {', '.join(names)}", rule="form-not-covered")
     if op.has(LENGTHS):
-        raise b.unsupported(op, f"{what}, and lengths of sequences")
+        raise b.unsupported(op, f"{what}, and lengths of sequences", rule="form-not-covered")
     _Lstm(op, b).write()
 
 
@@ -75,7 +75,7 @@ class _Lstm(Recurrence):
         return b.const(np.zeros((shape[1], size), np.float32), f"{self._hint}/first")
 
     def _data_parts(self) -> str:
-        """What the data give to each gate for all steps, with all biases, unless these stand behind normalizations."""
+        """What the data give to each gate for all steps, with all biases, unless these stand after normalizations."""
         b, op = self._b, self._op
         sums = self._product(b, b.real(op.inputs[0]), 1, f"{self._hint}/sums")
         if not op.has(BIAS) or op.has(NORM):
@@ -101,7 +101,7 @@ class _Lstm(Recurrence):
             turned = to.node("Transpose", [self._flat(to, index)], hint="weights", perm=[1, 0])
             return to.node("MatMul", [rows, *turned], hint=hint)[0]
         if weights.data is None or weights.quantization is None or weights.dtype != "int8" or not weights.quantization.is_symmetric:
-            raise b.unsupported(self._op, "weights that are no constant of int8 with zero point 0")
+            raise b.unsupported(self._op, "weights that are not an int8 constant with zero point 0", rule="weight-quantization")
         return self._rounded_product(to, rows, index, hint)
 
     def _step(self, to: Emitter, part: str, hidden: str, cell: str) -> tuple[str, str]:
@@ -129,7 +129,7 @@ class _Lstm(Recurrence):
         return to.node("Split", [self._flat(to, index), self._sizes([self._cells] * count)], count, hint="part")
 
     def _norms(self, to: Emitter) -> list[tuple[str, str]]:
-        """The factor of each gate's normalization, and what is added behind it."""
+        """The factor of each gate's normalization, and what is added after it."""
         factors = self._split(to, NORM, 4)
         if not factors or not self._op.has(BIAS):
             return [(factor, "") for factor in factors]

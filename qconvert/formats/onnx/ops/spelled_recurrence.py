@@ -1,4 +1,4 @@
-"""What a recurrence that is spelled out step by step has in common, whatever its gates: its names, sizes, rounded products and results."""
+"""What a recurrence that is decomposed step by step has in common, whatever its gates: its names, sizes, rounded products and results."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BIAS, LENGTHS, HIDDEN = 3, 4, 5
 
 
 def require_plain(op: Op, b: Builder, what: str) -> None:
-    """Raises UnsupportedError for an attribute that no step here has; `what` says in words what is spelled out."""
+    """Raises UnsupportedError for an attribute that no step here has; `what` says in words what is decomposed."""
     for name, value in {"clip": 0.0, "layout": 0, "activation_alpha": (), "activation_beta": ()}.items():
         if op[name] != value:
-            raise b.unsupported(op, f"{what}, and {name}")
+            raise b.unsupported(op, f"{what}, and {name}", rule="form-not-covered")
 
 
 class Recurrence:

@@ -1,4 +1,4 @@
-"""QONNX: quantization as nodes on real values (Quant, BipolarQuant, Trunc), as Brevitas, FINN and hls4ml exchange it.
+"""QONNX: quantization as nodes in float (Quant, BipolarQuant, Trunc), as Brevitas, FINN and hls4ml exchange it.
 
 The meaning is that of the qonnx package, version 1.0 (docs/qonnx-custom-ops).
 """

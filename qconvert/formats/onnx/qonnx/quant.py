@@ -1,7 +1,7 @@
-"""Quant and BipolarQuant: real values rounded to a grid, and real again.
+"""Quant and BipolarQuant: float values rounded to a grid, and real again.
 
 Quant computes in float32: round(clip(x / scale + zero_point)) - zero_point, times scale. Constants become the integers of just that.
-Data become Quantize, a Clip where the bits leave a part of the integer type out, and Dequantize. Quantize adds the zero point behind the
+Data become Quantize, a Clip where the bits leave a part of the integer type out, and Dequantize. Quantize adds the zero point after the
 rounding, so that beside another zero point than 0 a value within a rounding error of a tie may become the other neighbour.
 """
 
@@ -49,7 +49,7 @@ def _integers(data: Array, found: Stated, mode: str) -> Array:
 
 
 def _declare(r: Reading, found: Stated, whole: Array) -> None:
-    """A constant as integers with a Dequantize behind them; as real values where no grid holds them."""
+    """A constant as integers with a Dequantize after them; as float values where no grid holds them."""
     grid = found.grid(whole.shape, constant=True) if whole.shape == (r.tensor(0).shape or ()) else None
     if grid is None:
         with np.errstate(all="ignore"):
@@ -90,7 +90,7 @@ def emit_on_grid(r: Reading, value: str, dtype: str, grid: Quantization, limits:
 
 
 def _within(r: Reading, value: str, grid: Quantization, limits: tuple[int, int]) -> str:
-    """Real values between bounds for each index of an axis, which are on the grid: rounding is monotone."""
+    """Float values between bounds for each index of an axis, which are on the grid: rounding is monotone."""
     rank, axis = r.rank(0), grid.axis
     for kind, limit in zip(("Max", "Min"), limits, strict=True):
         bounds = (np.float32(1) * (limit - grid.zero_point)).astype(np.float32) * grid.scale
@@ -100,13 +100,13 @@ def _within(r: Reading, value: str, grid: Quantization, limits: tuple[int, int])
 
 
 def _steps(r: Reading, found: Stated) -> str:
-    """x / scale + zero_point, spelled out."""
+    """x / scale + zero_point, decomposed."""
     steps = apply(r, "Div", "steps", r.input(0), r.const(found.scale, "scale"))
     return apply(r, "Add", "shifted", steps, r.const(found.zero_point, "zero_point")) if found.zero_point.any() else steps
 
 
 def _scale_back(r: Reading, found: Stated, whole: str, result: str) -> None:
-    """(whole - zero_point) * scale, spelled out."""
+    """(whole - zero_point) * scale, decomposed."""
     if found.zero_point.any():
         whole = apply(r, "Sub", "difference", whole, r.const(found.zero_point, "zero_point"))
     r.emit("Mul", [whole, r.const(found.scale, "scale")], [result], dtype="float32")

@@ -1,4 +1,4 @@
-"""The rounding modes of QONNX: in numpy, for constants, and spelled out in operators on real values."""
+"""The rounding modes of QONNX: in numpy, for constants, and decomposed in operators in float."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def rounded_by(r: Reading, value: str, mode: str) -> str:
 
 
 def apply(r: Reading, kind: str, hint: str, *inputs: str) -> str:
-    """Appends an operator on real values; returns its result's name, which ends in `hint`."""
+    """Appends an operator in float; returns its result's name, which ends in `hint`."""
     return r.emit(kind, inputs, [r.intermediate(hint, "float32")], dtype="float32")[0]

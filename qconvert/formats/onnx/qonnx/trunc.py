@@ -1,4 +1,4 @@
-"""Trunc: lower bits dropped, as behind a sum or an average."""
+"""Trunc: lower bits dropped, as after a sum or an average."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read_trunc(r: Reading) -> None:
     """Trunc(x, scale, zero_point, in_bits, out_bits) of version 1, (x, scale, zero_point, in_bits, out_scale, out_bits) of version 2.
 
     round(x / scale + zero_point) / 2**k, rounded again by the mode. Version 1 has k = in_bits - out_bits and scales back by what it had;
-    it limits nothing, so its result stays on real values. Version 2 has 2**k = out_scale / scale, limits to out_bits, and its
+    it limits nothing, so its result stays in float. Version 2 has 2**k = out_scale / scale, limits to out_bits, and its
     result is on the grid of out_scale.
     """
     scale, points = fitting(r, numbers(r, 1, "scale"), numbers(r, 2, "zero point"))

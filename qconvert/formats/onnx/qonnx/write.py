@@ -1,7 +1,7 @@
-"""The QONNX form: a graph on real values, with a Quant wherever the quantized graph rounds to a grid.
+"""The QONNX form: a graph in float, with a Quant wherever the quantized graph rounds to a grid.
 
-Every quantized tensor becomes the real values of its integers. What only moves them stays, what computes gets a Quant behind it, and
-constants become real values with a Quant that gives their integers back. Inputs and outputs of the graph keep their integers: a
+Every quantized tensor becomes the float values of its integers. What only moves them stays, what computes gets a Quant after it, and
+constants become float values with a Quant that gives their integers back. Inputs and outputs of the graph keep their integers: a
 DequantizeLinear or a QuantizeLinear stands there, and around the few operators that take stored integers for numbers.
 """
 
@@ -77,7 +77,7 @@ class _Writer:
             self._on_integers(op)
 
     def _dequantize(self, op: Op) -> None:
-        """The real values are there already; an output of the graph gets them under its own name."""
+        """The float values are there already; an output of the graph gets them under its own name."""
         value, result = self._value(op.inputs[0]), self._graph[op.outputs[0]]
         if result.dtype != "float32":
             self._ops.append(Op("Cast", (value,), op.outputs, {"to": result.dtype}, op.source))
@@ -87,7 +87,7 @@ class _Writer:
             self._real[result.name] = value
 
     def _compute(self, op: Op) -> None:
-        """The operator on real values, with a Quant behind each quantized result that it computes."""
+        """The operator in float, with a Quant after each quantized result that it computes."""
         attributes = {name: value for name, value in op.attributes.items() if name != "arithmetic"}
         moves = KINDS[op.kind].rule == "move"
         outputs, rounded = [], []
@@ -126,7 +126,7 @@ class _Writer:
                 self._ops.append(Op("Dequantize", (name,), (self._real[name],), {}, op.source))
 
     def _value(self, name: str) -> str:
-        """The real values of a tensor; those of a quantized constant are put behind a Quant when first asked for."""
+        """The float values of a tensor; those of a quantized constant are put after a Quant when first asked for."""
         tensor = self._graph.tensors.get(name)
         if tensor is None or name in self._real or not tensor.is_quantized:
             return self._real.get(name, name)
@@ -148,7 +148,7 @@ class _Writer:
         return result
 
     def _round(self, value: str, name: str, op: Op) -> None:
-        """A real value on the grid of the quantized tensor `name`; bits tell where one Clip behind it leaves fewer integers."""
+        """A real value on the grid of the quantized tensor `name`; bits tell where one Clip after it leaves fewer integers."""
         tensor = self._graph[name]
         grid = tensor.quantization
         assert grid is not None
@@ -204,7 +204,7 @@ class _Writer:
         return self._parameters[key]
 
     def _add(self, name: str, like: Tensor, data: Array | None = None) -> str:
-        """A tensor of real values in the shape of another; under that one's name, or a new one."""
+        """A tensor of float values in the shape of another; under that one's name, or a new one."""
         name = name if name == like.name else self._names.fresh(name)
         self._tensors[name] = Tensor(name, "float32", like.shape, data)
         return name

@@ -1,6 +1,6 @@
 """QOperator forms: operators whose inputs and outputs are integers, with scales and zero points among their inputs.
 
-In each family the functions that read and write a form stand side by side. READERS: ONNX operator (behind its domain) -> function.
+In each family the functions that read and write a form stand side by side. READERS: ONNX operator (after its domain) -> function.
 WRITERS: canonical kind -> function that adds the form and returns "", or adds nothing and returns the reason in words.
 """
 

@@ -59,7 +59,7 @@ def write_clip(op: Op, b: Builder) -> str:
     """Relu and Clip between tensors of one grid: a Clip of the stored integers."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if data.quantization is None or not data.shares_grid(result):
-        return f"QOperator has no {op.kind} from one grid onto another"
+        return f"QOperator has no {op.kind} from one quantization to another"
     if result.dtype not in ("int8", "uint8"):
         return f"Clip of integers takes int8 and uint8, not {result.dtype}"
     write_stored_clip(op, b)

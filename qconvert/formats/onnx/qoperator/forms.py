@@ -37,7 +37,7 @@ WriteForm = Callable[[Op, Builder], str]
 
 
 def one_grid(r: Reading, scale: int) -> Quantization:
-    """The quantization of input `scale` and the zero point behind it; raises NotCoveredError if there is more than one scale."""
+    """The quantization of input `scale` and the zero point after it; raises NotCoveredError if there is more than one scale."""
     data = r.constant(scale)
     if data is not None and data.size != 1:
         raise NotCoveredError(f"{data.size} scales")
@@ -56,9 +56,9 @@ def read_form(
     """Appends the canonical operator `kind` of quantized operands with a quantized result.
 
     Args:
-        operands: the indices of the inputs that hold data; each has its scale and zero point behind it.
-        result: the index of the result's scale, which has its zero point behind it.
-        leading, trailing: inputs of the canonical operator before and behind the operands.
+        operands: the indices of the inputs that hold data; each has its scale and zero point after it.
+        result: the index of the result's scale, which has its zero point after it.
+        leading, trailing: inputs of the canonical operator before and after the operands.
         attributes: of the canonical operator.
     """
     grids = [one_grid(r, index + 1) for index in operands]
@@ -68,7 +68,7 @@ def read_form(
 
 
 def emit_result(r: Reading, kind: str, inputs: Sequence[str], dtype: str, scale: int, grid: Quantization, **attributes: Attribute) -> None:
-    """Appends `kind` with a result on `grid`, of the type of the zero point behind input `scale`, or `dtype` if there is none."""
+    """Appends `kind` with a result on `grid`, of the type of the zero point after input `scale`, or `dtype` if there is none."""
     stored = r.tensor(scale + 1).dtype if r.has(scale + 1) else dtype
     r.emit(kind, inputs, r.outputs[:1], dtype=stored, quantization=grid, integers=True, **attributes)
 
@@ -106,7 +106,7 @@ def one_type_reason(op: Op, b: Builder, op_type: str, data: Sequence[str]) -> st
 
 
 def linear_reason(op: Op, b: Builder, op_type: str) -> str:
-    """Why the product of `op`'s first two inputs cannot be `op_type`: data and result of one 8-bit type, int8 weights beside int8 data."""
+    """Why the product of `op`'s first two inputs cannot be `op_type`: data and result of one 8-bit type, int8 weights with int8 data."""
     data, weights, result = b.tensor(op.inputs[0]), b.tensor(op.inputs[1]), b.tensor(op.outputs[0])
     if data.quantization is None or weights.quantization is None:
         return f"{op_type} takes quantized operands alone"

@@ -111,7 +111,7 @@ def read_qgemm(r: Reading) -> None:
     shape = r.tensor(6).static_shape if r.has(6) else ()
     size = -1 if shape is None else math.prod(shape)
     if r.rank(0) != 2 or r.rank(3) != 2:
-        raise NotCoveredError("operands that are no matrices")
+        raise NotCoveredError("operands that are not matrices")
     columns = (r.tensor(3).shape or ("", ""))[0 if transposed else 1]
     if alpha <= 0 or (r.has(6) and size != columns):
         raise NotCoveredError(f"a factor {alpha}, or a bias of shape {shape}")

@@ -1,4 +1,4 @@
-"""MatMulNBits: real data times weights of 2, 4 or 8 bits with one scale for each block of them (onnxruntime, docs/ContribOperators.md).
+"""MatMulNBits: float data times weights of 2, 4 or 8 bits with one scale for each block of them (onnxruntime, docs/ContribOperators.md).
 
 B is packed as (N, blocks of K, bytes of a block), several weights a byte, the first in the lowest bits; scales are (N, blocks); zero points
 are packed likewise along the blocks, and half of the range if there are none. Two bits are read as four, as onnxruntime has no other use
@@ -23,7 +23,7 @@ _BITS = {"uint4": 4, "uint8": 8}
 
 
 def read_matmul_nbits(r: Reading) -> None:
-    """MatMulNBits as a MatMul with the real values of weights (K,N), which have blocks of scales along K."""
+    """MatMulNBits as a MatMul with the float values of weights (K,N), which have blocks of scales along K."""
     r.require_only(accuracy_level=0, weight_prepacked=0)
     bits, real_type = int(r.attribute("bits", 4)), r.tensor(2).dtype
     if r.has(4) or r.rank(0) < 2 or bits not in _STORAGE or (r.has(3) and r.tensor(3).dtype != "uint8"):
@@ -40,13 +40,15 @@ def read_matmul_nbits(r: Reading) -> None:
         or packed.size != columns * blocks * block // each
         or scales.size != columns * blocks
     ):
-        raise r.invalid(f"weights of shape {packed.shape} and {scales.size} scales for N {columns}, K {depth} in blocks of {block}")
+        raise r.invalid(
+            f"weights of shape {packed.shape} and {scales.size} scales for N {columns}, K {depth} in blocks of {block}", rule="block-scales"
+        )
     if packed.dtype != np.uint8:
-        raise r.invalid(f"weights of {packed.dtype}, which are not packed")
+        raise r.invalid(f"weights of {packed.dtype}, which are not packed", rule="block-scales")
     if points is None:
         zeros = np.full((columns, blocks), 2 ** (bits - 1), np.int64)
     elif points.size != columns * -(-blocks // each):
-        raise r.invalid(f"{points.size} bytes of zero points for {columns} columns of {blocks} blocks")
+        raise r.invalid(f"{points.size} bytes of zero points for {columns} columns of {blocks} blocks", rule="block-scales")
     else:
         zeros = unpacked(points.reshape(columns, -1), bits)[:, :blocks].astype(np.int64)
     grid = Quantization(np.ascontiguousarray(scales.reshape(columns, blocks).T, np.float32), np.ascontiguousarray(zeros.T), 0, block)
@@ -82,7 +84,7 @@ def _packed(data: Array, bits: int) -> Array:
 
 
 def write_matmul_nbits(op: Op, b: Builder) -> str:
-    """MatMul of real data with uint4 or uint8 weights in blocks along K as MatMulNBits."""
+    """MatMul of float data with uint4 or uint8 weights in blocks along K as MatMulNBits."""
     weights = _stored_weights(op.inputs[1], b)
     reason = _reason(op, b, weights)
     if reason or weights is None or weights.data is None or weights.quantization is None:
@@ -106,7 +108,7 @@ def write_matmul_nbits(op: Op, b: Builder) -> str:
 
 
 def _stored_weights(name: str, b: Builder) -> Tensor | None:
-    """The quantized constant whose real values `name` are."""
+    """The quantized constant whose float values `name` are."""
     op = b.producer(name)
     tensor = b.tensor(op.inputs[0] if op is not None and op.kind == "Dequantize" else name)
     return tensor if tensor.data is not None and tensor.quantization is not None else None

@@ -32,7 +32,7 @@ def require_real(r: Reading) -> None:
 
 
 def _clip(lowest: float, highest: float) -> ReadFunction:
-    """The reader of an operator that clips real values to [lowest, highest]."""
+    """The reader of an operator that clips float values to [lowest, highest]."""
 
     def read(r: Reading) -> None:
         require_real(r)
@@ -47,7 +47,9 @@ def read_prelu(r: Reading) -> None:
     """PRELU. The kernel of int16 data takes the bytes of its factors for int8 (activations.cc)."""
     require_real(r)
     if r.tensor(0).dtype == "int16" and r.tensor(1).dtype != "int8":
-        raise r.invalid(f"factors {r.tensor(1).name!r} of {r.tensor(1).dtype}, whose bytes the kernel takes for int8")
+        raise r.invalid(
+            f"has slopes {r.tensor(1).name!r} of {r.tensor(1).dtype}, which the kernel reads as int8", rule="type-misread-by-kernel"
+        )
     r.emit("PRelu")
 
 
@@ -143,7 +145,7 @@ def _along_last(builtin: str, table: str, fields: Callable[[Op, Writing], dict[s
 
 
 def write_lp_normalization(op: Op, w: Writing) -> None:
-    """L2_NORMALIZATION; the sum of sizes instead of the Euclidean norm is a division by it, of real values."""
+    """L2_NORMALIZATION; the sum of sizes instead of the Euclidean norm is a division by it, of float values."""
     if int(op["p"]) == 2:
         _along_last("L2_NORMALIZATION", "L2NormOptions", _norm_fields)(op, w)
         return

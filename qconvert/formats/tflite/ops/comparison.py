@@ -1,4 +1,4 @@
-"""Comparisons. LiteRT's kernels of bytes compare 256 times the real values, rounded to integers (comparisons.cc)."""
+"""Comparisons. LiteRT's kernels of bytes compare 256 times the float values, rounded to integers (comparisons.cc)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _comparison(kind: str) -> ReadFunction:
 
 
 def _tables(first: Tensor, second: Tensor) -> list[Array]:
-    """What the kernel compares of either operand, for each of its 256 values; none where the operator is one on real values: on one grid,
+    """What the kernel compares of either operand, for each of its 256 values; none where the operator is one in float: on one grid,
     all of whose values the kernel keeps apart, or where C does not define what it compares (checking/overflows.py says so of the source
     then)."""
     grids = first.quantization, second.quantization

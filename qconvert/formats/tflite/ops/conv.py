@@ -33,7 +33,7 @@ def read_conv_2d(r: Reading) -> None:
     outputs, height, width, depth = shape
     channels = _channels(r, 0)
     if depth == 0 or channels == 0 or channels % depth or outputs % (channels // depth):
-        raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels")
+        raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels", rule="shape-mismatch")
     dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
     r.emit(
         "Conv",
@@ -52,7 +52,7 @@ def read_depthwise_conv_2d(r: Reading) -> None:
     one, height, width, outputs = shape
     channels = _channels(r, 0)
     if one != 1 or channels == 0 or outputs % channels:
-        raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels")
+        raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels", rule="shape-mismatch")
     dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
     r.emit(
         "Conv",
@@ -82,7 +82,7 @@ def write_conv(op: Op, w: Writing) -> None:
         kernel, sizes = written_weights(op, w, "OHWI", (0, 2, 3, 1))
     data = w.graph[op.inputs[0]].shape
     if data is not None and isinstance(data[-1], str):
-        raise w.unsupported(op, "data whose channels are counted only at run time, of which LiteRT makes groups")
+        raise w.unsupported(op, "a dynamic number of channels, which LiteRT divides into groups", rule="dynamic-dimension")
     window = write_window(op, w, sizes[2:], op["dilations"])
     fields = {**window.fields, "dilationHFactor": op["dilations"][0], "dilationWFactor": op["dilations"][1]}
     fields["fusedActivationFunction"] = w.activation(op)
@@ -94,7 +94,7 @@ def write_conv(op: Op, w: Writing) -> None:
 
 
 def write_bias(op: Op, w: Writing, index: int) -> list[str]:
-    """The bias: int64 beside int16 data, as the 16x8 specification has it, and zeros where there is none: not all kernels do without."""
+    """The bias: int64 with int16 data, as the 16x8 specification has it, and zeros where there is none: not all kernels do without."""
     if op.has(index):
         bias = w.tensor(op.inputs[index])
         if bias.data is None or (bias.dtype, w.tensor(op.inputs[0]).dtype) != ("int32", "int16") or w.graph.is_from("tflite"):
@@ -111,7 +111,7 @@ def write_bias(op: Op, w: Writing, index: int) -> list[str]:
 
 
 def bias_type(op: Op, w: Writing, index: int) -> dict[str, Any]:
-    """The option that states an int32 bias beside int16 data: where it is not stated, LiteRT reads 64 bits for each integer."""
+    """The option that states an int32 bias with int16 data: where it is not stated, LiteRT reads 64 bits for each integer."""
     types = [w.tensor(op.inputs[at]).dtype for at in (0, index)] if op.has(index) else []
     stays = types == ["int16", "int32"] and w.graph.is_from("tflite")  # write_bias() makes others int64
     return {"quantizedBiasType": DTYPE_NUMBERS["int32"]} if stays else {}
@@ -122,7 +122,7 @@ def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> t
 
     Args:
         r: the operator.
-        index: of the weights: a constant, one behind a DEQUANTIZE, or computed at run time.
+        index: of the weights: a constant, one after a DEQUANTIZE, or computed at run time.
         key: names the order.
         perm: the order; the outputs come first.
     """
@@ -130,13 +130,15 @@ def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> t
     weights = r.constant(index) if maker is None else r.lookup(maker.inputs[0]).data
     shape = r.static_shape(index) if weights is None else weights.shape
     if len(shape) != len(perm) or 0 in shape:
-        raise r.invalid(f"weights of shape {shape}")
+        raise r.invalid(f"weights of shape {shape}", rule="wrong-rank")
     grid = turned_quantization(r, index, perm)
     if weights is not None:
         return r.turned(index, key, weights.transpose(perm), grid), shape
     tensor = r.tensor(index)
     if tensor.dtype not in ("float32", "int8", "uint8"):  # LiteRT's kernels take the memory of others for int8
-        raise r.unsupported(f"weights of {tensor.dtype} that are computed at run time, whose bytes the kernel takes for int8,")
+        raise r.unsupported(
+            f"weights of {tensor.dtype} that are computed at run time, which the kernel reads as int8,", rule="weights-not-constant"
+        )
     turned = r.intermediate("turned", tensor.dtype, tuple(shape[at] for at in perm), grid, base=tensor.name)
     return r.emit("Transpose", [tensor.name], [turned], perm=perm)[0], shape
 
@@ -144,7 +146,7 @@ def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> t
 def _channels(r: Reading, index: int) -> int:
     shape = r.tensor(index).shape
     if shape is None or len(shape) != 4 or not isinstance(shape[3], int):
-        raise r.unsupported(f"input {r.inputs[index]!r} of shape {shape}")
+        raise r.unsupported(f"input {r.inputs[index]!r} of shape {shape}", rule="unsupported-shape")
     return shape[3]
 
 
@@ -156,7 +158,7 @@ def _operands(r: Reading, kernel: str) -> list[str]:
 
 
 def float_weights(r: Reading, kernel: str, data: int = 0) -> str:
-    """Weights as the operator takes them: integers without a scale beside real data stand for themselves."""
+    """Weights as the operator takes them: integers without a scale with float data stand for themselves."""
     weights = r.lookup(kernel)
     if r.tensor(data).is_quantized or weights.dtype == "float32" or weights.quantization is not None:
         return kernel
@@ -164,7 +166,7 @@ def float_weights(r: Reading, kernel: str, data: int = 0) -> str:
 
 
 def dynamic_range(r: Reading, kernel: str, data: int = 0, *, asymmetric: bool = True) -> str:
-    """The operator's `arithmetic`: integer weights beside real data make the kernel round the data when it runs (dynamic range).
+    """The operator's `arithmetic`: integer weights with float data make the kernel round the data when it runs (dynamic range).
 
     Args:
         r: the operator.
@@ -189,7 +191,7 @@ def accumulator_bias(r: Reading, index: int, data: Tensor, weights: Tensor) -> s
     if data.quantization is None or weights.quantization is None:
         return bias.name
     if bias.dtype not in ("int32", "int64"):
-        raise r.invalid(f"bias {bias.name!r} of type {bias.dtype}")
+        raise r.invalid(f"bias {bias.name!r} of type {bias.dtype}", rule="bias-type")
     exact = _bias_grid(data.quantization, weights.quantization)
     scale = exact.scale
     stated = bias.quantization

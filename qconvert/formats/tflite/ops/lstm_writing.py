@@ -1,4 +1,4 @@
-"""An LSTM of real data as TFLite's operator: over a sequence one way, back, or both ways at once."""
+"""An LSTM of float data as TFLite's operator: over a sequence one way, back, or both ways at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write_lstm(op: Op, w: Writing) -> None:
 def _require(w: Writing, op: Op) -> None:
     require_written(w, op, clip=0.0)
     if activation_code(op) is None:
-        raise w.unsupported(op, f"activations {', '.join(op['activations'])}")
+        raise w.unsupported(op, f"activations {', '.join(op['activations'])}", rule="activation-not-covered")
 
 
 def activation_code(op: Op) -> int | None:

@@ -24,7 +24,7 @@ _MATRIX = (1, 4, 4)
 
 
 class _Steps:
-    """Adds operators on real values, one a call; numbers among their operands become constants."""
+    """Adds operators in float, one a call; numbers among their operands become constants."""
 
     def __init__(self, r: Reading) -> None:
         self._r = r
@@ -75,7 +75,7 @@ def read_transform_landmarks(r: Reading) -> None:
 def read_transform_tensor_bilinear(r: Reading) -> None:
     """TransformTensorBilinear: (data, matrix) -> data between four neighbours at each moved position; 0 outside.
 
-    Positions are those of the corners of elements: half of one is added before the matrix and taken away behind it.
+    Positions are those of the corners of elements: half of one is added before the matrix and taken away after it.
     """
     options, shape = _options(r), r.tensor(0).static_shape
     height, width = (_integer(options, f"output_{name}") for name in ("height", "width"))

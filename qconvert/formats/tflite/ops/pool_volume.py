@@ -40,7 +40,7 @@ def write_volume(op: Op, w: Writing, builtin: str, data: str, result: str) -> No
 
 
 def _reshaped(w: Writing, name: str, result: str, sizes: Sequence[int]) -> str:
-    """A RESHAPE to sizes behind a first one that is left to it."""
+    """A RESHAPE to sizes after a first one that is left to it."""
     w.emit("RESHAPE", [name, w.ints([-1, *sizes], f"{result}/shape")], [result], "ReshapeOptions")
     return result
 

@@ -68,7 +68,7 @@ _MOST = 2.0**23, 2.0**15
 def write_quantize(op: Op, w: Writing) -> None:
     """Quantize and Requantize as QUANTIZE.
 
-    Where a step becomes more steps than its kernel's arithmetic holds, the real values stand between: one step more or less is then the
+    Where a step becomes more steps than its kernel's arithmetic holds, the float values stand between: one step more or less is then the
     whole range, so that nothing is rounded otherwise. They do too from int16 to uint8, for which there is no kernel, and in models of
     PyTorch, whose engines compute them, while XNNPACK's kernel has 8 bits of a step.
     """
@@ -88,7 +88,7 @@ def write_quantize(op: Op, w: Writing) -> None:
 
 
 def _write_fused(op: Op, w: Writing) -> bool:
-    """A Quantize as PyTorch's engines round, spelled out; whether it has such a form."""
+    """A Quantize as PyTorch's engines round, decomposed; whether it has such a form."""
     found = fused_quantize(
         w.graph, op, "tflite", lambda item, hint: w.add(f"{op.outputs[0]}/{hint}", item.dtype, item.shape, item.data, item.quantization)
     )
@@ -101,7 +101,7 @@ def _write_fused(op: Op, w: Writing) -> bool:
 
 
 def write_dequantize(op: Op, w: Writing) -> None:
-    """DEQUANTIZE; of constants with scales in blocks, which its kernel does not look at, the real values."""
+    """DEQUANTIZE; of constants with scales in blocks, which its kernel does not look at, the float values."""
     stored, result = w.tensor(op.inputs[0]), w.tensor(op.outputs[0])
     if stored.quantization is not None and stored.quantization.block_size and stored.data is not None:
         real = dequantize(stored.data, stored.quantization).astype(numpy_dtype(result.dtype))
@@ -127,7 +127,7 @@ def write_dynamic_quantize(op: Op, w: Writing) -> None:
     f = Formula(op, w)
     rank = w.tensor(f.data).rank
     if rank is None:
-        raise w.unsupported(op, "data of unknown rank")
+        raise w.unsupported(op, "data of unknown rank", rule="unknown-rank")
     axes = w.ints(list(range(rank)), f"{f.result}/axes")
     low, high = (f(word, f(reduced, f.data, axes, shape=(), keepDims=False), 0.0)
                  for word, reduced in (("MINIMUM", "REDUCE_MIN"), ("MAXIMUM", "REDUCE_MAX")))  # fmt: skip

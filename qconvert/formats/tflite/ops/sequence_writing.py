@@ -20,16 +20,16 @@ def require_written(w: Writing, op: Op, **wanted: object) -> None:
     """Raises UnsupportedError for attributes that are not as wanted, lengths of sequences, and states that TFLite's do not match."""
     for name, value in {"layout": 0, **wanted}.items():
         if op[name] != value:
-            raise w.unsupported(op, f"{name} {op[name]!r}")
+            raise w.unsupported(op, f"{name} {op[name]!r}", rule="attribute-not-covered")
     if op["direction"] == "bidirectional":
-        raise w.unsupported(op, "both directions in one, where each has states of its own in TFLite,")
+        raise w.unsupported(op, "both directions in one operator, where TFLite has states of their own for each,", rule="bidirectional")
     if stored := [name for name in (op.inputs[0], *filter(None, op.outputs)) if w.tensor(name).dtype != "float32"]:
-        raise w.unsupported(op, f"{stored[0]!r} of {w.tensor(stored[0]).dtype}")
+        raise w.unsupported(op, f"{stored[0]!r} of {w.tensor(stored[0]).dtype}", rule="operand-types")
     inputs = (*op.inputs, *[""] * (7 - len(op.inputs)))
     if inputs[4]:
-        raise w.unsupported(op, "lengths of sequences")
+        raise w.unsupported(op, "lengths of sequences", rule="sequence-lengths")
     if not all(inputs[5 : 7 if op.kind == "LSTM" else 6]):
-        raise w.unsupported(op, "states that begin anew in each run, where those of TFLite's operator go on,")
+        raise w.unsupported(op, "initial states in each run, where TFLite's operator keeps its states between runs,", rule="initial-states")
 
 
 def state_of(w: Writing, op: Op, index: int) -> str:
@@ -45,7 +45,7 @@ def summed_bias(w: Writing, op: Op, rows: int) -> Array:
 
 
 def partner(w: Writing, op: Op, alike: tuple[str, ...]) -> Op | None:
-    """The recurrence behind `op` that goes through the same data the other way, equal in the attributes `alike`; None if there is none."""
+    """The recurrence after `op` that goes through the same data the other way, equal in the attributes `alike`; None if there is none."""
     later = w.graph.ops[next(place for place, other in enumerate(w.graph.ops) if other is op) + 1 :]
     for other in later:
         same = other.kind == op.kind and other.inputs[0] == op.inputs[0] and {op["direction"], other["direction"]} == {"forward", "reverse"}
@@ -56,7 +56,7 @@ def partner(w: Writing, op: Op, alike: tuple[str, ...]) -> Op | None:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What becomes of a recurrence's results: their name in the graph, their size, and the Reshape and Transpose behind them."""
+    """What becomes of a recurrence's results: their name in the graph, their size, and the Reshape and Transpose after them."""
 
     name: str
     size: int
@@ -128,7 +128,7 @@ class Frame:
         return len(self._ways) == 1 and flat
 
     def emit(self, builtin: str, listed: Sequence[str], table: str, **options: Any) -> None:
-        """Adds the operator of TFLite, with its first input in front of those listed; a recurrence back alone turns data and results."""
+        """Adds the operator of TFLite, with its first input before those listed; a recurrence back alone turns data and results."""
         w, backwards = self._w, len(self._ways) == 1 and self._ways[0]["direction"] == "reverse" and self._steps > 1
         shown = [self._shown(result) for result in self._results]
         if not backwards:
@@ -146,7 +146,7 @@ class Frame:
                 w.emit("RESHAPE", [name, sizes], [result.name], "ReshapeOptions")
 
     def _takes_in(self, result: _Result) -> bool:
-        """Whether the Reshape behind a result is the operator's own work."""
+        """Whether the Reshape after a result is the operator's own work."""
         return result.reshaped is not None and (self.form == "single" or len(self._w.tensor(result.reshaped.outputs[0]).shape or ()) == 3)
 
     def _shown(self, result: _Result) -> str:

@@ -1,4 +1,4 @@
-"""SVDF of real data, with real or int8 weights (those of int8 data: recurrent.py)."""
+"""SVDF of float data, with real or int8 weights (those of int8 data: recurrent.py)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ REAL_SVDF = (("float32",) * 4, ("float32", "int8", "int8", "float32"))
 
 
 def read_real_svdf(r: Reading) -> None:
-    """Its memory is read before it and written behind it."""
+    """Its memory is read before it and written after it."""
     rounds = r.tensor(_FEATURE).dtype == "int8"
     if rounds:
         for index in (_FEATURE, _TIME):
             constant_int8(r, index)
     if r.has(_BIAS) and r.tensor(_BIAS).dtype != "float32":
-        raise r.invalid(f"has a bias of {r.tensor(_BIAS).dtype} beside real data")
+        raise r.invalid(f"has a bias of {r.tensor(_BIAS).dtype} for float data", rule="bias-type")
     activation = r.activation()
     state = r.variable(_STATE)
     before = r.read_state(state, r.tensor(_STATE))
