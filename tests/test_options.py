@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+from refusals import refused
 from test_cli import run
 
 import qconvert
@@ -202,3 +203,11 @@ def test_types_of_options_are_those_that_are_declared() -> None:
         elif not option.many:
             assert not option.choices or name == "form"
             assert option.type in (hint, *get_args(hint)) or name == "form", name
+
+
+def test_values_that_do_nothing_are_refused(tmp_path: Path) -> None:
+    with refused(OptionError, "too-small", holds=("batch", 0)):
+        convert(MODEL, tmp_path / "a.onnx", batch=0)
+    with refused(OptionError, "idle-option", holds=("trt-version", "calibration-cache")):
+        convert(MODEL, tmp_path / "a.onnx", trt_version="8.6.1")
+    assert list(tmp_path.iterdir()) == []

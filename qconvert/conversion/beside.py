@@ -36,10 +36,23 @@ class Beside:
 
     @classmethod
     def of(cls, writer: Format, options: Mapping[str, Any]) -> Beside | None:
-        """What the options of a writer of models ask for; None if the model has its scales itself."""
+        """What the options of a writer of models ask for; None if the model has its scales itself.
+
+        Raises:
+            OptionError: an option of such a file is given without the file.
+        """
         for option in writer.write_options:
-            if option.scales and options.get(option.name):
-                return cls(option.name, Path(options[option.name]), format_named(option.scales))
+            if not option.scales:
+                continue
+            encodings = format_named(option.scales)
+            if options.get(option.name):
+                return cls(option.name, Path(options[option.name]), encodings)
+            idle = [own.name for own in encodings.write_options if options.get(own.name, own.default) != own.default]
+            if idle:
+                reason = f"--{idle[0].replace('_', '-')} is given without --{option.name.replace('_', '-')}, whose file it is about"
+                raise OptionError(
+                    reason, remedy=f"Name the file with --{option.name.replace('_', '-')}, or leave it out.", rule="idle-option"
+                )
         return None
 
     def require_place(self, model: Path, *, force: bool, reads: Iterable[Path]) -> None:

@@ -28,6 +28,7 @@ class Option:
         default: what holds when nobody gives a value.
         help: one line for `--help` and `qconvert passes`.
         choices: the values that it may have; empty for any of its type. The default is always one.
+        least: of a number, the smallest that may be given; the default may be smaller, and stands for "not given" then.
         by_hand: the value when a user names the pass himself, in `--pass`; None for the default.
         common: of a pass, whether everybody needs it, so that conversions have a flag for it; others are given with `--pass` or `-O`.
         border: whether it is about the network's inputs and outputs; functions inside it keep the default.
@@ -43,6 +44,7 @@ class Option:
     default: Any
     help: str
     choices: tuple[Any, ...] = ()
+    least: int | None = None
     by_hand: Any = None
     common: bool = False
     border: bool = False
@@ -72,6 +74,8 @@ class Option:
         if self.choices and found not in self.choices and found != self.default:
             known = " or ".join(str(choice) for choice in self.choices if choice != "")
             raise OptionError(f"the option {self.name} is {found!r}, which is unknown", remedy=f"Use {known}.", rule="unknown-value")
+        if self.least is not None and found < self.least:
+            raise OptionError(f"the option {self.name} is {found!r}; it is {self.least} or more", rule="too-small")
         return found
 
     def _typed(self, given: Any) -> Any:
@@ -111,7 +115,7 @@ CACHE = (
 READING = (
     Option("subgraph", str, "", "in:out: the part of the network between these tensors; several names have commas between them."),
     Option("input_shape", str, "", "sizes of inputs, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),
-    Option("batch", int, 0, "how many samples each run takes, along the first axis of every input."),
+    Option("batch", int, 0, "How many samples each run takes, along the first axis of every input.", least=1),
     Option("rename", str, (), "old=new: another name for an input, an output or a tensor inside; repeatable.", many=True),
 )
 
