@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from qconvert import arithmetic as ar
 from qconvert.errors import OptionError
@@ -91,7 +92,7 @@ def test_ranges_without_zero_are_extended_nudged_or_refused() -> None:
         formula = ar.FORMULAS[name]
         if formula.beyond == "refused":
             for low, high in ((2, 3), (-3, -2)):
-                with pytest.raises(OptionError, match="takes no range"):
+                with refused(OptionError, "range-without-zero"):
                     formula(low, high)
             continue
         span = 1 if formula.beyond == "nudged" else 3
@@ -119,16 +120,16 @@ def test_a_range_of_zero_alone_has_a_grid(name: str) -> None:
 @pytest.mark.parametrize("name", ar.FORMULAS)
 def test_what_is_no_range_is_refused(name: str) -> None:
     for low, high in ((np.nan, 1), (-1, np.nan), (-1, np.inf), (-np.inf, 1), (2, 1), (1, -1), (-1e39, 1)):
-        with pytest.raises(OptionError, match="has no scale"):
+        with refused(OptionError, "range-not-finite"):
             ar.choose_grid(name, low, high)
-    with pytest.raises(OptionError, match="without an axis"):
+    with refused(OptionError, "axis-missing"):
         ar.choose_grid(name, [-1, -2], [1, 2])
-    with pytest.raises(OptionError, match="bits"):
+    with refused(OptionError, "bits-not-covered"):
         ar.choose_grid(name, -1, 1, 9, dtype="int8")
-    with pytest.raises(OptionError, match="bits"):
+    with refused(OptionError, "bits-not-covered"):
         ar.choose_grid(name, -1, 1, 1)
     if ar.FORMULAS[name].integers == ("int",):
-        with pytest.raises(OptionError, match="in uint8"):
+        with refused(OptionError, "bits-not-covered", holds=("uint8",)):
             ar.choose_grid(name, -1, 1, dtype="uint8")
 
 
@@ -141,10 +142,10 @@ def test_narrow_ranges() -> None:
 
 
 def test_unknown_formulas_and_scales_beyond_float32_are_refused() -> None:
-    with pytest.raises(OptionError, match="no formula") as error:
+    with refused(OptionError, "unknown-formula") as error:
         ar.choose_grid("googel", -1, 1)
     assert "google_affine" in error.value.remedy
-    with pytest.raises(OptionError, match="beyond float32"):
+    with refused(OptionError, "scale-not-float32"):
         ar.choose_grid("pytorch_affine", -3e38, 3e38)  # the difference is infinite in float32, in float64 it is not
     assert chosen("onnxruntime_affine", -3e38, 3e38)[0] == float(F32(6e38 / 255))
 
@@ -159,7 +160,7 @@ def test_ranges_along_an_axis(name: str) -> None:
 
 
 def test_cambricon_has_no_scales_along_an_axis() -> None:
-    with pytest.raises(OptionError, match="one scale"):
+    with refused(OptionError, "not-per-tensor"):
         ar.choose_grid("cambricon", [-1], [1], axis=0)
 
 

@@ -126,7 +126,7 @@ def test_the_command_line_spells_the_same_options(tmp_path: Path) -> None:
     convert(MODEL, tmp_path / "c.onnx", opset=21, io_layout="nchw", io="float")
     assert flagged.read_bytes() == named.read_bytes() == (tmp_path / "c.onnx").read_bytes()
     for words, reason in (
-        (("-O", "opset"), "'opset' is no option"),
+        (("-O", "opset"), "'opset' is not an option"),
         (
             ("-O", "depth=3"),
             "takes the option 'depth'\nKnown options: batch, biases, calibration_cache, custom, dynamic, external_data",

@@ -224,10 +224,10 @@ def _form(via: str, target: str) -> _Form:
     if form and not forms:
         raise OptionError(f"the format {name} has no forms, so not {form!r} either")
     if form and form not in forms:
-        raise OptionError(f"there is no form {form!r} of {name}", remedy=f"Use {' or '.join(forms)}.")
+        raise OptionError(f"there is no form {form!r} of {name}", remedy=f"Use {' or '.join(forms)}.", rule="unknown-form")
     form = form or (forms[0] if forms else "")
     if target and target_named(target).format != name:
-        raise OptionError(f"the target {target} is for {target_named(target).format} files, not {name}")
+        raise OptionError(f"the target {target} is for {target_named(target).format} files, not {name}", rule="target-of-other-format")
     chosen = chosen_target(found, target or (found.own_target if found.form_of is None else ""), form)
     return _Form(found, form, chosen.name if chosen is not None else "")
 

@@ -46,7 +46,7 @@ def _loaded(path: Path, format: str, options: Mapping[str, Any]) -> Graph:
     reader = source_format(path, format)
     if reader.read is None:
         scales = f"Its scales can: `qconvert apply FLOAT.onnx {path.name} -o RESULT.onnx`." if reader.read_encodings else ""
-        raise OptionError(f"networks of the format {reader.name} cannot be read", file=str(path), remedy=scales)
+        raise OptionError(f"networks of the format {reader.name} cannot be read", file=str(path), remedy=scales, rule="networks-not-read")
     given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
         return adapted(_normal(path, reader, taken(given, reader.read_options)), asked(reader, given))
@@ -82,7 +82,12 @@ def as_read(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
     if reader.parameters is None or not options.get("graph"):
         graph = reader.read(path, options)
         if not isinstance(graph, Graph):  # of a plugin
-            raise OptionError(f"the reader of {reader.name} returned {graph!r}"[:200], file=str(path), remedy="Return a qconvert.Graph.")
+            raise OptionError(
+                f"the reader of {reader.name} returned {graph!r}"[:200],
+                file=str(path),
+                remedy="Return a qconvert.Graph.",
+                rule="wrong-result",
+            )
         return graph
     from qconvert.conversion.states import joined
 

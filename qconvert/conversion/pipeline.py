@@ -99,7 +99,9 @@ def _ran(item: Pass, graph: Graph, target: Target, options: Mapping[str, Any]) -
     returned = item.run(graph, target, **options)
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[0], Graph):
         raise OptionError(
-            f"the pass {item.name} returned {returned!r}"[:200], remedy="Return the new graph and what was changed, in words."
+            f"the pass {item.name} returned {returned!r}"[:200],
+            remedy="Return the new graph and what was changed, in words.",
+            rule="wrong-result",
         )
     return returned
 

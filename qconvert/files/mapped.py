@@ -34,7 +34,7 @@ def map_file(path: Path) -> mmap.mmap:
             raise FileAccessError("is not a regular file", file=str(path))
         with path.open("rb") as stream:
             if os.fstat(stream.fileno()).st_size == 0:
-                raise InvalidModelError("the file is empty", file=str(path))
+                raise InvalidModelError("the file is empty", file=str(path), rule="empty-file")
             mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             descriptor = os.dup(stream.fileno())
             _descriptors[mapping] = descriptor

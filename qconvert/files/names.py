@@ -129,7 +129,7 @@ def require_replaceable(place: Path, force: bool, path: Path | None = None) -> N
     if place.exists() and not place.is_file():  # a device such as /dev/null would be replaced by a file
         raise FileAccessError("is not a regular file", file=name, remedy=_ANOTHER)
     if place.exists() and not force:
-        raise FileAccessError("already exists", file=name, remedy="Use --force to replace it.")
+        raise FileAccessError("already exists", file=name, remedy="Use --force to replace it.", rule="file-exists")
 
 
 def refuse_read_files(place: Path, reads: Iterable[Path], path: Path | None = None) -> None:

@@ -48,23 +48,23 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
         return _on_floats(target, op, f"{words}: {_BETWEEN}" if quantized else words, f"{target.name} has none" if quantized else "")
     if not quantized:
         is_real = rule == "real" and any("float" in graph[name].dtype for name in list(filter(None, op.outputs))[:1])
-        return _on_floats(target, op, "its data are float") if is_real else Verdict("floats", "nothing of it is quantized")
+        return _on_floats(target, op, "its data are float") if is_real else Verdict("floats", "not quantized")
     if rule == "move" and (lacking := _unmoved(target, graph, op)):
         return _on_floats(target, op, f"{lacking}: {_BETWEEN}", lacking)
     if rule == "control":
-        return Verdict("integers", "hands stored integers to functions and takes them from there")
+        return Verdict("integers", "passes stored integers to functions and back")
     if rule in ("move", "relabel", "state"):
         return Verdict("integers", "moves stored integers")
     if op.kind == "Shape":
-        return Verdict("integers", "asks for sizes alone")
+        return Verdict("integers", "reads sizes only")
     if rule == "stored":
         return Verdict("integers", "computes on stored integers, as its kernel does")
     if rule == "opaque":
         return Verdict("integers", "carried as it is, with its stored integers")
     if rule == "convert":
-        return Verdict("floats", "converts between real and stored values")
+        return Verdict("floats", "converts between float and stored integers")
     if rule == "plain" and not any("float" in graph[name].dtype for name in op.outputs if name):
-        return Verdict("integers", "takes stored integers for plain numbers")
+        return Verdict("integers", "takes stored integers as plain numbers")
     stored = _on_stored_integers(graph, op)
     if stored and op.kind in target.stored_kinds:
         return Verdict("integers", stored)
@@ -72,7 +72,7 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     if not stored and any(tensor.dtype == "float32" for tensor in _real_sides(target, graph, op)):
         words = "part of its data is float"
     elif not stored and op.attributes.get("arithmetic") in _KERNELS and nudged_scales(graph, op) is None:
-        words = f"spelled out in float64 to be equal to {_KERNELS[str(op['arithmetic'])]}'s integer arithmetic"
+        words = f"decomposed in float64 to be equal to {_KERNELS[str(op['arithmetic'])]}'s integer arithmetic"
     if words:
         return _on_floats(target, op, words, brief if rule in ("real", "index") else "")
     eight_bits = any(tensor.dtype.startswith("float8") for tensor in computed_on(graph, op)[:1])

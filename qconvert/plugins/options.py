@@ -70,10 +70,10 @@ class Option:
     def _one(self, given: Any) -> Any:
         found = self._typed(given)
         if found is None:
-            raise OptionError(f"the option {self.name} is {given!r}; it takes {_ARTICLES[self.type]}", rule="wrong-type")
+            raise OptionError(f"the option {self.name} takes {_ARTICLES[self.type]}, not {given!r}", rule="wrong-type")
         if self.choices and found not in self.choices and found != self.default:
             known = " or ".join(str(choice) for choice in self.choices if choice != "")
-            raise OptionError(f"the option {self.name} is {found!r}, which is unknown", remedy=f"Use {known}.", rule="unknown-value")
+            raise OptionError(f"there is no {self.name} {found!r}", remedy=f"Use {known}.", rule="unknown-value")
         if self.least is not None and found < self.least:
             raise OptionError(f"the option {self.name} is {found!r}; it is {self.least} or more", rule="too-small")
         return found

@@ -121,9 +121,7 @@ def operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
 def format_named(name: str) -> Format:
     """The format called `name`; raises OptionError, listing the known ones, if there is none."""
     if name not in formats():
-        raise OptionError(
-            f"the format {name!r} is unknown", remedy=f"Known formats: {', '.join(sorted(formats()))}.", rule="unknown-format"
-        )
+        raise OptionError(f"there is no format {name!r}", remedy=f"Known formats: {', '.join(sorted(formats()))}.", rule="unknown-format")
     return formats()[name]
 
 
@@ -209,9 +207,7 @@ def target_named(name: str) -> Target:
         why = "does not exist" if item is None else "derives from itself"
         raise OptionError(f"the target {name!r} derives from {seen[-1]!r}, which {why}", rule="unknown-target")
     if name not in targets():
-        raise OptionError(
-            f"the target {name!r} is unknown", remedy=f"Known targets: {', '.join(sorted(targets()))}.", rule="unknown-target"
-        )
+        raise OptionError(f"there is no target {name!r}", remedy=f"Known targets: {', '.join(sorted(targets()))}.", rule="unknown-target")
     return targets()[name]
 
 
@@ -224,7 +220,7 @@ def pass_named(text: str) -> Pass:
     name, colon, rest = text.partition(":")
     if name not in passes():
         raise OptionError(
-            f"the pass {name!r} is unknown", remedy=f"Known passes: {', '.join(sorted(passes()))}.", where=text, rule="unknown-pass"
+            f"there is no pass {name!r}", remedy=f"Known passes: {', '.join(sorted(passes()))}.", where=text, rule="unknown-pass"
         )
     found = passes()[name]
     if not colon:
@@ -245,7 +241,7 @@ def kernels_named(name: str) -> tuple[Runtime, str]:
     if runtime is not None and (not wanted or wanted in runtime.kernels):
         return runtime, wanted or runtime.kernels[0]
     known = ", ".join(f"{item.name}:{kernels}" for item in runtimes().values() for kernels in item.kernels)
-    raise OptionError(f"the kernels {name!r} are unknown", remedy=f"Known kernels: {known}.", rule="unknown-kernels")
+    raise OptionError(f"there are no kernels {name!r}", remedy=f"Known kernels: {known}.", rule="unknown-kernels")
 
 
 def kernels_listed(kernels: str | Sequence[str]) -> list[tuple[Runtime, str]]:

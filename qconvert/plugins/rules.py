@@ -96,7 +96,7 @@ def _mixed_types(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
     found = quantized_data(graph, op)
     for tensor in found[1:]:
         if tensor.dtype != found[0].dtype:
-            yield tensor.name, f"is {tensor.dtype} beside {found[0].dtype} of {found[0].name!r}"
+            yield tensor.name, f"is {tensor.dtype}, while {found[0].name!r} is {found[0].dtype}"
 
 
 def _mixed_sides(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
@@ -107,7 +107,7 @@ def _mixed_sides(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
     if any(tensor.is_quantized for tensor in found):
         for tensor in found:
             if tensor.dtype in REALS:
-                yield tensor.name, f"is {tensor.dtype} beside quantized data"
+                yield tensor.name, f"is {tensor.dtype} next to quantized data"
 
 
 def _wrong_weight_type(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
@@ -116,7 +116,7 @@ def _wrong_weight_type(target: Abilities, graph: Graph, op: Op) -> Iterator[Brea
         return
     data, weights = found
     if not weights.is_quantized or weights.dtype not in target.weight_dtypes.get(data.dtype, ()):
-        yield weights.name, f"is {'' if weights.is_quantized else 'plain '}{weights.dtype} beside data of {data.dtype}"
+        yield weights.name, f"is {'' if weights.is_quantized else 'plain '}{weights.dtype} for data of {data.dtype}"
 
 
 def _asymmetric_weights(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
@@ -206,14 +206,14 @@ def _unequal(found: Sequence[Tensor], dtypes: Sequence[str]) -> Iterator[Breach]
 
 
 def _weights_text(target: Abilities) -> str:
-    """Which weights stand beside which data: those that several types of data share are said once."""
+    """Return which weights go with which data; weights of several types of data are listed once."""
     beside: dict[tuple[str, ...], list[str]] = {}
     for dtype, weights in target.weight_dtypes.items():
         beside.setdefault(weights, []).append(dtype)
     parts = []
     for (first, *others), data in beside.items():
         more = f" (or {listed(others, 'or')})" if others else ""
-        parts.append(f"{first}{more} beside {listed(data)} data")
+        parts.append(f"{first}{more} for {listed(data)} data")
     return f"weights are {', '.join(parts)}"
 
 
@@ -239,7 +239,7 @@ def _types_remedy(target: Abilities) -> str:
 def _bias_text(target: Abilities) -> str:
     """The first type's biases, and what others may have beside."""
     (_, usual), *others = target.bias_dtypes.items()
-    more = [f"beside {data} data {listed(extra)} too" for data, dtypes in others if (extra := [t for t in dtypes if t not in usual])]
+    more = [f"for {data} data also {listed(extra)}" for data, dtypes in others if (extra := [t for t in dtypes if t not in usual])]
     return f"a bias is {listed(usual, 'or')}{f' ({listed(more)})' if more else ''} at input scale * weight scale with zero point 0"
 
 
@@ -270,7 +270,7 @@ DEMANDS = (
     Demand("symmetric_activations", lambda t: f"{listed(t.symmetric_activations)} activations have the zero point 0",
            _always("quantize the model's activations symmetrically, or pass symmetric_activations (lossy)"), _asymmetric_activation),
     Demand("one_type", _always("the quantized data of an operator have one type"), _always("pass store_activations"), _mixed_types),
-    Demand("explicit_conversions", _always("only Quantize and Dequantize stand between real and quantized data"),
+    Demand("explicit_conversions", _always("only Quantize and Dequantize convert between float and quantized data"),
            _always("passes quantize_operands and isolate_float"), _mixed_sides),
     Demand("weight_dtypes", _weights_text, _always("passes symmetric_weights and store_activations"), _wrong_weight_type),
     Demand("symmetric_weights", _always("signed weights have the zero point 0"), _always("pass symmetric_weights"), _asymmetric_weights),

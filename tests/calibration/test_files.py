@@ -332,7 +332,7 @@ def test_a_sequence_of_mnn(images: np.ndarray, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("changes", "error", "says"), [
     ({"path": None}, InvalidModelError, "no path of data"),
     ({"mean": ["a"]}, InvalidModelError, "is text, not a number"),
-    ({"width": "8"}, InvalidModelError, "is no integer"),
+    ({"width": "8"}, InvalidModelError, "not an integer"),
     ({"feature_quantize_method": "MAX"}, OptionError, "there is no feature_quantize_method 'MAX'"),
     ({"quant_bits": 4}, OptionError, "4 bits"),
     ({"weight_clamp_value": 64}, OptionError, "weights to 64"),

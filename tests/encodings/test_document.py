@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
-from qconvert import Encoding, Encodings, Grid, Place, QConvertError, Quantization, Range, extract_scales, load_encodings, save_encodings
+from qconvert import Encoding, Encodings, Grid, Place, Quantization, Range, extract_scales, load_encodings, save_encodings
 from qconvert.encodings import from_document, to_document
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError
 from qconvert.graph import integer_range, numpy_dtype
@@ -63,49 +64,49 @@ def test_a_model_taken_apart_obeys_the_schema(tmp_path: Path) -> None:
     save_encodings(found, tmp_path / "scales.json")
     jsonschema.validate(json.loads((tmp_path / "scales.json").read_text()), SCHEMA)
     assert load_encodings(tmp_path / "scales.json") == found
-    with pytest.raises(FileAccessError, match="exists"):
+    with refused(FileAccessError, "file-exists"):
         save_encodings(found, tmp_path / "scales.json")
 
 
 BAD = {
-    "version": (lambda d: d.update(encodings=2), "version 2"),
-    "no entries": (lambda d: d.pop("entries"), "lacks 'entries'"),
-    "foreign member": (lambda d: d.update(scales=[]), "'scales', which does not belong"),
-    "no name": (lambda d: d["entries"][0].pop("name"), "lacks 'name'"),
-    "empty name": (lambda d: d["entries"][0].update(name=""), "no place"),
-    "role": (lambda d: d["entries"][0].update(role="weights"), "'weights', not one of"),
-    "both": (lambda d: d["entries"][0].update(range={"lowest": 0, "highest": 1}), "a grid and a range"),
-    "neither": (lambda d: d["entries"][0].pop("grid"), "neither a grid nor a range"),
-    "twice": (lambda d: d["entries"].append(copy.deepcopy(d["entries"][0])), "two entries are of 'x'"),
-    "type": (lambda d: d["entries"][0]["grid"].update(dtype="int9"), "no type 'int9'"),
-    "negative": (lambda d: d["entries"][0]["grid"].update(scale=-0.1), "no positive number"),
-    "zero": (lambda d: d["entries"][0]["grid"].update(scale=[0]), "no positive number"),
-    "NaN": (lambda d: d["entries"][0]["grid"].update(scale=[float("nan")]), "no positive number"),
-    "beyond float32": (lambda d: d["entries"][0]["grid"].update(scale=1e300), "no positive number"),
-    "text": (lambda d: d["entries"][0]["grid"].update(scale="0.1"), "is text, not a number"),
-    "no scales": (lambda d: d["entries"][0]["grid"].update(scale=[]), "no numbers"),
-    "zero point": (lambda d: d["entries"][0]["grid"].update(zero_point=[256]), "zero point 256, beyond uint8"),
-    "zero points": (lambda d: d["entries"][0]["grid"].update(zero_point=[1, 2]), "1 scales and 2 zero points"),
-    "ragged": (lambda d: d["entries"][2]["grid"].update(scale=[[1, 2], [3]]), "several lengths"),
-    "blocks": (lambda d: d["entries"][2]["grid"].update(block_size=0), "do not fit scales"),
-    "limits": (lambda d: d["entries"][0]["grid"].update(quant_min=9, quant_max=3), "uses the values 9 to 3"),
-    "base64": (lambda d: d["entries"][1]["integers"].update(data="?"), "not base64"),
-    "too few bytes": (lambda d: d["entries"][1]["integers"].update(shape=[9, 9]), "4 bytes are not"),
-    "beyond int4": (lambda d: d["entries"][2]["integers"].update(data="fw==", shape=[1]), "beyond int4"),
-    "empty range": (lambda d: d["entries"][3]["range"].update(lowest=3.0), "above the highest"),
-    "ranges": (lambda d: d["entries"][3]["range"].update(lowest=[1, 2]), "2 lowest and 1 highest"),
-    "weights": (lambda d: d.update(weights="max"), "'max', not one of"),
+    "version": (lambda d: d.update(encodings=2), ("version-not-covered", 2)),
+    "no entries": (lambda d: d.pop("entries"), ("missing-member", "entries")),
+    "foreign member": (lambda d: d.update(scales=[]), ("unknown-member", "scales")),
+    "no name": (lambda d: d["entries"][0].pop("name"), ("missing-member", "name")),
+    "empty name": (lambda d: d["entries"][0].update(name=""), ("malformed-place",)),
+    "role": (lambda d: d["entries"][0].update(role="weights"), ("unknown-word", "weights")),
+    "both": (lambda d: d["entries"][0].update(range={"lowest": 0, "highest": 1}), ("grid-or-range",)),
+    "neither": (lambda d: d["entries"][0].pop("grid"), ("grid-or-range",)),
+    "twice": (lambda d: d["entries"].append(copy.deepcopy(d["entries"][0])), ("duplicate-name", "x")),
+    "type": (lambda d: d["entries"][0]["grid"].update(dtype="int9"), ("unknown-type", "int9")),
+    "negative": (lambda d: d["entries"][0]["grid"].update(scale=-0.1), ("scale-not-positive",)),
+    "zero": (lambda d: d["entries"][0]["grid"].update(scale=[0]), ("scale-not-positive",)),
+    "NaN": (lambda d: d["entries"][0]["grid"].update(scale=[float("nan")]), ("scale-not-positive",)),
+    "beyond float32": (lambda d: d["entries"][0]["grid"].update(scale=1e300), ("scale-not-positive",)),
+    "text": (lambda d: d["entries"][0]["grid"].update(scale="0.1"), ("wrong-type",)),
+    "no scales": (lambda d: d["entries"][0]["grid"].update(scale=[]), ("ragged-list",)),
+    "zero point": (lambda d: d["entries"][0]["grid"].update(zero_point=[256]), ("zero-point-outside-type", 256)),
+    "zero points": (lambda d: d["entries"][0]["grid"].update(zero_point=[1, 2]), ("counts-differ", 1, 2)),
+    "ragged": (lambda d: d["entries"][2]["grid"].update(scale=[[1, 2], [3]]), ("ragged-list",)),
+    "blocks": (lambda d: d["entries"][2]["grid"].update(block_size=0), ("blocks-do-not-fit",)),
+    "limits": (lambda d: d["entries"][0]["grid"].update(quant_min=9, quant_max=3), ("limits-outside-type", 9, 3)),
+    "base64": (lambda d: d["entries"][1]["integers"].update(data="?"), ("not-base64",)),
+    "too few bytes": (lambda d: d["entries"][1]["integers"].update(shape=[9, 9]), ("counts-differ", 4)),
+    "beyond int4": (lambda d: d["entries"][2]["integers"].update(data="fw==", shape=[1]), ("value-outside-type",)),
+    "empty range": (lambda d: d["entries"][3]["range"].update(lowest=3.0), ("range-inverted",)),
+    "ranges": (lambda d: d["entries"][3]["range"].update(lowest=[1, 2]), ("counts-differ", 2, 1)),
+    "weights": (lambda d: d.update(weights="max"), ("unknown-word", "max")),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_damaged_is_named(case: str, tmp_path: Path) -> None:
-    change, reason = BAD[case]
+    change, broken = BAD[case]
     document: dict[str, Any] = json.loads(json.dumps(to_document(sample())))
     change(document)  # type: ignore[no-untyped-call]
     path = tmp_path / "scales.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(QConvertError, match=reason) as caught:
+    with refused(InvalidModelError, broken[0], holds=broken[1:]) as caught:
         load_encodings(path)
     assert caught.value.file == str(path)
 

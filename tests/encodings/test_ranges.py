@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from qconvert.encodings import weights_grid
 from qconvert.errors import InvalidModelError
@@ -22,5 +23,5 @@ def test_weights_get_their_largest_magnitude_over_127() -> None:
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_weights_that_are_no_numbers_are_named(value: float) -> None:
     data = np.array([[[1.0]], [[value]]], np.float32)
-    with pytest.raises(InvalidModelError, match=r"'w'.*NaN or infinite"):
+    with refused(InvalidModelError, "weights-not-finite", where="'w'"):
         weights_grid(Tensor("w", "float32", data.shape, data), CONV)

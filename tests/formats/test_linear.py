@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from differential import compare, converted
+from refusals import refused
 from tflite_models import OpSpec, TensorSpec, model, single_op
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
@@ -211,5 +212,5 @@ def test_options_of_another_operator_are_an_error() -> None:
 
     x, w = activation("x", 1, 6, 6, 3), weights(4, 3, 3, 3)
     data = single_op("CONV_2D", schema.SoftmaxOptionsT(), [x, w, bias(x, w, 4)], [activation("y", 1, 6, 6, 4)])
-    with pytest.raises(InvalidModelError, match="SoftmaxOptions, which do not belong to it"):
+    with refused(InvalidModelError, "invalid-options", holds=("SoftmaxOptions",)):
         converted(data)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from refusals import refused
 
 from qconvert import check, convert
 from qconvert.errors import UnsupportedError
@@ -286,12 +287,12 @@ def test_sizes_known_at_run_time_are_checked(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("(float[N, M] x) => (uint64[N, M] y) { y = EyeLike <dtype = 13> (x) }", "CAST from bool to uint64"),
-        ("(int64[N] x, int64 d, string[2] v) => (string[N, D] y) { y = OneHot (x, d, v) }", "string values"),
-        ("(uint64[N] x, int64 d, float[2] v) => (float[N, D] y) { y = OneHot (x, d, v) }", "CAST from uint64 to int32"),
+        ("(float[N, M] x) => (uint64[N, M] y) { y = EyeLike <dtype = 13> (x) }", ("CAST", "bool", "uint64")),
+        ("(int64[N] x, int64 d, string[2] v) => (string[N, D] y) { y = OneHot (x, d, v) }", ("OneHot", "string")),
+        ("(uint64[N] x, int64 d, float[2] v) => (float[N, D] y) { y = OneHot (x, d, v) }", ("CAST", "uint64", "int32")),
     ],
 )
-def test_types_that_litert_lacks_are_named(text: str, named: str, tmp_path: Path) -> None:
+def test_types_that_litert_lacks_are_named(text: str, named: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(of_text(text))
-    with pytest.raises(UnsupportedError, match=named):
+    with refused(UnsupportedError, "target-rules", holds=named):
         convert(tmp_path / "m.onnx", tmp_path / "r.tflite")

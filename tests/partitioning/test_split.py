@@ -222,8 +222,8 @@ def first_part(change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, A
 #: What somebody does to manifest.json, and what is said of it.
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another version": (lambda d: d.update(qconvert_partition=2), "is 2, not 1"),
-    "no parts": (lambda d: d.pop("parts"), "lacks 'parts'"),
-    "more": (lambda d: d.update(surprise=1), "has 'surprise', which does not belong there"),
+    "no parts": (lambda d: d.pop("parts"), "'parts' is missing"),
+    "more": (lambda d: d.update(surprise=1), "'surprise' is unknown here"),
     "parts that are none": (lambda d: d.update(parts=[1]), "is a number, not an object"),
     "a path": (first_part(lambda p: p["model"].update(file="../00.sim")), "no name of a file beside the manifest"),
     "an absolute path": (first_part(lambda p: p["model"].update(file="/etc/passwd")), "no name of a file beside the manifest"),

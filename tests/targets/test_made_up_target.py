@@ -156,9 +156,9 @@ def test_what_cannot_be_derived_is_said(plugin: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
-    [({"layout": "nchw"}, "has 'nchw' as its layout"), ({"activations": "int16"}, "has 'int16' as its activations"),
-     ({"weight_granularity": "per_channel"}, "has 'per_channel' as its weight_granularity"),
-     ({"bias_dtypes": {"int8": ()}}, "names no type in bias_dtypes beside data of int8")],
+    [({"layout": "nchw"}, "layout of the target other is 'nchw'"), ({"activations": "int16"}, "activations of the target other is 'int16'"),
+     ({"weight_granularity": "per_channel"}, "weight_granularity of the target other is 'per_channel'"),
+     ({"bias_dtypes": {"int8": ()}}, "bias_dtypes of the target other has no types for data of int8")],
 )  # fmt: skip
 def test_words_that_mean_nothing_are_refused(plugin: ModuleType, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(OptionError, match=reason):

@@ -33,7 +33,7 @@ def _holds(path: Path) -> bool:
 
 
 _VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
-_VERSION = Option("aimet_version", str, "1.0.0", "The version in which AIMET's encodings are written: 0.6.1, 1.0.0 or 2.0.0.", _VERSIONS)
+_VERSION = Option("aimet_version", str, "1.0.0", "version of AIMET's encodings to write: 0.6.1, 1.0.0 or 2.0.0.", _VERSIONS)
 
 
 @hookimpl
@@ -42,7 +42,7 @@ def qconvert_formats() -> Iterable[Format]:
         Format(
             "aimet",
             (".encodings", ".json"),
-            "AIMET's encodings, which stand beside an ONNX model",
+            "AIMET's encodings, for use with an ONNX model",
             content="encodings",
             read_encodings=_read,
             write_encodings=_write,

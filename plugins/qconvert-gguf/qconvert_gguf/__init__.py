@@ -50,7 +50,7 @@ def qconvert_formats() -> Iterable[Format]:
         Format(
             "gguf",
             (".gguf",),
-            "GGUF: weights in blocks of 32 (Q4_0, Q4_1, Q8_0), beside a float network that has the operators",
+            "GGUF: weights in blocks of 32 (Q4_0, Q4_1, Q8_0), for a float network that has the operators",
             read=_read,
             write=_write,
             recognizes=lambda start: start[:4] == b"GGUF",

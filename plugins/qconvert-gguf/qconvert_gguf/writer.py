@@ -22,7 +22,7 @@ _MIDDLES = {"int4": 0, "uint4": 8, "int8": 0, "uint8": 128}
 _SHOWN = 4
 #: Ends of the names that the reader gives to weights of Q4_1 on their way.
 _BETWEEN = ("/rows", "/turned")
-_REMEDY = "The pass change_bits gives weights a scale for each 32 of them: --pass change_bits -O weight_bits=4 -O block_size=32."
+_REMEDY = "The pass change_bits quantizes weights in blocks of 32: --pass change_bits:weight_bits=4,block_size=32."
 
 
 class _Refusal(Exception):  # noqa: N818  # it is no error yet: all are listed together
@@ -38,7 +38,9 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
     from gguf import GGMLQuantizationType, GGUFWriter
 
     if graph.functions:
-        raise UnsupportedError("the network has functions, whose weights have no names of their own in a .gguf file")
+        raise UnsupportedError(
+            "the network has functions, whose weights have no unique names in a .gguf file", rule="subgraphs-not-covered"
+        )
     written = _Written(graph, options.get("rounding") == "round")
     found, refused = dict[str, tuple[str, Array]](), list[str]()
     for name, tensor in written.weights():
@@ -48,9 +50,14 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
             refused.append(f"{name!r} {reason}")
     if refused:
         more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
-        raise UnsupportedError(f"{len(refused)} tensors have no place in a .gguf file: {'; '.join(refused[:_SHOWN])}{more}", remedy=_REMEDY)
+        raise UnsupportedError(
+            f"{len(refused)} tensor{'' if len(refused) == 1 else 's'} cannot be stored in a .gguf file: "
+            f"{'; '.join(refused[:_SHOWN])}{more}",
+            remedy=_REMEDY,
+            rule="not-storable",
+        )
     if not any(type in ("Q4_0", "Q4_1", "Q8_0") for type, _ in found.values()):
-        raise UnsupportedError("has no weights in blocks", remedy=_REMEDY)
+        raise UnsupportedError("the network has no weights in blocks", remedy=_REMEDY, rule="no-blocks")
     names = _names(list(found), options.get("names") or "")
     writer = GGUFWriter(path, _ARCHITECTURE)
     for key, value in sorted((options.get("provenance") or {}).items()):
@@ -65,7 +72,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
         writer.close()
     types = [type for type, _ in found.values()]
     counts = ", ".join(f"{types.count(type)} of {type}" for type in sorted(set(types)))
-    text = f"the file has the weights, {counts}, and no operators: it is read beside the float network (graph=…)"
+    text = f"the file has the weights, {counts}, and no operators: to read it, give the float network (graph=…)"
     return (Change(text, exact=True), *written.changes)
 
 
@@ -74,16 +81,17 @@ def _names(found: list[str], path: str) -> dict[str, str]:
     stated = by_file(path)
     lost = [name for name in stated if name not in found]
     if lost:
-        raise OptionError(f"names no weights that are written: {near(lost, found)}", file=path)
+        raise OptionError(f"no weights that are written have these names: {near(lost, found)}", file=path, rule="unknown-tensor")
     names = {name: stated.get(name, name) for name in found}
     if len(set(names.values())) < len(names):
-        raise OptionError("gives a tensor the name of another", file=path)
+        raise OptionError("two tensors get the same name", file=path, rule="duplicate-name")
     long = [name for name in names.values() if len(name.encode()) > LONGEST_NAME]
     if long:
         raise UnsupportedError(
-            f"{len(long)} names are longer than the {LONGEST_NAME} bytes that ggml keeps",
+            f"the number of names longer than the {LONGEST_NAME} bytes of ggml is {len(long)}",
             where=repr(long[0]),
             remedy="State shorter ones in a JSON file: -O names=names.json.",
+            rule="name-too-long",
         )
     return names
 
@@ -166,7 +174,7 @@ class _Written:
         assert q is not None and data is not None
         is_one = q.block_size == BLOCK and q.axis == data.ndim - 1 and tensor.dtype == "uint4" and not q.zero_point.any()
         if not is_one:
-            raise _Refusal("has sums in blocks that are none of Q4_1's")
+            raise _Refusal("has sums in blocks that do not have the form of Q4_1")
         minima = self._half(self._minima[tensor.name], name, "minima")
         stored = data.astype(np.uint8).reshape(*data.shape[:-2], -1)
         return Blocks("Q4_1", stored, self._half(q.scale[..., 0], name, "scales"), minima)
@@ -182,9 +190,9 @@ class _Written:
             )
         last = data.ndim - (2 if way else 1)
         if q.axis != last:
-            raise _Refusal(f"has its blocks along axis {q.axis}, and GGUF has them along the axis that is summed, here {last}")
+            raise _Refusal(f"has its blocks along axis {q.axis}; GGUF requires blocks along the axis that is summed, here {last}")
         if q.block_size % BLOCK or data.shape[last] % BLOCK:
-            raise _Refusal(f"has blocks of {q.block_size} along {data.shape[last]}, which are no whole blocks of {BLOCK}")
+            raise _Refusal(f"has blocks of {q.block_size} along {data.shape[last]}, which is not a whole number of blocks of {BLOCK}")
         times, count = q.block_size // BLOCK, data.shape[last] // BLOCK
         stored, scale, points = data.astype(np.int16), q.scale, q.zero_point
         if way:
@@ -196,7 +204,7 @@ class _Written:
                 return Blocks("Q8_0", stored - middle, half)
             return Blocks("Q4_0", stored - middle + 8, half)
         if tensor.dtype in ("int8", "uint8"):
-            raise _Refusal("has zero points, for which 8-bit blocks of GGUF have no place")
+            raise _Refusal("has zero points, which 8-bit blocks of GGUF do not have")
         shift = 8 if tensor.dtype == "int4" else 0
         with np.errstate(over="ignore"):
             minima = 0 - (points + shift) * half.astype(np.float32)
@@ -210,7 +218,7 @@ class _Written:
         if not wrong.any():
             return half
         if not np.isfinite(half).all():
-            raise _Refusal(f"has {what} up to {np.abs(numbers).max():g}, beyond float16")
+            raise _Refusal(f"has {what} up to {np.abs(numbers).max():g}, outside of float16")
         if not self._may_round:
             raise _Refusal(f"has {what} that float16 does not hold, such as {float(numbers[wrong][0]):.9g} (-O rounding=round rounds them)")
         worst = float(np.max(np.abs(half.astype(np.float64) - numbers)[wrong] / np.abs(numbers[wrong])))

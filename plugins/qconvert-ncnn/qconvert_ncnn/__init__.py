@@ -68,7 +68,7 @@ def qconvert_formats() -> Iterable[Format]:
         Format(
             "ncnn-net",
             (".param",),
-            "ncnn's networks, with int8 layers, and a .bin file of weights beside",
+            "networks of ncnn, with int8 layers; a .bin file with the same name holds the weights",
             read=_read,
             write=_write,
             default_target="ncnn",
@@ -104,12 +104,12 @@ _PASSES = (
 def qconvert_targets() -> Iterable[Target]:
     kernels = dict.fromkeys(("Conv", "Gemm", "MatMul"), ("int8",))
     ncnn = Target(
-        "ncnn", "ncnn-net", "ncnn: int8 convolutions and fully connected layers, all else on real values",
+        "ncnn", "ncnn-net", "ncnn: int8 convolutions and fully connected layers, all else in float",
         passes=_PASSES, layout="channels_first", activations="int8", weights="int8", integer_kernels=kernels,
         real_sums=("Conv", "Gemm", "MatMul"), symmetric_weights=True,
         missing_kernels=dict.fromkeys(kernels, _missing),
     )  # fmt: skip
-    real = "ncnn: as the source rounds; layers whose data have zero points run on real values"
+    real = "ncnn: rounds as the source does; layers whose data have zero points run in float"
     kept = tuple(name for name in _PASSES if name not in ("store_activations", "symmetric_weights", "ncnn_grids"))
     return [ncnn, ncnn.derive(name="ncnn-real", summary=real, passes=kept, activations="", weights="", symmetric_weights=False)]
 

@@ -100,10 +100,10 @@ def regrid(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
     changed = graph.evolve(tensors=made.values(), ops=_ops(graph, again))
     notes = []
     if len(made) > len(moved):
-        text = f"{len(made) - len(moved)} tensors that layers read are int8 from -127 to 127 now, with the zero point 0"
-        notes.append(Change(f"{text}; {len(again)} of them beside the old ones", exact=False, costs=tuple(costs)))
+        text = f"{len(made) - len(moved)} tensors that layers read become int8 from -127 to 127, with the zero point 0"
+        notes.append(Change(f"{text}; {len(again)} of them in addition to the tensors of the source", exact=False, costs=tuple(costs)))
     if moved:
-        text = f"scales of {len(moved)} weights moved by up to 2e-7 of their size, to what ncnn's inverses say"
+        text = f"scales of {len(moved)} weights change by up to 2e-7 of their size, since ncnn stores their inverses"
         notes.append(Change(text, exact=False, costs=tuple(moved)))
     return changed, tuple(notes)
 

@@ -34,11 +34,19 @@ def test_pnnx_s_files_compute_what_pytorch_does(name: str, tmp_path: Path) -> No
 
 
 def test_sizes_are_asked_for_where_the_file_has_none() -> None:
-    with pytest.raises(UnsupportedError, match="--input-shape"):
+    with pytest.raises(UnsupportedError) as caught:
         load(DATA / "pnnx_vision.param")
-    for wrong in ("x=1,3,32,32", "2,3,32,32", "1,3,zebra,32", "1,3,32,32;1,2"):
-        with pytest.raises(OptionError, match="--input-shape"):
-            load(DATA / "pnnx_vision.param", input_shape=wrong)
+    assert caught.value.rule == "shape-not-stated" and "--input-shape" in str(caught.value)
+    wrong = {
+        "x=1,3,32,32": "unknown-input",
+        "2,3,32,32": "several-samples",
+        "1,3,zebra,32": "malformed-shape",
+        "1,3,32,32;1,2": "unknown-input",
+    }
+    for shape, rule in wrong.items():
+        with pytest.raises(OptionError) as refused:
+            load(DATA / "pnnx_vision.param", input_shape=shape)
+        assert refused.value.rule == rule and "--input-shape" in refused.value.reason
 
 
 def test_a_network_of_pnnx_goes_to_onnx(tmp_path: Path) -> None:

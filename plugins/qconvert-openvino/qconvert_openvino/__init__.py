@@ -78,7 +78,7 @@ def qconvert_formats() -> Iterable[Format]:
         Format(
             "openvino",
             (".xml",),
-            "OpenVINO's IR: FakeQuantize, and weights as integers, with a .bin file beside it",
+            "OpenVINO's IR: FakeQuantize, and weights as integers, in a .xml and a .bin file",
             read=_read,
             write=_write,
             default_target="openvino",
@@ -92,8 +92,8 @@ def qconvert_formats() -> Iterable[Format]:
 
 @hookimpl
 def qconvert_passes() -> Iterable[Pass]:
-    plain = "what a kernel of the source rounds in its own way is rounded once, as OpenVINO's operators are"
-    names = "integers that are moved have the name that the file gives the values that they stand for"
+    plain = "kernels of the source that round in their own way round once, as OpenVINO does"
+    names = "stored integers get the name that the file gives to their dequantized values"
     return [Pass("openvino_rounding", plain, _round_plainly, exact=False, within=0.01), Pass("openvino_names", names, _restore_names)]
 
 
@@ -111,7 +111,7 @@ _MISSING = dict.fromkeys(("Conv", "Gemm"), _asymmetric)
 
 @hookimpl
 def qconvert_targets() -> Iterable[Target]:
-    summary = "OpenVINO: grids, types and weights as the source has them"
+    summary = "OpenVINO: scales, zero points, types and weights as in the source"
     return [
         Target("openvino", "openvino", summary, passes=_PASSES, layout="channels_first", integer_kernels=_KERNELS, missing_kernels=_MISSING)
     ]
@@ -119,6 +119,6 @@ def qconvert_targets() -> Iterable[Target]:
 
 @hookimpl
 def qconvert_runtimes() -> Iterable[Runtime]:
-    summary = "OpenVINO's CPU plugin: integer kernels where it has them (int8), what sums take rounded (unfused), or real values (real)"
+    summary = "OpenVINO's CPU plugin: integer kernels where it has them (int8), operands of sums rounded (unfused), or float (real)"
     kernels = ("int8", "unfused", "real")
     return [Runtime("openvino", ("openvino", "onnx"), summary, "OpenVINO", _open, _reach, kernels, layout="channels_first", layers=_layers)]

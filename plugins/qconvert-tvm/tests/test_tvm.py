@@ -72,9 +72,10 @@ def model_of(*nodes: Any, domain: str = "") -> Any:
 def test_operators_that_tvm_does_not_know_are_all_named(tmp_path: Path) -> None:
     nodes = helper.make_node("Bernoulli", ["x"], ["a"]), helper.make_node("Wonder", ["a"], ["y"], domain="acme")
     onnx.save(model_of(*nodes, domain="acme"), tmp_path / "odd.onnx")
-    with pytest.raises(RuntimeRefusedError, match="Wonder") as caught:
+    with pytest.raises(RuntimeRefusedError) as caught:
         opened(tmp_path / "odd.onnx")
-    assert "Bernoulli" in caught.value.reason and caught.value.exit_code == 4 and "odd.onnx" in caught.value.file
+    assert caught.value.rule == "runtime-refused-model" and "Wonder" in caught.value.reason and "Bernoulli" in caught.value.reason
+    assert caught.value.exit_code == 4 and "odd.onnx" in caught.value.file
 
 
 def test_open_sizes_are_open(tmp_path: Path) -> None:
@@ -110,5 +111,6 @@ def test_values_of_another_shape_are_refused(tmp_path: Path) -> None:
     onnx.save(model_of(helper.make_node("Relu", ["x"], ["y"])), tmp_path / "model.onnx")
     model = opened(tmp_path / "model.onnx")
     given = {"x": np.zeros((2, 5), np.float32)}
-    with pytest.raises(RuntimeRefusedError, match="TVM failed"):
+    with pytest.raises(RuntimeRefusedError) as caught:
         model.run(given)
+    assert caught.value.rule == "run-failed"

@@ -137,4 +137,6 @@ def _end(network: Network, op: Op) -> str:
 
 def _uneven(grids: Sequence[Grid], op: Op | None) -> InvalidModelError:
     found = f"they do not fit from {op} on" if op is not None else "some are left behind the last operator"
-    return InvalidModelError(f"{len(grids)} observers are listed in the order of the operators, and {found}", remedy=_OF_TRAINING)
+    return InvalidModelError(
+        f"{len(grids)} observers are listed in the order of the operators, and {found}", remedy=_OF_TRAINING, rule="observers-do-not-fit"
+    )

@@ -68,6 +68,7 @@ class Substitution:
                 f"{len(lacking)} layers hold the batch normalization behind them, whose epsilon the graph does not say any more, since it "
                 f"is part of weights there: {near(lacking, ())}",
                 remedy=_WITH_NORMS,
+                rule="normalization-missing",
             )
         for module, folding in network.parameters.folded.items():
             found = folding.tensors(behind.get(module, 0.0))

@@ -38,7 +38,7 @@ def qconvert_formats() -> Iterable[Format]:
         Format(
             "tensorrt-cache",
             (".cache", ".calib", ".table", ".bin", ".txt"),
-            "calibration caches of TensorRT up to 10, which stand beside a float ONNX model",
+            "calibration caches of TensorRT up to 10, for use with a float ONNX model",
             default_target="tensorrt-cache",
             content="encodings",
             read_encodings=_read,

@@ -47,14 +47,16 @@ def _holds(path: Path) -> bool:
     return holds(path)
 
 
-_NAMED = "beside a dump of MNN's quantizer, or a .mnn file of its method EMA: the .mnn file that names the tensors."
+_NAMED = "for a dump of MNN's quantizer, or a .mnn file of its method EMA: the .mnn file that names the tensors."
 _READ_OPTIONS = (Option("mnn", str, "", _NAMED, is_file=True),)
 _WRITE_OPTIONS = (
-    Option("float_layers", str, "", "layers that MNN is to run on real values: names of results or source operators, or patterns, as a,b."),
+    Option(
+        "float_layers", str, "", "layers that MNN runs in float: names of results or of source operators, or patterns, separated by commas."
+    ),
     Option("pipeline", str, "json", "MNN's Pipeline as json or binary.", ("json", "binary")),
-    Option("dump", bool, False, "MNN: the scales as mnnquant writes them, too."),
+    Option("dump", bool, False, "MNN: also write the scales as mnnquant does."),
     NUMERICS,
-    Option("no_mnn", bool, False, "MNN: the ONNX model and the Pipeline alone, even if the package MNN is there to make the .mnn."),
+    Option("no_mnn", bool, False, "MNN: write only the ONNX model and the Pipeline, even if the package MNN is installed."),
 )
 
 
@@ -64,7 +66,8 @@ def qconvert_formats() -> Iterable[Format]:
         Format(
             "mnn",
             (".mnn",),
-            "MNN: a folder with a float ONNX model, the Pipeline of its scales, and the .mnn of both; all its documents of scales are read",
+            "MNN: a folder with a float ONNX model, the Pipeline with its scales, and the .mnn file made of both; reads every file "
+            "of scales of MNN",
             write=_write,
             as_written=_as_written,
             folder=("model.onnx", "model.json", "model.bin", "model.mnn", "model.mnn.json"),

@@ -124,7 +124,11 @@ class _Kept:
             if pattern not in self._used:
                 near = get_close_matches(pattern, self._known, _LISTED, 0.3) or self._known[:_LISTED]
                 listed = ", ".join(map(repr, near))
-                raise OptionError(f"there is no layer {pattern!r} to leave float", remedy=f"Layers are, among others: {listed}.")
+                raise OptionError(
+                    f"no layer is named {pattern!r}, which is to stay float",
+                    remedy=f"Layers are, among others: {listed}.",
+                    rule="unknown-layer",
+                )
 
 
 def _fused(graph: Graph, op: Op, readers: Sequence[Op]) -> str:
@@ -200,11 +204,11 @@ def _activation(name: str, encodings: Encodings, role: str, op: Op) -> Activatio
 
 def _on_int8(name: str, found: Encoding | None) -> Activation | str:
     if found is None or found.grid is None:
-        return "no grid"
+        return "no quantization"
     grid = found.grid
     q = grid.quantization
     if grid.dtype not in ("int8", "uint8"):
-        return f"a grid of {grid.dtype}, and MNN has int8 alone"
+        return f"quantization to {grid.dtype}, and MNN has int8 only"
     if q.scale.size != 1:
         return "several scales, and MNN has one"
     shift = 128 if grid.dtype == "uint8" else 0
@@ -216,17 +220,21 @@ def _weights(graph: Graph, op: Op, encodings: Encodings) -> tuple[Array, Array |
     name = op.inputs[1]
     weights, found = graph[name], encodings.entries.get(Place(name)) or encodings.entries.get(Place(op.outputs[0], "input", 1))
     if weights.data is None:
-        return "its weights are computed when it runs"
+        return "its weights are computed at run time"
     if found is None or found.grid is None:
-        return "its weights have no grid"
+        return "its weights are not quantized"
     grid = found.grid
     q = grid.quantization
     unsigned = grid.dtype in ("uint8", "uint4")
     middle = 2 ** (int(grid.dtype[4:]) - 1) if unsigned else 0
     if grid.dtype not in ("int8", "uint8", "int4", "uint4", "int2"):
-        return f"its weights have a grid of {grid.dtype}"
+        return f"its weights are quantized to {grid.dtype}"
     if q.block_size or (q.scale.size > 1 and q.axis not in (None, 0)):
-        return "its weights have a scale for each block" if q.block_size else "its weights have scales that are not those of its results"
+        return (
+            "its weights have a scale for each block"
+            if q.block_size
+            else "its weights have scales that do not run along its output channels"
+        )
     if (q.zero_point != middle).any():
         return "its weights have a zero point"
     scales = np.broadcast_to(q.scale.reshape(-1), (len(weights.data),)).astype(np.float32)

@@ -58,8 +58,10 @@ def _encodings(network: Network) -> Encodings:
                 grids.setdefault(indices[0], _grid(found, repr(layer.node.name)))
     if lost := [layer.node.name for layer in network.layers if _LOST.fullmatch(layer.node.name)]:
         raise InvalidModelError(
-            f"{len(lost)} of its {len(network.layers)} layers have names that MNN's quantizer made up, as EMA does, such as {lost[0]!r}",
-            remedy="Give the .mnn file that the quantizer was given too: --mnn FILE.",
+            f"{len(lost)} of {len(network.layers)} layers have names that MNN's quantizer made up, as its method EMA does, such as "
+            f"{lost[0]!r}",
+            remedy="Give the .mnn file that the quantizer read as well: --mnn FILE.",
+            rule="names-lost",
         )
     wrong = misnamed(network.nodes, network.names)
     names = ["" if index in wrong else name for index, name in enumerate(network.names)]
@@ -72,7 +74,9 @@ def _encodings(network: Network) -> Encodings:
         entries[Place(name, "input", 1)] = encoding if not own_name(name) else replace(encoding, required=False)
     if not entries:
         raise InvalidModelError(
-            "has no scales: its layers are not quantized", remedy="Give the file that mnnquant, or mnnconvert with scales, wrote."
+            "the layers are not quantized: the file has no scales",
+            remedy="Give the file that mnnquant, or mnnconvert with scales, wrote.",
+            rule="no-scales",
         )
     metadata = {name: text for name, text in (("mnn.uuid", network.uuid), ("mnn.biz_code", network.code)) if text}
     return Encodings(entries, "MNN's network", metadata=metadata, notes=_notes(network, offset))
@@ -102,13 +106,14 @@ def _notes(network: Network, offset: list[str]) -> tuple[str, ...]:
     if offset:
         shown = ", ".join(map(repr, offset[:_SHOWN])) + (" …" if len(offset) > _SHOWN else "")
         notes.append(
-            f"the weights of {len(offset)} layers ({shown}) have real offsets, as MNN's asymmetric weights do: no grid holds these, so they"
-            " are rounded anew, at MNN's scales with the nearest zero points"
+            f"the weights of {len(offset)} layers ({shown}) have float offsets, as MNN's asymmetric weights do: no integer zero "
+            "point equals"
+            " these, so the weights are requantized with MNN's scales and the nearest zero points"
         )
     if halves := sum(layer.weights is None for layer in network.layers):
-        notes.append(f"{halves} layers have real weights, in float16 or sparse")
+        notes.append(f"{halves} layers have float weights, in float16 or sparse")
     if transposed := sum(layer.weights is not None and layer.node.type == _TRANSPOSED for layer in network.layers):
-        notes.append(f"the weights of {transposed} transposed convolutions have scales of no channels in MNN, and none here")
+        notes.append(f"the weights of {transposed} transposed convolutions have scales in MNN that belong to no channel, and none here")
     return tuple(notes)
 
 

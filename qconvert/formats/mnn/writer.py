@@ -54,7 +54,11 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
         return tuple(_in_folder(graph, path, options))
     require_installed("makes .mnn files")
     if options.get("no_mnn"):
-        raise OptionError("a .mnn file is made by MNN alone", remedy="Name a folder for the ONNX model and the Pipeline alone.")
+        raise OptionError(
+            "a .mnn file can be written by the package MNN only",
+            remedy="Name a folder, to write the ONNX model and the Pipeline only.",
+            rule="package-needed",
+        )
     with temporary_folder() as folder:
         notes = tuple(_in_folder(graph, Path(folder), options))
         shutil.move(Path(folder, _MNN), path)
@@ -84,9 +88,18 @@ def write_scales(encodings: Encodings, graph: Graph | None, path: Path, options:
         OptionError: there is no graph, or the name is that of a network.
     """
     if graph is None:
-        raise OptionError("MNN's scales are those of layers, which a network says", remedy="Give the network beside the scales.")
+        raise OptionError(
+            "MNN's scales belong to layers, which are known from the network alone",
+            remedy="Give the network along with the scales.",
+            rule="graph-missing",
+        )
     if path.suffix.lower() == ".mnn":
-        raise OptionError("a .mnn file holds a network", file=str(path), remedy="Name a file that ends in .json or .bin for the scales.")
+        raise OptionError(
+            "a .mnn file holds a network, not scales",
+            file=str(path),
+            remedy="Name a file that ends in .json or .bin for the scales.",
+            rule="wrong-suffix",
+        )
     if options.get("dump"):
         path.write_text(dump_json(operators_of_graph(graph), activations_of(graph, encodings)), encoding="utf-8")
         return ()
@@ -117,7 +130,7 @@ def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterat
         network, rounds = rounded(network, encodings, layers, stored, names_of_rounded(graph, network))
     network, count = compensated(network, layers)
     if count:
-        yield f"{count} biases of depthwise layers are one unit of their sum lower or higher, for what MNN's kernel cuts off"
+        yield f"{count} biases of depthwise layers are one unit of their sum lower or higher, to make up for the truncation in MNN's kernel"
     onnx = format_named("onnx")
     assert onnx.write is not None
     yield from onnx.write(network, folder / _ONNX, {"provenance": options.get("provenance") or {}}) or ()
@@ -131,10 +144,10 @@ def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterat
     yield from _reasons(floats)
     yield from _averages(graph)
     if rounds:
-        yield f"{len(rounds)} roundings that are no layer's are operators on real values: {_listed(rounds)}"
+        yield f"{len(rounds)} roundings that belong to no layer are operators in float: {_listed(rounds)}"
     if not is_exact:
         yield from _unrounded(graph, {layer.result.name for layer in layers} | {layer.name for layer in layers})
-    yield f"the .mnn is made, in this folder, by: MNNConvert {' '.join(arguments)}"
+    yield f"to make the .mnn file, run in this folder: MNNConvert {' '.join(arguments)}"
     yield from _made(folder, arguments, layers, options)
     if options.get("dump"):
         made = folder / _MNN
@@ -158,7 +171,7 @@ def _averages(graph: Graph) -> Iterator[str]:
     """A line on averages that MNN computes of integers."""
     names = [op.outputs[0] for op in graph.ops if op.kind == "AveragePool" and graph[op.inputs[0]].is_quantized]
     if names:
-        yield f"MNN rounds averages of integers otherwise, by up to a step: {_listed(names)}"
+        yield f"MNN rounds averages of integers differently, by up to a step: {_listed(names)}"
 
 
 def _unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
@@ -174,8 +187,8 @@ def _unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
         if before is not None and rounded.isdisjoint(path):
             names.append(op.outputs[0])
     if names:
-        yield Change(f"the source rounds the real values of {_listed(names)} onto a grid, MNN has them as they are: up to half a step off, "
-                     "and beyond the ends of the grid where the source saturates")  # fmt: skip
+        yield Change(f"the source quantizes the outputs {_listed(names)}, MNN leaves them in float: they differ by up to half a step, "
+                     "and by more where the source saturates")  # fmt: skip
 
 
 def _listed(names: Sequence[str]) -> str:

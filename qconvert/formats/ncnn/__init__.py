@@ -33,5 +33,5 @@ def _holds(path: Path) -> bool:
 
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
-    summary = "calibration tables of ncnn, which stand beside a float model"
+    summary = "calibration tables of ncnn, for use with a float model"
     return [Format("ncnn", (".table",), summary, content="encodings", read_encodings=_read, write_encodings=_write, holds=_holds)]

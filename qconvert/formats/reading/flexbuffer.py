@@ -143,7 +143,7 @@ class _Decoder:
         unpack = _UNPACK.get((_UINT if kind == _BOOL else kind, width))
         self._bytes(place, width)
         if unpack is None:
-            raise _damaged(f"a real number of {width} bytes")
+            raise _damaged(f"a float of {width} bytes")
         found = unpack(self._data, place)[0]
         return bool(found) if kind == _BOOL else found
 

@@ -21,7 +21,9 @@ def _read(path: Path, options: Mapping[str, Any]) -> Graph:
 
     if idle := [option.name for option in _READ_OPTIONS if option.beside and options.get(option.name)]:
         raise OptionError(
-            f"the option {idle[0]} is for a file without a graph", remedy="Give a graph beside it (--graph), or leave it out."
+            f"the option {idle[0]} applies to a file without a graph",
+            remedy="Leave out the option, or give a graph with --graph.",
+            rule="option-not-applicable",
         )
     return read(path, options)
 
@@ -60,11 +62,15 @@ def _form_of(path: Path, options: Mapping[str, Any]) -> str:
     suffix, stated = path.suffix.lower(), str(options.get("form") or "")
     if suffix in (".pth", ".safetensors"):
         reason = f"files that end in {suffix} hold tensors, and no graph"
-        raise OptionError(reason, file=str(path), remedy="Use a name that ends in .pt2 for torch.export, or in .pt for TorchScript.")
+        raise OptionError(
+            reason, file=str(path), remedy="Use a name that ends in .pt2 for torch.export, or in .pt for TorchScript.", rule="wrong-suffix"
+        )
     usual = next((form for form, suffixes in _SUFFIXES.items() if suffix in suffixes), "")
     if stated in _SUFFIXES and usual and stated != usual:
         reason = f"a file that ends in {suffix} holds {_HOLDS[usual]}, not {_HOLDS[stated]}"
-        raise OptionError(reason, file=str(path), remedy=f"Use a name that ends in {_SUFFIXES[stated][0]}, or --form {usual}.")
+        raise OptionError(
+            reason, file=str(path), remedy=f"Use a name that ends in {_SUFFIXES[stated][0]}, or --form {usual}.", rule="contradicting-form"
+        )
     return usual or (stated if stated in _SUFFIXES else "program")
 
 
@@ -81,17 +87,18 @@ _HOLDS = {"program": "a torch.export program", "modules": "TorchScript"}
 _WRITE_OPTIONS = (
     NUMERICS,
     replace(FORM, choices=tuple(_SUFFIXES)),
-    Option("freeze", bool, False, "TorchScript of PyTorch: one function, without the modules around its constants."),
+    Option("freeze", bool, False, "TorchScript: write one function with constants, without modules."),
 )
 _READ_OPTIONS = (
     Option("input_shape", str, "", "sizes of inputs, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),
     Option("graph", str, "", "the network of a state_dict without quantization: .onnx or .pt2.", is_file=True, beside=True),
     Option(
-        "modules", str, "", "beside --graph: module=tensor; …: behind which tensors of the graph the grids of modules stand.", beside=True
+        "modules", str, "", "with --graph: module=tensor; …: the tensors of the graph that the scales of modules belong to.", beside=True
     ),
-    Option("oneflow", str, "", "of OneFlow's observers in a state_dict, such as google,affine,per_channel,8 or cambricon,16.", beside=True),
+    Option("oneflow", str, "", "how OneFlow's observers quantize, such as google,affine,per_channel,8 or cambricon,16.", beside=True),
     Option(
-        "engine", str, "", "PyTorch's engine whose arithmetic a file has: x86, fbgemm, onednn, qnnpack; by default the file hints at it.",
+        "engine", str, "", "PyTorch's engine whose arithmetic the model has: x86, fbgemm, onednn, qnnpack; by default guessed from "
+        "the file.",
         ("x86", "fbgemm", "onednn", "qnnpack"),
     ),
 )  # fmt: skip
@@ -99,7 +106,7 @@ _READ_OPTIONS = (
 
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
-    summary = "PyTorch: TorchScript (.pt, .ptl), torch.export (.pt2), and state_dicts beside a graph (.pth, .safetensors)"
+    summary = "PyTorch: TorchScript (.pt, .ptl), torch.export (.pt2), and state_dicts for a graph (.pth, .safetensors)"
     return [
         Format(
             "torch",

@@ -54,8 +54,10 @@ class Calls:
                     call.require_quantized(argument)
                 return _read(operator, call)
         if name in self._operators:
-            raise UnsupportedError(f"{name} with these arguments is not covered: {_said(given, named)}", where=where)
-        raise UnsupportedError(f"the operator {name} is not covered", where=where)
+            raise UnsupportedError(
+                f"{name} with these arguments is not covered: {_said(given, named)}", where=where, rule="variant-not-covered"
+            )
+        raise UnsupportedError(f"the operator {name} is not covered", where=where, rule="operators-not-covered")
 
     def covers(self, name: str) -> bool:
         """Whether any form of an operator is covered."""
@@ -67,7 +69,7 @@ def _read(operator: Operator, call: Call) -> Any:
     try:
         return operator.read(call)
     except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise call.invalid(f"its arguments do not fit it: {type(error).__name__} {error}") from error
+        raise call.invalid(f"the arguments do not fit the operator: {type(error).__name__} {error}", rule="invalid-arguments") from error
 
 
 def _said(given: Sequence[Any], named: Mapping[str, Any]) -> str:

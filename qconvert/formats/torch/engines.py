@@ -84,7 +84,7 @@ def _hinted(graph: Graph, layers: list[Op]) -> tuple[str, str]:
     points = [int(q.zero_point.max()) for t in graph.tensors.values() if t.dtype == "uint8" and (q := t.quantization) is not None]
     single = bool(grids) and all(grid is not None and grid.is_per_tensor for grid in grids)
     if single and max(points, default=0) > 127:
-        return "qnnpack", "since its layers have one weight scale each and zero points go beyond 127"
+        return "qnnpack", "since its layers have per-tensor weights and some zero points are above 127"
     return "x86", "PyTorch's default, whose layers round as those of fbgemm and onednn do"
 
 

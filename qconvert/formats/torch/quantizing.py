@@ -34,14 +34,14 @@ def storage(c: Call, low: int, high: int) -> str:
         lowest, highest = integer_range(dtype)
         if lowest <= low <= high <= highest:
             return dtype
-    raise c.unsupported(f"limits {low} and {high}, which no type holds,")
+    raise c.unsupported(f"limits {low} and {high}, which no type holds,", rule="limits-outside-type")
 
 
 def narrowed(c: Call, grid: Quantization, dtype: str, low: int, high: int) -> Quantization:
     """A grid with limits, where these are not the type's."""
     lowest, highest = c.range_of(dtype)
     if not lowest <= low <= high <= highest:
-        raise c.invalid(f"its limits {low} and {high} are not within {dtype}")
+        raise c.invalid(f"the limits {low} and {high} are outside of {dtype}", rule="limits-outside-type")
     return replace(grid, quant_min=None if low == lowest else low, quant_max=None if high == highest else high)
 
 
@@ -54,7 +54,10 @@ def stated_limits(c: Call, dtype: str) -> tuple[int, int]:
 def grid_along(c: Call, scales: Array, zero_points: Array | None, axis: int, dtype: str) -> Quantization:
     """The grid of scales along an axis, one for each index of it."""
     if scales.ndim != 1 or (zero_points is not None and zero_points.shape != scales.shape):
-        raise c.invalid(f"its scales have shape {scales.shape}, its zero points {None if zero_points is None else zero_points.shape}")
+        raise c.invalid(
+            f"the scales have shape {scales.shape}, the zero points {None if zero_points is None else zero_points.shape}",
+            rule="counts-differ",
+        )
     return sound(c, Quantization(float32(scales), whole(c, zero_points, scales.shape), axis), dtype)
 
 
@@ -66,9 +69,9 @@ def sound(c: Call, grid: Quantization, dtype: str) -> Quantization:
     """
     low, high = c.range_of(dtype)
     if not (np.isfinite(grid.scale).all() and (grid.scale > 0).all()):
-        raise c.invalid("a scale is no positive number")
+        raise c.invalid("a scale is no positive number", rule="scale-not-positive")
     if ((grid.zero_point < low) | (grid.zero_point > high)).any():
-        raise c.invalid(f"a zero point is outside of {dtype}")
+        raise c.invalid(f"a zero point is outside of {dtype}", rule="zero-point-outside-type")
     return grid
 
 
@@ -84,7 +87,7 @@ def whole(c: Call, zero_points: Array | None, shape: tuple[int, ...]) -> Array:
         return np.zeros(shape, np.int64)
     rounded = np.nan_to_num(zero_points.astype(np.float64))
     if (np.rint(rounded) != rounded).any():
-        raise c.unsupported("zero points that are no whole numbers")
+        raise c.unsupported("zero points that are not integers", rule="zero-point-not-integer")
     return np.clip(rounded, -(2**40), 2**40).astype(np.int64)
 
 
@@ -107,7 +110,7 @@ def on_grid(c: Call, name: str, dtype: str, grid: Quantization, order: str = ROU
         return Ref(c.variant_of(name, f"integers_{label_key(grid)}", stored, grid))
     if grid.quant_min is not None or grid.quant_max is not None:
         if grid.axis is not None:
-            raise c.unsupported("a reduced range and a scale for each channel of what is computed at run time")
+            raise c.unsupported("a reduced range and a scale for each channel of what is computed at run time", rule="not-constant")
         bounds = [c.const(np.float32(limit - grid.zero_point[0]) * grid.scale[0], "limit") for limit in grid.limits(dtype)]
         name = c.emit("Clip", [name, *bounds], hint="limited").name
         grid = replace(grid, quant_min=None, quant_max=None)
@@ -116,7 +119,7 @@ def on_grid(c: Call, name: str, dtype: str, grid: Quantization, order: str = ROU
 
 def _require_fit(c: Call, shape: tuple[int, ...], grid: Quantization) -> None:
     if grid.axis is not None and not grid.block_size and (grid.axis >= len(shape) or shape[grid.axis] != grid.scale.size):
-        raise c.invalid(f"{grid.scale.size} scales for axis {grid.axis} of a tensor of shape {shape}")
+        raise c.invalid(f"{grid.scale.size} scales do not fit axis {grid.axis} of a tensor of shape {shape}", rule="counts-differ")
 
 
 def dequantized(c: Call, stored: Ref, dtype: str = "float32") -> Ref:

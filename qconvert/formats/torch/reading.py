@@ -79,7 +79,7 @@ class Call(OperatorReading):
         """The name of the tensor that an argument is."""
         value = self[argument]
         if not isinstance(value, Ref):
-            raise self.invalid(f"its argument {argument!r} is no tensor")
+            raise self.invalid(f"the argument {argument!r} is not a tensor", rule="not-a-tensor")
         return value.name
 
     def names(self, argument: str) -> list[str]:
@@ -112,13 +112,13 @@ class Call(OperatorReading):
         return shape
 
     def unknown_shape(self, argument: str) -> Exception:
-        """The error for a tensor whose shape the file does not say, and this operator needs."""
+        """Return the error for a tensor whose shape this operator requires and the file does not state."""
         return self.unknown_shape_of(self.name(argument), argument)
 
     def unknown_shape_of(self, name: str, argument: str = "data") -> Exception:
         """The same of a tensor by its name in the graph."""
-        error = self.unsupported(f"{argument} of a shape that the file does not say, {self.lookup(name).shape},")
-        error.remedy = "Give the shape of the model's inputs: --input-shape 1,3,224,224 (or name=1,3,224,224)."
+        error = self.unsupported(f"{argument} of a shape that the file does not state, {self.lookup(name).shape},", rule="shape-not-stated")
+        error.remedy = "State the shape of the model's inputs, like --input-shape 1,3,224,224 or --input-shape name=1,3,224,224."
         return error
 
     def producer(self, name: str) -> Op | None:
@@ -154,7 +154,7 @@ class Call(OperatorReading):
         """The one element of a tensor that is known before the model runs."""
         known = self._draft.known.get(value.name)
         if known is None or known.size != 1:
-            raise self.unsupported(f"{argument} that is computed at run time")
+            raise self.unsupported(f"{argument} that is computed at run time", rule="not-constant")
         return known.reshape(-1)[0]
 
     def whole(self, value: Any, argument: str) -> int:
@@ -164,7 +164,7 @@ class Call(OperatorReading):
         if isinstance(value, Ref):
             return int(self._item(value, argument))
         if not isinstance(value, (int, float)) or int(value) != value:
-            raise self.invalid(f"its argument {argument!r} is {value!r}, not a whole number")
+            raise self.invalid(f"the argument {argument!r} is {value!r}, not an integer", rule="wrong-type")
         return int(value)
 
     def axes(self, argument: str, data: str = "self") -> list[int]:
@@ -188,14 +188,14 @@ class Call(OperatorReading):
         if isinstance(value, TorchType):
             return value.name
         if value not in self.session.scalar_types:
-            raise self.unsupported(f"storage type number {value}")
+            raise self.unsupported(f"storage type number {value}", rule="dtype-not-covered")
         return self.session.scalar_types[value]
 
     def packed(self, argument: str) -> Packed:
         """The packed parameters that an argument is."""
         value = self._values[argument]
         if not isinstance(value, Packed):
-            raise self.invalid(f"its argument {argument!r} is no packed parameters")
+            raise self.invalid(f"the argument {argument!r} is not packed parameters", rule="wrong-type")
         return value
 
     def require_quantized(self, argument: str) -> None:
@@ -203,7 +203,7 @@ class Call(OperatorReading):
         tensor = self.operand(argument)
         if tensor.is_quantized:
             return
-        error = self.unsupported(f"{argument} of {tensor.dtype} without a scale and a zero point")
+        error = self.unsupported(f"{argument} of {tensor.dtype} without a scale and a zero point", rule="not-quantized")
         if self.producer(tensor.name) is None and not tensor.is_constant:
             shape = ",".join(map(str, tensor.shape or (1, 3, 224, 224)))
             error.remedy = (
@@ -222,13 +222,15 @@ class Call(OperatorReading):
             real, zero = np.float32(self.number(scale)), self.integer(zero_point)
         low, high = self.range_of(dtype)
         if not np.isfinite(real) or real <= 0 or not low <= zero <= high:
-            raise self.invalid(f"scale {self.number(scale)} and zero point {zero} are no grid of {dtype}")
+            raise self.invalid(
+                f"scale {self.number(scale)} and zero point {zero} do not quantize to {dtype}", rule="quantization-outside-type"
+            )
         return Quantization.per_tensor(float(real), zero)
 
     def range_of(self, dtype: str) -> tuple[int, int]:
         """The smallest and largest integer of a storage type, which has to be one of integers."""
         if "int" not in dtype or dtype not in DTYPES:
-            raise self.unsupported(f"stored values of {dtype}")
+            raise self.unsupported(f"a result of {dtype}", rule="dtype-not-covered")
         return integer_range(dtype)
 
     def stored(self, tensor: StoredTensor, name: str, data: Array | None = None, axis: int | None = None) -> str:
@@ -256,7 +258,9 @@ class Call(OperatorReading):
         """Counts bytes of what the program makes of numbers alone; raises EndlessError where there are too many."""
         self.session.made[0] += size
         if self.session.made[0] > _MOST_MADE:
-            raise EndlessError(f"{self.source}: with it the model makes more than {_MOST_MADE} bytes of constants of numbers alone")
+            raise EndlessError(
+                f"{self.source}: the model makes more than {_MOST_MADE} bytes of constants from numbers", rule="constants-too-large"
+            )
 
     def real_constant(self, value: float, beside: str, hint: str = "constant") -> str:
         """Adds one real number in the type of the tensor `beside`, float32 for a quantized one; returns its name."""
@@ -326,11 +330,11 @@ class Call(OperatorReading):
         for key in _STEPS:
             steps = attributes.get(key, ())
             if isinstance(steps, tuple) and any(isinstance(step, int) and abs(step) >= _LARGEST_STEP for step in steps):
-                raise self.invalid(f"its {key} are {steps}")
+                raise self.invalid(f"the {key} are {steps}", rule="number-out-of-range")
         if count > 1:  # one short call may make thousands
             self.take(count * _RESULT)
         if any(isinstance(value, float) and _LARGEST_REAL < abs(value) < math.inf for value in attributes.values()):
-            raise self.invalid(f"its attributes {attributes} do not fit float32")
+            raise self.invalid(f"the attributes {attributes} do not fit float32", rule="number-out-of-range")
         what = KINDS[kind]
         data = what.data(Op(kind, tuple(inputs), ()))
         first = self._draft.tensors[data[0] if data else inputs[0]] if inputs else None
@@ -345,7 +349,7 @@ class Call(OperatorReading):
         outputs = [self._draft.add(wanted if count == 1 else f"{wanted}/{index}", stored, None, None, label) for index in range(count)]
         op = self._draft.checked(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
         if label is not None and label.axis is not None and kind != "Quantize":
-            raise self.unsupported("a result with a scale for each channel")
+            raise self.unsupported("a result with per-channel scales", rule="form-not-covered")
         for output, shape in zip(outputs, self._draft.shapes(op), strict=True):
             self._draft.tensors[output] = replace(self._draft.tensors[output], shape=shape)
         self._draft.append(op)

@@ -27,7 +27,7 @@ def mapped(c: Call, name: str, matrices: Sequence[Array]) -> Ref:
     sizes = [matrix.shape[0] for matrix in matrices]
     whole = math.prod(matrix.size for matrix in matrices)
     if tensor.is_quantized and whole > _LARGEST:
-        raise c.unsupported(f"positions that {whole} numbers map")
+        raise c.unsupported(f"positions that {whole} numbers map", rule="form-not-covered")
     dtype = np.float64 if tensor.dtype == "float64" else np.float32
     steps = [functools.reduce(np.kron, matrices)] if tensor.is_quantized or whole <= 2**16 else list(matrices)
     if len(steps) == 1:

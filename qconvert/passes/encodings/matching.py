@@ -68,7 +68,7 @@ def match_entries(graph: Graph, encodings: Encodings, renamed: Mapping[str, str]
     for name, encoding, place in results:
         _put(found, (_behind(name, graph, consumers, named), _WHOLE), encoding, place)
     if lost:
-        raise InvalidModelError(_lost(lost, graph, own), remedy=_REMEDY)
+        raise InvalidModelError(_lost(lost, graph, own), remedy=_REMEDY, rule="unknown-tensor")
     return found
 
 

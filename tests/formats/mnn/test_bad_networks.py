@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from qconvert.encodings import Place
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
@@ -83,60 +84,64 @@ def with_subgraph(net: Any) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[Any], None], type[QConvertError], str]] = {
-    "no operators": (lambda net: setattr(net, "oplists", None), InvalidModelError, "has no operators"),
-    "subgraphs": (with_subgraph, UnsupportedError, r"has 1 subgraphs \('body'\)"),
-    "old sums": (change(lambda net: net.oplists[5], type=518), UnsupportedError, "EltwiseInt8, an int8 operator of MNN before version 2"),
-    "old pooling": (change(lambda net: net.oplists[6], type=516), UnsupportedError, "PoolInt8, an int8 operator of MNN before version 2"),
-    "tensor beyond": (change(lambda net: net.oplists[3], outputIndexes=np.array([99], np.int32)), InvalidModelError, "not among the 25"),
-    "negative tensor": (change(lambda net: net.oplists[3], inputIndexes=np.array([-1], np.int32)), InvalidModelError, "not among the 25"),
-    "name": (change(lambda net: net.oplists[3], name=b"\xff"), InvalidModelError, "not UTF-8"),
-    "scale beyond": (change(described, index=1000), InvalidModelError, "tensor 1000, which is not among"),
-    "two scales": (twice, InvalidModelError, "has two scales"),
-    "negative scale": (change(info, scale=-1.0), InvalidModelError, r"the scale -1\.0"),
-    "NaN scale": (change(info, scale=float("nan")), InvalidModelError, "the scale nan"),
-    "infinite scale": (change(info, scale=float("inf")), InvalidModelError, "the scale inf"),
-    "zero point beyond": (change(info, zero=200.0), InvalidModelError, r"the zero point 200\.0"),
-    "half a zero point": (change(info, zero=0.5), InvalidModelError, r"the zero point 0\.5"),
-    "NaN zero point": (change(info, zero=float("nan")), InvalidModelError, "the zero point nan"),
-    "limits": (change(info, min=5.0, max=-5.0), InvalidModelError, r"uses the integers 5\.0 to -5\.0"),
-    "NaN limit": (change(info, max=float("nan")), InvalidModelError, "uses the integers"),
-    "another type": (change(info, type=3), UnsupportedError, "quantized to DataType 3"),
-    "no bytes": (change(quantized, buffer=None), InvalidModelError, "weights have no bytes"),
-    "empty bytes": (change(quantized, buffer=np.zeros(0, np.int8)), InvalidModelError, "0 dimensions in 0 bytes"),
-    "cut bytes": (cut, InvalidModelError, "bytes are too few for 8 × 27 weights of 8 bits"),
-    "dimensions": (with_byte(0, 4), InvalidModelError, "4 dimensions"),
-    "rows": (with_byte(1, 9), InvalidModelError, "too few"),
-    "fewer rows": (with_byte(1, 7), InvalidModelError, "do not fit 8 outputs"),
-    "no rows": (with_byte(1, 0), InvalidModelError, "do not fit 8 outputs"),
-    "columns": (with_byte(3, 26), InvalidModelError, "do not fit 8 outputs"),
-    "other outputs": (change(lambda net: layer(net).common, outputCount=5), InvalidModelError, "do not fit 5 outputs"),
-    "negative outputs": (change(lambda net: layer(net).common, outputCount=-1), InvalidModelError, "do not fit -1 outputs"),
-    "kernel": (change(lambda net: layer(net).common, kernelX=0), InvalidModelError, "do not fit"),
-    "huge kernel": (change(lambda net: layer(net).common, kernelX=2**31 - 1), InvalidModelError, "do not fit"),
-    "no scales": (change(quantized, alpha=None), InvalidModelError, "0 scales do not fit 8 channels"),
-    "fewer scales": (change(quantized, alpha=np.ones(5, np.float32)), InvalidModelError, "5 scales do not fit"),
+    "no operators": (lambda net: setattr(net, "oplists", None), InvalidModelError, ("no-operators",)),
+    "subgraphs": (with_subgraph, UnsupportedError, ("subgraphs-not-covered", 1, "body")),
+    "old sums": (change(lambda net: net.oplists[5], type=518), UnsupportedError, ("version-not-covered", "EltwiseInt8")),
+    "old pooling": (change(lambda net: net.oplists[6], type=516), UnsupportedError, ("version-not-covered", "PoolInt8")),
+    "tensor beyond": (change(lambda net: net.oplists[3], outputIndexes=np.array([99], np.int32)), InvalidModelError, ("damaged-file", 25)),
+    "negative tensor": (change(lambda net: net.oplists[3], inputIndexes=np.array([-1], np.int32)), InvalidModelError, ("damaged-file", 25)),
+    "name": (change(lambda net: net.oplists[3], name=b"\xff"), InvalidModelError, ("not-utf8",)),
+    "scale beyond": (change(described, index=1000), InvalidModelError, ("damaged-file", 1000)),
+    "two scales": (twice, InvalidModelError, ("damaged-file",)),
+    "negative scale": (change(info, scale=-1.0), InvalidModelError, ("scale-not-positive", "-1.0")),
+    "NaN scale": (change(info, scale=float("nan")), InvalidModelError, ("scale-not-positive", "nan")),
+    "infinite scale": (change(info, scale=float("inf")), InvalidModelError, ("scale-not-positive", "inf")),
+    "zero point beyond": (change(info, zero=200.0), InvalidModelError, ("zero-point-outside-type", "200.0")),
+    "half a zero point": (change(info, zero=0.5), InvalidModelError, ("zero-point-outside-type", "0.5")),
+    "NaN zero point": (change(info, zero=float("nan")), InvalidModelError, ("zero-point-outside-type", "nan")),
+    "limits": (change(info, min=5.0, max=-5.0), InvalidModelError, ("limits-outside-type", "5.0", "-5.0")),
+    "NaN limit": (change(info, max=float("nan")), InvalidModelError, ("limits-outside-type",)),
+    "another type": (change(info, type=3), UnsupportedError, ("dtype-not-covered", "DataType", 3)),
+    "no bytes": (change(quantized, buffer=None), InvalidModelError, ("damaged-weights",)),
+    "empty bytes": (change(quantized, buffer=np.zeros(0, np.int8)), InvalidModelError, ("damaged-weights", 0)),
+    "cut bytes": (cut, InvalidModelError, ("damaged-weights", 8, 27)),
+    "dimensions": (with_byte(0, 4), InvalidModelError, ("damaged-weights", 4)),
+    "rows": (with_byte(1, 9), InvalidModelError, ("damaged-weights",)),
+    "fewer rows": (with_byte(1, 7), InvalidModelError, ("counts-differ", 8)),
+    "no rows": (with_byte(1, 0), InvalidModelError, ("counts-differ", 8)),
+    "columns": (with_byte(3, 26), InvalidModelError, ("counts-differ", 8)),
+    "other outputs": (change(lambda net: layer(net).common, outputCount=5), InvalidModelError, ("counts-differ", 5)),
+    "negative outputs": (change(lambda net: layer(net).common, outputCount=-1), InvalidModelError, ("counts-differ", -1)),
+    "kernel": (change(lambda net: layer(net).common, kernelX=0), InvalidModelError, ("counts-differ",)),
+    "huge kernel": (change(lambda net: layer(net).common, kernelX=2**31 - 1), InvalidModelError, ("counts-differ",)),
+    "no scales": (change(quantized, alpha=None), InvalidModelError, ("counts-differ", 0, 8)),
+    "fewer scales": (change(quantized, alpha=np.ones(5, np.float32)), InvalidModelError, ("counts-differ", 5)),
     "blocks that do not divide": (
         change(quantized, alpha=np.ones(16, np.float32)),
         InvalidModelError,
-        "16 scales do not fit 8",
+        ("counts-differ", 16, 8),
     ),
-    "negative weight scale": (change(quantized, alpha=np.full(8, -1, np.float32)), InvalidModelError, "negative or no number"),
-    "NaN weight scale": (change(quantized, alpha=np.full(8, np.nan, np.float32)), InvalidModelError, "negative or no number"),
-    "infinite factor": (change(quantized, quantScale=float("inf")), InvalidModelError, "negative or no number"),
-    "small halves": (change(quantized, alpha=None, alphaFp16=np.ones(8, np.uint16), scaleStorage=2), UnsupportedError, "storage 2"),
-    "sparse codes": (change(quantized, type=2), UnsupportedError, r"IDSTQuan\.type 2 \(sparse\)"),
-    "unknown codes": (change(quantized, type=9), UnsupportedError, r"IDSTQuan\.type 9"),
-    "outside": (change(quantized, buffer=None), InvalidModelError, "no bytes"),
+    "negative weight scale": (change(quantized, alpha=np.full(8, -1, np.float32)), InvalidModelError, ("scale-not-positive",)),
+    "NaN weight scale": (change(quantized, alpha=np.full(8, np.nan, np.float32)), InvalidModelError, ("scale-not-positive",)),
+    "infinite factor": (change(quantized, quantScale=float("inf")), InvalidModelError, ("scale-not-positive",)),
+    "small halves": (
+        change(quantized, alpha=None, alphaFp16=np.ones(8, np.uint16), scaleStorage=2),
+        UnsupportedError,
+        ("form-not-covered", 2),
+    ),
+    "sparse codes": (change(quantized, type=2), UnsupportedError, ("form-not-covered", "IDSTQuan.type", 2)),
+    "unknown codes": (change(quantized, type=9), UnsupportedError, ("form-not-covered", "IDSTQuan.type", 9)),
+    "outside": (change(quantized, buffer=None), InvalidModelError, ("damaged-weights",)),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_networks_that_are_none(case: str, tmp_path: Path) -> None:
-    alter, error, words = WRONG[case]
+    alter, error, broken = WRONG[case]
     net = network()
     alter(net)
     path = written(net, tmp_path)
-    with pytest.raises(error, match=words) as caught:
+    with refused(error, broken[0], holds=broken[1:]) as caught:
         network_encodings(path)
     assert caught.value.file == str(path)
 
@@ -204,7 +209,7 @@ def test_a_code_that_is_none(tmp_path: Path) -> None:
     buffer[-1] = -1  # the last four weights are code 3
     net = network()
     quantized(net).buffer = buffer
-    with pytest.raises(InvalidModelError, match="a weight is code 3 of 3"):
+    with refused(InvalidModelError, "damaged-weights", holds=(3,)):
         read_network(written(net, tmp_path))
 
 

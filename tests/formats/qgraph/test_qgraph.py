@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from safetensors import safe_open
 
 import qconvert
-from qconvert.errors import InvalidModelError, OptionError, QConvertError, UnsupportedError
+from qconvert.errors import FileAccessError, InvalidModelError, OptionError, QConvertError, UnsupportedError
 from qconvert.formats.qgraph.from_document import from_document
 from qconvert.formats.qgraph.reader import read
 from qconvert.formats.qgraph.to_document import to_document
@@ -182,15 +183,15 @@ def test_infinities_and_written_integers(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="nothing that writes qgraph takes the option 'opset'"):
+    with refused(OptionError, "unknown-option", holds=("opset",)):
         qconvert.save(sample(), tmp_path / "g.qgraph", opset=17)
     odd = Graph("g", {"k": Tensor("k", "string", (1,), np.array([b"x"], object))}, (), (), ("k",))
-    with pytest.raises(UnsupportedError, match="no text"):
+    with refused(UnsupportedError, "text-not-storable"):
         write(odd, tmp_path / "g.qgraph", {})
     unknown = Graph("g", {"k": Tensor("k", "unknown", (1,), np.array([None], object))}, (), (), ("k",))
-    with pytest.raises(UnsupportedError, match="a constant of an unknown type"):
+    with refused(UnsupportedError, "type-not-storable"):
         write(unknown, tmp_path / "g.qgraph", {})
-    with pytest.raises(QConvertError, match="cannot be written"):
+    with refused(FileAccessError, "file-not-written"):
         write(sample(), tmp_path / "absent" / "g.qgraph", {})
 
 
@@ -211,32 +212,32 @@ def entry(**changes: Any) -> Callable[[dict[str, Any]], None]:
 
 
 HEADERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    (lambda h: h.pop("__metadata__"), "without a graph in its metadata"),
-    (lambda h: h["__metadata__"].update(qgraph=1), "without a graph in its metadata"),
-    (lambda h: h["__metadata__"].update(qgraph="{"), "the graph document is no JSON"),
-    (lambda h: h["__metadata__"].update(qgraph="[" * 10**5), "the graph document is no JSON"),
-    (lambda h: h["__metadata__"].update(qgraph='{"a": 1, "a": 2}'), "a key occurs twice"),
-    (entry(dtype="F4"), "the type 'F4' is unknown"),
-    (entry(dtype=[]), "the type"),
-    (entry(shape=[-3]), "no lists of sizes"),
-    (entry(shape=[3.0]), "no lists of sizes"),
-    (entry(shape=None), "no lists of sizes"),
-    (entry(shape=[2**62, 2**62]), "more than 2"),
-    (entry(shape=[4]), "do not hold"),
-    (entry(data_offsets=[5, 8, 9]), "no lists of sizes"),
-    (entry(data_offsets=[1, 4]), "the bytes before it end at"),
-    (entry(extra=1), "not dtype, shape and data_offsets"),
-    (lambda h: h.update(more={"dtype": "U8", "shape": [1], "data_offsets": [2**40, 2**40 + 1]}), "the bytes before it"),
-    (lambda h: h.pop("w"), "the bytes before it end at|bytes of data, the file holds"),
+    (lambda h: h.pop("__metadata__"), ("not-this-format",)),
+    (lambda h: h["__metadata__"].update(qgraph=1), ("not-this-format",)),
+    (lambda h: h["__metadata__"].update(qgraph="{"), ("not-json",)),
+    (lambda h: h["__metadata__"].update(qgraph="[" * 10**5), ("not-json",)),
+    (lambda h: h["__metadata__"].update(qgraph='{"a": 1, "a": 2}'), ("not-json",)),
+    (entry(dtype="F4"), ("unknown-type", "F4")),
+    (entry(dtype=[]), ("unknown-type",)),
+    (entry(shape=[-3]), ("damaged-header",)),
+    (entry(shape=[3.0]), ("damaged-header",)),
+    (entry(shape=None), ("damaged-header",)),
+    (entry(shape=[2**62, 2**62]), ("too-many-elements",)),
+    (entry(shape=[4]), ("damaged-header",)),
+    (entry(data_offsets=[5, 8, 9]), ("damaged-header",)),
+    (entry(data_offsets=[1, 4]), ("damaged-header",)),
+    (entry(extra=1), ("damaged-header",)),
+    (lambda h: h.update(more={"dtype": "U8", "shape": [1], "data_offsets": [2**40, 2**40 + 1]}), ("damaged-header",)),
+    (lambda h: h.pop("w"), ("damaged-header",)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "message"), HEADERS)
-def test_damaged_header(change: Callable[[dict[str, Any]], Any], message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("change", "broken"), HEADERS)
+def test_damaged_header(change: Callable[[dict[str, Any]], Any], broken: tuple[Any, ...], tmp_path: Path) -> None:
     header, data = parts(sample(), tmp_path / "g.qgraph")
     change(header)
     (tmp_path / "bad.qgraph").write_bytes(assembled(header, data))
-    with pytest.raises(InvalidModelError, match=message):
+    with refused(InvalidModelError, broken[0], holds=broken[1:]):
         read(tmp_path / "bad.qgraph")
 
 
@@ -244,17 +245,17 @@ def test_damaged_containers(tmp_path: Path) -> None:
     path = tmp_path / "bad.qgraph"
     header, data = parts(sample(), path)
     bodies = {
-        b"\1\2\3": "too few",
-        b"\xff" * 16: "the header claims",
-        assembled(b"[]", b""): "no JSON object",
-        assembled(b"\xff\xfe", b""): "no JSON",
-        assembled(header, data[:-1]): "the file holds",
-        assembled(header, data + b"\0"): "the file holds",
-        b"": "empty",
+        b"\1\2\3": "damaged-header",
+        b"\xff" * 16: "damaged-header",
+        assembled(b"[]", b""): "damaged-header",
+        assembled(b"\xff\xfe", b""): "not-json",
+        assembled(header, data[:-1]): "damaged-header",
+        assembled(header, data + b"\0"): "damaged-header",
+        b"": "empty-file",
     }
-    for body, message in bodies.items():
+    for body, rule in bodies.items():
         path.write_bytes(body)
-        with pytest.raises(InvalidModelError, match=message):
+        with refused(InvalidModelError, rule):
             read(path)
 
 
@@ -266,9 +267,9 @@ def values_at(header: dict[str, Any], data: bytes, key: str, values: bytes) -> b
 def test_values_outside_their_type(tmp_path: Path) -> None:
     path = tmp_path / "bad.qgraph"
     header, data = parts(sample(), path)
-    for key, values, message in (("nibbles", b"\x08\0\0", "outside int4"), ("flag", b"\2\0", "neither 0 nor 1")):
+    for key, values, named in (("nibbles", b"\x08\0\0", "int4"), ("flag", b"\2\0", "flag")):
         path.write_bytes(values_at(header, data, key, values))
-        with pytest.raises(InvalidModelError, match=message):
+        with refused(InvalidModelError, "value-outside-type", holds=(named,)):
             read(path)
 
 
@@ -284,58 +285,56 @@ def at(*place: Any) -> Callable[[Any, Any], None]:
 
 
 DOCUMENTS: list[tuple[Callable[[Any, Any], None], Any, str, str]] = [
-    (at("qgraph"), 2, "qgraph", "version 2 of the document"),
-    (at("name"), 1, "name", "is a number, not text"),
-    (at("inputs"), "x", "inputs", "is text, not a list"),
-    (at("inputs", 0), None, "inputs[0]", "is null, not text"),
-    (at("extra"), 1, "graph", "has 'extra', which does not belong there"),
-    (at("metadata"), {"a": 1}, "metadata['a']", "is a number, not text"),
-    (at("ops", 0, "kind"), [], "ops[0].kind", "is a list, not text"),
-    (at("ops", 0), {"kind": "Relu", "inputs": []}, "ops[0]", "lacks 'outputs'"),
-    (at("ops", 0, "attributes"), {"a": {}}, "ops[0].attributes.a", "is no integer"),
-    (at("ops", 0, "attributes"), {"a": True}, "ops[0].attributes.a", "is no integer"),
-    (at("ops", 0, "attributes"), {"a": [1, "b"]}, "ops[0].attributes.a", "mixes text and numbers"),
-    (at("tensors", 0, "dtype"), "int5", "tensors[0].dtype", "there is no type 'int5'"),
-    (at("tensors", 0, "shape"), [-1], "tensors[0].shape[0]", "is -1, outside 0"),
-    (at("tensors", 0, "shape"), [1.5], "tensors[0].shape[0]", "is no integer"),
-    (at("tensors", 0, "shape"), [2**40, 3], "tensors[0].shape", "more than 2^40 elements"),
-    (at("tensors", 0, "name"), "w", "tensors", "two tensors have the same name"),
-    (at("tensors", 0, "name"), "\ud800", "tensors[0].name", "half a surrogate pair"),
-    (at("tensors", 0, "data"), "no", "tensors[0].data", "the file holds no array 'no'"),
-    (at("tensors", 0, "strings"), ["a"], "tensors[0].strings", "1 strings do not make a tensor of int8"),
-    (at("tensors", 1, "dtype"), "uint8", "tensors[1].data", "the array is int8"),
-    (at("tensors", 1, "shape"), [1024], "tensors[1].data", "the array is int8 of shape (1024, 1024)"),
-    (at("tensors", 0, "quantization", "scale"), 0.5, "tensors[0].quantization.scale", "is a number, not a list"),
-    (at("tensors", 0, "quantization", "scale"), ["1"], "tensors[0].quantization.scale[0]", "is text, not a number"),
-    (at("tensors", 0, "quantization", "zero_point"), [2**63], "tensors[0].quantization.zero_point[0]", "outside"),
-    (at("tensors", 0, "quantization", "axis"), -1, "tensors[0].quantization.axis", "is -1"),
+    (at("qgraph"), 2, "qgraph", "version-not-covered"),
+    (at("name"), 1, "name", "wrong-type"),
+    (at("inputs"), "x", "inputs", "wrong-type"),
+    (at("inputs", 0), None, "inputs[0]", "wrong-type"),
+    (at("extra"), 1, "graph", "unknown-member"),
+    (at("metadata"), {"a": 1}, "metadata['a']", "wrong-type"),
+    (at("ops", 0, "kind"), [], "ops[0].kind", "wrong-type"),
+    (at("ops", 0), {"kind": "Relu", "inputs": []}, "ops[0]", "missing-member"),
+    (at("ops", 0, "attributes"), {"a": {}}, "ops[0].attributes.a", "wrong-type"),
+    (at("ops", 0, "attributes"), {"a": True}, "ops[0].attributes.a", "wrong-type"),
+    (at("ops", 0, "attributes"), {"a": [1, "b"]}, "ops[0].attributes.a", "mixed-list"),
+    (at("tensors", 0, "dtype"), "int5", "tensors[0].dtype", "unknown-type"),
+    (at("tensors", 0, "shape"), [-1], "tensors[0].shape[0]", "number-out-of-range"),
+    (at("tensors", 0, "shape"), [1.5], "tensors[0].shape[0]", "wrong-type"),
+    (at("tensors", 0, "shape"), [2**40, 3], "tensors[0].shape", "too-many-elements"),
+    (at("tensors", 0, "name"), "w", "tensors", "duplicate-name"),
+    (at("tensors", 0, "name"), "\ud800", "tensors[0].name", "not-utf8"),
+    (at("tensors", 0, "data"), "no", "tensors[0].data", "array-missing"),
+    (at("tensors", 0, "strings"), ["a"], "tensors[0].strings", "array-does-not-fit"),
+    (at("tensors", 1, "dtype"), "uint8", "tensors[1].data", "array-does-not-fit"),
+    (at("tensors", 1, "shape"), [1024], "tensors[1].data", "array-does-not-fit"),
+    (at("tensors", 0, "quantization", "scale"), 0.5, "tensors[0].quantization.scale", "wrong-type"),
+    (at("tensors", 0, "quantization", "scale"), ["1"], "tensors[0].quantization.scale[0]", "wrong-type"),
+    (at("tensors", 0, "quantization", "zero_point"), [2**63], "tensors[0].quantization.zero_point[0]", "number-out-of-range"),
+    (at("tensors", 0, "quantization", "axis"), -1, "tensors[0].quantization.axis", "number-out-of-range"),
     (at("tensors", 1, "quantization"), {"scale": [1] * 3, "zero_point": [0] * 3, "axis": 0, "block_size": 512},
-     "tensors[1].quantization", "3 scales and 3 zero points are not one for each block, (2, 1024)"),
+     "tensors[1].quantization", "counts-differ"),
     (at("tensors", 1, "quantization"), {"scale": [1] * 3, "zero_point": [0] * 3, "axis": 2, "block_size": 512},
-     "tensors[1].quantization", "blocks along axis 2 need a tensor with that axis"),
+     "tensors[1].quantization", "blocks-do-not-fit"),
     (at("tensors", 0, "quantization"), {"scale": [1] * 3, "zero_point": [0] * 3, "axis": 1, "block_size": 512},
-     "tensors[0].quantization", "sizes that are known, not ('n', 1024)"),
-    (at("tensors", 4, "dtype"), "unknown", "tensors[4].data", "the array is int8"),
-    (at("tensors", 4, "dtype"), "float4e2m1", "tensors[4].data", "the array is int8"),
+     "tensors[0].quantization", "blocks-do-not-fit"),
+    (at("tensors", 4, "dtype"), "unknown", "tensors[4].data", "array-does-not-fit"),
+    (at("tensors", 4, "dtype"), "float4e2m1", "tensors[4].data", "array-does-not-fit"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "value", "where", "message"), DOCUMENTS)
-def test_damaged_document(change: Callable[[Any, Any], None], value: Any, where: str, message: str) -> None:
+@pytest.mark.parametrize(("change", "value", "where", "rule"), DOCUMENTS)
+def test_damaged_document(change: Callable[[Any, Any], None], value: Any, where: str, rule: str) -> None:
     document = to_document(sample())
     stored = {t.name: t.data.astype(np.int8) if t.dtype == "int4" else t.data for t in sample().constants()}
     from_document(document, stored)
     change(document, value)
-    with pytest.raises(InvalidModelError) as raised:
+    with refused(InvalidModelError, rule, where=f"graph document, {where}"):
         from_document(document, stored)
-    assert raised.value.where == f"graph document, {where}"
-    assert message in raised.value.reason
 
 
 def test_a_broken_invariant_is_a_damaged_file(tmp_path: Path) -> None:
     graph = sample()
     write(replace(graph, tensors={**graph.tensors, "y": replace(graph["y"], shape=("n", 5))}), tmp_path / "g.qgraph", {})
-    with pytest.raises(InvalidModelError, match="gives 'y' the shape"):
+    with refused(InvalidModelError, "shape-mismatch", where="Gemm 'y'"):
         qconvert.load(tmp_path / "g.qgraph")
 
 

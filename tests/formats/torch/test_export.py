@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.evaluate import evaluate
@@ -160,7 +161,7 @@ def test_a_tensor_that_keeps_others_inside_is_read_by_its_parts(tmp_path: Path) 
     (tensor,) = _constants(graph)
     assert tensor.name == "w" and np.array_equal(tensor.data, stored) and np.array_equal(tensor.quantization.scale, scales.reshape(-1))
     wrapped.class_name = "torchao.quantization.Float8Tensor"
-    with pytest.raises(UnsupportedError, match=r"torchao\.quantization\.Float8Tensor"):
+    with refused(UnsupportedError, "class-not-covered", holds=("torchao.quantization.Float8Tensor",)):
         read(write(tmp_path / "f.pt2", document, {"w": wrapped}, early=True))  # type: ignore[dict-item]
 
 
@@ -218,7 +219,7 @@ def test_operators_that_are_not_covered_are_listed_together(tmp_path: Path) -> N
         node("aten.unheard_of.default", "b", self="%a"),
         node("mine.own.default", "y", self="%b"),
     ]
-    with pytest.raises(UnsupportedError, match=r"(?s)2 things.*aten::unheard_of \(2 times, first \(a\)\).*mine::own \(\(y\)\)"):
+    with refused(UnsupportedError, "several-not-covered", holds=("aten::unheard_of (2 times, first (a))", "mine::own ((y))")):
         read(_archive(tmp_path, nodes, {}))
 
 
@@ -281,7 +282,7 @@ def test_changes_through_long_chains_of_views_end_in_one_error(tmp_path: Path) -
     nodes = [node("aten.relu.default", "v0", self="%x")]
     nodes += [node("aten.view.default", f"v{index + 1}", self=f"%v{index}", size=[2, 3]) for index in range(150)]
     nodes += [node("aten.add_.Tensor", f"a{index}", self="%v150", other=1) for index in range(150)]
-    with pytest.raises(InvalidModelError, match="too many views"):
+    with refused(InvalidModelError, "too-many-views"):
         read(_archive(tmp_path, [*nodes, node("aten.neg.default", "y", self="%v0")], {}))
 
 
@@ -294,7 +295,7 @@ def test_tensors_that_repeat_few_elements_are_bounded_together(tmp_path: Path) -
     for entry in config["config"].values():
         entry["tensor_meta"] |= {"sizes": [{"as_int": 1024}] * 2, "strides": [{"as_int": 0}] * 2}
     zipped(path, {**entries, key: json.dumps(config)}, root="")
-    with pytest.raises(InvalidModelError, match="repeats the 12 elements"):
+    with refused(InvalidModelError, "damaged-tensor", where="w3", holds=(12,)):
         read(path)
 
 
@@ -361,30 +362,33 @@ def test_a_size_that_is_known_only_at_run_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "broken"),
     [
-        (lambda d: d["schema_version"].update(major=9), "schema 9.20; 2 to 8"),
-        (lambda d: d["schema_version"].update(major=1), "schema 1.20"),
-        (lambda d: d.pop("graph_module"), "damaged"),
-        (lambda d: d["graph_module"]["graph"].update(nodes={}), "damaged|not hold|before"),
-        (lambda d: d["graph_module"]["graph"]["nodes"][0]["inputs"][0].update(arg=[]), "damaged"),
-        (lambda d: d["graph_module"]["graph"]["nodes"][0].update(target="torch.ops.aten.cos_of.default"), "not covered"),
-        (lambda d: d["graph_module"]["graph"].update(tensor_values={}), "not stated"),
-        (lambda d: d["graph_module"]["signature"]["input_specs"].append(d["graph_module"]["signature"]["input_specs"][0]), "twice"),
-        (lambda d: d["graph_module"]["signature"].update(input_specs=[]), "before it is computed"),
+        (lambda d: d["schema_version"].update(major=9), ("version-not-covered", "9.20", 8)),
+        (lambda d: d["schema_version"].update(major=1), ("version-not-covered", "1.20")),
+        (lambda d: d.pop("graph_module"), ("damaged-program",)),
+        (lambda d: d["graph_module"]["graph"].update(nodes={}), ("not-in-order",)),
+        (lambda d: d["graph_module"]["graph"]["nodes"][0]["inputs"][0].update(arg=[]), ("damaged-program",)),
+        (lambda d: d["graph_module"]["graph"]["nodes"][0].update(target="torch.ops.aten.cos_of.default"), ("operators-not-covered",)),
+        (lambda d: d["graph_module"]["graph"].update(tensor_values={}), ("input-not-stated",)),
+        (
+            lambda d: d["graph_module"]["signature"]["input_specs"].append(d["graph_module"]["signature"]["input_specs"][0]),
+            ("duplicate-name",),
+        ),
+        (lambda d: d["graph_module"]["signature"].update(input_specs=[]), ("not-in-order",)),
     ],
 )
-def test_a_damaged_program_is_one_error(tmp_path: Path, change: Any, message: str) -> None:
+def test_a_damaged_program_is_one_error(tmp_path: Path, change: Any, broken: tuple[Any, ...]) -> None:
     weights = {"w": np.ones((4, 3), np.float32)}
     document = program([_linear("%b_w")], _X, ["y"], weights)
     change(document)
-    with pytest.raises(QConvertError, match=message):
+    with refused(QConvertError, broken[0], holds=broken[1:]):
         read(write(tmp_path / "m.pt2", document, weights))
 
 
 def test_a_weight_that_is_missing(tmp_path: Path) -> None:
     document = program([_linear("%b_w")], _X, ["y"], {"w": np.ones((4, 3), np.float32)})
-    with pytest.raises(InvalidModelError, match=r"w: the archive does not hold"):
+    with refused(InvalidModelError, "weights-missing", where="w"):
         read(write(tmp_path / "m.pt2", document, {}))
 
 

@@ -124,7 +124,7 @@ def test_memory_and_computing_are_bounded(outcomes: dict[str, Any]) -> None:
         ("script_calls_in_data", "posix.system"),
         ("script_unknown_global", "my.package.Model"),
         ("script_endless_loop", "does not end"),
-        ("script_big_endian", "byte order 'big'"),
+        ("script_big_endian", "byte order of the file is 'big'"),
         ("script_version", "version 99999999999999999999"),
         ("script_unknown_statement", "With"),
         ("setstate", "aten::save"),
@@ -135,7 +135,7 @@ def test_memory_and_computing_are_bounded(outcomes: dict[str, Any]) -> None:
         ("legacy", "torch.save(torch.load("),
         ("flatbuffer", "lite interpreter"),
         ("executorch", "ExecuTorch"),
-        ("twice", "in front of the archive's first entry"),
+        ("twice", "precede the first entry of the archive"),
         ("bomb", "expands to"),
     ],
 )

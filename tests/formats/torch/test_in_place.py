@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Array
@@ -89,12 +90,12 @@ def test_a_tensor_that_gets_another_shape_in_place_is_a_view_of_what_it_was(tmp_
 @pytest.mark.parametrize("change", ["torch.fill_(v, 9); return y", "torch.fill_(y, 9); return v"])
 def test_what_may_be_a_copy_or_a_view_is_refused_where_it_matters(tmp_path: Path, change: str) -> None:
     body = f"y = torch.transpose(x, 0, 1); v = torch.reshape(y, [-1]); _0 = {change}"
-    with pytest.raises(UnsupportedError, match="may be a view"):
+    with refused(UnsupportedError, "change-of-a-view"):
         computed(tmp_path / "a.pt", body, X)
     (found,) = computed(tmp_path / "b.pt", body[: body.index("return")] + ("return v" if "(v, 9)" in body else "return y"), X)
     assert (found == 9).all()
 
 
 def test_a_change_of_what_an_expansion_repeats_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="expand gives"):
+    with refused(UnsupportedError, "change-of-a-view"):
         computed(tmp_path / "a.pt", "y = torch.neg(x); v = torch.expand(y, [2, 2, 3, 4]); _0 = torch.fill_(v, 9); return y", X)

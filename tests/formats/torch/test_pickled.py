@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.packed import unpacked
@@ -37,7 +38,7 @@ def test_plain_values_come_back(protocol: int) -> None:
 
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_pickle_that_calls_a_command_runs_nothing(tmp_path: Path, protocol: int) -> None:
-    with pytest.raises(UnsupportedError, match=r"(posix|nt)\.system"):
+    with refused(UnsupportedError, "name-not-allowed", holds=(".system",)):
         unpickled(pickle.dumps(_Runs(tmp_path / "ran"), protocol), _nothing, "data.pkl")
     assert not (tmp_path / "ran").exists()
 
@@ -80,12 +81,12 @@ def test_a_tensor_is_a_view_in_its_strides() -> None:
      ((-1,), (1,), 0), ((2,), (-1,), 1), ((2, 2), (1,), 0), ((1,) * 40, (1,) * 40, 0)],
 )  # fmt: skip
 def test_a_tensor_beyond_its_storage_is_refused(sizes: tuple[int, ...], strides: tuple[int, ...], offset: int) -> None:
-    with pytest.raises(InvalidModelError, match="damaged"):
+    with refused(InvalidModelError, "damaged-pickle"):
         _stored(_tensor(sizes, strides, offset))
 
 
 def test_a_storage_shorter_than_it_says_is_refused() -> None:
-    with pytest.raises(InvalidModelError, match="has 12 bytes, and the file states 100 elements"):
+    with refused(InvalidModelError, "damaged-pickle", holds=(12, 100)):
         _stored(_tensor((8,), (1,), count=100))
 
 
@@ -94,7 +95,7 @@ def test_a_storage_shorter_than_it_says_is_refused() -> None:
     [b"", b"\x80\x02", b"\x80\x02.", b"\x80\x02tR.", b"\x80\x02(.", b"\x80\x02h\x05.", b"\x80\x02X\xff\xff\xff\x7fab.", b"}K\x01b."],
 )
 def test_a_damaged_pickle_is_refused(content: bytes) -> None:
-    with pytest.raises(InvalidModelError, match="damaged"):
+    with refused(InvalidModelError, "damaged-pickle"):
         unpickled(content, _nothing, "x")
 
 

@@ -55,7 +55,7 @@ def read_clip(low: str, high: str) -> ReadFunction:
         if not any(isinstance(bound, Ref) for bound in stated):
             return clipped(c, name, bounds[0], bounds[1])
         if c.lookup(name).is_quantized:
-            raise c.unsupported("bounds for each element of a quantized tensor")
+            raise c.unsupported("bounds for each element of a quantized tensor", rule="form-not-covered")
         result = Ref(name)
         for kind, bound in zip(("Max", "Min"), bounds, strict=True):
             if bound is not None:
@@ -78,7 +78,7 @@ def read_bounded(kind: str, grids: dict[str, Quantization], **attributes: Any) -
         if not tensor.is_quantized:
             return c.emit(kind, [as_real(c, "self")], grid=None, **attributes)
         if tensor.dtype not in grids:
-            raise c.unsupported(f"quantized data of {tensor.dtype}")
+            raise c.unsupported(f"quantized data of {tensor.dtype}", rule="dtype-not-covered")
         return c.emit(kind, [tensor.name], grid=grids[tensor.dtype], **attributes)
 
     return read
@@ -103,7 +103,7 @@ def read_leaky_relu(c: Call) -> Ref:
 def read_rrelu(c: Call) -> Ref:
     """aten::rrelu of a model that is not trained: the middle of its slopes."""
     if c["training"]:
-        raise c.unsupported("training")
+        raise c.unsupported("training mode", rule="training-mode")
     return c.emit("LeakyRelu", [as_real(c, "self")], alpha=(c.number("lower") + c.number("upper")) / 2)
 
 
@@ -117,7 +117,7 @@ def read_elu(c: Call) -> Ref:
     if scale == inner == 1:
         return c.emit("Elu", [name], grid=grid, alpha=alpha)
     if inner <= 0:
-        raise c.unsupported(f"input_scale {inner}")
+        raise c.unsupported(f"input_scale {inner}", rule="form-not-covered")
     if inner != 1:
         name = _stretched(c, name, inner)
     return c.emit("Selu", [name], grid=grid, gamma=scale / inner, alpha=alpha * inner)
@@ -145,7 +145,7 @@ def read_prelu(c: Call) -> Ref:
     name, weight, rank = as_real(c, "self"), c.operand("weight"), c.rank("self")
     count = weight.static_shape
     if count is None or len(count) > 1:
-        raise c.unsupported(f"weights of shape {weight.shape}")
+        raise c.unsupported(f"weights of shape {weight.shape}", rule="shape-not-covered")
     slopes = weight.name
     if rank == 0 and count:
         slopes = c.emit("Reshape", [slopes, c.list64([], "weight_shape")], hint="weight").name
@@ -207,7 +207,7 @@ def read_softmax(kind: str) -> ReadFunction:
         if "output_scale" in c:
             return c.emit(kind, [name], grid=_stated(c), axis=axis)
         if c.lookup(name).is_quantized:
-            raise c.unsupported("quantized data")
+            raise c.unsupported("quantized data", rule="quantized-data")
         wanted = c.dtype("dtype") if "dtype" in c else None
         if wanted is not None:
             name = typed(c, Ref(name), wanted, "data")
@@ -221,7 +221,7 @@ def read_glu(c: Call) -> Ref:
     axis = c.axis(c.integer("dim"), c.rank("self"))
     size = (c.operand("self").shape or ())[axis]
     if not isinstance(size, int) or size % 2:
-        raise c.unsupported(f"an axis of size {size}")
+        raise c.unsupported(f"an axis of size {size}", rule="shape-not-covered")
     halves = c.emit_several("Split", [c.name("self"), c.list64([size // 2] * 2, "sizes")], 2, grid=None, hint="half", axis=axis)
     return c.emit("Mul", [halves[0].name, c.emit("Sigmoid", [halves[1].name], grid=None, hint="gate").name], grid=None)
 

@@ -34,7 +34,7 @@ def read_inner(c: Call) -> Any:
     outer, name = c["src_subclass_tensor"], c["attr"]
     found = outer.parts.get(name) if isinstance(outer, WrappedTensor) else None
     if not isinstance(found, (StoredTensor, WrappedTensor)):
-        raise c.invalid(f"no tensor {name!r} is kept inside")
+        raise c.invalid(f"the tensor subclass has no tensor {name!r}", rule="tensor-missing")
     return found
 
 
@@ -42,13 +42,13 @@ def _counts(c: Call, shape: Sequence[int | str]) -> list[int | str]:
     """How many blocks there are along each axis."""
     sizes = c.integers("block_size")
     if len(sizes) != len(shape):
-        raise c.invalid(f"blocks of shape {sizes} in a tensor of shape {tuple(shape)}")
+        raise c.invalid(f"blocks of shape {sizes} do not fit a tensor of shape {tuple(shape)}", rule="blocks-do-not-fit")
     found: list[int | str] = []
     for size, block in zip(shape, sizes, strict=True):
         if block < 1 or (isinstance(size, int) and size % block):
-            raise c.invalid(f"blocks of shape {sizes} in a tensor of shape {tuple(shape)}")
+            raise c.invalid(f"blocks of shape {sizes} do not fit a tensor of shape {tuple(shape)}", rule="blocks-do-not-fit")
         if isinstance(size, str) and block != 1:
-            raise c.unsupported(f"blocks of {block} along a size that is known only at run time")
+            raise c.unsupported(f"blocks of {block} along a size that is known only at run time", rule="not-constant")
         found.append(size if isinstance(size, str) else size // block)
     return found
 
@@ -64,9 +64,9 @@ def _grid(c: Call, dtype: str) -> tuple[Quantization, Array]:
     scales, points = c.constant("scale"), c.constant("zero_point") if c["zero_point"] is not None else None
     count = math.prod(counts)
     if scales is None or (c["zero_point"] is not None and points is None):
-        raise c.unsupported("scales that are computed at run time for weights")
+        raise c.unsupported("scales that are computed at run time for weights", rule="not-constant")
     if scales.size != count or (points is not None and points.size not in (0, count)):
-        raise c.invalid(f"{scales.size} scales for {count} blocks of shape {blocks}")
+        raise c.invalid(f"the number of scales is {scales.size}, the number of blocks of shape {blocks} is {count}", rule="counts-differ")
     zeros = whole(c, points, scales.shape).reshape(counts)
     scales = scales.reshape(counts)
     along = [axis for axis, number in enumerate(counts) if number > 1]
@@ -76,7 +76,7 @@ def _grid(c: Call, dtype: str) -> tuple[Quantization, Array]:
         return sound(c, Quantization(float32(scales.reshape(-1)), zeros.reshape(-1), along[0]), dtype), scales.reshape(-1)
     axis = max(range(len(shape)), key=lambda place: (counts[place] > 1 and blocks[place] > 1, blocks[place], place))
     if math.prod(shape) > 2**31:
-        raise c.invalid(f"a tensor of shape {shape}")
+        raise c.invalid(f"the shape of the tensor is {shape}, which has no quantized form", rule="wrong-rank")
     for other, block in enumerate(blocks):
         if other != axis and block > 1:
             scales, zeros = np.repeat(scales, block, axis=other), np.repeat(zeros, block, axis=other)
@@ -92,7 +92,7 @@ def _type(c: Call, argument: str) -> str:
     dtype = c.dtype(argument) or "int8"
     low, high = c.range_of(dtype) if dtype not in _SMALL else _SMALL.get(dtype, (0, 0))
     if low >= high:
-        raise c.unsupported(f"the type {dtype}")
+        raise c.unsupported(f"the type {dtype}", rule="dtype-not-covered")
     return storage(c, low, high) if dtype in _SMALL else dtype
 
 
@@ -108,7 +108,7 @@ def _per_block(c: Call, name: str, counts: Sequence[int | str]) -> str:
         return name
     axes = [axis for axis, count in enumerate(counts) if count == 1 and c.integers("block_size")[axis] != 1]
     if rank is None or rank + len(axes) != len(counts):
-        raise c.unsupported(f"scales of rank {rank} for {len(counts)} axes")
+        raise c.unsupported(f"scales of rank {rank} for {len(counts)} axes", rule="form-not-covered")
     return c.emit("Unsqueeze", [name, c.list64(axes, "axes")], hint="blocks").name
 
 
@@ -116,7 +116,7 @@ def _require_rows(c: Call, counts: Sequence[int | str]) -> None:
     """Computed scales are covered for blocks that fill an axis, or have one element of it."""
     for count, block in zip(counts, c.integers("block_size"), strict=True):
         if count != 1 and block != 1:
-            raise c.unsupported(f"blocks of shape {c.integers('block_size')} whose scales are computed at run time")
+            raise c.unsupported(f"blocks of shape {c.integers('block_size')} whose scales are computed at run time", rule="not-constant")
 
 
 def read_quantize(c: Call) -> Ref:

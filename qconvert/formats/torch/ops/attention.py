@@ -24,7 +24,7 @@ _MOST_HEADS = 2**16
 def _attention(c: Call) -> Ref:
     query, key, value = (c.name(name) for name in ("query", "key", "value"))
     if c.get("dropout_p"):
-        raise c.unsupported("dropout: export the model after eval()")
+        raise c.unsupported("dropout; export the model after eval(),", rule="training-mode")
     if c.get("enable_gqa"):
         key, value = (_repeated(c, name, query, hint) for name, hint in ((key, "keys"), (value, "values")))
     scores = c.emit("MatMul", [query, key], grid=None, hint="products", trans_b=1)
@@ -69,7 +69,7 @@ def _repeated(c: Call, name: str, query: str, hint: str) -> str:
     rank = c.rank("query")
     heads, wanted = (size_of(c, each, rank - 3) for each in (name, query))
     if not isinstance(heads, int) or not isinstance(wanted, int) or heads < 1 or wanted % heads or wanted > _MOST_HEADS:
-        raise c.unsupported(f"{heads} heads of keys beside {wanted} of queries")
+        raise c.unsupported(f"{heads} heads of keys and {wanted} of queries", rule="form-not-covered")
     order = np.repeat(np.arange(heads), wanted // heads)
     return name if heads == wanted else c.emit("Gather", [name, c.const(order, f"{hint}/order")], hint=hint, axis=rank - 3).name
 

@@ -21,7 +21,7 @@ __all__ = ["OPERATORS"]
 
 def _plain(c: Call, *arguments: str) -> None:
     if any(isinstance(c[argument], Ref) and c.operand(argument).is_quantized for argument in arguments):
-        raise c.unsupported("quantized data")
+        raise c.unsupported("quantized data", rule="quantized-data")
 
 
 def read_without_nan(c: Call) -> Ref:
@@ -75,7 +75,7 @@ def read_distances(c: Call) -> Ref:
     names, _ = operands(c, "x1", "x2", real=True)
     power = c.number("p")
     if power not in (1.0, 2.0):
-        raise c.unsupported(f"p = {power}")
+        raise c.unsupported(f"p = {power}", rule="form-not-covered")
     ranks = c.rank("x1"), c.rank("x2")
     first = c.emit("Unsqueeze", [names[0], c.list64([ranks[0] - 1], "rows")], hint="rows_of").name
     second = c.emit("Unsqueeze", [names[1], c.list64([ranks[1] - 2], "columns")], hint="columns_of").name
@@ -137,7 +137,7 @@ def read_trace(c: Call) -> Ref:
     _plain(c, "self")
     shape = c.static_shape("self")
     if len(shape) != 2:
-        raise c.invalid(f"a matrix of shape {shape}")
+        raise c.invalid(f"the shape is {shape}; the operator requires a matrix", rule="wrong-rank")
     name = c.name("self") if c.is_real(c.name("self")) else typed(c, Ref(c.name("self")), "int64", "whole")
     c.take(8 * shape[0] * shape[1])
     eye = c.const(np.eye(*shape, dtype=numpy_dtype(c.lookup(name).dtype)), "diagonal")
@@ -191,7 +191,7 @@ def read_linear_norm(c: Call) -> Ref:
     dim, order = c.get("dim"), c.get("ord")
     axes = len(dim) if isinstance(dim, (list, tuple)) else 1 if dim is not None else c.rank("self") if order is not None else 1
     if order is not None and axes != 1:
-        raise c.unsupported(f"the order {order} of a matrix")
+        raise c.unsupported(f"the order {order} of a matrix", rule="form-not-covered")
     return read_norm(c)
 
 

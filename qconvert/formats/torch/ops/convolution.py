@@ -25,7 +25,7 @@ def _sizes(c: Call, spatial: int) -> dict[str, Any]:
     """Strides, dilations and groups."""
     sizes = {"strides": c.integers("stride", spatial), "dilations": c.integers("dilation", spatial)}
     if any(len(values) != spatial for values in sizes.values()):
-        raise c.invalid(f"its strides and dilations {sizes} are not of {spatial} axes")
+        raise c.invalid(f"the strides and dilations {sizes} are not of {spatial} axes", rule="counts-differ")
     return {**sizes, "group": c.integer("groups"), "data_format": "channels_first"}
 
 
@@ -43,7 +43,7 @@ def _named_padding(c: Call, sizes: dict[str, Any], spatial: int) -> tuple[int, .
         return (0,) * (2 * spatial)
     kernel = c.lookup(c.name("weight")).static_shape
     if c["padding"] != "same" or kernel is None or any(stride != 1 for stride in sizes["strides"]):
-        raise c.unsupported(f"padding {c['padding']!r} beside strides {sizes['strides']}")
+        raise c.unsupported(f"padding {c['padding']!r} and strides {sizes['strides']}", rule="form-not-covered")
     totals = [step * (size - 1) for step, size in zip(sizes["dilations"], kernel[2:], strict=True)]
     return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
 
@@ -52,7 +52,7 @@ def _transposed(c: Call, spatial: int) -> Ref:
     """A transposed convolution, whose weights PyTorch has as I,O/groups,spatial."""
     sizes, groups, shape = _sizes(c, spatial), c.integer("groups"), c.static_shape("weight")
     if len(shape) != spatial + 2 or groups < 1 or shape[0] % groups:
-        raise c.invalid(f"{groups} groups of weights of shape {shape} for {spatial} axes")
+        raise c.invalid(f"{groups} groups do not fit weights of shape {shape} for {spatial} axes", rule="counts-differ")
     name = c.name("weight")
     weights = (
         unmoved(c, name, lambda data: swapped_weights(data, groups))
@@ -71,7 +71,7 @@ def _scales_first(c: Call, grid: Quantization, groups: int) -> Quantization:
     if grid.axis is None:
         return grid
     if grid.axis != 1 and not (grid.axis == 0 and (grid.scale == grid.scale[0]).all() and (grid.zero_point == grid.zero_point[0]).all()):
-        raise c.unsupported("scales of a transposed convolution along its inputs")
+        raise c.unsupported("scales along the inputs of a transposed convolution", rule="form-not-covered")
     if grid.axis == 0:
         return Quantization.per_tensor(float(grid.scale[0]), int(grid.zero_point[0]))
     return Quantization(np.tile(grid.scale, groups), np.tile(grid.zero_point, groups), 0)

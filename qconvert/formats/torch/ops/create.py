@@ -84,7 +84,7 @@ def read_fill(c: Call) -> Ref:
     tensor = c.lookup(name)
     value: Any = c.get("value", 0)
     if tensor.is_quantized:
-        raise c.unsupported("quantized data")
+        raise c.unsupported("quantized data", rule="quantized-data")
     return filled(c, [size_of(c, name, axis) for axis in range(c.rank("self"))], value, tensor.dtype)
 
 
@@ -96,7 +96,7 @@ def read_arange(c: Call) -> Ref:
     if not any(isinstance(value, Ref) for value in values):
         start, end, step = values
         if step == 0 or not all(map(math.isfinite, values)) or (end - start) / step < 0:
-            raise c.invalid(f"a range from {start} to {end} in steps of {step}")
+            raise c.invalid(f"the range from {start} to {end} in steps of {step} has no end", rule="range-not-finite")
         count = math.ceil((end - start) / step)
         if count <= _MOST:
             return Ref(c.const((start + np.arange(count) * step).astype(numpy_dtype(dtype)), "range"))
@@ -108,7 +108,7 @@ def read_linspace(c: Call) -> Ref:
     """aten::linspace(start, end, steps)."""
     steps = c.integer("steps")
     if not 0 <= steps <= _MOST:
-        raise c.unsupported(f"{steps} steps")
+        raise c.unsupported(f"{steps} steps", rule="too-many-elements")
     values = np.linspace(c.number("start"), c.number("end"), steps)
     return Ref(c.const(values.astype(numpy_dtype(c.dtype("dtype") or "float32")), "range"))
 
@@ -118,7 +118,7 @@ def read_eye(c: Call) -> Ref:
     rows = c.integer("n")
     columns = c.integer("m") if "m" in c else rows
     if min(rows, columns) < 0 or rows * columns > 2**22:
-        raise c.unsupported(f"{rows} x {columns} elements")
+        raise c.unsupported(f"{rows} x {columns} elements", rule="too-many-elements")
     return Ref(c.const(np.eye(rows, columns, dtype=numpy_dtype(c.dtype("dtype") or "float32")), "eye"))
 
 
@@ -130,18 +130,18 @@ def read_tensor(c: Call) -> Ref:
     items = list(leaves(value))
     if any(isinstance(item, Ref) for item in items):
         if not isinstance(value, (list, tuple)) or len(items) != len(value):
-            raise c.unsupported("lists of numbers that are known only at run time")
+            raise c.unsupported("lists of numbers that are known only at run time", rule="not-constant")
         dtype = c.dtype("dtype") or common_type(c, items)
         names = [reshaped(c, typed(c, item, dtype, f"item{index}"), [], f"item{index}_").name for index, item in enumerate(items)]
         return c.emit("Pack", names, dtype=dtype, grid=None, axis=0)
     if not all(isinstance(item, (int, float)) for item in items):
-        raise c.invalid("a tensor of what are no numbers")
+        raise c.invalid("a tensor is made of values that are not numbers", rule="not-a-number")
     kinds = {type(item) for item in items}
     dtype = c.dtype("dtype") or ("float32" if float in kinds or not kinds else "int64" if int in kinds else "bool")
     try:
         return Ref(c.const(np.array(value, numpy_dtype(dtype)), "data"))
     except (ValueError, OverflowError) as error:
-        raise c.invalid(f"its numbers are no tensor: {error}") from error
+        raise c.invalid(f"the numbers do not make a tensor: {error}", rule="ragged-list") from error
 
 
 _OPTIONS = "*, i? dtype=None, a layout=None, a device=None, a pin_memory=None"

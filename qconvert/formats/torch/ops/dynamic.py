@@ -98,7 +98,7 @@ def read_choose_affine(c: Call) -> tuple[Ref, Ref]:
     """torchao::choose_qparams_affine(x, mapping_type, block_size, target_dtype, quant_min, quant_max, eps, …)."""
     shape, blocks = c.operand("input").shape, c.integers("block_size")
     if shape is None or len(shape) != len(blocks) or any(block not in (1, size) for size, block in zip(shape, blocks, strict=True)):
-        raise c.unsupported(f"blocks of shape {blocks} in a tensor of shape {shape}")
+        raise c.unsupported(f"blocks of shape {blocks} in a tensor of shape {shape}", rule="form-not-covered")
     parts, limits = _Parts(c), stated_limits(c, c.dtype("target_dtype") or "int8")
     axes = [axis for axis, block in enumerate(blocks) if block != 1]
     low, high = parts.ends(axes, bool(c["keepdim"])) if axes else _itself(c, parts)
@@ -112,7 +112,7 @@ def read_choose_affine(c: Call) -> tuple[Ref, Ref]:
     elif mapping == "SYMMETRIC_NO_CLIPPING_ERR":
         scale = parts.of("Max", parts.of("Div", low, parts.number(limits[0])), parts.of("Div", high, parts.number(limits[1])))
     else:
-        raise c.unsupported(f"the mapping {mapping}")
+        raise c.unsupported(f"the mapping {mapping}", rule="form-not-covered")
     scale = parts.at_least(scale, eps)
     return Ref(scale), Ref(c.const(np.float32((limits[0] + limits[1] + 1) // 2), "zero_point"))
 

@@ -32,7 +32,7 @@ def _result(c: Call, ref: Ref, *values: Any) -> Ref:
 def _paired(c: Call, kind: str, names: Sequence[str], dtype: str, hint: str = "") -> Ref:
     """One operator on two plain operands."""
     if any(c.lookup(name).is_quantized for name in names):
-        raise c.unsupported("quantized data")
+        raise c.unsupported("quantized data", rule="quantized-data")
     return c.emit(kind, names, dtype=dtype, grid=None, hint=hint)
 
 
@@ -54,7 +54,7 @@ def read_sum(kind: str, turned: bool = False) -> ReadFunction:
         if turned:
             first, second = second, first
         if dtype == "bool":
-            raise c.unsupported("truth values")
+            raise c.unsupported("boolean data", rule="dtype-not-covered")
         alpha, scaled = c["alpha"], c["self" if turned else "other"]
         if alpha != 1 and isinstance(scaled, (int, float)) and isinstance(alpha, (int, float)):
             second = typed(c, scaled * alpha, dtype, "scaled")
@@ -72,7 +72,7 @@ def read_division(c: Call) -> Ref:
         names, dtype = operands(c, "self", "other", real=True)
         return _result(c, _paired(c, "Div", names, dtype), c["self"], c["other"])
     if mode not in ("floor", "trunc"):
-        raise c.invalid(f"its rounding mode is {mode!r}")
+        raise c.invalid(f"the rounding mode is {mode!r}", rule="unknown-word")
     names, dtype = operands(c, "self", "other")
     if mode == "floor":
         return _result(c, _paired(c, "FloorDiv", names, dtype), c["self"], c["other"])
@@ -154,7 +154,7 @@ def read_shift(left: bool) -> ReadFunction:
     def read(c: Call) -> Ref:
         count, tensor = c.integer("other"), c.operand("self")
         if not 0 <= count < 31 or tensor.dtype not in ("int8", "int16", "int32", "int64") or tensor.is_quantized:
-            raise c.unsupported(f"{tensor.dtype} and a shift by {count}")
+            raise c.unsupported(f"{tensor.dtype} and a shift by {count}", rule="dtype-not-covered")
         return _paired(c, "Mul" if left else "FloorDiv", [tensor.name, typed(c, 2**count, tensor.dtype, "power")], tensor.dtype)
 
     return read

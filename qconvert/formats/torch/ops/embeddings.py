@@ -28,14 +28,14 @@ _MOST_BAGS = 256
 def _table(c: Call, weight: StoredTensor, bits: int) -> Array:
     """The integers of a table, one a byte."""
     if len(weight.shape) != 2 or weight.scales is None or weight.scales.shape != weight.shape[:1]:
-        raise c.invalid(f"a table of shape {weight.shape} without a scale for each row")
+        raise c.invalid(f"a table of shape {weight.shape} requires one scale for each row", rule="counts-differ")
     if bits == 8:
         return np.ascontiguousarray(weight.data)
     rows, columns = weight.shape
     flat = np.stack([weight.data & 15, weight.data >> 4], axis=-1).reshape(-1)
     stride = (columns + 1) // 2 * 2
     if flat.size < rows * stride:
-        raise c.invalid(f"{weight.data.size} bytes for a table of shape {weight.shape}")
+        raise c.invalid(f"{weight.data.size} bytes do not fit a table of shape {weight.shape}", rule="counts-differ")
     return flat[: rows * stride].reshape(rows, stride)[:, :columns].copy()
 
 
@@ -44,14 +44,14 @@ def _rows(c: Call, bits: int, hint: str = "") -> Ref:
     packed = c.packed("weight")
     weight = packed.weight
     if weight.scales is None or weight.zero_points is None:
-        raise c.invalid("a table without scales")
+        raise c.invalid("the table has no scales", rule="not-quantized")
     scales, points = weight.scales.astype(np.float32), weight.zero_points.astype(np.float32)
     with np.errstate(all="ignore"):
         offsets = -points * scales
         if bits == 4:  # what packing keeps beside the integers is in float16 then
             scales, offsets = (values.astype(np.float16).astype(np.float32) for values in (scales, offsets))
     if not (np.isfinite(scales).all() and np.isfinite(offsets).all()):
-        raise c.invalid("a scale or zero point is no number")
+        raise c.invalid("a scale or zero point is not finite", rule="scale-not-finite")
     indices = indices_of(c, c.name("indices"), weight.shape[0])
     made = {"weight": lambda: _table(c, weight, bits), "scale": lambda: scales[:, None], "offset": lambda: offsets[:, None]}
     tables = {name: c.session.draft.variant_of(packed.name, name, make) for name, make in made.items()}
@@ -70,24 +70,24 @@ def _bags(c: Call, rows: Ref) -> Ref:
     """The sum, mean or largest of the rows of each bag: those of one row of indices, or from one offset to the next."""
     mode = c.integer("mode")
     if c.get("per_sample_weights") is not None or not 0 <= mode < len(_REDUCTIONS):
-        raise c.unsupported(f"weights of samples, or mode {mode}")
+        raise c.unsupported(f"weights for each sample, or mode {mode},", rule="form-not-covered")
     kind, rank = _REDUCTIONS[mode], c.rank("indices")
     if rank == 2:
         return c.emit(kind, [rows.name, c.list64([1], "axes")], keepdims=0)
     offsets, count = c.constant("offsets"), (c.operand("indices").shape or (None,))[0]
     if offsets is None or not isinstance(count, int):
-        raise c.unsupported("offsets or indices whose number is known only at run time")
+        raise c.unsupported("offsets or indices whose number is known only at run time", rule="not-constant")
     edges = [int(edge) for edge in offsets.reshape(-1)]
     edges += [] if c["include_last_offset"] else [count]
     sizes = np.diff(edges)
     if not edges or edges[0] != 0 or edges[-1] != count or (sizes < 0).any():
-        raise c.invalid(f"offsets {edges[:20]} of {count} indices")
+        raise c.invalid(f"the offsets {edges[:20]} do not divide {count} indices", rule="index-out-of-range")
     width = (c.lookup(rows.name).shape or (0, 0))[1]
     if sizes.size and (sizes == sizes[0]).all() and sizes[0]:
         bags = c.emit("Reshape", [rows.name, c.list64([len(sizes), int(sizes[0]), int(width)], "bags_shape")], hint="bags")
         return c.emit(kind, [bags.name, c.list64([1], "axes")], keepdims=0)
     if len(sizes) > _MOST_BAGS or (sizes == 0).any():
-        raise c.unsupported(f"{len(sizes)} bags of different sizes, or empty ones")
+        raise c.unsupported(f"{len(sizes)} bags of different sizes, or empty ones,", rule="form-not-covered")
     parts = []
     for index, (start, size) in enumerate(zip(edges, sizes, strict=False)):
         part = sliced(c, rows.name, 0, start, start + int(size), hint=f"bag{index}")
@@ -100,7 +100,7 @@ def read_bags(bits: int) -> Operator:
 
     def read(c: Call) -> Ref:
         if c.get("compressed_indices_mapping") is not None and c["pruned_weights"]:
-            raise c.unsupported("pruned rows")
+            raise c.unsupported("pruned rows", rule="form-not-covered")
         return _bags(c, _rows(c, bits, "rows"))
 
     rest = "b pruned_weights=False, T? per_sample_weights=None, T? compressed_indices_mapping=None, b include_last_offset=False"

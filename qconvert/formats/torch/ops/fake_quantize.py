@@ -24,7 +24,7 @@ def _constants(c: Call, scale: str, zero_point: str) -> tuple[Array, Array]:
         return np.array([c.number(scale)]), np.array([c.integer(zero_point)])
     scales, zero_points = c.constant(scale), c.constant(zero_point)
     if scales is None or zero_points is None:
-        raise c.unsupported("scales that are computed at run time")
+        raise c.unsupported("scales that are computed at run time", rule="not-constant")
     if c.operator.startswith("aten::_fake_quantize_learnable"):
         zero_points = np.clip(np.rint(zero_points), c.integer("quant_min"), c.integer("quant_max"))
     return scales, zero_points
@@ -46,7 +46,10 @@ def _rounded(c: Call, axis: int | None, data: str = "self", scale: str = "scale"
 
 def _for_all(c: Call, scales: Array, zero_points: Array, dtype: str) -> Quantization:
     if scales.size != 1 or zero_points.size != 1:
-        raise c.invalid(f"{scales.size} scales and {zero_points.size} zero points for the whole tensor")
+        raise c.invalid(
+            f"there are {scales.size} scales and {zero_points.size} zero points; per-tensor quantization requires one of each",
+            rule="not-per-tensor",
+        )
     return sound(c, Quantization(float32(scales.reshape(1)), whole(c, zero_points.reshape(1), (1,))), dtype)
 
 

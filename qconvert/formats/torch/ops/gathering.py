@@ -19,7 +19,7 @@ def indices_of(c: Call, name: str, size: int | str | None) -> str:
     tensor, known = c.lookup(name), c.known(name)
     if tensor.dtype == "bool":
         if known is None or known.ndim != 1:
-            raise c.unsupported("truth values as indices, whose count is known only at run time,")
+            raise c.unsupported("truth values as indices, whose count is known only at run time,", rule="not-constant")
         return c.const(np.flatnonzero(known).astype(np.int64), "positions")
     if tensor.dtype not in ("int64", "int32"):
         name = typed(c, Ref(name), "int64", "indices")
@@ -42,7 +42,7 @@ def read_gather(c: Call) -> Ref:
     axis = c.axis(c.integer("dim"), rank)
     wanted, shape = c.operand("index").shape, c.operand("self").shape or ()
     if wanted is None or len(wanted) != rank:
-        raise c.invalid(f"indices of shape {wanted} beside data of rank {rank}")
+        raise c.invalid(f"indices of shape {wanted} do not fit data of rank {rank}", rule="shape-mismatch")
     for each, (size, have) in enumerate(zip(wanted, shape, strict=True)):
         if each != axis and isinstance(size, int) and size != have:
             name = sliced(c, name, each, 0, size, hint=f"first{each}").name
@@ -55,7 +55,7 @@ def read_index(c: Call) -> Ref:
     given = list(c["indices"])
     chosen = [axis for axis, value in enumerate(given) if value is not None]
     if len(given) > rank or not chosen:
-        raise c.invalid(f"{len(given)} indices of {rank} axes")
+        raise c.invalid(f"there are {len(given)} indices for {rank} axes", rule="counts-differ")
     refs = c.names_or_none("indices")
     first = refs[chosen[0]]
     if len(chosen) == 1 and first and c.lookup(first).dtype == "bool" and c.known(first) is None and chosen == [0]:
@@ -71,11 +71,11 @@ def together(c: Call, names: list[str]) -> tuple[str, tuple[int, ...]]:
     """Indices of several axes as one tensor of places, and their common shape."""
     shapes = [c.lookup(name).static_shape for name in names]
     if any(shape is None for shape in shapes):
-        raise c.unsupported("several indices of shapes that are known only at run time")
+        raise c.unsupported("several indices of shapes that are known only at run time", rule="not-constant")
     try:
         whole = np.broadcast_shapes(*(shape for shape in shapes if shape is not None))
     except ValueError as error:
-        raise c.invalid(f"indices of shapes {shapes} do not go together") from error
+        raise c.invalid(f"indices of shapes {shapes} cannot be broadcast", rule="shape-mismatch") from error
     wide = [
         name if c.lookup(name).shape == whole else c.emit("Expand", [name, c.list64(whole, f"shape{i}")], hint=f"wide{i}").name
         for i, name in enumerate(typed(c, Ref(name), "int64", f"index{i}") for i, name in enumerate(names))
@@ -109,7 +109,7 @@ def read_masked_fill(c: Call) -> Ref:
     if known is not None and known.size == 1:
         filler = c.filler(float(known.reshape(())), name, "value")
     elif tensor.is_quantized:
-        raise c.unsupported("a value that is computed at run time, of quantized data,")
+        raise c.unsupported("a value that is computed at run time, of quantized data,", rule="not-constant")
     else:
         filler = typed(c, value, tensor.dtype, "value")
     return c.emit("Where", [mask, filler, name], dtype=tensor.dtype, grid=tensor.quantization)
@@ -124,7 +124,7 @@ def read_where(c: Call) -> Ref:
     tensors = [c.lookup(name) for name in names]
     grid = next((tensor.quantization for tensor in tensors if tensor.is_quantized), None)
     if grid is not None and any(tensor.quantization != grid for tensor in tensors):
-        raise c.unsupported("data on several grids")
+        raise c.unsupported("data with per-channel scales", rule="quantized-data")
     return c.emit("Where", [condition, *names], dtype=tensors[0].dtype, grid=grid)
 
 
@@ -143,7 +143,7 @@ def read_one_hot(c: Call) -> Ref:
     """aten::one_hot(x, num_classes): 1 at the place that a number says."""
     count = c.integer("num_classes")
     if count < 1:
-        raise c.unsupported("classes that are counted at run time")
+        raise c.unsupported("a number of classes that is counted at run time", rule="not-constant")
     values = c.const(np.array([0, 1], np.int64), "values")
     return c.emit("OneHot", [c.name("self"), c.const(np.array(count, np.int64), "depth"), values], dtype="int64", grid=None)
 
@@ -154,7 +154,7 @@ def read_triangle(upper: bool) -> Operator:
     def read(c: Call) -> Ref:
         name, diagonal = c.name("self"), c.integer("diagonal")
         if c.lookup(name).is_quantized:
-            raise c.unsupported("quantized data")
+            raise c.unsupported("quantized data", rule="quantized-data")
         return c.emit("Trilu", [name, c.const(np.array(diagonal, np.int64), "diagonal")], upper=int(upper))
 
     return Operator("T self, i diagonal=0", read)

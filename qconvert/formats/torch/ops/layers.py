@@ -26,13 +26,13 @@ def kernel_of(c: Call, packed: Packed, spatial: int) -> tuple[str, dict[str, Any
     data, axis = packed.weight.data, packed.weight.axis
     cut = len(packed.weight.shape) - 2 - spatial
     if cut < 0 or any(size != 1 for size in packed.weight.shape[2 : 2 + cut]):
-        raise c.invalid(f"weights of shape {packed.weight.shape} for {spatial} axes")
+        raise c.invalid(f"weights of shape {packed.weight.shape} do not fit {spatial} axes", rule="wrong-rank")
     data = data.reshape(*data.shape[:2], *data.shape[2 + cut :]) if cut else data
     if packed.transposed:
         if axis is not None and (axis != 1 or packed.groups != 1):
-            raise c.unsupported("scales of a transposed convolution along its inputs, or in groups,")
+            raise c.unsupported("per-channel scales along the inputs of a transposed convolution, or in groups,", rule="form-not-covered")
         if packed.groups < 1 or data.shape[0] % packed.groups:
-            raise c.invalid(f"{packed.groups} groups of weights of shape {packed.weight.shape}")
+            raise c.invalid(f"{packed.groups} groups do not fit weights of shape {packed.weight.shape}", rule="counts-differ")
         data, axis = swapped_weights(data, packed.groups), 0
     name = c.stored(packed.weight, f"{packed.name}.weight", data, axis)
     sizes = {"strides": packed.stride[cut:], "dilations": packed.dilation[cut:], "pads": packed.padding[cut:] * 2, "group": packed.groups}
@@ -73,7 +73,7 @@ def quantized(c: Call) -> Packed:
     """The packed parameters of a linear layer that is not one in float16."""
     packed = c.packed("W_prepack")
     if packed.weight.scales is None:
-        raise c.invalid("its weights are not quantized")
+        raise c.invalid("the weights are not quantized", rule="not-quantized")
     return packed
 
 
@@ -96,7 +96,7 @@ def rounding_of(c: Call) -> str:
 
 def require_real(c: Call, name: str) -> None:
     if c.lookup(name).dtype != "float32":
-        raise c.unsupported(f"data of {c.lookup(name).dtype}")
+        raise c.unsupported(f"data of {c.lookup(name).dtype}", rule="dtype-not-covered")
 
 
 def rows(c: Call, data: str, factors: Sequence[str], grid: Quantization | None, *, dtype: str = "", **attributes: Any) -> Ref:
@@ -115,7 +115,7 @@ def rows(c: Call, data: str, factors: Sequence[str], grid: Quantization | None, 
         return c.emit("Gemm", [tensor.name, *factors], grid=grid, dtype=dtype, **attributes)
     weights = c.lookup(factors[0]).static_shape
     if weights is None or len(weights) != 2 or rank < 1:
-        raise c.invalid(f"weights of shape {weights} beside data of rank {rank}")
+        raise c.invalid(f"weights of shape {weights} do not fit data of rank {rank}", rule="shape-mismatch")
     flat = c.emit("Reshape", [tensor.name, c.list64([-1, weights[1]], "rows_shape")], hint="data_rows")
     result = c.emit("Gemm", [flat.name, *factors], grid=grid, dtype=dtype, hint="rows", **attributes)
     leading = (tensor.shape or ())[:-1]

@@ -48,7 +48,7 @@ def read_bitwise(kind: str) -> Operator:
     def read(c: Call) -> Ref:
         names, dtype = operands(c, "self", "other")
         if (dtype != "bool" and "int" not in dtype) or any(c.lookup(name).is_quantized for name in names):
-            raise c.invalid(f"bits of {dtype}")
+            raise c.invalid(f"the data are {dtype}; bitwise operators require integers or booleans", rule="wrong-type")
         return c.emit(kind if dtype == "bool" else f"Bitwise{kind}", names, dtype=dtype, grid=None)
 
     return Operator("x self, x other", read)
@@ -65,7 +65,7 @@ def read_bitwise_not(c: Call) -> Ref:
     if tensor.dtype == "bool":
         return c.emit("Not", [tensor.name], dtype="bool", grid=None)
     if tensor.is_quantized or "int" not in tensor.dtype:
-        raise c.invalid(f"bits of {tensor.dtype}")
+        raise c.invalid(f"the data are {tensor.dtype}; bitwise operators require integers or booleans", rule="wrong-type")
     kind = numpy_dtype(tensor.dtype)
     return c.emit("BitwiseXor", [tensor.name, c.const(~np.zeros((), kind), "ones")], dtype=tensor.dtype, grid=None)
 

@@ -39,7 +39,7 @@ def read_slice(c: Call) -> Ref:
     """aten::slice(x, dim, start, end, step)."""
     step = c.integer("step")
     if step < 1:
-        raise c.invalid(f"a slice with step {step}")
+        raise c.invalid(f"the step of the slice is {step}", rule="step-out-of-range")
     start, end = (default if c[name] is None else c[name] for name, default in (("start", 0), ("end", END)))
     return sliced(c, c.name("self"), c.axis(c.integer("dim"), c.rank("self")), start, end, step)
 
@@ -71,11 +71,11 @@ def _parts(c: Call, axis: int, sizes: Sequence[int]) -> list[Ref]:
     """Parts of these sizes along an axis, one behind the other."""
     name, size = c.name("self"), (c.operand("self").shape or ())[axis]
     if isinstance(size, int) and (sum(sizes) != size or min(sizes, default=0) < 0):
-        raise c.invalid(f"parts of sizes {list(sizes)[:20]} of an axis of {size}")
+        raise c.invalid(f"the sizes {list(sizes)[:20]} do not add up to the {size} elements of the axis", rule="sizes-do-not-fit")
     if len(sizes) == 1:
         return [Ref(name)]
     if not sizes:
-        raise c.invalid("no parts")
+        raise c.invalid("the list of sizes is empty", rule="sizes-do-not-fit")
     return c.emit_several("Split", [name, c.list64(sizes, "sizes")], len(sizes), axis=axis)
 
 
@@ -92,7 +92,7 @@ def read_chunk(c: Call) -> list[Ref]:
     axis, chunks = c.axis(c.integer("dim"), c.rank("self")), c.integer("chunks")
     size = _size(c, axis)
     if chunks < 1 or min(chunks, size) > 10_000:
-        raise c.invalid(f"{chunks} chunks of an axis of {size}")
+        raise c.invalid(f"an axis of {size} cannot be split into {chunks} chunks", rule="too-many-elements")
     return _parts(c, axis, _equal(size, max(-(-size // chunks), 1)))
 
 
@@ -107,7 +107,7 @@ def read_split(c: Call) -> list[Ref]:
         return _parts(c, axis, c.integers("split_size"))
     part, size = c.integer("split_size"), _size(c, axis)
     if part < 1 or size // part > 10_000:
-        raise c.invalid(f"parts of size {part} of an axis of {size}")
+        raise c.invalid(f"an axis of {size} cannot be split into parts of {part}", rule="sizes-do-not-fit")
     return _parts(c, axis, _equal(size, part))
 
 
@@ -123,7 +123,7 @@ def read_tensor_split(c: Call) -> list[Ref]:
     if "sections" in c:
         count = c.integer("sections")
         if not 0 < count <= 10_000:
-            raise c.invalid(f"{count} sections")
+            raise c.invalid(f"the number of sections is {count}", rule="sizes-do-not-fit")
         return _parts(c, axis, [size // count + (index < size % count) for index in range(count)])
     edges = [min(max(edge + size if edge < 0 else edge, 0), size) for edge in c.integers("indices")]
     return [sliced(c, c.name("self"), axis, start, end, hint=f"part{i}") for i, (start, end) in enumerate(pairwise([0, *edges, size]))]
@@ -134,7 +134,7 @@ def read_unbind(c: Call) -> list[Ref]:
     axis = c.axis(c.integer("dim"), c.rank("self"))
     count = _size(c, axis)
     if not 0 < count <= 10_000:
-        raise c.unsupported(f"an axis of {count}")
+        raise c.unsupported(f"an axis of {count}", rule="shape-not-covered")
     return c.emit_several("Unpack", [c.name("self")], count, axis=axis) if count > 1 else [_squeezed(c, axis)]
 
 
@@ -147,7 +147,7 @@ def _joined(c: Call, argument: str) -> list[str]:
     names = c.names(argument)
     kept = [name for name in names if c.lookup(name).shape != (0,)] or names[:1]
     if not kept:
-        raise c.invalid("no tensors to join")
+        raise c.invalid("the list of tensors to concatenate is empty", rule="input-missing")
     if any(c.lookup(name).is_quantized for name in kept):
         return kept
     dtype = common_type(c, [Ref(name) for name in kept])
@@ -180,7 +180,7 @@ def read_quantized_cat(activation: str = "") -> Operator:
     def read(c: Call) -> Ref:
         names = c.names("qx")
         if not names:
-            raise c.invalid("no tensors to join")
+            raise c.invalid("the list of tensors to concatenate is empty", rule="input-missing")
         first = c.lookup(names[0])
         if first.rank is None:
             raise c.unknown_shape_of(names[0])

@@ -23,7 +23,7 @@ def _parameter(c: Call, argument: str, default: float, shape: Sequence[int]) -> 
     if c[argument] is not None:
         return c.name(argument)
     if math.prod(shape) > _MOST:
-        raise c.invalid(f"its parameters have the shape {tuple(shape)}")
+        raise c.invalid(f"the parameters have the shape {tuple(shape)}", rule="shape-mismatch")
     tensor = c.operand("input")
     return c.const(np.full(tuple(shape), default, numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)), argument)
 
@@ -47,7 +47,7 @@ def _grid(c: Call) -> Quantization | None:
 def _batch_norm(c: Call, activation: str = "") -> Ref:
     """A batch norm by stored statistics."""
     if c["running_mean"] is None or c["running_var"] is None:
-        raise c.unsupported("statistics of the batch: export the model after eval()")
+        raise c.unsupported("statistics of the batch; export the model after eval(),", rule="training-mode")
     count = [_channels(c, "running_mean")]
     names = [_parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count), c.name("running_mean"), c.name("running_var")]
     inputs, hint = [as_real(c, "input"), *names], "normalized" if activation else ""
@@ -58,7 +58,7 @@ def _batch_norm(c: Call, activation: str = "") -> Ref:
 def read_batch_norm(c: Call) -> Ref:
     """aten::batch_norm of a model that is not trained, quantized::batch_norm."""
     if c.get("training"):
-        raise c.unsupported("training: export the model after eval()")
+        raise c.unsupported("training mode; export the model after eval(),", rule="training-mode")
     return _batch_norm(c)
 
 
@@ -109,7 +109,7 @@ def read_own_statistics(c: Call) -> Ref:
     """aten::_native_batch_norm_legit without stored statistics, what is left of an instance norm: its data are one instance."""
     shape = c.operand("input").shape
     if not c["training"] or shape is None or shape[0] != 1:
-        raise c.unsupported("statistics of the batch: export the model after eval()")
+        raise c.unsupported("statistics of the batch; export the model after eval(),", rule="training-mode")
     return read_instance_norm(c) if isinstance(shape[1], int) else _over_space(c, shape)
 
 

@@ -19,7 +19,7 @@ def padded(c: Call, pads: Sequence[Any], mode: str, value: float | None) -> Ref:
     """The argument `self` with pads from the last axis on. A value is rounded onto the grid of quantized data."""
     name, rank = c.name("self"), c.rank("self")
     if len(pads) % 2 or len(pads) > 2 * rank:
-        raise c.invalid(f"{len(pads)} pads of {rank} axes")
+        raise c.invalid(f"there are {len(pads)} pads for {rank} axes", rule="counts-differ")
     if all(isinstance(pad, int) and pad == 0 for pad in pads):
         return Ref(name)
     before = [0] * (rank - len(pads) // 2) + list(pads[::2])[::-1]
@@ -33,7 +33,7 @@ def padded(c: Call, pads: Sequence[Any], mode: str, value: float | None) -> Ref:
 def read_pad(c: Call) -> Ref:
     """aten::pad(x, pads, mode, value)."""
     if c["mode"] not in _MODES:
-        raise c.invalid(f"its mode {c['mode']!r} is none of {', '.join(_MODES)}")
+        raise c.invalid(f"the mode is {c['mode']!r}, not one of {', '.join(_MODES)}", rule="unknown-word")
     return padded(c, c["pad"], _MODES[c["mode"]], None if c["value"] is None else c.number("value"))
 
 
@@ -48,7 +48,7 @@ def read_mode(mode: str, spatial: int) -> Operator:
     def read(c: Call) -> Ref:
         pads = c["padding"]
         if len(pads) != 2 * spatial:
-            raise c.invalid(f"{len(pads)} pads of {spatial} axes")
+            raise c.invalid(f"there are {len(pads)} pads for {spatial} axes", rule="counts-differ")
         return padded(c, pads, mode, None)
 
     return Operator("T self, l padding", read)

@@ -26,9 +26,9 @@ def _windows(c: Call, spatial: int) -> dict[str, Any]:
     stride = c.integers("stride", spatial) or kernel
     padding = c.integers("padding", spatial)
     if not len(kernel) == len(stride) == len(padding) == spatial:
-        raise c.invalid(f"kernel {kernel}, stride {stride} and padding {padding} are not of {spatial} axes")
+        raise c.invalid(f"kernel {kernel}, stride {stride} and padding {padding} are not of {spatial} axes", rule="counts-differ")
     if any(2 * pad > size for pad, size in zip(padding, kernel, strict=True)):
-        raise c.invalid(f"padding {padding} is more than half of the kernel {kernel}")
+        raise c.invalid(f"the padding {padding} is more than half of the kernel {kernel}", rule="padding-out-of-range")
     return {
         "kernel_shape": kernel,
         "strides": stride,
@@ -64,7 +64,7 @@ def read_average_pool(spatial: int) -> ReadFunction:
         if divisor is None:
             return batched(c, "self", spatial, lambda name: c.emit("AveragePool", [name], **attributes))
         if attributes["ceil_mode"]:
-            raise c.unsupported("divisor_override beside ceil_mode")
+            raise c.unsupported("divisor_override and ceil_mode", rule="form-not-covered")
         factor = math.prod(attributes["kernel_shape"]) / c.integer("divisor_override")
         attributes["count_include_pad"] = 1
         return batched(c, "self", spatial, lambda name: _divided(c, name, factor, attributes))
@@ -90,13 +90,13 @@ def _wanted(c: Call, name: str, spatial: int) -> list[int]:
     listed = list(sizes) if isinstance(sizes, (list, tuple)) else [sizes]
     listed = listed * spatial if len(listed) == 1 else listed
     if len(listed) != spatial:
-        raise c.invalid(f"its output size {sizes} is not of {spatial} axes")
+        raise c.invalid(f"the output size {sizes} is not of {spatial} axes", rule="counts-differ")
     for axis, size in enumerate(listed):
         if size is None:
             listed[axis] = size_of(c, name, 2 + axis)
     wanted = [size if isinstance(size, int) else c.whole(size, "output_size") for size in listed]
     if not all(0 < size <= _MOST_WINDOWS for size in wanted):
-        raise c.invalid(f"its output size is {wanted}")
+        raise c.invalid(f"the output size is {wanted}, which is not positive or too large", rule="too-many-elements")
     return wanted
 
 

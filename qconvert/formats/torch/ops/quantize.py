@@ -31,7 +31,7 @@ def read_quantize(c: Call) -> Ref:
     """aten::quantize_per_tensor(x, scale, zero_point, dtype): a quantized tensor."""
     dtype = c.torch_type("dtype")
     if dtype is None or dtype not in QUANTIZED:
-        raise c.invalid(f"its type {dtype} is not quantized")
+        raise c.invalid(f"the type {dtype} is not quantized", rule="wrong-type")
     stored = QUANTIZED[dtype]
     return on_grid(c, c.name("self"), stored, c.grid(dtype=stored), FUSED)
 
@@ -40,7 +40,7 @@ def read_quantize_along(c: Call) -> Ref:
     """aten::quantize_per_channel(x, scales, zero_points, axis, dtype): a quantized tensor."""
     dtype, scales = c.torch_type("dtype"), _exact_scales(c)
     if dtype is None or dtype not in QUANTIZED or scales is None:
-        raise c.invalid(f"its type {dtype} is not quantized")
+        raise c.invalid(f"the type {dtype} is not quantized", rule="wrong-type")
     stored, axis = QUANTIZED[dtype], c.axis(c.integer("axis"), c.rank("self"))
     return on_grid(c, c.name("self"), stored, grid_along(c, scales, c.constant("zero_points"), axis, stored), FUSED)
 
@@ -55,7 +55,7 @@ def read_dequantize(c: Call) -> Ref:
 def read_int_repr(c: Call) -> Ref:
     """aten::int_repr(x): the stored integers as plain numbers."""
     if not c.operand("self").is_quantized:
-        raise c.invalid("its data are not quantized")
+        raise c.invalid("the data are not quantized", rule="not-quantized")
     return c.emit("Reinterpret", [c.name("self")], grid=None)
 
 
@@ -78,7 +78,7 @@ def read_make_along(c: Call) -> Ref:
     """aten::_make_per_channel_quantized_tensor(x, scales, zero_points, axis)."""
     tensor, scales = c.lookup(_unlabelled(c).name), c.constant("scale")
     if scales is None or c.constant("zero_point") is None:
-        raise c.unsupported("scales along an axis that are computed at run time")
+        raise c.unsupported("scales along an axis that are computed at run time", rule="not-constant")
     return Ref(c.labelled(tensor, grid_along(c, scales, c.constant("zero_point"), c.axis(c.integer("axis"), c.rank("self")), tensor.dtype)))
 
 
@@ -86,7 +86,7 @@ def _exact_scales(c: Call) -> Array | None:
     """The scales along an axis as the file has them, float32 or float64; None if they are computed at run time."""
     scales = c.constant("scales")
     if scales is None or (c["zero_points"] is not None and c.constant("zero_points") is None):
-        raise c.unsupported("scales along an axis that are computed at run time")
+        raise c.unsupported("scales along an axis that are computed at run time", rule="not-constant")
     return scales
 
 
@@ -135,11 +135,11 @@ def _group_grid(c: Call, dtype: str) -> tuple[Quantization, Array | None]:
     shape, size = c.static_shape("input"), c.integer("group_size")
     points = c.constant("zero_points") if c["zero_points"] is not None else None
     if scales is None or len(shape) < 2 or size < 1 or 0 in shape:
-        raise c.invalid(f"no groups of {size} along the last axis of shape {shape}")
+        raise c.invalid(f"groups of {size} do not divide the last axis of shape {shape}", rule="blocks-do-not-fit")
     size = min(size, shape[-1])
     wanted = (*shape[:-1], -(-shape[-1] // size))
     if scales.size != math.prod(wanted) or (points is not None and points.size not in (0, scales.size)):
-        raise c.invalid(f"{scales.size} scales for groups of {size} along the last axis of shape {shape}")
+        raise c.invalid(f"{scales.size} scales do not fit groups of {size} along the last axis of shape {shape}", rule="counts-differ")
     scales = scales.reshape(wanted)
     zeros = whole(c, points, wanted).reshape(wanted)
     return sound(c, Quantization(float32(scales), zeros, len(shape) - 1, size), dtype), scales
@@ -151,7 +151,7 @@ def read_group_quantize(c: Call) -> Ref:
     grid, exact = _group_grid(c, dtype)
     grid = narrowed(c, grid, dtype, c.integer("quant_min"), c.integer("quant_max"))
     if c.constant("input") is None:
-        raise c.unsupported("groups of what is computed at run time")
+        raise c.unsupported("groups of what is computed at run time", rule="not-constant")
     return on_grid(c, c.name("input"), dtype, grid, SHIFTED, exact)
 
 

@@ -47,12 +47,12 @@ def read_roll(c: Call) -> Ref:
     name = c.name("self")
     if not axes:
         if len(shifts) != 1:
-            raise c.invalid(f"{len(shifts)} shifts of no axes")
+            raise c.invalid(f"there are {len(shifts)} shifts and no axes", rule="counts-differ")
         sizes = [size_of(c, name, axis) for axis in range(rank)]
         flat = reshaped(c, name, [-1], hint="flat").name
         return reshaped(c, _rolled(c, flat, 0, shifts[0], "turned"), sizes)
     if len(axes) != len(shifts):
-        raise c.invalid(f"{len(shifts)} shifts of {len(axes)} axes")
+        raise c.invalid(f"there are {len(shifts)} shifts for {len(axes)} axes", rule="counts-differ")
     for index, (axis, shift) in enumerate(zip(axes, shifts, strict=True)):
         name = _rolled(c, name, axis, shift, "" if index == len(axes) - 1 else f"turned{index}")
     return Ref(name)
@@ -94,7 +94,7 @@ def read_pixel_unshuffle(c: Call) -> Ref:
         if not isinstance(channels, int):
             raise c.unknown_shape("self")
         if channels * factor * factor > _MOST:
-            raise c.unsupported(f"blocks of {factor} x {factor} elements of {channels} channels")
+            raise c.unsupported(f"blocks of {factor} x {factor} elements of {channels} channels", rule="shape-not-covered")
         order = np.arange(channels * factor * factor).reshape(factor * factor, channels).T.reshape(-1)
         blocks = c.emit("SpaceToDepth", [name], hint="blocks", blocksize=factor, data_format="channels_first")
         return blocks if channels == 1 else c.emit("Gather", [blocks.name, c.const(order.astype(np.int64), "order")], axis=1)
@@ -105,13 +105,13 @@ def read_pixel_unshuffle(c: Call) -> Ref:
 def _factor(c: Call, argument: str) -> int:
     factor = c.integer(argument)
     if not 0 < factor < 2**16:
-        raise c.invalid(f"a factor of {factor}")
+        raise c.invalid(f"the factor is {factor}", rule="number-out-of-range")
     return factor
 
 
 def _of_images(c: Call, read: Any) -> Ref:
     if c.rank("self") not in (3, 4):
-        raise c.unsupported(f"data of rank {c.rank('self')}")
+        raise c.unsupported(f"data of rank {c.rank('self')}", rule="wrong-rank")
     return batched(c, "self", 2, read)
 
 
@@ -122,7 +122,7 @@ def read_channel_shuffle(c: Call) -> Ref:
     if not isinstance(channels, int):
         raise c.unknown_shape("self")
     if groups < 1 or channels % groups or channels > _MOST:
-        raise c.invalid(f"{groups} groups of {channels} channels")
+        raise c.invalid(f"{groups} groups do not divide {channels} channels", rule="sizes-do-not-divide")
     order = np.arange(channels, dtype=np.int64).reshape(groups, -1).T.reshape(-1)
     return c.emit("Gather", [c.name("self"), c.const(order, "order")], axis=1)
 
@@ -132,7 +132,7 @@ def read_movedim(c: Call) -> Ref:
     rank = c.rank("self")
     source, destination = ([c.axis(axis, rank) for axis in c.integers(name)] for name in ("source", "destination"))
     if len(source) != len(destination) or len(set(source)) != len(source) or len(set(destination)) != len(destination):
-        raise c.invalid(f"axes {source} moved to {destination}")
+        raise c.invalid(f"axes {source} moved to {destination}", rule="axis-out-of-range")
     placed = dict(zip(destination, source, strict=True))
     rest = iter(axis for axis in range(rank) if axis not in source)
     order = tuple(placed[axis] if axis in placed else next(rest) for axis in range(rank))
@@ -150,10 +150,10 @@ def read_repeat_interleave(c: Call) -> Ref:
     counts = c.constant("repeats") if isinstance(value, Ref) and not value.number else None
     if counts is not None and counts.size > 1:
         if counts.sum() > _MOST or (counts < 0).any():
-            raise c.invalid(f"{counts.sum()} repetitions")
+            raise c.invalid(f"the number of repetitions is {counts.sum()}", rule="too-many-elements")
         return c.emit("Gather", [name, c.const(np.repeat(np.arange(counts.size), counts.astype(np.int64)), "order")], axis=axis)
     if isinstance(value, Ref) and not value.number and counts is None:
-        raise c.unsupported("repetitions that are computed at run time")
+        raise c.unsupported("repetitions that are computed at run time", rule="not-constant")
     times = c.whole(value, "repeats")
     if times == 1:
         return Ref(name)
@@ -182,7 +182,7 @@ def read_broadcast_tensors(c: Call) -> list[Ref]:
     try:
         whole = np.broadcast_shapes(*(shape for shape in shapes if shape is not None))
     except ValueError as error:
-        raise c.invalid(f"shapes {shapes} do not go together") from error
+        raise c.invalid(f"the shapes {shapes} cannot be broadcast", rule="shape-mismatch") from error
     return [_broadcast(c, name, whole, f"wide{index}") for index, name in enumerate(names)]
 
 
@@ -190,7 +190,7 @@ def read_matrix_turned(c: Call) -> Ref:
     """x.mT: the last two axes change places."""
     rank = c.rank("self")
     if rank < 2:
-        raise c.invalid(f"data of rank {rank}")
+        raise c.invalid(f"data of rank {rank}", rule="wrong-rank")
     return c.emit("Transpose", [c.name("self")], perm=(*range(rank - 2), rank - 1, rank - 2))
 
 

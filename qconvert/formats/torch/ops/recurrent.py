@@ -51,7 +51,7 @@ class _Weights:
 def _in_order(c: Call, kind: str, values: Array) -> Array:
     """Rows of all gates in ONNX's order."""
     if values.ndim < 1 or values.shape[0] % GATES[kind] or not values.shape[0]:
-        raise c.invalid(f"weights of shape {values.shape} for {GATES[kind]} gates")
+        raise c.invalid(f"weights of shape {values.shape} do not fit {GATES[kind]} gates", rule="shape-mismatch")
     parts = np.split(values, GATES[kind])
     return np.concatenate([parts[place] for place in _ORDER[kind]])
 
@@ -74,7 +74,7 @@ def _real_weights(c: Call, kind: str, names: Sequence[str], projection: str = ""
 def _constant(c: Call, name: str) -> Array:
     data = c.known(name)
     if data is None or c.lookup(name).is_quantized:
-        raise c.unsupported("weights that are computed at run time")
+        raise c.unsupported("weights that are computed at run time", rule="not-constant")
     return data
 
 
@@ -84,12 +84,12 @@ def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding:
     for part in packed:
         weight = part.weight
         if len(weight.shape) != 2 or weight.axis not in (None, 0):
-            raise c.invalid(f"weights of shape {weight.shape} with scales along axis {weight.axis}")
+            raise c.invalid(f"weights of shape {weight.shape} have scales along axis {weight.axis}", rule="shape-mismatch")
         data = _in_order(c, kind, weight.data)
         matrices.append(data if weight.scales is not None else data.astype(np.float32))
         grids.append(_grid_in_order(c, kind, grid_of(weight, part.name)))
     if (grids[0] is None) != (grids[1] is None):
-        raise c.invalid("integer weights beside real ones")
+        raise c.invalid("some weights are integers and others are float", rule="contradicting-types")
     biases = [
         np.zeros(len(matrix), np.float32) if part.bias is None else _in_order(c, kind, part.bias.data)
         for part, matrix in zip(packed, matrices, strict=True)
@@ -107,12 +107,14 @@ def _verified(c: Call, kind: str, weights: _Weights, inputs: int | str | None) -
     width = hidden
     if weights.projection is not None:
         if weights.projection.ndim != 2 or weights.projection.shape[1] != hidden:
-            raise c.invalid(f"a projection of shape {weights.projection.shape} for {hidden} cells")
+            raise c.invalid(f"a projection of shape {weights.projection.shape} does not fit {hidden} cells", rule="shape-mismatch")
         width = len(weights.projection)
     if len(shapes[0]) != 2 or shapes[1] != (rows, width) or (isinstance(inputs, int) and shapes[0][1] != inputs):
-        raise c.invalid(f"weights of shape {shapes[0]} and {shapes[1]} for {inputs} inputs")
+        raise c.invalid(f"weights of shape {shapes[0]} and {shapes[1]} do not fit {inputs} inputs", rule="shape-mismatch")
     if weights.biases is not None and any(bias.shape != (rows,) for bias in weights.biases):
-        raise c.invalid(f"biases of shape {weights.biases[0].shape} and {weights.biases[1].shape} for {rows} rows")
+        raise c.invalid(
+            f"biases of shape {weights.biases[0].shape} and {weights.biases[1].shape} do not fit {rows} rows", rule="shape-mismatch"
+        )
     return hidden
 
 
@@ -160,7 +162,7 @@ class _Layer:
         c, kind = self._c, self._kind
         hidden = {_verified(c, kind, weights, (c.lookup(data).shape or (None,))[-1]) for weights in directions}
         if len(hidden) != 1:
-            raise c.invalid("directions with other numbers of cells")
+            raise c.invalid("the directions have different numbers of cells", rule="counts-differ")
         attributes: dict[str, Any] = {"hidden_size": hidden.pop(), "direction": direction}
         if kind == "GRU":
             attributes["linear_before_reset"] = 1
@@ -228,7 +230,7 @@ def _states(c: Call, values: Sequence[str], directions: int, layers: int) -> lis
     for name in values:
         shape = c.lookup(name).shape
         if shape is not None and (len(shape) != 3 or shape[0] != directions * layers):
-            raise c.invalid(f"first states of shape {shape} for {layers} layers in {directions} directions")
+            raise c.invalid(f"initial states of shape {shape} do not fit {layers} layers in {directions} directions", rule="shape-mismatch")
     if layers == 1:
         return [list(values)]
     return [[sliced_first(c, name, depth * directions, directions) for name in values] for depth in range(layers)]
@@ -238,9 +240,9 @@ def _require_plain(c: Call) -> tuple[int, int]:
     """Layers and directions; raises what a layer in training, or one with too many layers, is."""
     layers, directions = c.integer("num_layers"), 2 if c["bidirectional"] else 1
     if not 1 <= layers <= _MOST_LAYERS:
-        raise c.invalid(f"{layers} layers")
+        raise c.invalid(f"the number of layers is {layers}", rule="number-out-of-range")
     if c["train"] and c.number("dropout") > 0:
-        error = c.unsupported("dropout in training")
+        error = c.unsupported("dropout in training mode", rule="training-mode")
         error.remedy = "Call eval() on the model before it is saved."
         raise error
     return layers, directions
@@ -255,7 +257,7 @@ def _separate(c: Call, kind: str, layers: int, directions: int) -> list[_Weights
         parts = [values[index : index + own + 1] for index in range(0, len(values), own + 1)]
         return [_real_weights(c, kind, part[:-1], part[-1]) for part in parts]
     if len(values) != own * count:
-        raise c.invalid(f"{len(values)} weights for {layers} layers in {directions} directions")
+        raise c.invalid(f"there are {len(values)} weights for {layers} layers in {directions} directions", rule="counts-differ")
     return [_real_weights(c, kind, values[index : index + own]) for index in range(0, len(values), own)]
 
 
@@ -263,7 +265,7 @@ def _packed(c: Call, kind: str, layers: int, directions: int) -> list[_Weights]:
     """The same of packed parameters, one for each depth and direction."""
     values = list(c["params"])
     if len(values) != layers * directions or not all(isinstance(value, PackedCell) for value in values):
-        raise c.invalid(f"{len(values)} packed weights for {layers} layers in {directions} directions")
+        raise c.invalid(f"there are {len(values)} packed weights for {layers} layers in {directions} directions", rule="counts-differ")
     return [_packed_weights(c, kind, (value.data, value.hidden), _rounding(value.reduces)) for value in values]
 
 
@@ -280,11 +282,11 @@ def read_layer(kind: str, activation: str = "", *, packed: bool = False) -> Read
         if packed:
             require_real(c, data)
         if c.rank("input") != 3:
-            raise c.invalid(f"data of rank {c.rank('input')}")
+            raise c.invalid(f"data of rank {c.rank('input')}", rule="wrong-rank")
         weights = (_packed if packed else _separate)(c, kind, layers, directions)
         given = c.names("hx") if kind == "LSTM" else [c.name("hx")]
         if len(given) != (2 if kind == "LSTM" else 1):
-            raise c.invalid(f"{len(given)} first states")
+            raise c.invalid(f"the number of initial states is {len(given)}", rule="counts-differ")
         states = _states(c, given, directions, layers)
         if c["batch_first"]:
             data = c.emit("Transpose", [data], hint="steps_first", perm=(1, 0, 2)).name
@@ -317,11 +319,11 @@ def read_cell(kind: str, activation: str = "", *, packed: bool = False) -> ReadF
         else:
             names = [c.name(part) for part in _CELL_WEIGHTS if c[part] is not None]
             if len(names) == 3:
-                raise c.unsupported("one bias of two")
+                raise c.unsupported("only one of two biases", rule="form-not-covered")
             weights = _real_weights(c, kind, names)
         given = c.names("hx") if kind == "LSTM" else [c.name("hx")]
         if c.rank("input") != 2 or len(given) != (2 if kind == "LSTM" else 1):
-            raise c.invalid(f"data of rank {c.rank('input')} and {len(given)} states")
+            raise c.invalid(f"data of rank {c.rank('input')} and {len(given)} states", rule="wrong-rank")
         states = [] if all(_is_zero(c, name) for name in given) else [_unsqueezed(c, name) for name in given]
         whole, last = _Layer(c, kind, activation).run(_unsqueezed(c, data), [weights], states)
         found = tuple(
@@ -342,7 +344,7 @@ def _unsqueezed(c: Call, name: str) -> str:
 
 def read_rows_of_several_lengths(c: Call) -> Ref:
     """The overloads for packed sequences (torch.nn.utils.rnn.pack_padded_sequence)."""
-    error = c.unsupported("rows of several lengths (a PackedSequence)")
+    error = c.unsupported("rows of several lengths (a PackedSequence)", rule="form-not-covered")
     error.remedy = "Save the model with a tensor of rows of one length as its input."
     raise error
 

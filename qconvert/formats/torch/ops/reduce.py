@@ -34,7 +34,7 @@ def read_total(kind: str) -> ReadFunction:
     def read(c: Call) -> Ref:
         tensor, wanted = c.operand("self"), c.dtype("dtype")
         if tensor.is_quantized:
-            raise c.unsupported("quantized data")
+            raise c.unsupported("quantized data", rule="quantized-data")
         if wanted is None and tensor.dtype not in REALS:
             wanted = "int64"
         return reduced(c, kind, tensor.name if wanted is None else typed(c, Ref(tensor.name), wanted, "data"))
@@ -80,7 +80,7 @@ def read_norm(c: Call) -> Ref:
     if math.isinf(order):
         return reduced(c, "ReduceMax" if order > 0 else "ReduceMin", magnitudes)
     if order == 0:
-        raise c.unsupported("order 0")
+        raise c.unsupported("order 0", rule="form-not-covered")
     powers = c.emit("Pow", [magnitudes, c.real_constant(order, name, "order")], grid=None, hint="powers").name
     total = reduced(c, "ReduceSum", powers, hint="total").name
     return c.emit("Pow", [total, c.real_constant(1 / order, name, "root_order")], grid=None)
@@ -103,7 +103,7 @@ def _variance(c: Call, name: str, hint: str) -> tuple[Ref, str]:
     square = c.emit("Square", [c.emit("Sub", [name, mean], grid=None, hint="difference").name], grid=None, hint="square").name
     count = math.prod(int(size) for size in sizes) if correction else 1
     if correction and count <= correction:
-        raise c.unsupported(f"a variance of {count} elements")
+        raise c.unsupported(f"a variance of {count} elements", rule="shape-not-covered")
     keepdims = int("keepdim" in c and bool(c["keepdim"]))
     result = c.emit("ReduceMean", [square, axes], grid=None, hint="population" if correction else hint, keepdims=keepdims)
     return (scaled(c, result.name, count / (count - correction), hint) if correction else result), mean

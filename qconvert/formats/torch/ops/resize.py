@@ -81,11 +81,11 @@ def _axes(c: Call, name: str, spatial: int) -> list[_Axis]:
     wanted = c["output_size"]
     listed = list(wanted) if isinstance(wanted, (list, tuple)) else [_multiplied(c, *pair) for pair in zip(sizes, factors, strict=True)]
     if len(listed) != spatial or len(factors) != spatial:
-        raise c.invalid(f"sizes {wanted} and factors {stated} are not of {spatial} axes")
+        raise c.invalid(f"sizes {wanted} and factors {stated} are not of {spatial} axes", rule="counts-differ")
     if any(isinstance(size, int) and not 1 <= size <= _LARGEST for size in (*listed, *sizes)) or any(
         value is not None and value <= 0 for value in factors
     ):
-        raise c.invalid(f"sizes {listed} and factors {factors} are not positive, or are too large")
+        raise c.invalid(f"sizes {listed} and factors {factors} are not positive, or are too large", rule="too-many-elements")
     multiple = [wanted is None and factor is not None and factor.is_integer() for factor in factors]
     return [_Axis(*item) for item in zip(sizes, listed, factors, multiple, strict=True)]
 
@@ -93,7 +93,7 @@ def _axes(c: Call, name: str, spatial: int) -> list[_Axis]:
 def _multiplied(c: Call, size: Any, factor: float | None) -> Any:
     """A size times a factor, without the fraction."""
     if factor is None or not math.isfinite(factor) or factor <= 0:
-        raise c.invalid("it states neither sizes nor factors")
+        raise c.invalid("the operator has neither sizes nor factors", rule="missing-member")
     if isinstance(size, int):
         return math.floor(size * factor)
     if factor != int(factor):
@@ -191,7 +191,7 @@ def _by_matrices(c: Call, name: str, axes: Sequence[_Axis], matrix: Callable[[_A
     if not _is_known(axes):
         raise c.unknown_shape(_argument(c))
     if any(axis.size * axis.wanted > _LARGEST_MATRIX for axis in axes):
-        raise c.unsupported(f"sizes {[(axis.size, axis.wanted) for axis in axes]}")
+        raise c.unsupported(f"sizes {[(axis.size, axis.wanted) for axis in axes]}", rule="shape-not-covered")
     return mapped(c, name, [matrix(axis) for axis in axes])
 
 

@@ -20,7 +20,7 @@ def _data(c: Call) -> tuple[str, str, float, int]:
     """The quantized tensor: its name, its type, scale and zero point."""
     tensor = c.operand("qa")
     if tensor.quantization is None or not tensor.quantization.is_per_tensor:
-        raise c.invalid("its data are not quantized with one scale")
+        raise c.invalid("the data are not quantized with one scale", rule="not-per-tensor")
     return tensor.name, tensor.dtype, float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
 
 
@@ -28,7 +28,7 @@ def _grid(c: Call, scale: float, zero_point: int) -> Quantization:
     """A grid whose scale is rounded to float32."""
     real = np.float32(scale)
     if not np.isfinite(real) or real <= 0:
-        raise c.invalid(f"its result has the scale {scale}")
+        raise c.invalid(f"the scale of the result is {scale}", rule="scale-not-positive")
     return Quantization.per_tensor(float(real), zero_point)
 
 
@@ -38,7 +38,7 @@ def read_scalar_sum(c: Call, hint: str = "") -> Ref:
     low, high = integer_range(dtype)
     moved = float(np.rint(c.number("b") / scale))
     if not np.isfinite(moved) or abs(moved) > 2**31:
-        raise c.unsupported(f"the number {c.number('b')} beside the scale {scale}")
+        raise c.unsupported(f"the number {c.number('b')} and the scale {scale}", rule="form-not-covered")
     steps = int(moved)
     if low <= zero_point - steps <= high:
         return c.emit("Reinterpret", [name], grid=_grid(c, scale, zero_point - steps), hint=hint)

@@ -20,7 +20,7 @@ _REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "am
 def _values(c: Call, argument: str) -> str:
     """Numbers or a tensor in the type of the data, on which quantized ones have no bearing."""
     if c.operand("self").is_quantized:
-        raise c.unsupported("quantized data")
+        raise c.unsupported("quantized data", rule="quantized-data")
     return typed(c, c[argument], c.operand("self").dtype, argument)
 
 
@@ -35,7 +35,7 @@ def _along(c: Call) -> tuple[str, int, str]:
     rank = c.rank("self")
     axis = c.axis(c.integer("dim"), max(rank, 1))
     if rank == 0:
-        raise c.unsupported("data of rank 0")
+        raise c.unsupported("data of rank 0", rule="wrong-rank")
     shape = c.operand("self").shape or ()
     return c.name("self"), axis, indices_of(c, c.name("index"), shape[axis])
 
@@ -47,7 +47,7 @@ def read_scatter(value: str, reduction: str = "none") -> Any:
         name, axis, index = _along(c)
         values, shape = _values(c, value), c.lookup(index).shape
         if shape is None or len(shape) != c.rank("self"):
-            raise c.invalid(f"indices of shape {shape} beside data of rank {c.rank('self')}")
+            raise c.invalid(f"indices of shape {shape} do not fit data of rank {c.rank('self')}", rule="shape-mismatch")
         if c.lookup(values).rank == 0:
             values = _expanded(c, values, shape, "values")
         for each, (size, have) in enumerate(zip(shape, c.lookup(values).shape or (), strict=True)):
@@ -55,9 +55,9 @@ def read_scatter(value: str, reduction: str = "none") -> Any:
                 values = sliced(c, values, each, 0, size, hint=f"first{each}").name
         stated = c.get("reduce")
         if stated is not None and stated not in _REDUCTIONS:
-            raise c.unsupported(f"the reduction {stated}")
+            raise c.unsupported(f"the reduction {stated}", rule="form-not-covered")
         if stated is not None and not c.get("include_self", True):
-            raise c.unsupported("a reduction that leaves the data out")
+            raise c.unsupported("a reduction without the data (include_self=False)", rule="form-not-covered")
         return c.emit("ScatterElements", [name, index, values], axis=axis, reduction=_REDUCTIONS[stated] if stated else reduction)
 
     return read
@@ -103,7 +103,7 @@ def read_index_put(c: Call) -> Ref:
     chosen = [axis for axis, name in enumerate(refs) if name is not None]
     names = [name for name in refs if name is not None]
     if len(refs) > rank or not chosen:
-        raise c.invalid(f"{len(refs)} indices of {rank} axes")
+        raise c.invalid(f"there are {len(refs)} indices for {rank} axes", rule="counts-differ")
     if c.lookup(names[0]).dtype == "bool" and len(names) == 1 and c.known(names[0]) is None:
         return _masked(c, chosen[0], names[0], rank, adds)
     shape = c.operand("self").shape or ()
@@ -144,7 +144,7 @@ def _masked(c: Call, axis: int, mask: str, rank: int, adds: bool) -> Ref:
         total = c.emit("Add", [name, values], hint="total").name if adds else values
         return c.emit("Where", [mask, total, name])
     if axis:
-        raise c.unsupported("a mask behind other axes, with values of their own,")
+        raise c.unsupported("a mask after other axes, with values of more than one element,", rule="form-not-covered")
     places = c.emit("NonZero", [mask], dtype="int64", grid=None, hint="places").name
     rows = c.emit("Transpose", [places], perm=(1, 0), hint="rows").name
     return c.emit("ScatterND", [name, rows, values], reduction="add" if adds else "none")
@@ -154,7 +154,7 @@ def read_take_along(c: Call) -> Ref:
     """aten::take_along_dim(x, indices, dim): as gather, of axes that go together."""
     name, rank = c.name("self"), c.rank("self")
     if c["dim"] is None:
-        raise c.unsupported("no axis")
+        raise c.unsupported("no axis", rule="form-not-covered")
     axis = c.axis(c.integer("dim"), rank)
     shape, wanted = c.operand("self").static_shape, c.operand("indices").static_shape
     if shape is None or wanted is None or len(wanted) != rank:

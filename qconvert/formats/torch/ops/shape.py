@@ -20,7 +20,7 @@ def read_identity(c: Call) -> Ref:
 def read_dropout(c: Call, data: str = "input") -> Ref:
     """What drops elements while a model is trained, and gives all of them else."""
     if c["train"] and c.number("p"):
-        raise c.unsupported("a model that was exported for training; call model.eval() before,")
+        raise c.unsupported("training mode; call model.eval() before the export,", rule="training-mode")
     return Ref(c.name(data))
 
 
@@ -84,7 +84,7 @@ def read_permute(c: Call) -> Ref:
     rank = c.rank("self")
     axes = tuple(c.axis(axis, rank) for axis in c.integers("dims"))
     if sorted(axes) != list(range(rank)):
-        raise c.invalid(f"{axes} is no order of {rank} axes")
+        raise c.invalid(f"{axes} is not a permutation of {rank} axes", rule="not-a-permutation")
     return c.emit("Transpose", [c.name("self")], perm=axes)
 
 

@@ -63,7 +63,7 @@ def _one(c: Call) -> Any:
     if known is None:
         return value
     if known.size != 1:
-        raise c.invalid(f"one number of a tensor of shape {known.shape}")
+        raise c.invalid(f"the shape is {known.shape}; one number is required", rule="not-a-scalar")
     return known.reshape(-1)[0].item()
 
 

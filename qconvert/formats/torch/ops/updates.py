@@ -58,7 +58,7 @@ def read_slice_scatter(c: Call) -> Ref:
     """aten::slice_scatter(self, src, dim, start, end, step)."""
     axis, step = c.axis(c.integer("dim"), c.rank("self")), c.integer("step")
     if step < 1:
-        raise c.invalid(f"a slice with step {step}")
+        raise c.invalid(f"the step of the slice is {step}", rule="step-out-of-range")
     source = typed(c, c["src"], c.operand("self").dtype, "source")
     if step > 1:
         start, end = (default if c[name] is None else c.integer(name) for name, default in (("start", 0), ("end", END)))

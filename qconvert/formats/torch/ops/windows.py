@@ -22,7 +22,7 @@ def _identity(c: Call, name: str, channels: int, kernel: Sequence[int]) -> Array
     """For every channel, weights of one channel for each element of the window, which take that element."""
     count = math.prod(kernel)
     if channels * count * count > _MOST_WEIGHTS or count < 1:
-        raise c.unsupported(f"a window of {list(kernel)} of {channels} channels")
+        raise c.unsupported(f"a window of {list(kernel)} of {channels} channels", rule="shape-not-covered")
     whole = np.tile(np.eye(count), (channels, 1)).reshape(channels, count, *kernel)
     return whole.astype(numpy_dtype(c.lookup(name).dtype))
 
@@ -38,7 +38,7 @@ def read_unfold(c: Call) -> Ref:
     """aten::im2col(x, kernel_size, dilation, padding, stride): a convolution for each channel that takes every element of the window."""
     kernel, dilations, pads, strides = (c.integers(key, 2) for key in ("kernel_size", "dilation", "padding", "stride"))
     if c.operand("self").is_quantized:
-        raise c.unsupported("quantized data")
+        raise c.unsupported("quantized data", rule="quantized-data")
 
     def read(name: str) -> Ref:
         channels = _channels(c, name)
@@ -62,10 +62,10 @@ def read_fold(c: Call) -> Ref:
     ]
     name = as_real(c, "self")
     if c.rank("self") != 3 or c.operand("self").is_quantized:
-        raise c.unsupported(f"data of rank {c.rank('self')}")
+        raise c.unsupported(f"data of rank {c.rank('self')}", rule="wrong-rank")
     channels, rest = divmod(_channels(c, name), max(math.prod(kernel), 1))
     if rest or min(counts) < 1:
-        raise c.invalid(f"windows of {list(kernel)} of {_channels(c, name)} channels")
+        raise c.invalid(f"windows of {list(kernel)} do not fit {_channels(c, name)} channels", rule="shape-mismatch")
     data = reshaped(c, name, [size_of(c, name, 0), channels * math.prod(kernel), *counts], hint="placed_").name
     left = [
         size - ((count - 1) * step - 2 * pad + dilation * (extent - 1) + 1)
@@ -86,7 +86,7 @@ def read_windows(c: Call) -> Ref:
         raise c.unknown_shape("self")
     count = (whole - size) // step + 1 if step > 0 and 0 < size <= whole else 0
     if not 0 < count * size <= _MOST_WEIGHTS:
-        raise c.invalid(f"windows of {size} in steps of {step} of {whole}")
+        raise c.invalid(f"windows of {size} in steps of {step} do not fit an axis of {whole}", rule="sizes-do-not-fit")
     places = c.const(np.arange(count)[:, None] * step + np.arange(size, dtype=np.int64), "places")
     if axis == rank - 1:
         return c.emit("Gather", [c.name("self"), places], axis=axis)

@@ -21,7 +21,7 @@ __all__ = ["KERNELS", "is_bytes", "kernel_obstacle"]
 Obstacle = Callable[[Graph, Op], str]
 
 _BYTES = "data or a result that are not uint8 with one scale"
-_GRID = "a result on another grid than its data"
+_GRID = "a result with another scale or zero point than its data"
 _LAYOUT = "channels that are last"
 
 

@@ -55,7 +55,7 @@ def write_nearest(op: Op, b: ModuleBuilder) -> None:
     """Resize that repeats elements."""
     name = nearest_operator(op, known_sizes(op, b))
     if name is None:
-        raise b.unsupported(op, f"{op['coordinate_transformation_mode']} places and {op['nearest_mode']}")
+        raise b.unsupported(op, f"{op['coordinate_transformation_mode']} places and {op['nearest_mode']}", rule="form-not-covered")
     b.set(op.outputs[0], b.aten(f"{name}{b.rank(op) - 2}d", b.stored(op.inputs[0]), sizes_of(b, op.inputs[1])))
 
 

@@ -56,14 +56,16 @@ class Frame(Expressions):
         defaults: dict[str, ast.expr | None] = dict(zip(names[len(names) - len(arguments.defaults) :], arguments.defaults, strict=True))
         defaults |= dict(zip(only, arguments.kw_defaults, strict=True))
         if len(given) > len(names) or any(name not in names and name not in only for name in named):
-            raise self._wrong(f"{node.name!r} is called with {len(given) + len(named)} arguments and has {len(names)}", node)
+            raise self._wrong(
+                f"{node.name!r} is called with {len(given) + len(named)} arguments and has {len(names)}", node, rule="counts-differ"
+            )
         self._values.update(zip(names, given, strict=False))
         self._values.update(named)
         for name in (*names, *only):
             if name not in self._values:
                 default = defaults.get(name)
                 if default is None:
-                    raise self._wrong(f"a call of {node.name!r} lacks the argument {name!r}", node)
+                    raise self._wrong(f"a call of {node.name!r} has no argument {name!r}", node, rule="counts-differ")
                 self._values[name] = self.value(default)
 
     def statements(self, nodes: Sequence[ast.stmt]) -> None:
@@ -88,7 +90,7 @@ class Frame(Expressions):
         elif isinstance(target, (ast.Tuple, ast.List)):
             items = [UNKNOWN] * len(target.elts) if isinstance(value, Unknown) else value
             if not isinstance(items, (list, tuple)) or len(items) != len(target.elts):
-                raise self._wrong(f"{len(target.elts)} names are given to another number of values", target)
+                raise self._wrong(f"{len(target.elts)} names are assigned another number of values", target, rule="counts-differ")
             for part, item in zip(target.elts, items, strict=True):
                 self._bind(part, item)
         elif isinstance(target, ast.Attribute):
@@ -118,7 +120,7 @@ class Frame(Expressions):
         if isinstance(condition, (Ref, StoredTensor)):
             raising = [_raises(body) for body in (node.body, node.orelse)]
             if raising[0] == raising[1]:
-                raise self._unsupported("a branch on what is known only at run time", node)
+                raise self._unsupported("a branch on what is known only at run time", node, rule="not-constant")
             condition = raising[1]
         self.statements(node.body if condition else node.orelse)
 
@@ -138,7 +140,7 @@ class Frame(Expressions):
             self._every(node.body)
             return
         if not isinstance(items, (list, tuple, range)):
-            raise self._unsupported("a loop whose length is known only at run time", node)
+            raise self._unsupported("a loop whose length is known only at run time", node, rule="not-constant")
         for item in items:
             self._interpreter.budget.spend()
             self._bind(node.target, item)
@@ -154,7 +156,7 @@ class Frame(Expressions):
                 self._every(node.body)
                 return
             if isinstance(condition, (Ref, StoredTensor)):
-                raise self._unsupported("a loop whose length is known only at run time", node)
+                raise self._unsupported("a loop whose length is known only at run time", node, rule="not-constant")
             if not condition or not self._turn(node.body):
                 return
 

@@ -22,7 +22,7 @@ def write_detection(op: Op, b: Builder) -> None:
     classes = min(int(op["max_classes_per_detection"]), int(op["num_classes"]))
     steps = min(int(op["max_detections"]), -(-rows // max(classes, 1)))
     if op["use_regular_nms"]:
-        raise b.unsupported(op, "a suppression for each class")
+        raise b.unsupported(op, "a suppression for each class", rule="variant-not-writable")
     if steps > _MOST:
         raise b.unsupported(op, f"{steps} detections")
     b.note_operator()
