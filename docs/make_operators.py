@@ -42,9 +42,9 @@ are outputs, inputs, then the axes of the window. What each format's own operato
 [operators that are read](reference/operators-read.md).
 """
 WRITTEN = """\
-**Written** names the formats with a form of their own for the kind (QOperator: the form of ONNX other than QDQ). A kind that a format lacks is
-decomposed by [passes](passes.md) where that is exact or possible in float, and is refused by name elsewhere; targets may be stricter than
-their format."""
+**Written** names the formats with a form of their own for the kind (QOperator: the form of ONNX other than QDQ). A kind that a format
+lacks is decomposed by [passes](passes.md) where that is exact or possible in float, and is refused by name elsewhere; targets may be
+stricter than their format."""
 #: What the files of graph/kinds are called on the page.
 FAMILIES = {
     "convolution": "Convolutions", "matrix": "Products of matrices", "pool": "Pools", "resize": "Resizing", "normalize": "Normalization",
