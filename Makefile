@@ -48,7 +48,7 @@ bench: $(STAMP)
 
 # Every model of a folder both ways (fixtures/README.md says how to make them); the suite converts a few small ones.
 zoo: $(STAMP)
-	$(BIN)/python fixtures/zoo/run.py $(ZOO) --jobs 2 --coverage docs/coverage.md
+	$(BIN)/python fixtures/zoo/run.py $(ZOO) --jobs 2 --coverage docs/measured/coverage.md
 	QCONVERT_ZOO=1 $(BIN)/python -m pytest -q tests/targets/test_tensorrt.py -k whole_models
 
 # The documentation as a site, in build/site; links to nowhere are errors. `make look` opens every page of it in Chromium.

@@ -1,6 +1,6 @@
-"""Calibration beside onnxruntime's quantize_static: accuracy, time and memory. Writes a part of docs/benchmarks/calibration.md.
+"""Calibration beside onnxruntime's quantize_static: accuracy, time and memory. Writes a part of docs/measured/calibration.md.
 
-    python benchmarks/calibration.py [--inputs N] [--skip-mobilenet] [--markdown docs/benchmarks/calibration.md]
+    python benchmarks/calibration.py [--inputs N] [--skip-mobilenet] [--markdown docs/measured/calibration.md]
 
 Accuracy: the two float networks of fixtures/digits, calibrated with the first 100 of the held-out images, judged by the other 500, both as
 QDQ in onnxruntime with int8 weights per channel. Time and memory: MobileNet v2 at 224 x 224, made of the float form of

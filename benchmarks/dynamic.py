@@ -1,6 +1,6 @@
 """Dynamic range models (integer weights, real activations) in the forms that ONNX has for them: size, latency, distance from LiteRT.
 
-    python benchmarks/dynamic.py MODELS.tflite ... [--runs N] [--markdown docs/benchmarks/forms.md]
+    python benchmarks/dynamic.py MODELS.tflite ... [--runs N] [--markdown docs/measured/forms.md]
 
 real: weights in 8 bits, DequantizeLinear before the operator, which computes on real values. keep, exact: activations are rounded as
 LiteRT's kernels round them, row by row. keep, fast: DynamicQuantizeLinear, which rounds a tensor at a time, in the forms that onnxruntime

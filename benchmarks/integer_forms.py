@@ -1,6 +1,6 @@
 """Forms of quantized operators in onnxruntime, each alone: processor time of a run, and whether all results are equal.
 
-    python benchmarks/integer_forms.py [--runs N] [--markdown docs/benchmarks/forms.md]
+    python benchmarks/integer_forms.py [--runs N] [--markdown docs/measured/forms.md]
 
 The first form of each operator is real values between DequantizeLinear and QuantizeLinear; the results of the others are compared with
 its. One thread; all forms of an operator take turns in one process, and processor time is counted, which other programs that hold the

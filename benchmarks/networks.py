@@ -1,6 +1,6 @@
 """Two networks of operators that are seldom in the other models here, as int8 .tflite files: in LiteRT, and in onnxruntime as ONNX.
 
-    python benchmarks/networks.py [--runs N] [--keep FOLDER] [--markdown docs/benchmarks/forms.md]
+    python benchmarks/networks.py [--runs N] [--keep FOLDER] [--markdown docs/measured/forms.md]
 
 YOLOv8-like: convolutions with x * sigmoid(x), splits, residual additions, concatenations, a chain of maximum pools, and data resized to
 the double by the nearest. ShuffleNet-like: halves of channels, depthwise convolutions, and shuffles of channels as Reshape, Transpose,

@@ -1,6 +1,6 @@
 """QDQ against QOperator: the same model in both forms, in onnxruntime, and how long the way between them takes.
 
-    python benchmarks/onnx2onnx.py [--models FOLDER] [--runs N] [--markdown docs/benchmarks/round-trips.md]
+    python benchmarks/onnx2onnx.py [--models FOLDER] [--runs N] [--markdown docs/measured/round-trips.md]
 
 Models are .tflite files, converted to QDQ first, and .onnx files. Latencies are measured in turns, with one thread.
 """

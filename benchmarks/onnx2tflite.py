@@ -1,6 +1,6 @@
 """ONNX to TFLite beside onnx2tf: integer operators, fidelity, size, latency, speed and memory of conversion.
 
-    python benchmarks/onnx2tflite.py [MODELS.onnx ...] [--markdown docs/benchmarks/onnx2tflite.md] [--json FILE]
+    python benchmarks/onnx2tflite.py [MODELS.onnx ...] [--markdown docs/measured/onnx2tflite.md] [--json FILE]
 
 Run it from an environment that has qconvert installed. It builds a virtual environment for each converter under --envs and converts
 quantized ONNX models with each of them as a whole process: fixtures/onnx, fixtures/digits, and the QDQ models that qconvert makes of

@@ -1,6 +1,6 @@
 """Partitions of real models: regions that targets get, how much of the network is in them, and whether it is equal once it is split.
 
-python benchmarks/partition.py MODEL…            prints the table of docs/partition.md
+python benchmarks/partition.py MODEL…            prints the table of docs/measured/partition.md
 """
 
 from __future__ import annotations

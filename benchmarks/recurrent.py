@@ -1,6 +1,6 @@
 """TFLite's int8 LSTM, step by step over a sequence: LiteRT, its exact form in onnxruntime, also unrolled, and the fast one.
 
-    python benchmarks/recurrent.py [--runs N] [--markdown docs/benchmarks/recurrent.md]
+    python benchmarks/recurrent.py [--runs N] [--markdown docs/measured/recurrent.md]
 
 Layers have random weights; a run is a sequence of 50 steps, with states carried from run to run.
 """

@@ -1,6 +1,6 @@
 """Networks with memory of the zoo, run over 50 steps beside their source: qconvert and tf2onnx on the same TFLite files.
 
-    python benchmarks/recurrent_zoo.py FOLDER [--tools qconvert,tf2onnx] [--match TEXT] [--markdown docs/benchmarks/recurrent.md]
+    python benchmarks/recurrent_zoo.py FOLDER [--tools qconvert,tf2onnx] [--match TEXT] [--markdown docs/measured/recurrent.md]
         [--json FILE]
 
 FOLDER is the zoo of fixtures/zoo with its family `recurrent` (fixtures/README.md). Each tool converts every file in a process that has

@@ -1,6 +1,6 @@
 """Which share of a run onnxruntime spends on requantizing, joining and adding, by its own profile.
 
-    python benchmarks/shares.py [MODELS.tflite ...] [--runs N] [--markdown docs/benchmarks/forms.md]
+    python benchmarks/shares.py [MODELS.tflite ...] [--runs N] [--markdown docs/measured/forms.md]
 
 Without models: the .tflite fixtures that have additions, joins or conversions between grids, and the networks of networks.py. Shares are
 those of the time in kernels, of the median of each node over the runs; one thread.

@@ -1,6 +1,6 @@
 """What a core install takes on disk, and how long whole commands take from the start of the process, for one or two trees side by side.
 
-    python benchmarks/startup.py [--base ../other-checkout] [--repeat 15] [--markdown docs/benchmarks/scale.md]
+    python benchmarks/startup.py [--base ../other-checkout] [--repeat 15] [--markdown docs/measured/scale.md]
 
 Each tree is installed with `pip install .` and its own constraints.txt into a fresh virtual environment. The
 commands of both take turns in each round; the first round, which writes bytecode, does not count.

@@ -1,6 +1,6 @@
 """Models with states, step by step: time of a step in LiteRT and, as ONNX, in onnxruntime, and whether all steps give the same.
 
-    python benchmarks/streaming.py MODELS.tflite ... [--runs N] [--markdown docs/benchmarks/recurrent.md]
+    python benchmarks/streaming.py MODELS.tflite ... [--runs N] [--markdown docs/measured/recurrent.md]
 
 Each network is also run in forms that show what takes the time: the interpreter and the session without qconvert.streaming around; states
 as arrays that Python hands over, which onnxruntime copies; and states stored as the source has them (target generic), which it quantizes

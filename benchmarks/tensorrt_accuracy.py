@@ -1,6 +1,6 @@
 """Quantized classifiers for TensorRT beside their affine originals: distance of the logits, and top-1 agreement with LiteRT.
 
-    python benchmarks/tensorrt_accuracy.py [MODEL.tflite ...] [--images FOLDER] [--samples N] [--markdown docs/benchmarks/tensorrt.md]
+    python benchmarks/tensorrt_accuracy.py [MODEL.tflite ...] [--images FOLDER] [--samples N] [--markdown docs/measured/tensorrt.md]
 
 The ONNX files run in onnxruntime, on the CPU, node by node, which is what the engine's operators compute but for the order of float32
 arithmetic. The logits are what the last Softmax reads, on real values; they are compared with those of the affine file that `qconvert

@@ -1,6 +1,6 @@
 """Models converted for TensorRT: what its builder makes of them, for several compute capabilities, beside the prediction, and the check.
 
-    python benchmarks/tensorrt_engines.py [MODELS_OR_FOLDERS ...] [--sm 89 80 120] [--skip-check] [--markdown docs/benchmarks/tensorrt.md]
+    python benchmarks/tensorrt_engines.py [MODELS_OR_FOLDERS ...] [--sm 89 80 120] [--skip-check] [--markdown docs/measured/tensorrt.md]
 
 Needs the extra `tensorrt`; engines are built, not run. A PyTorch file takes the shapes of its inputs from the .json beside it.
 """

@@ -1,6 +1,6 @@
 """MobileNet v2 quantized for TensorRT by several tools: file size, products on integers, and outputs beside the float network's.
 
-    python benchmarks/tensorrt_peers.py [--modelopt PYTHON] [--calibrated N] [--samples N] [--markdown docs/benchmarks/tensorrt.md]
+    python benchmarks/tensorrt_peers.py [--modelopt PYTHON] [--calibrated N] [--samples N] [--markdown docs/measured/tensorrt.md]
 
 The float network is that which fixtures/coral_tf2_mobilenet_v2_224_int8.tflite was quantized from, as far as its integers tell. Every tool
 but the first row's, which keeps the integers of the file, calibrates with the same crops of two photographs, and is judged by others.

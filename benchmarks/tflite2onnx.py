@@ -1,6 +1,6 @@
 """TFLite to ONNX beside tf2onnx and tflite2onnx: fidelity, Transposes, speed and memory of conversion, latency.
 
-    python benchmarks/tflite2onnx.py [MODELS_OR_FOLDERS ...] [--markdown docs/benchmarks/tflite2onnx.md] [--json FILE]
+    python benchmarks/tflite2onnx.py [MODELS_OR_FOLDERS ...] [--markdown docs/measured/tflite2onnx.md] [--json FILE]
 
 Run it from an environment that has qconvert installed. It builds a virtual environment for each converter under --envs, converts each
 model with each of them as a whole process, runs the results in onnxruntime and the source in LiteRT, and measures everything side by

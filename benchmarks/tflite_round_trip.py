@@ -1,6 +1,6 @@
 """There and back: .tflite models to ONNX and to .tflite again, beside the originals in LiteRT.
 
-    python benchmarks/tflite_round_trip.py [--models FOLDER] [--samples N] [--runs N] [--markdown docs/benchmarks/round-trips.md]
+    python benchmarks/tflite_round_trip.py [--models FOLDER] [--samples N] [--runs N] [--markdown docs/measured/round-trips.md]
 
 The way there is `tflite2onnx --target generic --numerics fast`, the way back `onnx2tflite --target tflite-same`. Latencies are measured
 in turns, with one thread.

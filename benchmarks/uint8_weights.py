@@ -1,6 +1,6 @@
 """A uint8 .tflite model to ONNX and to .tflite again, by the default commands and for int8, beside the original in LiteRT.
 
-    python benchmarks/uint8_weights.py [--model FILE] [--images FOLDER] [--samples N] [--markdown docs/benchmarks/round-trips.md]
+    python benchmarks/uint8_weights.py [--model FILE] [--images FOLDER] [--samples N] [--markdown docs/measured/round-trips.md]
 
 The weights of such a model, of TensorFlow 1, have one scale and a zero point of their own. By the default commands they come back as they
 were; for int8 (`--target tflite`) they lose the zero point, which is exact for most channels. Inputs are crops of photographs, some turned

@@ -1,6 +1,6 @@
 """A share of the zoo converted by qconvert and by its peers: what is converted, accepted by the other runtime, equal, and at what cost.
 
-    python benchmarks/zoo_peers.py FOLDER [--every 10] [--family tensorflow] [--jobs 2] [--markdown docs/benchmarks/zoo.md] [--json FILE]
+    python benchmarks/zoo_peers.py FOLDER [--every 10] [--family tensorflow] [--jobs 2] [--markdown docs/measured/zoo.md] [--json FILE]
 
 FOLDER is the zoo of fixtures/zoo (fixtures/README.md). Every n-th model by path is converted by each tool as a whole process: TFLite files
 by qconvert and tf2onnx, ONNX files by qconvert and onnx2tf. The result is run beside its source on the same seeded inputs by

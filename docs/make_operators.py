@@ -42,14 +42,14 @@ are outputs, inputs, then the axes of the window. What each format's own operato
 [operators that are read](reference/operators-read.md).
 """
 WRITTEN = """\
-**Written** names the formats with a form of their own for the kind (QOperator: the form of ONNX besides QDQ). A kind that a format lacks is
-made of others by [passes](passes.md) where that is exact or on real values, and is refused by name elsewhere; targets may be stricter than
-their format."""
+**Written** names the formats with a form of their own for the kind (QOperator: the form of ONNX other than QDQ). A kind that a format
+lacks is decomposed by [passes](passes.md) where that is exact or possible in float, and is refused by name elsewhere; targets may be
+stricter than their format."""
 #: What the files of graph/kinds are called on the page.
 FAMILIES = {
     "convolution": "Convolutions", "matrix": "Products of matrices", "pool": "Pools", "resize": "Resizing", "normalize": "Normalization",
     "softmax": "Softmax", "pairs": "Arithmetic of two", "bits": "Bits", "logic": "Logic and comparisons", "elementwise": "Functions of one",
-    "activation": "Activations", "convert": "Between grids and types", "reduce": "Reductions", "search": "Search and order",
+    "activation": "Activations", "convert": "Quantization and types", "reduce": "Reductions", "search": "Search and order",
     "join": "Joining", "reshape": "Shapes", "slice": "Slices and pads", "gather": "Gathering and scattering", "segments": "Segments",
     "diagonals": "Diagonals", "windows": "Windows", "space": "Space and depth", "create": "Made from nothing", "detection": "Detection",
     "signal": "Signals", "recurrent": "Recurrent layers", "control": "Control", "state": "States", "integer_recurrent": "Integer LSTM",
@@ -80,11 +80,11 @@ MEANINGS = {
     "IntegerLSTM": "TFLite's LSTM on integers, as its kernel computes it",
     "IntegerSVDF": "TFLite's SVDF on integers, as its kernel computes it",
     "BasicLSTM": "TFLite's LSTM of one step, as its kernel computes it",
-    "Dequantize": "the real values that stored integers stand for",
-    "Requantize": "from one grid to another, rounded once",
+    "Dequantize": "the float values that stored integers stand for",
+    "Requantize": "from one scale and zero point to others, rounded once",
     "Reinterpret": "the same stored integers under another scale and zero point",
     "Identity": "its input",
-    "Opaque": "an operator of the source that nothing here knows, carried as it is",
+    "Opaque": "an operator of the source that qconvert does not know, carried as it is",
 }
 #: Operators that become several, of which the reader's function names but one.
 SEVERAL = frozenset({"BIDIRECTIONAL_SEQUENCE_LSTM", "LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM"})

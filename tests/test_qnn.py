@@ -1,6 +1,6 @@
 """TVM's quantized dialect, relay.qnn, operator by operator: canonical graphs against the formulas that TVM publishes (qnn_formulas.py).
 
-docs/qnn.md has the table; each of its rows names a test here.
+docs/tvm.md has the table; each of its rows names a test here.
 """
 
 from __future__ import annotations
@@ -424,7 +424,7 @@ def test_tables(kind: str, dtype: str) -> None:
 
 
 def test_each_row_of_the_table_has_a_test() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "qnn.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "tvm.md").read_text()
     rows = re.findall(r"^\| (qnn\.[^|]+)\|.*\| (test_\w+) \|$", page, re.M)
     assert len(rows) >= 15 and all(name in globals() for _, name in rows)
     listed = " ".join(operators for operators, _ in rows)

@@ -23,7 +23,7 @@ __all__ = ["in_real_values", "run"]
 #: The order of gates in the rows of an LSTM.
 _ROWS = ("input", "output", "forget", "cell")
 #: Microseconds of a step in onnxruntime on one thread of an x86-64 CPU, exact and on real values, up to so many cells, without a layer
-#: normalization (docs/benchmarks/recurrent.md, "Integer LSTM"). Nothing is timed in a conversion.
+#: normalization (docs/measured/recurrent.md, "Integer LSTM"). Nothing is timed in a conversion.
 _COSTS = ((32, 17, 1), (96, 28, 4), (128, 32, 7))
 
 

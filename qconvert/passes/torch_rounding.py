@@ -20,7 +20,7 @@ from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
 
 __all__ = ["TorchRounding", "rounds_as_torch", "without_torch"]
 
-#: Kinds for which LiteRT's integer kernels compute with fewer bits than PyTorch's float32 (docs/fidelity.md).
+#: Kinds for which LiteRT's integer kernels compute with fewer bits than PyTorch's float32 (docs/measured/kernels.md).
 _COARSE = ("LeakyRelu", "HardSwish")
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")
 

@@ -1,6 +1,6 @@
 """How far a kernel's arithmetic may be from the exact value before it rounds: what the runtimes' own files share.
 
-The reach of each kernel comes from its source (docs/fidelity.md has the measurements). It is in steps of the output's scale.
+The reach of each kernel comes from its source (docs/measured/kernels.md has the measurements). It is in steps of the output's scale.
 """
 
 from __future__ import annotations

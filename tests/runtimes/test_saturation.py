@@ -44,7 +44,7 @@ def test_a_cpu_that_does_not_tell_is_taken_for_one_that_saturates(tmp_path: Path
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 def test_onnxruntimes_own_setting_is_exact_on_signed_weights(form: str, tmp_path: Path) -> None:
-    """docs/fidelity.md says so of files for ort-x86-vnni on CPUs without VNNI."""
+    """docs/rounding.md says so of files for ort-x86-vnni on CPUs without VNNI."""
     path = tmp_path / "model.onnx"
     convert(FIXTURES / "aww_int8.tflite", path, target="ort-x86-vnni", form=form)
     exact = OnnxRuntime(path)

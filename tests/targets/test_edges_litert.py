@@ -27,7 +27,7 @@ pytestmark = pytest.mark.end_to_end
 
 TARGETS = {"int8": "tflite", "uint8": "tflite-uint8", "int16": "tflite-same"}
 GRIDS = ("middle", "zero points at the upper end")
-#: What docs/fidelity.md says of kernels that are wrong: (kind, kernels) -> form, or "" for all.
+#: What docs/measured/kernels.md says of kernels that are wrong: (kind, kernels) -> form, or "" for all.
 FAULTS = {("ReduceSum", "reference"): "", ("Softmax", "reference"): "long", ("MaxPool", "default"): "batch of 0"}
 #: int16 EXP is a table of 513 values, coarse where the function is steep.
 COARSE = {("Exp", "int16"): 300.0}

@@ -1,4 +1,4 @@
-"""Where onnxruntime's integer kernels are wrong, so that an operator needs a form that is not fused to them (docs/fidelity.md).
+"""Where onnxruntime's integer kernels are wrong, so that an operator needs a form that is not fused to them (docs/measured/kernels.md).
 
 Found by running every kernel at its edge sizes (tests/targets/test_edges_onnxruntime.py), with onnxruntime 1.31.
 """

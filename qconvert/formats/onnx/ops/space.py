@@ -123,7 +123,7 @@ def is_doubling(op: Op, graph: Graph) -> bool:
     """Whether a nearest Resize repeats each row and column once, by coordinates for which onnxruntime has no kernel of its own.
 
     Half pixels choose the same: (i + 0.5) / 2 - 0.5 lies a quarter from i // 2. Its kernel for doubled data takes asymmetric ones that are
-    rounded down, and is 14 times as fast (docs/benchmarks/forms.md). What an ONNX file states stays.
+    rounded down, and is 14 times as fast (docs/measured/forms.md). What an ONNX file states stays.
     """
     if op.kind != "Resize" or op["mode"] != "nearest" or op["data_format"] != "channels_first" or graph.is_from("onnx"):
         return False
