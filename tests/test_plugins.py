@@ -73,7 +73,7 @@ def test_the_documented_examples_work(tmp_path: Path) -> None:
     assert "my-npu" in {item["name"] for item in listed["targets"]}
     assert "drop_identity" in {item["name"] for item in listed["passes"]}
     assert {"name": "evaluator", "formats": ["qgraph"], "kernels": ["exact"], "summary": "exact values, rounded once"} in listed["runtimes"]
-    done = run(tmp_path, "convert", MODEL, tmp_path / "bits.onnx", "--pass", "fewer_bits", "--pass", "fewer_bits:bits=4")
+    done = run(tmp_path, "convert", MODEL, tmp_path / "bits.onnx", "--pass", "fewer_bits:bits=4")
     assert "fewer_bits: 10 weights have 4 bits" in done.stdout
     refused = run(tmp_path, "convert", MODEL, tmp_path / "none.onnx", "--pass", "fewer_bits", "-O", "bits=3")
     assert refused.returncode == 2 and "there is no bits 3\nUse 4 or 5 or 6 or 7 or 8." in refused.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -121,7 +121,7 @@ def operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
 def format_named(name: str) -> Format:
     """The format called `name`; raises OptionError, listing the known ones, if there is none."""
     if name not in formats():
-        raise OptionError(f"there is no format {name!r}", remedy=f"Known formats: {', '.join(sorted(formats()))}.", rule="unknown-format")
+        raise _unknown("format", name, formats())
     return formats()[name]
 
 
@@ -196,6 +196,16 @@ def read_encodings(path: Path, format: str = "", options: Mapping[str, Any] = Ma
         raise
 
 
+def _unknown(what: str, name: str, known: Iterable[str]) -> OptionError:
+    """The error for a name that nothing has, with the nearest one and all."""
+    from qconvert.graph.names import near  # without numpy until something is wrong
+
+    kinds = {"pass": "passes"}.get(what, f"{what}s")
+    return OptionError(
+        f"there is no {what} {near([name], known)}", remedy=f"Known {kinds}: {', '.join(sorted(known))}.", rule=f"unknown-{what}"
+    )
+
+
 def target_named(name: str) -> Target:
     """The target called `name`; raises OptionError, listing the known ones, if there is none."""
     item = _given_targets().get(name)
@@ -207,7 +217,7 @@ def target_named(name: str) -> Target:
         why = "does not exist" if item is None else "derives from itself"
         raise OptionError(f"the target {name!r} derives from {seen[-1]!r}, which {why}", rule="unknown-target")
     if name not in targets():
-        raise OptionError(f"there is no target {name!r}", remedy=f"Known targets: {', '.join(sorted(targets()))}.", rule="unknown-target")
+        raise _unknown("target", name, targets())
     return targets()[name]
 
 
@@ -219,9 +229,7 @@ def pass_named(text: str) -> Pass:
     """
     name, colon, rest = text.partition(":")
     if name not in passes():
-        raise OptionError(
-            f"there is no pass {name!r}", remedy=f"Known passes: {', '.join(sorted(passes()))}.", where=text, rule="unknown-pass"
-        )
+        raise _unknown("pass", name, passes())
     found = passes()[name]
     if not colon:
         return found
