@@ -10,7 +10,19 @@ from typing import Any
 
 from qconvert.conversion.report import keeps_values
 from qconvert.files import file_digest
-from qconvert.graph.metadata import BESIDE, CHANGES, OPTIONS, SCALES, SOURCE, SOURCE_DATA, SOURCE_SHA256, TARGET, VERSION
+from qconvert.graph.metadata import (
+    BESIDE,
+    CHANGES,
+    OPTIONS,
+    SCALES,
+    SCHEMA,
+    SCHEMA_NUMBER,
+    SOURCE,
+    SOURCE_DATA,
+    SOURCE_SHA256,
+    TARGET,
+    VERSION,
+)
 from qconvert.plugins import Change, Target, declared_options
 from qconvert.version import __version__
 
@@ -42,6 +54,7 @@ def provenance(
     given = noted_options(options or {})
     return {
         VERSION: __version__,
+        SCHEMA: SCHEMA_NUMBER,
         SOURCE: source.name,
         SOURCE_SHA256: file_digest(source),
         **({SOURCE_DATA: json.dumps({item.name: item.stat().st_size for item in others})} if others else {}),

@@ -19,8 +19,12 @@ from qconvert.graph.metadata import (
     GUESSED_SHAPES,
     IGNORED_SCALES,
     OBSERVED_SCALES,
+    SCHEMA,
+    SCHEMA_NUMBER,
     SOURCE_ENGINE,
     TRAINED_SCALES,
+    VERSION,
+    origin,
 )
 from qconvert.plugins import Change, Target, Verdict
 from qconvert.plugins.change import changes_table
@@ -105,6 +109,12 @@ def keeps_values(changes: Iterable[Change]) -> bool:
 def remarks(graph: Graph) -> tuple[str, ...]:
     """What a reader took otherwise than the file states it, in words."""
     found = []
+    made = origin(graph.metadata)
+    if VERSION in made and made.get(SCHEMA) != SCHEMA_NUMBER:
+        found.append(
+            f"warning: the file was written by qconvert {made[VERSION]}, whose metadata have other entries: operators that it decomposed "
+            "are read as they stand, and a check cannot repeat its conversion; convert the first source again"
+        )
     if ignored := _noted(graph, IGNORED_SCALES):
         tensors = f"{len(ignored)} tensors state" if len(ignored) > 1 else "1 tensor states"
         words = f"scales that its kernels do not use ({_some(ignored)}): integers are read as kernels take them"

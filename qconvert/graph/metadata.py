@@ -15,6 +15,7 @@ __all__ = [
     "CHANGES",
     "COMMAND",
     "CORRESPONDENCE",
+    "DECOMPOSED",
     "DENSIFIED",
     "DYNAMIC_RANGE",
     "FUSED_PADDING",
@@ -30,6 +31,8 @@ __all__ = [
     "REGIONS",
     "RELABELLED",
     "SCALES",
+    "SCHEMA",
+    "SCHEMA_NUMBER",
     "SHIFTED",
     "SOURCE",
     "SOURCE_DATA",
@@ -43,7 +46,6 @@ __all__ = [
     "SOURCE_PRODUCER",
     "SOURCE_SHA256",
     "SOURCE_SIGNATURES",
-    "SPELLED",
     "STATED_ATTRIBUTES",
     "STATED_BIAS_SCALES",
     "STATED_LIMITS",
@@ -104,8 +106,8 @@ TRANSPOSED = "layout.transposed"
 NUMERICS = "torch.numerics"
 #: JSON: which tensors hold the values of the source's (rewriting/claims.py). A claim: whoever uses it verifies it in values.
 CORRESPONDENCE = "qconvert.correspondence"
-#: JSON: operators that the writer spelled out as several (formats/reading/spelled.py).
-SPELLED = "qconvert.spelled"
+#: JSON: operators that the writer spelled out as several (formats/reading/decomposed.py).
+DECOMPOSED = "qconvert.decomposed"
 #: JSON, tensor -> [scale, zero point], [scales, zero points, axis] or null: integers under another grid than those that they are
 #: (formats/onnx/relabelled.py).
 RELABELLED = "qconvert.relabelled"
@@ -127,6 +129,8 @@ STATED_BIAS_SCALES = "qconvert.bias_scales"
 
 # Where a file came from (conversion/provenance.py).
 VERSION = "qconvert.version"
+#: By which rules the entries of this file are written: one that is renamed, or means something else, makes it another.
+SCHEMA, SCHEMA_NUMBER = "qconvert.schema", "2"
 SOURCE = "qconvert.source"
 SOURCE_SHA256 = "qconvert.source_sha256"
 SOURCE_DATA = "qconvert.source_data"

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from qconvert import convert
-from qconvert.cli.closing import closing
+from qconvert.cli.conversion_summary import summary
 from qconvert.conversion.report import on_floats
 from qconvert.errors import UnsupportedError
 from qconvert.formats.onnx.container import open_model
@@ -55,7 +55,8 @@ def test_operators_that_the_writer_adds_are_counted(trained: Path, tmp_path: Pat
     assert sum(report.operators.values()) == sum(written.values()) > 10
     floats = {"ADD": "Add", "MUL": "Mul", "SUB": "Sub"}
     assert dict(report.on_floats) == {kind: written[name] for name, kind in floats.items()}
-    assert f"Mixed: {sum(report.on_floats.values())} of {sum(written.values())} operators run on floats" in "".join(closing(report))
+    total, floats = sum(written.values()), sum(report.on_floats.values())
+    assert f"runs: {total - floats} of {total} operators on integers, {floats} in float" in "".join(summary(report, False))
 
 
 def test_operators_on_floats_that_the_writer_adds_are_forbidden(trained: Path, tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_operators_that_an_onnx_file_spells_out_are_counted(tmp_path: Path) -> N
     floats = {"Floor": 16, "MatMul": 7, "ReduceSum": 7}  # of seven IntegerSVDF
     assert {kind: report.on_floats[kind] for kind in floats} == {kind: nodes[kind] for kind in floats} == floats
     assert "IntegerSVDF" not in report.operators
-    assert "Mixed: " in "".join(closing(report))
+    assert " in float (" in "".join(summary(report, False))
 
 
 @pytest.mark.parametrize(
@@ -119,3 +120,20 @@ def test_reports_say_that_a_file_is_not_read(tmp_path: Path) -> None:
     of_cache = convert(model, tmp_path / "a.onnx", target="tensorrt", calibration_cache=str(tmp_path / "a.cache"))
     assert f"{said}the scales are in a file of their own" in [change.text for change in of_cache.changes]
     assert not any(said in change.text for change in convert(model, tmp_path / "b.onnx").changes)
+
+
+@pytest.mark.formats
+def test_a_file_of_an_earlier_version_is_read_with_a_warning(tmp_path: Path) -> None:
+    """Entries of metadata have a schema: those of another one are not used, and the report says so."""
+    import onnx
+
+    source = FIXTURES / "tiny_ad_toycar_int8.tflite"
+    convert(source, tmp_path / "new.onnx")
+    model = onnx.load(tmp_path / "new.onnx")
+    entries = {item.key: item for item in model.metadata_props}
+    assert entries["qconvert.schema"].value == "2"
+    model.metadata_props.remove(entries["qconvert.schema"])
+    onnx.save(model, tmp_path / "old.onnx")
+    reports = {name: convert(tmp_path / f"{name}.onnx", tmp_path / f"{name}.tflite") for name in ("new", "old")}
+    said = {name: [text for text in map(str, report.changes) if "written by" in text] for name, report in reports.items()}
+    assert said["new"] == [] and len(said["old"]) == 1 and "warning" in said["old"][0]

@@ -15,7 +15,7 @@ from qconvert.formats.onnx.model import Model
 from qconvert.formats.onnx.reader import read_inferred
 from qconvert.formats.reading.quantized import quantized
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.metadata import SPELLED
+from qconvert.graph.metadata import DECOMPOSED
 
 __all__ = ["as_written"]
 
@@ -37,7 +37,7 @@ def as_written(path: Path, graph: Graph, proto: Any) -> Graph:
     files = Files(path.parent, map_file(path))
     if graph.functions:
         return _read(proto, graph, files)
-    notes = [entry.value for entry in proto.metadata_props if entry.key == SPELLED]
+    notes = [entry.value for entry in proto.metadata_props if entry.key == DECOMPOSED]
     spelled = {name for text in notes for item in json.loads(text) for name in item["outputs"] if name}
     if not spelled:
         return graph
@@ -76,7 +76,7 @@ def _cut(proto: Any, graph: Graph, spelled: Set[str]) -> Any:
     return onnx.ModelProto(
         ir_version=proto.ir_version,
         opset_import=proto.opset_import,
-        metadata_props=[entry for entry in proto.metadata_props if entry.key != SPELLED],
+        metadata_props=[entry for entry in proto.metadata_props if entry.key != DECOMPOSED],
         graph=onnx.GraphProto(
             node=nodes,
             initializer=constants,

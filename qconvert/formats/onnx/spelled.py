@@ -1,11 +1,11 @@
-"""Operators that ONNX decomposes into several nodes; how a reader finds them again: formats/reading/spelled.py."""
+"""Operators that ONNX decomposes into several nodes; how a reader finds them again: formats/reading/decomposed.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from qconvert.formats.onnx.noted_grids import on_noted_grids
-from qconvert.formats.reading.spelled import restored
+from qconvert.formats.reading.decomposed import restored
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import is_dynamic
 

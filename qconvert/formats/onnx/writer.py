@@ -19,16 +19,16 @@ from qconvert.formats.onnx.messages import all_nodes
 from qconvert.formats.onnx.nodes import Forms, graph_proto, used_nodes, write_ops
 from qconvert.formats.onnx.regions import put_together
 from qconvert.formats.onnx.relabelled import relabelled_notes
+from qconvert.formats.reading.decomposed import decomposition_notes
 from qconvert.formats.reading.signatures import noted_signatures
-from qconvert.formats.reading.spelled import spelled_notes
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.functions import all_graphs, all_ops
 from qconvert.graph.inlining import require_few, whiles_to_loops, without_calls, without_regions
 from qconvert.graph.metadata import (
+    DECOMPOSED,
     RELABELLED,
     SOURCE_KERNELS,
     SOURCE_OPSET,
-    SPELLED,
     STATED_ATTRIBUTES,
     STATED_BIAS_SCALES,
     STATED_LIMITS,
@@ -152,11 +152,11 @@ def _properties(
     properties = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance, **noted_signatures(graph)}
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
-    spelled = spelled_notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") in _SPELLED_OUT
+    spelled = decomposition_notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") in _SPELLED_OUT
                     or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(kernel_fault(graph, op))
                     or is_doubling(op, graph) or _hides_grids(op, graph))  # fmt: skip
     if spelled:
-        properties[SPELLED] = spelled
+        properties[DECOMPOSED] = spelled
     if relabelled := relabelled_notes(builder.graph, *builder.functions.values()):
         properties[RELABELLED] = relabelled
     if attributes := unstated(graph, lambda op: may_tie(op, builder)):

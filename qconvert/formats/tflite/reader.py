@@ -13,8 +13,8 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
+from qconvert.formats.reading.decomposed import restored
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.reading.spelled import restored
 from qconvert.formats.tflite.attachments import read_files, text_of
 from qconvert.formats.tflite.entries import entered
 from qconvert.formats.tflite.operations import Operations, indices
@@ -26,13 +26,13 @@ from qconvert.graph.functions import with_used_functions
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import (
     CHANGED,
+    DECOMPOSED,
     DENSIFIED,
     IGNORED_SCALES,
     SOURCE_DESCRIPTION,
     SOURCE_FORMAT,
     SOURCE_KERNELS,
     SOURCE_METADATA,
-    SPELLED,
     STATED_ATTRIBUTES,
     STATED_LIMITS,
     TRANSPOSED,
@@ -176,7 +176,7 @@ def _metadata(model: Any) -> dict[str, str]:
         raw = buffers[entry.buffer].data
         data = b"" if raw is None else raw.tobytes()
         name = (entry.name or b"").decode("utf-8", "replace")
-        if name in (TRANSPOSED, CHANGED, SPELLED, STATED_ATTRIBUTES, STATED_LIMITS):
+        if name in (TRANSPOSED, CHANGED, DECOMPOSED, STATED_ATTRIBUTES, STATED_LIMITS):
             found[name] = data.rstrip(b"\0").decode("utf-8", "replace")
         else:
             found[f"{SOURCE_METADATA}{name}"] = text_of(data)

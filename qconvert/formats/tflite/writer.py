@@ -17,7 +17,7 @@ import numpy as np
 
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.flatbuffers import LARGEST, TooLargeError, packed
-from qconvert.formats.reading.spelled import spelled_notes
+from qconvert.formats.reading.decomposed import decomposition_notes
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.attachments import bytes_of, with_files
 from qconvert.formats.tflite.operator import Operator
@@ -28,10 +28,10 @@ from qconvert.graph import Array, Graph, Quantization, Tensor
 from qconvert.graph.functions import all_graphs, all_ops
 from qconvert.graph.metadata import (
     CHANGED,
+    DECOMPOSED,
     PROVENANCE,
     SOURCE_DESCRIPTION,
     SOURCE_METADATA,
-    SPELLED,
     STATED_ATTRIBUTES,
     STATED_LIMITS,
     TRANSPOSED,
@@ -223,8 +223,8 @@ class _File:
             contents[STATED_LIMITS] = json.dumps(limits).encode()
         if STATED_ATTRIBUTES in self._graph.metadata:
             contents[STATED_ATTRIBUTES] = self._graph.metadata[STATED_ATTRIBUTES].encode()
-        if spelled := spelled_notes(self._graph, lambda op: op.kind == "Quantize" and bool(op["arithmetic"])):
-            contents[SPELLED] = spelled.encode()
+        if spelled := decomposition_notes(self._graph, lambda op: op.kind == "Quantize" and bool(op["arithmetic"])):
+            contents[DECOMPOSED] = spelled.encode()
         origin = dict(provenance)
         if changed := origin.pop(CHANGED, self._graph.metadata.get(CHANGED, "")):
             contents[CHANGED] = changed.encode()

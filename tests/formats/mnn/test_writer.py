@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from qconvert.cli.closing import closing
 from refusals import refused
 
 from qconvert import Graph, Op, Quantization, Tensor, convert, save
+from qconvert.cli.conversion_summary import summary
 from qconvert.encodings import Encodings
 from qconvert.errors import MissingPackageError, OptionError, UnsupportedError
 from qconvert.formats.mnn import child, writer
@@ -44,7 +44,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_nothing_is_suggested_for_a_file_that_was_not_made(tmp_path: Path) -> None:
-    last = list(closing(convert(RESNET, tmp_path / "out", result_format="mnn", no_mnn=True)))[-1]
+    last = summary(convert(RESNET, tmp_path / "out", result_format="mnn", no_mnn=True), False)[-1]
     assert "Next:" not in last and last.startswith("Mixed: 33 of 58 operators run on floats")  # roundings, as they are written
 
 

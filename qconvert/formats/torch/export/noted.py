@@ -31,10 +31,10 @@ from qconvert.graph.metadata import NUMERICS
 from qconvert.graph.shapes import UNKNOWN
 from qconvert.graph.validation import validate
 
-__all__ = ["SPELLED", "emit_noted", "with_noted"]
+__all__ = ["DECOMPOSED", "emit_noted", "with_noted"]
 
 #: The target of a call that stands for all that an operator is spelled with.
-SPELLED = "qconvert::operator"
+DECOMPOSED = "qconvert::operator"
 #: Sizes beyond which nothing is written once more.
 _LARGEST_SIZE, _MOST_ELEMENTS = 2**22, 2**31
 _SMALL_TYPES = ("int2", "uint2", "int4", "uint4")
@@ -120,7 +120,7 @@ def _single(held: _Held, item: Noted, name: str) -> Call:
     there = _given_out(held, item)
     outputs = [held.name(name) if name in there else None for name in item.op.outputs]
     types = [held.program.tensors[there] if there else ("", ()) for there in outputs]
-    return Call(SPELLED, "", {**{str(place): value for place, value in enumerate(inputs)}, "operator": (item, types)}, outputs, name)
+    return Call(DECOMPOSED, "", {**{str(place): value for place, value in enumerate(inputs)}, "operator": (item, types)}, outputs, name)
 
 
 def _is_written_so(held: _Held, item: Noted) -> bool:
@@ -275,7 +275,7 @@ def _is_item(value: Any) -> bool:
 
 
 def emit_noted(call: Call, values: Mapping[str, Any], draft: Draft, constants: Constants) -> list[Ref]:
-    """Appends the operator that a call of SPELLED stands for; returns its results.
+    """Appends the operator that a call of DECOMPOSED stands for; returns its results.
 
     Args:
         call: the call.

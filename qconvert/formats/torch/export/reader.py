@@ -13,7 +13,7 @@ from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.constants import Constants
 from qconvert.formats.torch.dtypes import EXPORT
 from qconvert.formats.torch.export.document import Body, Node, Program, SizeName, TensorName, parsed
-from qconvert.formats.torch.export.noted import SPELLED, emit_noted, with_noted
+from qconvert.formats.torch.export.noted import DECOMPOSED, emit_noted, with_noted
 from qconvert.formats.torch.export.walk import body_of, changed_by, is_in_place, named, needed, require_covered, roots_of
 from qconvert.formats.torch.export.weights import early_tensors, stored_tensors
 from qconvert.formats.torch.finishing import finished
@@ -174,7 +174,7 @@ class _Reading:
 
     def run(self) -> None:
         """Reads every node that is needed."""
-        require_covered(self._nodes, lambda target: target == SPELLED or self._calls.covers(target))
+        require_covered(self._nodes, lambda target: target == DECOMPOSED or self._calls.covers(target))
         for node in self._nodes:
             self._follow(node, self._values)
 
@@ -200,7 +200,7 @@ class _Reading:
 
     def _follow(self, node: Node, values: dict[str, Any]) -> None:
         """Reads one node and notes what it computes."""
-        if node.target == SPELLED:
+        if node.target == DECOMPOSED:
             refs = emit_noted(node, values, self._draft, self._calls.constants)
             values.update((str(name), ref) for name, ref in zip(node.outputs, refs, strict=True) if name)
             return

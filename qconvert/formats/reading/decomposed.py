@@ -16,13 +16,13 @@ from qconvert.formats.reading.noted import Noted, Stated, grid_of, noted, stated
 from qconvert.graph import Graph, Op, Quantization, Tensor, equal_data
 from qconvert.graph.functions import with_used_functions
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.metadata import SPELLED
+from qconvert.graph.metadata import DECOMPOSED
 from qconvert.graph.validation import validate
 
-__all__ = ["needed", "restored", "spelled_notes"]
+__all__ = ["decomposition_notes", "needed", "restored"]
 
 
-def spelled_notes(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> str:
+def decomposition_notes(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> str:
     """The metadata entry for the operators that are decomposed; "" if there are none."""
     found = [stated(graph, op) for op in graph.ops if is_spelled_out(op)]
     return json.dumps(found) if found else ""
@@ -46,12 +46,12 @@ def restored(
     Raises:
         InvalidModelError: the metadata entry is no list of operators.
     """
-    text = graph.metadata.get(SPELLED)
+    text = graph.metadata.get(DECOMPOSED)
     if text is None:
         return graph
     parsed = _parsed(text, len(graph.ops))
     listed = [(item.op, item.grids) for item in parsed]
-    graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != SPELLED})
+    graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != DECOMPOSED})
     own = set(graph.tensors)
     found = {tensor.name: tensor for item in parsed for tensor in item.constants if tensor.name not in own}
     found |= {tensor.name: tensor for op, _ in listed for tensor in constants(graph, op)}
@@ -60,7 +60,7 @@ def restored(
     producers = graph.producers()
     ops = []
     for op, _ in listed:
-        if _is_spelled(graph, labelled, op, rewritten, producers):
+        if _is_decomposition(graph, labelled, op, rewritten, producers):
             producers.update(dict.fromkeys(op.outputs, op))
             ops.append(op)
     graph = settled(graph.evolve(ops=_joined(graph, ops)), labelled, ops)
@@ -106,10 +106,10 @@ def _parsed(text: str, most: int) -> list[Noted]:
             raise ValueError("no list, or too long a one")
         return [noted(item) for item in listed]
     except (OverflowError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidModelError(f"the metadata entry {SPELLED} is not a list of operators: {error}", rule="malformed-metadata") from error
+        raise InvalidModelError(f"the metadata entry {DECOMPOSED} lists no operators: {error}", rule="malformed-metadata") from error
 
 
-def _is_spelled(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:
+def _is_decomposition(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:
     """Whether the graph computes the outputs of `op` from its inputs just as the writer spells it out, `labelled` saying their grids."""
     names = [name for name in (*op.inputs, *op.outputs) if name]
     if not op.outputs or any(name not in graph.tensors for name in names) or any(name and name not in producers for name in op.outputs):
