@@ -92,7 +92,7 @@ def _hints(report: ConversionReport) -> Iterator[str]:
 
     if report.target == "ort-x86" and has_vnni():
         yield "faster on this CPU, which has VNNI, and as exact: --target ort-x86-vnni"
-    yield from (f"to run it: {change.text}" for change in report.changes if change.by == report.target)
+    yield from (_line(change) for change in report.changes if change.by == report.target)
     if {"-", "nothing"}.intersection((report.source, report.result)) or report.scales:
         return
     made = _file_of(report)
