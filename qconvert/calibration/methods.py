@@ -78,7 +78,9 @@ def observer(method: str, *, of_input: bool = False, **options: Any) -> Callable
         observers = {name: make() for name in names}
     """
     if method not in METHODS:
-        raise OptionError(f"there is no method of calibration {method!r}", remedy=f"Use one of {', '.join(METHODS)}.")
+        raise OptionError(
+            f"the calibration method is {method!r}, which does not exist", remedy=f"Use one of {', '.join(METHODS)}.", rule="unknown-method"
+        )
     found = METHODS[method]
     given = {**(found.of_inputs if of_input else {}), **checked(options, found.options, f"no calibration by {method}")}
     return partial(found.observer, **taken(given, found.options))

@@ -93,7 +93,7 @@ def plan(graph: Graph, target: str = "", dtype: str = "int8") -> Plan:
     groups = tuple(found.groups())
     if not groups:
         remedy = "Is it a network of float32 layers? `qconvert inspect` lists its operators."
-        raise UnsupportedError("no operator of the network has an integer kernel", remedy=remedy)
+        raise UnsupportedError("no operator of the network has an integer kernel", remedy=remedy, rule="no-integer-kernels")
     return Plan(groups, tuple(found.weights()), tuple(found.notes))
 
 

@@ -178,7 +178,7 @@ def _of_part(original: Side, graph: Graph, old: Mapping[str, str], times: int, s
     inside = original.inside(whole)
     needed = {old.get(name, name) for name in (*graph.inputs, *graph.outputs)}
     if inside is None or not inside.names.union(whole.inputs, whole.outputs) >= needed:
-        raise RuntimeRefusedError(f"{original.runtime.title} does not give out the tensors at its ends")
+        raise RuntimeRefusedError(f"{original.runtime.title} does not return the tensors at its ends", rule="tensors-not-given")
     model = original.open()
     feeds = accepted_inputs(whole, times, seed, model.run)[0]
     runs = [{**inside.values(feed), **feed} for feed in feeds]
@@ -186,7 +186,7 @@ def _of_part(original: Side, graph: Graph, old: Mapping[str, str], times: int, s
         outputs = [model.run(feed) for feed in feeds]
         runs = [{**output, **run} for output, run in zip(outputs, runs, strict=True)]
         if missing := sorted(needed - runs[0].keys()):
-            raise RuntimeRefusedError(f"{original.runtime.title} does not give out {missing[0]!r}")
+            raise RuntimeRefusedError(f"{original.runtime.title} does not return {missing[0]!r}", rule="tensors-not-given")
     joined = _joined(graph, old, whole, runs)
     return {name: joined[old.get(name, name)] for name in graph.inputs}, joined, "the file gives the same for what it has there itself"
 

@@ -164,7 +164,9 @@ def audit(
     chosen = target_named(target)
     if not chosen.knows_kernels:
         known = ", ".join(item.name for item in targets().values() if item.knows_kernels)
-        raise OptionError(f"the kernels of the target {target} are not known", remedy=f"Targets with an audit: {known}.")
+        raise OptionError(
+            f"the target is {target}, whose kernels are not known", remedy=f"Targets with an audit: {known}.", rule="target-without-kernels"
+        )
     bounds = stated_bounds([shapes] if isinstance(shapes, str) and shapes else shapes)
     runtime = _runtime(chosen, kernels, build=build) if run or build else None
     graph, _ = normalize(load(model, format, **options), chosen)
@@ -187,7 +189,11 @@ def _runtime(target: Target, kernels: str | Sequence[str], *, build: bool) -> tu
     found, chosen = runtime_of(target.format, kernels or own[:1])
     if build and found.build is None:
         builders = ", ".join(item.name for item in runtimes().values() if item.build is not None)
-        raise OptionError(f"{found.title} builds no engines", remedy=f"What builds engines: {builders}. To run it: --run.")
+        raise OptionError(
+            f"{found.title} builds no engines",
+            remedy=f"Runtimes that build engines: {builders}. To run the model: --run.",
+            rule="no-engines",
+        )
     return found, chosen
 
 

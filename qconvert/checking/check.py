@@ -102,13 +102,17 @@ def check(
         QConvertError: a file cannot be read, or the inputs do not fit.
     """
     if samples < 1:
-        raise OptionError("at least one sample is needed")
+        raise OptionError("samples is less than 1; at least 1 sample is needed", rule="samples-not-positive")
     if max_lsb is not None and not max_lsb >= 0:  # NaN is neither
-        raise OptionError(f"max_lsb is {max_lsb}, and no difference is below 0", remedy="Give a number of steps from 0 on.")
+        raise OptionError(
+            f"max_lsb is {max_lsb}; it must be at least 0", remedy="Give a number of steps, such as 1.", rule="tolerance-negative"
+        )
     if preparation is not None and not data:
-        raise OptionError("only data from files is prepared", remedy="Name files or folders with --data.")
+        raise OptionError(
+            "the data are arrays; only data from files is prepared", remedy="Name files or folders with --data.", rule="data-not-from-files"
+        )
     if quick and per_op:
-        raise OptionError("the outputs alone are judged, or the operators too", remedy="Leave out --quick or --per-op.")
+        raise OptionError("both --quick and --per-op are given", remedy="Leave out --quick or --per-op.", rule="quick-and-per-op")
     formats = tuple("" if isinstance(model, Graph) else name for model, name in ((source, source_format), (result, result_format)))
     with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
         arguments = (data, preparation, samples, seed, per_op, quick, max_lsb, min_sqnr)
@@ -140,7 +144,11 @@ def _checked(
             sides = sides[0], stand.side
             whole = next((side.runtime for side in sides if side.runtime.whole), None)
             if whole is not None and per_op:
-                raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
+                raise OptionError(
+                    f"{whole.title} returns no inner tensors; --per-op requires them",
+                    remedy="Use --per-op with --kernels litert:default.",
+                    rule="no-inner-tensors",
+                )
             around = around_custom(sides, Path(folder))
             if around is None:
                 read = (named[0], sides[1]) if scales is not None or copy is not None else sides

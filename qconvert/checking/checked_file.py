@@ -125,9 +125,11 @@ def sides_of(
     second = _as_for_target(_side(result, after, kernels, others), kernels)
     if before.read is None:
         raise OptionError(
-            f"the operators of a {before.name} file are not read, so nothing can be held against them", file=str(source),
-            remedy="Name the model that it was made of as the source.",
-        )  # fmt: skip
+            f"the operators of a {before.name} file are not read, so nothing can be compared with them",
+            file=str(source),
+            remedy="Name the model that it was made from as the source.",
+            rule="operators-not-read",
+        )
     if after.read is None:
         return (_side(source, before, kernels, own), second), ""
     unsaid = [option.name for option in before.read_options if option.name not in own]

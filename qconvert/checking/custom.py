@@ -69,7 +69,9 @@ def around_custom(sides: tuple[Side, Side], folder: Path) -> Around | None:
     copies = []
     for position, side in enumerate(sides):
         if side.runtime.around is None:
-            raise UnsupportedError(f"{side.runtime.title} does not cut files at custom operators", file=str(side.path))
+            raise UnsupportedError(
+                f"{side.runtime.title} does not cut files at custom operators", file=str(side.path), rule="not-cut-at-custom"
+            )
         path = folder / f"around{position}{side.path.suffix}"
         gone = frozenset(name for pair in pairs for name in pair[position].outputs if name)
         fed = [(side.graph[item.names[position]], item.called[position]) for item in inputs]

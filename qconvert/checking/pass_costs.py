@@ -97,7 +97,7 @@ def pass_costs(
         QConvertError: the model cannot be read, the inputs do not fit, or nothing runs the model.
     """
     if samples < 1:
-        raise OptionError("at least one sample is needed")
+        raise OptionError("samples is less than 1; at least 1 sample is needed", rule="samples-not-positive")
     graph = load(model, format, **options)
     tried = [(item, chosen) for item in _passes(names) for chosen in item.tried]
     with temporary_folder() as folder:

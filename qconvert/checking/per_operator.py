@@ -90,7 +90,7 @@ def _looked_up(values: Mapping[str, Array], change: Callable[[str, Array], Array
 
     def found(name: str) -> Array:
         if name not in values:
-            raise InvalidModelError(f"the value of {name!r} is not known")
+            raise InvalidModelError(f"the value of {name!r} is not known", rule="value-not-known")
         return change(name, values[name])
 
     return found
@@ -330,7 +330,9 @@ def check_operators(
     if left.inside is None or left.inside.cuts:
         left.pieces = _pieces(source, left.inside, shared, sizes, at_once)
     if not (pieces.computed or pieces.refused) or (left.pieces is not None and not (left.pieces.computed or left.pieces.refused)):
-        raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
+        raise InvalidModelError(
+            "source and result have no tensor names in common", where="comparison of operators", rule="no-common-tensors"
+        )
     layouts = source.runtime.layout, result.runtime.layout
     change = Exchange(pieces, turned(graph, other, *layouts), layouts[1], forms)
 

@@ -96,7 +96,7 @@ def roundtrip(
         QConvertError: a file cannot be read, a format cannot hold the graph, or a file to keep exists.
     """
     if not 1 <= times <= _MOST:
-        raise OptionError(f"a round trip is made at least once, and at most {_MOST} times")
+        raise OptionError(f"the number of round trips must be from 1 to {_MOST}", rule="number-out-of-range")
     with as_file(model, format, runs=True) as path:
         source = source_format(path, "" if isinstance(model, Graph) else format)
         runs = _Runs(samples, seed, _unoptimized(kernels), checked(options, source.read_options, f"nothing that reads {source.name}"))
@@ -204,7 +204,7 @@ def _file_name(model: Path, number: int, station: _Form) -> str:
 def _written(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[Change, ...], tuple[str, ...]]:
     """Writes the graph in a form and reads it back; also what was changed for that, and what the writer says."""
     if path.exists():
-        raise FileAccessError("already exists", file=str(path), remedy="Name another folder with --keep.")
+        raise FileAccessError("already exists", file=str(path), remedy="Name another folder with --keep.", rule="file-exists")
     declared = Declared(graph)
     fitted, changes = _fitted(graph, station, declared)
     refuse_violations(fitted, target_named(station.target) if station.target else None)
@@ -218,15 +218,16 @@ def _form(via: str, target: str) -> _Form:
     name, _, form = via.partition(":")
     found = format_named(name)
     if found.read is None or found.write is None:
-        raise OptionError(f"the format {name} cannot be {'written' if found.write is None else 'read'}")
+        way = "written" if found.write is None else "read"
+        raise OptionError(f"the format {name} cannot be {way}; a round trip requires both", rule=f"format-not-{way}")
     forms = _forms(found)
     if form and not forms:
-        raise OptionError(f"the format {name} has no forms, so not {form!r} either")
+        raise OptionError(f"the format {name} has no forms, but {form!r} is given", rule="no-forms")
     if form and form not in forms:
-        raise OptionError(f"there is no form {form!r} of {name}", remedy=f"Use {' or '.join(forms)}.")
+        raise OptionError(f"{name} has no form {form!r}", remedy=f"Use {' or '.join(forms)}.", rule="unknown-form")
     form = form or (forms[0] if forms else "")
     if target and target_named(target).format != name:
-        raise OptionError(f"the target {target} is for {target_named(target).format} files, not {name}")
+        raise OptionError(f"the target {target} is for {target_named(target).format} files, not {name}", rule="target-of-other-format")
     chosen = chosen_target(found, target or (found.own_target if found.form_of is None else ""), form)
     return _Form(found, form, chosen.name if chosen is not None else "")
 
@@ -255,7 +256,9 @@ def _folder(keep: str | Path | None) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise FileAccessError(f"is no usable folder: {getattr(error, 'strerror', '') or error}", file=str(keep)) from error
+        raise FileAccessError(
+            f"cannot be used as a folder: {getattr(error, 'strerror', '') or error}", file=str(keep), rule="not-writable"
+        ) from error
     try:
         yield folder
     finally:

@@ -88,7 +88,7 @@ def least_sqnr(stated: float | None, default: float = LIMIT) -> float:
     """
     least = default if stated is None else float(stated)
     if math.isnan(least):
-        raise OptionError("min_sqnr is no number", remedy="Give decibels, such as 30.")
+        raise OptionError("min_sqnr is not a number", remedy="Give decibels, such as 30.", rule="not-a-number")
     return least
 
 

@@ -260,6 +260,7 @@ def _require_suffix(source: Path, result: Path, reader: Format, writer: Format) 
         f"the suffix {result.suffix} is that of the format {named.name}, but the format {writer.name} would be written",
         file=str(result),
         remedy=f"Use `{_command(reader.name, named.name, source, result)}`, or a name that ends in {writer.suffixes[0]}.",
+        rule="suffix-contradicts",
     )
 
 

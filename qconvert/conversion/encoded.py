@@ -62,7 +62,9 @@ def save_encodings(
     path = Path(path)
     writer = _named(format) if format else encodings_format_of(path, is_read=False)
     if writer.write_encodings is None:
-        raise OptionError(f"the format {writer.name} cannot be written as encodings", file=str(path))
+        raise OptionError(
+            f"the format is {writer.name}, which cannot be written as encodings", file=str(path), rule="format-without-encodings"
+        )
     given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
     with whole_file(path, force=force, reads=reads) as temporary:
         notes = writer.write_encodings(encodings, graph, temporary, taken(given, writer.write_options))
@@ -72,7 +74,7 @@ def save_encodings(
 def _named(name: str) -> Format:
     found = format_named(name)
     if found.read_encodings is None and found.write_encodings is None:
-        raise OptionError(f"the format {name} holds models, no encodings")
+        raise OptionError(f"the format is {name}, which holds models and not encodings", rule="format-without-encodings")
     return found
 
 
@@ -105,7 +107,7 @@ def apply(
     from qconvert.passes.apply_encodings import applied
 
     if fill not in ("none", "infer"):
-        raise OptionError(f"there is no fill {fill!r}", remedy="Use none or infer.")
+        raise OptionError(f"fill is {fill!r}, which does not exist", remedy="Use none or infer.", rule="unknown-fill")
     network = load(graph, format, **options)
     found = encodings if isinstance(encodings, Encodings) else load_encodings(encodings)
     changed, _ = applied(network, found, fill=fill, range_dtype=range_dtype)
@@ -131,7 +133,7 @@ def extract(graph: Model, format: str = "", **options: Any) -> tuple[Graph, Enco
     try:
         validate(real)
     except QConvertError as error:
-        raise InternalError(f"without quantization the graph is not valid: {error.reason}", where=error.where) from error
+        raise InternalError(f"without quantization the graph is not valid: {error.reason}", where=error.where, rule=error.rule) from error
     return real, found
 
 
@@ -172,7 +174,10 @@ def extract_file(
     network, found = extract(load(model, source_format, **read))
     if not found.entries:
         raise UnsupportedError(
-            "nothing in the model is quantized", file=str(model), remedy="`qconvert calibrate` chooses scales from data."
+            "no tensor of the model is quantized",
+            file=str(model),
+            remedy="`qconvert calibrate` chooses scales from data.",
+            rule="nothing-quantized",
         )
     written = {name: value for name, value in options.items() if name in own}
     if not real:

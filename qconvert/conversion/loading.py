@@ -45,14 +45,20 @@ def _loaded(path: Path, format: str, options: Mapping[str, Any]) -> Graph:
     reader = source_format(path, format)
     if reader.read is None:
         scales = f"Its scales can: `qconvert apply FLOAT.onnx {path.name} -o RESULT.onnx`." if reader.read_encodings else ""
-        raise OptionError(f"networks of the format {reader.name} cannot be read", file=str(path), remedy=scales)
+        raise OptionError(
+            f"the format is {reader.name}, whose networks cannot be read", file=str(path), remedy=scales, rule="networks-not-read"
+        )
     given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
         return adapted(_normal(path, reader, taken(given, reader.read_options)), asked(reader, given))
     except QConvertError as error:
         if isinstance(error, InvalidModelError) and (found := _recognized(path, reader.name)):
             raise WrongFormatError(
-                f"this is a file of the format {found}, not {reader.name}", found=found, remedy=_named(found), file=str(path)
+                f"the file is of the format {found}, not {reader.name}",
+                found=found,
+                remedy=_named(found),
+                file=str(path),
+                rule="wrong-format",
             ) from error
         error.file = error.file or str(path)
         raise
@@ -62,7 +68,7 @@ def _normal(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
     try:
         return normal_form(as_read(path, reader, options), reader)
     except InvalidGraphError as error:  # a rule that the file breaks, as the caller has made no graph
-        raise InvalidModelError(error.reason, remedy=error.remedy, where=error.where, file=error.file) from error
+        raise InvalidModelError(error.reason, remedy=error.remedy, where=error.where, file=error.file, rule=error.rule) from error
 
 
 def as_read(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
@@ -81,7 +87,12 @@ def as_read(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
     if reader.parameters is None or not options.get("graph"):
         graph = reader.read(path, options)
         if not isinstance(graph, Graph):  # of a plugin
-            raise OptionError(f"the reader of {reader.name} returned {graph!r}"[:200], file=str(path), remedy="Return a qconvert.Graph.")
+            raise OptionError(
+                f"the reader of {reader.name} returned {graph!r}"[:200],
+                file=str(path),
+                remedy="Return a qconvert.Graph.",
+                rule="wrong-result",
+            )
         return graph
     from qconvert.conversion.states import joined
 
@@ -115,7 +126,7 @@ def source_format(path: Path, format: str = "") -> Format:
         return format_of(path)
     except OptionError as error:
         if os.path.isdir(path):
-            raise FileAccessError("is a directory, not a model file", file=str(path)) from error
+            raise FileAccessError("is a directory, not a model file", file=str(path), rule="is-a-folder") from error
         if found := _recognized(path):
             error.reason += f"; by its content it is a file of the format {found}"
             error.remedy = _named(found)
@@ -136,7 +147,7 @@ def _recognized(path: Path, tried: str = "") -> str:
         with path.open("rb") as stream:
             start = stream.read(64)
     except (OSError, ValueError) as error:
-        raise FileAccessError(f"cannot be read: {getattr(error, 'strerror', '') or error}", file=str(path)) from error
+        raise FileAccessError(f"cannot be read: {getattr(error, 'strerror', '') or error}", file=str(path), rule="not-readable") from error
     names = [item.name for item in formats().values() if item.recognizes is not None and item.recognizes(start)]
     return "" if tried in names else next(iter(names), "")
 

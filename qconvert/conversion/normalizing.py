@@ -95,7 +95,7 @@ def require_valid(graph: Graph, said: str) -> None:
     try:
         validate(graph)
     except InvalidGraphError as error:
-        raise InternalError(f"{said}: {error.reason}", where=error.where) from error
+        raise InternalError(f"{said}: {error.reason}", where=error.where, rule=error.rule) from error
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
@@ -113,10 +113,15 @@ def chosen_target(writer: Format, name: str, form: str = "") -> Target | None:
         raise OptionError(
             f"the target {wanted} is for {target.format} files, not {writer.name}",
             remedy=f"Targets of {writer.name}: {known}.",
+            rule="target-of-other-format",
         )
     if form and _form(target) not in ("", form):
         known = ", ".join(item.name for item in targets().values() if item.format == writer.name and _form(item) in ("", form))
-        raise OptionError(f"the target {wanted} is for the form {_form(target)}, not {form}", remedy=f"Targets of {form}: {known}.")
+        raise OptionError(
+            f"the target {wanted} is for the form {_form(target)}, not {form}",
+            remedy=f"Targets of {form}: {known}.",
+            rule="target-of-other-form",
+        )
     return target
 
 

@@ -184,8 +184,9 @@ def refuse_floats(graph: Graph, target: Target) -> None:
     if found and is_quantized(graph):
         listed = ", ".join(f"{count} {kind}" for kind, count in found.items())
         raise UnsupportedError(
-            f"operators that would run on real values in what is written: {listed}",
+            f"operators of the written model would run in float: {listed}",
             remedy="Leave out --no-float, or use --numerics fast, which adds no operators for the rounding of the source's kernels.",
+            rule="float-operators",
         )
 
 

@@ -69,7 +69,7 @@ def write_file(
     It gets the file, the graph that was written there, and what the check of its format returned.
     """
     if writer.write is None:
-        raise OptionError(f"the format {writer.name} cannot be written", file=str(path))
+        raise OptionError(f"the format is {writer.name}, which cannot be written", file=str(path), rule="format-not-written")
     given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
     chosen = {**taken(given, writer.write_options), "provenance": dict(provenance or {})}
     if graph.functions and "functions" not in writer.scopes:
@@ -126,7 +126,7 @@ def _check(path: Path, writer: Format) -> Any:
     try:
         return writer.check(path)
     except QConvertError as error:
-        raise InternalError(f"what is written as {writer.name} is not valid: {error.reason}", where=error.where) from error
+        raise InternalError(f"what is written as {writer.name} is not valid: {error.reason}", where=error.where, rule=error.rule) from error
 
 
 def _require_scopes(graph: Graph, writer: Format) -> None:
@@ -135,7 +135,9 @@ def _require_scopes(graph: Graph, writer: Format) -> None:
         if names and what not in writer.scopes:
             reason = f"files of the format {writer.name} cannot hold {what}: {_listed(list(names))}"
             raise UnsupportedError(
-                reason, remedy="Write a .qgraph file; convert() makes inputs and outputs of states for ONNX (pass states_to_io)."
+                reason,
+                remedy="Write a .qgraph file. For ONNX, convert() makes inputs and outputs of states (pass states_to_io).",
+                rule="scopes-not-writable",
             )
 
 
@@ -144,9 +146,13 @@ def _require_entries(graph: Graph, writer: Format) -> None:
     keys = [signature.key for signature in graph.signatures if signature.function]
     if keys and "signatures" not in writer.scopes:
         entered = [signature.key for signature in graph.signatures if not signature.function]
-        own = f"beside {_listed(entered)}" if entered else "beside the network's own"
+        own = f"in addition to {_listed(entered)}" if entered else "in addition to the network's own"
         reason = f"files of the format {writer.name} have one entry point, and the model has {_listed(keys)} {own}"
-        raise UnsupportedError(reason, remedy="Choose one (--signature KEY of a .tflite file), or write a file for each (--signature all).")
+        raise UnsupportedError(
+            reason,
+            remedy="Choose one (--signature KEY of a .tflite file), or write a file for each (--signature all).",
+            rule="several-entry-points",
+        )
 
 
 def _require_ranges(graph: Graph, writer: Format) -> None:
@@ -161,6 +167,7 @@ def _require_ranges(graph: Graph, writer: Format) -> None:
         raise UnsupportedError(
             f"{len(narrow)} tensors use a part of their type's range, which a {writer.name} file cannot state: {_listed(narrow)}",
             remedy="Write a .qgraph file, or leave quant_min and quant_max out.",
+            rule="range-not-writable",
         )
 
 

@@ -36,12 +36,12 @@ def json_of(data: str | bytes, what: str) -> Any:
     try:
         return json.loads(data, object_pairs_hook=distinct)
     except (ValueError, RecursionError) as error:
-        raise InvalidModelError(f"{what} is no JSON: {error}") from error
+        raise InvalidModelError(f"{what} is not JSON: {error}", rule="not-json") from error
 
 
-def fail(at: str, reason: str) -> NoReturn:
-    """Raises InvalidModelError at a place."""
-    raise InvalidModelError(reason, where=at)
+def fail(at: str, reason: str, *, rule: str = "malformed-document") -> NoReturn:
+    """Raise InvalidModelError at a place of a document, for breaking a rule."""
+    raise InvalidModelError(reason, where=at, rule=rule)
 
 
 def sort_of(value: Any) -> str:
@@ -53,26 +53,30 @@ def sort_of(value: Any) -> str:
 def object_of(value: Any, at: str, required: Iterable[str], optional: Iterable[str]) -> dict[str, Any]:
     """An object with these members and no others."""
     if not isinstance(value, dict):
-        fail(at, f"is {sort_of(value)}, not an object")
+        fail(at, f"is {sort_of(value)}, not an object", rule="wrong-type")
     missing, unknown = set(required) - value.keys(), value.keys() - set(required) - set(optional)
     if missing or unknown:
-        fail(at, f"lacks {min(missing)!r}" if missing else f"has {min(unknown)!r}, which does not belong there")
+        fail(
+            at,
+            f"{min(missing)!r} is missing" if missing else f"{min(unknown)!r} is unknown here",
+            rule=("missing-member" if missing else "unknown-member"),
+        )
     return value
 
 
 def listed(value: Any, at: str, read: Callable[[Any, str], T]) -> list[T]:
     """A list, each item read by a function of the item and its place."""
     if not isinstance(value, list):
-        fail(at, f"is {sort_of(value)}, not a list")
+        fail(at, f"is {sort_of(value)}, not a list", rule="wrong-type")
     return [read(item, f"{at}[{index}]") for index, item in enumerate(value)]
 
 
 def text(value: Any, at: str) -> str:
     """A text without halves of surrogate pairs."""
     if not isinstance(value, str):
-        fail(at, f"is {sort_of(value)}, not text")
+        fail(at, f"is {sort_of(value)}, not text", rule="wrong-type")
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        fail(at, "holds half a surrogate pair")
+        fail(at, "is a text with half a surrogate pair", rule="not-utf8")
     return value
 
 
@@ -84,16 +88,16 @@ def texts(value: Any, at: str) -> tuple[str, ...]:
 def text_map(value: Any, at: str) -> dict[str, str]:
     """An object whose values are texts."""
     if not isinstance(value, dict):
-        fail(at, f"is {sort_of(value)}, not an object")
+        fail(at, f"is {sort_of(value)}, not an object", rule="wrong-type")
     return {text(key, at): text(item, f"{at}[{key!r}]") for key, item in value.items()}
 
 
 def integer(value: Any, at: str, least: int = -(2**63)) -> int:
     """A whole number of 64 bits."""
     if not isinstance(value, int) or isinstance(value, bool):
-        fail(at, "is no integer")
+        fail(at, f"is {value if isinstance(value, float) else sort_of(value)}, not an integer", rule="wrong-type")
     if not least <= value < 2**63:
-        fail(at, f"is {value}, outside {least} to 2^63 - 1")
+        fail(at, f"is {value}; the range is {least} to 2^63 - 1", rule="number-out-of-range")
     return value
 
 
@@ -101,11 +105,11 @@ def number(value: Any, at: str) -> float:
     """A number, {"float": "inf"} and the like too."""
     value = special(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        fail(at, f"is {sort_of(value)}, not a number")
+        fail(at, f"is {sort_of(value)}, not a number", rule="wrong-type")
     try:
         return float(value)
     except OverflowError:
-        fail(at, "is a number beyond the range of a float")
+        fail(at, "is a number outside the range of a float", rule="number-out-of-range")
 
 
 def special(value: Any) -> Any:

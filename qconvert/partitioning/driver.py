@@ -138,13 +138,15 @@ def asked(targets: Sequence[str | Target]) -> list[Target]:
     """
     found = [target if isinstance(target, Target) else target_named(target) for target in targets]
     if not found:
-        raise OptionError("no target is named that regions are for", remedy="Name one or more: --target tensorrt.")
+        raise OptionError("no target is given", remedy="Name one or more: --target tensorrt.", rule="no-target")
     for index, target in enumerate(found):
         if target.name in [other.name for other in found[:index]]:
-            raise OptionError(f"the target {target.name} is named twice")
+            raise OptionError(f"the target {target.name} is named twice", rule="target-twice")
         if not target.has_rules:
             raise OptionError(
-                f"the target {target.name} has no rules: it would take every operator", remedy="Name a target that says what it takes."
+                f"the target is {target.name}, which has no rules and would take every operator",
+                remedy="Name a target with rules.",
+                rule="target-without-rules",
             )
     return found
 
@@ -174,7 +176,7 @@ def cut(
     """
     for name, value in (("min_ops", min_ops), ("min_macs", min_macs)):
         if value < 0:
-            raise OptionError(f"{name} is {value}, and nothing is smaller than 0")
+            raise OptionError(f"{name} is {value}; it must be at least 0", rule="number-negative")
     graph = without_calls(graph)
     for name in ("lift_states", "remove_dead_code"):  # states are the whole network's from here on
         graph, _ = pass_named(name).run(graph, None)

@@ -62,7 +62,7 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
         UnsupportedError: the graph has functions.
     """
     if graph.functions:
-        raise UnsupportedError("encodings are applied to graphs without functions")
+        raise UnsupportedError("the graph has functions; encodings require a graph without them", rule="has-functions")
     before = len(graph.ops)
     encodings, inner = drop_unrounded(graph, encodings)
     graph, renamed = normalize(graph, encodings)
@@ -112,7 +112,12 @@ class _Encoding:
         if tensor.dtype == "float32" and not tensor.is_quantized:
             return tensor
         what = "is quantized already" if tensor.is_quantized else f"is {tensor.dtype}, not float32"
-        raise InvalidModelError(f"{what}: it takes no encoding", where=repr(name), remedy="Encodings are of a model without quantization.")
+        raise InvalidModelError(
+            f"{what}; an encoding requires a float32 tensor",
+            where=repr(name),
+            remedy="Apply encodings to a model without quantization.",
+            rule="not-a-float-tensor",
+        )
 
     def _take(self, name: str, encoding: Encoding) -> None:
         tensor = self._real(name)
@@ -176,7 +181,7 @@ class _Encoding:
     def _stored(self, tensor: Tensor, grid: Grid, integers: Array | None) -> Tensor:
         assert tensor.data is not None
         if not np.isfinite(tensor.data).all():
-            raise InvalidModelError("holds NaN or infinity, which no grid does", where=repr(tensor.name))
+            raise InvalidModelError("holds NaN or infinity, which cannot be quantized", where=repr(tensor.name), rule="not-finite")
         data = quantize(tensor.data, grid.quantization, grid.dtype) if integers is None else integers
         return replace(tensor, dtype=grid.dtype, data=data.astype(numpy_dtype(grid.dtype), copy=False), quantization=grid.quantization)
 

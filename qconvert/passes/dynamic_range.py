@@ -81,7 +81,9 @@ def _noted(graph: Graph) -> Mapping[str, str]:
     try:
         found = {} if text is None else {str(name): str(value) for name, value in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise InvalidModelError(f"the metadata entry {DYNAMIC_RANGE} is no map of names to words") from error
+        raise InvalidModelError(
+            f"the metadata entry {DYNAMIC_RANGE} is not a map of names to strings", rule="malformed-metadata"
+        ) from error
     return {name: value for name, value in found.items() if value in DYNAMIC_ROUNDINGS}
 
 

@@ -82,8 +82,9 @@ def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
     if reasons:
         listed = "; ".join(f"{count} {kind}: {reason}" for (kind, reason), count in sorted(reasons.items()))
         raise UnsupportedError(
-            f"operators that would run on real values: {listed} (the first is {first})",
+            f"operators would run in float: {listed} (the first is {first})",
             remedy="Allow floats (leave out --no-float), or quantize the tensors named.",
+            rule="float-operators",
         )
 
 

@@ -46,7 +46,7 @@ def _with_own_padding(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     try:
         noted = {str(name) for name in json.loads(text)}
     except (ValueError, TypeError) as error:
-        raise InvalidModelError(f"the metadata entry {FUSED_PADDING} is no list of names") from error
+        raise InvalidModelError(f"the metadata entry {FUSED_PADDING} is not a list of names", rule="malformed-metadata") from error
     metadata = {key: value for key, value in graph.metadata.items() if key != FUSED_PADDING}
     return fuse_pads(graph.evolve(metadata=metadata), lambda op: op.outputs[0] in noted)
 

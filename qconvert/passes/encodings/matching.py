@@ -68,7 +68,7 @@ def match_entries(graph: Graph, encodings: Encodings, renamed: Mapping[str, str]
     for name, encoding, place in results:
         _put(found, (_behind(name, graph, consumers, named), _WHOLE), encoding, place)
     if lost:
-        raise InvalidModelError(_lost(lost, graph, own), remedy=_REMEDY)
+        raise InvalidModelError(_lost(lost, graph, own), remedy=_REMEDY, rule="unknown-tensor")
     return found
 
 
@@ -122,7 +122,7 @@ def _put(found: Matched, where: tuple[str, int], encoding: Encoding, place: Plac
     name, index = where
     known = found.tensors.get(name) if index == _WHOLE else found.operands.get(where)
     if known is not None and (known.grid, known.range) != (encoding.grid, encoding.range):
-        raise InvalidModelError("two entries say different things of one tensor of the graph", where=str(place))
+        raise InvalidModelError("two entries give different encodings of this tensor", where=str(place), rule="encoding-twice")
     if index == _WHOLE:
         found.tensors[name] = encoding
     else:
