@@ -72,7 +72,7 @@ FILES = {
     "empty": (b"", "the file is empty"),
     "short": (b"TFL", "at least 8 bytes"),
     "truncated": (SOUND.read_bytes()[:20_000], "past the end of the file"),
-    "random": (np.random.default_rng(0).bytes(10_000), "no TFLite file"),
+    "random": (np.random.default_rng(0).bytes(10_000), "not a TFLite file"),
     "onnx": (b"\x08\x08\x12\x08qconvert" + bytes(50), "this is a file of the format onnx, not tflite"),
     "zip": (b"PK\x03\x04" + bytes(50), "zip archive"),
     "unordered operators": (UNORDERED, "'m' before any operator has computed it; TFLite runs operators in the order of the file"),
@@ -88,9 +88,9 @@ FILES = {
     ),
     "infinite boundaries": (
         single_op("BUCKETIZE", {"boundaries": [np.inf, np.inf]}, [TensorSpec("x", (4,), "float32")], [TensorSpec("y", (4,), "int32")]),
-        "boundaries that do not rise",
+        "boundaries that do not increase",
     ),
-    "weights without a scale": (convolution(), "plain int8, which is neither quantized nor real"),
+    "weights without a scale": (convolution(), "plain int8, which is neither quantized nor float"),
     "NaN scale of weights": (convolution(scale=[0.1, float("nan"), 0.1], zero_point=0), "not finite: [nan]"),
     "missing data": (
         single_op("RESHAPE", {}, [tensor("x", 4), TensorSpec("s", (0,), "int32", data=np.zeros(0, np.int32))], [tensor("y", 2, 3)]),

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.formats
 ONNX = {
     "a result of another size": (
         "float[4,16] x, float[16] w) => (float[255] y) { y = MatMul (x, w) }",
-        "gives 'y' the shape \\(4,\\) by its definition, but the file says \\(255,\\)",
+        "gives 'y' the shape \\(4,\\) by its definition, but the file states \\(255,\\)",
     ),
     "a result of another rank": ("float[4,16] x, float[16] w) => (float[1,N] y) { y = MatMul (x, w) }", "by its definition"),
     "a scale of float16": (

@@ -43,7 +43,7 @@ def evaluate_op(
         return _of_functions(graph, op, inputs, states)
     function = KINDS[op.kind].evaluate if op.kind in KINDS else None
     if function is None:
-        raise UnsupportedError(f"the operator {op.kind} has no evaluation", where=f"{op.source} {op}".strip())
+        raise UnsupportedError(f"the operator {op.kind} is not evaluated", where=f"{op.source} {op}".strip(), rule="not-evaluated")
     tensors = tuple(graph.tensors[name] if name else None for name in op.inputs)
     results = tuple(graph.tensors[name] for name in op.outputs if name)
     call = Call(op, tuple(inputs), tensors, results)
@@ -54,7 +54,7 @@ def evaluate_op(
             kept = [output for output, name in zip(outputs, op.outputs, strict=False) if name]
             return [_result(op, value, tensor) for value, tensor in zip(kept, results, strict=True)]
     except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip()) from error
+        raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip(), rule="wrong-arguments") from error
 
 
 def _of_functions(graph: Graph, op: Op, inputs: Sequence[Array | None], states: MutableMapping[str, Array] | None) -> list[ExactResult]:
@@ -68,7 +68,7 @@ def _of_functions(graph: Graph, op: Op, inputs: Sequence[Array | None], states: 
         found = run_control(graph, op, inputs, run)
         kept = [np.asarray(value) for value, name in zip(found, op.outputs, strict=True) if name]
     except (AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip()) from error
+        raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip(), rule="wrong-arguments") from error
     tensors = [graph[name] for name in op.outputs if name]
     reals = [tensor.dtype in REALS and not tensor.is_quantized for tensor in tensors]
     return [ExactResult(value.astype(np.float64) if real else None, value) for value, real in zip(kept, reals, strict=True)]
@@ -104,7 +104,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array], states: MutableMapping[s
     """
     missing = [name for name in graph.inputs if name not in inputs]
     if missing:
-        raise OptionError(f"no value for the inputs {', '.join(missing)}")
+        raise OptionError(f"there is no value for input{'s' * (len(missing) > 1)} {', '.join(missing)}", rule="input-missing")
     values = {tensor.name: tensor.data for tensor in graph.constants() if tensor.data is not None}
     values.update({name: np.asarray(inputs[name]) for name in graph.inputs})
     uses = Counter(name for op in graph.ops for name in op.inputs) + Counter(graph.outputs)

@@ -61,7 +61,9 @@ class _Running:
     def turn(self, number: int) -> int:
         """The number of the turn, if so many are run."""
         if number >= MOST_TURNS:
-            raise UnsupportedError(f"it goes on for more than {MOST_TURNS:,} turns", where=f"{self.op.source} {self.op}".strip())
+            raise UnsupportedError(
+                f"it runs for more than {MOST_TURNS:,} iterations", where=f"{self.op.source} {self.op}".strip(), rule="too-many-iterations"
+            )
         return number
 
 

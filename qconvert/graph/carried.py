@@ -77,11 +77,11 @@ def carried(text: str) -> tuple[Carried, ...]:
             raise TypeError("no list")
         found = tuple(map(_parsed, listed))
     except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise InvalidModelError(f"the metadata entry {STATES} is no list of states: {error}") from error
+        raise InvalidModelError(f"the metadata entry {STATES} is not a list of states: {error}", rule="malformed-metadata") from error
     for what, names in (("state", [item.state.name for item in found]), ("input", [item.input for item in found]),
                         ("output", [item.output for item in found])):  # fmt: skip
         if len({*names}) != len(names):
-            raise InvalidModelError(f"the metadata entry {STATES} names one {what} twice")
+            raise InvalidModelError(f"the metadata entry {STATES} names the same {what} twice", rule="malformed-metadata")
     return found
 
 
@@ -94,7 +94,10 @@ def of_network(text: str | None, inputs: Container[str], outputs: Container[str]
     found = carried(text) if text else ()
     for item in found:
         if item.input not in inputs or item.output not in outputs:
-            raise InvalidModelError(f"the metadata entry {STATES} names {item.input!r} and {item.output!r}, which the model does not have")
+            raise InvalidModelError(
+                f"the metadata entry {STATES} names {item.input!r} and {item.output!r}, which the model does not have",
+                rule="unknown-tensor",
+            )
     return found
 
 

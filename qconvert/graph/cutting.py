@@ -39,7 +39,7 @@ def cut(graph: Graph, names: Collection[str], wanted: frozenset[str]) -> Cut:
     read = {name for op in ops for name in op.inputs if name in names}
     computed = {name: name + _COMPUTED for name in graph.tensors if name in written}
     if not computed:
-        raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
+        raise InvalidModelError("source and result have no tensor names in common", where="check by operators", rule="no-common-tensors")
     part = graph.evolve(
         tensors=[replace(graph[name], name=new) for name, new in computed.items()],
         ops=[replace(op, outputs=tuple(computed.get(name, name) for name in op.outputs)) for op in ops],

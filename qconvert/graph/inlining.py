@@ -103,7 +103,9 @@ def inlined_ops(function: Graph, inputs: Sequence[str], outputs: Sequence[str], 
 def require_few_inlined(count: int) -> None:
     """Raise UnsupportedError if functions bring more operators into a graph than any network has."""
     if count > _MOST:
-        raise UnsupportedError(f"functions in the place of calls would bring more than {_MOST:,} operators")
+        raise UnsupportedError(
+            f"inlining the functions that are called would give more than {_MOST:,} operators", rule="too-many-operators"
+        )
 
 
 def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -> Graph:
@@ -144,7 +146,9 @@ def require_few(graph: Graph) -> None:
         inner = graph.functions[name]
         sizes[name] = len(inner.ops) + sum(sizes[one] for op in inner.ops for one in named_functions(op))
     if sum(sizes[one] for op in graph.ops for one in named_functions(op)) > _MOST:
-        raise UnsupportedError(f"functions inside of operators would bring more than {_MOST:,} operators")
+        raise UnsupportedError(
+            f"the functions inside of operators would expand to more than {_MOST:,} operators", rule="too-many-operators"
+        )
 
 
 def whiles_to_loops(graph: Graph) -> Graph:

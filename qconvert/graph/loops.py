@@ -319,7 +319,9 @@ def _forwards(new: Inlining, op: Op, name: str, axis: int, way: int) -> str:
     """A sequence with the elements along its first axis, in the order of the turns."""
     shape = new.tensors[name].shape
     if shape is None:
-        raise UnsupportedError(f"{op.kind} over {name!r} of unknown rank cannot be written as a While", where=_where(op))
+        raise UnsupportedError(
+            f"{op.kind} over {name!r} of unknown rank cannot be written as a While", where=_where(op), rule="unknown-rank"
+        )
     axis %= len(shape)
     if axis:
         order = (axis, *(other for other in range(len(shape)) if other != axis))
@@ -391,8 +393,8 @@ def _size_of(new: Inlining, prefix: str, name: str, axis: int) -> str:
 
 
 def _open_sizes(op: Op, value: str) -> UnsupportedError:
-    what = f"{op.kind} that gives a stack of {value!r}, whose size is known only at run time, has no form as a While"
-    return UnsupportedError(what, where=_where(op))
+    what = f"{op.kind} that stacks {value!r}, which has a dynamic dimension, cannot be written as a While"
+    return UnsupportedError(what, where=_where(op), rule="dynamic-dimension")
 
 
 def _where(op: Op) -> str:

@@ -33,8 +33,10 @@ def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Gr
         OptionError: there is no such tensor, it is not quantized, or a bias does not fit its new grid.
     """
     tensor = graph.tensors.get(name)
-    if tensor is None or tensor.quantization is None:
-        raise OptionError("is not quantized" if tensor is not None else "is no tensor of the graph", where=repr(name))
+    if tensor is None:
+        raise OptionError("is not a tensor of the graph", where=repr(name), rule="unknown-tensor")
+    if tensor.quantization is None:
+        raise OptionError("is not quantized", where=repr(name), rule="not-quantized")
     changed = {name: _on(tensor, quantization)}
     for op in graph.ops:
         bias = _integer_bias(graph, op)
@@ -44,7 +46,11 @@ def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Gr
         if data is not None and weights is not None:
             found = _on(bias, accumulator_grid(data, weights, (bias.rank or 1) - 1))
             if bias.name in changed and changed[bias.name] != found:
-                raise OptionError("is the bias of operators whose sums would have different scales", where=repr(bias.name))
+                raise OptionError(
+                    "is the bias of operators whose accumulators would have different scales",
+                    where=repr(bias.name),
+                    rule="bias-scales-differ",
+                )
             changed[bias.name] = found
     return graph.evolve(tensors=changed.values())
 
@@ -64,7 +70,9 @@ def _on(tensor: Tensor, quantization: Quantization) -> Tensor:
     stored = quantize(real, quantization, tensor.dtype)
     back = replace(tensor, data=stored.astype(numpy_dtype(tensor.dtype)), quantization=quantization)
     if tensor.dtype == "int32" and (np.abs(back.real() - real) > _half_step(quantization, real.shape)).any():
-        raise OptionError(f"does not fit {tensor.dtype} on its new grid", where=repr(tensor.name))
+        raise OptionError(
+            f"does not fit {tensor.dtype} with its new scale and zero point", where=repr(tensor.name), rule="integers-too-large"
+        )
     return back
 
 

@@ -92,7 +92,7 @@ class Tensor:
             InvalidGraphError: it is computed when the model runs.
         """
         if self.data is None:
-            raise InvalidGraphError("is computed when the model runs, and has no values here", where=repr(self.name))
+            raise InvalidGraphError("is computed at run time and has no values in the graph", where=repr(self.name), rule="not-constant")
         return self.data if self.quantization is None else dequantize(self.data, self.quantization)
 
     def shares_grid(self, other: Tensor) -> bool:

@@ -30,7 +30,7 @@ def output_shapes(tensors: Mapping[str, Tensor], op: Op, known: Known | None = N
     try:
         return KINDS[op.kind].shape(op, ShapeContext(tensors, op, known))
     except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise failure(op, f"its inputs or attributes do not fit its kind ({error})") from error
+        raise failure(op, f"its inputs or attributes do not fit its kind ({error})", rule="wrong-arguments") from error
 
 
 def compatible(a: Shape | None, b: Shape | None) -> bool:
@@ -53,7 +53,7 @@ def infer(graph: Graph) -> Graph:
                 continue
             old = tensors[name].shape
             if not compatible(old, shape):
-                raise failure(op, f"gives {name!r} the shape {shape}, but the graph says {old}")
+                raise failure(op, f"gives {name!r} the shape {shape}, but the graph states {old}", rule="shape-mismatch")
             tensors[name] = replace(tensors[name], shape=merged(name, shape, old))
     return replace(graph, tensors=tensors)
 

@@ -37,9 +37,9 @@ MAX_RANK = 64
 _MOST_INTEGERS = 2**16
 
 
-def failure(op: Op, reason: str) -> InvalidGraphError:
+def failure(op: Op, reason: str, *, rule: str) -> InvalidGraphError:
     """The error for inputs or attributes that contradict each other."""
-    return InvalidGraphError(reason, where=f"{op.source} {op}".strip())
+    return InvalidGraphError(reason, where=f"{op.source} {op}".strip(), rule=rule)
 
 
 class ShapeContext:
@@ -70,9 +70,9 @@ class ShapeContext:
             found = self._known(name) if self._known is not None and name else None
             return None if found is None or not all(isinstance(size, int) for size in found) else [int(size) for size in found]
         if data.dtype.kind not in "iu" or data.ndim > 1:
-            raise failure(self._op, f"input {name!r} of {data.dtype} and rank {data.ndim} is no list of integers")
+            raise failure(self._op, f"input {name!r} of {data.dtype} and rank {data.ndim} is not a vector of integers", rule="not-integers")
         if data.size > _MOST_INTEGERS:
-            raise failure(self._op, f"input {name!r} has {data.size} elements, more than any shape needs")
+            raise failure(self._op, f"input {name!r} has {data.size} elements, more than any shape needs", rule="too-many-elements")
         return [int(value) for value in data.reshape(-1)]
 
     def sizes(self, index: int, count: int) -> list[Size]:
@@ -84,7 +84,7 @@ class ShapeContext:
         known = self.ints(index)
         shape = self.shape(index) if known is None and self.has(index) else None
         if shape is not None and (len(shape) > 1 or (all(isinstance(size, int) for size in shape) and math.prod(map(int, shape)) != count)):
-            raise failure(self._op, f"input {self._op.inputs[index]!r} of shape {shape} are not {count} integers")
+            raise failure(self._op, f"input {self._op.inputs[index]!r} of shape {shape} are not {count} integers", rule="counts-differ")
         found = self.unknowns(index) if known is None and self.has(index) else known
         return [UNKNOWN] * count if found is None or (known is None and len(found) != count) else list(found)
 
@@ -94,7 +94,7 @@ class ShapeContext:
         if shape is None or len(shape) != 1 or isinstance(shape[0], str):
             return None
         if shape[0] > MAX_RANK:
-            raise failure(self._op, f"input {self._op.inputs[index]!r} describes a shape of rank {shape[0]}")
+            raise failure(self._op, f"input {self._op.inputs[index]!r} describes a shape of rank {shape[0]}", rule="rank-too-large")
         found = self._known(self._op.inputs[index]) if self._known is not None else None
         return (UNKNOWN,) * shape[0] if found is None else tuple(found)
 
@@ -107,10 +107,10 @@ def normalized(op: Op, axes: Iterable[int], rank: int) -> list[int]:
     found = list(axes)
     for axis in found:
         if not -rank <= axis < rank:
-            raise failure(op, f"axis {axis} is outside rank {rank}")
+            raise failure(op, f"axis {axis} is outside rank {rank}", rule="axis-out-of-range")
     result = [axis % rank for axis in found]
     if len(set(result)) != len(result):
-        raise failure(op, f"axes {found} name an axis twice")
+        raise failure(op, f"axes {found} name an axis twice", rule="duplicate-axis")
     return result
 
 
@@ -118,7 +118,7 @@ def unified(op: Op, sizes: Sequence[Size], what: str) -> Size:
     """The one size that all must be: a number if any is one, else their common name, else UNKNOWN."""
     numbers = {size for size in sizes if isinstance(size, int)}
     if len(numbers) > 1:
-        raise failure(op, f"{what} differ: {', '.join(map(str, sizes))}")
+        raise failure(op, f"{what} differ: {', '.join(map(str, sizes))}", rule="sizes-differ")
     if numbers:
         return numbers.pop()
     return sizes[0] if len(set(sizes)) == 1 else UNKNOWN
@@ -139,6 +139,6 @@ def broadcast(op: Op, shapes: Sequence[Shape | None]) -> Shape | None:
         wide = {size for size in sizes if size != 1}
         numbers = {size for size in wide if isinstance(size, int)}
         if len(numbers) > 1:
-            raise failure(op, f"shapes {' and '.join(map(str, known))} do not broadcast")
+            raise failure(op, f"shapes {' and '.join(map(str, known))} do not broadcast", rule="not-broadcastable")
         result.append(numbers.pop() if numbers else 1 if not wide else wide.pop() if len(wide) == 1 else UNKNOWN)
     return tuple(result)

@@ -121,7 +121,9 @@ def operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
 def format_named(name: str) -> Format:
     """The format called `name`; raises OptionError, listing the known ones, if there is none."""
     if name not in formats():
-        raise OptionError(f"there is no format {name!r}", remedy=f"Known formats: {', '.join(sorted(formats()))}.")
+        raise OptionError(
+            f"the format {name!r} is unknown", remedy=f"Known formats: {', '.join(sorted(formats()))}.", rule="unknown-format"
+        )
     return formats()[name]
 
 
@@ -134,12 +136,15 @@ def format_of(path: Path) -> Format:
         raise OptionError(
             f"the suffix {path.suffix} belongs to the formats {names}",
             file=str(path),
-            remedy=f"Name the one that is meant (--from {fitting[0].name}, --to {fitting[-1].name}), or set QCONVERT_DISABLE_PLUGINS.",
+            remedy=f"Name the format (--from {fitting[0].name}, --to {fitting[-1].name}), or set QCONVERT_DISABLE_PLUGINS.",
+            rule="ambiguous-suffix",
         )
     if fitting:
         return fitting[0]
     known = ", ".join(suffix for item in models for suffix in item.suffixes)
-    raise OptionError(f"the suffix {path.suffix!r} belongs to no known format", file=str(path), remedy=f"Known suffixes: {known}.")
+    raise OptionError(
+        f"the suffix {path.suffix!r} belongs to no known format", file=str(path), remedy=f"Known suffixes: {known}.", rule="unknown-suffix"
+    )
 
 
 def encodings_format_of(path: Path, *, is_read: bool) -> Format:
@@ -159,14 +164,16 @@ def encodings_format_of(path: Path, *, is_read: bool) -> Format:
     if not fitting:
         suffixes = ", ".join(dict.fromkeys(suffix for _, suffixes in known for suffix in suffixes))
         reason = f"the suffix {path.suffix!r} belongs to no format of encodings"
-        raise OptionError(reason, file=str(path), remedy=f"Known suffixes: {suffixes}.")
+        raise OptionError(reason, file=str(path), remedy=f"Known suffixes: {suffixes}.", rule="unknown-suffix")
     if not is_read:
         return fitting[0]
     for candidate in fitting:
         if len(fitting) == 1 or candidate.holds is None or candidate.holds(path):  # the only one says itself what is wrong with the file
             return candidate
     names = ", ".join(item.name for item in fitting)
-    raise OptionError(f"by its content this is none of the formats of encodings with the suffix {path.suffix}: {names}", file=str(path))
+    raise OptionError(
+        f"the file is not of any format of encodings with the suffix {path.suffix}: {names}", file=str(path), rule="not-this-format"
+    )
 
 
 def read_encodings(path: Path, format: str = "", options: Mapping[str, Any] = MappingProxyType({})) -> Encodings:
@@ -182,7 +189,7 @@ def read_encodings(path: Path, format: str = "", options: Mapping[str, Any] = Ma
     """
     reader = format_named(format) if format else encodings_format_of(path, is_read=True)
     if reader.read_encodings is None:
-        raise OptionError(f"files of the format {reader.name} are not read as encodings", file=str(path))
+        raise OptionError(f"files of the format {reader.name} cannot be read as encodings", file=str(path), rule="not-encodings")
     given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
         return reader.read_encodings(path, taken(given, reader.read_options))
@@ -200,9 +207,11 @@ def target_named(name: str) -> Target:
             seen.append(item.base)
             item = _given_targets().get(item.base)
         why = "does not exist" if item is None else "derives from itself"
-        raise OptionError(f"the target {name!r} derives from {seen[-1]!r}, which {why}")
+        raise OptionError(f"the target {name!r} derives from {seen[-1]!r}, which {why}", rule="unknown-target")
     if name not in targets():
-        raise OptionError(f"there is no target {name!r}", remedy=f"Known targets: {', '.join(sorted(targets()))}.")
+        raise OptionError(
+            f"the target {name!r} is unknown", remedy=f"Known targets: {', '.join(sorted(targets()))}.", rule="unknown-target"
+        )
     return targets()[name]
 
 
@@ -215,7 +224,7 @@ def pass_named(text: str) -> Pass:
     name, colon, rest = text.partition(":")
     if name not in passes():
         raise OptionError(
-            f"there is no pass {name!r}", remedy=f"Known passes: {', '.join(sorted(passes()))}.", where=text, rule="unknown-pass"
+            f"the pass {name!r} is unknown", remedy=f"Known passes: {', '.join(sorted(passes()))}.", where=text, rule="unknown-pass"
         )
     found = passes()[name]
     if not colon:
@@ -236,7 +245,7 @@ def kernels_named(name: str) -> tuple[Runtime, str]:
     if runtime is not None and (not wanted or wanted in runtime.kernels):
         return runtime, wanted or runtime.kernels[0]
     known = ", ".join(f"{item.name}:{kernels}" for item in runtimes().values() for kernels in item.kernels)
-    raise OptionError(f"there are no kernels {name!r}", remedy=f"Known kernels: {known}.")
+    raise OptionError(f"the kernels {name!r} are unknown", remedy=f"Known kernels: {known}.", rule="unknown-kernels")
 
 
 def kernels_listed(kernels: str | Sequence[str]) -> list[tuple[Runtime, str]]:
@@ -261,12 +270,14 @@ def runtime_of(format: str, kernels: str | Sequence[str] = ()) -> tuple[Runtime,
     fitting = [item for item in listed if format in item[0].formats]
     if len(fitting) > 1:
         both = " and ".join(f"{runtime.name}:{chosen}" for runtime, chosen in fitting)
-        raise OptionError(f"{both} both run {format} files", remedy="Name one of them.")
+        raise OptionError(f"{both} both run {format} files", remedy="Name one of them.", rule="ambiguous-kernels")
     for runtime in runtimes().values():
         if not fitting and format in runtime.formats:
             return _with_others(runtime, runtime.kernels[0], listed)
     if not fitting:
-        raise RuntimeRefusedError(f"no runtime runs {format} files", remedy="Convert it to .onnx first, and check that.")
+        raise RuntimeRefusedError(
+            f"no runtime runs {format} files", remedy="Convert the model to .onnx first, and check that file.", rule="no-runtime"
+        )
     return _with_others(*fitting[0], listed)
 
 

@@ -65,7 +65,7 @@ def read_claims(source: Graph, result: Graph) -> Correspondence:
         return {}
     fields = documents.object_of(document, at, ("schema", "tensors", "gone"), ())
     if documents.integer(fields["schema"], f"{at}: schema") != SCHEMA:
-        raise InvalidModelError(f"{at} has the schema {fields['schema']}; this version reads {SCHEMA}")
+        raise InvalidModelError(f"{at} has the schema {fields['schema']}; this version reads {SCHEMA}", rule="unknown-version")
     found: dict[str, Relation] = dict.fromkeys(documents.texts(fields["gone"], f"{at}: gone"), GONE)
     entries = fields["tensors"]
     if not isinstance(entries, dict):
@@ -76,11 +76,15 @@ def read_claims(source: Graph, result: Graph) -> Correspondence:
         )
     unknown = [name for name in found if name not in source]
     if unknown:
-        raise InvalidModelError(f"{at} relates {unknown[0]!r}, which the source lacks", remedy="Give the file that the result was made of.")
+        raise InvalidModelError(
+            f"{at} relates {unknown[0]!r}, which the source lacks",
+            remedy="Pass the file that the result was converted from.",
+            rule="unknown-tensor",
+        )
     for name, item in found.items():
         shape = source[name].shape
         if item.permutation and shape is not None and len(shape) != len(item.permutation):
-            raise InvalidModelError(f"{at} turns {name!r} of rank {len(shape)} by {list(item.permutation)}")
+            raise InvalidModelError(f"{at} permutes {name!r} of rank {len(shape)} by {list(item.permutation)}", rule="not-a-permutation")
     found = {name: item if item.tensor in result else GONE for name, item in found.items()}
     return {name: item for name, item in found.items() if item != Relation(name)}
 

@@ -131,7 +131,7 @@ class _Finder:
 
 def _require_names(pattern: Pattern, seen: set[str]) -> None:
     if pattern.name in seen:
-        raise OptionError(f"a pattern names two operators {pattern.name!r}")
+        raise OptionError(f"a pattern gives two operators the name {pattern.name!r}", rule="duplicate-name")
     seen.update((pattern.name,) if pattern.name else ())
     for item in pattern.inputs:
         if isinstance(item, Pattern):

@@ -91,9 +91,11 @@ class Child:
             found = None
         if not isinstance(found, dict):
             self.close()
-            raise RuntimeRefusedError(f"{self._title}'s process gave an answer that is none: {line[:100]!r}")
+            raise RuntimeRefusedError(f"{self._title}'s process gave an invalid answer: {line[:100]!r}", rule="invalid-answer")
         if "error" in found:
-            raise RuntimeRefusedError(f"{self._title} refuses the model: {str(found['error'])[:300]}{said(self._all_printed())}")
+            raise RuntimeRefusedError(
+                f"{self._title} refuses the model: {str(found['error'])[:300]}{said(self._all_printed())}", rule="model-refused"
+            )
         return found
 
     def arrays(self, described: Any) -> list[Array]:
@@ -101,7 +103,7 @@ class Child:
         found = []
         if not isinstance(described, list):
             self.close()
-            raise RuntimeRefusedError(f"{self._title}'s process gave an answer without results")
+            raise RuntimeRefusedError(f"{self._title}'s process gave an answer without results", rule="invalid-answer")
         for item in described:
             dtype, shape = item if isinstance(item, list) and len(item) == 2 else ("", ())
             sizes = [size for size in shape if isinstance(size, int) and size >= 0]
@@ -109,7 +111,7 @@ class Child:
             count = math.prod(sizes) * _numpy(dtype).itemsize if known else _MOST + 1
             if len(sizes) != len(shape) or count > _MOST:
                 self.close()
-                raise RuntimeRefusedError(f"{self._title}'s process gave a result that is none: {str(item)[:100]}")
+                raise RuntimeRefusedError(f"{self._title}'s process gave an invalid result: {str(item)[:100]}", rule="invalid-answer")
             found.append(np.frombuffer(self._bytes(count), _numpy(dtype)).reshape(sizes))
         return found
 
@@ -136,7 +138,7 @@ class Child:
             if time.monotonic() >= until:
                 printed = self._all_printed()
                 self.close()
-                raise RuntimeRefusedError(f"{self._title} did not answer within {self._patience:.0f} s{said(printed)}")
+                raise RuntimeRefusedError(f"{self._title} did not answer within {self._patience:.0f} s{said(printed)}", rule="no-answer")
         part = self._process.stdout.read1(_CHUNK)  # type: ignore[union-attr]
         if not part:
             raise self._failure()
@@ -151,7 +153,7 @@ class Child:
             code = self._process.wait()
         printed = self._all_printed()
         self.close()
-        return RuntimeRefusedError(f"{self._title}'s process {how_it_ended(code)}{said(printed)}")
+        return RuntimeRefusedError(f"{self._title}'s process {how_it_ended(code)}{said(printed)}", rule="process-ended")
 
     def _all_printed(self) -> bytes:
         if self._printed.closed:
@@ -214,7 +216,9 @@ class _Forked:
             number = self._server.ask(b"fork", (theirs.fileno(), printed))
             if number is None:
                 del _SERVERS[key]
-                raise RuntimeRefusedError(f"{title} cannot be started in a process of its own{said(self._server.printed())}")
+                raise RuntimeRefusedError(
+                    f"{title} cannot be started in a process of its own{said(self._server.printed())}", rule="not-started"
+                )
             self._number = number
             self.stdin, self.stdout = ours.makefile("wb"), ours.makefile("rb")
 

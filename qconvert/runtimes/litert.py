@@ -50,7 +50,7 @@ class LiteRT:
 
     def __init__(self, model: bytes, kernels: str = "default", threads: int = 1) -> None:
         if kernels not in KERNELS:
-            raise OptionError(f"there are no kernels {kernels!r}", remedy=f"Use one of {', '.join(KERNELS)}.")
+            raise OptionError(f"there are no kernels {kernels!r}", remedy=f"Use one of {', '.join(KERNELS)}.", rule="unknown-kernels")
         self.form = "XNNPACK" if kernels == "default" else f"{kernels} kernels"
         runtime_package("ai_edge_litert", "check", "runs .tflite models")
         self._settings = {"kernels": KERNELS[kernels], "threads": threads}
@@ -72,7 +72,7 @@ class LiteRT:
     def _asked(self, question: Mapping[str, Any], values: Sequence[Array] = (), failure: str = _FAILED) -> Mapping[str, Any]:
         answer = self._child.asked(question, values)
         if "refused" in answer:
-            raise RuntimeRefusedError(f"{failure}: {answer['refused']}")
+            raise RuntimeRefusedError(f"{failure}: {answer['refused']}", rule="model-refused")
         return answer
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -185,7 +185,9 @@ def around(
 
     unknown = next((tensor.name for tensor, _ in inputs if tensor.shape is None), "")
     if unknown:
-        raise RuntimeRefusedError(f"the file does not state the shape of {unknown!r}, which a custom operator computes")
+        raise RuntimeRefusedError(
+            f"the file does not state the shape of {unknown!r}, which a custom operator computes", rule="unknown-shape"
+        )
     copy.write_bytes(without_operators(_content(file), gone, [(tensor.name, name) for tensor, name in inputs], outputs))
 
 

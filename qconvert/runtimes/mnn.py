@@ -63,7 +63,9 @@ class MNNModel:
             self.inputs = {str(name): (_TYPES[dtype], _sizes(shape)) for name, dtype, shape in found["inputs"]}
             self.outputs: dict[str, tuple[str, tuple[Any, ...]]] = {str(name): ("float32", ()) for name in found["outputs"]}
         except (KeyError, TypeError, ValueError) as error:
-            raise RuntimeRefusedError(f"MNN says of the file what is not understood: {str(found)[:300]}", file=str(path)) from error
+            raise RuntimeRefusedError(
+                f"MNN's description of the file is not understood: {str(found)[:300]}", file=str(path), rule="invalid-answer"
+            ) from error
         self.note = f"MNN {str(found.get('version', ''))[:20]} ran on this machine's CPU, in a process of its own"
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -74,7 +76,11 @@ class MNNModel:
         found = self._child.asked({"run": self._model, "values": described}, values)
         results = self._child.arrays(found.get("values"))
         if len(results) != len(self.outputs):
-            raise RuntimeRefusedError(f"MNN gives {len(results)} values, and the file names {len(self.outputs)} outputs", file=self._file)
+            raise RuntimeRefusedError(
+                f"MNN gives {len(results)} values, but the file names {len(self.outputs)} outputs",
+                file=self._file,
+                rule="counts-differ",
+            )
         return dict(zip(self.outputs, results, strict=True))
 
     def close(self) -> None:

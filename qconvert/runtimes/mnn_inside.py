@@ -85,7 +85,7 @@ class MNNInside:
             if fed:
                 parts[name] = MNNModel(self._path, fed, [name], child, [item for item in fed if self._is_packed(item)])
         if not parts:
-            raise UnsupportedError("nothing between these tensors is computed from them", file=str(self._path))
+            raise UnsupportedError("nothing between these tensors is computed from them", file=str(self._path), rule="nothing-computed")
         fed_names = tuple(dict.fromkeys(name for part in parts.values() for name in part.inputs))
 
         known = (*fed_names, *parts)
@@ -95,7 +95,9 @@ class MNNInside:
             given = {name: _reshaped(value, shapes.get(name)) for name, value in values.items()}
             found = {name: list(part.run(given).values()) for name, part in parts.items()}
             if empty := next((name for name, results in found.items() if not results), ""):
-                raise RuntimeRefusedError(f"MNN computes nothing for {empty!r} from {', '.join(map(repr, parts[empty].inputs))}")
+                raise RuntimeRefusedError(
+                    f"MNN computes nothing for {empty!r} from {', '.join(map(repr, parts[empty].inputs))}", rule="nothing-computed"
+                )
             return {name: _reshaped(results[0], self._sizes.get(name)) for name, results in found.items()}
 
         return Pieces(fed_names, frozenset(parts), dict.fromkeys(known, "float32"), {name: shapes.get(name) for name in known}, run)

@@ -58,5 +58,7 @@ def _described(tensor: Tensor, stated: Any) -> Any:
     if stated is not None and stated.HasField("type"):
         return stated
     if tensor.dtype not in ELEMENT_TYPES:
-        raise RuntimeRefusedError(f"the file does not state the type of {tensor.name!r}, which a custom operator computes")
+        raise RuntimeRefusedError(
+            f"the file does not state the type of {tensor.name!r}, which a custom operator computes", rule="unknown-type"
+        )
     return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], None if tensor.shape is None else list(tensor.shape))

@@ -98,7 +98,7 @@ class _Watched(OnnxRuntime):
             waiting = self.session.run_with_ort_values([self.bytes.own(name) for name in self.outputs], given)[::-1]
             return {name: self.bytes.found(name, waiting.pop().numpy()) for name in self.outputs}
         except Exception as error:  # onnxruntime's errors share no base class but Exception
-            raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}") from error
+            raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}", rule="run-failed") from error
 
 
 def watch(file: ModelFile, names: frozenset[str]) -> OnnxRuntime:
@@ -136,7 +136,12 @@ def whole(path: Path) -> Any:
     from qconvert.formats.onnx.container import external_files, load_proto
 
     if sum(item.stat().st_size for item in (path, *external_files(path))) >= 2**31:
-        raise UnsupportedError("is above 2 GB, too large to be cut at its operators", file=str(path), remedy="Check it without --per-op.")
+        raise UnsupportedError(
+            "is above 2 GB, too large to be split at its operators",
+            file=str(path),
+            remedy="Check it without --per-op.",
+            rule="file-too-large",
+        )
     model = load_proto(path)
     with_onnx_nodes(model)
     return model

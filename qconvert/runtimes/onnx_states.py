@@ -78,7 +78,9 @@ class CarriedStates:
                 binding.bind_cpu_input(name, value)
             elif self._takes[name] != (value.dtype, value.shape):
                 dtype, shape = self._takes[name]
-                raise RuntimeRefusedError(f"the input {name!r} is {dtype} of shape {shape}, not {value.dtype} of shape {value.shape}")
+                raise RuntimeRefusedError(
+                    f"the input {name!r} is {dtype} of shape {shape}, not {value.dtype} of shape {value.shape}", rule="input-mismatch"
+                )
             else:
                 self._fixed[name].update_inplace(value)
         for name in self._outputs.keys() - self._fixed.keys():

@@ -95,7 +95,7 @@ class OnnxRuntime:
         except QConvertError:
             raise
         except Exception as error:  # as above
-            raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}") from error
+            raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}", rule="run-failed") from error
 
 
 def described(items: Sequence[Any], states: Collection[str] = (), few: Bytes = NO_BYTES) -> dict[str, tuple[str, tuple[Any, ...]]]:
@@ -144,7 +144,7 @@ def _session(model: bytes | Path, options: Any, without: Sequence[str] = ()) -> 
         left_out = {"disabled_optimizers": list(without)} if without else {}
         return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"], **left_out)
     except Exception as error:  # onnxruntime's errors share no base class but Exception
-        raise RuntimeRefusedError(f"onnxruntime does not take the model: {str(error).strip()}") from error
+        raise RuntimeRefusedError(f"onnxruntime does not take the model: {str(error).strip()}", rule="model-refused") from error
 
 
 def open_model(file: ModelFile) -> OnnxRuntime:

@@ -28,5 +28,7 @@ def runtime_package(module: str, extra: str, purpose: str) -> Any:
         absent = isinstance(error, ModuleNotFoundError) and (error.name or package).partition(".")[0] == package
         state = "is not installed" if absent else f"cannot be imported: {error}"
         raise MissingPackageError(
-            f"the package {package}, which {purpose}, {state}", remedy=f"Install it with: pip install 'qconvert[{extra}]'"
+            f"the package {package}, which {purpose}, {state}",
+            remedy=f"Install it with: pip install 'qconvert[{extra}]'",
+            rule="package-missing",
         ) from error

@@ -113,9 +113,13 @@ def _stated(model: NamedModel, given: Mapping[str, Bounds]) -> dict[str, Bounds]
     """The bounds that a user states; raises OptionError where the model has no such input."""
     for name, (least, *_) in given.items():
         if name not in model.inputs:
-            raise OptionError(f"sizes are stated of {name!r}, which is no input", remedy=f"Inputs: {', '.join(model.inputs)}.")
+            raise OptionError(
+                f"sizes are stated for {name!r}, which is not an input", remedy=f"Inputs: {', '.join(model.inputs)}.", rule="unknown-input"
+            )
         if len(least) != len(model.inputs[name]):
-            raise OptionError(f"the input {name!r} has {len(model.inputs[name])} axes, and sizes are stated of {len(least)}")
+            raise OptionError(
+                f"the input {name!r} has {len(model.inputs[name])} axes, but {len(least)} sizes are stated", rule="counts-differ"
+            )
     return dict(given)
 
 

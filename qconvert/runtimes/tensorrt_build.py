@@ -81,11 +81,11 @@ class Build:
         """The error where there is no engine: what TensorRT says, with the node."""
         who = f"{_TITLE}'s {'builder' if self.parsed else 'parser'} ({self.package})"
         if not self.errors:
-            return RuntimeRefusedError(f"{who} made no engine, and says no reason")
+            return RuntimeRefusedError(f"{who} built no engine and gave no reason", rule="model-refused")
         first = self.errors[0]
         where = f"{first.operator} {first.node!r}" if first.operator else ""
         more = "".join(f" | {text}" for text in list(dict.fromkeys(item.text for item in self.errors))[1:4])
-        return RuntimeRefusedError(f"{who} refuses the model: {first.text}{more}", where=where)
+        return RuntimeRefusedError(f"{who} refuses the model: {first.text}{more}", where=where, rule="model-refused")
 
 
 class Builder:
@@ -99,7 +99,9 @@ class Builder:
 
     def __init__(self) -> None:
         if not any(find_spec(name) is not None for name in PACKAGES):
-            raise MissingPackageError("TensorRT, which builds engines of .onnx models, is not installed", remedy=_INSTALL)
+            raise MissingPackageError(
+                "TensorRT, which builds engines of .onnx models, is not installed", remedy=_INSTALL, rule="package-missing"
+            )
         self._child = _started()
 
     def close(self) -> None:
@@ -137,7 +139,9 @@ class Builder:
             error.file = model.file
             raise
         if "missing" in found:
-            raise MissingPackageError(f"TensorRT cannot be imported: {str(found['missing'])[:300]}", remedy=_INSTALL)
+            raise MissingPackageError(
+                f"TensorRT cannot be imported: {str(found['missing'])[:300]}", remedy=_INSTALL, rule="package-missing"
+            )
         done = _build(found, model)
         if done.parsed and not done.built:
             self._child.close()

@@ -72,7 +72,7 @@ def named_model(file: Path | bytes) -> NamedModel:
     try:
         model.ParseFromString(bytes(map_file(file)) if isinstance(file, Path) else file)
     except (DecodeError, RecursionError) as error:
-        raise InvalidModelError("is no ONNX model", file=str(file) if isinstance(file, Path) else "") from error
+        raise InvalidModelError("is not an ONNX model", file=str(file) if isinstance(file, Path) else "", rule="not-this-format") from error
     nodes = []
     for node in _nodes(model.graph):
         nodes.append(Node(node.name or next(filter(None, node.output), node.op_type), node.op_type, tuple(node.input), tuple(node.output)))

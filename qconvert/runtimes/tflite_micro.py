@@ -79,7 +79,9 @@ class TFLiteMicro:
                 return [np.array(self._interpreter.get_output(index)) for index in range(len(self.outputs))]
             except (ValueError, RuntimeError) as error:
                 failure = error
-        raise RuntimeRefusedError(f"tflite-micro failed while running the model: {_reason(printed, failure)}") from failure
+        raise RuntimeRefusedError(
+            f"tflite-micro failed while running the model: {_reason(printed, failure)}", rule="run-failed"
+        ) from failure
 
 
 def _loaded(interpreter: Any, model: bytes) -> Any:
@@ -94,7 +96,8 @@ def _loaded(interpreter: Any, model: bytes) -> Any:
             break
     raise RuntimeRefusedError(
         f"tflite-micro does not take the model: {_reason(printed, failure)}",
-        remedy="The target tflite-micro allows only what it has: convert with --target tflite-micro.",
+        remedy="Convert the model with --target tflite-micro, which allows only its operators.",
+        rule="model-refused",
     ) from failure
 
 

@@ -148,7 +148,7 @@ def _evaluated(graph: Graph, values: Sequence[Array]) -> list[Array]:
     try:
         found = evaluate(graph, dict(zip(graph.inputs, values, strict=True)))
     except InvalidGraphError as error:  # as PyTorch refuses values whose sizes do not fit
-        raise RuntimeRefusedError(error.reason, where=error.where) from error
+        raise RuntimeRefusedError(error.reason, where=error.where, rule=error.rule) from error
     return [found[name] for name in graph.outputs]
 
 
@@ -163,7 +163,9 @@ def loaded(path: Path, engine: str) -> Any:
                 return torch.export.load(content).module()
             return torch.jit.load(content, map_location="cpu")
     except Exception as error:  # PyTorch's errors share no base class but Exception
-        raise RuntimeRefusedError(f"PyTorch does not load the file: {str(error).strip()[:300]}", file=str(path)) from error
+        raise RuntimeRefusedError(
+            f"PyTorch does not load the file: {str(error).strip()[:300]}", file=str(path), rule="model-refused"
+        ) from error
 
 
 def called(module: Any, engine: str = "", graph: Graph | None = None) -> Callable[[Sequence[Array]], list[Array]]:
@@ -185,7 +187,7 @@ def called(module: Any, engine: str = "", graph: Graph | None = None) -> Callabl
                 given = [torch.from_numpy(np.array(value, order="C")) for value in values]
                 found = module(*(given if graph is None else arguments(module, graph, given)))
         except Exception as error:  # as above
-            raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}") from error
+            raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}", rule="run-failed") from error
         return [as_array(value) for value in _flat(found)]
 
     return call

@@ -67,7 +67,7 @@ class TrustedInside:
         self._probe = _probe_of(self._module)
         known = sum(_operator(op.source) in self._probe.operators for op in self._graph.ops)
         if 2 * known < len(self._graph.ops):  # programs of our own have the names of their sources
-            raise RuntimeRefusedError("it calls most operators otherwise than the file")
+            raise RuntimeRefusedError("it calls most operators in another way than the file", rule="call-mismatch")
         own = self._graph.tensors
         self.names = frozenset(name for name in graph.tensors if name in own and not own[name].is_constant)
 
@@ -79,7 +79,7 @@ class TrustedInside:
                 given = [torch.from_numpy(np.array(value, order="C")) for value in feed.values()]
                 calls = self._probe.run(arguments(self._module, self._graph, given))
         except Exception as error:  # PyTorch's errors share no base class but Exception
-            raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}") from error
+            raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}", rule="run-failed") from error
         found = dict(_matched(self._graph, calls))
         return {name: np.asarray(value) for name, value in {**feed, **found}.items() if name in self.names}
 
@@ -91,7 +91,7 @@ def _probe_of(module: Any) -> _Probe:
     try:
         return _of_script(module) if isinstance(module, torch_package().jit.ScriptModule) else _of_program(module)
     except Exception as error:  # as above
-        raise RuntimeRefusedError(f"PyTorch does not tell what it calls: {str(error).strip()[:300]}") from error
+        raise RuntimeRefusedError(f"PyTorch does not report what it calls: {str(error).strip()[:300]}", rule="call-mismatch") from error
 
 
 def _of_script(module: Any) -> _Probe:

@@ -213,13 +213,13 @@ def test_megabytes_of_options_and_many_operators(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("output_0_scale", "text", "no lists of one length"),
-        ("output_0_scale", [0.5, 0.5], "no lists of one length"),
-        ("output_0_zero_point", [1, 2], "no lists of one length"),
+        ("output_0_scale", "text", "lists of one length"),
+        ("output_0_scale", [0.5, 0.5], "lists of one length"),
+        ("output_0_zero_point", [1, 2], "lists of one length"),
         ("output_0_zero_point", [4000], "zero point"),
         ("output_0_scale", [-1.0], "scale"),
-        ("custom_version", "x", "custom_version are a text"),
-        ("custom_options", b"raw", "hold no map"),
+        ("custom_version", "x", "custom_version must be a string"),
+        ("custom_options", b"raw", "not a map"),
     ],
 )
 def test_a_node_that_contradicts_itself_is_one_error(name: str, value: Any, said: str, tmp_path: Path) -> None:

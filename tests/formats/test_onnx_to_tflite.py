@@ -287,7 +287,7 @@ def test_sizes_known_at_run_time_are_checked(name: str, tmp_path: Path) -> None:
     ("text", "named"),
     [
         ("(float[N, M] x) => (uint64[N, M] y) { y = EyeLike <dtype = 13> (x) }", "CAST from bool to uint64"),
-        ("(int64[N] x, int64 d, string[2] v) => (string[N, D] y) { y = OneHot (x, d, v) }", "values of string"),
+        ("(int64[N] x, int64 d, string[2] v) => (string[N, D] y) { y = OneHot (x, d, v) }", "string values"),
         ("(uint64[N] x, int64 d, float[2] v) => (float[N, D] y) { y = OneHot (x, d, v) }", "CAST from uint64 to int32"),
     ],
 )

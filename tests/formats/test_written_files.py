@@ -55,9 +55,9 @@ def _second(name: str) -> Callable[[Any], None]:
 
 ONNX: dict[str, tuple[Callable[[Any], Any], str]] = {
     "order": (_swapped, "before it is written"),
-    "name of a node": (_second("name"), "has the name of another node"),
+    "name of a node": (_second("name"), "the same name as another node"),
     "origin": (_second("output"), "defined twice"),
-    "output": (_second("graph output"), "an output twice"),
+    "output": (_second("graph output"), "the same output twice"),
     "nobody writes": (lambda m: m.graph.node[-1].input.__setitem__(0, "nowhere"), "nowhere"),
     "size of a constant": (lambda m: m.graph.initializer[0].dims.append(7), "values|bytes|elements"),
     "no graph": (lambda m: m.ClearField("graph"), "holds no graph"),
@@ -101,7 +101,7 @@ TFLITE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "shape against buffer": (_tensor(b"w", "shape", _numbers(3, 5)), "needs 15 bytes, but its buffer has 12"),
     "type against buffer": (_tensor(b"w", "type", 7), "needs 24 bytes"),
     "buffer": (_tensor(b"w", "buffer", 99), "names buffer 99"),
-    "two names": (_tensor(b"w", "name", "b"), "the name of another one"),
+    "two names": (_tensor(b"w", "name", "b"), "the same name as another tensor"),
     "no name": (_tensor(b"w", "name", ""), "has no name"),
     "order": (_reversed, "reads 'a' before it is written"),
     "operator code": (_operator(0, "opcodeIndex", 9), "operator code 9"),

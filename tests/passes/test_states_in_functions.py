@@ -191,10 +191,10 @@ FIRST = (
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (lambda: called([*READS[:2], OpSpec("ADD", ["x", "old"], ["y"])]), "before anything gives it a value"),
-        (lambda: called([HANDLE, ASSIGN, NEG], READS), "before anything gives it a value"),
+        (lambda: called([*READS[:2], OpSpec("ADD", ["x", "old"], ["y"])]), "before any operator has assigned it"),
+        (lambda: called([HANDLE, ASSIGN, NEG], READS), "before any operator has assigned it"),
         (lambda: called([HANDLE, ASSIGN, ASSIGN, NEG], (*READS[:1], ASSIGN, *READS[1:])), "for the second time in a run"),
-        (lambda: called([OpSpec("CALL_ONCE", [], [], {"initSubgraphIndex": 2}), NEG], (), (FIRST,)), "first values in a subgraph"),
+        (lambda: called([OpSpec("CALL_ONCE", [], [], {"initSubgraphIndex": 2}), NEG], (), (FIRST,)), "initial values in a subgraph"),
         (lambda: called([ASSIGN, NEG], READS), "before any operator has computed it"),
     ],
     ids=["read", "written where it may not run", "written twice", "first values", "another's handle"],

@@ -121,11 +121,11 @@ GOOD: Mapping[str, Any] = {
     "axis": None,
 }  # fmt: skip
 FAULTS = {
-    "no JSON": ("{", "is no list of states"),
-    "no list": (json.dumps(GOOD), "is no list of states"),
+    "no JSON": ("{", "is not a list of states"),
+    "no list": (json.dumps(GOOD), "is not a list of states"),
     "no input": (json.dumps([{**GOOD, "input": "z"}]), "names 'z', which is no input"),
     "no output": (json.dumps([{**GOOD, "output": "z"}]), "names 'z', which is no output"),
-    "a name that is none": (json.dumps([{**GOOD, "input": 3}]), "is no list of states"),
+    "a name that is none": (json.dumps([{**GOOD, "input": 3}]), "is not a list of states"),
     "other type": (json.dumps([{**GOOD, "dtype": "int16"}]), "names 'sum' as int16"),
     "no type": (json.dumps([{**GOOD, "dtype": "resource"}]), "'resource' is no type"),
     "other shape": (json.dumps([{**GOOD, "shape": [3]}]), r"names 'sum' as int8 of shape \(3,\)"),
@@ -134,8 +134,8 @@ FAULTS = {
     "too few bytes": (json.dumps([{**GOOD, "data": "AAAA"}]), "3 bytes for 'sum' of int8"),
     "no integer": (json.dumps([{**GOOD, "value": 300}]), "300 is no int8"),
     "a scale": (json.dumps([{**GOOD, "scale": [-1.0]}]), "a scale is zero, negative"),
-    "twice": (json.dumps([GOOD, {**GOOD, "output": "y"}]), "names one state twice"),
-    "nested": ("[" * 100_000, "is no list of states"),
+    "twice": (json.dumps([GOOD, {**GOOD, "output": "y"}]), "names the same state twice"),
+    "nested": ("[" * 100_000, "is not a list of states"),
 }
 
 

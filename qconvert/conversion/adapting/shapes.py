@@ -160,7 +160,9 @@ def settled(graph: Graph, symbols: Mapping[str, Size], inputs: Mapping[str, Shap
 
     def shape_of(op: Op, name: str, shape: Shape | None, old: Shape | None) -> Shape | None:
         if not compatible(old, shape):
-            raise failure(op, f"gives {name!r} the shape {_listed(shape or ())}, but the model says {_listed(old or ())}")
+            raise failure(
+                op, f"gives {name!r} the shape {_listed(shape or ())}, but the model states {_listed(old or ())}", rule="shape-mismatch"
+            )
         return merged(name, shape, old)
 
     return _walked(found, tensors, {op.outputs for op in graph.ops}, shape_of)

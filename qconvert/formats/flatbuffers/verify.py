@@ -216,7 +216,9 @@ class _Verifier:
     def _too_many(self) -> InvalidModelError:
         if self._max_tables is None:
             return _shared()
-        return InvalidModelError(f"the file has more than the {self._max_tables} tables and vectors that are allowed")
+        return InvalidModelError(
+            f"the file has more than {self._max_tables} tables and vectors, which is the limit", rule="too-many-tables"
+        )
 
 
 def _shared() -> InvalidModelError:
@@ -225,4 +227,4 @@ def _shared() -> InvalidModelError:
 
 def damaged(reason: str) -> InvalidModelError:
     """An error of a file that offsets lead out of."""
-    return InvalidModelError(reason, remedy="The file is damaged or was cut off; fetch or export it again.")
+    return InvalidModelError(reason, remedy="The file is damaged or was cut off; fetch or export it again.", rule="damaged-file")

@@ -219,7 +219,11 @@ class Builder:
         if node.domain in ("", "ai.onnx"):
             nodes = lifted(node, op, version, self)
         elif self.domains.setdefault(node.domain, version) != version:
-            raise self.unsupported(op, f"version {version} of {node.domain}, beside version {self.domains[node.domain]}")
+            raise self.unsupported(
+                op,
+                f"version {version} of {node.domain} in a model that imports version {self.domains[node.domain]}",
+                rule="two-opset-versions",
+            )
         for item in nodes:
             self.hidden_reads[len(self.nodes)] = list(reads)
             self.nodes.append(item)
@@ -286,7 +290,9 @@ class Builder:
     def _shifted(self, value: str, quantization: Quantization, real: str) -> str:
         """The real values of int32 with a zero point, for which ONNX has no DequantizeLinear; differences of int32 are exact in float64."""
         if not quantization.is_per_tensor:
-            raise UnsupportedError("int32 with zero points along an axis cannot be written to ONNX", where=f"tensor {value!r}")
+            raise UnsupportedError(
+                "int32 with zero points for each channel cannot be written to ONNX", where=f"tensor {value!r}", rule="several-zero-points"
+            )
         wide = self.node("Cast", [value], hint=f"{value}/float64", to=ELEMENT_TYPES["float64"])[0]
         steps = self.node("Sub", [wide, self.const(np.float64(quantization.zero_point.reshape(-1)[0]), f"{value}/shift")])[0]
         product = self.node("Mul", [steps, self.const(np.float64(quantization.scale.reshape(-1)[0]), f"{value}/step")])[0]
@@ -323,14 +329,21 @@ class Builder:
     def _axis(self, quantization: Quantization, where: str) -> dict[str, Any]:
         """The attributes that say along which axis, and in which blocks, the scales run."""
         if quantization.block_size and self.opset < _BLOCKS:
-            raise OptionError(f"blocks of scales need opset {_BLOCKS}, not {self.opset}", where=where, remedy=f"Use --opset {_BLOCKS}.")
+            raise OptionError(
+                f"blocks of scales need opset {_BLOCKS}, not {self.opset}",
+                where=where,
+                remedy=f"Use --opset {_BLOCKS}.",
+                rule="opset-too-old",
+            )
         sizes = {"axis": quantization.axis, "block_size": quantization.block_size or None}
         return {key: value for key, value in sizes.items() if value is not None}
 
     def _require_type(self, dtype: str, where: str) -> None:
         needed = QDQ_OPSETS.get(dtype, 0)
         if self.opset < needed:
-            raise OptionError(f"{dtype} values need opset {needed}, not {self.opset}", where=where, remedy=f"Use --opset {needed}.")
+            raise OptionError(
+                f"{dtype} values need opset {needed}, not {self.opset}", where=where, remedy=f"Use --opset {needed}.", rule="opset-too-old"
+            )
 
     def finish(self, op: Op, value: str, index: int = 0) -> None:
         """Ends an operator: its real value becomes output `index`, with the fused activation, quantized if the tensor is.
@@ -408,12 +421,12 @@ class Builder:
         """The integers of constant input `index`."""
         data = self.graph.constant(op.inputs[index])
         if data is None:
-            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time")
+            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
         return [int(value) for value in data.reshape(-1)]
 
-    def unsupported(self, op: Op, what: str) -> UnsupportedError:
+    def unsupported(self, op: Op, what: str, *, rule: str) -> UnsupportedError:
         """The error for something that has no form in ONNX."""
-        return UnsupportedError(f"{op.kind} with {what} cannot be written to ONNX", where=f"{op.source} {op}".strip())
+        return UnsupportedError(f"{op.kind} with {what} cannot be written to ONNX", where=f"{op.source} {op}".strip(), rule=rule)
 
 
 WriteFunction = Callable[[Op, Builder], None]

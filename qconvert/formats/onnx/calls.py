@@ -56,7 +56,9 @@ def check_expansion(graph: Any, functions: Mapping[FunctionId, Any], most: int) 
     try:
         order = list(TopologicalSorter({name: set(called) for name, (_, called) in found.items()}).static_order())
     except CycleError as error:
-        raise InvalidModelError("the function calls itself", where=f"function {error.args[1][0][1]!r}") from error
+        raise InvalidModelError(
+            "the function calls itself", where=f"function {error.args[1][0][1]!r}", rule="recursive-function"
+        ) from error
     own, called = _calls(graph.node, functions)
     total, size = own + sum(count for count, _ in found.values()), graph.ByteSize() + sum(item.ByteSize() for item in functions.values())
     limits = min(most, _NODES + _NODES_EACH * total), _BYTES + _BYTES_EACH * size
@@ -69,7 +71,7 @@ def check_expansion(graph: Any, functions: Mapping[FunctionId, Any], most: int) 
         if count > limit:
             largest = max(called, key=lambda name: grown[name])
             reason = f"the model would have {count:,} {unit} once its functions are inlined, more than {limit:,}"
-            raise InvalidModelError(reason, where=f"function {largest[1]!r}")
+            raise InvalidModelError(reason, where=f"function {largest[1]!r}", rule="too-many-nodes")
 
 
 def _sum(own: tuple[int, int], others: Iterable[tuple[int, int]]) -> tuple[int, int]:

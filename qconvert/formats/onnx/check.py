@@ -28,17 +28,17 @@ def check(path: Path) -> Any:
     names: set[str] = set()
     for node in graph.node:
         if node.name and node.name in names:
-            raise InvalidModelError("has the name of another node", where=node_label(node))
+            raise InvalidModelError("has the same name as another node", where=node_label(node), rule="duplicate-name")
         names.add(node.name)
         _require_ready(node, node.input, ready)
         ready.update(node.output)
     outputs = [value.name for value in graph.output]
     if len(set(outputs)) != len(outputs):
-        raise InvalidModelError("it has an output twice")
+        raise InvalidModelError("the model has the same output twice", rule="duplicate-output")
     return proto
 
 
 def _require_ready(node: Any, inputs: Any, ready: set[str]) -> None:
     for name in inputs:
         if name and name not in ready:
-            raise InvalidModelError(f"reads {name!r} before it is written", where=node_label(node))
+            raise InvalidModelError(f"reads {name!r} before it is written", where=node_label(node), rule="not-computed")

@@ -80,7 +80,7 @@ def load_proto(path: Path) -> Any:
         model = ModelProto.FromString(bytes(data))
         verify(model, path.parent, len(data))
     except DecodeError as error:
-        raise InvalidModelError("no ONNX file, or a damaged one", file=str(path)) from error
+        raise InvalidModelError("not an ONNX file, or a damaged one", file=str(path), rule="not-this-format") from error
     except QConvertError as error:
         error.file = error.file or str(path)
         raise
@@ -136,10 +136,10 @@ def _parsed(data: mmap.mmap | bytes) -> Any:
 
     if len(data) > _LARGEST_PROTOBUF:
         remedy = "Save it with external data (onnx.save_model(…, save_as_external_data=True))."
-        raise InvalidModelError("the file is above 2 GB, the limit of a protobuf", remedy=remedy)
+        raise InvalidModelError("the file is above 2 GB, the limit of a protobuf", remedy=remedy, rule="file-too-large")
     try:
         return ModelProto.FromString(without_large_constants(data))
     except DecodeError as error:
         deep = "MaxDepth" in str(error)
         reason = "its graphs are nested too deeply" if deep else "this is no ONNX file, or it is cut off or damaged"
-        raise InvalidModelError(reason) from error
+        raise InvalidModelError(reason, rule="not-this-format") from error

@@ -29,7 +29,7 @@ def contents(path: Path) -> dict[str, Any]:
             "operators": dict(_operators(model).most_common()),
         }
     except UnicodeDecodeError as error:
-        raise InvalidModelError(f"a name in the file is not UTF-8: {error.reason}") from error
+        raise InvalidModelError(f"a name in the file is not UTF-8: {error.reason}", rule="not-utf8") from error
 
 
 def _operators(model: Any) -> Counter[str]:

@@ -61,7 +61,7 @@ def read_tflite_custom(reading: Reading, node: Any, draft: Draft) -> None:
     code = code.decode("utf-8", "replace") if isinstance(code, bytes) else code
     options = options.encode("utf-8", "surrogateescape") if isinstance(options, str) else options
     if not isinstance(code, str) or not code or not isinstance(options, bytes) or not isinstance(version, int):
-        raise reading.invalid(f"{_CODE}, {_OPTIONS} and {_VERSION} are a text, bytes and a number")
+        raise reading.invalid(f"{_CODE}, {_OPTIONS} and {_VERSION} must be a string, bytes and a number", rule="damaged-payload")
     inputs = list(reading.inputs)
     for index, name in enumerate(inputs):
         grid = grids.get(("input", index))
@@ -91,7 +91,7 @@ def _bytes(op: Op) -> bytes:
     try:
         return base64.b64decode(str(op["payload"]), validate=True)
     except ValueError as error:
-        raise InvalidModelError("its payload is no base64", where=f"{op.source} {op}".strip()) from error
+        raise InvalidModelError("its payload is no base64", where=f"{op.source} {op}".strip(), rule="damaged-payload") from error
 
 
 def _stated(place: str, tensor: Tensor) -> dict[str, Any]:
@@ -113,11 +113,13 @@ def _grid(reading: Reading, given: Mapping[str, Any], place: str) -> Quantizatio
     points = (0,) * len(scales) if points is None else points if isinstance(points, tuple) else ()
     numbers = all(isinstance(item, (int, float)) for item in scales) and all(isinstance(item, int) for item in points)
     if not numbers or not scales or len(scales) != len(points) or (axis is None and len(scales) > 1) or not isinstance(axis, int | None):
-        raise reading.invalid(f"the scales, zero points and axis of {place} are no lists of one length and a number")
+        raise reading.invalid(
+            f"the scales, zero points and axis of {place} must be lists of one length and a number", rule="damaged-payload"
+        )
     try:
         return Quantization(np.array(scales, np.float32), np.array(points, np.int64), axis)
     except (ValueError, OverflowError) as error:
-        raise reading.invalid(f"the scales of {place} are none: {error}") from error
+        raise reading.invalid(f"the scales of {place} are invalid: {error}", rule="damaged-payload") from error
 
 
 def _view(options: bytes) -> dict[str, Any]:
@@ -162,11 +164,11 @@ def _merged(reading: Reading, options: bytes, given: Mapping[str, Any]) -> bytes
         return options
     known = _map(options)
     if options and not known:
-        raise reading.invalid(f"its attributes cannot join its {_OPTIONS}, which hold no map")
+        raise reading.invalid(f"its attributes cannot be added to its {_OPTIONS}, which are not a map", rule="damaged-payload")
     kept = {key: value for key, value in known.items() if key not in view or key in given}
     changed = {key: _value(value) for key, value in given.items() if key not in view or not _equal(view[key], value)}
     if any(value is None for value in changed.values()):
-        raise reading.invalid("an attribute is neither a number nor a text, nor a list of them")
+        raise reading.invalid("an attribute is neither a number nor a string, nor a list of them", rule="damaged-payload")
     return encoded({**kept, **changed})
 
 

@@ -49,9 +49,9 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
     """
     graph = r.inner(attribute)
     if graph is None:
-        raise r.invalid(f"lacks the attribute {attribute!r}")
+        raise r.invalid(f"lacks the attribute {attribute!r}", rule="attribute-missing")
     if len(graph.inputs) != len(given):
-        raise r.invalid(f"its {attribute} takes {len(graph.inputs)} values, not {len(given)}")
+        raise r.invalid(f"its {attribute} takes {len(graph.inputs)} values, not {len(given)}", rule="counts-differ")
     captures = [name for name in dict.fromkeys(captured_by(graph.proto)) if name in r.draft.tensors]
     declared = dict(declared_values(graph))
     draft = Draft({*declared, *captures}, outer=r.draft)
@@ -64,7 +64,7 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
     read_nodes(graph, draft, r.opsets, declared)
     for value in graph.outputs:
         if value.name not in draft.tensors:
-            raise r.invalid(f"its {attribute} gives {value.name!r}, which nothing computes")
+            raise r.invalid(f"its {attribute} gives {value.name!r}, which nothing computes", rule="not-computed")
         if draft.tensors[value.name].dtype == "unknown":
             raise NotCoveredError(f"{value.name!r} of no type that is known")
     outputs = draft.distinct([value.name for value in graph.outputs])
@@ -81,7 +81,7 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
 def _add_input(r: Reading, draft: Draft, name: str, given: Tensor, dtype: str, shape: Shape | None) -> None:
     """Declares an input of the graph: as the graph says it, where that fits what it is given."""
     if "unknown" not in (dtype, given.dtype) and dtype != given.dtype:
-        raise r.invalid(f"takes {name!r} of {dtype} in its graph, but gives it {given.dtype}")
+        raise r.invalid(f"takes {name!r} of {dtype} in its graph, but gives it {given.dtype}", rule="type-mismatch")
     known = given.dtype if dtype == "unknown" else dtype
     if known == "unknown":
         raise NotCoveredError(f"{name!r} of no type that is known")

@@ -73,7 +73,9 @@ def _refuse_wrong_equations(holder: Any) -> None:
         for attribute in node.attribute if node.op_type == "Einsum" else ():
             if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
                 text = attribute.s.decode("utf-8", "backslashreplace")
-                raise InvalidModelError(f"{text!r} is no equation of letters, commas and one arrow", where=f"Einsum {node.name!r}")
+                raise InvalidModelError(
+                    f"{text!r} is not an equation of letters, commas and one arrow", where=f"Einsum {node.name!r}", rule="invalid-equation"
+                )
 
 
 def _is_bounded(graph: Any, outer: Mapping[str, int]) -> bool:

@@ -34,23 +34,28 @@ class LabellingReading(NodeReading):
         if scales is None or (points is None and self.has(zero_point)):
             raise NotCoveredError(f"a {'scale' if scales is None else 'zero point'} that is computed at run time")
         if scales.dtype.kind not in "fV" and scales.dtype.name != "bfloat16":
-            raise self.invalid(f"the scale {self.inputs[scale]!r} is {scales.dtype}, not real numbers")
+            raise self.invalid(f"the scale {self.inputs[scale]!r} is {scales.dtype}, not float", rule="scale-type")
         values = np.asarray(scales).astype(np.float32)
         real_zeros = np.zeros(values.shape) if points is None else np.asarray(points).astype(np.float64)
         if not (np.abs(real_zeros) < 2**62).all():  # NaN neither
-            raise self.invalid(f"the zero point {self.inputs[zero_point]!r} is {points}, which no integer type holds")
+            raise self.invalid(
+                f"the zero point {self.inputs[zero_point]!r} is {points}, which is not an integer type", rule="zero-point-type"
+            )
         zeros = real_zeros.astype(np.int64)
         if zeros.size != values.size and zeros.size != 1:
-            raise self.invalid(f"{zeros.size} zero points beside {values.size} scales")
+            raise self.invalid(f"{zeros.size} zero points for {values.size} scales", rule="counts-differ")
         zeros = np.broadcast_to(zeros.reshape(()), values.shape) if zeros.size == 1 else zeros.reshape(values.shape)
         if block_size:
             if axis is None:
-                raise self.invalid("blocks of scales without an axis")
+                raise self.invalid("blocks of scales without an axis", rule="counts-differ")
             if (values <= 0).any() and self.constant(0) is None:
                 raise NotCoveredError("scales that are not positive, beside data")
             return Quantization(values, np.array(zeros), axis, block_size)
         if values.ndim > 1 or (values.size != 1 and axis is None):
-            raise self.invalid(f"the scale {self.inputs[scale]!r} has shape {values.shape}, which fits neither a tensor nor an axis")
+            raise self.invalid(
+                f"the scale {self.inputs[scale]!r} has shape {values.shape}, which fits neither a tensor nor an axis",
+                rule="counts-differ",
+            )
         # A list of one value along an axis of one element is per axis; without an axis, or beside a longer one, it is per tensor.
         along = axis if values.ndim == 1 and axis is not None and not (values.size == 1 and axis is None) else None
         return Quantization(values.reshape(-1), np.array(zeros).reshape(-1), along)

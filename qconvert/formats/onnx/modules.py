@@ -32,7 +32,7 @@ def modules(path: Path) -> dict[str, str]:
             if module is not None:
                 found.update((name, module) for name in node.output if name)
     except UnicodeDecodeError as error:
-        raise InvalidModelError(f"a name in the file is not UTF-8: {error.reason}") from error
+        raise InvalidModelError(f"a name in the file is not UTF-8: {error.reason}", rule="not-utf8") from error
     return found
 
 

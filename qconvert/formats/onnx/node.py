@@ -59,7 +59,7 @@ class NodeReading(OperatorReading):
         if found is None:
             return float(np.float32(default)) if isinstance(default, float) else default
         if found.is_ref():
-            raise self.invalid(f"attribute {name!r} refers to a function's attribute outside a function")
+            raise self.invalid(f"attribute {name!r} refers to a function's attribute outside a function", rule="unbound-attribute")
         value = found.value
         if found.type.name == "TENSOR":
             return value.numpy()
@@ -72,7 +72,7 @@ class NodeReading(OperatorReading):
         inputs = [self._draft.tensors[name].dtype if name else "" for name in self.inputs]
         outputs = [self.declared_dtype(index) if name else "" for index, name in enumerate(self.outputs)]
         if reason := type_reason(self.op_type, self.domain, self.version, inputs, outputs):
-            raise self.invalid(reason)
+            raise self.invalid(reason, rule="operand-types")
 
     def require_only(self, **defaults: Any) -> None:
         """Raises NotCoveredError if one of the attributes has another value than the one given here, which is its only covered one."""
@@ -110,7 +110,7 @@ class NodeReading(OperatorReading):
         if data is None:
             raise NotCoveredError(f"input {name!r} that is computed at run time")
         if data.dtype.kind not in "iu":
-            raise self.invalid(f"input {name!r} is {data.dtype}, not integers")
+            raise self.invalid(f"input {name!r} is {data.dtype}, not integers", rule="not-integers")
         return tuple(int(value) for value in data.reshape(-1))
 
     def keeps_sizes(self, index: int, count: int) -> bool:

@@ -33,7 +33,7 @@ def require_types(nodes: Iterable[Any], known: Mapping[str, str], opset: int) ->
         inputs = [types.get(name, "") for name in node.input]
         reason = type_reason(node.op_type, "", opset, inputs, [types.get(name, "") for name in node.output])
         if reason:
-            raise UnsupportedError(f"{node.op_type} of ONNX {reason}", where=node_label(node))
+            raise UnsupportedError(f"{node.op_type} of ONNX {reason}", where=node_label(node), rule="operand-types")
         for index, name in enumerate(node.output):
             if name and name not in types:
                 types[name] = _result_type(node, index, inputs, opset)

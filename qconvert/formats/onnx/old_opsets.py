@@ -50,12 +50,14 @@ class _Lift:
 
     def require_rank(self, node: Any, name: str) -> int:
         if name not in self.ranks:
-            raise _unsupported(node, f"the rank of {name!r} is not known, to which another value is broadcast in opset {self.version}")
+            raise _unsupported(
+                node, f"the rank of {name!r}, to which another value is broadcast in opset {self.version}, is unknown", rule="unknown-rank"
+            )
         return self.ranks[name]
 
     def require_constant(self, node: Any, name: str) -> np.ndarray[Any, Any]:
         if name not in self.constants:
-            raise _unsupported(node, f"input {name!r} is computed at run time, which no later opset takes")
+            raise _unsupported(node, f"input {name!r} is computed at run time, which later opsets do not allow", rule="not-constant")
         return np.asarray(self.constants[name].const_value.numpy())
 
     def unsqueezed(self, node: Any, index: int, before: int, after: int) -> list[Any]:
@@ -136,7 +138,7 @@ def _broadcast(node: Any, lift: _Lift) -> list[Any]:
     rank, own = lift.require_rank(node, node.input[0]), lift.require_rank(node, node.input[1])
     axis += rank if axis < 0 else 0
     if not 0 <= axis <= rank - own:
-        raise InvalidModelError(f"broadcasts {own} axes from axis {axis} on, of {rank}", where=node_label(node))
+        raise InvalidModelError(f"broadcasts {own} axes from axis {axis} on, of {rank}", where=node_label(node), rule="axis-out-of-range")
     return lift.unsqueezed(node, 1, 0, rank - axis - own)
 
 
@@ -149,7 +151,9 @@ def _prelu(node: Any, lift: _Lift) -> list[Any]:
 
 def _batch_normalization(node: Any, lift: _Lift) -> list[Any]:
     if not _attribute(node, "is_test", 0) or len([name for name in node.output if name]) > 1:
-        raise _unsupported(node, "it is one for training, which normalises by the statistics of the batch (is_test is 0)")
+        raise _unsupported(
+            node, "is_test is 0, the form for training, which normalizes by the statistics of the batch", rule="training-form"
+        )
     _drop(node, "is_test")
     return []
 
@@ -158,7 +162,7 @@ def _reshape(node: Any, lift: _Lift) -> list[Any]:
     if lift.version < 5:
         shape = _attribute(node, "shape")
         if shape is None:
-            raise InvalidModelError("says no shape", where=node_label(node))
+            raise InvalidModelError("states no shape", where=node_label(node), rule="attribute-missing")
         _drop(node, "shape")
         lift.add_constant(node, np.array(shape, np.int64))
     return []
@@ -170,7 +174,7 @@ def _cast(node: Any, lift: _Lift) -> list[Any]:
     if lift.version < 6:
         name = _attribute(node, "to", b"").decode("utf-8", "backslashreplace")
         if name.upper() not in TensorProto.DataType.keys():  # noqa: SIM118 - an enumeration of protobuf, no mapping
-            raise InvalidModelError(f"casts to {name!r}, which is no type", where=node_label(node))
+            raise InvalidModelError(f"casts to {name!r}, which is not a type", where=node_label(node), rule="unknown-type")
         _set(node, to=TensorProto.DataType.Value(name.upper()))
     return []
 
@@ -196,7 +200,11 @@ def _tile(node: Any, lift: _Lift) -> list[Any]:
         tiles, axis = (lift.require_constant(node, name).reshape(-1) for name in node.input[1:3])
         rank = lift.require_rank(node, node.input[0])
         if tiles.size != 1 or axis.size != 1 or not 0 <= int(axis[0]) < rank:
-            raise InvalidModelError(f"has {tiles.size} counts of tiles along axis {axis.tolist()}, of {rank}", where=node_label(node))
+            raise InvalidModelError(
+                f"has {tiles.size} counts of tiles along axis {axis.tolist()}, of {rank}",
+                where=node_label(node),
+                rule="counts-differ",
+            )
         repeats = np.ones(rank, np.int64)
         repeats[int(axis[0])] = int(tiles[0])
         del node.input[1:]
@@ -216,7 +224,7 @@ def _power_mean(node: Any, lift: _Lift) -> list[Any]:
     if lift.version < 2:
         power = _attribute(node, "p", 2.0)
         if power != round(power):
-            raise _unsupported(node, f"its norm is of order {power:g}, which no later opset states")
+            raise _unsupported(node, f"its norm is of order {power:g}, which later opsets do not have", rule="attribute-not-covered")
         _drop(node, "p")
         _set(node, p=int(power))
     return []
@@ -284,5 +292,5 @@ def _fresh(graph: Any, wanted: str) -> str:
     return next(name for name in (wanted, *(f"{wanted}_{number}" for number in range(1, len(taken) + 2))) if name not in taken)
 
 
-def _unsupported(node: Any, reason: str) -> UnsupportedError:
-    return UnsupportedError(reason, where=node_label(node))
+def _unsupported(node: Any, reason: str, *, rule: str) -> UnsupportedError:
+    return UnsupportedError(reason, where=node_label(node), rule=rule)

@@ -57,13 +57,17 @@ def write_opaque(op: Op, b: Builder) -> None:
         write_tflite_custom(op, b)
         return
     if op["format"] != "onnx":
-        raise b.unsupported(op, f"an operator of {op['format']}")
+        raise b.unsupported(op, f"an operator of {op['format']}", rule="operator-of-other-format")
     try:
         node = NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True))
     except (ValueError, DecodeError) as error:
-        raise InvalidModelError("its payload is no node of ONNX in base64", where=f"{op.source} {op}".strip()) from error
+        raise InvalidModelError(
+            "its payload is not an ONNX node in base64", where=f"{op.source} {op}".strip(), rule="damaged-payload"
+        ) from error
     if (node.op_type, node.domain) != (op["op_type"], op["domain"]):
-        raise InvalidModelError(f"its payload is a node {node.op_type!r} of {node.domain!r}", where=f"{op.source} {op}".strip())
+        raise InvalidModelError(
+            f"its payload is a node {node.op_type!r} of {node.domain!r}", where=f"{op.source} {op}".strip(), rule="damaged-payload"
+        )
     captures = [str(name) for name in op["captures"]]
     count = len(op.inputs) - len(captures)
     given = [b.stored(name) for name in op.inputs]

@@ -28,9 +28,9 @@ def inline_functions(model: Any) -> Any:
         inlined = inliner.inline_local_functions(model, convert)
     except Exception as error:  # the inliner's errors share no class but Exception
         reason = next(iter(str(error).splitlines()), "")[:300] or type(error).__name__
-        raise UnsupportedError(f"a function of the model cannot be inlined: {reason}") from error
+        raise UnsupportedError(f"a function of the model cannot be inlined: {reason}", rule="function-not-inlined") from error
     if inlined.functions:
-        raise UnsupportedError(f"the function {inlined.functions[0].name!r} of the model cannot be inlined")
+        raise UnsupportedError(f"the function {inlined.functions[0].name!r} of the model cannot be inlined", rule="function-not-inlined")
     return inlined
 
 

@@ -141,7 +141,7 @@ def _version_of(model: Any, domain: str) -> int:
 
 def _output_name(value: Any, draft: Draft) -> str:
     if value.name not in draft.tensors:
-        raise InvalidModelError("a graph output is computed by no node", where=repr(value.name))
+        raise InvalidModelError("a graph output is computed by no node", where=repr(value.name), rule="not-computed")
     if draft.tensors[value.name].dtype == "unknown":
         raise _no_tensor(value, "output")
     return str(value.name)
@@ -149,7 +149,7 @@ def _output_name(value: Any, draft: Draft) -> str:
 
 def _no_tensor(value: Any, side: str) -> UnsupportedError:
     reason = "its type is neither stated nor inferred" if value.type is None else f"it is {value.type}, not a tensor of a covered type"
-    return UnsupportedError(reason, where=f"{side} {value.name!r}")
+    return UnsupportedError(reason, where=f"{side} {value.name!r}", rule="type-not-covered")
 
 
 def _with_bias_scales(graph: Graph) -> Graph:
@@ -171,7 +171,9 @@ def _parsed_scales(text: str) -> dict[str, Array]:
     try:
         return {str(name): np.array(scales, np.float32).reshape(-1) for name, scales in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise InvalidModelError(f"the metadata entry {STATED_BIAS_SCALES} is no map of names to numbers") from error
+        raise InvalidModelError(
+            f"the metadata entry {STATED_BIAS_SCALES} is not a map of names to numbers", rule="malformed-metadata"
+        ) from error
 
 
 def _metadata(model: Any) -> dict[str, str]:

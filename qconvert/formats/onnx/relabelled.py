@@ -41,7 +41,7 @@ def relabelled(metadata: Mapping[str, str]) -> dict[str, Quantization | None]:
     """What the entry says, by tensor.
 
     Raises:
-        InvalidModelError: it is no map of names to grids.
+        InvalidModelError: it is not a map of names to scales and zero points.
     """
     text = metadata.get(RELABELLED)
     if text is None:
@@ -49,4 +49,6 @@ def relabelled(metadata: Mapping[str, str]) -> dict[str, Quantization | None]:
     try:
         return {str(name): None if note is None else _grid(note) for name, note in json.loads(text).items()}
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
-        raise InvalidModelError(f"the metadata entry {RELABELLED} is no map of names to grids") from error
+        raise InvalidModelError(
+            f"the metadata entry {RELABELLED} is not a map of names to scales and zero points", rule="malformed-metadata"
+        ) from error

@@ -72,7 +72,9 @@ def check_signatures(model: Any) -> None:
             if not reason and found is not None:
                 reason = _arity_reason(node, found) or _attribute_reason(node.attribute, found) or _value_reason(node)
             if reason:
-                raise InvalidModelError(reason, where=f"{node.op_type} {node.name or next(iter(node.output), '')!r}")
+                raise InvalidModelError(
+                    reason, where=f"{node.op_type} {node.name or next(iter(node.output), '')!r}", rule="contradicts-definition"
+                )
             waiting += [graph.node for graph in subgraphs(node)]
 
 

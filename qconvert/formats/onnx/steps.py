@@ -57,7 +57,7 @@ class Steps:
     def require_small(self, sizes: Sequence[int]) -> None:
         """Raises UnsupportedError if a constant of so many elements would be too large for what it is good for."""
         if math.prod(sizes) > _LARGEST:
-            raise self.b.unsupported(self.op, f"{' x '.join(map(str, sizes))} places, more than {_LARGEST},")
+            raise self.b.unsupported(self.op, f"{' x '.join(map(str, sizes))} places, more than {_LARGEST},", rule="too-many-places")
 
     def ints(self, *values: int) -> str:
         """A list of int64."""

@@ -55,7 +55,11 @@ def _renamed(function: Graph, formal: int, captured: Sequence[str], b: Builder) 
     """The function with the outer names of what it captures, and with names of its own that nothing around it has."""
     names = dict(zip(function.inputs[formal:], captured, strict=True))
     if len(set(captured)) != len(captured):
-        raise UnsupportedError("a function that gets one value twice cannot be written to ONNX", where=f"function {function.name!r}")
+        raise UnsupportedError(
+            "a function that takes the same value twice cannot be written to ONNX",
+            where=f"function {function.name!r}",
+            rule="duplicate-input",
+        )
     names |= b.inner_names(tensor for name, tensor in function.tensors.items() if name not in names)
     tensors = {names[name]: replace(tensor, name=names[name]) for name, tensor in function.tensors.items()}
     ops = tuple(

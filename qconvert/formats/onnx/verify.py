@@ -38,10 +38,10 @@ def verify(model: Any, folder: Path, own_size: int) -> None:
         UnsupportedError: it holds something that the reader does not cover at all (sparse constants).
     """
     if not model.HasField("graph"):
-        raise InvalidModelError("the file holds no graph, so it is no ONNX model")
+        raise InvalidModelError("the file holds no graph, so it is not an ONNX model", rule="graph-missing")
     functions = {function_id(item): item for item in model.functions}
     if len(functions) != len(model.functions):
-        raise InvalidModelError("a function is defined twice")
+        raise InvalidModelError("a function is defined twice", rule="duplicate-function")
     checker = _Checker(folder, own_size)
     checker.opsets(model.opset_import, "the model", [node.domain for node in model.graph.node])
     checker.graph(model.graph, [], 1)
@@ -66,16 +66,18 @@ class _Checker:
         for item in imports:
             domain = "" if item.domain in DEFAULT_DOMAINS else item.domain
             if versions.setdefault(domain, item.version) != item.version:
-                raise InvalidModelError(f"{owner} imports two versions of the operator set {domain or 'ai.onnx'!r}")
+                raise InvalidModelError(
+                    f"{owner} imports two versions of the operator set {domain or 'ai.onnx'!r}", rule="two-opset-versions"
+                )
         if "" not in versions:
             if any(domain in DEFAULT_DOMAINS for domain in domains):
-                raise InvalidModelError(f"{owner} uses operators of ONNX but does not import their operator set")
+                raise InvalidModelError(f"{owner} uses operators of ONNX but does not import their operator set", rule="no-opset")
             return
         newest = onnx_opset_version()
         if not LOWEST_OPSET <= versions[""] <= newest:
             remedy = "" if versions[""] < LOWEST_OPSET else "A newer onnx package may know it."
             reason = f"{owner} uses opset {versions['']}; opsets {LOWEST_OPSET} to {newest} are known"
-            raise InvalidModelError(reason, remedy=remedy)
+            raise InvalidModelError(reason, remedy=remedy, rule="unknown-version")
 
     def function(self, function: Any) -> None:
         """A function's own scope: its inputs and its nodes."""
@@ -87,15 +89,17 @@ class _Checker:
         self._nodes(function.node, names, [], 1, in_function=True)
         for name in function.output:
             if name not in names.defined:
-                raise InvalidModelError(f"output {name!r} is written by no node", where=where)
+                raise InvalidModelError(f"output {name!r} is written by no node", where=where, rule="not-computed")
 
     def graph(self, graph: Any, outer: list[set[str]], depth: int, in_function: bool = False) -> set[str]:
         """Checks a graph and those inside it; returns the outer values that it reads."""
         where = f"graph {graph.name!r}"
         if depth > _MAX_DEPTH:
-            raise InvalidModelError(f"graphs are nested more than {_MAX_DEPTH} deep", where=where)
+            raise InvalidModelError(f"graphs are nested more than {_MAX_DEPTH} deep", where=where, rule="nested-too-deeply")
         if graph.sparse_initializer:
-            raise UnsupportedError("sparse constants are not covered", where=f"constant {graph.sparse_initializer[0].values.name!r}")
+            raise UnsupportedError(
+                "sparse constants are not covered", where=f"constant {graph.sparse_initializer[0].values.name!r}", rule="sparse-constants"
+            )
         names = _Names(where)
         for value in graph.input:
             names.define(value.name, "an input")
@@ -112,7 +116,7 @@ class _Checker:
         for value in graph.output:
             if value.name not in names.defined:
                 if not any(value.name in scope for scope in outer):
-                    raise InvalidModelError(f"output {value.name!r} is written by no node", where=where)
+                    raise InvalidModelError(f"output {value.name!r} is written by no node", where=where, rule="not-computed")
                 free.add(value.name)
         return free
 
@@ -120,7 +124,7 @@ class _Checker:
         """Checks nodes in one scope; returns the outer values that they read."""
         self.nodes += len(nodes)
         if self.nodes > MAX_NODES:
-            raise InvalidModelError(f"the model has more than {MAX_NODES:,} nodes")
+            raise InvalidModelError(f"the model has more than {MAX_NODES:,} nodes", rule="too-many-nodes")
         for node in nodes:
             for name in node.output:
                 if name:
@@ -134,7 +138,7 @@ class _Checker:
             unknown = found - names.defined
             for name in unknown:
                 if not any(name in scope for scope in outer):
-                    raise InvalidModelError(f"reads {name!r}, which nothing writes", where=node_label(node))
+                    raise InvalidModelError(f"reads {name!r}, which nothing writes", where=node_label(node), rule="unknown-value")
             free |= unknown
             reads.append(found - unknown)
         _check_order(nodes, reads)
@@ -146,22 +150,22 @@ class _Checker:
         for attribute in node.attribute:
             where = f"{node_label(node)}, attribute {attribute.name!r}"
             if attribute.name in seen:
-                raise InvalidModelError("is given twice", where=where)
+                raise InvalidModelError("is stated twice", where=where, rule="duplicate-attribute")
             seen.add(attribute.name)
             if attribute.ref_attr_name and not in_function:
-                raise InvalidModelError("refers to a function's attribute outside of any function", where=where)
+                raise InvalidModelError("refers to a function's attribute outside of any function", where=where, rule="unbound-attribute")
             if attribute.type in (_SPARSE, _SPARSES) or attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
-                raise UnsupportedError("sparse constants are not covered", where=where)
+                raise UnsupportedError("sparse constants are not covered", where=where, rule="sparse-constants")
             if attribute.HasField("t"):
                 self._constant(attribute.t, where)
             elif attribute.type == _TENSOR and not attribute.ref_attr_name:
-                raise InvalidModelError("holds no tensor", where=where)
+                raise InvalidModelError("holds no tensor", where=where, rule="invalid-attribute")
             for tensor in attribute.tensors:
                 self._constant(tensor, where)
             if attribute.HasField("g"):
                 yield attribute.g
             elif attribute.type == _GRAPH and not attribute.ref_attr_name:
-                raise InvalidModelError("holds no graph", where=where)
+                raise InvalidModelError("holds no graph", where=where, rule="invalid-attribute")
             yield from attribute.graphs
 
     def _constant(self, tensor: Any, where: str) -> None:
@@ -177,9 +181,11 @@ class _Names:
 
     def define(self, name: str, by: str) -> None:
         if not name:
-            raise InvalidModelError(f"{by} has no name", where=self.where)
+            raise InvalidModelError(f"{by} has no name", where=self.where, rule="no-name")
         if name in self.defined:
-            raise InvalidModelError(f"the value {name!r} is defined twice, the second time by {by}", where=self.where)
+            raise InvalidModelError(
+                f"the value {name!r} is defined twice, the second time by {by}", where=self.where, rule="duplicate-name"
+            )
         self.defined.add(name)
 
 
@@ -199,7 +205,7 @@ def _check_type(value: Any, where: str) -> None:
         if kind in ("tensor_type", "sparse_tensor_type"):
             tensor = getattr(value, kind)
             if tensor.elem_type and tensor.elem_type != STRING and tensor.elem_type not in BITS:
-                raise InvalidModelError(f"has the unknown data type {tensor.elem_type}", where=where)
+                raise InvalidModelError(f"has the unknown data type {tensor.elem_type}", where=where, rule="unknown-type")
             for dim in tensor.shape.dim:
                 if dim.HasField("dim_value") and dim.dim_value < 0:
                     dim.ClearField("dim_value")
@@ -230,4 +236,4 @@ def _check_order(nodes: Any, reads: list[set[str]]) -> None:
     while position not in seen:
         seen.add(position)
         position = min(writer for writer in needs[position] if waiting[writer])
-    raise InvalidModelError("depends on its own output (a cycle)", where=node_label(nodes[position]))
+    raise InvalidModelError("depends on its own output (a cycle)", where=node_label(nodes[position]), rule="cycle")

@@ -49,15 +49,17 @@ def check_constant(tensor: Any, folder: Path, own_size: int, where: str) -> None
     filled = [name for name in _ALL_FIELDS if len(getattr(tensor, name))]
     if tensor.HasField("raw_data"):
         if tensor.data_type == STRING:
-            raise InvalidModelError("strings cannot be raw data", where=where)
+            raise InvalidModelError("strings cannot be raw data", where=where, rule="string-storage")
         if filled:
-            raise InvalidModelError(f"has both raw_data and {filled[0]}", where=where)
+            raise InvalidModelError(f"has both raw_data and {filled[0]}", where=where, rule="two-value-fields")
         _require_length("raw_data holds {} bytes", len(tensor.raw_data), _byte_count(tensor.data_type, count), tensor, where)
         return
     field = _FIELDS.get(tensor.data_type, "int32_data")
     for name in filled:
         if name != field:
-            raise InvalidModelError(f"data type {tensor.data_type} is given in {name} instead of {field}", where=where)
+            raise InvalidModelError(
+                f"data type {tensor.data_type} is given in {name} instead of {field}", where=where, rule="wrong-value-field"
+            )
     expected = count
     if tensor.data_type in (14, 15):  # complex: real and imaginary parts
         expected = 2 * count
@@ -68,17 +70,19 @@ def check_constant(tensor: Any, folder: Path, own_size: int, where: str) -> None
 
 def _element_count(tensor: Any, where: str) -> int:
     if tensor.data_type != STRING and tensor.data_type not in BITS:
-        raise InvalidModelError(f"has the unknown data type {tensor.data_type}", where=where)
+        raise InvalidModelError(f"has the unknown data type {tensor.data_type}", where=where, rule="unknown-type")
     if any(size < 0 for size in tensor.dims):
-        raise InvalidModelError(f"has the negative size {min(tensor.dims)}", where=where)
+        raise InvalidModelError(f"has the negative size {min(tensor.dims)}", where=where, rule="negative-size")
     if len(tensor.dims) > 64:  # numpy's limit, above that of any operator
-        raise InvalidModelError(f"has {len(tensor.dims)} dimensions", where=where)
+        raise InvalidModelError(f"has {len(tensor.dims)} dimensions", where=where, rule="rank-too-large")
     if tensor.HasField("segment"):
-        raise InvalidModelError("is given in segments, which no runtime reads", where=where)
+        raise InvalidModelError("is stored in segments, which no runtime reads", where=where, rule="segmented-constant")
     count: int = math.prod(tensor.dims)
     # a size of 0 must not hide others that numpy cannot hold
     if math.prod(size for size in tensor.dims if size) > _MAX_ELEMENTS:
-        raise InvalidModelError(f"has dims {list(tensor.dims)}, more than {_MAX_ELEMENTS:,} elements", where=where)
+        raise InvalidModelError(
+            f"has dims {list(tensor.dims)}, more than {_MAX_ELEMENTS:,} elements", where=where, rule="too-many-elements"
+        )
     return count
 
 
@@ -89,7 +93,7 @@ def _byte_count(data_type: int, count: int) -> int:
 
 def _require_length(text: str, found: int, expected: int, tensor: Any, where: str) -> None:
     if found != expected:
-        raise InvalidModelError(f"{text.format(found)}, but dims {list(tensor.dims)} need {expected}", where=where)
+        raise InvalidModelError(f"{text.format(found)}, but dims {list(tensor.dims)} need {expected}", where=where, rule="wrong-length")
 
 
 def _check_external(tensor: Any, folder: Path, own_size: int, where: str) -> None:
@@ -101,11 +105,11 @@ def _check_external(tensor: Any, folder: Path, own_size: int, where: str) -> Non
     entries: dict[str, str] = {}
     for entry in tensor.external_data:
         if entries.setdefault(entry.key, entry.value) != entry.value:
-            raise InvalidModelError(f"says twice what its external data's {entry.key} is", where=where)
+            raise InvalidModelError(f"states the {entry.key} of its external data twice", where=where, rule="duplicate-entry")
     if tensor.data_type == STRING:
-        raise InvalidModelError("strings cannot be raw or external data", where=where)
+        raise InvalidModelError("strings cannot be raw or external data", where=where, rule="string-storage")
     if any(len(getattr(tensor, name)) for name in _ALL_FIELDS) or tensor.HasField("raw_data"):
-        raise InvalidModelError("has its values in two places", where=where)
+        raise InvalidModelError("has its values in two places", where=where, rule="two-value-fields")
     expected = _byte_count(tensor.data_type, math.prod(tensor.dims))
     location = entries.get("location", "")
     offset = _number(entries.get("offset", "0"), "offset", where)
@@ -113,29 +117,35 @@ def _check_external(tensor: Any, folder: Path, own_size: int, where: str) -> Non
     if location == OWN_FILE:
         _require_length("raw_data holds {} bytes", length, expected, tensor, where)
         if offset + length > own_size:
-            raise InvalidModelError("its data end behind the file", where=where)
+            raise InvalidModelError("its data extend beyond the end of the file", where=where, rule="external-data-too-short")
         return
     size = _regular_file(location, folder, where).stat().st_size
     _require_length("has {} bytes of external data", length, expected, tensor, where)
     if offset + length > size:
         reason = f"its external data, bytes {offset} to {offset + length}, end behind the {size} bytes of {location!r}"
-        raise InvalidModelError(reason, where=where, remedy="The file may be cut off; fetch it again.")
+        raise InvalidModelError(reason, where=where, remedy="The file may be cut off; fetch it again.", rule="external-data-too-short")
 
 
 def _number(text: str, name: str, where: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise InvalidModelError(f"the {name} of its external data is {text[:40]!r}, no valid number", where=where)
+        raise InvalidModelError(
+            f"the {name} of its external data is {text[:40]!r}, not a valid number", where=where, rule="invalid-external-data"
+        )
     return int(text)
 
 
 def _regular_file(location: str, folder: Path, where: str) -> Path:
     parts = location.split("/")
     if not location:
-        raise InvalidModelError("its external data have no location", where=where)
+        raise InvalidModelError("its external data have no location", where=where, rule="invalid-external-data")
     if location.startswith("/") or "\\" in location or "\0" in location or re.match(r"[A-Za-z]:", location):
-        raise InvalidModelError(f"its external data's location {location!r} is no relative path with slashes", where=where)
+        raise InvalidModelError(
+            f"its external data's location {location!r} is not a relative path with slashes", where=where, rule="external-data-outside"
+        )
     if ".." in parts:
-        raise InvalidModelError(f"its external data's location {location!r} leads out of the model's folder", where=where)
+        raise InvalidModelError(
+            f"its external data's location {location!r} leads out of the model's folder", where=where, rule="external-data-outside"
+        )
     place = folder
     for part in parts:
         place = place / part
@@ -143,10 +153,12 @@ def _regular_file(location: str, folder: Path, where: str) -> Path:
             mode = os.lstat(place).st_mode
         except (OSError, ValueError) as error:
             reason = f"its external data file {location!r} cannot be read: {getattr(error, 'strerror', None) or error}"
-            raise InvalidModelError(reason, where=where, remedy="The file belongs beside the model.") from error
+            raise InvalidModelError(reason, where=where, remedy="Put the file next to the model.", rule="external-data-missing") from error
         if stat.S_ISLNK(mode):
-            remedy = "Put the file itself beside the model."
-            raise InvalidModelError(f"its external data file {location!r} is a symbolic link", where=where, remedy=remedy)
+            remedy = "Put the file itself next to the model."
+            raise InvalidModelError(
+                f"its external data file {location!r} is a symbolic link", where=where, remedy=remedy, rule="external-data-not-regular"
+            )
     if not stat.S_ISREG(mode):
-        raise InvalidModelError(f"its external data {location!r} is not a regular file", where=where)
+        raise InvalidModelError(f"its external data {location!r} is not a regular file", where=where, rule="external-data-not-regular")
     return place

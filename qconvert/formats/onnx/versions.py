@@ -26,7 +26,9 @@ def lifted(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
         return [node]
     has_mask = node.op_type != "Dropout" or len(node.output) > 1
     if version < _MISCONVERTED.get(node.op_type, 0) and has_mask:
-        raise b.unsupported(op, f"the meaning that {node.op_type} had in opset {version}, in opset {b.opset}")
+        raise b.unsupported(
+            op, f"the definition of {node.op_type} in opset {version}, in a model of opset {b.opset},", rule="opset-differs"
+        )
     from onnx import helper, version_converter
 
     named = [name for name in dict.fromkeys((*node.input, *op.inputs)) if name]
@@ -40,7 +42,9 @@ def lifted(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
     try:
         converted = version_converter.convert_version(model, b.opset)
     except Exception as error:  # the converter's errors share no class but Exception
-        raise b.unsupported(op, f"the meaning that {node.op_type} had in opset {version}, in opset {b.opset}") from error
+        raise b.unsupported(
+            op, f"the definition of {node.op_type} in opset {version}, in a model of opset {b.opset},", rule="opset-differs"
+        ) from error
     from onnx import numpy_helper
 
     outer = {*named, *op.outputs}

@@ -81,9 +81,9 @@ class _Scanner:
         """Scans one message; returns by how many bytes it grows (below zero where something is cut out)."""
         self.left -= 1
         if self.left < 0:
-            raise InvalidModelError("the file holds more nodes, attributes or constants than any model")
+            raise InvalidModelError("the file holds more nodes, attributes or constants than any model", rule="too-many-nodes")
         if depth > _MAX_DEPTH:
-            raise InvalidModelError("its graphs are nested too deeply")
+            raise InvalidModelError("its graphs are nested too deeply", rule="nested-too-deeply")
         nested, view, growth, references = self.kinds[name], self.view, 0, b""
         raw = _RAW_DATA if name == "TensorProto" else 0
         while position < end:
@@ -139,7 +139,7 @@ class _Scanner:
             try:
                 data.decode()
             except UnicodeDecodeError as error:
-                raise InvalidModelError(f"a name in the file is not UTF-8: {data[:40]!r} (byte {position})") from error
+                raise InvalidModelError(f"a name in the file is not UTF-8: {data[:40]!r} (byte {position})", rule="not-utf8") from error
 
     def varint(self, position: int, end: int) -> tuple[int, int]:
         """A number in base 128, lowest digits first, and the position behind it."""
@@ -154,7 +154,7 @@ class _Scanner:
 
 
 def _damaged(position: int) -> InvalidModelError:
-    return InvalidModelError(f"this is no ONNX file, or it is cut off or damaged (byte {position})")
+    return InvalidModelError(f"this is not an ONNX file, or it is cut off or damaged (byte {position})", rule="not-this-format")
 
 
 def _varint(value: int) -> bytes:

@@ -69,7 +69,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}), storage, form, kept,
                   str(options.get("numerics") or "exact"), bool(options.get("guards", True)))  # fmt: skip
     if model.ByteSize() > _LARGEST_FILE:
-        raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name)
+        raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name, rule="file-too-large")
     path.write_bytes(model.SerializeToString())
     flat = kept.pop(_FLAT, 0)
     notes = ["regions are no functions: in ONNX they share nodes, and would wait for each other"] if flat else []
@@ -109,7 +109,7 @@ def build(
     missing = Counter(op.kind for op in all_ops(graph) if op.kind not in writers)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
-        raise UnsupportedError(f"operators without an ONNX form: {listed}")
+        raise UnsupportedError(f"operators without an ONNX form: {listed}", rule="operators-not-writable")
     source, graph = graph, _with_torch_forms(graph)
     forms = Forms(form, kept, {id(op) for op in source.ops if has_torch_form(op)}, guards, regions)
     builder = Builder(graph, opset, numerics, forms)
@@ -192,7 +192,7 @@ def _chosen_opset(graph: Graph, opset: int) -> int:
     needed = [*kinds.values(), 0]
     if 0 < opset < max(needed):
         kind = max(kinds, key=lambda kind: kinds[kind])
-        raise OptionError(f"{kind} needs opset {max(needed)}, not {opset}", remedy=f"Use --opset {max(needed)}.")
+        raise OptionError(f"{kind} needs opset {max(needed)}, not {opset}", remedy=f"Use --opset {max(needed)}.", rule="opset-too-old")
     if not opset:
         source = graph.metadata.get(SOURCE_OPSET, "")
         if source.isdigit() and graph.is_from("onnx"):
@@ -201,5 +201,5 @@ def _chosen_opset(graph: Graph, opset: int) -> int:
             wanted = DEFAULT_OPSET
         return max(wanted, *needed, *(qdq_opset(t) for _, inner in all_graphs(graph) for t in inner.tensors.values()))
     if not LOWEST_OPSET <= opset <= HIGHEST_OPSET:
-        raise OptionError(f"opset {opset} is outside {LOWEST_OPSET} to {HIGHEST_OPSET}")
+        raise OptionError(f"opset {opset} is outside {LOWEST_OPSET} to {HIGHEST_OPSET}", rule="opset-out-of-range")
     return opset

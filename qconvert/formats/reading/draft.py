@@ -76,8 +76,8 @@ class Draft:
         Raises:
             InvalidGraphError: it does not.
         """
-        for reason in KINDS[op.kind].problems(op):
-            raise failure(op, reason)
+        for rule, reason in KINDS[op.kind].problems(op):
+            raise failure(op, reason, rule=rule)
         return op
 
     def shapes(self, op: Op) -> Result:

@@ -63,7 +63,7 @@ def _add(builder: Any, value: Value) -> None:
         with builder.Map():
             for key, item in value.items():
                 if "\0" in key:
-                    raise InvalidModelError(f"{key!r} cannot be a key of a FlexBuffer")
+                    raise InvalidModelError(f"{key!r} holds a zero byte, which ends a key of a FlexBuffer", rule="name-not-storable")
                 builder.Key(key.encode("utf-8"))
                 _add(builder, item)
     elif isinstance(value, list):
@@ -182,4 +182,4 @@ def _text(content: bytes) -> str:
 
 
 def _damaged(reason: str) -> InvalidModelError:
-    return InvalidModelError(f"a FlexBuffer is damaged or too large: {reason}")
+    return InvalidModelError(f"a FlexBuffer is damaged or too large: {reason}", rule="damaged-flexbuffer")

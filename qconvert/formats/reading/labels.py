@@ -42,7 +42,9 @@ def labelled(draft: Draft, tensor: Tensor, quantization: Quantization, source: s
         InvalidModelError: the tensor has no integers, or another number of them along the axis than there are scales.
     """
     if "int" not in tensor.dtype and not tensor.dtype.startswith("float8") and tensor.dtype != "float4e2m1":
-        raise InvalidModelError(f"input {tensor.name!r} is {tensor.dtype}, not a quantized type", where=source)
+        raise InvalidModelError(
+            f"input {tensor.name!r} is {tensor.dtype}, which is not a quantized type", where=source, rule="not-quantized"
+        )
     _require_fit(tensor, quantization, source)
     if tensor.quantization == quantization:
         return tensor.name
@@ -65,7 +67,9 @@ def _require_fit(tensor: Tensor, quantization: Quantization, source: str) -> Non
     size = shape[axis] if axis < len(shape) else None
     if quantization.block_size == 0 and isinstance(size, int) and size != quantization.scale.size:
         raise InvalidModelError(
-            f"{quantization.scale.size} scales for axis {axis} of {tensor.name!r}, whose shape is {shape}", where=source
+            f"{quantization.scale.size} scales for axis {axis} of {tensor.name!r}, whose shape is {shape}",
+            where=source,
+            rule="counts-differ",
         )
 
 

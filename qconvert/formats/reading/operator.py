@@ -33,7 +33,7 @@ class OperatorReading:
     def input(self, index: int) -> str:
         """The name of input `index`; raises InvalidModelError if it is absent."""
         if not self.has(index):
-            raise self.invalid(f"input {index} is absent")
+            raise self.invalid(f"input {index} is missing", rule="input-missing")
         return self.inputs[index]
 
     def tensor(self, index: int = 0) -> Tensor:
@@ -47,7 +47,7 @@ class OperatorReading:
     def axis(self, value: int, rank: int) -> int:
         """A possibly negative axis as one from 0 to rank - 1."""
         if not -rank <= value < rank:
-            raise self.invalid(f"axis {value} is outside a tensor of rank {rank}")
+            raise self.invalid(f"axis {value} is outside of a tensor of rank {rank}", rule="axis-out-of-range")
         return value % rank
 
     def constant_sizes(self, data: str, sizes: str) -> list[int] | None:
@@ -77,13 +77,13 @@ class OperatorReading:
         """
         return self._draft.variant(self.input(index), key, data, quantization)
 
-    def unsupported(self, what: str) -> UnsupportedError:
-        """The error for something that the format allows and qconvert does not cover."""
-        return UnsupportedError(f"{self._kind} with {what} is not covered", where=self._where())
+    def unsupported(self, what: str, *, rule: str = "variant-not-covered") -> UnsupportedError:
+        """Return the error for something that the format allows and qconvert does not cover."""
+        return UnsupportedError(f"{self._kind} with {what} is not covered", where=self._where(), rule=rule)
 
-    def invalid(self, what: str) -> InvalidModelError:
-        """The error for something that the format does not allow."""
-        return InvalidModelError(what, where=self._where())
+    def invalid(self, what: str, *, rule: str = "invalid-operator") -> InvalidModelError:
+        """Return the error for something that the format does not allow."""
+        return InvalidModelError(what, where=self._where(), rule=rule)
 
     def _where(self) -> str:
         return f"{self.source} ({self.outputs[0]!r})" if self.outputs else self.source

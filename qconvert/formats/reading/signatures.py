@@ -30,7 +30,9 @@ def with_signatures(graph: Graph) -> Graph:
     try:
         noted = {str(key): [dict(found[side]) for side in ("inputs", "outputs")] for key, found in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise InvalidModelError(f"the metadata entry {SOURCE_SIGNATURES} is no map of names to inputs and outputs") from error
+        raise InvalidModelError(
+            f"the metadata entry {SOURCE_SIGNATURES} is not a map of names to inputs and outputs", rule="malformed-metadata"
+        ) from error
     signatures = tuple(
         Signature(key, inputs, outputs)
         for key, (inputs, outputs) in noted.items()

@@ -106,7 +106,7 @@ def _parsed(text: str, most: int) -> list[Noted]:
             raise ValueError("no list, or too long a one")
         return [noted(item) for item in listed]
     except (OverflowError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidModelError(f"the metadata entry {SPELLED} is no list of operators: {error}") from error
+        raise InvalidModelError(f"the metadata entry {SPELLED} is not a list of operators: {error}", rule="malformed-metadata") from error
 
 
 def _is_spelled(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:

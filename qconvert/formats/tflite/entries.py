@@ -31,7 +31,7 @@ def entered(data: mmap.mmap | bytes, key: str) -> mmap.mmap | bytes:
     Raises:
         InvalidModelError: the file is damaged.
         OptionError: there is no such signature, or it stands twice.
-        UnsupportedError: data stand behind the FlatBuffer, which would have to be written anew.
+        UnsupportedError: the file has data after the FlatBuffer, whose offsets would have to be written again.
     """
     if not key:
         return data
@@ -41,12 +41,15 @@ def entered(data: mmap.mmap | bytes, key: str) -> mmap.mmap | bytes:
     if len(places) != 1:
         listed = ", ".join(map(repr, keys(model)[:8])) or "none"
         what = f"there is no signature {key!r}" if not places else f"{len(places)} signatures have the key {key!r}"
-        each = " `qconvert convert --signature all` writes a file for each; here one is chosen at a time." if key == "all" else ""
-        raise OptionError(what, remedy=f"Those that there are: {listed}.{each}")
+        each = " `qconvert convert --signature all` writes a file for each; this option chooses one." if key == "all" else ""
+        raise OptionError(what, remedy=f"The file has: {listed}.{each}", rule="unknown-signature")
     if not model.signatureDefs[places[0]].subgraphIndex and len(model.signatureDefs) == 1:
         return data
     if any(buffer.offset > 1 for buffer in model.buffers):
-        raise UnsupportedError("a choice among signatures of a file whose data stand behind the FlatBuffer is not covered")
+        raise UnsupportedError(
+            "the file has data after its FlatBuffer; choosing one of several signatures of such a file is not covered",
+            rule="data-after-flatbuffer",
+        )
     return _swapped(unpacked(model), places[0])
 
 
@@ -55,7 +58,9 @@ def _swapped(model: Any, place: int) -> bytes:
     chosen = model.signatureDefs[place]
     number = chosen.subgraphIndex
     if not 0 <= number < len(model.subgraphs):
-        raise OptionError(f"the signature {chosen.signatureKey!r} enters subgraph {number} of {len(model.subgraphs)}")
+        raise OptionError(
+            f"the signature {chosen.signatureKey!r} enters subgraph {number} of {len(model.subgraphs)}", rule="unknown-subgraph"
+        )
     model.signatureDefs, chosen.subgraphIndex = [chosen], 0
     order = model.subgraphs
     order[0], order[number] = order[number], order[0]
@@ -67,7 +72,9 @@ def _swapped(model: Any, place: int) -> bytes:
     try:
         return packed(model, _IDENTIFIER)
     except TooLargeError as error:
-        raise UnsupportedError("a choice among signatures of a file of 2 GB and more is not covered") from error
+        raise UnsupportedError(
+            "the file is 2 GB or larger; choosing one of several signatures of such a file is not covered", rule="file-too-large"
+        ) from error
 
 
 def _naming(model: Any) -> Iterator[tuple[Any, str]]:

@@ -63,11 +63,13 @@ class Functions:
             InvalidModelError: as named() does.
         """
         if not 0 < index < len(self._model.subgraphs):
-            raise InvalidModelError(f"names subgraph {index} of {len(self._model.subgraphs)} to be run", where=where)
+            raise InvalidModelError(
+                f"runs subgraph {index}, but the model has {len(self._model.subgraphs)}", where=where, rule="unknown-subgraph"
+            )
         if index in self._open:
-            raise InvalidModelError(f"subgraph {index} runs itself", where=where)
+            raise InvalidModelError(f"subgraph {index} runs itself", where=where, rule="recursive-subgraph")
         if len(self._open) >= _DEEPEST:
-            raise InvalidModelError(f"more than {_DEEPEST} subgraphs run within one another", where=where)
+            raise InvalidModelError(f"more than {_DEEPEST} subgraphs are nested", where=where, rule="nested-too-deeply")
         self._open.add(index)
         found = self._graph(index, outer)
         self._open.remove(index)
@@ -99,13 +101,19 @@ class Functions:
         graph = self._found[name]
         for word, outside, inside in (("takes", given, graph.inputs), ("gives", results, graph.outputs)):
             if len(outside) != len(inside):
-                raise InvalidModelError(f"its subgraph {name!r} {word} {len(inside)} values, not {len(outside)}", where=where)
+                raise InvalidModelError(
+                    f"its subgraph {name!r} {word} {len(inside)} values, not {len(outside)}", where=where, rule="counts-differ"
+                )
             for one, own in zip(outside, inside, strict=True):
                 if graph[own].dtype != one.dtype:
-                    raise InvalidModelError(f"its subgraph {name!r} {word} {own!r} of {graph[own].dtype}, not {one.dtype}", where=where)
+                    raise InvalidModelError(
+                        f"its subgraph {name!r} {word} {own!r} of {graph[own].dtype}, not {one.dtype}", where=where, rule="type-mismatch"
+                    )
                 if word == "takes" and not compatible(graph[own].shape, one.shape):
                     shapes = f"shape {graph[own].shape} for {one.name!r} of shape {one.shape}"
-                    raise UnsupportedError(f"its subgraph {name!r} with an input of {shapes} is not covered", where=where)
+                    raise UnsupportedError(
+                        f"its subgraph {name!r} with an input of {shapes} is not covered", where=where, rule="shape-mismatch"
+                    )
         fitted = graph
         for index, tensor in enumerate(given):
             fitted = with_input_grid(fitted, index, tensor.quantization)

@@ -61,7 +61,7 @@ class Operations:
         """The subgraphs that signatures enter, composites stand for and operators run, from the first subgraph on."""
         found = {item.subgraphIndex for item in self._model.signatureDefs} - {0}
         if found and not max(found) < len(self._model.subgraphs):
-            raise InvalidModelError(f"a signature names subgraph {max(found)} of {len(self._model.subgraphs)}")
+            raise InvalidModelError(f"a signature names subgraph {max(found)} of {len(self._model.subgraphs)}", rule="unknown-subgraph")
         waiting = [0, *sorted(found)]
         while waiting:
             index = waiting.pop()
@@ -71,7 +71,9 @@ class Operations:
                 named = [self._part(operation)] if code.name == _COMPOSITE else subgraphs_of(code.name, _options(operation))
                 for part in named:
                     if not 0 < part < len(self._model.subgraphs):
-                        raise InvalidModelError(f"{code.name} names subgraph {part} of {len(self._model.subgraphs)}")
+                        raise InvalidModelError(
+                            f"{code.name} names subgraph {part} of {len(self._model.subgraphs)}", rule="unknown-subgraph"
+                        )
                 new = [part for part in named if part not in found]
                 found.update(new)
                 waiting += new
@@ -86,26 +88,26 @@ class Operations:
         inputs = indices(subgraph.inputs, names, f"the inputs of subgraph {index}")
         outputs = indices(subgraph.outputs, names, f"the outputs of subgraph {index}")
         if not all((*inputs, *outputs)) or len({*inputs}) != len(inputs):
-            raise InvalidModelError(f"subgraph {index} has an input twice, or one that is absent")
+            raise InvalidModelError(f"subgraph {index} has an input twice, or one that is absent", rule="duplicate-input")
         ready = {name for name, tensor in draft.tensors.items() if tensor.is_constant} | {*inputs}
         inside.variables = self.variables.inside()
         inside.read(index, names, ready)
         if own := [name for name, state in draft.states.items() if state is not self.variables.states.get(name)]:
             what = f"an operator with variables of its own ({own[0]!r}) in a subgraph that an operator runs"
-            raise UnsupportedError(f"{what} is not covered", where=f"subgraph {index}")
+            raise UnsupportedError(f"{what} is not covered", where=f"subgraph {index}", rule="variables-in-subgraph")
         self._draft.outermost.states.update(draft.states)
         draft.states.clear()
         self._count = inside._count
         for name in outputs:
             if name not in ready:
-                raise InvalidModelError(f"subgraph {index} gives {name!r}, which no operator computes")
+                raise InvalidModelError(f"subgraph {index} gives {name!r}, which no operator computes", rule="not-computed")
         return inputs, outputs
 
     def _part(self, operation: Any) -> int:
         options = operation.builtinOptions2
         index = -1 if options is None else int(getattr(options, "decompositionSubgraphIndex", -1))
         if not 0 < index < len(self._model.subgraphs):
-            raise InvalidModelError(f"a composite names subgraph {index} of {len(self._model.subgraphs)}")
+            raise InvalidModelError(f"a composite names subgraph {index} of {len(self._model.subgraphs)}", rule="unknown-subgraph")
         return index
 
     def read(self, subgraph: int, names: list[str], ready: set[str], depth: int = 0, source: int = 0) -> None:
@@ -119,12 +121,12 @@ class Operations:
             source: the position of the outermost composite in its subgraph.
         """
         if depth > _DEEPEST:
-            raise InvalidModelError(f"composites stand in more than {_DEEPEST} composites")
+            raise InvalidModelError(f"more than {_DEEPEST} composites are nested", rule="nested-too-deeply")
         maker = next(filter(None, (compiler_of(code.name) for code in self._named(subgraph) if code.is_custom)), "")
         for index, (operation, code) in enumerate(zip(self._model.subgraphs[subgraph].operators, self._named(subgraph), strict=True)):
             self._count += 1
             if self._count > _MOST:
-                raise InvalidModelError(f"composites stand for more than {_MOST} operators")
+                raise InvalidModelError(f"the composites expand to more than {_MOST} operators", rule="too-many-operators")
             reading = self._reading(operation, source if depth else index, code, names)
             if _is_reset(reading, self._draft):
                 continue
@@ -141,9 +143,11 @@ class Operations:
         outputs = indices(operation.outputs, names, f"the outputs of {where}")
         has_results = code.key not in _WITHOUT_OUTPUTS
         if not all(outputs) or (has_results and not outputs):
-            raise InvalidModelError("an operator without outputs" if not outputs else "an output is absent", where=where)
+            raise InvalidModelError(
+                "an operator without outputs" if not outputs else "an output is absent", where=where, rule="output-missing"
+            )
         if wrong := wrong_arity(code.key, inputs, outputs):
-            raise InvalidModelError(wrong, where=f"{where} ({outputs[0]!r})" if outputs else where)
+            raise InvalidModelError(wrong, where=f"{where} ({outputs[0]!r})" if outputs else where, rule="wrong-number-of-tensors")
         custom = b"" if operation.customOptions is None else operation.customOptions.tobytes()
         options = _options(operation)
         inner = tuple(indices(operation.intermediates, names, f"the intermediates of {where}"))
@@ -152,9 +156,9 @@ class Operations:
         made.functions = self.functions
         handles = [name for name in (*inputs, *outputs) if name and self._draft.tensors[name].dtype == RESOURCE]
         if self._is_function and code.key == "CALL_ONCE":
-            raise made.unsupported("first values in a subgraph that an operator runs")
+            raise made.unsupported("initial values in a subgraph that an operator runs", rule="variables-in-subgraph")
         if handles and code.key not in VARIABLE_OPERATORS:
-            raise made.unsupported(f"{handles[0]!r}, a variable,")
+            raise made.unsupported(f"{handles[0]!r}, a variable,", rule="variable-operand")
         return made
 
     def _inline(self, reading: Reading, part: int, ready: set[str], depth: int, source: int) -> None:
@@ -167,7 +171,10 @@ class Operations:
             or len(wanted) != len(reading.outputs)
             or not all(0 <= i < len(names) for i in (*given, *wanted))
         ):
-            raise reading.invalid(f"its {len(reading.inputs)} inputs and {len(reading.outputs)} outputs are not those of subgraph {part}")
+            raise reading.invalid(
+                f"its {len(reading.inputs)} inputs and {len(reading.outputs)} outputs are not those of subgraph {part}",
+                rule="counts-differ",
+            )
         for index, name in zip(given, reading.inputs, strict=True):
             names[index] = name
         passed = []  # outputs that no operator of the subgraph writes, or that it gives out twice
@@ -187,7 +194,7 @@ def _reader(usual: ReadFunction, draft: Draft, reading: Reading) -> ReadFunction
     if draft.complex.isdisjoint((*reading.inputs, *reading.outputs)):
         return usual
     if reading.name not in COMPLEX:
-        raise reading.unsupported("complex numbers")
+        raise reading.unsupported("complex numbers", rule="complex-numbers")
     return COMPLEX[reading.name]
 
 
@@ -238,9 +245,11 @@ def _options(operation: Any) -> Any:
 
 def _code_of(codes: list[_Code], index: int) -> _Code:
     if index >= len(codes):
-        raise InvalidModelError(f"an operator names operator code {index} of {len(codes)}")
+        raise InvalidModelError(f"an operator names operator code {index} of {len(codes)}", rule="unknown-operator-code")
     if not codes[index].name:
-        raise InvalidModelError("a custom operator has no code, or one that is not UTF-8", where=f"operator code {index}")
+        raise InvalidModelError(
+            "a custom operator has no code, or one that is not UTF-8", where=f"operator code {index}", rule="operator-without-name"
+        )
     return codes[index]
 
 
@@ -264,6 +273,7 @@ def _require_covered(names: list[str], readers: Any, count: int) -> None:
         raise UnsupportedError(
             f"{sum(missing.values())} of {count} operators are not covered: {listed}",
             remedy="A plugin can add operators (hook qconvert_operators); `qconvert plugins` lists what is loaded.",
+            rule="operators-not-covered",
         )
 
 
@@ -288,6 +298,7 @@ def _require_one_subgraph(model: Any, parts: set[int]) -> None:
     raise UnsupportedError(
         f"the file holds {len(named)} subgraphs, and one is covered: {listed}",
         remedy="Export each signature to a file of its own.",
+        rule="several-subgraphs",
     )
 
 
@@ -298,7 +309,7 @@ def indices(found: Any, names: list[str], what: str) -> list[str]:
     listed = []
     for index in found.tolist():
         if not -1 <= index < len(names):
-            raise InvalidModelError(f"{what} name tensor {index} of {len(names)}")
+            raise InvalidModelError(f"{what} name tensor {index} of {len(names)}", rule="unknown-tensor")
         listed.append("" if index == -1 else names[index])
     return listed
 
@@ -310,7 +321,9 @@ def _is_reset(reading: Reading, draft: Draft) -> bool:
         return False
     data = reading.constant(0)
     if data is None or data.dtype != np.float16 or data.any():
-        raise reading.unsupported(f"{reading.outputs[0]!r}, a variable that begins with other values than zeros of float16,")
+        raise reading.unsupported(
+            f"{reading.outputs[0]!r}, a variable that begins with other values than zeros of float16,", rule="nonzero-initial-state"
+        )
     return True
 
 
@@ -333,11 +346,16 @@ def _require_order(reading: Reading, ready: set[str], variables: set[str], maker
                 f"reads {name!r}, which no operator before it computes; the file holds code of {own or maker}, with memory of its own",
                 where=f"{reading.source} ({reading.outputs[0]!r})",
                 remedy=BEFORE_COMPILER,
+                rule="compiled-for-accelerator",
             )
         if name not in ready:
-            error = reading.invalid(f"reads {name!r} before any operator has computed it; TFLite runs operators in the order of the file")
+            error = reading.invalid(
+                f"reads {name!r} before any operator has computed it; TFLite runs operators in the order of the file", rule="not-computed"
+            )
             error.remedy = "Export the model again, with each operator behind those whose results it reads."
             raise error
     for name in reading.outputs:
         if name in ready:
-            raise reading.invalid(f"writes {name!r}, which is already an input, a constant or another operator's output")
+            raise reading.invalid(
+                f"writes {name!r}, which is already an input, a constant or another operator's output", rule="two-producers"
+            )

@@ -52,7 +52,9 @@ def require_for_micro(data: bytes) -> None:
     verify(data)
     for _, _, inputs in _operators(unpacked(root(data)), _SVDF):
         if len(inputs) > _BIAS and inputs[_BIAS] < 0:
-            raise RuntimeRefusedError("tflite-micro reads the bias of an SVDF that has none, and ends the process")
+            raise RuntimeRefusedError(
+                "tflite-micro reads the bias of an SVDF that has none, and ends the process", rule="kernel-reads-outside"
+            )
 
 
 def _require_memories(model: Any) -> None:
@@ -62,6 +64,7 @@ def _require_memories(model: Any) -> None:
             raise RuntimeRefusedError(
                 "LiteRT takes the int8 memory of SVDF for int16, and reads and writes beyond it",
                 remedy="tflite-micro has this operator: --kernels tflite-micro:reference.",
+                rule="kernel-reads-outside",
             )
 
 
@@ -76,6 +79,7 @@ def _require_biases(model: Any) -> None:
                     f"the bias of {schema.BUILTIN_OPERATOR_NAMES[code]} is int32; LiteRT reads 64 bits for each of its integers, and "
                     "beyond them, beside int16 data whose operator states no quantized_bias_type",
                     remedy="qconvert convert states it: convert the model to .tflite, and run that.",
+                    rule="kernel-reads-outside",
                 )
 
 

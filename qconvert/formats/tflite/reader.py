@@ -69,9 +69,9 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
     verify(data)
     model = root(data)
     if model.version != 3:
-        raise InvalidModelError(f"schema version {model.version}; only version 3 exists")
+        raise InvalidModelError(f"schema version {model.version}; only version 3 exists", rule="unknown-version")
     if not model.subgraphs:
-        raise InvalidModelError("the file holds no subgraph")
+        raise InvalidModelError("the file holds no subgraph", rule="no-subgraph")
     subgraph = model.subgraphs[0]
     draft = Draft()
     operations = Operations(model, data, draft)
@@ -117,10 +117,10 @@ def _used_states(draft: Draft) -> dict[str, Tensor]:
 
 def _require_produced(outputs: list[str], ready: set[str]) -> None:
     if not outputs:
-        raise InvalidModelError("the model has no outputs")
+        raise InvalidModelError("the model has no outputs", rule="no-outputs")
     for name in outputs:
         if name not in ready:
-            raise InvalidModelError("a graph output is computed by no operator", where=repr(name))
+            raise InvalidModelError("a graph output is computed by no operator", where=repr(name), rule="not-computed")
 
 
 def _signatures(model: Any, names: list[str], operations: Operations, draft: Draft) -> Iterator[Signature]:
@@ -172,7 +172,7 @@ def _metadata(model: Any) -> dict[str, str]:
     buffers = model.buffers
     for index, entry in enumerate(model.metadata):
         if entry.buffer >= len(buffers):
-            raise InvalidModelError(f"metadata entry {index} names buffer {entry.buffer} of {len(buffers)}")
+            raise InvalidModelError(f"metadata entry {index} names buffer {entry.buffer} of {len(buffers)}", rule="unknown-buffer")
         raw = buffers[entry.buffer].data
         data = b"" if raw is None else raw.tobytes()
         name = (entry.name or b"").decode("utf-8", "replace")

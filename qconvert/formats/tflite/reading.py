@@ -71,20 +71,20 @@ class Reading(OperatorReading):
         try:
             return getattr(self.options, name)
         except AttributeError:
-            raise self.invalid(f"its options are {self.options.kind}, which do not belong to it") from None
+            raise self.invalid(f"its options are {self.options.kind}, which do not belong to it", rule="invalid-options") from None
 
     def integers(self, name: str) -> tuple[int, ...]:
         """A list of integers in the operator's option table; raises InvalidModelError if the file has none."""
         found = self.option(name, None)
         if found is None or np.ndim(found) != 1:
-            raise self.invalid(f"its options have no {name}")
+            raise self.invalid(f"its options have no {name}", rule="option-missing")
         return tuple(int(value) for value in found)
 
     def activation(self) -> str:
         """The fused activation as the canonical `activation` attribute."""
         code = self.option("fusedActivationFunction")
         if code not in _FUSED:
-            raise self.unsupported(f"fused activation number {code}")
+            raise self.unsupported(f"fused activation number {code}", rule="activation-not-covered")
         return _FUSED[code]
 
     def function(self, subgraph: int, given: Sequence[Tensor], results: Sequence[Tensor], word: str) -> str:
@@ -96,14 +96,14 @@ class Reading(OperatorReading):
             word: what it is to the operator, for messages.
         """
         if self.functions is None:
-            raise self.unsupported(f"a subgraph as its {word}")
+            raise self.unsupported(f"a subgraph as its {word}", rule="subgraph-not-covered")
         where = self._where()
         return self.functions.beside(self.functions.named(subgraph, self._draft, where), given, results, where)
 
     def body(self, subgraph: int) -> Graph:
         """A subgraph that says what the operator does with numbers, which no function of the network stands for."""
         if self.functions is None:
-            raise self.unsupported("a subgraph as its body")
+            raise self.unsupported("a subgraph as its body", rule="subgraph-not-covered")
         return self.functions.graph(subgraph, self._draft, self._where())
 
     def result_shapes(self, function: str) -> list[Shape | None]:
@@ -115,7 +115,7 @@ class Reading(OperatorReading):
     def variables(self) -> Variables:
         """The resource variables of the model."""
         if self._variables is None:
-            raise self.unsupported("variables, which the model does not have")
+            raise self.unsupported("variables, which the model does not have", rule="no-variable")
         return self._variables
 
     def read_state(self, state: Tensor, result: Tensor) -> str:
@@ -144,24 +144,24 @@ class Reading(OperatorReading):
         tensor = self.tensor(index)
         if shape is not None:
             if tensor.static_shape is None or math.prod(tensor.static_shape) != math.prod(shape):
-                raise self.invalid(f"has {tensor.name!r} of shape {tensor.shape}, not {shape[1:]}")
+                raise self.invalid(f"has {tensor.name!r} of shape {tensor.shape}, not {shape[1:]}", rule="shape-mismatch")
             tensor = self._draft.tensors[tensor.name] = replace(tensor, shape=shape)
         if tensor.name not in self._draft.variables:
-            raise self.unsupported(f"{tensor.name!r}, which is no variable,")
+            raise self.unsupported(f"{tensor.name!r}, which is not a variable,", rule="no-variable")
         if self.inputs.count(tensor.name) > 1 or tensor.name in self._draft.states:
-            raise self.unsupported(f"{tensor.name!r}, which two of its states, or two operators, share,")
+            raise self.unsupported(f"{tensor.name!r}, which two of its states, or two operators, share,", rule="shared-state")
         return replace(tensor, data=first_value(tensor, self.source))
 
     def result(self, index: int = 0) -> Tensor:
         """The canonical tensor of output `index`."""
         if index >= len(self.outputs):
-            raise self.invalid(f"output {index} is absent")
+            raise self.invalid(f"output {index} is absent", rule="output-missing")
         return self._draft.tensors[self.outputs[index]]
 
     def declare(self, constant: Tensor) -> None:
         """Makes output 0 a constant of the type and the data of another."""
         if constant.data is None:
-            raise self.unsupported(f"input {constant.name!r} that is computed at run time")
+            raise self.unsupported(f"input {constant.name!r} that is computed at run time", rule="not-constant")
         self._draft.tensors[self.outputs[0]] = replace(constant, name=self.outputs[0])
 
     def maker(self, name: str) -> Op | None:
@@ -180,14 +180,14 @@ class Reading(OperatorReading):
         """The rank of input `index`; raises UnsupportedError if the file does not say it."""
         rank = self.tensor(index).rank
         if rank is None:
-            raise self.unsupported(f"input {self.inputs[index]!r} of unknown rank")
+            raise self.unsupported(f"input {self.inputs[index]!r} of unknown rank", rule="unknown-rank")
         return rank
 
     def static_shape(self, index: int = 0) -> tuple[int, ...]:
         """The shape of input `index` in numbers; raises UnsupportedError if a size is known only at run time."""
         shape = self.tensor(index).static_shape
         if shape is None:
-            raise self.unsupported(f"input {self.inputs[index]!r} of a size known only at run time")
+            raise self.unsupported(f"input {self.inputs[index]!r} of a dynamic size", rule="dynamic-dimension")
         return shape
 
     def constant(self, index: int) -> Array | None:
@@ -205,28 +205,28 @@ class Reading(OperatorReading):
         name = self.input(index)
         data = self._draft.known.get(name)
         if data is not None and data.dtype.kind not in "iu":
-            raise self.invalid(f"input {name!r} is {data.dtype}, not integers")
+            raise self.invalid(f"input {name!r} is {data.dtype}, not integers", rule="not-integers")
         return None if data is None else [int(value) for value in np.asarray(data).reshape(-1)]
 
     def ints(self, index: int) -> list[int]:
         """The same; raises UnsupportedError if they are known only at run time."""
         found = self.known_ints(index)
         if found is None:
-            raise self.unsupported(f"input {self.input(index)!r} that is computed at run time")
+            raise self.unsupported(f"input {self.input(index)!r} that is computed at run time", rule="not-constant")
         return found
 
     def integer(self, index: int) -> int:
         """The one integer of input `index`, which is known before the model runs, such as an axis."""
         found = self.ints(index)
         if len(found) != 1:
-            raise self.invalid(f"input {self.inputs[index]!r} has {len(found)} elements, not one")
+            raise self.invalid(f"input {self.inputs[index]!r} has {len(found)} elements, not one", rule="not-a-scalar")
         return found[0]
 
     def int64(self, index: int) -> str:
         """Input `index` as a tensor of int64, as ONNX wants shapes, axes and indices: a constant if it is known, or a Cast."""
         tensor = self.tensor(index)
         if "int" not in tensor.dtype:
-            raise self.invalid(f"input {tensor.name!r} is {tensor.dtype}, not integers")
+            raise self.invalid(f"input {tensor.name!r} is {tensor.dtype}, not integers", rule="not-integers")
         known = self._draft.known.get(tensor.name)
         if known is not None and (tensor.data is None or tensor.dtype != "int64"):
             return self._draft.variant(tensor.name, "int64", np.asarray(known).astype(np.int64), None)
@@ -263,7 +263,9 @@ class Reading(OperatorReading):
             return self.shape_const(rows[::2] + rows[1::2], hint)
         shape = self.tensor(index).static_shape
         if shape is None or len(shape) != 2 or shape[1] != 2:
-            raise self.unsupported(f"input {self.input(index)!r} of shape {self.tensor(index).shape}, which are no rows of two,")
+            raise self.unsupported(
+                f"input {self.input(index)!r} of shape {self.tensor(index).shape}, which are not pairs in rows,", rule="unsupported-shape"
+            )
         turned = self.intermediate(f"{hint}_by_side", "int64", (2, shape[0]))
         self.emit("Transpose", [self.int64(index)], [turned], perm=(1, 0))
         flat = self.intermediate(hint, "int64", (2 * shape[0],))
@@ -323,7 +325,7 @@ class Reading(OperatorReading):
         made = Op(kind, tuple(ins), tuple(outs), attributes)
         data = KINDS[kind].positions(made, "data", "factor", "filler")
         if not all(ins[position] for position in data) or not data:
-            raise self.invalid("an input is absent")
+            raise self.invalid("an input is absent", rule="input-missing")
         first = self._draft.tensors[ins[data[0]]]
         grid = first.quantization if grid is None else grid
         for position in data:
@@ -416,7 +418,7 @@ class Reading(OperatorReading):
         """Raises InvalidModelError if an operator of `kind` would compute, not move, on a tensor whose scales mean nothing."""
         if KINDS[kind].rule not in ("move", "relabel", "plain", "state", "control", "opaque"):
             for name in self._draft.unsound.keys() & set(names):
-                raise self.invalid(f"tensor {name!r}: {self._draft.unsound[name]}")
+                raise self.invalid(f"tensor {name!r}: {self._draft.unsound[name]}", rule="scale-not-positive")
 
     def require_scales(self, *types: str) -> None:
         """Raises InvalidModelError if a tensor of one of `types`, by default all narrow ones, states no scale; the kernel divides by it."""
@@ -425,7 +427,7 @@ class Reading(OperatorReading):
         for name in names:
             tensor = self._draft.tensors[name]
             if tensor.dtype in (types or ("int8", "uint8", "int16")) and not tensor.is_quantized:
-                raise self.invalid(f"{name!r} of {tensor.dtype} without a scale")
+                raise self.invalid(f"{name!r} of {tensor.dtype} without a scale", rule="scale-missing")
 
     def _clip(self, whole: str, name: str, activation: str) -> None:
         """A fused activation as a Clip of its own, with bounds of the result's type where it is plain integers."""

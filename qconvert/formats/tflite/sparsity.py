@@ -38,7 +38,7 @@ def leaves_of(sparsity: Any, shape: tuple[int, ...], stored: int) -> Leaves:
     """
     count = math.prod(shape)
     if count > _MOST_EACH * stored + _ALLOWANCE:
-        raise _invalid(f"{stored} values for {count:,} elements")
+        raise _invalid(f"{stored} value{'s' * (stored != 1)} for {count:,} elements")
     order, blocks = _numbers(sparsity.traversalOrder), _numbers(sparsity.blockMap)
     levels = list(sparsity.dimMetadata)
     rank = len(shape)
@@ -113,4 +113,4 @@ def _strides(shape: tuple[int, ...]) -> list[int]:
 
 
 def _invalid(what: str) -> InvalidModelError:
-    return InvalidModelError(f"its sparsity states {what}")
+    return InvalidModelError(f"its sparsity states {what}", rule="invalid-sparsity")

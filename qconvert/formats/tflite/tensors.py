@@ -84,7 +84,7 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 
 def _handle(draft: Draft, name: str, is_input: bool) -> str:
     """A tensor that stands for a variable."""
     if is_input:
-        raise UnsupportedError("a variable as an input is not covered")
+        raise UnsupportedError("a variable as an input is not covered", rule="variable-operand")
     return draft.add(name, RESOURCE, ())
 
 
@@ -124,9 +124,10 @@ def dtype_of(tensor: Any) -> str:
             "is a list of tensors (VARIANT), as TensorFlow's converter writes loops with Flex operators (FlexTensorListReserve …)",
             remedy="Convert the TensorFlow model again: recurrent layers with unroll=True, or loops of a fixed number of steps without "
             "tf.lite.OpsSet.SELECT_TF_OPS (converter._experimental_lower_tensor_list_ops = True).",
+            rule="tensor-list",
         )
     if number not in _DTYPES:
-        raise UnsupportedError(f"tensor type number {number} is not covered")
+        raise UnsupportedError(f"tensor type number {number} is not covered", rule="unknown-type")
     return _DTYPES[number]
 
 
@@ -142,11 +143,11 @@ def _shape(tensor: Any, name: str, is_input: bool) -> Shape:
     sizes = _sizes(tensor.shape)
     signature = _sizes(tensor.shapeSignature) or sizes
     if len(signature) != len(sizes) or len(sizes) > _MAX_RANK:
-        raise InvalidModelError(f"shape {sizes[:8]} does not fit its signature {signature[:8]}")
+        raise InvalidModelError(f"shape {sizes[:8]} does not fit its signature {signature[:8]}", rule="shape-mismatch")
     if any(size < 0 for size in sizes) or any(size < -1 for size in signature):
-        raise InvalidModelError(f"negative size in shape {sizes}")
+        raise InvalidModelError(f"negative size in shape {sizes}", rule="negative-size")
     if math.prod(sizes) > 2**40:
-        raise InvalidModelError(f"shape {sizes} has more than 2^40 elements")
+        raise InvalidModelError(f"shape {sizes} has more than 2^40 elements", rule="too-many-elements")
     names = ("batch" if axis == 0 else f"{name}_{axis}" for axis in range(len(signature)))
     return tuple(size if size != -1 else symbol if is_input else UNKNOWN for size, symbol in zip(signature, names, strict=True))
 
@@ -155,7 +156,7 @@ def _constant(buffers: list[Any], tensor: Any, dtype: str, data: mmap.mmap | byt
     """The data of a constant as a view on the file, or None for a tensor without data."""
     number = tensor.buffer
     if number >= max(len(buffers), 1):
-        raise InvalidModelError(f"names buffer {number} of {len(buffers)}")
+        raise InvalidModelError(f"names buffer {number} of {len(buffers)}", rule="unknown-buffer")
     if tensor.isVariable:
         return None
     raw = _buffer_bytes(buffers[number], data) if buffers else None
@@ -164,14 +165,16 @@ def _constant(buffers: list[Any], tensor: Any, dtype: str, data: mmap.mmap | byt
     if raw is None or (raw.size == 0 and count):
         return np.zeros(sizes, numpy_dtype(dtype)) if not count and number else None
     if dtype == "string":
-        raise UnsupportedError("constant strings are not covered")
+        raise UnsupportedError("constant strings are not covered", rule="constant-strings")
     bits = PACKED_BITS.get(dtype)
     item = numpy_dtype(dtype)
     if tensor.sparsity is not None and raw is not None:
         return _densified(tensor.sparsity, raw, dtype, sizes)
     needed = -(-count * bits // 8) if bits else count * item.itemsize
     if raw.size != needed and not (bits and raw.size == count):
-        raise InvalidModelError(f"shape {list(sizes)} of {dtype} needs {needed} bytes, its buffer holds {raw.size}")
+        raise InvalidModelError(
+            f"shape {list(sizes)} of {dtype} needs {needed} bytes, its buffer holds {raw.size}", rule="buffer-too-short"
+        )
     return _values(raw, dtype, count).reshape(sizes)
 
 
@@ -189,7 +192,9 @@ def _densified(sparsity: Any, raw: Array, dtype: str, sizes: tuple[int, ...]) ->
     places = leaves_of(sparsity, sizes, raw.size * 8 // bits if bits else raw.size // item.itemsize)
     needed = -(-places.size * bits // 8) if bits else places.size * item.itemsize
     if raw.size != needed:
-        raise InvalidModelError(f"{places.size} values of {dtype} need {needed} bytes, its buffer holds {raw.size}")
+        raise InvalidModelError(
+            f"{places.size} values of {dtype} need {needed} bytes, its buffer holds {raw.size}", rule="buffer-too-short"
+        )
     dense = np.zeros(math.prod(sizes), item)
     dense[places] = _values(raw, dtype, places.size)
     return dense.reshape(sizes)
@@ -242,18 +247,21 @@ def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:
         return None  # plain integers that carry an empty entry
     wrong = scale[~finite] if not finite.all() else scale[scale <= 0]
     if wrong.size:
-        raise InvalidModelError(f"a scale is zero, negative or not finite: {wrong[:4].tolist()}")
+        raise InvalidModelError(f"a scale is zero, negative or not finite: {wrong[:4].tolist()}", rule="scale-not-positive")
     if zero_point.size not in (1, scale.size):
-        raise InvalidModelError(f"{scale.size} scales and {zero_point.size} zero points")
+        raise InvalidModelError(f"{scale.size} scales and {zero_point.size} zero points", rule="counts-differ")
     low, high = integer_range(dtype)
     if (zero_point < low).any() or (zero_point > high).any():
-        raise InvalidModelError(f"a zero point is outside {dtype}: {int(zero_point[(zero_point < low) | (zero_point > high)][0])}")
+        raise InvalidModelError(
+            f"a zero point is outside {dtype}: {int(zero_point[(zero_point < low) | (zero_point > high)][0])}",
+            rule="zero-point-outside-type",
+        )
     if scale.size == 1:
         return Quantization(scale, zero_point[:1])
     # A one-dimensional tensor has one axis to run along; some converters write another number for biases.
     axis = 0 if len(shape) == 1 else params.quantizedDimension
     if not 0 <= axis < len(shape) or shape[axis] != scale.size:
-        raise InvalidModelError(f"{scale.size} scales along axis {axis} of shape {list(shape)}")
+        raise InvalidModelError(f"{scale.size} scales along axis {axis} of shape {list(shape)}", rule="counts-differ")
     return Quantization.per_axis(scale, axis, zero_point)
 
 
@@ -261,28 +269,30 @@ def _of_blocks(model: Any, tensor: Any, dtype: str, shape: Shape, data: mmap.mma
     """Scales in blocks along the last dimension, which lie in tensors of their own (schema.fbs, BlockwiseQuantization)."""
     details = tensor.quantization.details
     if tensor.quantization.detailsType != _BLOCKWISE or details is None:
-        raise UnsupportedError("quantization along several axes is not covered")
+        raise UnsupportedError("quantization along several axes is not covered", rule="several-axes")
     sizes = [size for size in shape if isinstance(size, int)]
     if dtype not in _QUANTIZED or not sizes or len(sizes) != len(shape):
-        raise InvalidModelError(f"blocks of scales for {dtype} of shape {list(shape)}")
+        raise InvalidModelError(f"blocks of scales for {dtype} of shape {list(shape)}", rule="block-scales")
     block, along = int(details.blockSize), len(sizes) - 1
     shaped = _sizes(details.blockShape)
     if shaped and (len(shaped) != len(sizes) or any(size != 1 for size in shaped[:-1]) or shaped[-1] != block):
-        raise UnsupportedError(f"blocks of shape {shaped[:8]} are not covered, but along the last dimension")
+        raise UnsupportedError(
+            f"scales in blocks of shape {shaped[:8]} are not covered; blocks along the last dimension are", rule="block-scales"
+        )
     if not 0 < block <= max(sizes[along], 1) or sizes[along] % block:
-        raise InvalidModelError(f"blocks of {block} elements of {sizes[along]}")
+        raise InvalidModelError(f"blocks of {block} elements of {sizes[along]}", rule="block-scales")
     wanted = (*sizes[:along], sizes[along] // block)
     scale = _numbers_of(model, details.scales, wanted, ("float16", "float32", "bfloat16"), data).astype(np.float32)
     wrong = scale[~(np.isfinite(scale) & (scale > 0))]
     if wrong.size:
-        raise InvalidModelError(f"a scale is zero, negative or not finite: {wrong[:4].tolist()}")
+        raise InvalidModelError(f"a scale is zero, negative or not finite: {wrong[:4].tolist()}", rule="scale-not-positive")
     if details.zeroPoints < 0 or details.zeroPoints == details.scales:  # an absent field is 0, which is a tensor too
         points = np.zeros(wanted, np.int64)
     else:
         points = _numbers_of(model, details.zeroPoints, wanted, tuple(_QUANTIZED), data).astype(np.int64)
     low, high = integer_range(dtype)
     if points.size and (points.min() < low or points.max() > high):
-        raise InvalidModelError(f"a zero point is outside {dtype}")
+        raise InvalidModelError(f"a zero point is outside {dtype}", rule="zero-point-outside-type")
     return Quantization(scale, points, along, block)
 
 
@@ -290,10 +300,12 @@ def _numbers_of(model: Any, index: int, shape: tuple[int, ...], dtypes: tuple[st
     """The data of the constant that has the scales or the zero points of blocks."""
     tensors = model.subgraphs[0].tensors
     if not 0 <= index < len(tensors):
-        raise InvalidModelError(f"blocks of scales in tensor {index} of {len(tensors)}")
+        raise InvalidModelError(f"blocks of scales in tensor {index} of {len(tensors)}", rule="block-scales")
     dtype = dtype_of(tensors[index])
     found = _constant(model.buffers, tensors[index], dtype, data) if dtype in dtypes else None
     if found is None or found.shape != shape:
         words = "no constant" if found is None else f"of shape {list(found.shape)}"
-        raise InvalidModelError(f"the scales of blocks are {words}, {dtype}, not {list(shape)} of {' or '.join(sorted(dtypes)[:3])}")
+        raise InvalidModelError(
+            f"the scales of blocks are {words}, {dtype}, not {list(shape)} of {' or '.join(sorted(dtypes)[:3])}", rule="block-scales"
+        )
     return found

@@ -92,7 +92,11 @@ class Variables:
             if name == "CALL_ONCE":
                 number = int(getattr(operation.builtinOptions, "initSubgraphIndex", 0))
                 if not 0 < number < len(self._model.subgraphs) or number == index:
-                    raise InvalidModelError(f"it names subgraph {number} of {len(self._model.subgraphs)}", where=f"CALL_ONCE in {index}")
+                    raise InvalidModelError(
+                        f"it names subgraph {number} of {len(self._model.subgraphs)}",
+                        where=f"CALL_ONCE in {index}",
+                        rule="unknown-subgraph",
+                    )
                 yield number
 
     def _uses(self, index: int) -> Iterator[_Use]:
@@ -116,13 +120,21 @@ class Variables:
         others = sorted({*self._named(index)} - {"VAR_HANDLE", "ASSIGN_VARIABLE", "DEQUANTIZE"})
         where = f"subgraph {index}, which CALL_ONCE names"
         if others:
-            raise UnsupportedError(f"it holds {', '.join(others)}; first values of variables that are constants are covered", where=where)
+            raise UnsupportedError(
+                f"it holds {', '.join(others)}; constant initial values of variables are covered",
+                where=where,
+                rule="initial-value-not-constant",
+            )
         found: dict[_Key, Tensor] = {}
         for use in self._uses(index):
             if use.value.data is None:
-                raise UnsupportedError(f"it computes {use.value.name!r}, the first value of the variable {use.key[1]!r}", where=where)
+                raise UnsupportedError(
+                    f"it computes {use.value.name!r}, the initial value of the variable {use.key[1]!r}",
+                    where=where,
+                    rule="initial-value-not-constant",
+                )
             if use.key in found:
-                raise InvalidModelError(f"it gives the variable {use.key[1]!r} two values", where=where)
+                raise InvalidModelError(f"it gives the variable {use.key[1]!r} two initial values", where=where, rule="two-initial-values")
             found[use.key] = use.value
         return found
 
@@ -172,7 +184,7 @@ def _widened(narrow: Tensor, wide: Tensor) -> Tensor:
 def _numbers(vector: Any, count: int, name: str) -> list[int]:
     found = [] if vector is None else vector.tolist()
     if any(not 0 <= index < count for index in found) and name in VARIABLE_OPERATORS:
-        raise InvalidModelError(f"it names a tensor that is none of {count}", where=name)
+        raise InvalidModelError(f"it names a tensor that is none of {count}", where=name, rule="unknown-tensor")
     return found
 
 
@@ -182,8 +194,8 @@ def _state(name: str, stated: Tensor, first: Tensor | None) -> Tensor:
     if first is None:
         return replace(stated, name=name, data=first_value(stated, where))
     if first.dtype != stated.dtype or not compatible(first.shape, stated.shape):
-        what = f"is {stated.dtype} of shape {stated.shape}, its first value {first.dtype} of shape {first.shape}"
-        raise InvalidModelError(what, where=where)
+        what = f"is {stated.dtype} of shape {stated.shape}, its initial value is {first.dtype} of shape {first.shape}"
+        raise InvalidModelError(what, where=where, rule="initial-value-mismatch")
     return replace(first, name=name, quantization=stated.quantization)
 
 
@@ -194,6 +206,6 @@ def first_value(tensor: Tensor, where: str) -> Any:
         UnsupportedError: its size is known only at run time.
     """
     if tensor.static_shape is None:
-        raise UnsupportedError("its size is known only at run time", where=where)
+        raise UnsupportedError("it has a dynamic dimension; a variable has to have a static shape", where=where, rule="dynamic-dimension")
     point = 0 if tensor.quantization is None or tensor.dtype != "int8" else int(tensor.quantization.zero_point.flat[0])
     return np.full(tensor.static_shape, point, numpy_dtype(tensor.dtype))

@@ -41,7 +41,7 @@ def verify(data: bytes | bytearray | memoryview | mmap.mmap, *, max_tables: int 
     with memoryview(data) as raw, raw.cast("B") as view:
         if len(view) < 8:
             reason = f"a TFLite file has at least 8 bytes, this one has {len(view)}" if len(view) else "the file is empty"
-            raise InvalidModelError(reason)
+            raise InvalidModelError(reason, rule="not-this-format")
         _require_identifier(view)
         verify_tables(view, TFLITE, max_tables=max_tables, outside=_OUTSIDE)
 
@@ -54,4 +54,4 @@ def _require_identifier(view: memoryview) -> None:
     hint = next((f"; it looks like {name}" for prefix, name in _OTHER_FORMATS if start.startswith(prefix)), "")
     if start[8:10] == b'{"':
         hint = "; it looks like a safetensors file"
-    raise InvalidModelError(f"this is no TFLite file: bytes 4 to 7 are {magic!r} instead of b'TFL3'{hint}")
+    raise InvalidModelError(f"this is not a TFLite file: bytes 4 to 7 are {magic!r} instead of b'TFL3'{hint}", rule="not-this-format")

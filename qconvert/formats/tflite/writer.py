@@ -66,10 +66,12 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
     missing = Counter(str(op["op_type"]) if op.kind == "Opaque" else op.kind for op in all_ops(graph) if op.kind not in writers)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
-        raise UnsupportedError(f"operators without a TFLite form: {listed}")
+        raise UnsupportedError(f"operators without a TFLite form: {listed}", rule="operators-not-writable")
     size = sum(tensor.data.nbytes for _, inner in all_graphs(graph) for tensor in inner.constants() if tensor.data is not None)
     if size > LARGEST:
-        raise QConvertError(f"{size / 1e9:.1f} GB of constants are above 2 GB, the limit of a FlatBuffer", where=graph.name)
+        raise QConvertError(
+            f"{size / 1e9:.1f} GB of constants are above 2 GB, the limit of a FlatBuffer", where=graph.name, rule="file-too-large"
+        )
     found = taken(graph)
     if found.failures:
         raise found.failures[0][1]
@@ -115,7 +117,9 @@ class _File:
         try:
             return packed(model, _IDENTIFIER)
         except TooLargeError as error:
-            raise QConvertError("the model is above 2 GB, the limit of a FlatBuffer", where=self._graph.name) from error
+            raise QConvertError(
+                "the model is above 2 GB, the limit of a FlatBuffer", where=self._graph.name, rule="file-too-large"
+            ) from error
 
     def _subgraph(self, writing: Writing) -> Any:
         """A subgraph; what names tensors of the main one is packed behind it."""
@@ -132,14 +136,16 @@ class _File:
 
     def _tensor(self, tensor: Tensor) -> Any:
         if tensor.data is not None and tensor.dtype == "string":
-            raise UnsupportedError("constant strings are not covered", where=f"tensor {tensor.name!r}")
+            raise UnsupportedError("constant strings are not covered", where=f"tensor {tensor.name!r}", rule="constant-strings")
         found = schema.TensorT()
         found.name = tensor.name
         found.type = DTYPE_NUMBERS[tensor.dtype]
         found.isVariable = tensor.name in self._variables
         if tensor.shape is None and tensor.name not in self._carried:  # a scalar, for every reader of a file
-            remedy = "Export the model with shapes; sizes that are open need only be counted."
-            raise UnsupportedError("its rank is not known, which TFLite has to be told", where=f"tensor {tensor.name!r}", remedy=remedy)
+            remedy = "Export the model with shapes; dynamic dimensions are enough, the rank has to be known."
+            raise UnsupportedError(
+                "its rank is unknown; TFLite requires a known rank", where=f"tensor {tensor.name!r}", remedy=remedy, rule="unknown-rank"
+            )
         found.hasRank = tensor.shape is not None
         sizes = [size if isinstance(size, int) else -1 for size in tensor.shape or ()]
         found.shape = as_int32([max(size, 1) if size < 0 else size for size in sizes], tensor.name)

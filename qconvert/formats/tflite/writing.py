@@ -188,7 +188,7 @@ class Writing:
         if tensor.data is not None:
             low, high = integer_range("int32")
             if tensor.data.size and not low <= tensor.data.min() <= tensor.data.max() <= high:
-                raise self.unsupported(op, f"{name!r} that does not fit int32")
+                raise self.unsupported(op, f"{name!r} that does not fit int32", rule="integers-too-large")
             return self.variant(name, "int32", tensor.data.astype(np.int32), None)
         maker = self.producer(name)
         if maker is not None and maker.kind == "Cast" and self.tensor(maker.inputs[0]).dtype == "int32":
@@ -228,7 +228,7 @@ class Writing:
         flat = self.index(op, position)
         length = (self.tensor(flat).static_shape or (0,))[0]
         if not length:
-            raise self.unsupported(op, f"{flat!r} of shape {self.tensor(flat).shape}")
+            raise self.unsupported(op, f"{flat!r} of shape {self.tensor(flat).shape}", rule="unsupported-shape")
         sides = self.add(f"{hint}/sides", "int32", (2, length // 2))
         self.emit("RESHAPE", [flat, self.ints([2, length // 2], f"{hint}/sides_shape")], [sides], "ReshapeOptions")
         rows = self.add(hint, "int32", (length // 2, 2))
@@ -253,7 +253,7 @@ class Writing:
         shape = self.tensor(name).shape
         sizes = tuple(size for size in (shape or ())[axes] if isinstance(size, int))
         if shape is None or len(sizes) != len(shape[axes]):
-            raise self.unsupported(op, f"{name!r} of shape {shape}, which is known only at run time")
+            raise self.unsupported(op, f"{name!r} of the dynamic shape {shape}", rule="dynamic-dimension")
         return sizes
 
     def complex(self, op: Op, name: str) -> str:
@@ -262,9 +262,11 @@ class Writing:
         if tensor.dtype == "complex64":
             return name
         if tensor.dtype != "float32" or tensor.data is not None or not tensor.shape or tensor.shape[-1] != 2:
-            raise self.unsupported(op, f"{name!r} of {tensor.dtype} and shape {tensor.shape} for complex numbers")
+            raise self.unsupported(op, f"{name!r} of {tensor.dtype} and shape {tensor.shape} for complex numbers", rule="complex-numbers")
         if name in self.tensors and name not in self.graph.inputs:
-            raise self.unsupported(op, f"{name!r} of real and imaginary parts from another operator than a transform")
+            raise self.unsupported(
+                op, f"{name!r} of real and imaginary parts from another operator than a transform", rule="complex-numbers"
+            )
         self.tensors[name] = replace(tensor, dtype="complex64", shape=tensor.shape[:-1])
         return name
 
@@ -291,7 +293,7 @@ class Writing:
         shape = self.tensor(name).shape or ()
         known = [size if isinstance(size, int) else -1 for size in shape]
         if known.count(-1) > 1 or (-1 in known and 0 in known) or self.tensor(name).shape is None:
-            raise self.unsupported(op, f"{name!r} of shape {self.tensor(name).shape}, which is known only at run time")
+            raise self.unsupported(op, f"{name!r} of the dynamic shape {self.tensor(name).shape}", rule="dynamic-dimension")
         return self.ints(known, f"{name}/shape")
 
     def variable(self, op: Op, name: str, shape: tuple[int, ...] | None = None) -> str:
@@ -307,7 +309,7 @@ class Writing:
         """
         reader = self.producer(name)
         if reader is None or reader.kind != "ReadState" or str(reader["state"]) not in self.inner_states:
-            raise self.unsupported(op, f"{name!r}, which is no state that it alone keeps and that starts with zeros,")
+            raise self.unsupported(op, f"{name!r}, which is not a state of its own that starts with zeros,", rule="not-a-zero-state")
         self.variables.add(name)
         if shape is not None:
             self.tensors[name] = replace(self.graph.tensors[name], shape=shape)
@@ -341,7 +343,7 @@ class Writing:
     def require_small(self, op: Op, sizes: Sequence[int]) -> None:
         """Raises UnsupportedError if a constant of so many elements would be too large for what it is good for."""
         if math.prod(sizes) > _MOST_PLACES:
-            raise self.unsupported(op, f"{' x '.join(map(str, sizes))} places, more than {_MOST_PLACES},")
+            raise self.unsupported(op, f"{' x '.join(map(str, sizes))} places, more than {_MOST_PLACES},", rule="too-many-places")
 
     def ints(self, values: Sequence[int] | int, hint: str) -> str:
         """Declares an int32 constant, TFLite's type for shapes, axes and paddings."""
@@ -368,7 +370,7 @@ class Writing:
         """The data of input `index` of `op`; raises UnsupportedError if it is computed at run time."""
         data = self.graph.constant(op.inputs[index]) if index < len(op.inputs) else None
         if data is None:
-            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time")
+            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
         return data
 
     def values(self, op: Op, index: int) -> list[int]:
@@ -379,7 +381,7 @@ class Writing:
         """A possibly negative axis of the tensor `name` as one from 0."""
         rank = self.tensor(name).rank
         if rank is None:
-            raise self.unsupported(op, f"{name!r} of unknown rank")
+            raise self.unsupported(op, f"{name!r} of unknown rank", rule="unknown-rank")
         return int(value) % rank if rank else 0
 
     def emit(
@@ -428,9 +430,9 @@ class Writing:
         """The number of the fused activation of `op` in the schema."""
         return ACTIVATIONS[str(op.attributes.get("activation", ""))]
 
-    def unsupported(self, op: Op, what: str) -> UnsupportedError:
+    def unsupported(self, op: Op, what: str, *, rule: str) -> UnsupportedError:
         """The error for something that has no form in TFLite."""
-        return UnsupportedError(f"{op.kind} with {what} cannot be written to TFLite", where=f"{op.source} {op}".strip())
+        return UnsupportedError(f"{op.kind} with {what} cannot be written to TFLite", where=f"{op.source} {op}".strip(), rule=rule)
 
 
 def as_int32(values: Sequence[int] | Sequence[Sequence[int]] | int, name: str) -> Array:
@@ -442,7 +444,9 @@ def as_int32(values: Sequence[int] | Sequence[Sequence[int]] | int, name: str) -
     try:
         return np.array(values, np.int32)
     except OverflowError as error:
-        raise UnsupportedError(f"{values} are no 32-bit integers, which TFLite's shapes, axes and sizes are", where=f"{name!r}") from error
+        raise UnsupportedError(
+            f"{values} do not fit int32, the type of shapes, axes and sizes in TFLite", where=f"{name!r}", rule="integers-too-large"
+        ) from error
 
 
 WriteFunction = Callable[[Op, Writing], None]

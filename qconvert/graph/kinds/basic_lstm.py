@@ -6,7 +6,7 @@ from qconvert.arithmetic import BASIC_GATES, BasicLstm
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.kinds.call import Call
 from qconvert.graph.kinds.integer_recurrent import BASIC_INPUTS
-from qconvert.graph.kinds.kind import kind
+from qconvert.graph.kinds.kind import Broken, kind
 from qconvert.graph.schema import Op, Tensor
 from qconvert.graph.sizes import Result as Shapes
 from qconvert.graph.sizes import ShapeContext
@@ -16,22 +16,27 @@ __all__ = ["KINDS", "basic_lstm", "basic_problem"]
 _CELL_SCALE = 2.0**-11
 
 
-def basic_problem(tensors: dict[str, Tensor]) -> str:
-    """Why an operator's tensors, by the names in BASIC_INPUTS, are none that its kernel has; "" if they are."""
+def basic_problem(tensors: dict[str, Tensor]) -> Broken | None:
+    """Return the rule that the tensors, by the names in BASIC_INPUTS, break, and the reason; None if their kernel takes them."""
     for name in ("weights", "bias", "cell"):
         q = tensors[name].quantization
         if q is None or not q.is_per_tensor:
-            return f"has {tensors[name].name!r} without one scale"
+            return "not-per-tensor", f"has {tensors[name].name!r} without one scale"
     if _scale(tensors["cell"]) != _CELL_SCALE:
-        return f"has {tensors['cell'].name!r} with the scale {_scale(tensors['cell']):g}, not 2**-11"
+        return "scale-not-exact", f"has {tensors['cell'].name!r} with the scale {_scale(tensors['cell']):g}, not 2**-11"
     hidden, data = (tensors[name].static_shape or () for name in ("hidden", "data"))
     if len(hidden) != 2 or len(data) != 2:
-        return f"has data of shape {tensors['data'].shape} and hidden values of shape {tensors['hidden'].shape}, not of rank 2"
+        return (
+            "wrong-rank",
+            f"has data of shape {tensors['data'].shape} and hidden values of shape {tensors['hidden'].shape}, not of rank 2",
+        )
     (rows, cells), inputs = hidden, data[1]
     count = len(BASIC_GATES) * cells
     wanted = {"data": (rows, inputs), "hidden": (rows, cells), "cell": (rows, cells), "weights": (count, inputs + cells), "bias": (count,)}
     wrong = [name for name, shape in wanted.items() if tensors[name].static_shape != shape]
-    return f"has {tensors[wrong[0]].name!r} of shape {tensors[wrong[0]].shape}, not {wanted[wrong[0]]}" if wrong else ""
+    if wrong:
+        return "shape-mismatch", f"has {tensors[wrong[0]].name!r} of shape {tensors[wrong[0]].shape}, not {wanted[wrong[0]]}"
+    return None
 
 
 def _scale(tensor: Tensor) -> float:
@@ -48,7 +53,7 @@ def basic_lstm(tensors: dict[str, Tensor], weights: Array, bias: Array) -> Basic
 def _run(call: Call) -> list[Array]:
     tensors = {name: tensor for name, tensor in zip(BASIC_INPUTS, call.tensors, strict=False) if tensor is not None}
     if problem := basic_problem(tensors):
-        raise ValueError(problem)
+        raise ValueError(problem[1])
     data, hidden, cell, weights, bias = (call.raw(index) for index in range(len(BASIC_INPUTS)))
     shown, cell = basic_lstm(tensors, weights, bias).step(data, hidden, cell)
     return [shown, shown, cell]

@@ -44,7 +44,7 @@ def _bitcast_shape(op: Op, s: ShapeContext) -> Shapes:
     if ratio > 0:
         return [(*shape, ratio)]
     if not shape or (isinstance(shape[-1], int) and shape[-1] != -ratio):
-        raise failure(op, f"the last of {shape} does not make whole numbers of {op['to']}")
+        raise failure(op, f"the last dimension of {shape} is not a whole number of {op['to']}", rule="sizes-do-not-divide")
     return [shape[:-1]] if shape[-1] != UNKNOWN else [None]
 
 

@@ -48,18 +48,18 @@ def _operands(op: Op, s: ShapeContext) -> tuple[Shape, Shape] | None:
     has_bias = op.kind != "ConvInteger" and s.has(2)
     if weights is not None and has_bias and (bias := s.shape(2)) is not None:
         if len(bias) != 1:
-            raise failure(op, f"the bias has shape {bias}, not one value for each output channel")
+            raise failure(op, f"the bias has shape {bias}, not one value for each output channel", rule="shape-mismatch")
         unified(op, [bias[0], weights[0]], "the sizes of bias and output channels")
     if data is None or weights is None:
         return None
     axes_of_space(op, data)
     if len(weights) != len(data):
-        raise failure(op, f"weights of shape {weights} do not fit data of shape {data}")
+        raise failure(op, f"weights of shape {weights} do not fit data of shape {data}", rule="shape-mismatch")
     channels, depth, group = channel_count(op, data), weights[1], int(op["group"])
     if group < 1 or (isinstance(weights[0], int) and weights[0] % group):
-        raise failure(op, f"{weights[0]} output channels do not divide into {group} groups")
+        raise failure(op, f"{weights[0]} output channels do not divide into {group} groups", rule="groups-do-not-divide")
     if isinstance(channels, int) and isinstance(depth, int) and channels != depth * group:
-        raise failure(op, f"{channels} input channels are not {group} groups of {depth}")
+        raise failure(op, f"{channels} input channels are not {group} groups of {depth}", rule="groups-do-not-divide")
     return data, weights
 
 
@@ -90,7 +90,7 @@ def _conv_transpose_shape(op: Op, s: ShapeContext) -> Shapes:
         else:
             full = (size - 1) * strides[i] + 1 + reach
             if full < sum(pads[i]):
-                raise failure(op, f"a crop of {sum(pads[i])} is larger than the {full} positions there are")
+                raise failure(op, f"a crop of {sum(pads[i])} is larger than the {full} positions there are", rule="crop-too-large")
             sizes.append(full - sum(pads[i]))
     return [with_spatial(op, data[0], sizes, weights[0])]
 

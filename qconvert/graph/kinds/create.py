@@ -35,22 +35,22 @@ def _require_counts(op: Op, s: ShapeContext, counts: Sequence[int]) -> None:
         sizes = s.shape(index)
         numbers = [size for size in sizes or () if isinstance(size, int)]
         if count >= 0 and sizes is not None and len(numbers) == len(sizes) and math.prod(numbers) != count:
-            raise failure(op, f"input {index} of shape {sizes} is not {count} number{'s' if count > 1 else ''}")
+            raise failure(op, f"input {index} of shape {sizes} is not {count} number{'s' if count > 1 else ''}", rule="not-a-scalar")
 
 
 def _range_shape(op: Op, s: ShapeContext) -> Shapes:
     """max(ceil((limit - start) / delta), 0) elements (ONNX Range, opset 11)."""
     values = [s.constant(i) for i in range(3)]
     if any(value is not None and (value.size != 1 or value.dtype.kind not in "iuf") for value in values):
-        raise failure(op, "start, limit and delta are not one number each")
+        raise failure(op, "start, limit and delta are not one number each", rule="not-a-scalar")
     _require_counts(op, s, (1, 1, 1))
     start, limit, delta = (None if value is None else value.reshape(-1)[0].item() for value in values)
     if delta == 0:
-        raise failure(op, "a range with steps of 0 does not end")
+        raise failure(op, "a range with steps of 0 does not end", rule="endless-range")
     if start is None or limit is None or delta is None:
         return [(UNKNOWN,)]
     if not all(np.isfinite(value) for value in (start, limit, delta)):
-        raise failure(op, f"a range from {start} to {limit} by {delta} does not end")
+        raise failure(op, f"a range from {start} to {limit} by {delta} does not end", rule="endless-range")
     if all(isinstance(value, int) for value in (start, limit, delta)):
         return [(max(-((start - limit) // delta), 0),)]
     return [(max(math.ceil((limit - start) / delta), 0),)]
@@ -60,7 +60,7 @@ def _one_hot_shape(op: Op, s: ShapeContext) -> Shapes:
     _require_counts(op, s, (-1, 1, 2))
     indices, (depth,) = s.shape(0), s.sizes(1, 1)
     if isinstance(depth, int) and depth < 0:
-        raise failure(op, f"the depth is {depth}, below 0")
+        raise failure(op, f"the depth is {depth}, below 0", rule="negative-size")
     if indices is None:
         return [None]
     (axis,) = normalized(op, [int(op["axis"])], len(indices) + 1)
@@ -101,7 +101,7 @@ def _range_fold(call: Call) -> Any:
 def _trilu_shape(op: Op, s: ShapeContext) -> Shapes:
     shape = s.shape(0)
     if shape is not None and len(shape) < 2:
-        raise failure(op, f"data of shape {shape} are no matrices")
+        raise failure(op, f"data of shape {shape} are not matrices", rule="wrong-rank")
     return [shape]
 
 

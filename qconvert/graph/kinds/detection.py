@@ -22,11 +22,11 @@ def _detection_shape(op: Op, s: ShapeContext) -> Shapes:
     """Boxes, classes, scores, count; TFLite's kernel has a row for each class of each detection, in regular suppression too."""
     rows = int(op["max_detections"]) * int(op["max_classes_per_detection"])
     if rows < 0:
-        raise failure(op, f"{rows} detections")
+        raise failure(op, f"the number of detections is {rows}; it must be at least 0", rule="negative-size")
     boxes, scores, anchors = (s.shape(i) for i in range(3))
     for what, shape, rank in (("boxes", boxes, 3), ("scores", scores, 3), ("anchors", anchors, 2)):
         if shape is not None and len(shape) != rank:
-            raise failure(op, f"{what} of shape {shape} do not have rank {rank}")
+            raise failure(op, f"{what} of shape {shape} do not have rank {rank}", rule="wrong-rank")
     counts = [shape[-2] for shape in (boxes, scores, anchors) if shape is not None]
     if counts:
         unified(op, counts, "the numbers of boxes, scores and anchors")
@@ -110,7 +110,7 @@ def _regular(call: Call, boxes: Array, scores: Array) -> tuple[list[tuple[int, i
 def _select_shape(op: Op, s: ShapeContext) -> Shapes:
     boxes, scores, most = s.shape(0), s.shape(1), s.ints(2)
     if boxes is not None and (len(boxes) != 2 or boxes[1] != 4):
-        raise failure(op, f"boxes of shape {boxes}")
+        raise failure(op, f"boxes of shape {boxes}", rule="wrong-rank")
     if boxes is not None and scores is not None:
         unified(op, [boxes[0], *scores], "the numbers of boxes and scores")
     rows: Shapes = [None if most is None else (most[0],)]
@@ -124,7 +124,7 @@ def select_boxes(call: Call) -> list[Array]:
     boxes, scores, (most,) = call.values(0), call.values(1), call.ints(2)
     overlap, least = float(call.raw(3).reshape(())), float(call.raw(4).reshape(()))
     if call.has(5) and float(call.raw(5).reshape(())) != 0:
-        raise UnsupportedError("soft suppression has no evaluation", where=str(call.op))
+        raise UnsupportedError("soft suppression is not evaluated", where=str(call.op), rule="not-evaluated")
     corners = np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > least]
@@ -142,7 +142,7 @@ def _suppression_shape(op: Op, s: ShapeContext) -> Shapes:
     boxes, scores = s.shape(0), s.shape(1)
     for what, shape in (("boxes", boxes), ("scores", scores)):
         if shape is not None and (len(shape) != 3 or (what == "boxes" and shape[2] != 4)):
-            raise failure(op, f"{what} of shape {shape}")
+            raise failure(op, f"{what} of shape {shape}", rule="wrong-rank")
     if boxes is not None and scores is not None:
         unified(op, [boxes[0], scores[0]], "the numbers of images")
         unified(op, [boxes[1], scores[2]], "the numbers of boxes and scores")

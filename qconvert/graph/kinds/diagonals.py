@@ -18,7 +18,7 @@ __all__ = ["KINDS"]
 def _matrix_diag_shape(op: Op, s: ShapeContext) -> Shapes:
     shape = s.shape(0)
     if shape is not None and not shape:
-        raise failure(op, "one number is no diagonal")
+        raise failure(op, "a scalar is not a diagonal", rule="wrong-rank")
     return [None if shape is None else (*shape, shape[-1])]
 
 
@@ -31,10 +31,10 @@ def matrix_diag(call: Call) -> Array:
 def _set_diag_shape(op: Op, s: ShapeContext) -> Shapes:
     shape, diagonal = s.shape(0), s.shape(1)
     if shape is not None and len(shape) < 2:
-        raise failure(op, f"data of shape {shape} are no matrices")
+        raise failure(op, f"data of shape {shape} are not matrices", rule="wrong-rank")
     if shape is not None and diagonal is not None and all(isinstance(size, int) for size in (*shape, *diagonal)):
         if tuple(diagonal) != (*shape[:-2], min(int(size) for size in shape[-2:])):
-            raise failure(op, f"a diagonal of shape {diagonal} for matrices of shape {shape}")
+            raise failure(op, f"a diagonal of shape {diagonal} for matrices of shape {shape}", rule="shape-mismatch")
     return [shape]
 
 
@@ -52,7 +52,7 @@ def _interior_shape(op: Op, s: ShapeContext) -> Shapes:
         return [None]
     lists = [op[name] for name in ("low", "high", "interior")]
     if any(len(values) != len(shape) for values in lists) or min(op["interior"], default=0) < 0:
-        raise failure(op, f"gaps {lists} do not fit data of shape {shape}")
+        raise failure(op, f"gaps {lists} do not fit data of shape {shape}", rule="shape-mismatch")
     result: list[Size] = []
     for size, low, high, gap in zip(shape, *lists, strict=True):
         result.append(UNKNOWN if isinstance(size, str) else max(size + max(size - 1, 0) * gap + low + high, 0))

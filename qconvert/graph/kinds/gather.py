@@ -37,7 +37,7 @@ def _gather_shape(op: Op, s: ShapeContext) -> Shapes:
         return [None]
     (axis,) = normalized(op, [int(op["axis"])], len(data))
     if not 0 <= batch <= min(axis, len(indices)):
-        raise failure(op, f"{batch} batch dimensions do not fit axis {axis} and indices of shape {indices}")
+        raise failure(op, f"{batch} batch dimensions do not fit axis {axis} and indices of shape {indices}", rule="shape-mismatch")
     leading = [unified(op, [data[i], indices[i]], f"sizes of batch dimension {i}") for i in range(batch)]
     return [(*leading, *data[batch:axis], *indices[batch:], *data[axis + 1 :])]
 
@@ -45,11 +45,11 @@ def _gather_shape(op: Op, s: ShapeContext) -> Shapes:
 def _indexed(op: Op, data: Shape, indices: Shape, batch: int) -> Shape | None:
     """What the rows of `indices` choose from `data`; None if the length of a row is not known."""
     if not indices or not 0 <= batch < len(indices):
-        raise failure(op, f"indices of shape {indices} have no rows behind {batch} batch dimensions")
+        raise failure(op, f"indices of shape {indices} have no rows after {batch} batch dimensions", rule="shape-mismatch")
     if isinstance(indices[-1], str):
         return None
     if batch + indices[-1] > len(data):
-        raise failure(op, f"rows of {indices[-1]} indices for data of shape {data}")
+        raise failure(op, f"rows of {indices[-1]} indices for data of shape {data}", rule="shape-mismatch")
     return data[batch + indices[-1] :]
 
 
@@ -68,7 +68,7 @@ def _scatter_nd_shape(op: Op, s: ShapeContext) -> Shapes:
         chosen = _indexed(op, data, indices, 0)
         wanted = None if chosen is None else (*indices[:-1], *chosen)
         if wanted is not None and len(wanted) != len(updates):
-            raise failure(op, f"updates of shape {updates}, not {wanted}")
+            raise failure(op, f"updates of shape {updates}, not {wanted}", rule="shape-mismatch")
         for axis, sizes in enumerate(zip(wanted or (), updates, strict=False)):
             unified(op, sizes, f"sizes of updates and indexed data along axis {axis}")
     return [data]
@@ -79,7 +79,7 @@ def _gather_elements_shape(op: Op, s: ShapeContext) -> Shapes:
     if data is not None:
         normalized(op, [int(op["axis"])], len(data))
         if indices is not None and len(indices) != len(data):
-            raise failure(op, f"indices of shape {indices} for data of shape {data}")
+            raise failure(op, f"indices of shape {indices} for data of shape {data}", rule="shape-mismatch")
     return [indices]
 
 
@@ -126,7 +126,9 @@ def _scattered(call: Call, at: tuple[Array, ...]) -> Result:
         np.add.at(total, at, updates.astype(np.int64) - zero)
         return saturate(total, call.results[0].dtype)
     if reduction == "mul" and call.quantization() is not None:
-        raise UnsupportedError("products of quantized values do not stay on their grid", where=str(call.op))
+        raise UnsupportedError(
+            "the product of updates and quantized values does not keep their scale and zero point", where=str(call.op), rule="not-evaluated"
+        )
     result = data.copy()
     if reduction == "none":
         result[at] = updates
@@ -154,7 +156,7 @@ def _reverse_sequence_shape(op: Op, s: ShapeContext) -> Shapes:
     _, batch = normalized(op, [int(op["time_axis"]), int(op["batch_axis"])], len(data))
     if lengths is not None:
         if len(lengths) != 1:
-            raise failure(op, f"lengths of shape {lengths} are no list")
+            raise failure(op, f"lengths of shape {lengths} are not a vector", rule="wrong-rank")
         unified(op, [lengths[0], data[batch]], "the numbers of lengths and of sequences")
     return [data]
 

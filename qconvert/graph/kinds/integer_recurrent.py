@@ -15,7 +15,7 @@ from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm, IntegerProjecti
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.kinds.attributes import flag, has, integer, number
 from qconvert.graph.kinds.call import Call
-from qconvert.graph.kinds.kind import kind
+from qconvert.graph.kinds.kind import Broken, kind
 from qconvert.graph.schema import Op, Tensor
 from qconvert.graph.sizes import Result as Shapes
 from qconvert.graph.sizes import ShapeContext, Size
@@ -48,42 +48,45 @@ def _role(name: str) -> str:
     return f"{found}?" if name in _OPTIONAL else found
 
 
-def stored_problem(op: Op, tensors: dict[str, Tensor]) -> str:
-    """Why an operator's tensors, by the names in LSTM_INPUTS or SVDF_INPUTS and "output", are none that its kernel has; "" if they are."""
+def stored_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
+    """Return the rule that the tensors (names: LSTM_INPUTS or SVDF_INPUTS, and "output") break, and the reason; None if they break none."""
     for name, tensor in tensors.items():
         q = tensor.quantization
         if q is None and name.endswith("bias"):  # whose scale no kernel reads
             continue
         if q is None or not q.is_per_tensor:
-            return f"has {tensor.name!r} with {'no scale' if q is None else f'{q.scale.size} scales'}, not one"
+            return "not-per-tensor", f"has {tensor.name!r} with {'no scale' if q is None else f'{q.scale.size} scales'}, not one"
         if name not in ("data", "hidden", "output", "memory") and not q.is_symmetric:
-            return f"has {tensor.name!r} with a zero point, which its kernel takes for 0"
+            return "zero-point-not-zero", f"has {tensor.name!r} with a zero point, which its kernel takes for 0"
     return _lstm_problem(op, tensors) if op.kind == "IntegerLSTM" else _svdf_problem(op, tensors)
 
 
-def _lstm_problem(op: Op, tensors: dict[str, Tensor]) -> str:
+def _lstm_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
     mantissa, power = math.frexp(_scale(tensors["cell"]))
     if mantissa != _POWER_OF_TWO or not _LOWEST_POWER <= power - 1 <= _HIGHEST_POWER:
-        return f"has {tensors['cell'].name!r} with the scale {_scale(tensors['cell']):g}, no power of two from 2**-15 to 2**-9"
+        return (
+            "scale-not-power-of-two",
+            f"has {tensors['cell'].name!r} with the scale {_scale(tensors['cell']):g}, not a power of two from 2**-15 to 2**-9",
+        )
     alone = {"input_weights", "input_recurrent"} & set(tensors)
     if len(alone) == 1 or ("projection_bias" in tensors and "projection_weights" not in tensors):
-        return f"has {alone or 'projection_bias'} alone"
+        return "incomplete-parameters", f"has {', '.join(sorted(alone)) or 'projection_bias'} alone"
     parts = [f"{gate}_{what}" for what in ("peephole", "norm") for gate in _having(tensors, what)]
     given = {role for role in tensors if role.endswith(("_peephole", "_norm"))}
     if given != set(parts):
-        return f"has {sorted(given)}, which are not those of all gates"
+        return "incomplete-parameters", f"has {sorted(given)}, which are not those of all gates"
     scales = [float(op["hidden_scale"]), *(float(op[f"{gate}_scale"]) for gate in GATES)]
     if min(scales) <= 0 or not -128 <= int(op["hidden_zero_point"]) <= 127:
-        return "has a hidden grid, or scales of its gates, that are none"
+        return "invalid-quantization", "has an invalid hidden zero point or invalid scales of its gates"
     cells = (tensors["forget_weights"].shape or (None,))[0]
     inputs, outputs = ((tensors[name].shape or (None,))[-1] for name in ("data", "hidden"))
     if "forget_peephole" in tensors and isinstance(outputs, int) and isinstance(cells, int) and outputs > cells:
-        return f"has peepholes of {cells} cells for {outputs} outputs, behind which its kernel reads"
+        return "kernel-reads-outside", f"has peepholes of {cells} cells for {outputs} outputs; its kernel would read beyond them"
     wanted = {"weights": (cells, inputs), "recurrent": (cells, outputs), "bias": (cells,), "peephole": (cells,), "norm": (cells,)}
     wanted |= {"projection_weights": (outputs, cells), "projection_bias": (outputs,)}
     rows = {"hidden": (None, outputs), "cell": (None, cells)}
     if "projection_weights" not in tensors and outputs != cells:
-        return f"has {cells} cells and {outputs} outputs, and no projection"
+        return "incomplete-parameters", f"has {cells} cells and {outputs} outputs, without a projection"
     return _misshapen({name: rows.get(name) or wanted.get(name) or wanted.get(name.rpartition("_")[2]) for name in tensors}, tensors)
 
 
@@ -93,19 +96,19 @@ def _having(tensors: dict[str, Tensor], what: str) -> list[str]:
     return [gate for gate in gates if f"forget_{what}" in tensors and (what == "norm" or gate != "cell")]
 
 
-def _svdf_problem(op: Op, tensors: dict[str, Tensor]) -> str:
+def _svdf_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
     filters, inputs = tensors["feature"].static_shape or (0, 0)
     places = (tensors["time"].static_shape or (0,))[-1]
     rank = int(op["rank"])
     if rank < 1 or filters % rank:
-        return f"has {filters} filters, which are no units of {rank}"
+        return "shape-mismatch", f"has {filters} filters, which rank {rank} does not divide"
     if not _same_rows((tensors["data"], 0), (tensors["memory"], 0)):
-        return f"has data of shape {tensors['data'].shape} and memory of shape {tensors['memory'].shape}"
+        return "shape-mismatch", f"has data of shape {tensors['data'].shape} and memory of shape {tensors['memory'].shape}"
     memory, time = tensors["memory"], tensors["time"]
     if memory.dtype not in ("int8", "int16") or memory.dtype != time.dtype:
-        return f"has a memory of {memory.dtype} and weights over it of {time.dtype}, not both of int16 or of int8"
+        return "type-mismatch", f"has a memory of {memory.dtype} and weights over it of {time.dtype}, not both of int16 or of int8"
     if memory.dtype == "int16" and memory.quantization is not None and not memory.quantization.is_symmetric:
-        return f"has {memory.name!r} with a zero point, which its kernel takes for 0"
+        return "zero-point-not-zero", f"has {memory.name!r} with a zero point, which its kernel takes for 0"
     wanted = {"data": (None, inputs), "memory": (None, filters * places), "time": (filters, places), "bias": (filters // rank,)}
     return _misshapen({name: wanted.get(name) for name in tensors}, tensors)
 
@@ -116,14 +119,14 @@ def _same_rows(*places: tuple[Tensor, int]) -> bool:
     return len({size for size in known if isinstance(size, int)}) <= 1
 
 
-def _misshapen(wanted: Mapping[str, tuple[Size | None, ...] | None], tensors: dict[str, Tensor]) -> str:
+def _misshapen(wanted: Mapping[str, tuple[Size | None, ...] | None], tensors: dict[str, Tensor]) -> Broken | None:
     for name, sizes in wanted.items():
         shape = tensors[name].shape
         if sizes is None or shape is None:
             continue
         if len(shape) != len(sizes) or any(a != b for a, b in zip(shape, sizes, strict=True) if isinstance(a, int) and isinstance(b, int)):
-            return f"has {tensors[name].name!r} of shape {shape}, not {sizes}"
-    return ""
+            return "shape-mismatch", f"has {tensors[name].name!r} of shape {shape}, not {sizes}"
+    return None
 
 
 def _scale(tensor: Tensor) -> float:
@@ -193,7 +196,7 @@ def _run_lstm(call: Call) -> list[Array]:
     tensors, values = _parts(call, LSTM_INPUTS)
     tensors["output"] = call.results[0]
     if problem := stored_problem(call.op, tensors):
-        raise ValueError(problem)
+        raise ValueError(problem[1])
     layer = integer_lstm(call.op, tensors, values)
     data = values["data"] if layer.time_major else values["data"].transpose(1, 0, 2)
     outputs, hidden, cell = layer.run(data, values["hidden"], values["cell"])
@@ -204,7 +207,7 @@ def _run_svdf(call: Call) -> list[Array]:
     tensors, values = _parts(call, SVDF_INPUTS)
     tensors["output"] = call.results[0]
     if problem := stored_problem(call.op, tensors):
-        raise ValueError(problem)
+        raise ValueError(problem[1])
     places = values["time"].shape
     outputs, memory = integer_svdf(call.op, tensors, values).run(values["data"], values["memory"].reshape(-1, *places))
     return [outputs, memory.reshape(values["memory"].shape)]

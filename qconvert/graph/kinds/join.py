@@ -35,7 +35,7 @@ def _all_shapes(op: Op, s: ShapeContext) -> list[Shape] | None:
     """The shapes of all inputs, which must have one rank; None if the rank of none is known."""
     known = [shape for i in range(len(op.inputs)) if (shape := s.shape(i)) is not None]
     if len({len(shape) for shape in known}) > 1:
-        raise failure(op, f"inputs of different rank: {', '.join(map(str, known))}")
+        raise failure(op, f"inputs of different rank: {', '.join(map(str, known))}", rule="wrong-rank")
     if not known:
         return None
     return known + [(UNKNOWN,) * len(known[0])] * (len(op.inputs) - len(known))
@@ -75,19 +75,19 @@ def _unpack_shape(op: Op, s: ShapeContext) -> Shapes:
         return [None] * len(op.outputs)
     (axis,) = normalized(op, [int(op["axis"])], len(data))
     if isinstance(data[axis], int) and data[axis] != len(op.outputs):
-        raise failure(op, f"{len(op.outputs)} outputs from an axis of {data[axis]}")
+        raise failure(op, f"{len(op.outputs)} outputs from an axis of {data[axis]}", rule="sizes-do-not-divide")
     return [(*data[:axis], *data[axis + 1 :])] * len(op.outputs)
 
 
 def _split_shape(op: Op, s: ShapeContext) -> Shapes:
     data, sizes = s.shape(0), s.ints(1)
     if sizes is not None and (len(sizes) != len(op.outputs) or min(sizes, default=0) < 0):
-        raise failure(op, f"sizes {sizes} for {len(op.outputs)} outputs")
+        raise failure(op, f"sizes {sizes} for {len(op.outputs)} outputs", rule="sizes-do-not-divide")
     if data is None:
         return [None] * len(op.outputs)
     (axis,) = normalized(op, [int(op["axis"])], len(data))
     if sizes is not None and isinstance(data[axis], int) and sum(sizes) != data[axis]:
-        raise failure(op, f"sizes {sizes} from an axis of {data[axis]}")
+        raise failure(op, f"sizes {sizes} from an axis of {data[axis]}", rule="sizes-do-not-divide")
     parts: Sequence[Size] = [UNKNOWN] * len(op.outputs) if sizes is None else sizes
     return [(*data[:axis], part, *data[axis + 1 :]) for part in parts]
 

@@ -15,7 +15,10 @@ from qconvert.graph.kinds.layout import PINNED, Layout
 from qconvert.graph.schema import Op, Shape
 from qconvert.graph.sizes import Rule as ShapeRule
 
-__all__ = ["ROLES", "RULES", "AxisRule", "Kind", "kind"]
+__all__ = ["ROLES", "RULES", "AxisRule", "Broken", "Kind", "kind"]
+
+#: The rule that an operator or a tensor breaks, as errors name it, and the reason.
+Broken = tuple[str, str]
 
 #: What an input is to an operator. Only data have the operator's layout; data, factors and fillers are on its grids.
 ROLES: Mapping[str, str] = {
@@ -136,29 +139,29 @@ class Kind:
         """Whether it computes real values that a quantized output rounds."""
         return self.rule in ("real", "convert")
 
-    def problems(self, op: Op) -> Iterator[str]:
+    def problems(self, op: Op) -> Iterator[Broken]:
         """What is wrong with the inputs, outputs and attributes of an operator of this kind, whatever its tensors are."""
         for what, given, (fewest, most) in (("inputs", op.inputs, self.inputs), ("outputs", op.outputs, self.outputs)):
             if len(given) < fewest or 0 <= most < len(given):
                 wanted = f"at least {fewest}" if most < 0 else str(fewest) if fewest == most else f"{fewest} to {most}"
-                yield f"has {len(given)} {what}, not {wanted}"
+                yield "wrong-number-of-tensors", f"has {len(given)} {what}, not {wanted}"
         needed = self.inputs[0] if self.inputs[1] >= 0 or self.rule in ("opaque", "control") else len(op.inputs)
         for index, name in enumerate(op.inputs[:needed]):
             if not name:
-                yield f"lacks input {index}, which is not optional"
+                yield "input-missing", f"lacks input {index}, which is not optional"
         for index, name in enumerate(op.outputs[: self.outputs[0]]):
             if not name:
-                yield f"gives output {index}, which is not optional, no name"
+                yield "output-missing", f"gives output {index}, which is not optional, no name"
         for name in op.attributes:
             if name not in self.attributes:
-                yield f"has the attribute {name!r}, which its kind does not have"
+                yield "unknown-attribute", f"has the attribute {name!r}, which its kind does not have"
         for name, attribute in self.attributes.items():
             if name in op.attributes:
                 problem = attribute.problem(op.attributes[name])
                 if problem:
-                    yield f"has {op.attributes[name]!r} as attribute {name!r}, which is {problem}"
+                    yield "attribute-value", f"has {op.attributes[name]!r} as attribute {name!r}, which is {problem}"
             elif attribute.default is REQUIRED:
-                yield f"lacks the attribute {name!r}"
+                yield "attribute-missing", f"lacks the attribute {name!r}"
 
     @property
     def result_type(self) -> str:

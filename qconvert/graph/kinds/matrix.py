@@ -28,14 +28,14 @@ def _gemm_shape(op: Op, s: ShapeContext) -> Shapes:
     data, weights = s.shape(0), s.shape(1)
     for shape in (data, weights):
         if shape is not None and len(shape) != 2:
-            raise failure(op, f"an operand of shape {shape} is no matrix")
+            raise failure(op, f"an operand of shape {shape} is not a matrix", rule="wrong-rank")
     if data is not None and weights is not None:
         unified(op, [data[1], weights[1]], "the depths of data and weights (O,I)")
     result: Shape = (UNKNOWN if data is None else data[0], UNKNOWN if weights is None else weights[0])
     if s.has(2) and (bias := s.shape(2)) is not None:
         full = broadcast(op, [bias, result])
         if full is None or len(full) != 2 or any(isinstance(r, int) and f != r for f, r in zip(full, result, strict=True)):
-            raise failure(op, f"a bias of shape {bias} does not broadcast to {result}")
+            raise failure(op, f"a bias of shape {bias} does not broadcast to {result}", rule="shape-mismatch")
     return [result]
 
 
@@ -44,7 +44,7 @@ def _matmul_shape(op: Op, s: ShapeContext) -> Shapes:
     if a is None or b is None:
         return [None]
     if len(a) < 2 or len(b) < 2:
-        raise failure(op, f"operands of shape {a} and {b} are no matrices")
+        raise failure(op, f"operands of shape {a} and {b} are not matrices", rule="wrong-rank")
     rows, depth = (a[-1], a[-2]) if op.attributes.get("trans_a") else (a[-2], a[-1])
     other, columns = (b[-1], b[-2]) if op.attributes.get("trans_b") else (b[-2], b[-1])
     unified(op, [depth, other], f"the depths of operands of shape {a} and {b}")
@@ -63,7 +63,7 @@ def _matmul_integer_shape(op: Op, s: ShapeContext) -> Shapes:
         if len(points) > len(shape) or any(
             isinstance(a, int) and isinstance(b, int) and a not in (1, b) for a, b in zip(points, own, strict=True)
         ):
-            raise failure(op, f"zero points of shape {points} of an operand of shape {shape}")
+            raise failure(op, f"zero points of shape {points} of an operand of shape {shape}", rule="shape-mismatch")
     return found
 
 
@@ -75,7 +75,7 @@ def _einsum_shape(op: Op, s: ShapeContext) -> Shapes:
     left, arrow, right = str(op["equation"]).replace(" ", "").partition("->")
     terms, shapes = left.split(","), [s.shape(i) for i in range(len(op.inputs))]
     if len(terms) != len(shapes):
-        raise failure(op, f"{len(terms)} terms in {op['equation']!r} for {len(shapes)} inputs")
+        raise failure(op, f"{len(terms)} terms in {op['equation']!r} for {len(shapes)} inputs", rule="equation-mismatch")
     if any(shape is None for shape in shapes):
         return [None]
     sizes: dict[str, list[Size]] = {}
@@ -84,7 +84,7 @@ def _einsum_shape(op: Op, s: ShapeContext) -> Shapes:
         assert shape is not None
         front, dots, back = term.partition("...")
         if len(shape) < len(front + back) or (not dots and len(shape) > len(term)):
-            raise failure(op, f"the term {term!r} does not fit the shape {shape}")
+            raise failure(op, f"the term {term!r} does not fit the shape {shape}", rule="equation-mismatch")
         end = len(shape) - len(back)
         for letter, size in zip(front + back, (*shape[: len(front)], *shape[end:]), strict=True):
             sizes.setdefault(letter, []).append(size)
@@ -93,7 +93,7 @@ def _einsum_shape(op: Op, s: ShapeContext) -> Shapes:
     wanted = right if arrow else "..." + "".join(sorted(letter for letter in sizes if left.count(letter) == 1))
     front, dots, back = wanted.partition("...")
     if any(letter not in sizes for letter in front + back) or (joined and not dots):
-        raise failure(op, f"the right side of {op['equation']!r} does not fit the left side")
+        raise failure(op, f"the right side of {op['equation']!r} does not fit the left side", rule="equation-mismatch")
     known = {letter: unified(op, [size for size in found if size != 1] or [1], f"sizes of {letter!r}") for letter, found in sizes.items()}
     return [(*(known[letter] for letter in front), *(joined or ()), *(known[letter] for letter in back))]
 

@@ -29,11 +29,11 @@ def _per_channel(op: Op, s: ShapeContext) -> Result:
     channels = shape[0] if len(shape) == 1 else channel_count(op, shape) if shape else 0
     groups = int(op["num_groups"]) if op.kind == "GroupNormalization" else 1
     if not shape or groups < 1 or (isinstance(channels, int) and channels % groups):
-        raise failure(op, f"{groups} groups do not divide the channels of data of shape {shape}")
+        raise failure(op, f"{groups} groups do not divide the channels of data of shape {shape}", rule="groups-do-not-divide")
     for index in range(1, len(op.inputs)):
         sizes = s.shape(index)
         if sizes is not None and (len(sizes) != 1 or unified(op, [channels, *sizes], "channels and parameters") is None):
-            raise failure(op, f"parameters of shape {sizes} are no list")
+            raise failure(op, f"parameters of shape {sizes} are not a vector", rule="wrong-rank")
     return [shape]
 
 
@@ -50,7 +50,7 @@ def _from_axis(op: Op, s: ShapeContext) -> Result:
         sizes = s.shape(index) if s.has(index) else ()
         full = None if shape is None or sizes is None else broadcast(op, [shape, sizes])
         if full is not None and shape is not None and not _is_covered(full, shape):
-            raise failure(op, f"parameters of shape {sizes} do not broadcast to data of shape {shape}")
+            raise failure(op, f"parameters of shape {sizes} do not broadcast to data of shape {shape}", rule="shape-mismatch")
     return [shape]
 
 

@@ -119,17 +119,17 @@ def _shape(op: Op, s: ShapeContext) -> Shapes:
     """Y: all hidden states; Y_h and Y_c: the last ones."""
     unknown = [name for name in op["activations"] if name.lower() not in {known.lower() for known in ACTIVATIONS}]
     if unknown:
-        raise failure(op, f"{unknown[0]!r} is no activation of a recurrence")
+        raise failure(op, f"{unknown[0]!r} is not an activation of a recurrent operator", rule="unknown-activation")
     count = _directions(op)
     if op["activations"] and len(op["activations"]) != len(_DEFAULTS[op.kind]) * count:
-        raise failure(op, f"has {len(op['activations'])} activations, not {len(_DEFAULTS[op.kind]) * count}")
+        raise failure(op, f"has {len(op['activations'])} activations, not {len(_DEFAULTS[op.kind]) * count}", rule="counts-differ")
     hidden, data = int(op["hidden_size"]), s.shape(0)
     if hidden < 1:
-        raise failure(op, f"has {hidden} cells")
+        raise failure(op, f"has {hidden} cells", rule="not-positive")
     if data is None:
         return [None] * len(op.outputs)
     if len(data) != 3:
-        raise failure(op, f"takes sequences of rank 3, not of shape {data}")
+        raise failure(op, f"takes sequences of rank 3, not of shape {data}", rule="wrong-rank")
     width = _width(op, s, hidden)
     _require_weights(op, s, (count, hidden, width, data[2]))
     _require_states(op, s, count)
@@ -145,7 +145,7 @@ def _width(op: Op, s: ShapeContext, hidden: int) -> Size:
     """How many values a step gives: as many as there are cells, or what the projection makes of them."""
     if not s.has(PROJECTION):
         if s.has(PROJECTION_BIAS) or op.attributes.get("projection_clip"):
-            raise failure(op, "has a bias or a limit of a projection, and no projection")
+            raise failure(op, "has a bias or a limit of a projection, without a projection", rule="incomplete-parameters")
         return hidden
     shape = s.shape(PROJECTION)
     return shape[1] if shape is not None and len(shape) == 3 else f"{op.inputs[PROJECTION]}/width"
@@ -159,7 +159,7 @@ def _require_states(op: Op, s: ShapeContext, count: int) -> None:
             continue
         directions = shape[1 if op["layout"] else 0] if len(shape) == 3 else None
         if len(shape) != 3 or (isinstance(directions, int) and directions != count):
-            raise failure(op, f"begins with states of shape {shape}, in {count} directions")
+            raise failure(op, f"begins with states of shape {shape}, in {count} directions", rule="shape-mismatch")
 
 
 def _require_weights(op: Op, s: ShapeContext, sizes: tuple[int, int, Size, Size]) -> None:
@@ -175,7 +175,7 @@ def _require_weights(op: Op, s: ShapeContext, sizes: tuple[int, int, Size, Size]
             len(stated) != len(shape)
             or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(stated, shape, strict=True))
         ):
-            raise failure(op, f"has {op.inputs[index]!r} of shape {stated}, not {shape}")
+            raise failure(op, f"has {op.inputs[index]!r} of shape {stated}, not {shape}", rule="shape-mismatch")
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,11 +42,11 @@ def _reshape_shape(op: Op, s: ShapeContext) -> Shapes:
         described = s.unknowns(1)
         return [None if described is None else tuple(UNKNOWN if size in (0, -1) else size for size in described)]
     if sizes.count(-1) > 1 or min(sizes, default=0) < -1:
-        raise failure(op, f"{sizes} is no shape")
+        raise failure(op, f"{sizes} is not a shape", rule="invalid-shape")
     result: list[Size] = list(sizes)
     for axis in (axis for axis, size in enumerate(sizes) if size == 0 and not op["allowzero"]):
         if data is not None and axis >= len(data):
-            raise failure(op, f"{sizes} copies axis {axis} of shape {data}")
+            raise failure(op, f"{sizes} copies axis {axis} of shape {data}", rule="shape-mismatch")
         result[axis] = UNKNOWN if data is None else data[axis]
     if data is None or UNKNOWN in data:
         return [tuple(UNKNOWN if size == -1 else size for size in result)]
@@ -55,7 +55,7 @@ def _reshape_shape(op: Op, s: ShapeContext) -> Shapes:
     if -1 in result:
         result[result.index(-1)] = _left_over(op, data, sizes, (number, symbols), (known, repeated))
     elif symbols == repeated and number != known:
-        raise failure(op, f"data of shape {data} do not become {sizes}")
+        raise failure(op, f"data of shape {data} cannot be reshaped to {sizes}", rule="shape-mismatch")
     return [tuple(result)]
 
 
@@ -66,7 +66,7 @@ def _left_over(op: Op, data: Shape, sizes: list[int], whole: tuple[int, Counter[
     left = whole[1] - known[1]
     if not left:
         if (known[0] == 0 and whole[0]) or (known[0] and whole[0] % known[0]):
-            raise failure(op, f"data of shape {data} do not become {sizes}")
+            raise failure(op, f"data of shape {data} cannot be reshaped to {sizes}", rule="shape-mismatch")
         return whole[0] // known[0] if known[0] else 0
     return next(iter(left)) if left.total() == 1 and whole[0] == known[0] and whole[0] else UNKNOWN
 
@@ -77,7 +77,7 @@ def _squeeze_shape(op: Op, s: ShapeContext) -> Shapes:
         return [None]
     axes = normalized(op, listed, len(data))
     if any(isinstance(data[axis], int) and data[axis] != 1 for axis in axes):
-        raise failure(op, f"axes {axes} of shape {data} are not all of size 1")
+        raise failure(op, f"axes {axes} of shape {data} are not all of size 1", rule="shape-mismatch")
     return [tuple(size for axis, size in enumerate(data) if axis not in axes)]
 
 
@@ -93,7 +93,7 @@ def _unsqueeze_shape(op: Op, s: ShapeContext) -> Shapes:
 def _transpose_shape(op: Op, s: ShapeContext) -> Shapes:
     data, perm = s.shape(0), op["perm"]
     if sorted(perm) != list(range(len(perm) if data is None else len(data))):
-        raise failure(op, f"{perm} is no permutation of {'the axes' if data is None else f'rank {len(data)}'}")
+        raise failure(op, f"{perm} is not a permutation of {'the axes' if data is None else f'rank {len(data)}'}", rule="not-a-permutation")
     return [None if data is None else tuple(data[axis] for axis in perm)]
 
 
@@ -103,7 +103,7 @@ def _tile_shape(op: Op, s: ShapeContext) -> Shapes:
         return [None]
     repeats = s.sizes(1, len(data))
     if len(repeats) != len(data) or any(isinstance(n, int) and n < 0 for n in repeats):
-        raise failure(op, f"repeats {repeats} do not fit data of shape {data}")
+        raise failure(op, f"repeats {repeats} do not fit data of shape {data}", rule="shape-mismatch")
     return [tuple(_repeated(size, n) for size, n in zip(data, repeats, strict=True))]
 
 
@@ -118,7 +118,7 @@ def _expand_shape(op: Op, s: ShapeContext) -> Shapes:
     if sizes is None:
         return [broadcast(op, [data, s.unknowns(1)])]
     if min(sizes, default=0) < 0:
-        raise failure(op, f"{sizes} is no shape")
+        raise failure(op, f"{sizes} is not a shape", rule="invalid-shape")
     return [broadcast(op, [data, tuple(sizes)])]
 
 

@@ -40,7 +40,7 @@ def _resize_shape(op: Op, s: ShapeContext) -> Shapes:
     count = len(axes_of_space(op, data))
     sizes = s.sizes(1, count)
     if len(sizes) != count or any(isinstance(size, int) and size < 1 for size in sizes):
-        raise failure(op, f"sizes {sizes} are not {count} positive numbers")
+        raise failure(op, f"sizes {sizes} are not {count} positive numbers", rule="invalid-sizes")
     return [with_spatial(op, data[0], sizes, channel_count(op, data))]
 
 
@@ -60,7 +60,7 @@ def resize(call: Call) -> Result:
             steps = _interpolate(steps, axis, numerators, denominator)
             whole *= denominator
         else:
-            raise UnsupportedError(f"the resize mode {call['mode']!r}", where=str(call.op))
+            raise UnsupportedError(f"the resize mode {call['mode']!r} is not evaluated", where=str(call.op), rule="not-evaluated")
     real, grid, result = np.asarray(steps / float(whole) * scale), call.quantization(), call.results[0]
     if not call["arithmetic"] or grid is None or not grid.is_per_tensor or result.quantization != grid:
         return real
@@ -78,7 +78,7 @@ def positions(mode: str, size: int, wanted: int) -> tuple[Array, int]:
         return (2 * at + 1) * size, 2 * wanted
     if mode in ("align_corners", "pytorch_half_pixel"):
         return (at * (size - 1), wanted - 1) if wanted > 1 else (at, 1)
-    raise UnsupportedError(f"the coordinate transformation {mode!r}")
+    raise UnsupportedError(f"the coordinate transformation {mode!r} is not evaluated", rule="not-evaluated")
 
 
 def nearest(mode: str, numerators: Array, denominator: int) -> Array:

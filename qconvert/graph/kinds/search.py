@@ -33,7 +33,7 @@ def _arg_shape(op: Op, s: ShapeContext) -> Shapes:
         return [None]
     axes = normalized(op, [int(op["axis"])], len(data))
     if data[axes[0]] == 0:
-        raise failure(op, f"nothing to search along axis {axes[0]} of shape {data}")
+        raise failure(op, f"there is nothing to search along axis {axes[0]} of shape {data}", rule="empty-axis")
     return [without_axes(op, data, axes)]
 
 
@@ -43,11 +43,11 @@ def _topk_shape(op: Op, s: ShapeContext) -> Shapes:
         return [None, None]
     (axis,) = normalized(op, [int(op["axis"])], len(data))
     if k is not None and len(k) != 1:
-        raise failure(op, f"k is {k}, not one number")
+        raise failure(op, f"k is {k}, not one number", rule="not-a-scalar")
     count: Size = UNKNOWN if k is None else k[0]
     size = data[axis]
     if isinstance(count, int) and (count < 0 or (isinstance(size, int) and count > size)):
-        raise failure(op, f"the {count} largest of {size} elements")
+        raise failure(op, f"k is {count}, but the axis has {size} elements", rule="too-many-elements")
     shape = (*data[:axis], count, *data[axis + 1 :])
     return [shape, shape]
 
@@ -85,7 +85,7 @@ def unique(call: Call) -> list[Array]:
 def _unique_shape(op: Op, s: ShapeContext) -> Shapes:
     data = s.shape(0)
     if data is not None and len(data) != 1:
-        raise failure(op, f"data of shape {data} are no list")
+        raise failure(op, f"data of shape {data} are not a vector", rule="wrong-rank")
     return [(UNKNOWN,), data]
 
 

@@ -30,25 +30,25 @@ def _ids(op: Op, s: ShapeContext) -> Shape | None:
     if data is not None and ids is not None:
         sizes = [(a, b) for a, b in zip(data, ids, strict=False) if isinstance(a, int) and isinstance(b, int)]
         if len(ids) > len(data) or not data or any(a != b for a, b in sizes):
-            raise failure(op, f"segments {ids} of data of shape {data}")
+            raise failure(op, f"segments {ids} of data of shape {data}", rule="shape-mismatch")
     return None if data is None or ids is None else data[len(ids) :]
 
 
 def _segment_sum_shape(op: Op, s: ShapeContext) -> Shapes:
     rest, ids, shape = _ids(op, s), s.ints(1), s.shape(1)
     if shape is not None and len(shape) != 1:
-        raise failure(op, f"segments of shape {shape}, which are no list")
+        raise failure(op, f"segments of shape {shape}, which are not a vector", rule="wrong-rank")
     if ids is not None and (any(a > b for a, b in itertools.pairwise(ids)) or (ids and ids[0] < 0)):
-        raise failure(op, "the segments are not in order")
+        raise failure(op, "the segments are not sorted", rule="not-sorted")
     return [None if rest is None else (UNKNOWN if ids is None else ids[-1] + 1 if ids else 0, *rest)]
 
 
 def _unsorted_shape(op: Op, s: ShapeContext) -> Shapes:
     rest, count, shape = _ids(op, s), s.ints(2), s.shape(2)
     if shape is not None and any(isinstance(size, int) and size != 1 for size in shape):
-        raise failure(op, f"a number of segments of shape {shape}")
+        raise failure(op, f"the number of segments has shape {shape}; it must be a scalar", rule="not-a-scalar")
     if count is not None and (len(count) != 1 or count[0] < 0):
-        raise failure(op, f"{count} is no number of segments")
+        raise failure(op, f"the number of segments is {count}; it must be at least 0", rule="negative-size")
     return [None if rest is None else (UNKNOWN if count is None else count[0], *rest)]
 
 
@@ -77,7 +77,7 @@ def _update_shape(op: Op, s: ShapeContext) -> Shapes:
     if data is not None and update is not None:
         sizes = [(a, b) for a, b in zip(data, update, strict=False) if isinstance(a, int) and isinstance(b, int)]
         if len(data) != len(update) or any(a < b for a, b in sizes):
-            raise failure(op, f"an update of shape {update} does not fit data of shape {data}")
+            raise failure(op, f"an update of shape {update} does not fit data of shape {data}", rule="shape-mismatch")
     return [data]
 
 
@@ -93,7 +93,7 @@ def dynamic_update_slice(call: Call) -> Array:
 def _sparse_shape(op: Op, s: ShapeContext) -> Shapes:
     sizes = s.ints(1)
     if sizes is not None and min(sizes, default=0) < 0:
-        raise failure(op, f"a shape of {sizes}")
+        raise failure(op, f"a shape of {sizes}", rule="invalid-shape")
     return [s.unknowns(1) if sizes is None else tuple(sizes)]
 
 

@@ -22,9 +22,9 @@ __all__ = ["KINDS"]
 def _rfft2d_shape(op: Op, s: ShapeContext) -> Shapes:
     shape, lengths = s.shape(0), s.ints(1)
     if shape is not None and len(shape) < 2:
-        raise failure(op, f"data of shape {shape} have no rows and columns")
+        raise failure(op, f"data of shape {shape} have no rows and columns", rule="wrong-rank")
     if lengths is not None and (len(lengths) != 2 or min(lengths) < 1):
-        raise failure(op, f"{lengths} are not two lengths")
+        raise failure(op, f"{lengths} must be two lengths", rule="counts-differ")
     sizes = (UNKNOWN, UNKNOWN) if lengths is None else (lengths[0], lengths[1] // 2 + 1)
     return [None if shape is None else (*shape[:-2], *sizes, 2)]
 
@@ -38,7 +38,7 @@ def rfft2d(call: Call) -> Array:
 def _parts_shape(op: Op, s: ShapeContext) -> Shapes:
     shape = s.shape(0)
     if shape is not None and (not shape or shape[-1] not in (2, UNKNOWN)):
-        raise failure(op, f"data of shape {shape} have no real and imaginary parts")
+        raise failure(op, f"data of shape {shape} have no real and imaginary parts", rule="wrong-rank")
     return [None if shape is None else shape[:-1]]
 
 
@@ -69,10 +69,12 @@ def local_response_normalization(call: Call) -> Array:
 
 def _fake_quant_shape(op: Op, s: ShapeContext) -> Shapes:
     if not _FEWEST_BITS <= int(op["num_bits"]) <= _MOST_BITS:
-        raise failure(op, f"steps of {op['num_bits']} bits, not {_FEWEST_BITS} to {_MOST_BITS}")
+        raise failure(op, f"num_bits is {op['num_bits']}; it must be from {_FEWEST_BITS} to {_MOST_BITS}", rule="attribute-out-of-range")
     with np.errstate(over="ignore"):
         if not np.isfinite(np.float32(op["max"]) - np.float32(op["min"])):
-            raise failure(op, f"steps from {op['min']:g} to {op['max']:g}, which float32 does not hold")
+            raise failure(
+                op, f"the range from {op['min']:g} to {op['max']:g} is not representable in float32", rule="attribute-out-of-range"
+            )
     return same_shape(op, s)
 
 

@@ -34,7 +34,7 @@ def _slice_shape(op: Op, s: ShapeContext) -> Shapes:
     count = len(axes)
     starts, ends, steps = (s.sizes(index, count) if s.has(index) else [1] * count for index in (1, 2, 4))
     if any(len(column) != count for column in (starts, ends, steps)) or 0 in steps:
-        raise failure(op, f"starts {starts}, ends {ends} and steps {steps} do not fit axes {axes}")
+        raise failure(op, f"starts {starts}, ends {ends} and steps {steps} do not fit axes {axes}", rule="counts-differ")
     if data is None:
         return [None]
     result: list[Size] = list(data)
@@ -61,7 +61,7 @@ def _pad_shape(op: Op, s: ShapeContext) -> Shapes:
     rank = len(data)
     pads = s.sizes(1, 2 * rank)
     if len(pads) != 2 * rank:
-        raise failure(op, f"{len(pads)} pads for data of shape {data}")
+        raise failure(op, f"{len(pads)} pads for data of shape {data}", rule="counts-differ")
     result: list[Size] = []
     for axis, size in enumerate(data):
         before, after = pads[axis], pads[rank + axis]
@@ -70,7 +70,7 @@ def _pad_shape(op: Op, s: ShapeContext) -> Shapes:
             continue
         extra = before + after
         if isinstance(size, int) and size + extra < 0:
-            raise failure(op, f"pads of {extra} along axis {axis} of shape {data}")
+            raise failure(op, f"pads of {extra} along axis {axis} of shape {data}", rule="crop-too-large")
         result.append(size + extra if isinstance(size, int) else size if not extra else UNKNOWN)
     return [tuple(result)]
 

@@ -58,7 +58,7 @@ def _blocks(op: Op, s: ShapeContext, data: Shape) -> tuple[list[int], list[Size]
     """Block sizes, the sum of both edges for each, and the first axis that they divide."""
     blocks, stated = s.ints(1), s.ints(2)
     if stated is not None and len(stated) % 2:
-        raise failure(op, f"edges {stated} are not two for each block")
+        raise failure(op, f"crops or pads {stated} must be two for each block", rule="counts-differ")
     if blocks is None:
         return None
     edges = s.sizes(2, 2 * len(blocks))
@@ -70,7 +70,7 @@ def _blocks(op: Op, s: ShapeContext, data: Shape) -> tuple[list[int], list[Size]
         or min([*blocks, 1]) < 1
         or any(isinstance(edge, int) and edge < 0 for edge in edges)
     ):
-        raise failure(op, f"blocks {blocks} and edges {edges} do not fit data of shape {data}")
+        raise failure(op, f"blocks {blocks} and crops or pads {edges} do not fit data of shape {data}", rule="shape-mismatch")
     return blocks, [_sum(edges[i], edges[len(blocks) + i]) for i in range(len(blocks))], first
 
 
@@ -105,7 +105,7 @@ def _batch_to_space_shape(op: Op, s: ShapeContext) -> Shapes:
         whole = product_size(data[axis], block)
         if isinstance(whole, int) and isinstance(edge, int):
             if whole < edge:
-                raise failure(op, f"a crop of {edge} is larger than the {whole} positions there are")
+                raise failure(op, f"a crop of {edge} is larger than the {whole} positions there are", rule="crop-too-large")
             sizes[axis] = whole - edge
         else:
             sizes[axis] = whole if edge == 0 else UNKNOWN

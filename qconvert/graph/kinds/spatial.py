@@ -31,7 +31,7 @@ SAME = ("SAME_UPPER", "SAME_LOWER")
 def axes_of_space(op: Op, shape: Shape) -> list[int]:
     """The spatial axes of data with the layout of `op`."""
     if len(shape) < 3:
-        raise failure(op, f"data of shape {shape} have no spatial axis")
+        raise failure(op, f"data of shape {shape} have no spatial axis", rule="wrong-rank")
     return list(range(1, len(shape) - 1) if op["data_format"] == "channels_last" else range(2, len(shape)))
 
 
@@ -47,7 +47,7 @@ def per_spatial_axis(op: Op, name: str, count: int, least: int) -> list[int]:
     """The attribute `name`, which must have `count` values of at least `least`."""
     values = [int(value) for value in op[name]]
     if len(values) != count or min(values, default=least) < least:
-        raise failure(op, f"{name} {tuple(values)} are not {count} values of at least {least}")
+        raise failure(op, f"{name} {tuple(values)} are not {count} values of at least {least}", rule="attribute-out-of-range")
     return values
 
 
@@ -79,7 +79,7 @@ def _window(op: Op, size: Size, taps: Size, dilation: int, stride: int, pad: tup
     if isinstance(size, str):
         return size if stride == 1 and total == reach - 1 else UNKNOWN
     if taps < 1 or size + total < reach:
-        raise failure(op, f"a window of {reach} does not fit a size of {size} with padding of {total}")
+        raise failure(op, f"a window of {reach} does not fit a size of {size} with padding of {total}", rule="window-too-large")
     if not op.attributes.get("ceil_mode"):
         return (size + total - reach) // stride + 1
     count = -(-(size + total - reach) // stride) + 1
@@ -90,7 +90,7 @@ def quotient(op: Op, size: Size, divisor: int, what: str) -> Size:
     if isinstance(size, str):
         return size if divisor == 1 else UNKNOWN
     if size % divisor:
-        raise failure(op, f"{what} of {size} does not divide by {divisor}")
+        raise failure(op, f"{what} of {size} is not divisible by {divisor}", rule="sizes-do-not-divide")
     return size // divisor
 
 
@@ -101,7 +101,7 @@ def product_size(size: Size, factor: int) -> Size:
 def block_size(op: Op) -> int:
     block = int(op["blocksize"])
     if block < 1:
-        raise failure(op, f"the block size is {block}")
+        raise failure(op, f"the block size is {block}; it must be at least 1", rule="not-positive")
     return block
 
 

@@ -31,10 +31,10 @@ def _shape(op: Op, s: ShapeContext) -> Shapes:
     if feature is None or time is None:
         return [None, memory]
     if len(feature) != 2 or len(time) != 2:
-        raise failure(op, f"has weights of shape {feature} and {time}, which are no matrices")
+        raise failure(op, f"has weights of shape {feature} and {time}, which are not matrices", rule="wrong-rank")
     (filters, inputs), places, rank = feature, time[1], int(op["rank"])
     if not isinstance(filters, int) or not isinstance(places, int) or rank < 1 or filters % rank:
-        raise failure(op, f"has {filters} filters of {places} places, which are no units of {rank}")
+        raise failure(op, f"has {filters} filters of {places} places, which rank {rank} does not divide", rule="shape-mismatch")
     rows = data[0] if data else "rows"
     wanted: dict[int, tuple[Size, ...]] = {
         _DATA: (rows, inputs), _MEMORY: (rows, filters * places), _TIME: (filters, places), _BIAS: (filters // rank,),
@@ -48,7 +48,7 @@ def _require(op: Op, index: int, shape: Shape | None, wanted: tuple[Size, ...]) 
     if shape is None:
         return
     if len(shape) != len(wanted) or any(a != b for a, b in zip(shape, wanted, strict=True) if isinstance(a, int) and isinstance(b, int)):
-        raise failure(op, f"has {_WORDS[index]} of shape {shape}, not {wanted}")
+        raise failure(op, f"has {_WORDS[index]} of shape {shape}, not {wanted}", rule="shape-mismatch")
 
 
 def _run(call: Call) -> list[Array]:

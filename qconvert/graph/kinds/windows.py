@@ -30,7 +30,7 @@ def _window_shape(op: Op, s: ShapeContext) -> Shapes:
     if data is None:
         return [None]
     if any(len(op[name]) != len(data) or min(op[name], default=1) < 1 for name in _LISTS):
-        raise failure(op, f"a window of {[tuple(op[name]) for name in _LISTS]} does not fit data of shape {data}")
+        raise failure(op, f"a window of {[tuple(op[name]) for name in _LISTS]} does not fit data of shape {data}", rule="window-too-large")
     found = []
     for size, taps, stride, dilation in zip(data, *(op[name] for name in _LISTS), strict=True):
         reach = (taps - 1) * dilation + 1
@@ -65,12 +65,14 @@ def _start_gather_shape(op: Op, s: ShapeContext) -> Shapes:
     if (not fits or not 0 <= axis <= len(starts)
             or vector != len(op["start_index_map"]) or len(offsets) != len(sizes) - len(collapsed)
             or not {*op["start_index_map"], *collapsed} <= {*range(len(data))} or any(sizes[i] != 1 for i in collapsed)):  # fmt: skip
-        raise failure(op, f"windows of {tuple(sizes)} do not fit data of shape {data} and starts of shape {starts}")
+        raise failure(
+            op, f"windows of {tuple(sizes)} do not fit data of shape {data} and starts of shape {starts}", rule="window-too-large"
+        )
     batch = list(starts[:axis] + starts[axis + 1 :])
     windows = [size for i, size in enumerate(sizes) if i not in collapsed]
     rank = len(batch) + len(windows)
     if sorted({*offsets}) != sorted(offsets) or not {*offsets} <= {*range(rank)}:
-        raise failure(op, f"windows at axes {tuple(offsets)} of {rank}")
+        raise failure(op, f"windows at axes {tuple(offsets)} of {rank}", rule="axis-out-of-range")
     return [tuple(windows.pop(0) if i in offsets else batch.pop(0) for i in range(rank))]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from qconvert.errors import InvalidGraphError
@@ -24,20 +23,20 @@ def validate(graph: Graph) -> None:
     Raises:
         InvalidGraphError: the first one that is broken; `where` names the operator or the tensor.
     """
-    for where, reason in _problems(graph):
-        raise InvalidGraphError(reason, where=where)
+    for where, rule, reason in _problems(graph):
+        raise InvalidGraphError(reason, where=where, rule=rule)
 
 
-def _problems(graph: Graph) -> Iterator[tuple[str, str]]:
+def _problems(graph: Graph) -> Problems:
     yield from _own_problems(graph)
     if not graph.outputs:
-        yield f"graph {graph.name!r}", "has no outputs"
+        yield f"graph {graph.name!r}", "no-outputs", "has no outputs"
     for name, inner in graph.functions.items():
-        yield from ((f"function {name!r}, {where}", reason) for where, reason in _own_problems(inner))
+        yield from ((f"function {name!r}, {where}", rule, reason) for where, rule, reason in _own_problems(inner))
     yield from scopes(graph)
 
 
-def _own_problems(graph: Graph) -> Iterator[tuple[str, str]]:
+def _own_problems(graph: Graph) -> Problems:
     """What is wrong with the operators and tensors of one graph, without its functions."""
     for check in _CHECKS:
         yield from check(graph)
@@ -53,6 +52,6 @@ def _shapes(graph: Graph) -> Problems:
                 continue
             stored = known[name]
             if not compatible(stored.shape, shape):
-                yield located(op), f"gives {name!r} the shape {shape}, but the graph says {stored.shape}"
+                yield located(op), "shape-mismatch", f"gives {name!r} the shape {shape}, but the graph states {stored.shape}"
             elif stored.static_shape is None:
                 known[name] = replace(stored, shape=merged(name, shape, stored.shape))

@@ -116,11 +116,15 @@ def _require_agreement(graph: Graph, inner: Graph, op: Op) -> None:
     try:
         validate(inner)
     except InvalidGraphError as error:
-        raise InvalidModelError(f"is against the definition of {op['op_type']}: {error}", where=where) from error
+        raise InvalidModelError(
+            f"contradicts the definition of {op['op_type']}: {error}", where=where, rule="contradicts-definition"
+        ) from error
     for name in filter(None, op.outputs):
         stated, found = graph[name].shape, inner[name].shape
         if not compatible(stated, found):
-            raise InvalidModelError(f"gives {name!r} the shape {found} by its definition, but the file says {stated}", where=where)
+            raise InvalidModelError(
+                f"gives {name!r} the shape {found} by its definition, but the file states {stated}", where=where, rule="shape-mismatch"
+            )
 
 
 def _is_same(known: Tensor, found: Tensor) -> bool:

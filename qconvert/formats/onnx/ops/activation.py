@@ -116,7 +116,7 @@ def real_dtype(op: Op, b: Builder) -> Any:
     """
     tensor = b.tensor(op.inputs[0])
     if not tensor.is_quantized and "float" not in tensor.dtype:
-        raise b.unsupported(op, f"data of {tensor.dtype}")
+        raise b.unsupported(op, f"data of {tensor.dtype}", rule="operand-types")
     return np.dtype(np.float32) if tensor.is_quantized else numpy_dtype(tensor.dtype)
 
 
@@ -148,7 +148,11 @@ def read_clip(r: Reading) -> None:
     if r.version < 11:
         if r.tensor(0).dtype not in REALS:
             unknown = r.tensor(0).dtype == "unknown"
-            raise NotCoveredError("data of an unknown type") if unknown else r.invalid(f"clips {r.tensor(0).dtype}, before opset 11")
+            raise (
+                NotCoveredError("data of an unknown type")
+                if unknown
+                else r.invalid(f"clips {r.tensor(0).dtype}, before opset 11", rule="opset-too-old")
+            )
         dtype = numpy_dtype(r.tensor(0).dtype)
         given = (r.attribute("min"), r.attribute("max"))
         limits = [None if value is None else np.array(value, dtype) for value in given]
@@ -161,7 +165,7 @@ def read_clip(r: Reading) -> None:
     tensor = r.tensor(0)
     if tensor.quantization is not None:
         if any(limit is not None and limit.dtype.kind not in "iu" for limit in limits):
-            raise r.invalid(f"its bounds are no integers, but {tensor.name!r} is {tensor.dtype}")
+            raise r.invalid(f"its bounds are not integers, but {tensor.name!r} is {tensor.dtype}", rule="operand-types")
         _read_stored_clip(r, tensor, tensor.quantization, [None if limit is None else int(limit.reshape(-1)[0]) for limit in limits])
     else:
         r.emit("Clip", [r.input(0), *names])

@@ -22,7 +22,7 @@ def write_basic_lstm(op: Op, b: Builder) -> None:
     tensors = stored_tensors(op, b.tensor)
     weights, bias = (tensors[name].data for name in ("weights", "bias"))
     if weights is None or bias is None:
-        raise b.unsupported(op, "weights that are computed at run time")
+        raise b.unsupported(op, "weights that are computed at run time", rule="weights-not-constant")
     _Layer(op, b, basic_lstm(tensors, weights, bias)).write()
 
 
@@ -60,7 +60,7 @@ class _Layer:
         bound: Array = np.abs(weights).sum(axis=1) * 128 + np.abs(self._layer.bias.astype(np.int64))
         found = Rescale.of(np.full(len(bound), self._layer.factor), bound)
         if found is None:
-            raise self._b.unsupported(self._op, "sums that may overflow in its kernel")
+            raise self._b.unsupported(self._op, "sums that may overflow in its kernel", rule="may-overflow")
         return found
 
     def _node(self, kind: str, *inputs: str) -> str:

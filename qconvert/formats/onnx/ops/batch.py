@@ -85,7 +85,7 @@ def _blocks(op: Op, b: Builder) -> tuple[list[int | None], list[int], list[int]]
     """The sizes of the data, the blocks, and the axes that they divide."""
     shape, blocks = b.tensor(op.inputs[0]).shape, b.ints(op, 1)
     if shape is None:
-        raise b.unsupported(op, "data of unknown rank")
+        raise b.unsupported(op, "data of unknown rank", rule="unknown-rank")
     sizes = [size if isinstance(size, int) else None for size in shape]
     first = 1 if op["data_format"] == "channels_last" or len(sizes) != 4 else 2
     return sizes, blocks, list(range(first, first + len(blocks)))

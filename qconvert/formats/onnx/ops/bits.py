@@ -56,7 +56,7 @@ def write_bitcast(op: Op, b: Builder) -> None:
     """Bitcast between integers of one size as a Cast, which keeps the bits; onnxruntime has no operator for others."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if data.dtype != result.dtype and ("int" not in data.dtype or "int" not in result.dtype or op["ratio"] != 1):
-        raise b.unsupported(op, f"the bits of {data.dtype} as {result.dtype}, which no operator of onnxruntime gives,")
+        raise b.unsupported(op, f"the bits of {data.dtype} as {result.dtype}, for which onnxruntime has no operator,", rule="operand-types")
     if data.dtype == result.dtype:
         b.node("Identity", [b.stored(data.name)], op.outputs)
     else:

@@ -24,7 +24,7 @@ def read_if(r: Reading) -> None:
     branches = ("then_branch", "else_branch")
     inners = {name: read_function(r, name, ()) for name in branches}
     if any(len(inner.graph.outputs) != len(r.outputs) for inner in inners.values()):
-        raise r.invalid("its branches give other numbers of values than it has outputs")
+        raise r.invalid("its branches do not give as many values as it has outputs", rule="counts-differ")
     for index in range(len(r.outputs)):
         then, other = (inner.graph[inner.graph.outputs[index]] for inner in inners.values())
         if then.dtype != other.dtype:
@@ -51,13 +51,13 @@ def read_loop(r: Reading) -> None:
     names = r.inputs[2:]
     count = len(names)
     if not all(names):
-        raise r.invalid("leaves out a value that it carries")
+        raise r.invalid("lacks a value that it carries", rule="input-missing")
     if len(r.outputs) < count:
-        raise r.invalid(f"carries {count} values, but has {len(r.outputs)} outputs")
+        raise r.invalid(f"carries {count} values, but has {len(r.outputs)} outputs", rule="counts-differ")
     numbers = [Tensor("", "int64", ()), Tensor("", "bool", ())]
     inner = _read_body(r, numbers, [r.tensor(2 + index) for index in range(count)], [], 1)
     if len(inner.graph.outputs) != 1 + len(r.outputs):
-        raise r.invalid(f"its body gives {len(inner.graph.outputs)} values, not the condition and {len(r.outputs)}")
+        raise r.invalid(f"its body gives {len(inner.graph.outputs)} values, not the condition and {len(r.outputs)}", rule="counts-differ")
     given, graphs = settled(r, {"body": inner}, ("", "", *names), {}, [(1 + index, 2 + index) for index in range(count)])
     body = graphs["body"]
     length = r.constant(0) if r.has(0) else None
@@ -99,10 +99,10 @@ def _read_body(r: Reading, numbers: Sequence[Tensor], carried: list[Tensor], beh
         inner = read_function(r, "body", [*numbers, *taken, *behind])
         given = [inner.graph[name] for name in inner.graph.outputs[first : first + len(taken)]]
         if len(given) < len(taken):
-            raise r.invalid(f"its body gives {len(inner.graph.outputs)} values, fewer than it carries")
+            raise r.invalid(f"its body gives {len(inner.graph.outputs)} values, fewer than it carries", rule="counts-differ")
         for before, after in zip(taken, given, strict=True):
             if before.dtype not in (after.dtype, "unknown"):
-                raise r.invalid(f"carries {before.name!r} of {before.dtype}, but its body gives {after.dtype}")
+                raise r.invalid(f"carries {before.name!r} of {before.dtype}, but its body gives {after.dtype}", rule="carried-mismatch")
         kept = [_kept(shape, after.shape) for shape, after in zip(shapes, given, strict=True)]
         if kept == shapes:
             return inner
@@ -124,12 +124,12 @@ def read_scan(r: Reading) -> None:
     scanned = int(r.attribute("num_scan_inputs", 0))
     count = len(r.inputs) - scanned
     if not 0 < scanned <= len(r.inputs) or not all(r.inputs) or len(r.outputs) < count:
-        raise r.invalid(f"takes {scanned} of its {len(r.inputs)} inputs apart, and has {len(r.outputs)} outputs")
+        raise r.invalid(f"scans {scanned} of its {len(r.inputs)} inputs and has {len(r.outputs)} outputs", rule="counts-differ")
     given_axes = [r.axis(axis, r.rank(count + index)) for index, axis in enumerate(_listed(r, "scan_input_axes", scanned))]
     slices = [_slice(r.tensor(count + index), axis) for index, axis in enumerate(given_axes)]
     inner = _read_body(r, (), [r.tensor(index) for index in range(count)], slices, 0)
     if len(inner.graph.outputs) != len(r.outputs):
-        raise r.invalid(f"its body gives {len(inner.graph.outputs)} values, not {len(r.outputs)}")
+        raise r.invalid(f"its body gives {len(inner.graph.outputs)} values, not {len(r.outputs)}", rule="counts-differ")
     stacks = dict(enumerate(given_axes, count))
     given, graphs = settled(r, {"body": inner}, r.inputs, stacks, [(index, index) for index in range(count)])
     length = (r.tensor(count).shape or (UNKNOWN,))[given_axes[0]]
@@ -145,7 +145,7 @@ def read_scan(r: Reading) -> None:
 def _listed(r: Reading, name: str, count: int) -> tuple[int, ...]:
     found = tuple(map(int, r.attribute(name) or (0,) * count))
     if len(found) != count:
-        raise r.invalid(f"has {len(found)} {name}, not {count}")
+        raise r.invalid(f"has {len(found)} {name}, not {count}", rule="counts-differ")
     return found
 
 

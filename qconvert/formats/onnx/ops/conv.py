@@ -67,7 +67,7 @@ def _turned_weights(op: Op, b: Builder) -> str:
     weights = b.tensor(name)
     if weights.data is None:
         if group != 1 or weights.rank is None:
-            raise b.unsupported(op, "weights of groups that are computed at run time")
+            raise b.unsupported(op, "weights of groups that are computed at run time", rule="weights-not-constant")
         return b.node("Transpose", [b.real(name)], hint=f"{name}/turned", perm=[1, 0, *range(2, weights.rank)])[0]
     rows = len(weights.data) // group
     turned = b.replaced(name, swapped_weights(weights.data, group))
@@ -75,7 +75,7 @@ def _turned_weights(op: Op, b: Builder) -> str:
         return turned
     scales = unswapped_scales(weights.quantization, group, rows)
     if scales is None:
-        raise b.unsupported(op, "groups whose weights have different scales")
+        raise b.unsupported(op, "groups whose weights have different scales", rule="weight-quantization")
     return b.dequantize(turned, weights.dtype, scales)
 
 
@@ -95,7 +95,7 @@ def real_bias(op: Op, b: Builder) -> list[str]:
 def require_channels_first(op: Op, b: Builder) -> None:
     """ONNX's spatial operators know one layout; the layout pass has run before, or the target is not ONNX."""
     if op["data_format"] != "channels_first":
-        raise b.unsupported(op, "channels_last data (the layout pass has not run)")
+        raise b.unsupported(op, "channels_last data (the layout pass has not run)", rule="not-channels-first")
 
 
 def window_attributes(op: Op) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def read_conv_transpose(r: Reading) -> None:
         window["pads"] = _shared_out(cropped, auto)
     weights, group = r.constant(1), window["group"]
     if weights is not None and (group < 1 or len(weights) % group):
-        raise r.invalid(f"{group} groups do not divide weights of shape {weights.shape}")
+        raise r.invalid(f"{group} groups do not divide weights of shape {weights.shape}", rule="groups-do-not-divide")
     kernel = transposed_weights(r, weights, group)
     inputs = [r.input(0), kernel, *r.inputs[2:3]]
     r.emit("ConvTranspose", inputs, data_format="channels_first", output_padding=extra, **window)

@@ -19,9 +19,11 @@ __all__ = ["WRITERS"]
 def write_detection(op: Op, b: Builder) -> None:
     """Boxes, classes, scores and count, padded with zeros to a fixed number of detections."""
     if b.tensor(op.inputs[0]).shape is None or b.tensor(op.inputs[0]).shape[0] != 1:  # type: ignore[index]
-        raise b.unsupported(op, f"data of shape {b.tensor(op.inputs[0]).shape}")
+        raise b.unsupported(op, f"data of shape {b.tensor(op.inputs[0]).shape}", rule="unsupported-shape")
     if op["max_classes_per_detection"] > op["num_classes"]:
-        raise b.unsupported(op, f"{op['max_classes_per_detection']} classes of {op['num_classes']} for each detection")
+        raise b.unsupported(
+            op, f"{op['max_classes_per_detection']} classes of {op['num_classes']} for each detection", rule="attribute-not-covered"
+        )
     s = Steps(op, b)
     boxes = _decode(s, b.real(op.inputs[0]), b.real(op.inputs[2]))
     scores = _without_background(s, b.real(op.inputs[1]))

@@ -91,7 +91,7 @@ def rounded(op: Op, b: Builder, kernel: Sequence[int]) -> tuple[str, str, str]:
     """
     data, rank = b.stored(op.inputs[0]), b.tensor(op.inputs[0]).rank
     if rank is None:
-        raise b.unsupported(op, "data of unknown rank")
+        raise b.unsupported(op, "data of unknown rank", rule="unknown-rank")
     axes = [int(axis) for axis in range_axes(op, rank, kernel)]
     lowest, highest = (0, 127) if op["arithmetic"] == "dynamic_reduced" else (-128, 127)
 

@@ -38,7 +38,7 @@ def write_gather(op: Op, b: Builder) -> None:
         return
     name, rank, index_rank = op.outputs[0], b.tensor(op.inputs[0]).rank, b.tensor(op.inputs[1]).rank
     if rank is None or index_rank is None:
-        raise b.unsupported(op, f"batch_dims {batch} and data of unknown rank")
+        raise b.unsupported(op, f"batch_dims {batch} and data of unknown rank", rule="unknown-rank")
     axis %= rank
     rows = b.node("Unsqueeze", [b.int64(op.inputs[1]), b.const(np.array([-1], np.int64), f"{name}/rows_axis")], hint=f"{name}/rows")[0]
     between, own = list(range(batch, axis)), index_rank - batch
@@ -101,7 +101,7 @@ def write_scatter_elements(op: Op, b: Builder) -> None:
     """ScatterElements; its reduction is new in opset 16."""
     reduction = None if op["reduction"] == "none" else op["reduction"]
     if reduction and b.opset < 16:
-        raise b.unsupported(op, f"reduction {reduction} below opset 16")
+        raise b.unsupported(op, f"reduction {reduction} below opset 16", rule="opset-too-old")
     b.node("ScatterElements", [b.stored(name) for name in op.inputs], op.outputs, axis=int(op["axis"]), reduction=reduction)
 
 
@@ -112,7 +112,7 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
         b.node("ScatterND", [b.stored(name) for name in op.inputs], op.outputs)
         return
     if b.opset < 16:
-        raise b.unsupported(op, f"reduction {op['reduction']} below opset 16")
+        raise b.unsupported(op, f"reduction {op['reduction']} below opset 16", rule="opset-too-old")
     if result.dtype not in ("float32", "int32", "int64"):
         wide = [b.node("Cast", [b.stored(op.inputs[i])], to=ELEMENT_TYPES["int32"])[0] for i in (0, 2)]
         total = b.node("ScatterND", [wide[0], b.stored(op.inputs[1]), wide[1]], hint=f"{result.name}/int32", reduction=op["reduction"])

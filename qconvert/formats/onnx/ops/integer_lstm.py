@@ -34,7 +34,7 @@ def write_integer_lstm(op: Op, b: Builder) -> None:
     names = dict(zip(LSTM_INPUTS, op.inputs, strict=False))
     computed = [role for role, name in names.items() if name and role not in ("data", "hidden", "cell") and role not in values]
     if computed:
-        raise b.unsupported(op, f"{names[computed[0]]!r} that is computed at run time")
+        raise b.unsupported(op, f"{names[computed[0]]!r} that is computed at run time", rule="not-constant")
     layer = integer_lstm(op, tensors, values)
     _Lstm(op, b, layer, {role: name for role, name in names.items() if name}).write()
 
@@ -172,7 +172,7 @@ class _Lstm:
 
     def _sound(self, found: Rescale | None, what: str) -> Rescale:
         if found is None:
-            raise self._b.unsupported(self._op, f"{what} that may overflow in its kernel")
+            raise self._b.unsupported(self._op, f"{what} that may overflow in its kernel", rule="may-overflow")
         return found
 
     def _step(self, to: Emitter, part: str, hidden: str, cell: str) -> tuple[str, str, str]:
@@ -219,7 +219,7 @@ class _Lstm:
             return value
         factor = float(np.float32(2.0**self._layer.cell_power * peephole[1] / self._layer.gates[gate].scale))
         if factor >= 1:
-            raise b.unsupported(self._op, "peepholes that may overflow in its kernel")
+            raise b.unsupported(self._op, "peepholes that may overflow in its kernel", rule="may-overflow")
         hint = f"{self._hint}/{gate}_peephole"
         weights = to.node("Cast", [b.stored(self._names[f"{gate}_peephole"])], hint=hint, to=_FLOAT64)[0]
         if self._layer.projection is not None:
@@ -233,7 +233,7 @@ class _Lstm:
         b, layer, width = self._b, self._layer, len(self._layer.projection.weights[0])  # type: ignore[union-attr]
         rows = (b.tensor(self._names["cell"]).static_shape or (None,))[0] if layer.time_major else 1
         if rows is None:
-            raise b.unsupported(self._op, "peepholes beside a projection, where the number of rows is known only at run time,")
+            raise b.unsupported(self._op, "peepholes and a projection with a dynamic number of rows,", rule="dynamic-dimension")
         places = np.arange(rows * self._cells).reshape(rows, self._cells)
         chosen = to.node("Gather", [weights, b.const(places % width, f"{hint}/places")], hint=hint)
         return to.node("Mul", [*chosen, b.const((places < rows * width).astype(np.float64), f"{hint}/seen")], hint=hint)[0]

@@ -135,7 +135,7 @@ class _Norm:
         columns = np.array(factors)[:, None]
         found = Rescale.of(columns, np.array(bounds)[:, None])
         if found is None:
-            raise self._b.unsupported(self._op, "a layer normalization that may overflow in its kernel")
+            raise self._b.unsupported(self._op, "a layer normalization that may overflow in its kernel", rule="may-overflow")
         return found
 
     def _do(self, kind: str, *values: Any) -> str:

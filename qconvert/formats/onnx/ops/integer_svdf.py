@@ -21,7 +21,7 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
     tensors = stored_tensors(op, b.tensor)
     values = {role: tensor.data for role, tensor in tensors.items() if tensor.data is not None}
     if "feature" not in values or "time" not in values or ("bias" in tensors and "bias" not in values):
-        raise b.unsupported(op, "weights that are computed at run time")
+        raise b.unsupported(op, "weights that are computed at run time", rule="weights-not-constant")
     layer, hint, names = integer_svdf(op, tensors, values), op.outputs[0], dict(zip(SVDF_INPUTS, op.inputs, strict=False))
     newest, result = _svdf_rescales(op, b, layer)
     filters, places = layer.time[0].shape
@@ -56,7 +56,7 @@ def _svdf_rescales(op: Op, b: Builder, layer: IntegerSvdf) -> tuple[Rescale, Res
     newest = Rescale.of(np.full(len(feature), layer.newest_factor), reach)
     result = Rescale.of(np.full(len(feature) // layer.rank, layer.result_factor), np.minimum(_largest_total(layer), 2**31 - 1))
     if newest is None or result is None:
-        raise b.unsupported(op, "sums that may overflow in its kernel")
+        raise b.unsupported(op, "sums that may overflow in its kernel", rule="may-overflow")
     return newest, result
 
 

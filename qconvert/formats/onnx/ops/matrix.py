@@ -57,7 +57,7 @@ def matmul_operand(op: Op, b: Builder, index: int) -> tuple[str, Quantization | 
     if not op[("trans_a", "trans_b")[index]]:
         return b.stored(tensor.name), tensor.quantization
     if rank is None:
-        raise b.unsupported(op, f"operand {tensor.name!r} of unknown rank")
+        raise b.unsupported(op, f"operand {tensor.name!r} of unknown rank", rule="unknown-rank")
     perm = [*range(rank - 2), rank - 1, rank - 2]
     if tensor.data is not None:
         value = b.const(tensor.data.transpose(perm), f"{tensor.name}/transposed")

@@ -154,7 +154,7 @@ def write_global_max_pool(op: Op, b: Builder) -> None:
 def _read_attributes(r: Reading) -> dict[str, Any]:
     kernel, auto = r.attribute("kernel_shape"), r.attribute("auto_pad", "NOTSET")
     if kernel is None:
-        raise r.invalid("lacks the attribute 'kernel_shape'")
+        raise r.invalid("lacks the attribute 'kernel_shape'", rule="attribute-missing")
     none = (0,) * 2 * len(kernel)
     return {
         "kernel_shape": kernel,

@@ -36,7 +36,7 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
     """Onto a grid of int32, which QuantizeLinear does not have: integers as TFLite's kernel rescales them, real values in float64."""
     grids = [tensor.quantization for tensor in (source, result) if tensor.quantization is not None]
     if not all(grid.is_per_tensor for grid in grids):
-        raise b.unsupported(op, "int32 on scales along an axis")
+        raise b.unsupported(op, "int32 with scales for each channel", rule="several-zero-points")
     name, (scale, point) = result.name, (float(grids[-1].scale[0]), int(grids[-1].zero_point[0]))
     value = b.node("Cast", [b.stored(source.name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
     if len(grids) == 1:
@@ -46,7 +46,7 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
         own = int(grids[0].zero_point[0])
         rescale = Rescale.of(float(grids[0].scale[0]) / scale, max(abs(low - own), abs(high - own)))
         if rescale is None:
-            raise b.unsupported(op, "steps that may overflow in its kernel")
+            raise b.unsupported(op, "steps that may overflow in its kernel", rule="may-overflow")
         steps = rescale.emit(b, b, b.node("Sub", [value, b.const(np.float64(own), f"{name}/from")])[0], f"{name}/rescale")
     placed = b.node("Add", [steps, b.const(np.float64(point), f"{name}/point")])[0]
     limits = [b.const(np.float64(end), f"{name}/{word}") for end, word in zip(integer_range("int32"), ("lowest", "highest"), strict=True)]

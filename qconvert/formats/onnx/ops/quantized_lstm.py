@@ -34,7 +34,10 @@ def read_quantized_lstm(r: Reading) -> None:
     weights = [_matrix(r, index, count) for index in (_WEIGHTS, _RECURRENT)]
     hidden = weights[1][0].shape[1]
     if weights[0][0].shape[2] != _GATES * hidden or weights[1][0].shape[2] != _GATES * hidden:
-        raise r.invalid(f"weights of shape {weights[0][0].shape} and {weights[1][0].shape}, which are not those of {_GATES} gates")
+        raise r.invalid(
+            f"weights of shape {weights[0][0].shape} and {weights[1][0].shape}, which are not those of {_GATES} gates",
+            rule="shape-mismatch",
+        )
     common = _common(r, hidden, count)
     if count == 1:
         names = [_direction(r, index, data, grid, 0, 1) for index, (data, grid) in zip((_WEIGHTS, _RECURRENT), weights, strict=True)]
@@ -58,7 +61,7 @@ def read_quantized_lstm(r: Reading) -> None:
 def named_outputs(r: Reading) -> list[str]:
     """The outputs of a recurrence; the first has a name also where nobody reads it, as the first of every operator has."""
     if not any(r.outputs):
-        raise r.invalid("has no output")
+        raise r.invalid("has no output", rule="output-missing")
     if r.outputs[0]:
         return list(r.outputs)
     return [r.draft.add(f"{next(filter(None, r.outputs))}/all", r.tensor(0).dtype, None), *r.outputs[1:]]
@@ -71,7 +74,7 @@ def _common(r: Reading, hidden: int, count: int) -> dict[str, Any]:
     """The attributes of each direction."""
     found: dict[str, Any] = {"hidden_size": hidden, "arithmetic": "dynamic_tensor"}
     if int(r.attribute("hidden_size", hidden)) != hidden:
-        raise r.invalid(f"{r.attribute('hidden_size')} cells and weights of {hidden}")
+        raise r.invalid(f"{r.attribute('hidden_size')} cells and weights of {hidden}", rule="shape-mismatch")
     names = [str(name) for name in r.attribute("activations", ())]
     if count == 2 and (names[:3] != names[3:] or r.attribute("activation_alpha") or r.attribute("activation_beta")):
         raise NotCoveredError("activations of two directions that differ")
@@ -95,12 +98,12 @@ def _matrix(r: Reading, index: int, count: int) -> tuple[Array, list[Quantizatio
     if data is None or scales is None or points is None:
         raise NotCoveredError("weights, scales or zero points that are computed at run time")
     if data.ndim != 3 or data.shape[0] != count or data.dtype.name not in _BYTES:
-        raise r.invalid(f"weights {data.dtype} of shape {data.shape} for {count} directions")
+        raise r.invalid(f"weights {data.dtype} of shape {data.shape} for {count} directions", rule="shape-mismatch")
     sizes = ((count,), (count, data.shape[2]))
     if scales.shape not in sizes or points.size not in (1, *map(np.prod, sizes)) or points.dtype != data.dtype:
-        raise r.invalid(f"scales of shape {scales.shape} and zero points {points.dtype} of shape {points.shape}")
+        raise r.invalid(f"scales of shape {scales.shape} and zero points {points.dtype} of shape {points.shape}", rule="counts-differ")
     if not (np.isfinite(scales) & (scales > 0)).all():
-        raise r.invalid("a scale that is no positive number")
+        raise r.invalid("a scale that is not positive", rule="scale-not-positive")
     return data, [_grid(scales[place], points, place, count) for place in range(count)]
 
 

@@ -32,7 +32,7 @@ def read_recurrence(r: Reading) -> None:
     if names := r.attribute("activations"):
         found["activations"] = tuple(map(str, names))
         if foreign := _foreign(found["activations"]):
-            raise r.invalid(f"{foreign!r} is no activation of a recurrence")
+            raise r.invalid(f"{foreign!r} is not an activation of a recurrent operator", rule="unknown-activation")
     for name in ("activation_alpha", "activation_beta"):
         if values := r.attribute(name):
             found[name] = tuple(map(float, values))
@@ -69,11 +69,11 @@ def write_recurrence(op: Op, b: Builder) -> None:
         write_spelled_gates(op, b)
         return
     if foreign := _foreign(activation_names(op)):
-        raise b.unsupported(op, f"the activation {foreign}")
+        raise b.unsupported(op, f"the activation {foreign}", rule="activation-not-covered")
     stated: dict[str, Any] = {name: value for name, value in op.attributes.items() if value not in ((), 0, 0.0, "", "forward")}
     lists = {name: list(value) for name, value in stated.items() if isinstance(value, tuple)}
     if stated.get("layout") and b.opset < 14:
-        raise b.unsupported(op, "the batch in front, which needs opset 14,")
+        raise b.unsupported(op, "the batch as the first axis, which needs opset 14,", rule="opset-too-old")
     names = [b.stored(name) if index == 4 else b.real(name) for index, name in enumerate(op.inputs)]
     values = [b.name(f"{name}/value") if name else "" for name in op.outputs]
     b.node(op.kind, names, values, **{**stated, **lists})

@@ -116,7 +116,7 @@ def read_cumsum(r: Reading) -> None:
     """CumSum along a known axis."""
     axes = r.ints(1)
     if len(axes) != 1:
-        raise r.invalid(f"{len(axes)} axes, not one")
+        raise r.invalid(f"{len(axes)} axes, not one", rule="counts-differ")
     r.emit("CumSum", [r.input(0)], axis=axes[0], exclusive=int(r.attribute("exclusive", 0)), reverse=int(r.attribute("reverse", 0)))
 
 

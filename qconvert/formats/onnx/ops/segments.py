@@ -59,7 +59,7 @@ def write_dynamic_update_slice(op: Op, b: Builder) -> None:
     s = Steps(op, b)
     data, update = b.tensor(op.inputs[0]), b.tensor(op.inputs[1])
     if data.shape is None or update.shape is None:
-        raise b.unsupported(op, "data or an update of unknown rank")
+        raise b.unsupported(op, "data or an update of unknown rank", rule="unknown-rank")
     sizes = list(zip(data.shape, update.shape, strict=True))
     axes = max((axis + 1 for axis, (x, y) in enumerate(sizes) if x != y or x == UNKNOWN), default=0)
     if axes == 0:
@@ -94,7 +94,7 @@ def write_sparse_to_dense(op: Op, b: Builder) -> None:
     s, values = Steps(op, b), b.tensor(op.inputs[2])
     rank = b.tensor(op.inputs[0]).rank
     if rank is None or values.rank is None:
-        raise b.unsupported(op, "indices or values of unknown rank")
+        raise b.unsupported(op, "indices or values of unknown rank", rule="unknown-rank")
     indices, value = b.int64(op.inputs[0]), b.stored(values.name)
     if rank < 2:
         indices = s.node("Reshape", indices, s.ints(-1, 1))
@@ -109,7 +109,7 @@ def write_matrix_diag(op: Op, b: Builder) -> None:
     """The data where a constant of the diagonal is true, else zero."""
     s, tensor = Steps(op, b), b.tensor(op.inputs[0])
     if not tensor.shape:
-        raise b.unsupported(op, f"data of shape {tensor.shape}")
+        raise b.unsupported(op, f"data of shape {tensor.shape}", rule="unsupported-shape")
     rows = s.node("Unsqueeze", b.stored(tensor.name), s.ints(-1))
     zero = s.const(np.zeros((), numpy_dtype(tensor.dtype)), "zero")
     s.choose(_diagonal(s, tensor, -1, -1), rows, zero, tensor.dtype)
@@ -119,7 +119,7 @@ def write_matrix_set_diag(op: Op, b: Builder) -> None:
     """The diagonal, filled up to whole columns, where a constant is true, else the data."""
     s, tensor = Steps(op, b), b.tensor(op.inputs[0])
     if tensor.shape is None or len(tensor.shape) < 2:
-        raise b.unsupported(op, f"data of shape {tensor.shape}")
+        raise b.unsupported(op, f"data of shape {tensor.shape}", rule="unsupported-shape")
     rows, columns = tensor.shape[-2:]
     if isinstance(rows, int) and isinstance(columns, int):
         places = s.const(np.minimum(np.arange(columns), min(rows, columns) - 1), "columns")
@@ -170,7 +170,7 @@ def write_interior_pad(op: Op, b: Builder) -> None:
     s, tensor = Steps(op, b), b.tensor(op.inputs[0])
     shape, dtype = tensor.static_shape, tensor.dtype
     if shape is None:
-        raise b.unsupported(op, f"data of shape {tensor.shape}")
+        raise b.unsupported(op, f"data of shape {tensor.shape}", rule="unsupported-shape")
     value, filler = b.stored(tensor.name), b.stored(op.inputs[1])
     if (b.tensor(op.inputs[1]).rank or 0) != 0:
         filler = s.node("Reshape", filler, s.const(np.array([], np.int64)))

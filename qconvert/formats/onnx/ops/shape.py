@@ -99,7 +99,7 @@ def read_transpose(r: Reading) -> None:
 def write_reshape(op: Op, b: Builder) -> None:
     """Reshape; sizes of 0 that are meant so need opset 14."""
     if op["allowzero"] and b.opset < 14:
-        raise b.unsupported(op, f"sizes of 0 in opset {b.opset}")
+        raise b.unsupported(op, f"sizes of 0 in opset {b.opset}", rule="opset-too-old")
     moved(op, b, "Reshape", [b.stored(op.inputs[1])], allowzero=int(op["allowzero"]) or None)
 
 
@@ -217,7 +217,7 @@ def _amounts(r: Reading) -> str:
         return r.folded(1)
     pads, axes, rank = r.ints(1), r.ints(3), r.rank(0)
     if len(pads) != 2 * len(axes):
-        raise r.invalid(f"{len(pads)} amounts of padding for {len(axes)} axes")
+        raise r.invalid(f"{len(pads)} amounts of padding for {len(axes)} axes", rule="counts-differ")
     full = np.zeros((2, rank), np.int64)
     full[:, [r.axis(axis, rank) for axis in axes]] = np.array(pads).reshape(2, -1)
     return r.const(full.reshape(-1), "pads")
@@ -300,7 +300,7 @@ def read_constant(r: Reading) -> None:
     """Constant, in whichever of its attributes the value is."""
     given = [name for name in _CONSTANT_TYPES if r.attribute(name) is not None]
     if len(given) != 1:
-        raise r.invalid(f"has {len(given)} values, not one")
+        raise r.invalid(f"has {len(given)} values, not one", rule="not-a-scalar")
     r.declare_constant(np.asarray(r.attribute(given[0]), _CONSTANT_TYPES[given[0]]))
 
 
@@ -308,7 +308,7 @@ def read_constant_of_shape(r: Reading) -> None:
     """ConstantOfShape as the Expand of one element."""
     value = r.attribute("value", np.zeros(1, np.float32))
     if np.size(value) != 1:
-        raise r.invalid(f"its value has {np.size(value)} elements, not one")
+        raise r.invalid(f"its value has {np.size(value)} elements, not one", rule="not-a-scalar")
     filler = r.const(np.asarray(value).reshape(()), "value")
     r.emit("Expand", [filler, r.folded(0)], dtype=r.lookup(filler).dtype)
 

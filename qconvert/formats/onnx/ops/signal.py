@@ -23,7 +23,7 @@ def write_rfft2d(op: Op, b: Builder) -> None:
     s, data, lengths = Steps(op, b), b.tensor(op.inputs[0]), b.ints(op, 1)
     shape = data.shape or ()
     if len(shape) < 2:
-        raise b.unsupported(op, f"data of shape {data.shape}")
+        raise b.unsupported(op, f"data of shape {data.shape}", rule="unsupported-shape")
     rank, value = len(shape), b.stored(data.name)
     for axis, length in zip((rank - 2, rank - 1), lengths, strict=True):
         size = shape[axis]
@@ -69,7 +69,7 @@ def write_bucketize(op: Op, b: Builder) -> None:
     data = s.cast(data, "float64") if tensor.dtype != "float32" else data
     boundaries = b.graph.constant(op.inputs[1])
     if boundaries is None:
-        raise b.unsupported(op, "boundaries that are computed at run time")
+        raise b.unsupported(op, "boundaries that are computed at run time", rule="not-constant")
     if 0 in (tensor.shape or ()):  # onnxruntime's sums over an axis keep it where there are no elements
         s.end_cast(data, "int32")
         return
@@ -96,7 +96,7 @@ def read_lrn(r: Reading) -> None:
 def write_fake_quant(op: Op, b: Builder) -> None:
     """Steps from the lowest value, rounded up from a half, as TFLite's kernel computes them."""
     if b.tensor(op.inputs[0]).dtype not in REALS:
-        raise b.unsupported(op, f"data of {b.tensor(op.inputs[0]).dtype}")
+        raise b.unsupported(op, f"data of {b.tensor(op.inputs[0]).dtype}", rule="operand-types")
     s = Steps(op, b)
     low, high, scale = fake_quant_grid(float(op["min"]), float(op["max"]), int(op["num_bits"]), bool(op["narrow_range"]))
     clipped = s.node("Clip", b.stored(op.inputs[0]), s.number(low), s.number(high))
@@ -172,7 +172,7 @@ def write_broadcast_args(op: Op, b: Builder) -> None:
     s = Steps(op, b)
     lengths = [(b.tensor(name).static_shape or (-1,))[0] for name in op.inputs]
     if min(lengths) < 0:
-        raise b.unsupported(op, "shapes of an unknown number of sizes")
+        raise b.unsupported(op, "shapes of an unknown number of sizes", rule="unknown-rank")
     shapes = []
     for name, length in zip(op.inputs, lengths, strict=True):
         value, missing = b.int64(name), max(lengths) - length

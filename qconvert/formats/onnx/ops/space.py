@@ -193,7 +193,7 @@ def _static(op: Op, b: Builder) -> tuple[int, int, int]:
     """Channels, height and width of channels-first data."""
     shape = b.tensor(op.inputs[0]).shape or ()
     if len(shape) != 4 or not all(isinstance(size, int) for size in shape[1:]):
-        raise b.unsupported(op, f"data of shape {shape}")
+        raise b.unsupported(op, f"data of shape {shape}", rule="unsupported-shape")
     return int(shape[1]), int(shape[2]), int(shape[3])
 
 

@@ -18,11 +18,15 @@ def write_spelled_gates(op: Op, b: Builder) -> None:
     """A Scan over the steps."""
     require_plain(op, b, "data that it rounds when it runs")
     if op["direction"] == "bidirectional" or not set(activation_names(op)) <= set(_CURVES):
-        raise b.unsupported(op, f"data that it rounds when it runs, and both directions or activations {', '.join(activation_names(op))}")
+        raise b.unsupported(
+            op,
+            f"dynamically quantized data, and both directions or activations {', '.join(activation_names(op))}",
+            rule="dynamic-quantization",
+        )
     if op.kind == "GRU" and not op["linear_before_reset"]:
-        raise b.unsupported(op, "data that it rounds when it runs, and a reset in front of the product")
+        raise b.unsupported(op, "dynamically quantized data, and a reset before the product", rule="dynamic-quantization")
     if op.has(LENGTHS):
-        raise b.unsupported(op, "data that it rounds when it runs, and lengths of sequences")
+        raise b.unsupported(op, "dynamically quantized data, and lengths of sequences", rule="dynamic-quantization")
     _Gates(op, b).write()
 
 
@@ -51,7 +55,11 @@ class _Gates(Recurrence):
         b, weights = self._b, self._b.tensor(self._op.inputs[index])
         grid = weights.quantization
         if weights.data is None or grid is None or weights.dtype != "int8" or not grid.is_symmetric or grid.axis not in (None, 1):
-            raise b.unsupported(self._op, "weights that are no constant of int8 with zero point 0, and one scale or one for each row,")
+            raise b.unsupported(
+                self._op,
+                "weights that are not an int8 constant with zero point 0 and one scale, or one for each row,",
+                rule="weight-quantization",
+            )
         return self._rounded_product(to, values, index, hint)
 
     def _with_bias(self, to: Emitter, value: str, which: int) -> str:

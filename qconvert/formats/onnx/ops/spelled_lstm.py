@@ -38,9 +38,9 @@ def write_spelled_lstm(op: Op, b: Builder) -> None:
     require_plain(op, b, what)
     names = activation_names(op)
     if op["direction"] == "bidirectional" or names[0] != "Sigmoid" or names[1] not in _CURVES or names[2] not in _CURVES:
-        raise b.unsupported(op, f"{what}, and both directions or activations {', '.join(names)}")
+        raise b.unsupported(op, f"{what}, and both directions or activations {', '.join(names)}", rule="form-not-covered")
     if op.has(LENGTHS):
-        raise b.unsupported(op, f"{what}, and lengths of sequences")
+        raise b.unsupported(op, f"{what}, and lengths of sequences", rule="form-not-covered")
     _Lstm(op, b).write()
 
 
@@ -101,7 +101,7 @@ class _Lstm(Recurrence):
             turned = to.node("Transpose", [self._flat(to, index)], hint="weights", perm=[1, 0])
             return to.node("MatMul", [rows, *turned], hint=hint)[0]
         if weights.data is None or weights.quantization is None or weights.dtype != "int8" or not weights.quantization.is_symmetric:
-            raise b.unsupported(self._op, "weights that are no constant of int8 with zero point 0")
+            raise b.unsupported(self._op, "weights that are not an int8 constant with zero point 0", rule="weight-quantization")
         return self._rounded_product(to, rows, index, hint)
 
     def _step(self, to: Emitter, part: str, hidden: str, cell: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ def require_plain(op: Op, b: Builder, what: str) -> None:
     """Raises UnsupportedError for an attribute that no step here has; `what` says in words what is spelled out."""
     for name, value in {"clip": 0.0, "layout": 0, "activation_alpha": (), "activation_beta": ()}.items():
         if op[name] != value:
-            raise b.unsupported(op, f"{what}, and {name}")
+            raise b.unsupported(op, f"{what}, and {name}", rule="form-not-covered")
 
 
 class Recurrence:

@@ -19,7 +19,7 @@ def write_svdf(op: Op, b: Builder) -> None:
     hint, rank = op.outputs[0], int(op["rank"])
     shape = b.tensor(op.inputs[_TIME]).static_shape
     if shape is None:
-        raise b.unsupported(op, "weights whose sizes are known only at run time")
+        raise b.unsupported(op, "weights with dynamic dimensions", rule="dynamic-dimension")
     filters, places = shape
     kept, moved = moved_memory(b, b.real(op.inputs[_MEMORY]), _newest(op, b), (filters, places), hint)
     total = unit_sums(b, kept, b.real(op.inputs[_TIME]), (filters // rank, rank * places), hint)
@@ -37,7 +37,7 @@ def _newest(op: Op, b: Builder) -> str:
         return b.node("MatMul", [b.real(op.inputs[_DATA]), *turned], hint=f"{hint}/newest")[0]
     weights = b.tensor(op.inputs[_FEATURE])
     if weights.data is None or weights.quantization is None or not weights.quantization.is_per_tensor or weights.dtype != "int8":
-        raise b.unsupported(op, "weights that are no constant of int8 with one scale")
+        raise b.unsupported(op, "weights that are not an int8 constant with one scale", rule="weight-quantization")
     turned = b.node("Transpose", [b.stored(weights.name)], hint=f"{hint}/feature", perm=[1, 0])
     steps, scale = rounded_rows(b, b, b.real(op.inputs[_DATA]), str(op["arithmetic"]), f"{hint}/rows")
     sums = product(b, b, steps, turned[0], f"{hint}/newest", exact=summed_exactly(weights.data))

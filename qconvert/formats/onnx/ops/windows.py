@@ -26,7 +26,7 @@ def write_reduce_window(op: Op, b: Builder) -> None:
     s, tensor, result = Steps(op, b), b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     shape, sizes = tensor.static_shape, result.static_shape
     if shape is None or sizes is None or math.prod(op["window"]) > _MOST:
-        raise b.unsupported(op, f"a window of {tuple(op['window'])} over data of shape {tensor.shape}")
+        raise b.unsupported(op, f"a window of {tuple(op['window'])} over data of shape {tensor.shape}", rule="unsupported-shape")
     own = ("float32", "float64", "int32", "int64", "bool")
     dtype = tensor.dtype if tensor.dtype in own else "float32" if "float" in tensor.dtype else "int64"
     value, first = b.stored(tensor.name), b.stored(op.inputs[1])
@@ -52,7 +52,7 @@ def write_start_gather(op: Op, b: Builder) -> None:
     s, data, starts = Steps(op, b), b.tensor(op.inputs[0]), b.tensor(op.inputs[1])
     shape, rank = data.static_shape, starts.rank
     if shape is None or rank is None:
-        raise b.unsupported(op, f"data of shape {data.shape} and starts of shape {starts.shape}")
+        raise b.unsupported(op, f"data of shape {data.shape} and starts of shape {starts.shape}", rule="unsupported-shape")
     sizes, axis, places = op["slice_sizes"], int(op["index_vector_dim"]), op["start_index_map"]
     index = b.int64(starts.name)
     if axis == rank:
@@ -64,7 +64,7 @@ def write_start_gather(op: Op, b: Builder) -> None:
     columns = [s.node("Gather", index, s.ints(position), axis=-1) if position >= 0 else "" for position in order]
     zero = next((s.node("Sub", name, name) for name in columns if name), "")
     if not zero:
-        raise b.unsupported(op, "no starts")
+        raise b.unsupported(op, "no starts", rule="input-missing")
     full = s.node("Concat", *(name or zero for name in columns), axis=-1)
     full = s.node("Max", s.node("Min", full, s.const(last, "last_starts")), s.const(np.zeros(len(shape), np.int64)))
     kept = [i for i in range(len(shape)) if i not in op["collapsed_dims"]]
@@ -116,7 +116,7 @@ def write_select_boxes(op: Op, b: Builder) -> None:
     most = b.ints(op, 2)[0]
     sigma = b.graph.constant(op.inputs[5]) if len(op.inputs) > 5 else np.zeros(())
     if sigma is None or sigma.any():
-        raise b.unsupported(op, "soft suppression, which no operator of ONNX does")
+        raise b.unsupported(op, "soft suppression, which no operator of ONNX has", rule="form-not-covered")
     boxes, scores = s.node("Unsqueeze", b.stored(op.inputs[0]), s.ints(0)), s.node("Unsqueeze", b.stored(op.inputs[1]), s.ints(0, 1))
     least = b.graph.constant(op.inputs[4])
     score = s.node("Reshape", b.stored(op.inputs[4]), s.ints(1)) if least is None else s.number_1d(float(least.reshape(())))

@@ -66,7 +66,7 @@ def stated(r: Reading, bits: int) -> Stated:
     is_bipolar = signed and bits == 1
     limits = (-1, 1) if is_bipolar else limits_of(bits, signed, narrow)
     if limits[0] >= limits[1]:
-        raise r.invalid(f"{bits} bits with a narrow range leave one integer, {limits[0]}")
+        raise r.invalid(f"{bits} bits with a narrow range hold only one integer, {limits[0]}", rule="invalid-bit-width")
     scale, zero_point = fitting(r, numbers(r, 1, "scale"), numbers(r, 2, "zero point"))
     return Stated(scale, zero_point, limits, signed, is_bipolar)
 
@@ -88,7 +88,7 @@ def fitting(r: Reading, *given: Array) -> tuple[Array, ...]:
         together = -1
     if not 0 <= together <= (max(map(math.prod, sizes)) if shape is None else math.prod(shape)):
         listed = ", ".join(str(array.shape) for array in given)
-        raise r.invalid(f"scales and zero points of the shapes {listed} beside data of the shape {r.tensor(0).shape}")
+        raise r.invalid(f"scales and zero points of shapes {listed} do not fit data of shape {r.tensor(0).shape}", rule="shape-mismatch")
     return given
 
 
@@ -101,7 +101,7 @@ def bits_of(r: Reading, index: int) -> int:
     """
     value = numbers(r, index, "bit width")
     if value.size != 1 or not float(value.reshape(())) >= 1:
-        raise r.invalid(f"the bit width {value.reshape(-1)[:3].tolist()}, which is not one positive number")
+        raise r.invalid(f"the bit width is {value.reshape(-1)[:3].tolist()}; it must be one positive number", rule="invalid-bit-width")
     bits = float(value.reshape(()))
     if bits != int(min(bits, _WIDEST)):
         raise NotCoveredError(f"{bits:g} bits")
@@ -119,7 +119,7 @@ def numbers(r: Reading, index: int, what: str) -> Array:
     if data is None:
         raise NotCoveredError(f"a {what} that is computed at run time")
     if data.dtype.kind not in "fiu" or not data.size:
-        raise r.invalid(f"the {what} {r.inputs[index]!r} is {data.dtype} of shape {data.shape}, not real numbers")
+        raise r.invalid(f"the {what} {r.inputs[index]!r} is {data.dtype} of shape {data.shape}, not float", rule="parameter-types")
     return np.asarray(data, np.float32)
 
 

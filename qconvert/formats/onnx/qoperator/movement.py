@@ -17,7 +17,7 @@ def read_concat(r: Reading) -> None:
     """QLinearConcat: (Y_scale, Y_zero_point, x1, x1_scale, x1_zero_point, x2, …)."""
     axis = r.attribute("axis")
     if axis is None or len(r.inputs) < 5 or len(r.inputs) % 3 != 2:
-        raise r.invalid(f"{len(r.inputs)} inputs and the axis {axis}")
+        raise r.invalid(f"{len(r.inputs)} inputs and axis {axis} do not fit", rule="axis-out-of-range")
     read_form(r, "Concat", range(2, len(r.inputs), 3), 0, axis=int(axis))
 
 

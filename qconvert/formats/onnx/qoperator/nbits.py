@@ -40,13 +40,15 @@ def read_matmul_nbits(r: Reading) -> None:
         or packed.size != columns * blocks * block // each
         or scales.size != columns * blocks
     ):
-        raise r.invalid(f"weights of shape {packed.shape} and {scales.size} scales for N {columns}, K {depth} in blocks of {block}")
+        raise r.invalid(
+            f"weights of shape {packed.shape} and {scales.size} scales for N {columns}, K {depth} in blocks of {block}", rule="block-scales"
+        )
     if packed.dtype != np.uint8:
-        raise r.invalid(f"weights of {packed.dtype}, which are not packed")
+        raise r.invalid(f"weights of {packed.dtype}, which are not packed", rule="block-scales")
     if points is None:
         zeros = np.full((columns, blocks), 2 ** (bits - 1), np.int64)
     elif points.size != columns * -(-blocks // each):
-        raise r.invalid(f"{points.size} bytes of zero points for {columns} columns of {blocks} blocks")
+        raise r.invalid(f"{points.size} bytes of zero points for {columns} columns of {blocks} blocks", rule="block-scales")
     else:
         zeros = unpacked(points.reshape(columns, -1), bits)[:, :blocks].astype(np.int64)
     grid = Quantization(np.ascontiguousarray(scales.reshape(columns, blocks).T, np.float32), np.ascontiguousarray(zeros.T), 0, block)

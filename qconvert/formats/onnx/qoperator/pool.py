@@ -22,7 +22,7 @@ def read_average_pool(r: Reading) -> None:
     r.require_only(channels_last=0)
     kernel = r.attribute("kernel_shape")
     if kernel is None:
-        raise r.invalid("kernel_shape is absent")
+        raise r.invalid("kernel_shape is absent", rule="attribute-missing")
     auto, none = r.attribute("auto_pad", "NOTSET"), (0,) * 2 * len(kernel)
     window: dict[str, Any] = {
         "kernel_shape": kernel,

@@ -47,7 +47,9 @@ def read_prelu(r: Reading) -> None:
     """PRELU. The kernel of int16 data takes the bytes of its factors for int8 (activations.cc)."""
     require_real(r)
     if r.tensor(0).dtype == "int16" and r.tensor(1).dtype != "int8":
-        raise r.invalid(f"factors {r.tensor(1).name!r} of {r.tensor(1).dtype}, whose bytes the kernel takes for int8")
+        raise r.invalid(
+            f"has slopes {r.tensor(1).name!r} of {r.tensor(1).dtype}, which the kernel reads as int8", rule="type-misread-by-kernel"
+        )
     r.emit("PRelu")
 
 

@@ -23,7 +23,7 @@ def require_equal(r: Reading) -> None:
     """The kernels of StableHLO's operators take operands of one shape, and read beyond them otherwise."""
     shapes = [r.tensor(index).static_shape for index in (0, 1)]
     if r.name.startswith("STABLEHLO_") and None not in shapes and shapes[0] != shapes[1]:
-        raise r.invalid(f"operands of shapes {shapes[0]} and {shapes[1]}")
+        raise r.invalid(f"operands of shapes {shapes[0]} and {shapes[1]}", rule="shape-mismatch")
 
 
 def _shift(direction: str) -> ReadFunction:
@@ -70,7 +70,7 @@ def _of_one_shape(op: Op, w: Writing) -> list[str]:
             found.append(name)
             continue
         if result.static_shape is None:
-            raise w.unsupported(op, "operands of different shapes, of which one is known only at run time,")
+            raise w.unsupported(op, "operands of different shapes, one of which has a dynamic dimension,", rule="dynamic-dimension")
         found.append(w.like(f"{op.outputs[0]}/operand", name, result.shape))
         w.emit("BROADCAST_TO", [name, w.ints(result.static_shape, f"{op.outputs[0]}/shape")], [found[-1]], "BroadcastToOptions")
     return found
@@ -79,7 +79,7 @@ def _of_one_shape(op: Op, w: Writing) -> list[str]:
 def _require_narrow(op: Op, w: Writing) -> None:
     """BITWISE_XOR and RIGHT_SHIFT fail at integers of 64 bits when they run (bitwise_xor.cc, right_shift.cc)."""
     if w.tensor(op.outputs[0]).dtype in ("int64", "uint64"):
-        raise w.unsupported(op, "integers of 64 bits")
+        raise w.unsupported(op, "integers of 64 bits", rule="operand-types")
 
 
 def write_or(op: Op, w: Writing) -> None:

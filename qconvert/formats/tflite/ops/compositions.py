@@ -65,7 +65,7 @@ class Formula:
         self.result = op.outputs[0]
         for name in (*op.inputs, *op.outputs):
             if name and w.tensor(name).is_quantized:
-                raise w.unsupported(op, f"quantized {name!r}, as TFLite computes it of several operators,")
+                raise w.unsupported(op, f"quantized {name!r}, which TFLite composes of several operators,", rule="quantized-data")
 
     @property
     def data(self) -> str:
@@ -85,7 +85,7 @@ class Formula:
         """The operands, numbers as constants; these are float32, and so must be what they meet."""
         types = {self.w.tensor(operand).dtype for operand in operands if isinstance(operand, str)} - {"float32", "bool"}
         if types and not all(isinstance(operand, str) for operand in operands):
-            raise self.w.unsupported(self.op, f"data of {min(types)}, as TFLite computes it of several operators,")
+            raise self.w.unsupported(self.op, f"data of {min(types)}, which TFLite composes of several operators,", rule="operand-types")
         return [operand if isinstance(operand, str) else self.number(operand) for operand in operands]
 
     @property
@@ -269,7 +269,7 @@ def _along_channels(f: Formula, name: str) -> str:
         return name
     data, rank = f.w.graph.constant(name), f.w.tensor(f.data).rank or 0
     if data is None:
-        raise f.w.unsupported(f.op, f"{name!r} that is computed at run time")
+        raise f.w.unsupported(f.op, f"{name!r} that is computed at run time", rule="not-constant")
     return f.w.variant(name, f"channels of {rank}", data.reshape(-1, *[1] * (rank - 2)), None)
 
 
@@ -335,7 +335,7 @@ def _places(f: Formula, axis: int) -> str:
     """The indices along an axis of the data, as int32."""
     rank = len(f.shape or ())
     if not f.shape or rank < 2:
-        raise f.w.unsupported(f.op, f"{f.data!r} of shape {f.shape}")
+        raise f.w.unsupported(f.op, f"{f.data!r} of shape {f.shape}", rule="unsupported-shape")
     size = f.shape[axis]
     if isinstance(size, int):
         return f.w.const(np.arange(size, dtype=np.int32), f"{f.result}/places")

@@ -29,7 +29,7 @@ def bounds_of(r: Reading, index: int) -> list[Bound]:
     """The elements of input `index`, numbers where they are known before the model runs."""
     forms = r.sizes_of(index)
     if forms is None:
-        raise r.unsupported(f"input {r.input(index)!r} whose length is known only at run time")
+        raise r.unsupported(f"input {r.input(index)!r} whose length is a dynamic dimension", rule="dynamic-dimension")
     name = "" if all(number(form) is not None for form in forms) else r.list64(index)
     return [(name, i) if (value := number(form)) is None else value for i, form in enumerate(forms)]
 
@@ -70,7 +70,7 @@ def slice_computed(r: Reading) -> None:
     """SLICE: a size of -1 runs to the end; an axis of which all is kept is left out."""
     begins, sizes = bounds_of(r, 1), bounds_of(r, 2)
     if len(begins) != r.rank() or len(sizes) != r.rank():
-        raise r.invalid(f"{len(begins)} begins and {len(sizes)} sizes for rank {r.rank()}")
+        raise r.invalid(f"{len(begins)} begins and {len(sizes)} sizes for rank {r.rank()}", rule="counts-differ")
     axes = [axis for axis in range(r.rank()) if (begins[axis], sizes[axis]) != (0, -1)] or [0]
     begin = computed(r, [begins[axis] for axis in axes], "begin")
     if all((isinstance(sizes[axis], int) and isinstance(begins[axis], int)) or sizes[axis] == -1 for axis in axes):

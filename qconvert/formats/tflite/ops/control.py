@@ -17,7 +17,7 @@ __all__ = ["READERS", "WRITERS"]
 
 def read_if(r: Reading) -> None:
     if r.tensor(0).dtype != "bool":
-        raise r.invalid(f"takes {r.inputs[0]!r} of {r.tensor(0).dtype} for a truth value")
+        raise r.invalid(f"takes {r.inputs[0]!r} of {r.tensor(0).dtype} as a condition, which must be bool", rule="not-boolean")
     given, results = _sides(r, r.inputs[1:])
     then, other = (
         r.function(int(r.option(name)), given, results, word)
@@ -30,11 +30,11 @@ def read_if(r: Reading) -> None:
 def read_while(r: Reading) -> None:
     """All values are carried; the condition is asked before each turn."""
     if len(r.inputs) != len(r.outputs):
-        raise r.invalid(f"takes {len(r.inputs)} values and gives {len(r.outputs)}, although it carries all")
+        raise r.invalid(f"takes {len(r.inputs)} values and gives {len(r.outputs)}, although it carries all", rule="counts-differ")
     given, results = _sides(r, r.inputs)
     for one, other in zip(given, results, strict=True):
         if not one.shares_grid(other):
-            raise r.unsupported(f"{one.name!r} and {other.name!r} of other types or scales, which it carries")
+            raise r.unsupported(f"{one.name!r} and {other.name!r} of other types or scales, which it carries", rule="carried-mismatch")
     condition = r.function(int(r.option("condSubgraphIndex")), given, [Tensor("", "bool", None)], "condition")
     body = r.function(int(r.option("bodySubgraphIndex")), given, results, "body")
     _complete(r, [_common(a.shape, b) for a, b in zip(given, r.result_shapes(body), strict=True)])
@@ -51,7 +51,7 @@ def read_call(r: Reading) -> None:
 def _sides(r: Reading, inputs: Sequence[str]) -> tuple[list[Tensor], list[Tensor]]:
     """The tensors that are given to subgraphs, and those that they give."""
     if not all(inputs):
-        raise r.invalid("leaves out a value that its subgraph takes")
+        raise r.invalid("lacks a value that its subgraph takes", rule="input-missing")
     return [r.lookup(name) for name in inputs], [r.result(index) for index in range(len(r.outputs))]
 
 

@@ -33,7 +33,7 @@ def read_conv_2d(r: Reading) -> None:
     outputs, height, width, depth = shape
     channels = _channels(r, 0)
     if depth == 0 or channels == 0 or channels % depth or outputs % (channels // depth):
-        raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels")
+        raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels", rule="shape-mismatch")
     dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
     r.emit(
         "Conv",
@@ -52,7 +52,7 @@ def read_depthwise_conv_2d(r: Reading) -> None:
     one, height, width, outputs = shape
     channels = _channels(r, 0)
     if one != 1 or channels == 0 or outputs % channels:
-        raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels")
+        raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels", rule="shape-mismatch")
     dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
     r.emit(
         "Conv",
@@ -82,7 +82,7 @@ def write_conv(op: Op, w: Writing) -> None:
         kernel, sizes = written_weights(op, w, "OHWI", (0, 2, 3, 1))
     data = w.graph[op.inputs[0]].shape
     if data is not None and isinstance(data[-1], str):
-        raise w.unsupported(op, "data whose channels are counted only at run time, of which LiteRT makes groups")
+        raise w.unsupported(op, "a dynamic number of channels, which LiteRT divides into groups", rule="dynamic-dimension")
     window = write_window(op, w, sizes[2:], op["dilations"])
     fields = {**window.fields, "dilationHFactor": op["dilations"][0], "dilationWFactor": op["dilations"][1]}
     fields["fusedActivationFunction"] = w.activation(op)
@@ -130,13 +130,15 @@ def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> t
     weights = r.constant(index) if maker is None else r.lookup(maker.inputs[0]).data
     shape = r.static_shape(index) if weights is None else weights.shape
     if len(shape) != len(perm) or 0 in shape:
-        raise r.invalid(f"weights of shape {shape}")
+        raise r.invalid(f"weights of shape {shape}", rule="wrong-rank")
     grid = turned_quantization(r, index, perm)
     if weights is not None:
         return r.turned(index, key, weights.transpose(perm), grid), shape
     tensor = r.tensor(index)
     if tensor.dtype not in ("float32", "int8", "uint8"):  # LiteRT's kernels take the memory of others for int8
-        raise r.unsupported(f"weights of {tensor.dtype} that are computed at run time, whose bytes the kernel takes for int8,")
+        raise r.unsupported(
+            f"weights of {tensor.dtype} that are computed at run time, which the kernel reads as int8,", rule="weights-not-constant"
+        )
     turned = r.intermediate("turned", tensor.dtype, tuple(shape[at] for at in perm), grid, base=tensor.name)
     return r.emit("Transpose", [tensor.name], [turned], perm=perm)[0], shape
 
@@ -144,7 +146,7 @@ def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> t
 def _channels(r: Reading, index: int) -> int:
     shape = r.tensor(index).shape
     if shape is None or len(shape) != 4 or not isinstance(shape[3], int):
-        raise r.unsupported(f"input {r.inputs[index]!r} of shape {shape}")
+        raise r.unsupported(f"input {r.inputs[index]!r} of shape {shape}", rule="unsupported-shape")
     return shape[3]
 
 
@@ -189,7 +191,7 @@ def accumulator_bias(r: Reading, index: int, data: Tensor, weights: Tensor) -> s
     if data.quantization is None or weights.quantization is None:
         return bias.name
     if bias.dtype not in ("int32", "int64"):
-        raise r.invalid(f"bias {bias.name!r} of type {bias.dtype}")
+        raise r.invalid(f"bias {bias.name!r} of type {bias.dtype}", rule="bias-type")
     exact = _bias_grid(data.quantization, weights.quantization)
     scale = exact.scale
     stated = bias.quantization

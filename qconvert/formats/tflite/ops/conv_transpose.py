@@ -33,15 +33,15 @@ def read_transpose_conv(r: Reading) -> None:
     outputs, height, width, depth = shape
     strides = (r.option("strideH", 1), r.option("strideW", 1))
     if min(strides) < 1:
-        raise r.invalid(f"stride {strides} is not positive")
+        raise r.invalid(f"stride {strides} is not positive", rule="not-positive")
     size, data = _relative_sizes(r, strides)
     if data[2] != depth or size[2] != outputs:
-        raise r.invalid(f"output shape {size}, weights {shape} and data {data} do not fit")
+        raise r.invalid(f"output shape {size}, weights {shape} and data {data} do not fit", rule="shape-mismatch")
     # The kernel scatters each input element and crops by the padding of the forward convolution (kernels/padding.h).
     is_valid = r.option("padding") == 1
     pads = (0, 0, 0, 0) if is_valid else same_pads(size[:2], (height, width), strides, (1, 1))
     if not is_valid and any(-(-size[i] // strides[i]) != data[i] for i in range(2)):
-        raise r.invalid(f"SAME padding does not lead from {size[:2]} positions by strides {strides} back to {data[:2]}")
+        raise r.invalid(f"SAME padding with strides {strides} does not map {size[:2]} positions to {data[:2]}", rule="padding-mismatch")
     extra = [size[i] - (data[i] - 1) * strides[i] - (height, width)[i] + pads[i] for i in range(2)]
     if is_valid and any(extra[i] // strides[i] for i in range(2)):
         beyond = [strides[i] * (extra[i] // strides[i]) for i in range(2)]
@@ -70,7 +70,7 @@ def _relative_sizes(r: Reading, strides: tuple[int, int]) -> tuple[list[int], li
     shape, stated = r.tensor(2).shape, r.result().shape
     wanted = r.sizes_of(0)
     if shape is None or len(shape) != 4 or (wanted is not None and len(wanted) != 4):
-        raise r.unsupported(f"data of shape {shape} and {len(wanted or ())} sizes of the result")
+        raise r.unsupported(f"data of shape {shape} and {len(wanted or ())} sizes of the result", rule="unsupported-shape")
     result, data = [], []
     for axis in (1, 2, 3):
         size, known, step = shape[axis], None, 1 if axis == 3 else strides[axis - 1]
@@ -80,7 +80,7 @@ def _relative_sizes(r: Reading, strides: tuple[int, int]) -> tuple[list[int], li
         if known is None and stated is not None and len(stated) == 4 and isinstance(size, int):
             known = int(stated[axis]) if isinstance(stated[axis], int) else None
         if known is None or (axis == 3 and not isinstance(size, int)):
-            raise r.unsupported(f"data of shape {shape} and a result whose size along axis {axis} is known only at run time")
+            raise r.unsupported(f"data of shape {shape} and a result whose size along axis {axis} is dynamic", rule="dynamic-dimension")
         result.append(known)
         data.append(own)
     return result, data
@@ -93,7 +93,7 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
         return
     result = op.outputs[0]
     if int(op["group"]) != 1 or any(value != 1 for value in op["dilations"]) or w.graph[op.inputs[1]].rank != 4:
-        raise w.unsupported(op, "groups, dilations or weights of other than two spatial dimensions")
+        raise w.unsupported(op, "groups, dilations or weights of other than two spatial dimensions", rule="form-not-covered")
     kernel, shape = written_weights(op, w, "OHWI", (0, 2, 3, 1))
     kernel_size, strides = shape[2:], op["strides"]
     data, size = _written_sizes(op, w, kernel_size)
@@ -102,7 +102,9 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
     same = same_pads(size[:2], kernel_size, strides, (1, 1))
     beyond = [begins[i] + size[i] - full[i] for i in range(2)]
     if any(beyond[i] >= strides[i] for i in range(2)):
-        raise w.unsupported(op, f"{beyond} positions behind the last that data reach, strides being {list(strides)}")
+        raise w.unsupported(
+            op, f"{beyond} positions after the last that the data reach with strides {list(strides)}", rule="positions-beyond-data"
+        )
     target, whole, padding = result, list(size), VALID
     is_same = all(-(-size[i] // strides[i]) == data[i] for i in range(2))
     if any(same) and is_same and begins == list(same[:2]):
@@ -129,7 +131,7 @@ def _written_sizes(op: Op, w: Writing, kernel: tuple[int, ...]) -> tuple[tuple[i
     shapes = [w.tensor(name).shape or () for name in (op.inputs[0], op.outputs[0])]
     channels = [shape[3] if len(shape) == 4 else "" for shape in shapes]
     if not all(isinstance(size, int) for size in channels):
-        raise w.unsupported(op, f"data of shape {shapes[0]} and a result of shape {shapes[1]}")
+        raise w.unsupported(op, f"data of shape {shapes[0]} and a result of shape {shapes[1]}", rule="unsupported-shape")
     data, result = [], []
     for i in range(2):
         own, made = shapes[0][1 + i], shapes[1][1 + i]

@@ -84,22 +84,24 @@ def _readable(value: Any) -> Any:
 def write_custom(op: Op, w: Writing) -> None:
     """The custom operator as it was, or one that stands for a node of ONNX."""
     if not is_custom(op):
-        raise w.unsupported(op, f"{custom_name(op).removeprefix('.')}, which belongs to ONNX or onnxruntime")
+        raise w.unsupported(
+            op, f"{custom_name(op).removeprefix('.')}, which belongs to ONNX or onnxruntime", rule="operator-of-other-format"
+        )
     try:
         payload = base64.b64decode(str(op["payload"]), validate=True)
     except ValueError as error:
-        raise InvalidModelError("its payload is no base64", where=f"{op.source} {op}".strip()) from error
+        raise InvalidModelError("its payload is no base64", where=f"{op.source} {op}".strip(), rule="damaged-payload") from error
     if not all(op.outputs):
-        raise w.unsupported(op, "an output that is absent")
+        raise w.unsupported(op, "an output that is absent", rule="output-missing")
     unknown = [name for name in (*op.inputs, *op.outputs) if name and w.tensor(name).dtype == "unknown"]
     if unknown:
-        raise w.unsupported(op, f"{unknown[0]!r}, whose type the file does not state")
+        raise w.unsupported(op, f"{unknown[0]!r}, whose type the file does not state", rule="unknown-type")
     if op["format"] == "tflite":
         w.emit(str(op["op_type"]), op.inputs, op.outputs, custom=payload, version=int(op["version"]))
         return
     options = None if op["captures"] else _options(str(op["domain"]), str(op["op_type"]), int(op["version"]), payload)
     if options is None:
-        raise w.unsupported(op, f"{custom_name(op)}, whose node has subgraphs or is damaged")
+        raise w.unsupported(op, f"{custom_name(op)}, whose node has subgraphs or is damaged", rule="damaged-payload")
     w.emit(custom_name(op), op.inputs, op.outputs, custom=options)
 
 

@@ -20,11 +20,11 @@ def read_detection_postprocess(r: Reading) -> None:
 
     def number(key: str, default: Any = None) -> Any:
         if key not in options and default is None:
-            raise r.invalid(f"the option {key!r} is missing")
+            raise r.invalid(f"the option {key!r} is missing", rule="option-missing")
         return options.get(key, default)
 
     if len(r.outputs) != 4:
-        raise r.invalid(f"{len(r.outputs)} outputs, not 4")
+        raise r.invalid(f"{len(r.outputs)} outputs, not 4", rule="wrong-number-of-tensors")
     for index in range(4):
         r.with_shape(None, index)
     r.emit(
@@ -48,9 +48,9 @@ def _options(r: Reading) -> dict[str, Any]:
     try:
         value = decoded(r.custom_options)
     except InvalidModelError as error:
-        raise r.invalid(f"its options: {error.reason}") from error
+        raise r.invalid(f"its options: {error.reason}", rule="invalid-options") from error
     if not isinstance(value, dict):
-        raise r.invalid("its options are no map")
+        raise r.invalid("its options are not a map", rule="invalid-options")
     return value
 
 

@@ -31,7 +31,7 @@ def _terms(op: Op, f: Formula) -> tuple[list[_Term], str]:
     ranks = [f.w.tensor(name).rank for name in op.inputs]
     texts = left.split(",")
     if len(texts) != len(ranks) or None in ranks:
-        raise f.w.unsupported(op, f"the equation {op['equation']!r} for data of ranks {ranks}")
+        raise f.w.unsupported(op, f"the equation {op['equation']!r} for data of ranks {ranks}", rule="equation-not-covered")
     free = [chr(code) for code in (*range(ord("A"), ord("Z") + 1), *range(0x391, 0x3A1)) if chr(code) not in left + result]
     dots = [(rank or 0) - len(text.replace("...", "")) if "..." in text else 0 for rank, text in zip(ranks, texts, strict=True)]
     most = max(dots)
@@ -44,7 +44,7 @@ def _terms(op: Op, f: Formula) -> tuple[list[_Term], str]:
             sorted(letter for letter in set(every) if every.count(letter) == 1 and letter not in free[:most])
         )
     if any(len(set(text)) != len(text) or len(text) != rank for text, rank in zip(texts, ranks, strict=True)):
-        raise f.w.unsupported(op, f"the equation {op['equation']!r}, which takes a diagonal,")
+        raise f.w.unsupported(op, f"the equation {op['equation']!r}, which takes a diagonal,", rule="equation-not-covered")
     return [_Term(name, text) for name, text in zip(op.inputs, texts, strict=True)], wanted
 
 
@@ -55,7 +55,7 @@ def _einsum(f: Formula) -> None:
     for term in terms:
         for letter, size in zip(term.letters, f.w.tensor(term.name).shape or (), strict=True):
             if sizes.setdefault(letter, size) != size:
-                raise f.w.unsupported(f.op, f"the equation {f.op['equation']!r} for sizes that broadcast")
+                raise f.w.unsupported(f.op, f"the equation {f.op['equation']!r} for sizes that broadcast", rule="equation-not-covered")
     while len(terms) > 1:
         first, second, *others = terms
         needed = set(wanted).union(*(term.letters for term in others))
@@ -100,7 +100,9 @@ def _whole(f: Formula, shape: Sequence[int | str]) -> str:
     """The sizes for a RESHAPE, which finds out one of them by itself if no other is 0."""
     known = [size if isinstance(size, int) else -1 for size in shape]
     if known.count(-1) > 1 or (-1 in known and 0 in known):
-        raise f.w.unsupported(f.op, f"the equation {f.op['equation']!r} for data of shape {tuple(shape)}, which is known only at run time")
+        raise f.w.unsupported(
+            f.op, f"the equation {f.op['equation']!r} for data of the dynamic shape {tuple(shape)}", rule="dynamic-dimension"
+        )
     return _ints(f, known)
 
 

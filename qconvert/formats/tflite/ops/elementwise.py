@@ -87,7 +87,7 @@ def read_atan2(r: Reading) -> None:
     """ATAN2, whose kernel reads operands of other shapes beyond their ends."""
     shapes = [r.tensor(index).static_shape for index in (0, 1)]
     if None not in shapes and shapes[0] != shapes[1]:
-        raise r.invalid(f"operands of shapes {shapes[0]} and {shapes[1]}")
+        raise r.invalid(f"operands of shapes {shapes[0]} and {shapes[1]}", rule="shape-mismatch")
     r.emit("Atan2")
 
 
@@ -154,7 +154,7 @@ def _require_one_grid(op: Op, w: Writing) -> None:
     for name in op.inputs:
         tensor = w.tensor(name)
         if tensor.dtype != "bool" and tensor.quantization != result:
-            raise w.unsupported(op, f"{name!r} and {op.outputs[0]!r} of different quantization")
+            raise w.unsupported(op, f"{name!r} and {op.outputs[0]!r} of different quantization", rule="quantization-mismatch")
 
 
 #: StableHLO's operators, whose kernels take integers without scales of any width.
@@ -237,14 +237,14 @@ def write_cast(op: Op, w: Writing) -> None:
         return
     for tensor in (data, result):
         if tensor.dtype not in DTYPE_NUMBERS:
-            raise w.unsupported(op, f"{tensor.name!r} of type {tensor.dtype}")
+            raise w.unsupported(op, f"{tensor.name!r} of type {tensor.dtype}", rule="operand-types")
     w.emit("CAST", op.inputs, op.outputs, "CastOptions", inDataType=DTYPE_NUMBERS[data.dtype], outDataType=DTYPE_NUMBERS[result.dtype])
 
 
 def write_atan2(op: Op, w: Writing) -> None:
     """ATAN2, which knows no broadcasting."""
     if len({w.tensor(name).shape for name in op.inputs}) > 1:
-        raise w.unsupported(op, "operands of different shapes")
+        raise w.unsupported(op, "operands of different shapes", rule="shape-mismatch")
     w.emit("ATAN2", op.inputs, op.outputs, "ATan2Options")
 
 

@@ -84,7 +84,7 @@ def read_lstm(r: Reading) -> None:
     order = single_step(r)
     if r.option("kernelType", 0) == _BASIC_KERNEL:
         if len(r.inputs) != 5 or not all(r.inputs):
-            raise r.invalid(f"has {len(r.inputs)} inputs, not the five of the basic kernel")
+            raise r.invalid(f"has {len(r.inputs)} inputs, not the five of the basic kernel", rule="wrong-number-of-tensors")
         if r.tensor(0).dtype == "float32":
             order.show(r, _read_basic(r, order))
         else:
@@ -104,9 +104,11 @@ def read_both_ways_lstm(r: Reading) -> None:
     places = {role: place for place, role in enumerate(_BOTH_WAYS) if place < len(r.inputs) and r.inputs[place]}
     order, merged = order_of(r), bool(r.option("mergeOutputs", False))
     if len(r.outputs) != 2 - merged:
-        raise r.invalid(f"has {len(r.outputs)} outputs, not {2 - merged}")
+        raise r.invalid(f"has {len(r.outputs)} outputs, not {2 - merged}", rule="wrong-number-of-tensors")
     if merged and order.form == "rows" and order.rows > 1:
-        raise r.unsupported("rows in front and results side by side, for which its kernel takes states from beyond their tensors,")
+        raise r.unsupported(
+            "the batch first and merged outputs, for which its kernel reads states outside of their tensors,", rule="misread-by-kernel"
+        )
     own = {way: {role.removeprefix(f"{way}/"): place for role, place in places.items() if role.startswith(f"{way}/")} for way in _WAYS}
     for way in _WAYS:
         _require_real(r, own[way])
@@ -192,27 +194,32 @@ def _emit(
 def _require_real(r: Reading, places: dict[str, int]) -> None:
     """Raises an error for an operator that lacks what every LSTM has, or whose data are not real, or weights neither real nor int8."""
     if not places.keys() >= _NEVER_ABSENT:
-        raise r.invalid(f"has no {min(_NEVER_ABSENT - places.keys())}")
+        raise r.invalid(f"has no {min(_NEVER_ABSENT - places.keys())}", rule="input-missing")
     types = r.tensor(0).dtype, r.tensor(places["forget_weights"]).dtype
     if types not in REAL_LSTM:
-        raise r.unsupported(f"data of {types[0]} and weights of {types[1]}, not float32, nor float32 and int8,")
+        raise r.unsupported(f"data of {types[0]} and weights of {types[1]}, not float32, nor float32 and int8,", rule="operand-types")
     if types[1] == "int8" and any(role.endswith("_aux") for role in places):
-        raise r.unsupported("integer weights and an auxiliary input, whose rows are rounded by ranges of their own,")
+        raise r.unsupported("integer weights and an auxiliary input, whose rows have dynamic ranges of their own,", rule="form-not-covered")
 
 
 def _require_whole(r: Reading, places: dict[str, int]) -> None:
     """Raises an error for gates with something missing, and an activation that the kernel does not have."""
     if (code := r.option("fusedActivationFunction", 0)) not in ACTIVATIONS:
-        raise r.unsupported(f"fused activation number {code}" if code else "no activation, without which its kernel gives no values,")
+        raise r.unsupported(
+            f"fused activation number {code}" if code else "no activation, without which its kernel computes no values,",
+            rule="activation-not-covered",
+        )
     gates = GATES if "input_weights" in places else tuple(gate for gate in GATES if gate != "input")
     for what in ("weights", "recurrent", "bias", "peephole", "norm", "aux"):
         own = [gate for gate in gates if what != "peephole" or gate != "cell"]
         seen = [gate for gate in GATES if f"{gate}_{what}" in places]
         if (seen and seen != own) or (not seen and what in ("weights", "recurrent", "bias")):
             missing = [gate for gate in own if gate not in seen]
-            raise r.invalid(f"has no {missing[0]}_{what}" if missing else f"has input_{what} and no input_weights")
+            raise r.invalid(
+                f"has no {missing[0]}_{what}" if missing else f"has input_{what} and no input_weights", rule="incomplete-parameters"
+            )
     if "projection_bias" in places and "projection_weights" not in places:
-        raise r.invalid("has a bias of a projection, and no projection")
+        raise r.invalid("has a bias of a projection, and no projection", rule="incomplete-parameters")
 
 
 def _sizes(r: Reading, places: dict[str, int], data: str) -> _Sizes:
@@ -220,12 +227,12 @@ def _sizes(r: Reading, places: dict[str, int], data: str) -> _Sizes:
     cells, recurrent = math.prod(r.static_shape(places["forget_bias"])), r.static_shape(places["forget_recurrent"])
     inputs = (r.lookup(data).static_shape or (0,))[-1]
     if len(recurrent) != 2 or not cells or not recurrent[1]:
-        raise r.invalid(f"has {r.inputs[places['forget_recurrent']]!r} of shape {recurrent} and {cells} cells")
+        raise r.invalid(f"has {r.inputs[places['forget_recurrent']]!r} of shape {recurrent} and {cells} cells", rule="shape-mismatch")
     if "projection_weights" not in places and recurrent != (cells, cells):
-        raise r.invalid(f"has {r.inputs[places['forget_recurrent']]!r} of shape {recurrent}, not {(cells, cells)}")
+        raise r.invalid(f"has {r.inputs[places['forget_recurrent']]!r} of shape {recurrent}, not {(cells, cells)}", rule="shape-mismatch")
     aux = r.static_shape(places["forget_aux"]) if "forget_aux" in places else (cells, 0)
     if len(aux) != 2 or aux[1] > inputs:
-        raise r.invalid(f"has {r.inputs[places['forget_aux']]!r} of shape {aux} for {inputs} values a step")
+        raise r.invalid(f"has {r.inputs[places['forget_aux']]!r} of shape {aux} for {inputs} values a step", rule="shape-mismatch")
     return _Sizes(cells, recurrent[1], inputs - aux[1], aux[1])
 
 

@@ -44,9 +44,9 @@ def read_both_ways_rnn(r: Reading) -> None:
     """An RNN each way, and what its kernel does with an auxiliary input: see _both_data()."""
     order, merged = order_of(r), bool(r.option("mergeOutputs", False))
     if len(r.outputs) != 2 - merged:
-        raise r.invalid(f"has {len(r.outputs)} outputs, not {2 - merged}")
+        raise r.invalid(f"has {len(r.outputs)} outputs, not {2 - merged}", rule="wrong-number-of-tensors")
     if r.has(_AUX + 1) != r.has(_AUX + 2) or (r.has(_AUX + 1) and not r.has(_AUX)):
-        raise r.invalid("has weights of an auxiliary input for one way alone, or no such input")
+        raise r.invalid("has weights of an auxiliary input for one direction only, or no such input", rule="incomplete-parameters")
     require_float32(r, (0, _AUX) if r.has(_AUX) else (0,), (4, 8))
     forth, back = _both_data(r, order)
     aux = (_AUX + 1, _AUX + 2) if r.has(_AUX + 1) else (0, 0)
@@ -71,7 +71,8 @@ def _both_data(r: Reading, order: Order) -> tuple[str, str]:
         return data, order.given(r, _AUX) if order.form == "steps" else data
     if order.form == "steps" and r.static_shape(_AUX) != r.static_shape(0):
         raise r.unsupported(
-            "steps in front and an auxiliary input of another size than its data, which its kernel takes from other places,"
+            "time first and an auxiliary input of another size than its data, which its kernel reads from wrong offsets,",
+            rule="misread-by-kernel",
         )
     joined = joined_steps(r, data, order.given(r, _AUX))
     return joined, joined
@@ -90,13 +91,13 @@ def _read_way(r: Reading, order: Order, data: str, first: int, aux: int = 0, dir
     """
     types = r.tensor(0).dtype, r.tensor(first).dtype
     if types != ("float32", "float32"):
-        raise r.unsupported(f"data of {types[0]} and weights of {types[1]}, not float32,")
+        raise r.unsupported(f"data of {types[0]} and weights of {types[1]}, not float32,", rule="operand-types")
     if (code := int(r.option("fusedActivationFunction", 0))) not in _ACTIVATIONS:
-        raise r.unsupported(f"fused activation number {code}")
+        raise r.unsupported(f"fused activation number {code}", rule="activation-not-covered")
     shape, size = r.static_shape(first), (r.lookup(data).static_shape or (0,))[-1]
     beside = r.static_shape(aux)[-1] if aux else 0
     if len(shape) != 2 or not shape[0]:
-        raise r.invalid(f"has {r.inputs[first]!r} of shape {shape}")
+        raise r.invalid(f"has {r.inputs[first]!r} of shape {shape}", rule="wrong-rank")
     cells = shape[0]
     weights = real_constant(r, first, (cells, size - beside))
     if aux:
@@ -122,7 +123,7 @@ def write_rnn(op: Op, w: Writing) -> None:
         require_written(w, way)
     code = rnn_activation_code(op)
     if code is None:
-        raise w.unsupported(op, f"activations {', '.join(op['activations'])} and a clip of {op['clip']}")
+        raise w.unsupported(op, f"activations {', '.join(op['activations'])} and a clip of {op['clip']}", rule="attribute-not-covered")
     listed = [name for way in ways for name in _listed(w, way)]
     frame = Frame(w, ways, [int(way["hidden_size"]) for way in ways])
     order = {"fusedActivationFunction": code, "timeMajor": frame.form == "steps"}

@@ -42,7 +42,7 @@ def read_scatter_nd(r: Reading) -> None:
     updates, result, indices = r.tensor(1), r.result(), r.constant(0)
     shape = r.int64(2)
     if indices is not None and (indices.ndim == 0 or not indices.shape[-1]):
-        raise r.invalid(f"indices of shape {indices.shape}")
+        raise r.invalid(f"indices of shape {indices.shape}", rule="wrong-rank")
     distinct = indices is not None and len(np.unique(indices.reshape(-1, indices.shape[-1]), axis=0)) == indices.size // indices.shape[-1]
     if updates.is_quantized and not distinct:
         background = r.const(np.zeros((), updates.dtype), "zero")
@@ -74,7 +74,7 @@ def read_one_hot(r: Reading) -> None:
         r.emit("OneHot", [r.int64(0), r.int64(1), *both], axis=r.option("axis", -1))
         return
     if on.size != 1 or off.size != 1:
-        raise r.invalid(f"{on.size} on values and {off.size} off values, not one each")
+        raise r.invalid(f"{on.size} on values and {off.size} off values, not one each", rule="not-a-scalar")
     values = r.const(np.array([off.reshape(-1)[0], on.reshape(-1)[0]], on.dtype), "off_on", r.tensor(2).quantization)
     r.emit("OneHot", [r.int64(0), r.int64(1), values], axis=r.option("axis", -1))
 
@@ -148,7 +148,7 @@ def write_one_hot(op: Op, w: Writing) -> None:
     """ONE_HOT; values of types that it does not have are chosen where one of truth values is true."""
     result, axis = w.tensor(op.outputs[0]), int(op["axis"])
     if result.dtype == "string":
-        raise w.unsupported(op, "values of string, which neither ONE_HOT nor SELECT_V2 takes,")
+        raise w.unsupported(op, "string values, which neither ONE_HOT nor SELECT_V2 takes,", rule="operand-types")
     if axis < -1:  # -1 alone counts from the end
         axis = w.axis(op, axis, result.name)
     off, on = (_element(op, w, i, f"{result.name}/{hint}") for i, hint in enumerate(("off", "on")))
@@ -275,7 +275,7 @@ def write_topk(op: Op, w: Writing) -> None:
     data, rank = w.tensor(op.inputs[0]), w.tensor(op.inputs[0]).rank
     axis = w.axis(op, op["axis"], data.name)
     if not op["largest"] and (data.is_quantized or data.dtype not in ("float32", "int32", "int64")):
-        raise w.unsupported(op, f"the smallest of {data.dtype}")
+        raise w.unsupported(op, f"the smallest of {data.dtype}", rule="operand-types")
     k = w.index(op, 1) if w.tensor(op.inputs[1]).data is None else w.ints(w.values(op, 1)[0], f"{op.outputs[0]}/k")
     perm = [*(other for other in range(rank or 0) if other != axis), axis]
     turns, value = rank is not None and axis != rank - 1, data.name

@@ -45,7 +45,7 @@ def write_lstm(op: Op, w: Writing) -> None:
 def _require(w: Writing, op: Op) -> None:
     require_written(w, op, clip=0.0)
     if activation_code(op) is None:
-        raise w.unsupported(op, f"activations {', '.join(op['activations'])}")
+        raise w.unsupported(op, f"activations {', '.join(op['activations'])}", rule="activation-not-covered")
 
 
 def activation_code(op: Op) -> int | None:

@@ -22,11 +22,11 @@ __all__ = ["READERS", "WRITERS"]
 def read_fully_connected(r: Reading) -> None:
     """FULLY_CONNECTED: weights O,I; data of any rank is flattened to rows of I and reshaped back if keep_num_dims."""
     if r.option("weightsFormat") != 0:
-        raise r.unsupported("shuffled weights")
+        raise r.unsupported("shuffled weights", rule="form-not-covered")
     weights = r.tensor(1)
     shape = weights.static_shape
     if shape is None or len(shape) != 2 or 0 in shape:
-        raise r.invalid(f"weights of shape {weights.shape}")
+        raise r.invalid(f"weights of shape {weights.shape}", rule="wrong-rank")
     data = r.tensor(0)
     rows = _rows(r, shape[1])
     r.require_sound("Gemm", [r.input(1)])
@@ -59,7 +59,7 @@ def _result(r: Reading, rows: int | str, weights: tuple[int, ...]) -> Tensor:
     wanted: Shape = (rows, weights[0])
     if r.option("keepNumDims", False):
         if not data or (isinstance(data[-1], int) and data[-1] != weights[1]):
-            raise r.invalid(f"keeps the dimensions of data of shape {data} beside weights of shape {weights}")
+            raise r.invalid(f"keeps the dimensions of data of shape {data} with weights of shape {weights}", rule="shape-mismatch")
         wanted = (*data[:-1], weights[0])
     return r.with_shape(merged(result.name, wanted, result.shape) if compatible(result.shape, wanted) else wanted)
 
@@ -68,12 +68,12 @@ def _rows(r: Reading, depth: int) -> int | str:
     """How many rows of `depth` the data have."""
     shape = r.tensor(0).shape
     if shape is None:
-        raise r.unsupported("data of unknown rank")
+        raise r.unsupported("data of unknown rank", rule="unknown-rank")
     symbols = [size for size in shape if isinstance(size, str)]
     known = math.prod(size for size in shape if isinstance(size, int))
     if not symbols:
         if known % depth:
-            raise r.invalid(f"data of shape {shape} do not divide into rows of {depth}")
+            raise r.invalid(f"data of shape {shape} do not divide into rows of {depth}", rule="shape-mismatch")
         return known // depth
     if len(symbols) == 1 and known == depth:
         return symbols[0]
@@ -133,7 +133,11 @@ def _require_blocks(op: Op, w: Writing, name: str) -> None:
     exact = np.array_equal(grid.scale.astype(np.float16).astype(np.float32), grid.scale) and bool((grid.scale > 0).all())
     along = weights.rank == 2 and grid.axis == 1 and (weights.shape or (0, ""))[1] == grid.scale.shape[1] * grid.block_size
     if weights.dtype != "int4" or not grid.is_symmetric or not along or not exact or w.tensor(op.inputs[0]).dtype != "float32":
-        raise w.unsupported(op, f"blocks of scales that are not those of int4 rows with positive float16 scales beside float32: {name!r}")
+        raise w.unsupported(
+            op,
+            f"{name!r}, whose blocks of scales are not those of int4 rows with positive float16 scales and float32 data",
+            rule="block-scales",
+        )
 
 
 def _bias_vector(op: Op, w: Writing) -> str:
@@ -144,7 +148,7 @@ def _bias_vector(op: Op, w: Writing) -> str:
     data, grid = w.tensor(name).data, w.tensor(name).quantization
     row = data is not None and data.shape[-1:] == outputs and data.size == data.shape[-1]
     if data is None or not isinstance(outputs[0], int) or not (row or data.size == 1):
-        raise w.unsupported(op, f"a bias of shape {w.tensor(name).shape}")
+        raise w.unsupported(op, f"a bias of shape {w.tensor(name).shape}", rule="unsupported-shape")
     grid = grid if grid is None or grid.is_per_tensor else replace(grid, axis=0)
     return w.variant(name, f"of {outputs[0]}", np.array(np.broadcast_to(data.reshape(-1), outputs[0])), grid)
 
@@ -152,7 +156,7 @@ def _bias_vector(op: Op, w: Writing) -> str:
 def write_matmul(op: Op, w: Writing) -> None:
     """MatMul as BATCH_MATMUL."""
     if op["activation"]:
-        raise w.unsupported(op, f"a fused {op['activation']}")
+        raise w.unsupported(op, f"a fused {op['activation']}", rule="activation-not-covered")
     fields: dict[str, Any] = {"adjX": bool(op["trans_a"]), "adjY": bool(op["trans_b"])}
     if is_dynamic(op):
         fields["asymmetricQuantizeInputs"] = op["arithmetic"] != "dynamic_symmetric"

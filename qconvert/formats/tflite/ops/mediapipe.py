@@ -42,7 +42,9 @@ def read_convolution_transpose_bias(r: Reading) -> None:
     begins = [crop // 2 for crop in crops]
     spatial = [strides[i] * (int(sizes[i]) - 1) + weights[1 + i] - crops[i] for i in range(2)]
     if weights[3] != shape[3] or r.tensor(2).static_shape != weights[:1]:
-        raise r.invalid(f"data of shape {shape}, weights {weights} and a bias of shape {r.tensor(2).shape} do not fit")
+        raise r.invalid(
+            f"data of shape {shape}, weights {weights} and a bias of shape {r.tensor(2).shape} do not fit", rule="shape-mismatch"
+        )
     r.with_shape((shape[0], *spatial, weights[0]))
     r.emit(
         "ConvTranspose",

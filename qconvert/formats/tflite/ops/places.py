@@ -142,7 +142,7 @@ def write_scatter_elements(op: Op, w: Writing) -> None:
         return
     data, result, updates = w.tensor(op.inputs[0]), op.outputs[0], w.tensor(op.inputs[2])
     if op["reduction"] in _SEGMENTS:
-        raise w.unsupported(op, f"reduction {op['reduction']!r} of sizes that are known only at run time")
+        raise w.unsupported(op, f"reduction {op['reduction']!r} of dynamic dimensions", rule="dynamic-dimension")
     places, true = _open_places(op, w)
     flat, ones = w.like(f"{result}/updates", updates.name, ("count",)), w.add(f"{result}/ones", "bool", ("count",))
     for name, item in ((updates.name, flat), (true, ones)):
@@ -178,7 +178,7 @@ def _scatter(op: Op, w: Writing, places: str, rows: Array | None) -> None:
         _reduce_at(op, w, places)
         return
     if op["reduction"] == "none" and rows is not None and not _is_distinct(rows):
-        raise w.unsupported(op, "several updates at one of the places that are given")
+        raise w.unsupported(op, "several updates at one index", rule="duplicate-index")
     sizes = w.ints(w.shape(data.name, op), f"{result}/shape")
     if op["reduction"] == "add":
         f = Formula(op, w)
@@ -201,7 +201,7 @@ def _reduce_at(op: Op, w: Writing, places: str) -> None:
     data, result, updates = w.tensor(op.inputs[0]), op.outputs[0], w.tensor(op.inputs[2])
     shape, wanted = w.shape(data.name, op), w.shape(places, op)
     if data.dtype not in ("float32", "int32") or (data.is_quantized and op["reduction"] == "mul"):
-        raise w.unsupported(op, f"reduction {op['reduction']!r} of {data.dtype}")
+        raise w.unsupported(op, f"reduction {op['reduction']!r} of {data.dtype}", rule="operand-types")
     depth, known = wanted[-1], w.tensor(places).data
     rows = math.prod(shape[:depth])
     strides = np.array([math.prod(shape[i + 1 : depth]) for i in range(depth)], np.int32)
@@ -233,7 +233,7 @@ def _mask(op: Op, w: Writing, places: str, rows: Array | None, sizes: str) -> st
     if rows is not None:
         sizes_along = np.array(shape[: rows.shape[-1]])
         if ((rows < -sizes_along) | (rows >= sizes_along)).any():
-            raise w.unsupported(op, f"places {places!r} outside of data of shape {shape}")
+            raise w.unsupported(op, f"indices {places!r} outside of data of shape {shape}", rule="index-out-of-range")
         known = np.zeros(shape, bool)
         known[tuple(np.moveaxis(rows, -1, 0))] = True
         return w.const(known, f"{result}/mask")

@@ -68,7 +68,7 @@ def write_average_pool(op: Op, w: Writing) -> None:
         return
     result = w.tensor(op.outputs[0])
     if result.is_quantized or result.dtype != "float32" or op["activation"]:
-        raise w.unsupported(op, f"padding {op['pads']} that is not counted and is not SAME, of {result.dtype},")
+        raise w.unsupported(op, f"padding {op['pads']} that is neither counted nor SAME, of {result.dtype},", rule="padding-not-covered")
     mean = w.like(f"{result.name}/with_padding", result.name, result.shape)
     pool(mean)
     factor = w.const((1 / share).astype(np.float32)[None, ..., None], f"{result.name}/factor")
@@ -79,7 +79,7 @@ def _is_flat(op: Op, w: Writing) -> bool:
     """Whether a pool has two spatial dimensions; raises UnsupportedError if it has neither two nor three."""
     count = len(op["kernel_shape"])
     if count not in (2, 3) or op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != count + 2:
-        raise w.unsupported(op, f"a window of {count} dimensions, or data that are not channels last")
+        raise w.unsupported(op, f"a window of {count} dimensions, or data that are not channels last", rule="form-not-covered")
     return count == 2
 
 
@@ -122,7 +122,7 @@ def write_max_pool(op: Op, w: Writing) -> None:
     """MaxPool: padding that SAME does not give is a PADV2 with the lowest value in front."""
     dtype = w.tensor(op.inputs[0]).dtype
     if dtype in ("bool", "string"):
-        raise w.unsupported(op, f"{dtype} data")
+        raise w.unsupported(op, f"{dtype} data", rule="operand-types")
     lowest = float(np.finfo(np.float32).min) if "float" in dtype else integer_range(dtype)[0]
     flat = _is_flat(op, w)
     if flat and not op["dilations"]:
@@ -138,7 +138,7 @@ def write_max_pool(op: Op, w: Writing) -> None:
         write_volume(op, w, "MAX_POOL_2D", data, op.outputs[0])
         return
     if op["activation"]:
-        raise w.unsupported(op, f"holes and the activation {op['activation']}")
+        raise w.unsupported(op, f"dilations and the activation {op['activation']}", rule="form-not-covered")
     write_dilated_max(op, w, data)
 
 
@@ -146,7 +146,7 @@ def write_l2_pool(op: Op, w: Writing) -> None:
     """L2Pool: padding that SAME does not give has no form, as it does not count."""
     found = write_window(_whole(op, w), w, op["kernel_shape"])
     if found.data != op.inputs[0]:
-        raise w.unsupported(op, f"padding {op['pads']} that is not SAME")
+        raise w.unsupported(op, f"padding {op['pads']} that is not SAME", rule="padding-not-covered")
     _emit(op, w, "L2_POOL_2D", found)
 
 
@@ -162,7 +162,7 @@ def _whole(op: Op, w: Writing) -> Op:
 
 def _emit(op: Op, w: Writing, builtin: str, found: Window, result: str = "") -> None:
     if len(op["kernel_shape"]) != 2:
-        raise w.unsupported(op, f"a window of {len(op['kernel_shape'])} dimensions")
+        raise w.unsupported(op, f"a window of {len(op['kernel_shape'])} dimensions", rule="form-not-covered")
     height, width = op["kernel_shape"]
     fields = {"filterHeight": height, "filterWidth": width, "fusedActivationFunction": w.activation(op)}
     w.emit(builtin, [found.data], [result or op.outputs[0]], "Pool2DOptions", **fields, **found.fields)

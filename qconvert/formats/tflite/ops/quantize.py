@@ -127,7 +127,7 @@ def write_dynamic_quantize(op: Op, w: Writing) -> None:
     f = Formula(op, w)
     rank = w.tensor(f.data).rank
     if rank is None:
-        raise w.unsupported(op, "data of unknown rank")
+        raise w.unsupported(op, "data of unknown rank", rule="unknown-rank")
     axes = w.ints(list(range(rank)), f"{f.result}/axes")
     low, high = (f(word, f(reduced, f.data, axes, shape=(), keepDims=False), 0.0)
                  for word, reduced in (("MINIMUM", "REDUCE_MIN"), ("MAXIMUM", "REDUCE_MAX")))  # fmt: skip

@@ -23,16 +23,16 @@ def read_sequence_lstm(r: Reading) -> None:
     """Its variables are read before it and written behind it. The activation is not looked at, since the kernel does not either."""
     names = dict(zip(SEQUENCE, r.inputs, strict=False))
     if len(r.inputs) < _OLD or not names["forget_weights"] or not names["hidden"] or not names["cell"]:
-        raise r.invalid(f"has {len(r.inputs)} inputs, or lacks one that every LSTM has")
+        raise r.invalid(f"has {len(r.inputs)} inputs, or lacks one that every LSTM has", rule="wrong-number-of-tensors")
     types = tuple(r.tensor(SEQUENCE.index(role)).dtype for role in ("data", "forget_weights", "cell"))
     if r.option("diagonalRecurrentTensors", False):
-        raise r.unsupported("diagonal recurrent weights")
+        raise r.unsupported("diagonal recurrent weights", rule="form-not-covered")
     if types[:2] in REAL_LSTM and types[2] == "float32":
         read_float_lstm(r, {role: place for place, role in enumerate(SEQUENCE) if names.get(role)})
         return
     if types != ("int8", "int8", "int16"):
         what = f"data of {types[0]}, weights of {types[1]} and a cell of {types[2]}"
-        raise r.unsupported(f"{what}, neither int8, int8 and int16 nor float32 with weights of float32 or int8,")
+        raise r.unsupported(f"{what}, neither int8, int8 and int16 nor float32 with weights of float32 or int8,", rule="operand-types")
     places = {role: SEQUENCE.index(role) for role in ("hidden", "cell")}
     states = {role: r.variable(place) for role, place in places.items()}
     before = {role: r.read_state(state, r.tensor(places[role])) for role, state in states.items()}
@@ -48,7 +48,7 @@ def _inner_grids(r: Reading, names: dict[str, str]) -> dict[str, Any]:
     """The grids of what the operator computes inside, which are those of tensors that only carry them."""
     listed = [r.lookup(name) for name in r.intermediates if name]
     if len(listed) != len(GATES) + 1 or not all(r.intermediates):
-        raise r.invalid(f"has {len(listed)} intermediate tensors, not {len(GATES) + 1}")
+        raise r.invalid(f"has {len(listed)} intermediate tensors, not {len(GATES) + 1}", rule="wrong-number-of-tensors")
     scale, zero_point = _per_tensor(r, listed[-1])
     grids: dict[str, Any] = {"hidden_scale": scale, "hidden_zero_point": zero_point}
     for gate, tensor in zip(GATES, listed, strict=False):
@@ -60,7 +60,7 @@ def _inner_grids(r: Reading, names: dict[str, str]) -> dict[str, Any]:
 def _per_tensor(r: Reading, tensor: Tensor) -> tuple[float, int]:
     q = tensor.quantization
     if q is None or not q.is_per_tensor:
-        raise r.invalid(f"the intermediate tensor {tensor.name!r} has no scale")
+        raise r.invalid(f"the intermediate tensor {tensor.name!r} has no scale", rule="scale-missing")
     return float(q.scale[0]), int(q.zero_point[0])
 
 
@@ -71,7 +71,7 @@ def read_svdf(r: Reading) -> None:
         return
     if types not in (("int8", "int8", "int16", "int16"), ("int8",) * 4):
         known = "int8, int8 and twice int16 or int8, nor float32 with weights of float32 or int8"
-        raise r.unsupported(f"tensors of {', '.join(types)}, neither of {known},")
+        raise r.unsupported(f"tensors of {', '.join(types)}, neither of {known},", rule="operand-types")
     state = r.variable(4)
     before = r.read_state(state, r.tensor(4))
     after = r.like("memory_after", r.tensor(4), r.tensor(4).shape)

@@ -45,7 +45,7 @@ def _read_copy(kind: str, r: Reading) -> None:
     elif data.dtype == result.dtype:
         r.emit("Reinterpret", [data.name])
     else:
-        raise r.unsupported(f"no axes and a result {result.name!r} of another type")
+        raise r.unsupported(f"no axes and a result {result.name!r} of another type", rule="operand-types")
 
 
 def read_cumsum(r: Reading) -> None:
@@ -89,7 +89,7 @@ def reduced_axes(op: Op, w: Writing) -> str:
         return w.index(op, 1)
     rank = w.tensor(op.inputs[0]).rank
     if rank is None:
-        raise w.unsupported(op, f"{op.inputs[0]!r} of unknown rank")
+        raise w.unsupported(op, f"{op.inputs[0]!r} of unknown rank", rule="unknown-rank")
     return w.ints(range(rank), f"{op.outputs[0]}/axes")
 
 

@@ -20,7 +20,7 @@ def read_embedding_lookup(r: Reading) -> None:
         r.emit("Gather", [table.name, r.int64(0)], axis=0)
         return
     if table.quantization is None or table.dtype not in ("int8", "uint8", "int4"):
-        raise r.unsupported(f"a table of {table.dtype} without scales, and a result of {result.dtype}")
+        raise r.unsupported(f"a table of {table.dtype} without scales, and a result of {result.dtype}", rule="operand-types")
     real = r.emit("Dequantize", [table.name], [r.intermediate("dequantized", "float32", table.shape, base=table.name)])[0]
     r.emit("Gather", [real, r.int64(0)], axis=0)
 
@@ -69,7 +69,7 @@ def read_dilate(r: Reading) -> None:
     """DILATE: (data, dilations, filler)."""
     gaps = tuple(n - 1 for n in r.ints(1))
     if min(gaps, default=0) < 0:
-        raise r.invalid(f"dilations {[n + 1 for n in gaps]} are not positive")
+        raise r.invalid(f"dilations {[n + 1 for n in gaps]} are not positive", rule="not-positive")
     edges = (0,) * len(gaps)
     r.emit_stored("InteriorPad", [r.input(0), r.input(2)], low=edges, high=edges, interior=gaps)
 

@@ -20,16 +20,16 @@ def require_written(w: Writing, op: Op, **wanted: object) -> None:
     """Raises UnsupportedError for attributes that are not as wanted, lengths of sequences, and states that TFLite's do not match."""
     for name, value in {"layout": 0, **wanted}.items():
         if op[name] != value:
-            raise w.unsupported(op, f"{name} {op[name]!r}")
+            raise w.unsupported(op, f"{name} {op[name]!r}", rule="attribute-not-covered")
     if op["direction"] == "bidirectional":
-        raise w.unsupported(op, "both directions in one, where each has states of its own in TFLite,")
+        raise w.unsupported(op, "both directions in one operator, where TFLite has states of their own for each,", rule="bidirectional")
     if stored := [name for name in (op.inputs[0], *filter(None, op.outputs)) if w.tensor(name).dtype != "float32"]:
-        raise w.unsupported(op, f"{stored[0]!r} of {w.tensor(stored[0]).dtype}")
+        raise w.unsupported(op, f"{stored[0]!r} of {w.tensor(stored[0]).dtype}", rule="operand-types")
     inputs = (*op.inputs, *[""] * (7 - len(op.inputs)))
     if inputs[4]:
-        raise w.unsupported(op, "lengths of sequences")
+        raise w.unsupported(op, "lengths of sequences", rule="sequence-lengths")
     if not all(inputs[5 : 7 if op.kind == "LSTM" else 6]):
-        raise w.unsupported(op, "states that begin anew in each run, where those of TFLite's operator go on,")
+        raise w.unsupported(op, "initial states in each run, where TFLite's operator keeps its states between runs,", rule="initial-states")
 
 
 def state_of(w: Writing, op: Op, index: int) -> str:

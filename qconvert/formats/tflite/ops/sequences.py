@@ -64,7 +64,7 @@ def order_of(r: Reading) -> Order:
     """
     shape = r.static_shape(0)
     if len(shape) != 3:
-        raise r.invalid(f"has data of shape {shape}, which are no sequences")
+        raise r.invalid(f"has data of shape {shape}, which are not sequences", rule="wrong-rank")
     major = bool(r.option("timeMajor", False))
     steps, rows = shape[:2] if major else shape[1::-1]
     return Order(steps, rows, "steps" if major else "rows")
@@ -78,7 +78,7 @@ def single_step(r: Reading) -> Order:
     """
     shape = r.static_shape(0)
     if len(shape) != 2:
-        raise r.unsupported(f"data of shape {shape}, which are no single step,")
+        raise r.unsupported(f"data of shape {shape}, which are not a single step,", rule="unsupported-shape")
     return Order(1, shape[0], "single")
 
 
@@ -87,9 +87,9 @@ def require_float32(r: Reading, data: tuple[int, ...], variables: tuple[int, ...
     names = [*(r.input(index) for index in (*data, *variables)), *r.outputs[:2]]
     wrong = [tensor for name in names if (tensor := r.lookup(name)).dtype != "float32"]
     if wrong:
-        raise r.unsupported(f"{wrong[0].name!r} of {wrong[0].dtype}, not float32,")
+        raise r.unsupported(f"{wrong[0].name!r} of {wrong[0].dtype}, not float32,", rule="operand-types")
     if len({r.input(index) for index in variables}) < len(variables):
-        raise r.invalid("has one variable for two")
+        raise r.invalid("has the same variable for two states", rule="shared-state")
 
 
 def real_constant(r: Reading, index: int, shape: tuple[int, ...]) -> Array:
@@ -100,12 +100,12 @@ def real_constant(r: Reading, index: int, shape: tuple[int, ...]) -> Array:
         UnsupportedError: it is no constant of float32 or float16.
     """
     if r.static_shape(index) != shape:
-        raise r.invalid(f"has {r.inputs[index]!r} of shape {r.static_shape(index)}, not {shape}")
+        raise r.invalid(f"has {r.inputs[index]!r} of shape {r.static_shape(index)}, not {shape}", rule="shape-mismatch")
     maker, data = r.dequantized(index), r.constant(index)
     if maker is not None and maker.kind == "Cast" and (narrow := r.lookup(maker.inputs[0]).data) is not None:
         data = narrow.astype(np.float32)
     if data is None or data.dtype != np.float32:
-        raise r.unsupported(f"{r.inputs[index]!r}, which is no constant of float32,")
+        raise r.unsupported(f"{r.inputs[index]!r}, which is not a float32 constant,", rule="operand-types")
     return data
 
 
@@ -113,6 +113,6 @@ def joined_steps(r: Reading, first: str, second: str) -> str:
     """The values of two sequences beside each other at each step."""
     shapes = [r.lookup(name).static_shape or (0,) for name in (first, second)]
     if shapes[0][:-1] != shapes[1][:-1]:
-        raise r.invalid(f"has sequences of shapes {shapes[0]} and {shapes[1]}, which do not go together")
+        raise r.invalid(f"has sequences of shapes {shapes[0]} and {shapes[1]}, which do not match", rule="shape-mismatch")
     result = r.intermediate("joined", "float32", (*shapes[0][:-1], shapes[0][-1] + shapes[1][-1]))
     return r.emit("Concat", [first, second], [result], axis=len(shapes[0]) - 1)[0]

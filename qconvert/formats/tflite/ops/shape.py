@@ -28,7 +28,7 @@ def read_reshape(r: Reading) -> None:
         return
     sizes = r.option("newShape", None)
     if sizes is None:
-        raise r.invalid("has no new shape")
+        raise r.invalid("has no new shape", rule="shape-missing")
     r.emit("Reshape", [r.input(0), r.shape_const([int(size) for size in sizes], "shape")], **extra)
 
 
@@ -53,7 +53,7 @@ def read_transpose(r: Reading) -> None:
     """TRANSPOSE."""
     perm = tuple(r.axis(axis, r.rank()) for axis in r.ints(1))
     if sorted(perm) != list(range(r.rank())):
-        raise r.invalid(f"{perm} is no permutation of {r.rank()} axes")
+        raise r.invalid(f"{perm} is not a permutation of {r.rank()} axes", rule="not-a-permutation")
     r.emit("Transpose", [r.input(0)], perm=perm)
 
 
@@ -141,7 +141,7 @@ def _copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
     hint, data = f"{op.outputs[0]}/shape", w.tensor(op.inputs[0])
     rank, shape = data.rank, data.shape or ()
     if rank is None or op["allowzero"]:
-        raise w.unsupported(op, f"sizes {sizes} of data of shape {data.shape}")
+        raise w.unsupported(op, f"sizes {sizes} of data of shape {data.shape}", rule="shape-mismatch")
     whole = w.add(f"{hint}/data", "int32", (rank,))
     w.emit("SHAPE", [data.name], [whole], "ShapeOptions", outType=DTYPE_NUMBERS["int32"])
     parts = []
@@ -162,7 +162,7 @@ def _reshaped(op: Op, w: Writing) -> None:
     shape = w.tensor(op.outputs[0]).shape or ()
     sizes = [size if isinstance(size, int) else -1 for size in shape]
     if sizes.count(-1) > 1:
-        raise w.unsupported(op, f"a result of shape {shape}")
+        raise w.unsupported(op, f"a result of shape {shape}", rule="unsupported-shape")
     target = w.ints(sizes, f"{op.outputs[0]}/shape")
     w.emit("RESHAPE", [op.inputs[0], target], op.outputs, "ReshapeOptions", newShape=np.array(sizes, np.int32))
 

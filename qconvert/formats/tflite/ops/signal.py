@@ -43,7 +43,7 @@ def read_reshaped(r: Reading) -> None:
     elif r.name == "SQUEEZE" and (named := [int(axis) for axis in r.option("squeezeDims", ())]):
         r.emit("Squeeze", [r.input(0), r.shape_const(sorted({r.axis(axis, r.rank() - 1) for axis in named}), "axes")])
     else:
-        raise r.unsupported(f"complex numbers of shape {shape}")
+        raise r.unsupported(f"complex numbers of shape {shape}", rule="complex-numbers")
 
 
 def read_cast(r: Reading) -> None:
@@ -51,7 +51,7 @@ def read_cast(r: Reading) -> None:
     if r.result().dtype == "float32" and r.tensor().rank == (r.result().rank or 0) + 1:
         r.emit("Real")
     else:
-        raise r.unsupported(f"complex numbers and {r.result().dtype}")
+        raise r.unsupported(f"complex numbers and {r.result().dtype}", rule="complex-numbers")
 
 
 #: The readers of operators on complex numbers.
@@ -68,7 +68,7 @@ def read_bucketize(r: Reading) -> None:
     stated = r.option("boundaries", None)
     boundaries = np.asarray([] if stated is None else stated, np.float32).reshape(-1)
     if not np.isfinite(boundaries).all() or (np.diff(boundaries) < 0).any():
-        raise r.invalid("boundaries that do not rise")
+        raise r.invalid("has boundaries that do not increase", rule="not-increasing")
     r.emit("Bucketize", [r.input(0), r.const(boundaries, "boundaries")])
 
 
@@ -76,7 +76,7 @@ def read_local_response_normalization(r: Reading) -> None:
     """LOCAL_RESPONSE_NORMALIZATION: alpha is of each square, ONNX's of their mean."""
     radius = r.option("radius")
     if radius < 0:
-        raise r.invalid(f"a radius of {radius}")
+        raise r.invalid(f"has the radius {radius}", rule="not-positive")
     size = 2 * radius + 1
     numbers = {name: float(r.option(name, 0.0)) for name in ("alpha", "beta", "bias")}
     r.emit("LRN", size=size, **{**numbers, "alpha": numbers["alpha"] * size}, data_format="channels_last")
@@ -85,7 +85,7 @@ def read_local_response_normalization(r: Reading) -> None:
 def read_fake_quant(r: Reading) -> None:
     """FAKE_QUANT, whose kernel is of float32."""
     if r.tensor().dtype != "float32":
-        raise r.invalid(f"data of {r.tensor().dtype}, not float32")
+        raise r.invalid(f"data of {r.tensor().dtype}, not float32", rule="operand-types")
     low, high = float(r.option("min", 0.0)), float(r.option("max", 0.0))
     r.emit("FakeQuant", min=low, max=high, num_bits=r.option("numBits"), narrow_range=int(r.option("narrowRange")))
 
@@ -140,9 +140,9 @@ def write_lrn(op: Op, w: Writing) -> None:
     """LRN over an odd number of channels as LOCAL_RESPONSE_NORMALIZATION."""
     size = int(op["size"])
     if size % 2 == 0 or op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != 4:
-        raise w.unsupported(op, f"a size of {size}, or data not of rank 4 and channels last,")
+        raise w.unsupported(op, f"a size of {size}, or data not of rank 4 and channels last,", rule="form-not-covered")
     if w.tensor(op.inputs[0]).dtype != "float32":
-        raise w.unsupported(op, f"data of {w.tensor(op.inputs[0]).dtype}")
+        raise w.unsupported(op, f"data of {w.tensor(op.inputs[0]).dtype}", rule="operand-types")
     fields: dict[str, Any] = {"alpha": float(op["alpha"]) / size, "beta": float(op["beta"]), "bias": float(op["bias"])}
     w.emit("LOCAL_RESPONSE_NORMALIZATION", op.inputs, op.outputs, "LocalResponseNormalizationOptions", radius=(size - 1) // 2, **fields)
 
@@ -150,7 +150,7 @@ def write_lrn(op: Op, w: Writing) -> None:
 def write_fake_quant(op: Op, w: Writing) -> None:
     """FAKE_QUANT, whose kernel is of float32."""
     if w.tensor(op.inputs[0]).dtype != "float32":
-        raise w.unsupported(op, f"data of {w.tensor(op.inputs[0]).dtype}")
+        raise w.unsupported(op, f"data of {w.tensor(op.inputs[0]).dtype}", rule="operand-types")
     fields: dict[str, Any] = {
         "min": float(op["min"]),
         "max": float(op["max"]),

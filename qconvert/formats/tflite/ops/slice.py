@@ -34,7 +34,7 @@ def read_slice(r: Reading) -> None:
     begins, sizes = r.known_ints(1), r.known_ints(2)
     if begins is not None and sizes is not None:
         if len(begins) != r.rank() or len(sizes) != r.rank() or min(begins, default=0) < 0:
-            raise r.invalid(f"begin {begins} and size {sizes} for rank {r.rank()}")
+            raise r.invalid(f"begin {begins} and size {sizes} for rank {r.rank()}", rule="counts-differ")
         ends = [FAR if size == -1 else begin + size for begin, size in zip(begins, sizes, strict=True)]
         _slice(r, [(axis, begins[axis], ends[axis], 1) for axis in range(r.rank())])
         return
@@ -46,9 +46,9 @@ def read_strided_slice(r: Reading) -> None:
     begins, ends, steps = bounds_of(r, 1), bounds_of(r, 2), r.ints(3)
     masks = {name: r.option(f"{name}Mask") for name in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")}
     if not len(begins) == len(ends) == len(steps) or 0 in steps:
-        raise r.invalid(f"begin {begins}, end {ends} and strides {steps}")
+        raise r.invalid(f"begin {begins}, end {ends} and strides {steps}", rule="counts-differ")
     if bin(masks["ellipsis"]).count("1") > 1:
-        raise r.invalid("two ellipses")
+        raise r.invalid("two ellipses", rule="two-ellipses")
     offset = bool(r.option("offset", False))
     bounds: list[tuple[int, Bound, Bound, int]] = []
     shrunk: list[int] = []
@@ -67,7 +67,7 @@ def read_strided_slice(r: Reading) -> None:
             position += 1
         else:
             if axis >= r.rank():
-                raise r.invalid("more indices than axes")
+                raise r.invalid("more indices than axes", rule="too-many-indices")
             if masks["shrinkAxis"] & flag:
                 bounds.append((axis, begins[i], single[len(shrunk)], 1))
                 shrunk.append(axis)
@@ -85,7 +85,7 @@ def _offset(r: Reading, begin: Bound, end: Bound) -> Bound:
     """An end that is counted from the begin."""
     if isinstance(begin, int) and isinstance(end, int):
         return begin + end
-    raise r.unsupported("ends that are counted from begins computed at run time")
+    raise r.unsupported("ends relative to begins that are computed at run time", rule="not-constant")
 
 
 def _sliced_and_reshaped(r: Reading, bounds: list[tuple[int, Bound, Bound, int]], shrunk: list[int], added: list[int]) -> None:

@@ -34,7 +34,7 @@ def read_resize_nearest_neighbor(r: Reading) -> None:
     """RESIZE_NEAREST_NEIGHBOR: the kernel floors (x + 0.5) * scale or x * scale, and rounds x * scale up from .5 if corners align."""
     spatial_sizes(r)
     if r.option("alignCorners", False) and r.option("halfPixelCenters", False):
-        raise r.unsupported("aligned corners and half pixels at once, which no operator of ONNX has,")
+        raise r.unsupported("both align_corners and half_pixel_centers, which no operator of ONNX has,", rule="form-not-covered")
     coordinates = _coordinates(r)
     nearest = "floor" if coordinates == "asymmetric" else "round_prefer_ceil"
     r.emit_stored(
@@ -53,7 +53,7 @@ def _blocks(kind: str) -> ReadFunction:
     def read(r: Reading) -> None:
         size = r.option("blockSize")
         if size < 1:
-            raise r.invalid(f"block size {size}")
+            raise r.invalid(f"block size {size}", rule="not-positive")
         spatial_sizes(r)
         r.emit(kind, blocksize=size, **_LAYOUT)
 
@@ -67,7 +67,7 @@ def _batches(kind: str) -> ReadFunction:
         blocks, rows = r.ints(1), r.known_ints(2)
         count = len(rows) if rows is not None else np.prod(r.tensor(2).static_shape or (0,))
         if count != 2 * len(blocks) or min(blocks, default=0) < 1 or min(rows or (), default=0) < 0:
-            raise r.invalid(f"blocks {blocks} with {rows}")
+            raise r.invalid(f"blocks {blocks} with {rows}", rule="counts-differ")
         r.emit(kind, [r.input(0), r.list64(1), r.columns(2, "pads" if kind == "SpaceToBatch" else "crops")], **_LAYOUT)
 
     return read
@@ -85,7 +85,7 @@ READERS: dict[str, ReadFunction] = {
 
 def _require_channels_last(op: Op, w: Writing) -> None:
     if op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != 4:
-        raise w.unsupported(op, "data that are not channels last (the layout pass has not run) or not of rank 4")
+        raise w.unsupported(op, "data that are not channels last (the layout pass has not run) or not of rank 4", rule="not-channels-last")
 
 
 #: Coordinates and rounding as ONNX names them -> the fields of the option table that mean the same.
@@ -116,7 +116,7 @@ def write_resize(op: Op, w: Writing) -> None:
         w.emit("RESIZE_BILINEAR", [name, size], [result], "ResizeBilinearOptions", **_LINEAR[coordinates])
         return
     if op["mode"] != "nearest":
-        raise w.unsupported(op, f"mode {op['mode']!r} and coordinates {coordinates!r}")
+        raise w.unsupported(op, f"mode {op['mode']!r} and coordinates {coordinates!r}", rule="attribute-not-covered")
     wanted = (coordinates, str(op["nearest_mode"]))
     if wanted not in _NEAREST:
         spans = list(zip(w.shape(name, op, slice(1, 3)), w.shape(result, op, slice(1, 3)), strict=True))
@@ -137,7 +137,7 @@ def _gathered(op: Op, w: Writing, form: tuple[str, str]) -> None:
     for axis, size, count in zip(axes, w.shape(name, op, spatial), w.shape(result, op, spatial), strict=True):
         positions = _positions(size, count, *form)
         if (positions < 0).any():
-            raise w.unsupported(op, f"coordinates {form[0]!r} rounded by {form[1]!r}")
+            raise w.unsupported(op, f"coordinates {form[0]!r} rounded by {form[1]!r}", rule="attribute-not-covered")
         shape = w.tensor(name).shape or ()
         found = result if axis == axes[-1] else w.like(f"{result}/rows", name, (*shape[:axis], count, *shape[axis + 1 :]))
         indices = w.ints([int(value) for value in positions], f"{found}/positions")
@@ -195,7 +195,7 @@ def _written_batches(builtin: str, table: str) -> WriteFunction:
 
     def write(op: Op, w: Writing) -> None:
         if op["data_format"] != "channels_last":
-            raise w.unsupported(op, "data that are not channels last (the layout pass has not run)")
+            raise w.unsupported(op, "data that are not channels last (the layout pass has not run)", rule="not-channels-last")
         w.emit(builtin, [op.inputs[0], w.index(op, 1), w.rows(op, 2)], op.outputs, table)
 
     return write

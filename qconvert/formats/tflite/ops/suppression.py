@@ -33,7 +33,7 @@ def write_select_boxes(op: Op, w: Writing) -> None:
     operands = [*op.inputs[:2], w.index(op, 2), *op.inputs[3:]]
     version = "V5" if len(op.outputs) == 3 else "V4"
     if (version == "V5") != (len(op.inputs) == 6):
-        raise w.unsupported(op, f"{len(op.inputs)} inputs and {len(op.outputs)} outputs")
+        raise w.unsupported(op, f"{len(op.inputs)} inputs and {len(op.outputs)} outputs", rule="wrong-number-of-tensors")
     outputs = [op.outputs[0], *op.outputs[2:], op.outputs[1]]
     w.emit(f"NON_MAX_SUPPRESSION_{version}", operands, outputs, f"NonMaxSuppression{version}Options")
 
@@ -46,7 +46,7 @@ def write_suppression(op: Op, w: Writing) -> None:
     images, classes, count = w.shape(op.inputs[1], op)
     most = min(w.values(op, 2)[0], count) if op.has(2) else 0
     if not 0 < images * classes <= _MOST or most < 1:
-        raise w.unsupported(op, f"{images * classes} suppressions of at most {most} boxes each")
+        raise w.unsupported(op, f"{images * classes} suppressions of at most {most} boxes each", rule="too-many-operators")
     overlap, least = (float(w.constant(op, index).reshape(())) if op.has(index) else default
                       for index, default in ((3, 0.0), (4, float(np.finfo(np.float32).min))))  # fmt: skip
     result = op.outputs[0]

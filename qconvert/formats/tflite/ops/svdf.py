@@ -22,7 +22,7 @@ def read_real_svdf(r: Reading) -> None:
         for index in (_FEATURE, _TIME):
             constant_int8(r, index)
     if r.has(_BIAS) and r.tensor(_BIAS).dtype != "float32":
-        raise r.invalid(f"has a bias of {r.tensor(_BIAS).dtype} beside real data")
+        raise r.invalid(f"has a bias of {r.tensor(_BIAS).dtype} for float data", rule="bias-type")
     activation = r.activation()
     state = r.variable(_STATE)
     before = r.read_state(state, r.tensor(_STATE))

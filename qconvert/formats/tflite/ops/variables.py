@@ -24,7 +24,7 @@ def read_read_variable(r: Reading) -> None:
     """A copy of the stored values, whatever scales both sides state."""
     state = _state(r, r.variables)
     if state not in r.variables.ready:
-        raise r.invalid(f"reads the variable {state!r} before anything gives it a value")
+        raise r.invalid(f"reads the variable {state!r} before any operator has assigned it", rule="not-computed")
     first = r.variables.states[state]
     if state in r.variables.constant:
         r.declare(first)
@@ -41,7 +41,7 @@ def read_assign_variable(r: Reading) -> None:
 def _state(r: Reading, variables: Variables) -> str:
     handle = r.input(0)
     if handle not in variables.handles:
-        raise r.unsupported(f"{handle!r}, a variable that comes from elsewhere than a VAR_HANDLE,")
+        raise r.unsupported(f"{handle!r}, a variable that no VAR_HANDLE gives,", rule="variable-operand")
     return variables.handles[handle]
 
 

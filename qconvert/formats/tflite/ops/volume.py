@@ -29,7 +29,7 @@ def read_conv_3d(r: Reading) -> None:
     channels = shape[-1] if len(shape) == _RANK else 0
     *kernel, depth, outputs = weights.shape
     if not isinstance(channels, int) or channels == 0 or channels % depth or outputs % (channels // depth):
-        raise r.invalid(f"weights of shape {weights.shape} do not fit data of shape {r.tensor().shape}")
+        raise r.invalid(f"weights of shape {weights.shape} do not fit data of shape {r.tensor().shape}", rule="shape-mismatch")
     strides, dilations = _per_axis(r, "stride{}"), _per_axis(r, "dilation{}Factor")
     turned = r.turned(1, "OIDHW", weights.transpose(4, 3, 0, 1, 2), turned_quantization(r, 1, (4, 3, 0, 1, 2)))
     operands = [r.input(0), turned, *([r.input(2)] if r.has(2) else [])]
@@ -45,10 +45,10 @@ def read_conv_3d_transpose(r: Reading) -> None:
     known, whole = r.known_ints(0), r.tensor(2).shape or ()
     wanted: Shape = tuple(known) if known is not None else r.result().shape or ()
     if len(wanted) != _RANK or len(whole) != _RANK:
-        raise r.unsupported(f"data of shape {whole} and a result of shape {wanted}")
+        raise r.unsupported(f"data of shape {whole} and a result of shape {wanted}", rule="unsupported-shape")
     size, data = ((1, *_numbers(r, sizes[1:])) for sizes in (wanted, whole))
     if data[-1] != depth or size[-1] != outputs:
-        raise r.invalid(f"output shape {size}, weights {weights.shape} and data {data} do not fit")
+        raise r.invalid(f"output shape {size}, weights {weights.shape} and data {data} do not fit", rule="shape-mismatch")
     strides, dilations = _per_axis(r, "stride{}"), _per_axis(r, "dilation{}Factor")
     pads = same_pads(size[1:-1], kernel, strides, dilations) if r.option("padding", VALID) == SAME else (0,) * 6
     spans = zip(size[1:-1], data[1:-1], strides, kernel, dilations, pads[:3], strict=True)
@@ -63,7 +63,7 @@ def _numbers(r: Reading, sizes: Shape) -> tuple[int, ...]:
     """Sizes, of which none may be known only at run time."""
     found = tuple(size for size in sizes if isinstance(size, int))
     if len(found) != len(sizes):
-        raise r.unsupported(f"depth, height and width {sizes}, which are known only at run time")
+        raise r.unsupported(f"the dynamic dimensions {sizes} of depth, height and width", rule="dynamic-dimension")
     return found
 
 
@@ -72,9 +72,9 @@ def _weights(r: Reading, index: int) -> Array:
     maker = r.dequantized(index)
     weights = r.constant(index) if maker is None else r.lookup(maker.inputs[0]).data
     if weights is None:
-        raise r.unsupported("weights that are computed at run time")
+        raise r.unsupported("weights that are computed at run time", rule="weights-not-constant")
     if weights.ndim != _RANK or 0 in weights.shape:
-        raise r.invalid(f"weights of shape {weights.shape}")
+        raise r.invalid(f"weights of shape {weights.shape}", rule="wrong-rank")
     return weights
 
 
@@ -82,7 +82,7 @@ def _per_axis(r: Reading, option: str) -> tuple[int, ...]:
     """An option of depth, height and width."""
     found = tuple(int(r.option(option.format(axis), 1)) for axis in "DHW")
     if min(found) < 1:
-        raise r.invalid(f"{option.format('')} {found} is not positive")
+        raise r.invalid(f"{option.format('')} {found} is not positive", rule="not-positive")
     return found
 
 
@@ -125,7 +125,7 @@ def _write_groups(op: Op, w: Writing, data: str, fields: dict[str, Any]) -> None
 def write_conv_3d_transpose(op: Op, w: Writing) -> None:
     """ConvTranspose over three dimensions as CONV_3D_TRANSPOSE; what neither SAME nor VALID crops is cropped by a SLICE of the whole."""
     if int(op["group"]) != 1:
-        raise w.unsupported(op, "groups of three spatial dimensions")
+        raise w.unsupported(op, "groups of three spatial dimensions", rule="form-not-covered")
     _require_channels_last(op, w)
     kernel, sizes = written_weights(op, w, "DHWOI", (2, 3, 4, 0, 1))
     result, taps, strides, dilations = op.outputs[0], sizes[2:], op["strides"], op["dilations"]
@@ -151,7 +151,7 @@ def write_conv_3d_transpose(op: Op, w: Writing) -> None:
 
 def _require_channels_last(op: Op, w: Writing) -> None:
     if op["data_format"] != "channels_last":
-        raise w.unsupported(op, "data that are not channels last (the layout pass has not run)")
+        raise w.unsupported(op, "data that are not channels last (the layout pass has not run)", rule="not-channels-last")
 
 
 def _fields(op: Op) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def turned_quantization(r: Reading, index: int, perm: tuple[int, ...]) -> Quanti
     if quantization is None or quantization.axis is None:
         return quantization
     if maker is None and quantization.axis != perm[0]:
-        raise r.invalid(f"weights {weights.name!r} are quantized along axis {quantization.axis}")
+        raise r.invalid(f"weights {weights.name!r} are quantized along axis {quantization.axis}", rule="weight-axis")
     return quantization.transposed(perm)
 
 
@@ -48,7 +48,7 @@ def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...]) -> tupl
     if data is None:
         return _written_computed(op, w, name, axes)
     if data.ndim != len(axes):
-        raise w.unsupported(op, f"weights of rank {data.ndim}")
+        raise w.unsupported(op, f"weights of rank {data.ndim}", rule="wrong-rank")
     moved = None if quantization is None else quantization.transposed(axes)
     kernel = w.variant(name, key, data.transpose(axes), moved)
     if maker is None:
@@ -63,7 +63,7 @@ def _written_computed(op: Op, w: Writing, name: str, axes: tuple[int, ...]) -> t
     """Weights that are computed at run time behind a TRANSPOSE; without that and the one in front of it, if they cancel out."""
     shape, maker, grid = w.shape(name, op), w.producer(name), w.tensor(name).quantization
     if len(shape) != len(axes) or (grid is not None and not grid.is_per_tensor):
-        raise w.unsupported(op, f"weights {name!r} of shape {shape} that are computed at run time")
+        raise w.unsupported(op, f"weights {name!r} of shape {shape} that are computed at run time", rule="weights-not-constant")
     if maker is not None and maker.kind == "Transpose" and [maker["perm"][axis] for axis in axes] == list(range(len(axes))):
         w.retract(maker)
         return maker.inputs[0], shape

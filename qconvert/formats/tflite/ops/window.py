@@ -22,7 +22,7 @@ SAME, VALID = 0, 1
 def spatial_sizes(r: Reading, index: int = 0) -> tuple[int | str, ...]:
     """Height and width of a channels-last input of rank 4."""
     if r.rank(index) != 4:
-        raise r.invalid(f"input {r.inputs[index]!r} has rank {r.rank(index)}, not 4")
+        raise r.invalid(f"input {r.inputs[index]!r} has rank {r.rank(index)}, not 4", rule="wrong-rank")
     shape = r.tensor(index).shape
     assert shape is not None
     return shape[1:3]
@@ -41,10 +41,10 @@ def window(r: Reading, kernel: Sequence[int], dilations: Sequence[int] = (1, 1))
     """The attributes strides, pads, auto_pad and data_format of a convolution or a pool, from its option table."""
     strides = (r.option("strideH", 1), r.option("strideW", 1))
     if min(*strides, *dilations, *kernel) < 1:
-        raise r.invalid(f"stride {strides}, dilation {tuple(dilations)} or kernel {tuple(kernel)} is not positive")
+        raise r.invalid(f"stride {strides}, dilation {tuple(dilations)} or kernel {tuple(kernel)} is not positive", rule="not-positive")
     padding = r.option("padding", VALID)
     if padding not in (SAME, VALID):
-        raise r.invalid(f"padding number {padding} does not exist")
+        raise r.invalid(f"padding number {padding} does not exist", rule="unknown-padding")
     sizes = spatial_sizes(r)
     attributes: dict[str, Any] = {"strides": strides, "pads": (0, 0, 0, 0), "data_format": "channels_last"}
     if padding == SAME:
@@ -93,7 +93,7 @@ def own_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[in
     """SAME or VALID where they are just the operator's padding, else None; see write_window()."""
     name, strides = op.inputs[0], tuple(op["strides"])
     if op["data_format"] != "channels_last" or w.tensor(name).rank != 4:
-        raise w.unsupported(op, "data that are not channels last (the layout pass has not run) or not of rank 4")
+        raise w.unsupported(op, "data that are not channels last (the layout pass has not run) or not of rank 4", rule="not-channels-last")
     sizes = [size for size in (w.tensor(name).shape or ())[1:3] if isinstance(size, int)]
     pads = tuple(op["pads"]) if op["auto_pad"] == "NOTSET" else None
     same = same_pads(sizes, kernel, strides, dilations) if len(sizes) == 2 else None
@@ -101,7 +101,7 @@ def own_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[in
         return Window(name, _strides(op, SAME))
     if op["auto_pad"] == "SAME_LOWER":
         if same is None:
-            raise w.unsupported(op, "SAME_LOWER padding of sizes known only at run time")
+            raise w.unsupported(op, "SAME_LOWER padding of dynamic dimensions", rule="dynamic-dimension")
         pads = (*same[2:], *same[:2])
     if pads is None or not any(pads):
         return Window(name, _strides(op, VALID))

@@ -22,7 +22,7 @@ def read_reduce_window(r: Reading) -> None:
     """REDUCE_WINDOW: (data, first value, window, strides, dilations)."""
     number = r.option("reduceFunction")
     if not 1 <= number <= len(FUNCTIONS):
-        raise r.unsupported(f"function number {number}")
+        raise r.unsupported(f"function number {number}", rule="function-not-covered")
     window, strides, dilations = (tuple(r.ints(index)) for index in range(2, 5))
     operands = [r.input(0), r.input(1)]
     r.emit_plain("ReduceWindow", operands, function=FUNCTIONS[number - 1], window=window, strides=strides, dilations=dilations)
@@ -42,12 +42,12 @@ def read_stablehlo_reduce_window(r: Reading) -> None:
         or op.outputs != body.outputs
         or op.attributes.get("activation")
     ):
-        raise r.unsupported(f"a body of {', '.join(item.kind for item in body.ops) or 'no operator'}")
+        raise r.unsupported(f"a body of {', '.join(item.kind for item in body.ops) or 'no operator'}", rule="body-not-covered")
     data, result, axes = r.tensor(), r.result(), len(r.integers("windowDimensions"))
     lists = [r.integers(name) for name in ("windowStrides", "windowDilations", "baseDilations")]
     edges = r.integers("padding")
     if any(len(item) != axes for item in lists) or len(edges) != 2 * axes or min(lists[2], default=1) < 1:
-        raise r.invalid(f"windows of {axes} axes with {', '.join(str(list(item)) for item in (*lists, edges))}")
+        raise r.invalid(f"windows of {axes} axes with {', '.join(str(list(item)) for item in (*lists, edges))}", rule="counts-differ")
     low, high, interior = edges[::2], edges[1::2], tuple(step - 1 for step in lists[2])
     name = r.input(0)
     if any((*edges, *interior)):
