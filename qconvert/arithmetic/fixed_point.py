@@ -62,9 +62,17 @@ class FixedPoint:
         """
         scale = np.asarray(scale, np.float64)
         if rounding not in FIXED_POINT_ROUNDINGS:
-            raise OptionError(f"there is no rounding {rounding!r} of fixed point", remedy=f"Use {' or '.join(FIXED_POINT_ROUNDINGS)}.")
+            raise OptionError(
+                f"the rounding of fixed point is {rounding!r}, which is unknown",
+                remedy=f"Use {' or '.join(FIXED_POINT_ROUNDINGS)}.",
+                rule="unknown-rounding",
+            )
         if not ((scale > 0) & (scale < 2.0 ** (_BITS - 1))).all():
-            raise OptionError(f"a multiplier of {scale} has no fixed point", remedy="Use positive scales whose quotient is below 2**30.")
+            raise OptionError(
+                f"the multiplier is {scale}, which has no fixed-point form",
+                remedy="Use positive scales whose quotient is below 2**30.",
+                rule="multiplier-out-of-range",
+            )
         found, exponent = quantize_multiplier(scale)
         multiplier, none = found.astype(np.int64), np.zeros(scale.shape, np.int64)
         if rounding != "double":

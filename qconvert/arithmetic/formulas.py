@@ -81,7 +81,7 @@ class Formula:
             scale, point = (np.asarray(found, np.float64) for found in self.computes(lows, highs, lowest, highest))
             scale = scale.astype(_F32)
         if not np.isfinite(scale).all():
-            raise OptionError(f"a range from {low} to {high} has a scale beyond float32")
+            raise OptionError(f"the scale of a range from {low} to {high} is outside of float32", rule="scale-not-float32")
         is_none = scale < _F32(_TINY)  # no runtime divides by less, nor does onnxruntime's formula
         point = np.where(is_none, 0, point).clip(lowest, highest).astype(np.int64)
         ends = (end if end != whole else None for end, whole in zip((lowest, highest), integer_range(dtype), strict=True))
@@ -92,7 +92,11 @@ class Formula:
         word, width = dtype.rstrip("0123456789"), dtype.lstrip("uint")
         if not 2 <= bits <= 16 or width not in ("2", "4", "8", "16") or bits > int(width) or word not in self.integers:
             types = " or ".join(f"{word}{2 ** max(1, (bits - 1).bit_length())}" for word in self.integers)
-            raise OptionError(f"{self.name} has no grid of {bits} bits in {dtype}", remedy=f"Use 2 to 16 bits, in a type such as {types}.")
+            raise OptionError(
+                f"{self.name} has no quantization of {bits} bits in {dtype}",
+                remedy=f"Use 2 to 16 bits, in a type such as {types}.",
+                rule="bits-not-covered",
+            )
         half = 2 ** (bits - 1)
         return (dtype, int(narrow), 2 * half - 1) if word == "uint" else (dtype, (narrow or self.narrow) - half, half - 1)
 
@@ -100,13 +104,19 @@ class Formula:
         with np.errstate(over="ignore"):
             lows, highs = (np.atleast_1d(np.asarray(end, _F32)) for end in (low, high))
         if not (np.isfinite(lows).all() and np.isfinite(highs).all() and lows.shape == highs.shape and (lows <= highs).all()):
-            raise OptionError(f"a range from {low} to {high} has no scale")
+            raise OptionError(f"a range from {low} to {high} has no scale", rule="range-not-finite")
         if lows.ndim != 1 or not lows.size or (axis is None and lows.size != 1):
-            raise OptionError(f"{lows.size} ranges without an axis that they run along have no single scale")
+            raise OptionError(f"{lows.size} ranges require an axis that they run along", rule="axis-missing")
         if axis is not None and not self.per_axis:
-            raise OptionError(f"{self.name} has one scale for a tensor", remedy="Use another formula for scales along an axis.")
+            raise OptionError(
+                f"{self.name} has one scale for a tensor", remedy="Use another formula for per-channel scales.", rule="not-per-tensor"
+            )
         if not self.symmetric and self.beyond == "refused" and ((lows > 0) | (highs < 0)).any():
-            raise OptionError(f"{self.name} takes no range from {low} to {high}", remedy="Extend the range to 0.")
+            raise OptionError(
+                f"the range is {low} to {high}; {self.name} requires a range that includes 0",
+                remedy="Extend the range to 0.",
+                rule="range-without-zero",
+            )
         if not self.symmetric and self.beyond == "extended":
             lows, highs = np.minimum(lows, _F32(0)), np.maximum(highs, _F32(0))
         return lows, highs
@@ -121,7 +131,7 @@ def choose_grid(
         OptionError: there is no such formula, or it takes no such range.
     """
     if name not in FORMULAS:
-        raise OptionError(f"there is no formula {name!r}", remedy=f"Use one of {', '.join(FORMULAS)}.")
+        raise OptionError(f"the formula is {name!r}, which is unknown", remedy=f"Use one of {', '.join(FORMULAS)}.", rule="unknown-formula")
     return FORMULAS[name](low, high, bits, dtype=dtype, axis=axis, narrow=narrow)
 
 

@@ -158,7 +158,9 @@ def requantize(
         OptionError: there is no such kernel.
     """
     if kernel not in REQUANTIZERS:
-        raise OptionError(f"there is no requantizer {kernel!r}", remedy=f"Use one of {', '.join(REQUANTIZERS)}.")
+        raise OptionError(
+            f"the requantizer is {kernel!r}, which is unknown", remedy=f"Use one of {', '.join(REQUANTIZERS)}.", rule="unknown-requantizer"
+        )
     steps = REQUANTIZERS[kernel](np.asarray(acc, np.int64), np.asarray(scale, np.float64)) + zero_point
     if limits is not None:
         steps = np.clip(steps, *limits)

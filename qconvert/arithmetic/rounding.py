@@ -143,7 +143,9 @@ def quantize(x: Any, quantization: Quantization, dtype: str, rounding: str = "ha
         OptionError: there is no such rounding.
     """
     if rounding not in ROUNDINGS:
-        raise OptionError(f"there is no rounding {rounding!r}", remedy=f"Use one of {', '.join(ROUNDINGS)}.")
+        raise OptionError(
+            f"the rounding is {rounding!r}, which is unknown", remedy=f"Use one of {', '.join(ROUNDINGS)}.", rule="unknown-rounding"
+        )
     x = np.asarray(x)
     scale, zero_point = scale_and_zero_point(quantization, x.shape)
     on = dtype, None if dtype.startswith("float") else quantization.limits(dtype), ROUNDINGS[rounding], offset_first

@@ -83,12 +83,16 @@ def from_document(document: Any) -> Encodings:
     """
     fields = object_of(document, f"{_ROOT}document", {"encodings", "entries"}, {"origin", "weights", "metadata", "notes", "$schema"})
     if fields["encodings"] != VERSION or isinstance(fields["encodings"], bool):
-        fail(f"{_ROOT}encodings", f"version {fields['encodings']!r} of the document; version {VERSION} can be read")
+        fail(
+            f"{_ROOT}encodings",
+            f"the version of the document is {fields['encodings']!r}; version {VERSION} can be read",
+            rule="version-not-covered",
+        )
     pairs = listed(fields["entries"], f"{_ROOT}entries", _entry)
     entries = dict(pairs)
     if len(entries) != len(pairs):
         twice = next(place for index, (place, _) in enumerate(pairs) if place in dict(pairs[:index]))
-        fail(f"{_ROOT}entries", f"two entries are of {twice}")
+        fail(f"{_ROOT}entries", f"{twice} has two entries", rule="duplicate-name")
     return Encodings(
         entries,
         text(fields.get("origin", ""), f"{_ROOT}origin"),
@@ -100,7 +104,7 @@ def from_document(document: Any) -> Encodings:
 
 def _choice(value: Any, at: str, choices: tuple[str, ...]) -> str:
     if text(value, at) not in choices:
-        fail(at, f"is {value!r}, not one of {', '.join(map(repr, choices))}")
+        fail(at, f"is {value!r}, not one of {', '.join(map(repr, choices))}", rule="unknown-word")
     return str(value)
 
 
@@ -112,16 +116,16 @@ def _entry(item: Any, at: str) -> tuple[Place, Encoding]:
         integer(fields.get("index", 0), f"{at}.index", 0),
     )
     if ("grid" in fields) == ("range" in fields):
-        fail(at, "has a grid and a range" if "grid" in fields else "has neither a grid nor a range")
+        fail(at, "has a grid and a range" if "grid" in fields else "has neither a grid nor a range", rule="grid-or-range")
     required = fields.get("required", True)
     if not isinstance(required, bool):
-        fail(f"{at}.required", "is neither true nor false")
+        fail(f"{at}.required", "is neither true nor false", rule="wrong-type")
     grid = _grid(fields["grid"], f"{at}.grid") if "grid" in fields else None
     found = _range(fields["range"], f"{at}.range") if "range" in fields else None
     integers = None
     if "integers" in fields:
         if grid is None:
-            fail(f"{at}.integers", "need a grid")
+            fail(f"{at}.integers", "integers require a grid", rule="grid-missing")
         integers = _integers(fields["integers"], f"{at}.integers", grid.dtype)
     return place, Encoding(grid, found, integers, text(fields.get("origin", ""), f"{at}.origin"), required)
 
@@ -130,22 +134,22 @@ def _grid(value: Any, at: str) -> Grid:
     fields = object_of(value, at, {"dtype", "scale"}, {"zero_point", "axis", "block_size", "quant_min", "quant_max", "spelled"})
     dtype = text(fields["dtype"], f"{at}.dtype")
     if dtype not in INTEGERS and not dtype.startswith("float"):
-        fail(f"{at}.dtype", f"there is no type {dtype!r} of a grid")
+        fail(f"{at}.dtype", f"the type is {dtype!r}, which no grid has", rule="unknown-type")
     with np.errstate(over="ignore"):
         scale = _nested(fields["scale"], f"{at}.scale", number).astype(np.float32)
     zero_point = _nested(fields.get("zero_point", 0), f"{at}.zero_point", integer).astype(np.int64)
     if zero_point.size == 1:
         zero_point = np.broadcast_to(zero_point.reshape(-1)[0], scale.shape).copy()
     if zero_point.shape != scale.shape:
-        fail(at, f"has {scale.size} scales and {zero_point.size} zero points")
+        fail(at, f"has {scale.size} scales and {zero_point.size} zero points", rule="counts-differ")
     axis, block_size = _axis(fields, at), integer(fields.get("block_size", 0), f"{at}.block_size", 0)
     of_layer = axis is None and scale.ndim == 1
     if (scale.ndim > 1 and not block_size) or (block_size and not of_layer and (axis is None or axis >= scale.ndim)):
-        fail(at, f"blocks of {block_size} along axis {axis} do not fit scales of {scale.ndim} dimensions")
+        fail(at, f"blocks of {block_size} along axis {axis} do not fit scales of {scale.ndim} dimensions", rule="blocks-do-not-fit")
     limits = [integer(fields[name], f"{at}.{name}") if name in fields else None for name in ("quant_min", "quant_max")]
     spelled = fields.get("spelled", False)
     if not isinstance(spelled, bool):
-        fail(f"{at}.spelled", "is neither true nor false")
+        fail(f"{at}.spelled", "is neither true nor false", rule="wrong-type")
     return Grid(dtype, Quantization(scale, zero_point, axis, block_size, *limits), spelled)
 
 
@@ -164,27 +168,27 @@ def _nested(value: Any, at: str, read: Any) -> Array:
         shape.append(len(inner))
         inner = inner[0] if inner else None
         if len(shape) > _DEEPEST:
-            fail(at, f"is nested more than {_DEEPEST} deep")
+            fail(at, f"is nested more than {_DEEPEST} deep", rule="nested-too-deeply")
     flat: list[Any] = []
     _flatten(value, at, shape, read, flat)
     if math.prod(shape) != len(flat) or not flat:
-        fail(at, "has no numbers" if not flat else "has lists of several lengths")
+        fail(at, "has no numbers" if not flat else "has lists of several lengths", rule="ragged-list")
     try:
         return np.array(flat).reshape(shape)
     except OverflowError:
-        fail(at, "has a number beyond 64 bits")
+        fail(at, "has a number beyond 64 bits", rule="number-out-of-range")
 
 
 def _flatten(value: list[Any], at: str, shape: list[int], read: Any, flat: list[Any]) -> None:
     if len(value) != shape[0]:
-        fail(at, "has lists of several lengths")
+        fail(at, "has lists of several lengths", rule="ragged-list")
     for index, item in enumerate(value):
         if len(shape) == 1:
             flat.append(read(item, f"{at}[{index}]"))
         elif isinstance(item, list):
             _flatten(item, f"{at}[{index}]", shape[1:], read, flat)
         else:
-            fail(f"{at}[{index}]", "is no list")
+            fail(f"{at}[{index}]", "is not a list", rule="wrong-type")
 
 
 def _range(value: Any, at: str) -> Range:
@@ -199,14 +203,14 @@ def _integers(value: Any, at: str, dtype: str) -> Array:
     try:
         data = base64.b64decode(text(fields["data"], f"{at}.data"), validate=True)
     except (binascii.Error, ValueError):
-        fail(f"{at}.data", "is not base64")
+        fail(f"{at}.data", "is not base64", rule="not-base64")
     if dtype not in INTEGERS:
-        fail(at, f"are not kept in {dtype}")
+        fail(at, f"integers of {dtype} cannot be stored", rule="type-without-integers")
     stored = np.dtype(dtype) if dtype in _WIDE else np.dtype(np.int8 if dtype.startswith("int") else np.uint8)
     if len(shape) > _DEEPEST or math.prod(shape) * stored.itemsize != len(data):
-        fail(at, f"{len(data)} bytes are not {shape} of {dtype}")
+        fail(at, f"{len(data)} bytes are not {shape} of {dtype}", rule="counts-differ")
     found = np.frombuffer(data, stored.newbyteorder("<")).reshape(shape).astype(stored, copy=False)
     low, high = integer_range(dtype)
     if found.size and not (low <= int(found.min()) and int(found.max()) <= high):
-        fail(at, f"hold values beyond {dtype}")
+        fail(at, f"a value is outside of {dtype}", rule="value-outside-type")
     return found if dtype in _WIDE else found.astype(numpy_dtype(dtype))

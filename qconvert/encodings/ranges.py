@@ -29,7 +29,7 @@ def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narro
     low, high = integer_range(dtype)
     bits = (high - low).bit_length()
     if narrow and not (symmetric and low < 0):
-        raise OptionError("a narrow range is one of signed symmetric grids")
+        raise OptionError("a narrow range requires signed, symmetric quantization", rule="narrow-not-symmetric")
     if not symmetric:
         return Grid(*choose_grid("google_affine", range.lowest, range.highest, bits, dtype=dtype, axis=range.axis))
     _, chosen = choose_grid("google_symmetric", range.lowest, range.highest, bits, dtype=f"int{bits}", axis=range.axis)
@@ -50,7 +50,12 @@ def weights_grid(tensor: Tensor, reader: Op) -> Grid:
     axis = output_axis(reader, data.ndim)
     largest = np.abs(data.astype(np.float64)).max(axis=tuple(other for other in range(data.ndim) if other != axis), initial=0)
     if not np.isfinite(largest).all():
-        raise InvalidModelError("weights are NaN or infinite", where=repr(tensor.name), remedy="Look for what went wrong in training.")
+        raise InvalidModelError(
+            "a weight is NaN or infinite",
+            where=repr(tensor.name),
+            remedy="Look for what went wrong in training.",
+            rule="weights-not-finite",
+        )
     return grid_of(Range(-largest, largest, axis), symmetric=True, narrow=True)
 
 

@@ -26,11 +26,15 @@ def extracted(graph: Graph) -> tuple[Graph, Encodings]:
         UnsupportedError: the graph has functions, states, or operators that are nothing on real values.
     """
     if graph.functions or graph.states:
-        raise UnsupportedError("scales are taken out of graphs without functions and states")
+        raise UnsupportedError("quantization can be removed from graphs without functions and states only", rule="subgraphs-not-covered")
     for op in graph.ops:
         quantized = any(graph[name].is_quantized for name in (*op.inputs, *op.outputs) if name)
         if KINDS[op.kind].rule in ("relabel", "opaque", "stored") and quantized:
-            raise UnsupportedError(f"{op.kind} takes integers as they are stored: without quantization it is nothing", where=str(op))
+            raise UnsupportedError(
+                f"{op.kind} takes integers as they are stored, so its quantization cannot be removed",
+                where=str(op),
+                rule="integers-required",
+            )
     entries = {Place(name): _encoding(tensor) for name, tensor in graph.tensors.items() if tensor.is_quantized}
     tensors = [_real(tensor) for tensor in graph.tensors.values() if tensor.is_quantized]
     ops = [replace(op, kind="Identity") if KINDS[op.kind].rule == "convert" else _plain(op) for op in graph.ops]

@@ -145,7 +145,9 @@ class Encodings(Shown):
 
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
-            raise OptionError(f"there is no way {self.weights!r} to put weights on grids", remedy="Use max-abs, or nothing.")
+            raise OptionError(
+                f"there is no method {self.weights!r} of quantizing weights", remedy="Use max-abs, or an empty text.", rule="unknown-word"
+            )
         entries = {Place(place) if isinstance(place, str) else place: found for place, found in self.entries.items()}
         object.__setattr__(self, "entries", entries)
         for place, found in entries.items():
@@ -191,7 +193,11 @@ def _cells(found: Encoding) -> tuple[str, ...]:
 
 def _require_place(place: Place) -> None:
     if not place.name or place.role not in ROLES or place.index < 0:
-        raise InvalidModelError(f"an encoding has no place: {place!r}", where=str(place))
+        raise InvalidModelError(
+            f"the place of an encoding is {place!r}; a place requires a name, a known role and an index",
+            where=str(place),
+            rule="malformed-place",
+        )
 
 
 def _require_grid(grid: Grid, where: str) -> None:
@@ -199,34 +205,42 @@ def _require_grid(grid: Grid, where: str) -> None:
     q = grid.quantization
     if not (np.isfinite(q.scale).all() and (q.scale > 0).all() and q.scale.size):
         worst = next((float(s) for s in q.scale.reshape(-1) if not (np.isfinite(s) and s > 0)), None)
-        reason = "has no scale" if worst is None else f"has the scale {worst}, which is no positive number of float32"
-        raise InvalidModelError(reason, where=where)
+        reason = "has no scale" if worst is None else f"the scale is {worst}, not a finite, positive float32"
+        raise InvalidModelError(reason, where=where, rule="scale-not-positive")
     if q.zero_point.shape != q.scale.shape:
-        raise InvalidModelError(f"has {q.scale.size} scales and {q.zero_point.size} zero points", where=where)
+        raise InvalidModelError(f"has {q.scale.size} scales and {q.zero_point.size} zero points", where=where, rule="counts-differ")
     if grid.dtype not in INTEGERS:
         if not grid.dtype.startswith("float"):
-            raise InvalidModelError(f"has the type {grid.dtype!r}, which no grid has", where=where)
+            raise InvalidModelError(f"the type is {grid.dtype!r}, which no grid has", where=where, rule="unknown-type")
         return
     low, high = integer_range(grid.dtype)
     used = q.limits(grid.dtype)
     if not low <= used[0] <= used[1] <= high:
-        raise InvalidModelError(f"uses the values {used[0]} to {used[1]} of {grid.dtype}", where=where)
+        raise InvalidModelError(
+            f"the integers run from {used[0]} to {used[1]}, which is not a range within {grid.dtype}",
+            where=where,
+            rule="limits-outside-type",
+        )
     if not grid.is_spelled and not ((low <= q.zero_point) & (q.zero_point <= high)).all():
         worst_point = next(int(z) for z in q.zero_point.reshape(-1) if not low <= z <= high)
-        raise InvalidModelError(f"has the zero point {worst_point}, beyond {grid.dtype}", where=where)
+        raise InvalidModelError(f"the zero point is {worst_point}, outside of {grid.dtype}", where=where, rule="zero-point-outside-type")
 
 
 def _require_integers(found: Encoding, where: str) -> None:
     if found.integers is None or found.grid is None:
         return
     if canonical_dtype(found.integers.dtype) != found.grid.dtype:
-        raise InvalidModelError(f"has integers of {found.integers.dtype} on a grid of {found.grid.dtype}", where=where)
+        raise InvalidModelError(
+            f"the integers are {found.integers.dtype}, the grid is of {found.grid.dtype}", where=where, rule="types-differ"
+        )
 
 
 def _require_range(found: Range, where: str) -> None:
     if found.lowest.ndim != 1 or found.lowest.shape != found.highest.shape or not found.lowest.size:
-        raise InvalidModelError(f"has {found.lowest.size} lowest and {found.highest.size} highest values", where=where)
+        raise InvalidModelError(
+            f"has {found.lowest.size} lowest and {found.highest.size} highest values", where=where, rule="counts-differ"
+        )
     if not (np.isfinite(found.lowest).all() and np.isfinite(found.highest).all()):
-        raise InvalidModelError("has a range that is not finite", where=where)
+        raise InvalidModelError("the range is not finite", where=where, rule="range-not-finite")
     if (found.lowest > found.highest).any():
-        raise InvalidModelError("has a lowest value above the highest", where=where)
+        raise InvalidModelError("the lowest value is above the highest", where=where, rule="range-inverted")

@@ -37,7 +37,9 @@ def fixed_quantizer(torch: Any, fake: Any) -> Any:
     low, high = (int(getattr(observer if hasattr(observer, name) else fake, name)) for name in ("quant_min", "quant_max"))
     scale, zero_point = _effective(torch, fake, low, high)
     if scale.numel() == 0 or not bool(torch.isfinite(scale).all()) or not bool((scale > 0).all()):
-        raise UnsupportedError(f"the scales of a {type(fake).__name__} are {scale.tolist()}, no positive numbers")
+        raise UnsupportedError(
+            f"the scales of a {type(fake).__name__} are {scale.tolist()}; PyTorch requires positive numbers", rule="scale-not-positive"
+        )
     axis = int(getattr(fake, "ch_axis", getattr(observer, "ch_axis", -1)))
     per_channel = bool(getattr(fake, "is_per_channel", False)) or scale.numel() > 1
     return _fixed_class(torch)(scale, zero_point, axis if per_channel else None, low, high)

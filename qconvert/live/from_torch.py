@@ -67,11 +67,12 @@ def _saved(torch: Any, module: Any, inputs: Sequence[Any], dynamic_shapes: Any, 
         torch.export.save(module, path)
         return path
     if not isinstance(module, torch.nn.Module):
-        raise OptionError(f"from_torch() takes a torch.nn.Module, not {type(module).__name__}")
+        raise OptionError(f"from_torch() takes a torch.nn.Module, not {type(module).__name__}", rule="not-a-module")
     if not all(isinstance(value, torch.Tensor) and _has_one_scale(torch, value) for value in inputs):
         raise OptionError(
-            "example inputs are plain tensors, or quantized ones with one scale",
-            remedy="Give a tensor, or a tuple of those that forward() takes.",
+            "example inputs are tensors, or quantized tensors with one scale",
+            remedy="Give a tensor, or a tuple of the tensors that forward() takes.",
+            rule="inputs-not-tensors",
         )
     if isinstance(module, torch.jit.ScriptModule):
         torch.jit.save(module, path.with_suffix(".pt"))
@@ -111,8 +112,9 @@ def _first_of(ways: Sequence[Callable[[], Path]]) -> Path:
             failures.append(error)
     first = str(failures[0]).strip().splitlines() or [""]
     raise UnsupportedError(
-        f"torch can neither export nor trace it: {type(failures[0]).__name__}: {first[0][:300]}",
+        f"torch can neither export nor trace the module: {type(failures[0]).__name__}: {first[0][:300]}",
         remedy="Call module(*example_inputs) and torch.export.export(module, example_inputs), whose errors say more.",
+        rule="export-failed",
     ) from failures[0]
 
 

@@ -76,4 +76,8 @@ def _require_converted(module: Any) -> None:
     ]
     if left:
         some = ", ".join(left[:4]) + (" …" if len(left) > 4 else "")
-        raise UnsupportedError(f"it was prepared, and not converted: {len(left)} observers stand in it ({some})", remedy=_NOT_CONVERTED)
+        raise UnsupportedError(
+            f"the module is prepared and not converted: it still has observers, {len(left)} in all ({some})",
+            remedy=_NOT_CONVERTED,
+            rule="not-converted",
+        )

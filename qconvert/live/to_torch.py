@@ -39,7 +39,7 @@ def to_torch(graph: Graph, *, target: str = "", form: str = "program") -> Any:
         >>> scores, = module(torch.zeros(1, 96, 96, 1, dtype=torch.int8))
     """
     if form not in ("program", "modules"):
-        raise OptionError(f"there is no form {form!r}", remedy="Use program or modules.")
+        raise OptionError(f"there is no form {form!r}", remedy="Use program or modules.", rule="unknown-form")
     chosen = chosen_target(format_named("torch"), target, form)
     assert chosen is not None
     options = {option.name: option.default for name in chosen.passes for option in passes()[name].options}

@@ -179,11 +179,15 @@ class Abilities:
         for name, known in _WORDS.items():
             if getattr(self, name) not in known:
                 words = ", ".join(map(repr, known))
-                raise OptionError(f"the target {self.name} has {getattr(self, name)!r} as its {name}", remedy=f"Use one of {words}.")
+                raise OptionError(
+                    f"the field {name} of the target {self.name} is {getattr(self, name)!r}",
+                    remedy=f"Use one of {words}.",
+                    rule="unknown-word",
+                )
         for name in ("weight_dtypes", "bias_dtypes"):
             for dtype, others in getattr(self, name).items():
                 if not others:
-                    raise OptionError(f"the target {self.name} names no type in {name} beside data of {dtype}")
+                    raise OptionError(f"the field {name} of the target {self.name} has no types for data of {dtype}", rule="empty-field")
 
     @property
     def has_rules(self) -> bool:

@@ -70,7 +70,9 @@ def named_changes(notes: Iterable[Change | str] | None, *, by: str, exact: bool 
     """
     notes = () if notes is None else notes
     if not isinstance(notes, tuple | list) or not all(isinstance(note, Change | str) for note in notes):
-        raise OptionError(f"{by} returned {notes!r}", remedy="Return a tuple of texts or Changes, which says what was changed.")
+        raise OptionError(
+            f"{by} returned {notes!r}", remedy="Return a tuple of texts or Changes that states what was changed.", rule="wrong-result"
+        )
     found = (note if isinstance(note, Change) else Change(note, exact) for note in notes)
     return tuple(replace(note, by=by, user_named=user_named) for note in found)
 

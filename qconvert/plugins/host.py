@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import pluggy
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, QConvertError
 from qconvert.plugins.announced import DISABLE, announced_plugins, is_disabled
 from qconvert.plugins.hooks import API_VERSION, GROUP, Hooks, replaced_by
 from qconvert.plugins.target import Derived, Target
@@ -156,16 +156,18 @@ def register(plugin: Any, name: str = "") -> None:
     name = name or getattr(plugin, "__name__", type(plugin).__name__)
     host = _host()
     if name in host.origins:
-        raise OptionError(f"there is a plugin {name!r} already", remedy="Register it under another name.")
+        raise OptionError(f"a plugin {name!r} is registered already", remedy="Register it under another name.", rule="duplicate-plugin")
     if not any(host.manager.parse_hookimpl_opts(plugin, hook) for hook in dir(plugin) if not hook.startswith("__")):
         known = ", ".join(hook for hook in vars(Hooks) if hook.startswith(GROUP))
-        raise OptionError(f"the plugin {name!r} has no hook", remedy=f"Mark one of these with @qconvert.hookimpl: {known}.")
+        raise OptionError(f"the plugin {name!r} has no hook", remedy=f"Mark one of these with @qconvert.hookimpl: {known}.", rule="no-hook")
     failed = host.add(name, getattr(plugin, "__file__", None) or type(plugin).__module__, lambda: plugin)
     _forget()
     problem = host.problems.get(name) or next((item.problem for item in loaded() if item.name == name), "")
     if problem:
         host.remove(name)
-        raise OptionError(f"the plugin {name!r} fails: {problem}") from failed
+        raise OptionError(
+            f"the plugin {name!r} fails: {problem}", rule=(failed.rule if isinstance(failed, QConvertError) else "") or "plugin-fails"
+        ) from failed
 
 
 @contextmanager

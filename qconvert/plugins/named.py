@@ -21,12 +21,17 @@ def register_file(path: Path) -> None:
         OptionError: it is no Python file, fails, or is no plugin; see register().
     """
     if not os.path.isfile(path):
-        raise FileAccessError("there is no such plugin", file=str(path))
+        raise FileAccessError("the plugin does not exist", file=str(path), rule="file-not-found")
     name = path.stem
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None or name in sys.modules:
-        reason = f"is called like the module {name}" if name in sys.modules else "is no Python file"
-        raise OptionError(reason, file=str(path), remedy="Give it a name of its own, with the suffix .py.")
+        reason = f"has the name of the module {name}" if name in sys.modules else "is not a Python file"
+        raise OptionError(
+            reason,
+            file=str(path),
+            remedy="Give it a name of its own, with the suffix .py.",
+            rule="not-a-plugin",
+        )
     module = module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look for it there
     try:
@@ -38,4 +43,4 @@ def register_file(path: Path) -> None:
         raise
     except (Exception, SystemExit) as error:  # whatever the file does
         del sys.modules[name]
-        raise OptionError(f"fails: {type(error).__name__}: {error}", file=str(path)) from error
+        raise OptionError(f"fails: {type(error).__name__}: {error}", file=str(path), rule="plugin-fails") from error

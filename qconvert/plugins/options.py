@@ -68,10 +68,10 @@ class Option:
     def _one(self, given: Any) -> Any:
         found = self._typed(given)
         if found is None:
-            raise OptionError(f"the option {self.name} takes {_ARTICLES[self.type]}, not {given!r}")
+            raise OptionError(f"the option {self.name} is {given!r}; it takes {_ARTICLES[self.type]}", rule="wrong-type")
         if self.choices and found not in self.choices and found != self.default:
             known = " or ".join(str(choice) for choice in self.choices if choice != "")
-            raise OptionError(f"there is no {self.name} {found!r}", remedy=f"Use {known}.")
+            raise OptionError(f"the option {self.name} is {found!r}, which is unknown", remedy=f"Use {known}.", rule="unknown-value")
         return found
 
     def _typed(self, given: Any) -> Any:
@@ -128,9 +128,9 @@ def parsed(texts: Sequence[str], written: str = "-O name=value") -> dict[str, st
         name, equals, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name:
-            raise OptionError(f"{text!r} is no option", remedy=f"Write {written}.", rule="option-without-value")
+            raise OptionError(f"{text!r} is not an option", remedy=f"Write {written}.", rule="malformed-option")
         if name in found:
-            raise OptionError(f"the option {name} is given twice", rule="option-twice")
+            raise OptionError(f"the option {name} is given twice", rule="duplicate-option")
         found[name] = value.strip()
     return found
 
@@ -150,7 +150,7 @@ def checked(given: Mapping[str, Any], declared: Iterable[Option], who: str) -> d
     unknown = [name for name in given if name not in known]
     if unknown:
         listed = ", ".join(sorted(known)) or "none"
-        raise OptionError(f"{who} takes the option {unknown[0]!r}", remedy=f"Known options: {listed}.")
+        raise OptionError(f"{who} takes the option {unknown[0]!r}", remedy=f"Known options: {listed}.", rule="unknown-option")
     return {name: known[name].value(value) for name, value in given.items()}
 
 
@@ -168,7 +168,7 @@ def json_object(name: str, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"the option {name} is no JSON: {error}") from error
+        raise OptionError(f"the option {name} is not JSON: {error}", rule="not-json") from error
     if not isinstance(found, dict):
-        raise OptionError(f"the option {name} is no JSON object")
+        raise OptionError(f"the option {name} is not a JSON object", rule="not-json")
     return found

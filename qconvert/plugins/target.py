@@ -82,7 +82,11 @@ class Target(Abilities):
         unknown = changes.keys() - {item.name for item in fields(Abilities)}
         if unknown or changes.get("name") in (None, "", self.name if isinstance(self, Target) else self):
             reason = f"a target has no {', '.join(sorted(unknown))}" if unknown else "a target that is derived needs a name of its own"
-            raise OptionError(reason, remedy=f"Fields of a target: {', '.join(item.name for item in fields(Abilities))}.")
+            raise OptionError(
+                reason,
+                remedy=f"Fields of a target: {', '.join(item.name for item in fields(Abilities))}.",
+                rule=("unknown-field" if unknown else "name-missing"),
+            )
         if isinstance(self, Target):
             return replace(self, **{"replaces": "", **changes})
         return Derived(self, changes["name"], changes)

@@ -104,7 +104,11 @@ class Format:
         """Raises OptionError for suffixes that no file could have: they would match others, or none, in silence."""
         for suffixes in (self.suffixes, self.encodings_suffixes):
             if not isinstance(suffixes, tuple) or not all(_is_suffix(item) for item in suffixes):
-                raise OptionError(f"the format {self.name} has the suffixes {suffixes!r}", remedy='Write (".small",), with the dot.')
+                raise OptionError(
+                    f"the suffixes of the format {self.name} are {suffixes!r}",
+                    remedy='Write them like (".small",), with the dot.',
+                    rule="malformed-suffix",
+                )
 
     def makes_folder(self, path: Path) -> bool:
         """Whether a result of this name is a folder."""
@@ -116,7 +120,7 @@ class Format:
         Raises:
             OptionError: there is none.
         """
-        error = OptionError(f"files of the format {self.name} have no suffix")
+        error = OptionError(f"files of the format {self.name} have no suffix", rule="no-suffix")
         for suffix in self.suffixes:
             try:
                 if self.form_of is not None:
@@ -372,7 +376,9 @@ class Runtime:
     def __post_init__(self) -> None:
         """Raises OptionError for a runtime without kernels, of which none could be chosen."""
         if not self.kernels or isinstance(self.kernels, str):
-            raise OptionError(f"the runtime {self.name} has {self.kernels!r} as its kernels", remedy='Write ("exact",).')
+            raise OptionError(
+                f"the kernels of the runtime {self.name} are {self.kernels!r}", remedy='Write them like ("exact",).', rule="no-kernels"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,4 +405,8 @@ class Codegen:
     def __post_init__(self) -> None:
         """Raises OptionError for a suffix that no file could have."""
         if not _is_suffix(self.suffix):
-            raise OptionError(f"the artefacts for {self.name} have the suffix {self.suffix!r}", remedy='Write ".npu", with the dot.')
+            raise OptionError(
+                f"the suffix of the artefacts for {self.name} is {self.suffix!r}",
+                remedy='Write it like ".npu", with the dot.',
+                rule="malformed-suffix",
+            )

@@ -59,20 +59,20 @@ def entries_of(value: Any, side: str) -> list[Stated]:
 
 def _object(value: Any, at: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        documents.fail(at, f"is {documents.sort_of(value)}, not an object")
+        documents.fail(at, f"is {documents.sort_of(value)}, not an object", rule="wrong-type")
     return value
 
 
 def _bits(value: Any, at: str) -> int:
     bits = documents.integer(value, at, 2)
     if bits > 32:
-        documents.fail(at, f"is {bits}, beyond 32")
+        documents.fail(at, f"is {bits}; at most 32 bits are covered", rule="bits-not-covered")
     return bits
 
 
 def _is_symmetric(value: Any, at: str) -> bool:
     if value not in (True, False, "True", "False", "true", "false") or isinstance(value, int) != isinstance(value, bool):
-        documents.fail(at, "is neither true nor false")
+        documents.fail(at, "is neither true nor false", rule="wrong-type")
     return value in (True, "True", "true")
 
 
@@ -80,23 +80,27 @@ def _whole(value: Any, at: str) -> int:
     """An offset, which files hold as a float."""
     offset = documents.number(value, at)
     if not (abs(offset) < 2**62 and offset == int(offset)):
-        documents.fail(at, f"is {offset:g}, not an integer of 62 bits")
+        documents.fail(at, f"is {offset:g}, not an integer of 62 bits", rule="wrong-type")
     return int(offset)
 
 
 def _of_version_zero(name: str, value: Any, at: str) -> Stated:
     items = documents.listed(value, at, _object)
     if not items:
-        documents.fail(at, "has no encodings")
+        documents.fail(at, "the list of encodings is empty", rule="no-scales")
     kinds = {documents.text(item.get("dtype", "int"), f"{at}.dtype").lower() for item in items}
     if kinds == {"float"}:
         return Stated(name, is_float=True)
     if kinds != {"int"}:
-        documents.fail(f"{at}.dtype", f"is {', '.join(sorted(kinds))}, not int or float")
+        documents.fail(f"{at}.dtype", f"is {', '.join(sorted(kinds))}, not int or float", rule="unknown-word")
     widths = {_bits(item.get("bitwidth"), f"{at}.bitwidth") for item in items}
     symmetric = {_is_symmetric(item.get("is_symmetric", "False"), f"{at}.is_symmetric") for item in items}
     if len(widths) != 1 or len(symmetric) != 1:
-        documents.fail(at, "has channels of several bit widths" if len(widths) != 1 else "has symmetric and other channels")
+        documents.fail(
+            at,
+            "the channels have several bit widths" if len(widths) != 1 else "some channels are symmetric and others are not",
+            rule="contradicting-channels",
+        )
     scales = tuple(documents.number(item.get("scale"), f"{at}.scale") for item in items)
     stated = [_whole(item.get("offset", 0), f"{at}.offset") for item in items]
     implied = [_implied(item, scale, offset, at) for item, scale, offset in zip(items, scales, stated, strict=True)]
@@ -111,7 +115,7 @@ def _implied(item: dict[str, Any], scale: float, offset: int, at: str) -> int:
         return offset
     low = documents.number(item["min"], f"{at}.min")
     if not np.isfinite(low):
-        documents.fail(f"{at}.min", f"is {low}")
+        documents.fail(f"{at}.min", f"is {low}", rule="range-not-finite")
     if not scale > 0 or not np.isfinite(low / scale):
         return offset
     return _whole(float(round(low / scale)), f"{at}.offset of the range")
@@ -126,15 +130,23 @@ def _of_version_one(item: Any, place: str) -> Stated:
         return Stated(name, is_float=True)
     kind = documents.text(fields.get("enc_type", "PER_TENSOR"), f"{at}, enc_type")
     if dtype != "INT" or kind not in _KINDS:
-        documents.fail(at, f"has the dtype {dtype!r}" if dtype != "INT" else f"has the enc_type {kind!r}")
+        documents.fail(
+            at,
+            f"the dtype is {dtype!r}; INT and FLOAT are known" if dtype != "INT" else f"the enc_type is {kind!r}, which is unknown",
+            rule="unknown-word",
+        )
     _is_symmetric(fields.get("is_sym", False), f"{at}, is_sym")
     shifts = fields.get("zero_point_shift", 0)
     if any(documents.number(shift, f"{at}, zero_point_shift") for shift in (shifts if isinstance(shifts, list) else [shifts])):
-        raise UnsupportedError("has a zero point between two integers (zero_point_shift), which no integer grid has", where=repr(name))
+        raise UnsupportedError(
+            "the zero point lies between two integers (zero_point_shift); quantization requires an integer",
+            where=repr(name),
+            rule="zero-point-not-integer",
+        )
     scales = documents.listed(fields.get("scale"), f"{at}, scale", documents.number)
     offsets = documents.listed(fields.get("offset", [0] * len(scales)), f"{at}, offset", _whole)
     if not scales or len(scales) != len(offsets) or (kind == "PER_TENSOR" and len(scales) != 1):
-        documents.fail(at, f"has {len(scales)} scales and {len(offsets)} offsets, {kind}")
+        documents.fail(at, f"there are {len(scales)} scales and {len(offsets)} offsets for the enc_type {kind}", rule="counts-differ")
     bits = _bits(fields.get("bw", 8), f"{at}, bw")
     if kind in ("PER_TENSOR", "PER_CHANNEL"):
         return Stated(name, bits, tuple(scales), tuple(offsets))
@@ -149,6 +161,6 @@ def _in_two_steps(name: str, fields: dict[str, Any], scales: list[float], block_
     bits = _bits(fields.get("compressed_bw"), f"{at}, compressed_bw")
     factors = documents.listed(fields.get("per_block_int_scale"), f"{at}, per_block_int_scale", documents.integer)
     if not factors or len(factors) % len(scales):
-        documents.fail(at, f"has {len(scales)} scales of channels and {len(factors)} of blocks")
+        documents.fail(at, f"there are {len(scales)} scales of channels and {len(factors)} of blocks", rule="counts-differ")
     products = np.outer(scales, np.ones(len(factors) // len(scales))).reshape(-1) * np.array(factors, np.float64)
     return Stated(name, bits, tuple(products.tolist()), (-(2 ** (bits - 1)),) * len(factors), block_size)

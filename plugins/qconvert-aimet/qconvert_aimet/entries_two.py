@@ -39,11 +39,11 @@ def _entry(item: Any, place: str) -> tuple[str, Grid]:
     scale = _scale(name, fields, at)
     points = _array(fields["y_zero_point"], f"{at}, y_zero_point", documents.integer) if "y_zero_point" in fields else np.zeros(scale.shape)
     if points.size != scale.size:
-        documents.fail(at, f"has {scale.size} scales and {points.size} zero points")
+        documents.fail(at, f"there are {scale.size} scales and {points.size} zero points", rule="counts-differ")
     block = documents.integer(fields.get("block_size") or 0, f"{at}, block_size", 0)
     axis = documents.integer(fields["axis"], f"{at}, axis") if block and fields.get("axis") is not None else None
     if (scale.ndim > 1) != bool(block) or (block and (axis is None or not -scale.ndim <= axis < scale.ndim)):
-        documents.fail(at, f"blocks of {block} along axis {axis} do not fit scales of {scale.ndim} dimensions")
+        documents.fail(at, f"blocks of {block} along axis {axis} do not fit scales of {scale.ndim} dimensions", rule="blocks-do-not-fit")
     points = points.reshape(scale.shape).astype(np.int64)
     if axis is not None and axis % scale.ndim == 0:
         scale, points, axis = _outputs_first(scale), _outputs_first(points), 1 if scale.ndim > 2 else None
@@ -64,7 +64,7 @@ def _bits(name: str, dtype: str) -> tuple[bool, int]:
     """Whether a type is signed, and its bits, which need not be those of a type of numpy's."""
     found = re.fullmatch(r"(u?)int([1-9][0-9]?)", dtype)
     if found is None or not 2 <= int(found[2]) <= 32:
-        raise UnsupportedError(f"has a grid of {dtype}", where=repr(name))
+        raise UnsupportedError(f"the type is {dtype}; integers of 2 to 32 bits are covered", where=repr(name), rule="dtype-not-covered")
     return not found[1], int(found[2])
 
 
@@ -74,7 +74,9 @@ def _scale(name: str, fields: Mapping[str, Any], at: str) -> Array:
         nested = fields["y_scale"]
         unknown = nested.keys() - _NESTED - {"axis", "input_dtype"}
         if unknown:
-            raise UnsupportedError(f"has scales with {min(unknown)}", where=repr(name))
+            raise UnsupportedError(
+                f"the scales have the member {min(unknown)}, which is not covered", where=repr(name), rule="form-not-covered"
+            )
         nested = documents.object_of(nested, f"{at}, y_scale", _NESTED, {"axis", "input_dtype"})
         steps = _array(nested["x"], f"{at}, y_scale, x", documents.integer)
         base = _array(nested["x_scale"], f"{at}, y_scale, x_scale", documents.number)
@@ -87,7 +89,9 @@ def _scale(name: str, fields: Mapping[str, Any], at: str) -> Array:
     else:
         return _array(fields.get("y_scale"), f"{at}, y_scale", documents.number).astype(np.float64)
     if base.size != 1 and (base.ndim != steps.ndim or any(a not in (1, b) for a, b in zip(base.shape, steps.shape, strict=True))):
-        documents.fail(at, f"has scales of channels of shape {list(base.shape)} and of blocks of shape {list(steps.shape)}")
+        documents.fail(
+            at, f"the scales of channels have the shape {list(base.shape)}, those of blocks {list(steps.shape)}", rule="counts-differ"
+        )
     return np.asarray(steps.astype(np.float64) * base.astype(np.float64))
 
 
@@ -96,7 +100,7 @@ def _array(value: Any, at: str, read_one: Callable[[Any, str], Any]) -> Array:
     try:
         found = np.array(value if isinstance(value, list) else [value])
     except (ValueError, OverflowError):
-        documents.fail(at, "has lists of several lengths")
+        documents.fail(at, "has lists of several lengths", rule="ragged-list")
     if found.dtype.kind not in "iuf" or not found.size or found.ndim > _DEEPEST:
-        documents.fail(at, "is not made of numbers")
+        documents.fail(at, "is not made of numbers", rule="wrong-type")
     return np.array([read_one(one, at) for one in found.reshape(-1).tolist()]).reshape(found.shape)

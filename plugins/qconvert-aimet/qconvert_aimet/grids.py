@@ -32,7 +32,9 @@ def grid_of_bits(bits: int, signed: bool, scale: Array, points: Array, axis: int
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
     beyond = points[(points < low) | (points > high)]
     if beyond.size:
-        raise InvalidModelError(f"has the zero point {beyond[0]}, beyond {bits} bits from {low} to {high}", where=repr(where))
+        raise InvalidModelError(
+            f"the zero point is {beyond[0]}; {bits} bits hold {low} to {high}", where=repr(where), rule="zero-point-outside-type"
+        )
     with np.errstate(over="ignore", under="ignore"):
         narrow = scale.astype(np.float32)
     limits = (low, high) if stored != bits else (None, None)
@@ -48,10 +50,20 @@ def bits_of(name: str, grid: Grid, *, is_constant: bool) -> int:
         UnsupportedError: it is on floats, or has other limits.
     """
     if not grid.dtype.startswith(("int", "uint")) or integer_range(grid.dtype)[1] >= 2**32:
-        raise UnsupportedError(f"has a grid of {grid.dtype}, which AIMET's encodings have not", where=repr(name), remedy=REMEDY)
+        raise UnsupportedError(
+            f"the type is {grid.dtype}; AIMET's encodings require integers of at most 32 bits",
+            where=repr(name),
+            remedy=REMEDY,
+            rule="dtype-not-storable",
+        )
     low, high = grid.quantization.limits(grid.dtype)
     bits = (high - low).bit_length()
     whole = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if grid.dtype.startswith("int") else (0, 2**bits - 1)
     if (low, high) == whole or (is_constant and (low, high) == (-whole[1], whole[1])):
         return bits
-    raise UnsupportedError(f"uses the integers {low} to {high}, and grids of AIMET's are whole", where=repr(name), remedy=REMEDY)
+    raise UnsupportedError(
+        f"the integers run from {low} to {high}; AIMET's encodings require the whole range of the bits",
+        where=repr(name),
+        remedy=REMEDY,
+        rule="limits-not-storable",
+    )

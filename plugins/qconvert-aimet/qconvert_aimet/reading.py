@@ -44,13 +44,13 @@ def read(path: Path) -> Encodings:
     """
     document = _document(path)
     if not isinstance(document, dict):
-        documents.fail("AIMET's encodings", "is no object")
+        documents.fail("AIMET's encodings", "is not an object", rule="wrong-type")
     version = documents.text(document.get("version"), "AIMET's encodings, version")
     if version.startswith("2."):
         return _encodings(version, second(document), ())
     if version.startswith(("0.", "1.")):
         return _encodings(version, *_first(document))
-    raise UnsupportedError(f"version {version} of AIMET's encodings; those before 3 are read")
+    raise UnsupportedError(f"the version of AIMET's encodings is {version}; versions before 3 can be read", rule="version-not-covered")
 
 
 def _document(path: Path) -> Any:
@@ -61,7 +61,7 @@ def _encodings(version: str, found: Iterable[tuple[str, Grid]], notes: tuple[str
     entries: dict[Place, Encoding] = {}
     for name, grid in found:
         if Place(name) in entries:
-            raise InvalidModelError("has two entries", where=repr(name))
+            raise InvalidModelError("the tensor has two entries", where=repr(name), rule="duplicate-name")
         # Biases are left to the rule of all biases, input scale * weight scale, which theirs nearly is.
         if grid.dtype not in ("int32", "uint32"):
             entries[Place(name)] = Encoding(grid, required=not name.endswith("__o"))
@@ -73,7 +73,7 @@ def _first(document: Mapping[str, Any]) -> tuple[list[tuple[str, Grid]], tuple[s
     stated = [(side, found) for side in SIDES for found in entries_of(document.get(side, {}), side)]
     twice = _repeated([found.name for _, found in stated])
     if twice:
-        raise InvalidModelError("has two entries", where=repr(twice))
+        raise InvalidModelError("the tensor has two entries", where=repr(twice), rule="duplicate-name")
     grids = [(found.name, _grid(found, signed=side == PARAMETERS)) for side, found in stated if not found.is_float]
     floats = [found.name for _, found in stated if found.is_float]
     doubtful = [found.name for _, found in stated if not found.agrees]

@@ -44,7 +44,12 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -
 
 def _name(place: Place) -> str:
     if place.role != "tensor":
-        raise UnsupportedError("AIMET names tensors, not operators", where=str(place), remedy=REMEDY)
+        raise UnsupportedError(
+            "AIMET's encodings have entries of tensors, not of the inputs and outputs of operators",
+            where=str(place),
+            remedy=REMEDY,
+            rule="not-a-tensor",
+        )
     return place.name
 
 
@@ -69,7 +74,12 @@ def _offsets(grid: Grid, bits: int) -> Array:
 def _zeroth(name: str, grid: Grid, is_parameter: bool) -> list[dict[str, Any]]:
     q, bits = grid.quantization, bits_of(name, grid, is_constant=is_parameter)
     if q.block_size:
-        raise UnsupportedError("has scales in blocks, which version 0.6.1 has not", where=repr(name), remedy="Write version 1.0.0.")
+        raise UnsupportedError(
+            "the scales are in blocks, which version 0.6.1 does not have",
+            where=repr(name),
+            remedy="Write version 1.0.0.",
+            rule="blocks-not-storable",
+        )
     offsets = _offsets(grid, bits)
     symmetric = str(bool((offsets == -(2 ** (bits - 1))).all()))
     return [
@@ -137,7 +147,7 @@ def _by_channel(name: str, values: Array, q: Quantization) -> Array:
     laid = _of_places(name, values)
     if laid.ndim < 2 or q.axis not in (0, 1) or (laid.ndim > 2 and (q.axis != 1 or any(size != 1 for size in laid.shape[2:]))):
         reason = f"has blocks along axis {q.axis} of {laid.ndim}, which version 1.0.0 does not lay out"
-        raise UnsupportedError(reason, where=repr(name), remedy="Write version 2.0.0.")
+        raise UnsupportedError(reason, where=repr(name), remedy="Write version 2.0.0.", rule="blocks-not-storable")
     return laid.T if laid.ndim == 2 and q.axis == 0 else laid
 
 
@@ -151,5 +161,10 @@ def _of_places(name: str, values: Array) -> Array:
         return values
     one = values[(slice(None), slice(None), *(slice(0, 1),) * (values.ndim - 2))]
     if not np.array_equal(np.broadcast_to(one, values.shape), values):
-        raise UnsupportedError("has scales of its own for each place of a kernel, in blocks", where=repr(name), remedy=REMEDY)
+        raise UnsupportedError(
+            "the scales in blocks differ between the positions of a kernel; AIMET requires the same scale for all of them",
+            where=repr(name),
+            remedy=REMEDY,
+            rule="blocks-not-storable",
+        )
     return one

@@ -62,7 +62,10 @@ class _Cursor:
 
     def skip(self, size: int, what: str) -> int:
         if size > self.left:
-            raise InvalidModelError(f"ends in {what}: {size} bytes at byte {self.at}, and the file has {len(self.data)}")
+            raise InvalidModelError(
+                f"the file ends within {what}: {size} bytes are expected at byte {self.at}, and the file has {len(self.data)}",
+                rule="file-too-short",
+            )
         self.at += size
         return self.at - size
 
@@ -73,7 +76,7 @@ class _Cursor:
         """A number of entries, each of at least so many bytes."""
         found = int(self.number("Q", what))
         if found * least > self.left:
-            raise InvalidModelError(f"says that it has {found} {what}, for which the file is too short")
+            raise InvalidModelError(f"the file is too short for {found} {what}", rule="file-too-short")
         return found
 
     def text(self, what: str) -> str:
@@ -82,7 +85,7 @@ class _Cursor:
         try:
             return bytes(self.data[start : self.at]).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InvalidModelError(f"{what} is not UTF-8: {error.reason} at byte {start + error.start}") from error
+            raise InvalidModelError(f"{what} is not UTF-8: {error.reason} at byte {start + error.start}", rule="not-utf8") from error
 
 
 def listed(data: Any) -> tuple[dict[str, Any], list[Stored]]:
@@ -97,22 +100,24 @@ def listed(data: Any) -> tuple[dict[str, Any], list[Stored]]:
     """
     cursor = _Cursor(data)
     if bytes(cursor.data[:4]) != b"GGUF":
-        raise InvalidModelError("is no GGUF file: it does not begin with 'GGUF'")
+        raise InvalidModelError("is not a GGUF file: it does not begin with 'GGUF'", rule="not-this-format")
     cursor.at = 4
     version = int(cursor.number("I", "the version"))
     if version not in _VERSIONS:
         is_big = int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS
         raise UnsupportedError(
-            f"is of version {version}" if not is_big else "is big-endian", remedy="Versions 2 and 3, little-endian, are read."
+            f"is of version {version}" if not is_big else "is big-endian",
+            remedy="Versions 2 and 3, little-endian, are read.",
+            rule="version-not-covered",
         )
     tensors, fields = cursor.count(0, "tensors"), cursor.count(_LEAST_FIELD, "fields")
     if tensors * _LEAST_TENSOR > cursor.left:
-        raise InvalidModelError(f"says that it has {tensors} tensors, for which the file is too short")
+        raise InvalidModelError(f"the file is too short for {tensors} tensors", rule="file-too-short")
     metadata: dict[str, Any] = {}
     for _ in range(fields):
         key = cursor.text("the name of a field")
         if key in metadata:
-            raise InvalidModelError("is a field twice", where=repr(key))
+            raise InvalidModelError("the field occurs twice", where=repr(key), rule="duplicate-name")
         metadata[key] = _value(cursor, int(cursor.number("I", f"the field {key!r}")), f"the field {key!r}")
     found = [_tensor(cursor) for _ in range(tensors)]
     return metadata, _placed(found, cursor, _alignment(metadata))
@@ -125,14 +130,14 @@ def _value(cursor: _Cursor, code: int, what: str) -> Any:
     if code in _NUMBERS:
         return cursor.number(_NUMBERS[code], what)
     if code != _ARRAY:
-        raise InvalidModelError(f"{what} has the type {code}, which GGUF does not have")
+        raise InvalidModelError(f"{what} has the type {code}, which GGUF does not define", rule="unknown-type")
     inner, size = int(cursor.number("I", what)), int(cursor.number("Q", what))
     if inner in _NUMBERS:
         cursor.skip(size * struct.calcsize(f"<{_NUMBERS[inner]}"), what)
     elif inner != _TEXT:
-        raise UnsupportedError(f"{what} is an array of the type {inner}, which is not covered")
+        raise UnsupportedError(f"{what} is an array of the type {inner}, which is not covered", rule="form-not-covered")
     elif size * 8 > cursor.left or size > _MOST_TEXTS:
-        raise InvalidModelError(f"{what} says that it has {size} texts, for which the file is too short")
+        raise InvalidModelError(f"the file is too short for {size} texts in {what}", rule="file-too-short")
     else:
         for _ in range(size):
             cursor.skip(int(cursor.number("Q", what)), what)
@@ -144,7 +149,9 @@ def _alignment(metadata: Mapping[str, Any]) -> int:
 
     found = metadata.get(_ALIGNMENT, GGUF_DEFAULT_ALIGNMENT)
     if type(found) is not int or not 0 < found <= _LARGEST_ALIGNMENT or found & (found - 1):
-        raise InvalidModelError(f"has the alignment {found!r}, which is no power of two up to {_LARGEST_ALIGNMENT}")
+        raise InvalidModelError(
+            f"the alignment is {found!r}; GGUF requires a power of two up to {_LARGEST_ALIGNMENT}", rule="malformed-alignment"
+        )
     return found
 
 
@@ -155,19 +162,23 @@ def _tensor(cursor: _Cursor) -> Stored:
     name = cursor.text("the name of a tensor")
     where = repr(name)
     if not name:
-        raise InvalidModelError("has a tensor without a name")
+        raise InvalidModelError("a tensor has no name", rule="name-missing")
     axes = int(cursor.number("I", where))
     if not 1 <= axes <= MOST_AXES:
-        raise InvalidModelError(f"has {axes} axes, where GGUF has 1 to {MOST_AXES}", where=where)
+        raise InvalidModelError(f"the number of axes is {axes}; GGUF requires 1 to {MOST_AXES}", where=where, rule="wrong-rank")
     shape = tuple(int(cursor.number("Q", where)) for _ in range(axes))[::-1]
     code, start = int(cursor.number("I", where)), int(cursor.number("Q", where))
     try:
         kind = GGMLQuantizationType(code)
     except ValueError as error:
-        raise UnsupportedError(f"is of ggml's type {code}, which this version of the package gguf does not know", where=where) from error
+        raise UnsupportedError(
+            f"the type is number {code} of ggml, which this version of the package gguf does not know", where=where, rule="unknown-type"
+        ) from error
     block, size = GGML_QUANT_SIZES[kind]
     if not all(shape) or shape[-1] % block:
-        raise InvalidModelError(f"is of shape {list(shape)}, which has no whole blocks of {block} for {kind.name}", where=where)
+        raise InvalidModelError(
+            f"the shape is {list(shape)}; {kind.name} requires whole blocks of {block}", where=where, rule="blocks-do-not-fit"
+        )
     return Stored(name, kind.name, shape, start, math.prod(shape) // block * size)
 
 
@@ -176,13 +187,17 @@ def _placed(tensors: list[Stored], cursor: _Cursor, alignment: int) -> list[Stor
     base = cursor.at + -cursor.at % alignment
     names = [tensor.name for tensor in tensors]
     if len(set(names)) < len(names):
-        raise InvalidModelError("is a tensor twice", where=repr(next(name for name in names if names.count(name) > 1)))
+        raise InvalidModelError(
+            "the tensor occurs twice", where=repr(next(name for name in names if names.count(name) > 1)), rule="duplicate-name"
+        )
     end = 0
     for tensor in sorted(tensors, key=lambda item: item.start):
         if tensor.start % alignment or tensor.start < end or base + tensor.start + tensor.size > len(cursor.data):
             raise InvalidModelError(
-                f"lies at byte {tensor.start} of the data with {tensor.size} bytes: not aligned, within another, or behind the file's end",
+                f"the data begin at byte {tensor.start} and have {tensor.size} bytes: they are not aligned, overlap another tensor, "
+                "or run past the end of the file",
                 where=repr(tensor.name),
+                rule="malformed-offset",
             )
         end = tensor.start + tensor.size
     return [Stored(item.name, item.type, item.shape, base + item.start, item.size) for item in tensors]

@@ -28,11 +28,16 @@ def by_file(path: str) -> dict[str, str]:
     try:
         found = json.loads(bytes(data)) if len(data) <= _LARGEST_NAMES else None
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"is no JSON: {error}", file=path) from error
+        raise OptionError(f"is not JSON: {error}", file=path, rule="not-json") from error
     if not isinstance(found, dict) or not all(isinstance(name, str) and name for name in found.values()):
-        raise OptionError("is no JSON object of names", file=path, remedy='Write {"name in the network": "name in the .gguf file"}.')
+        raise OptionError(
+            "is not a JSON object of names",
+            file=path,
+            remedy='Write {"name in the network": "name in the .gguf file"}.',
+            rule="malformed-names",
+        )
     if len(set(found.values())) < len(found):
-        raise OptionError("gives one name of the .gguf file to two tensors of the network", file=path)
+        raise OptionError("one name of the .gguf file stands for two tensors of the network", file=path, rule="duplicate-name")
     return found
 
 
@@ -45,7 +50,9 @@ def is_turned(graph: Graph, name: str, consumers: Mapping[str, list[Op]]) -> boo
     ways = set(_ways(graph, name, consumers))
     if len(ways) > 1:
         raise UnsupportedError(
-            "is read by operators that sum along different axes, so it has no one order in a .gguf file", where=repr(name)
+            "the weights are read by operators that sum along different axes; a .gguf file requires one order of axes",
+            where=repr(name),
+            rule="contradicting-orders",
         )
     return ways.pop() if ways else False
 
@@ -78,7 +85,7 @@ def require_known(stated: Mapping[str, str], graph: Graph, stored: list[str], pa
     lost = [name for name in stated if name not in graph.tensors or not graph[name].is_constant]
     if lost:
         constants = [tensor.name for tensor in graph.constants()]
-        raise InvalidModelError(f"names no weights of the network: {near(lost, constants)}", file=path)
+        raise InvalidModelError(f"the network has no weights of these names: {near(lost, constants)}", file=path, rule="unknown-tensor")
     missing = [name for name in stated.values() if name not in stored]
     if missing:
-        raise InvalidModelError(f"names no tensors of the .gguf file: {near(missing, stored)}", file=path)
+        raise InvalidModelError(f"the .gguf file has no tensors of these names: {near(missing, stored)}", file=path, rule="unknown-tensor")

@@ -48,7 +48,9 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
     """
     if not options.get("graph"):
         raise OptionError(
-            "a .gguf file has weights, and no operators", remedy="Name the float network that they are of: --graph float.onnx."
+            "a .gguf file holds weights, not operators",
+            remedy="Name the float network that the weights belong to: --graph float.onnx.",
+            rule="graph-missing",
         )
     data = map_file(path)
     _, stored = listed(data)
@@ -57,7 +59,9 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
     for name, tensor in _matched(graph, stored, options):
         made.put(name, tensor, raw(data, tensor))
     if not made.tensors:
-        raise InvalidModelError(f"has no weights of the network: {near([item.name for item in stored], list(graph.tensors))}")
+        raise InvalidModelError(
+            f"the file has no weights of the network: {near([item.name for item in stored], list(graph.tensors))}", rule="unknown-tensor"
+        )
     return graph.evolve(tensors=made.tensors, ops=[*made.ops, *graph.ops])
 
 
@@ -90,19 +94,28 @@ def _matched(graph: Graph, stored: list[Stored], options: Mapping[str, Any]) -> 
     pairs = [(names.get(tensor.name, tensor.name), tensor) for tensor in stored]
     twice = [name for name, tensor in pairs if name in stated and stated[name] != tensor.name]
     if twice:
-        raise InvalidModelError("is in the file too, beside the tensor that the names state for it", where=repr(twice[0]))
+        raise InvalidModelError(
+            "the file also has the tensor that the names state for this one", where=repr(twice[0]), rule="duplicate-name"
+        )
     known = [(name, tensor) for name, tensor in pairs if name in graph.tensors and graph[name].is_constant]
     lost = [tensor.name for name, tensor in pairs if name not in graph.tensors or not graph[name].is_constant]
     if lost and options.get("rest") != "ignore":
         raise InvalidModelError(
-            f"{len(lost)} tensors are no weights of the network: {near(lost, [tensor.name for tensor in graph.constants()])}",
+            f"{len(lost)} of the file's tensors are not weights of the network: "
+            f"{near(lost, [tensor.name for tensor in graph.constants()])}",
             remedy="State names that differ in a JSON file (-O names=names.json), or leave such tensors out (-O rest=ignore).",
+            rule="unknown-tensor",
         )
     others = sorted({tensor.type for _, tensor in known} - {*TYPES, *_PLAIN})
     if others:
         which = [f"{name} ({sum(item.type == name for _, item in known)})" for name in others]
         first = next(tensor.name for _, tensor in known if tensor.type in others)
-        raise UnsupportedError(f"has tensors of the types {', '.join(which)}", where=repr(first), remedy=_OTHERS)
+        raise UnsupportedError(
+            f"the file has tensors of types that are not covered: {', '.join(which)}",
+            where=repr(first),
+            remedy=_OTHERS,
+            rule="type-not-covered",
+        )
     return known
 
 
@@ -125,14 +138,17 @@ class _Made:
         """Puts a tensor of the file in the place of the weights `name`."""
         own = self._graph[name]
         if own.data is None or own.dtype not in _REAL:
-            raise InvalidModelError(f"is {own.dtype} in the network, which is to be float", where=repr(name))
+            raise InvalidModelError(
+                f"the tensor is {own.dtype} in the network; a float tensor is required", where=repr(name), rule="not-float"
+            )
         is_turned_round = is_turned(self._graph, name, self._consumers)
         shape = turned(own.data.shape) if is_turned_round else own.data.shape
         if _without_ones(stored.shape) != _without_ones(shape):
             raise InvalidModelError(
-                f"is of shape {list(stored.shape)} in the file, and the network needs {list(shape)}"
-                + (f", rows of its weights {list(own.data.shape)} turned round" if is_turned_round else ""),
+                f"the shape in the file is {list(stored.shape)}, the network requires {list(shape)}"
+                + (f", the transpose of its weights {list(own.data.shape)}" if is_turned_round else ""),
                 where=repr(name),
+                rule="shape-differs",
             )
         if stored.type in _PLAIN:
             values = _plain(data, stored.type).reshape(shape)
@@ -142,11 +158,13 @@ class _Made:
             return
         if _without_ones(stored.shape)[-1:] != shape[-1:]:
             raise InvalidModelError(
-                f"has its blocks along an axis that is 1 in the network: {list(stored.shape)}, {list(shape)}", where=repr(name)
+                f"the blocks lie along an axis that has size 1 in the network: {list(stored.shape)}, {list(shape)}",
+                where=repr(name),
+                rule="blocks-do-not-fit",
             )
         blocks = unpacked(data, stored.type, shape)
         if not np.isfinite(blocks.scale).all() or (blocks.minimum is not None and not np.isfinite(blocks.minimum).all()):
-            raise InvalidModelError("has scales that are no finite numbers", where=repr(name))
+            raise InvalidModelError("a scale is not finite", where=repr(name), rule="scale-not-finite")
         self._resembles(np.swapaxes(blocks.values, -1, -2) if is_turned_round else blocks.values, own)
         self._in_blocks(own, blocks, is_turned_round)
 
@@ -157,10 +175,11 @@ class _Made:
         size = float(np.linalg.norm(wanted.reshape(-1)))
         if self._demands and size and not float(np.linalg.norm((values.astype(np.float32) - wanted).reshape(-1))) <= _RESEMBLANCE * size:
             raise InvalidModelError(
-                "is far from the network's own values: it is another tensor, or its rows are in another order, as llama.cpp puts those of "
-                "queries and keys",
+                "the values are far from those of the network: this is another tensor, or its rows are in another order, as "
+                "llama.cpp reorders those of queries and keys",
                 where=repr(own.name),
-                remedy="If the network's own weights mean nothing: -O resemblance=waive.",
+                remedy="If the values of the network's own weights do not matter: -O resemblance=waive.",
+                rule="values-differ",
             )
 
     def _new(self, hint: str, dtype: str, shape: tuple[int, ...], data: Array | None = None) -> str:
@@ -222,5 +241,7 @@ def _exactly(values: Array, own: Tensor) -> Array:
     with np.errstate(over="ignore"):
         found = np.ascontiguousarray(values.astype(numpy_dtype(own.dtype)))
     if not np.array_equal(found.astype(np.float32), values.astype(np.float32), equal_nan=True):
-        raise UnsupportedError(f"has numbers that {own.dtype}, the network's type, does not hold", where=repr(own.name))
+        raise UnsupportedError(
+            f"a value is outside of {own.dtype}, the type in the network", where=repr(own.name), rule="value-outside-type"
+        )
     return found.reshape(own.shape)

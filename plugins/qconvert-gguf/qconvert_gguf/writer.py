@@ -38,7 +38,9 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
     from gguf import GGMLQuantizationType, GGUFWriter
 
     if graph.functions:
-        raise UnsupportedError("the network has functions, whose weights have no names of their own in a .gguf file")
+        raise UnsupportedError(
+            "the network has functions, whose weights have no unique names in a .gguf file", rule="subgraphs-not-covered"
+        )
     written = _Written(graph, options.get("rounding") == "round")
     found, refused = dict[str, tuple[str, Array]](), list[str]()
     for name, tensor in written.weights():
@@ -48,9 +50,14 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
             refused.append(f"{name!r} {reason}")
     if refused:
         more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
-        raise UnsupportedError(f"{len(refused)} tensors have no place in a .gguf file: {'; '.join(refused[:_SHOWN])}{more}", remedy=_REMEDY)
+        raise UnsupportedError(
+            f"{len(refused)} tensor{'' if len(refused) == 1 else 's'} cannot be stored in a .gguf file: "
+            f"{'; '.join(refused[:_SHOWN])}{more}",
+            remedy=_REMEDY,
+            rule="not-storable",
+        )
     if not any(type in ("Q4_0", "Q4_1", "Q8_0") for type, _ in found.values()):
-        raise UnsupportedError("has no weights in blocks", remedy=_REMEDY)
+        raise UnsupportedError("the network has no weights in blocks", remedy=_REMEDY, rule="no-blocks")
     names = _names(list(found), options.get("names") or "")
     writer = GGUFWriter(path, _ARCHITECTURE)
     for key, value in sorted((options.get("provenance") or {}).items()):
@@ -74,16 +81,17 @@ def _names(found: list[str], path: str) -> dict[str, str]:
     stated = by_file(path)
     lost = [name for name in stated if name not in found]
     if lost:
-        raise OptionError(f"names no weights that are written: {near(lost, found)}", file=path)
+        raise OptionError(f"no weights that are written have these names: {near(lost, found)}", file=path, rule="unknown-tensor")
     names = {name: stated.get(name, name) for name in found}
     if len(set(names.values())) < len(names):
-        raise OptionError("gives a tensor the name of another", file=path)
+        raise OptionError("two tensors get the same name", file=path, rule="duplicate-name")
     long = [name for name in names.values() if len(name.encode()) > LONGEST_NAME]
     if long:
         raise UnsupportedError(
-            f"{len(long)} names are longer than the {LONGEST_NAME} bytes that ggml keeps",
+            f"the number of names longer than the {LONGEST_NAME} bytes of ggml is {len(long)}",
             where=repr(long[0]),
             remedy="State shorter ones in a JSON file: -O names=names.json.",
+            rule="name-too-long",
         )
     return names
 

@@ -12,11 +12,12 @@ __all__ = ["Blobs", "axis_of", "order_of", "perm_of", "sizes_of", "stated_sizes"
 #: Dimensions that blobs may have.
 _MOST = 4
 _LONGEST = 200
-_REMEDY = "ncnn runs one sample at a time: --batch 1 makes models of several run with one, --input-shape gives open sizes."
+_REMEDY = "Set the number of samples with --batch 1, and dynamic dimensions with --input-shape."
 
 
-def unsupported(op: Op, what: str) -> UnsupportedError:
-    return UnsupportedError(f"{op.kind} {what} cannot be written to ncnn", where=f"{op.source} {op.outputs[0]!r}".strip())
+def unsupported(op: Op, what: str, *, rule: str = "variant-not-writable") -> UnsupportedError:
+    """Return the error for an operator that has a layer in ncnn, but not in this variant."""
+    return UnsupportedError(f"{op.kind} {what} cannot be written to ncnn", where=f"{op.source} {op.outputs[0]!r}".strip(), rule=rule)
 
 
 def sizes_of(tensor: Tensor) -> tuple[int, ...]:
@@ -27,7 +28,12 @@ def sizes_of(tensor: Tensor) -> tuple[int, ...]:
     """
     shape = tensor.static_shape
     if shape is None or not 1 < len(shape) <= _MOST + 1 or shape[0] != 1 or 0 in shape:
-        raise UnsupportedError(f"a tensor of the shape {tensor.shape} is no blob of ncnn", where=repr(tensor.name), remedy=_REMEDY)
+        raise UnsupportedError(
+            f"the shape of the tensor is {tensor.shape}; ncnn requires one sample and 1 to {_MOST} further static sizes",
+            where=repr(tensor.name),
+            remedy=_REMEDY,
+            rule="shape-not-writable",
+        )
     return shape[1:]
 
 
@@ -36,7 +42,7 @@ def axis_of(graph: Graph, op: Op, axis: int) -> int:
     rank = len(sizes_of(graph[op.inputs[0]])) + 1
     found = axis % rank
     if not found:
-        raise unsupported(op, "along the samples")
+        raise unsupported(op, "along the samples", rule="several-samples")
     return found - 1
 
 
@@ -62,12 +68,22 @@ def stated_sizes(text: str, inputs: Sequence[str]) -> dict[str, tuple[int, ...]]
         name = name.strip() if equals else inputs[place] if place < len(inputs) else ""
         items = [item.strip() for item in sizes.split(",")]
         if name not in inputs:
-            raise OptionError(f"--input-shape {entry!r} is of no input", remedy=f"Inputs: {', '.join(map(repr, inputs[:8]))}.")
+            raise OptionError(
+                f"--input-shape {entry!r} does not name an input",
+                remedy=f"Inputs: {', '.join(map(repr, inputs[:8]))}.",
+                rule="unknown-input",
+            )
         if not all(item.isascii() and item.isdecimal() and 0 < int(item) < 2**31 for item in items) or not 1 < len(items) <= _MOST + 1:
-            raise OptionError(f"--input-shape {entry!r} has sizes that are none", remedy="Write 1,3,224,224.")
+            raise OptionError(
+                f"--input-shape {entry!r} is not a list of positive sizes", remedy="Write 1,3,224,224.", rule="malformed-shape"
+            )
         found[name] = tuple(int(item) for item in items)
         if found[name][0] != 1:
-            raise OptionError(f"--input-shape {entry!r} has {found[name][0]} samples", remedy="ncnn runs one at a time: write 1 in front.")
+            raise OptionError(
+                f"--input-shape {entry!r} has {found[name][0]} samples; ncnn requires 1",
+                remedy="Write 1 as the first size.",
+                rule="several-samples",
+            )
     return found
 
 

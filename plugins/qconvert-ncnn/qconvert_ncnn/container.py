@@ -56,13 +56,13 @@ class Layer:
         """A parameter that is a whole number."""
         found = self.params.get(key, default)
         if isinstance(found, tuple) or found != int(found):
-            raise InvalidModelError(f"has {key}={found}, no whole number", where=str(self))
+            raise InvalidModelError(f"the parameter {key} is {found}, not an integer", where=str(self), rule="not-a-number")
         return int(found)
 
     def number(self, key: int, default: float = 0.0) -> float:
         found = self.params.get(key, default)
         if isinstance(found, tuple):
-            raise InvalidModelError(f"has numbers as {key}, where one is wanted", where=str(self))
+            raise InvalidModelError(f"the parameter {key} is a list of numbers, not one number", where=str(self), rule="not-a-number")
         return float(found)
 
     def numbers(self, key: int) -> tuple[Number, ...]:
@@ -118,13 +118,13 @@ def read_param(path: Path) -> list[Layer]:
     try:
         lines = bytes(map_file(path)).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise InvalidModelError(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+        raise InvalidModelError(f"is not UTF-8: {error.reason} at byte {error.start}", rule="not-utf8") from error
     lines = [line for line in lines if line.strip()]
     counts = lines[1].split() if len(lines) > 1 else []
     if not lines or lines[0].strip() != MAGIC or len(counts) != 2:
-        raise InvalidModelError(f"is no .param file of ncnn: it does not begin with {MAGIC} and two counts")
+        raise InvalidModelError(f"is not a .param file of ncnn: it does not begin with {MAGIC} and two counts", rule="not-this-format")
     if int(_whole(counts[0], "line 2")) != len(lines) - 2 or len(lines) > _MOST_LAYERS:
-        raise InvalidModelError(f"says {counts[0][:20]} layers and has {len(lines) - 2}")
+        raise InvalidModelError(f"the file states {counts[0][:20]} layers and has {len(lines) - 2}", rule="counts-differ")
     layers = [_layer(line.split(), f"layer {index}") for index, line in enumerate(lines[2:])]
     _require_sound(layers)
     return layers
@@ -132,12 +132,14 @@ def read_param(path: Path) -> list[Layer]:
 
 def _layer(words: list[str], at: str) -> Layer:
     if len(words) < 4:
-        raise InvalidModelError(f"has {len(words)} words, and no counts of blobs", where=at)
+        raise InvalidModelError(f"the line has {len(words)} words and no counts of blobs", where=at, rule="malformed-line")
     kind, name = words[:2]
     takes, gives = (_whole(word, at) for word in words[2:4])
     end = 4 + takes + gives
     if takes > _MOST_BLOBS or gives > _MOST_BLOBS or end > len(words) or any(len(word.encode()) > _LONGEST for word in words[:end]):
-        raise InvalidModelError(f"says {takes} and {gives} blobs, which its line does not have", where=f"{at}, {name[:60]!r}")
+        raise InvalidModelError(
+            f"the line states {takes} and {gives} blobs, which it does not have", where=f"{at}, {name[:60]!r}", rule="counts-differ"
+        )
     params: dict[int, Number | tuple[Number, ...]] = {}
     for word in words[end:]:
         key, value = _read_parameter(word, f"{at}, {name!r}")
@@ -148,7 +150,7 @@ def _layer(words: list[str], at: str) -> Layer:
 def _read_parameter(word: str, at: str) -> tuple[int, Number | tuple[Number, ...]]:
     key, _, value = word.partition("=")
     if not re.fullmatch(r"-?[0-9]{1,6}", key):
-        raise InvalidModelError(f"has the parameter {word[:40]!r}", where=at)
+        raise InvalidModelError(f"{word[:40]!r} is not a parameter", where=at, rule="malformed-parameter")
     number = int(key)
     if number > _ARRAY:
         found: Number | tuple[Number, ...] = tuple(_number(item, at) for item in value.split(",")) if "," in value else _number(value, at)
@@ -156,9 +158,9 @@ def _read_parameter(word: str, at: str) -> tuple[int, Number | tuple[Number, ...
         number, (count, *items) = _ARRAY - number, value.split(",")
         found = tuple(_number(item, at) for item in items)
         if _whole(count, at) != len(items):
-            raise InvalidModelError(f"says {count[:20]} numbers and has {len(items)}", where=at)
+            raise InvalidModelError(f"the line states {count[:20]} numbers and has {len(items)}", where=at, rule="counts-differ")
     if not 0 <= number < _KEYS:
-        raise InvalidModelError(f"has the parameter {word[:40]!r}; ncnn has 0 to {_KEYS - 1}", where=at)
+        raise InvalidModelError(f"the parameter is {word[:40]!r}; ncnn has 0 to {_KEYS - 1}", where=at, rule="unknown-parameter")
     return number, found
 
 
@@ -170,13 +172,13 @@ def _number(word: str, at: str) -> Number:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise InvalidModelError(f"has {word[:40]!r} where a number stands", where=at)
+        raise InvalidModelError(f"{word[:40]!r} is not a number", where=at, rule="not-a-number")
     return found
 
 
 def _whole(word: str, at: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", word):
-        raise InvalidModelError(f"has {word[:40]!r} where a count stands", where=at)
+        raise InvalidModelError(f"{word[:40]!r} is not a count", where=at, rule="not-a-number")
     return int(word)
 
 
@@ -186,10 +188,14 @@ def _require_sound(layers: list[Layer]) -> None:
     for layer in layers:
         for name in layer.inputs:
             if name not in known:
-                raise InvalidModelError(f"reads {name!r}, which no layer before it computes", where=str(layer))
+                raise InvalidModelError(
+                    f"the layer reads {name!r}, which no layer before it computes", where=str(layer), rule="unknown-blob"
+                )
         for name in layer.outputs:
             if name in known:
-                raise InvalidModelError(f"computes {name!r} once more", where=str(layer))
+                raise InvalidModelError(
+                    f"the layer computes {name!r}, which another layer has computed", where=str(layer), rule="duplicate-name"
+                )
             known.add(name)
 
 
@@ -234,13 +240,18 @@ class Weights:
         elif mark == _INT8:
             found = np.frombuffer(self._take(count, layer), np.int8)
         else:
-            raise UnsupportedError(f"has weights of a type with the mark {mark:#x}, which is not covered", where=str(layer))
+            raise UnsupportedError(
+                f"the weights have the type mark {mark:#x}, which is not covered", where=str(layer), rule="dtype-not-covered"
+            )
         self._take(-found.size * (2 if mark == _HALF else 1) % 4, layer)
         return found
 
     def _take(self, count: int, layer: Layer) -> Any:
         if count < 0 or count > self.rest:
-            reason = f"has weights of {count} bytes, of which {self._name} beside the .param file has {self.rest}"
-            raise InvalidModelError(reason, where=str(layer))
+            raise InvalidModelError(
+                f"the weights have {count} bytes, of which {self._name} next to the .param file has {self.rest}",
+                where=str(layer),
+                rule="file-too-short",
+            )
         self._at += count
         return self._data[self._at - count : self._at]

@@ -21,7 +21,7 @@ _MOST_MADE = 2**24
 def _count(layer: Layer, key: int) -> int:
     found = layer.integer(key)
     if not 0 < found < _MOST:
-        raise InvalidModelError(f"has {key}={found}, where a count stands", where=str(layer))
+        raise InvalidModelError(f"the parameter {key} is {found}, not a positive count", where=str(layer), rule="not-a-count")
     return found
 
 
@@ -31,7 +31,9 @@ def _product(layer: Layer, file: Weights, bias_key: int, size_key: int, scales: 
     bias = file.plain(_count(layer, 0), layer) if layer.integer(bias_key) else np.zeros(0, np.float32)
     term = layer.integer(8)
     if (weights.dtype == np.int8) != bool(term):
-        raise InvalidModelError(f"has weights of {weights.dtype} and 8={term}", where=str(layer))
+        raise InvalidModelError(
+            f"the weights are {weights.dtype}, and the parameter 8 is {term}", where=str(layer), rule="contradicting-types"
+        )
     if not term:
         return weights, bias
     found = [weights, bias, file.plain(scales, layer), file.plain(1, layer)]
@@ -39,34 +41,34 @@ def _product(layer: Layer, file: Weights, bias_key: int, size_key: int, scales: 
         found.append(file.plain(1, layer))
     for item in found[2:]:
         if not (np.isfinite(item).all() and (item >= 0).all()):
-            raise InvalidModelError("has scales that are not positive numbers", where=str(layer))
+            raise InvalidModelError("a scale is negative or not finite", where=str(layer), rule="scale-not-positive")
     if not found[3][0] or (len(found) > 4 and not found[4][0]):
-        raise InvalidModelError("has the scale 0 for its data", where=str(layer))
+        raise InvalidModelError("the scale of the data is 0", where=str(layer), rule="scale-not-positive")
     return tuple(found)
 
 
 def _convolution(layer: Layer, file: Weights) -> tuple[Array, ...]:
     if layer.integer(19):
-        raise UnsupportedError("has weights that another layer computes", where=str(layer))
+        raise UnsupportedError("the weights are computed by another layer", where=str(layer), rule="weights-not-constant")
     return _product(layer, file, 5, 6, _count(layer, 0))
 
 
 def _depthwise(layer: Layer, file: Weights) -> tuple[Array, ...]:
     if layer.integer(19):
-        raise UnsupportedError("has weights that another layer computes", where=str(layer))
+        raise UnsupportedError("the weights are computed by another layer", where=str(layer), rule="weights-not-constant")
     one = layer.integer(8) in (2, REQUANTIZED + 2)
     return _product(layer, file, 5, 6, 1 if one else _count(layer, 7))
 
 
 def _deconvolution(layer: Layer, file: Weights) -> tuple[Array, ...]:
     if layer.integer(28) or layer.integer(8):
-        raise UnsupportedError("has weights that another layer computes, or of int8", where=str(layer))
+        raise UnsupportedError("the weights are computed by another layer, or are int8", where=str(layer), rule="form-not-covered")
     return _product(layer, file, 5, 6, 0)
 
 
 def _inner_product(layer: Layer, file: Weights) -> tuple[Array, ...]:
     if layer.integer(8) > REQUANTIZED:
-        raise UnsupportedError("gives out int8", where=str(layer))
+        raise UnsupportedError("the result is int8", where=str(layer), rule="form-not-covered")
     return _product(layer, file, 1, 2, _count(layer, 0))
 
 
@@ -75,10 +77,12 @@ def _gemm(layer: Layer, file: Weights) -> tuple[Array, ...]:
     form = [layer.integer(key) for key in (4, 5, 2, 11, 12, 13, 14, 18)]
     scaled = (layer.number(0, 1.0), layer.number(1, 1.0)) != (1.0, 1.0)
     if form != [0, 1, 0, 0, 0, 0, 0, 0] or scaled or (layer.integer(6) and layer.integer(10) not in (-1, 4)):
-        raise UnsupportedError("is no product of data with constants, with a sum of one number for each column", where=str(layer))
+        raise UnsupportedError(
+            "is not a product of data with constants plus one number for each column", where=str(layer), rule="form-not-covered"
+        )
     weights = file.marked(_count(layer, 8) * _count(layer, 9), layer)
     if weights.dtype == np.int8:
-        raise UnsupportedError("has weights of int8", where=str(layer))
+        raise UnsupportedError("the weights are int8", where=str(layer), rule="form-not-covered")
     added = layer.integer(6) and layer.integer(10) == 4
     return weights, file.marked(_count(layer, 8), layer) if added else np.zeros(0, np.float32)
 
@@ -88,7 +92,7 @@ def _memory(layer: Layer, file: Weights) -> tuple[Array, ...]:
     for key in (0, 1, 11, 2):
         count *= max(layer.integer(key), 1)
     if count > _MOST:
-        raise InvalidModelError(f"has {count} elements", where=str(layer))
+        raise InvalidModelError(f"the number of elements is {count}", where=str(layer), rule="too-many-elements")
     return (file.plain(count, layer) if layer.integer(21, 1) else file.marked(count, layer),)
 
 
@@ -107,7 +111,7 @@ def _affine(layer: Layer, file: Weights, size_key: int, affine_key: int) -> tupl
     if layer.integer(affine_key, 1):
         return tuple(file.plain(count, layer) for _ in range(2))
     if count > _MOST_MADE:
-        raise InvalidModelError(f"has {count} elements, and no weights", where=str(layer))
+        raise InvalidModelError(f"the number of elements is {count}, without weights", where=str(layer), rule="too-many-elements")
     return ()
 
 

@@ -68,7 +68,7 @@ def _network(path: Path, input_shape: str) -> Network:
     rest = file.rest
     notes = Notes.of(file.remaining())
     if notes is None:
-        raise InvalidModelError(f"has a .bin file with {rest} bytes behind its last layer's weights")
+        raise InvalidModelError(f"the .bin file has {rest} bytes after the weights of the last layer", rule="trailing-bytes")
     layers, weights = _with_grids(layers, weights)
     draft = Draft(layers, weights, _wanted(layers, weights, notes), notes)
     stated = stated_sizes(input_shape, [name for layer in layers if layer.kind == "Input" for name in layer.outputs])
@@ -80,7 +80,7 @@ def _network(path: Path, input_shape: str) -> Network:
             READERS[layer.kind](reading)
     inputs, outputs = tuple(draft.entered.values()), [_output(draft, name) for name in draft.given]
     if not inputs or not outputs or len(set(outputs)) != len(outputs):
-        raise InvalidModelError("has no inputs, no outputs, or gives out a value twice")
+        raise InvalidModelError("the network has no inputs, no outputs, or the same output twice", rule="no-inputs-or-outputs")
     graph = Graph(path.stem, draft.tensors, tuple(draft.ops), inputs, tuple(outputs))
     graph = _renamed(graph, notes).evolve(metadata={**notes.metadata, "source.format": "ncnn-net"})
     return Network(graph, stored, tuple(draft.entered), draft.given)
@@ -124,7 +124,11 @@ def _require_known(layers: Sequence[Layer]) -> None:
     unknown = Counter(layer.kind for layer in layers if layer.kind not in READERS and layer.kind != "Input")
     if unknown:
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
-        raise UnsupportedError(f"these layers cannot be read: {listed}", remedy="Cut the network before them, or export it to ONNX.")
+        raise UnsupportedError(
+            f"these layers are not covered: {listed}",
+            remedy="Cut the network before them, or export it to ONNX.",
+            rule="operators-not-covered",
+        )
 
 
 def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
@@ -132,11 +136,15 @@ def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
     found = {key: r.layer.integer(key) for key in (2, 11, 1, 0)}
     sizes = [size for size in found.values() if size]
     if len(r.layer.outputs) != 1:
-        raise InvalidModelError(f"has {len(r.layer.outputs)} results", where=str(r.layer))
+        raise InvalidModelError(
+            f"the number of results is {len(r.layer.outputs)}; an input requires 1", where=str(r.layer), rule="counts-differ"
+        )
     (blob,) = r.layer.outputs
     if blob not in stated and (not sizes or min(sizes) < 0 or (found[1] and not found[0]) or (found[2] and not found[1])):
-        remedy = "Say them: --input-shape 1,channels,height,width; or write them into the file: 0=width 1=height 2=channels."
-        raise UnsupportedError(f"the file says no sizes of the input {blob!r}", where=str(r.layer), remedy=remedy)
+        remedy = "State them: --input-shape 1,channels,height,width, or in the file: 0=width 1=height 2=channels."
+        raise UnsupportedError(
+            f"the file does not state the sizes of the input {blob!r}", where=str(r.layer), remedy=remedy, rule="shape-not-stated"
+        )
     draft, noted, shape = r.draft, r.draft.notes.grids.get(blob), stated.get(blob, (1, *sizes))
     if noted is not None:  # values on a grid: the integers are the input
         name = draft.add(f"{blob}/{noted.dtype}", noted.dtype, shape, None, noted.quantization)

@@ -69,7 +69,7 @@ class Draft:
         shapes = output_shapes(self.tensors, op)
         for name, shape in zip(op.outputs, shapes, strict=True):
             if shape is not None and 0 in shape:
-                raise InvalidModelError(f"gives {name!r} of the shape {shape}, without elements", where=op.source)
+                raise InvalidModelError(f"the shape of {name!r} is {shape}, which has no elements", where=op.source, rule="empty-result")
             old = self.tensors[name]
             self.tensors[name] = Tensor(name, old.dtype, shape, None, old.quantization)
         self.ops.append(op)
@@ -112,7 +112,7 @@ class Reading:
     def value(self, index: int = 0) -> str:
         """The tensor of an input's real values."""
         if index >= len(self.layer.inputs):
-            raise InvalidModelError(f"lacks input {index}", where=str(self.layer))
+            raise InvalidModelError(f"input {index} is missing", where=str(self.layer), rule="input-missing")
         return self.draft.values[self.layer.inputs[index]]
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
@@ -132,7 +132,7 @@ class Reading:
         """A parameter that is an axis of the first input's blob, as one of the tensor."""
         rank, found = len(self.shape()) - 1, self.layer.integer(key, default)
         if not -rank <= found < rank:
-            raise InvalidModelError(f"has the axis {found} of {rank}", where=str(self.layer))
+            raise InvalidModelError(f"the axis is {found} of {rank}", where=str(self.layer), rule="axis-out-of-range")
         return found % rank + 1
 
     def parameter(self, data: Array, name: str) -> str:
@@ -214,5 +214,5 @@ class Reading:
             return "relu"
         return next((name for name, bounds in ACTIVATIONS.items() if kind == _CLIP and numbers == bounds), None)
 
-    def unsupported(self, what: str) -> UnsupportedError:
-        return UnsupportedError(f"{self.layer.kind} {what} cannot be read", where=str(self.layer))
+    def unsupported(self, what: str, *, rule: str = "variant-not-covered") -> UnsupportedError:
+        return UnsupportedError(f"{self.layer.kind} {what} is not covered", where=str(self.layer), rule=rule)

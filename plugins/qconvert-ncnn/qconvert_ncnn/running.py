@@ -38,7 +38,7 @@ def child_of(path: Path, threads: int) -> _Net:
         RuntimeRefusedError: it does not load the files.
     """
     if find_spec("ncnn") is None:
-        raise MissingPackageError("ncnn is not installed", remedy="pip install ncnn")
+        raise MissingPackageError("ncnn is not installed", remedy="Install it with: pip install ncnn", rule="package-missing")
     child = Child(Path(__file__).parent / "child.py", "ncnn", _PATIENCE)
     found = child.asked({"load": [str(path), str(path.with_suffix(".bin")), threads]})
     return _Net(child, str(found.get("version"))[:40])

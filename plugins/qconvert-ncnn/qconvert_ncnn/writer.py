@@ -44,7 +44,9 @@ def layers_of(graph: Graph, rounds: bool) -> Writing:
     for op in graph.ops:
         try:
             if op.kind not in WRITERS:
-                raise UnsupportedError(f"ncnn has no layer for {op.kind}", where=f"{op.source} {op.outputs[0]!r}".strip())
+                raise UnsupportedError(
+                    f"ncnn has no layer for {op.kind}", where=f"{op.source} {op.outputs[0]!r}".strip(), rule="operators-not-writable"
+                )
             WRITERS[op.kind](op, writing)
         except UnsupportedError as error:
             failed.append(error)
@@ -54,7 +56,9 @@ def layers_of(graph: Graph, rounds: bool) -> Writing:
         raise failed[0]
     if failed:
         listed = "\n".join(f"{error.where}: {error.reason}" for error in failed)
-        raise UnsupportedError(listed, remedy=failed[0].remedy or "Cut the model before them, with --subgraph.")
+        raise UnsupportedError(
+            listed, remedy=failed[0].remedy or "Cut the model before them, with --subgraph.", rule="operators-not-writable"
+        )
     _give_out(writing)
     writing.layers = _split(writing)
     for name in (*graph.outputs, *writing.values):
@@ -65,8 +69,8 @@ def layers_of(graph: Graph, rounds: bool) -> Writing:
 def _input(writing: Writing, tensor: Tensor) -> None:
     """An input of real values; those that a quantized one stands for."""
     if tensor.dtype != "float32" and tensor.quantization is None:
-        reason = f"an input of {tensor.dtype}; ncnn takes float32"
-        raise UnsupportedError(reason, where=repr(tensor.name), remedy="Cut it off, with --subgraph.")
+        reason = f"an input is {tensor.dtype}; ncnn requires float32"
+        raise UnsupportedError(reason, where=repr(tensor.name), remedy="Cut it off, with --subgraph.", rule="dtype-not-writable")
     name = writing.blobs.name(tensor.name)
     writing.add("Input", name, [], [name], blob_params(writing.sizes(tensor.name)))
     writing.values[tensor.name] = name
@@ -84,7 +88,7 @@ def _give_out(writing: Writing) -> None:
     moved: dict[str, str] = {}
     for name in wanted:
         if writing.graph[name].is_constant:
-            raise UnsupportedError("an output that is a constant", where=repr(name))
+            raise UnsupportedError("an output is a constant", where=repr(name), rule="output-is-constant")
         found, own = writing.values[name], writing.blobs.name(name)
         if found == own and name not in writing.graph.inputs:
             moved[own] = writing.blobs.fresh(f"{name}/inside")

@@ -96,7 +96,9 @@ class Writing:
         real = self.real(tensor)
         shape = real.shape if real.ndim > rank else (1,) * (rank + 1 - real.ndim) + real.shape
         if shape[0] != 1 or not 1 < len(shape) <= len(_SIZE_KEYS) + 1:
-            raise UnsupportedError(f"a constant of the shape {real.shape} cannot be written to ncnn", where=repr(tensor.name))
+            raise UnsupportedError(
+                f"a constant of the shape {real.shape} cannot be written to ncnn", where=repr(tensor.name), rule="shape-not-writable"
+            )
         name = self.blobs.fresh(tensor.name)
         self.add("MemoryData", name, [], [name], blob_params(shape[1:]), packed(real, marked=False))
         return name
@@ -104,7 +106,9 @@ class Writing:
     def real(self, tensor: Tensor) -> Array:
         """The values of a constant as float32. Raises UnsupportedError for what is no number."""
         if tensor.data is None or not (tensor.is_quantized or tensor.dtype in ("float16", "bfloat16", "float32")):
-            raise UnsupportedError(f"{tensor.dtype} where ncnn has real constants", where=repr(tensor.name))
+            raise UnsupportedError(
+                f"the constant is {tensor.dtype}; ncnn requires float", where=repr(tensor.name), rule="dtype-not-writable"
+            )
         found: Array = np.asarray(tensor.real(), np.float32)
         return found
 
@@ -117,7 +121,7 @@ class Writing:
         """A constant input of whole numbers."""
         data = self.graph.constant(op.inputs[index]) if op.has(index) else None
         if data is None:
-            raise unsupported(op, f"with {what} that are computed when the model runs")
+            raise unsupported(op, f"with {what} that are computed when the model runs", rule="not-constant")
         return [int(value) for value in data.reshape(-1)]
 
     def sizes(self, name: str) -> tuple[int, ...]:
@@ -163,7 +167,7 @@ class Writing:
     def rounding(self, tensor: Tensor, q: Quantization) -> list[Step]:
         """Steps that round values to a grid, or, where what reads them does that or nobody shall, to its limits."""
         if not q.is_per_tensor:
-            raise UnsupportedError("activations with several scales cannot be written to ncnn", where=repr(tensor.name))
+            raise UnsupportedError("activations have several scales; ncnn requires one", where=repr(tensor.name), rule="not-per-tensor")
         low, high = (limit - int(q.zero_point.reshape(-1)[0]) for limit in q.limits(tensor.dtype))
         scale = q.scale.reshape(-1)[0]
         if tensor.name in self._rounded_later or not self.rounds:

@@ -207,7 +207,7 @@ def grid_along(scale: Array, point: Array) -> Quantization:
         UnsupportedError: they are none of these.
     """
     if not scale.size:
-        raise UnsupportedError("a constant without elements has scales")
+        raise UnsupportedError("a constant without elements has scales", rule="empty-tensor")
     stated = [axis for axis in range(scale.ndim) if scale.shape[axis] > 1 and (scale.strides[axis] or point.strides[axis])]
     axes = stated if len(stated) == 1 else [axis for axis in stated if _varies(scale, axis) or _varies(point, axis)]
     if not axes:
@@ -222,7 +222,7 @@ def grid_along(scale: Array, point: Array) -> Quantization:
         if block > 1:
             firsts = tuple(slice(None, None, block if other == axis else 1) for other in range(scale.ndim))
             return Quantization(scale[firsts].copy(), point[firsts].copy(), axis, block)
-    raise UnsupportedError("has scales along several axes")
+    raise UnsupportedError("has scales along several axes, which are not covered", rule="several-axes")
 
 
 def _varies(values: Array, axis: int) -> bool:

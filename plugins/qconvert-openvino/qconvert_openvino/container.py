@@ -82,15 +82,17 @@ def read_model(path: Path) -> Model:
     """
     root = _root(path)
     if root.tag != "net" or root.get("version") not in _VERSIONS:
-        raise InvalidModelError(f"is not an OpenVINO model of version {' or '.join(_VERSIONS)}", file=str(path))
+        raise InvalidModelError(f"is not an OpenVINO model of version {' or '.join(_VERSIONS)}", file=str(path), rule="not-this-format")
     layers = list(root.findall("layers/layer"))
     if not layers or len(layers) > _MOST_LAYERS:
-        raise InvalidModelError(f"has {len(layers)} layers", file=str(path))
+        raise InvalidModelError(
+            f"the number of layers is {len(layers)}; 1 to {_MOST_LAYERS} are allowed", file=str(path), rule="too-many-layers"
+        )
     nodes: dict[int, Node] = {}
     for layer in layers:
         node = _node(layer)
         if nodes.setdefault(node.id, node) is not node:
-            raise InvalidModelError(f"two layers have the id {node.id}", file=str(path))
+            raise InvalidModelError(f"two layers have the id {node.id}", file=str(path), rule="duplicate-name")
     _connect(nodes, {int(layer.get("id", "")): _port_ids(layer, "input") for layer in layers}, root.findall("edges/edge"))
     _load(path.with_suffix(".bin"), nodes.values())
     return Model(root.get("name", ""), tuple(_ordered(nodes)), _notes(root))
@@ -102,21 +104,21 @@ def _root(path: Path) -> Element:
 
     try:
         if path.stat().st_size > _LARGEST_XML:
-            raise InvalidModelError("is too large for the operators of a model", file=str(path))
+            raise InvalidModelError("is too large for the operators of a model", file=str(path), rule="file-too-large")
         text = path.read_bytes()
     except OSError as error:
-        raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
+        raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path), rule="file-not-read") from error
     if b"<!DOCTYPE" in text or b"<!ENTITY" in text or text[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise InvalidModelError("has a document type, or is not UTF-8", file=str(path))
+        raise InvalidModelError("the file has a document type, or is not UTF-8", file=str(path), rule="malformed-xml")
     try:
         return fromstring(text)
     except (ParseError, ValueError, LookupError) as error:
-        raise InvalidModelError(f"is not XML: {error}", file=str(path)) from error
+        raise InvalidModelError(f"is not XML: {error}", file=str(path), rule="malformed-xml") from error
 
 
 def _number(text: str | None, what: str, low: int = 0, high: int = _LARGEST_SIZE) -> int:
     if text is None or not re.fullmatch(r"-?[0-9]{1,18}", text.strip()) or not low <= int(text) <= high:
-        raise InvalidModelError(f"{what} is {str(text)[:40]!r}")
+        raise InvalidModelError(f"{what} is {str(text)[:40]!r}", rule="malformed-number")
     return int(text)
 
 
@@ -127,11 +129,15 @@ def _node(layer: Element) -> Node:
         shape = tuple(_number(dim.text, "a size", -1) for dim in port.findall("dim"))
         names = tuple(name.replace("\\,", ",") for name in re.findall(r"(?:[^,\\]|\\.)+", port.get("names", "")))
         if len(shape) > 64:
-            raise InvalidModelError(f"a result of {layer.get('name', '')!r} has {len(shape)} dimensions")
+            raise InvalidModelError(
+                f"a result of {layer.get('name', '')!r} has {len(shape)} dimensions; at most 64 are allowed", rule="wrong-rank"
+            )
         ports[_number(port.get("id"), "the id of a port")] = Port(port.get("precision", "").lower().replace("fp", "f"), shape, names)
     kind = layer.get("type", "")
     if layer.find("body") is not None or layer.find("then_body") is not None:
-        raise UnsupportedError(f"{kind} holds a network of its own, which is not covered", where=repr(layer.get("name", "")))
+        raise UnsupportedError(
+            f"{kind} holds a subgraph, which is not covered", where=repr(layer.get("name", "")), rule="subgraphs-not-covered"
+        )
     number = _number(layer.get("id"), "the id of a layer")
     return Node(number, layer.get("name", ""), kind, layer.get("version", "opset1"), {} if data is None else dict(data.items()), ports)
 
@@ -146,12 +152,15 @@ def _connect(nodes: Mapping[int, Node], inputs: Mapping[int, list[int]], edges: 
     for edge in edges:
         source, port, reader, place = (_number(edge.get(key), "an edge") for key in ("from-layer", "from-port", "to-layer", "to-port"))
         if source not in nodes or port not in nodes[source].ports or (reader, place) in found:
-            raise InvalidModelError(f"an edge from layer {source}, port {port}, to layer {reader}, port {place}, fits nothing")
+            raise InvalidModelError(
+                f"the edge from layer {source}, port {port}, to layer {reader}, port {place}, does not fit the layers",
+                rule="malformed-edge",
+            )
         found[reader, place] = nodes[source], port
     for number, places in inputs.items():
         missing = [place for place in places if (number, place) not in found]
         if missing:
-            raise InvalidModelError(f"nothing is connected to its port {missing[0]}", where=str(nodes[number]))
+            raise InvalidModelError(f"port {missing[0]} has no edge", where=str(nodes[number]), rule="input-missing")
         nodes[number].inputs = [found[number, place] for place in places]
 
 
@@ -164,23 +173,28 @@ def _load(path: Path, nodes: Iterable[Node]) -> None:
         content: Array = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}; it holds the constants"
-        raise FileAccessError(reason, file=str(path), remedy="Keep the .bin file beside the .xml file.") from error
+        raise FileAccessError(
+            f"cannot be read: {error.strerror or error}; this file holds the constants",
+            file=str(path),
+            remedy="Keep the .bin file beside the .xml file.",
+            rule="file-not-read",
+        ) from error
     for node in constants:
         offset, size = (_number(node.attributes.get(key), key) for key in ("offset", "size"))
         own = node.attributes.get("element_type", "")
         shape = tuple(_number(part, "a size") for part in node.attributes.get("shape", "").split(",") if part.strip())
         if own not in DTYPES:
-            raise UnsupportedError(f"constants of the type {own!r} are not covered", where=str(node))
+            raise UnsupportedError(f"constants of the type {own!r} are not covered", where=str(node), rule="dtype-not-covered")
         if offset + size > content.size:
             reason = f"its {size} bytes at {offset} are not in the .bin file, which has {content.size}"
-            raise InvalidModelError(reason, where=str(node))
+            raise InvalidModelError(reason, where=str(node), rule="file-too-short")
         try:
             node.data = array_of(content[offset : offset + size], own, shape)
         except InvalidModelError as error:
             error.where = str(node)
             raise
         except ValueError as error:  # more dimensions, or larger ones, than an array can have
-            raise InvalidModelError(f"has no array's shape: {error}", where=str(node)) from error
+            raise InvalidModelError(f"is not the shape of an array: {error}", where=str(node), rule="malformed-shape") from error
 
 
 def _ordered(nodes: Mapping[int, Node]) -> Iterator[Node]:
@@ -194,7 +208,7 @@ def _ordered(nodes: Mapping[int, Node]) -> Iterator[Node]:
                 state[node.id] = 1
                 open_ones = [source for source, _ in node.inputs if state.get(source.id) != 2]
                 if any(state.get(source.id) == 1 for source in open_ones):
-                    raise InvalidModelError("layers read each other in a circle", where=str(node))
+                    raise InvalidModelError("the layers form a cycle", where=str(node), rule="cycle")
                 waiting += open_ones[::-1]
                 continue
             waiting.pop()

@@ -32,7 +32,7 @@ def array_of(data: Array, own: str, shape: tuple[int, ...]) -> Array:
     for size in shape:
         count *= size
     if (count * BITS[own] + 7) // 8 != data.size:
-        raise InvalidModelError(f"{data.size} bytes are not {count} elements of {own}")
+        raise InvalidModelError(f"{data.size} bytes are not {count} elements of {own}", rule="counts-differ")
     dtype = numpy_dtype(DTYPES[own])
     if BITS[own] == 4:  # two elements a byte, the first in the lower half
         halves = np.stack((data & 15, data >> 4), -1).reshape(-1)[:count]

@@ -15,7 +15,8 @@ def openvino() -> Any:
         import openvino as found
     except ImportError as error:
         raise MissingPackageError(
-            f"the package openvino, which writes and runs OpenVINO's models, cannot be imported: {error}",
+            f"the package openvino, which writes and runs OpenVINO models, cannot be imported: {error}",
             remedy="Install it with: pip install openvino",
+            rule="package-missing",
         ) from error
     return found

@@ -86,13 +86,13 @@ def grid_of(fake: FakeQuantize, axis: int | None, noted: tuple[str, Quantization
         return noted
     low, high = fake.low.astype(np.float64), fake.high.astype(np.float64)
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
-        raise UnsupportedError("has bounds that are no range")
+        raise UnsupportedError("has bounds that are not finite or not in order", rule="range-not-finite")
     scale = np.asarray((high - low) / (fake.levels - 1), np.float32)
     points = -low / ((high - low) / (fake.levels - 1))
     if not (np.isfinite(scale).all() and (scale > 0).all()):
-        raise UnsupportedError("has steps that are no numbers of float32")
+        raise UnsupportedError("has a step that is not a positive float32", rule="scale-not-positive")
     if (np.abs(points - np.rint(points)) > _OFF * np.maximum(1, np.abs(points) / 256)).any() or (np.abs(points) > 2**30).any():
-        raise UnsupportedError("has bounds between which zero is none of the levels, so that there is no zero point")
+        raise UnsupportedError("has bounds between which no level is zero, so that there is no zero point", rule="zero-not-a-level")
     points = np.rint(points).astype(np.int64)
     return _typed(scale, points, axis, fake.levels)
 
@@ -107,7 +107,7 @@ def _typed(scale: Array, points: Array, axis: int | None, levels: int) -> tuple[
             low, high = integer_range(dtype)
             limits = None if smallest == low else smallest, None if smallest + levels - 1 == high else smallest + levels - 1
             return dtype, Quantization(scale, points + smallest, axis, 0, *limits)
-    raise UnsupportedError(f"has {levels} levels, more than 16 bits tell apart")
+    raise UnsupportedError(f"has {levels} levels, more than 16 bits hold", rule="too-many-levels")
 
 
 def _states(fake: FakeQuantize, noted: tuple[str, Quantization]) -> bool:

@@ -66,7 +66,11 @@ def _require_known(model: Model) -> None:
         unknown[f"{node.type} of {node.opset}"] += 1
     if unknown:
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
-        raise UnsupportedError(f"these layers cannot be read: {listed}", remedy="Cut the model before them, or export it to ONNX.")
+        raise UnsupportedError(
+            f"these layers are not covered: {listed}",
+            remedy="Cut the model before them, or export it to ONNX.",
+            rule="operators-not-covered",
+        )
 
 
 def _outputs(draft: Draft) -> list[str]:
@@ -76,7 +80,7 @@ def _outputs(draft: Draft) -> list[str]:
         if node.type != "Result":
             continue
         if not node.inputs:
-            raise InvalidModelError("gives out nothing", where=str(node))
+            raise InvalidModelError("the layer has no result", where=str(node), rule="no-inputs-or-outputs")
         reading = Reading(draft, node)
         name = reading.value(0)
         if name in found or draft.tensors[name].is_constant:
@@ -85,7 +89,7 @@ def _outputs(draft: Draft) -> list[str]:
             draft.tensors[name] = replace(draft.tensors[name], quantization=tensor.quantization)
         found.append(name)
     if not found:
-        raise InvalidModelError("has no Result")
+        raise InvalidModelError("the model has no Result", rule="no-inputs-or-outputs")
     return found
 
 

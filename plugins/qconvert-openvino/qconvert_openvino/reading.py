@@ -98,7 +98,7 @@ class Reading:
 
     def source(self, index: int) -> tuple[Node, int]:
         if index >= self.count:
-            raise InvalidModelError(f"lacks input {index}", where=str(self.node))
+            raise InvalidModelError(f"input {index} is missing", where=str(self.node), rule="input-missing")
         return self.node.inputs[index]
 
     def port(self, index: int) -> Port:
@@ -129,7 +129,7 @@ class Reading:
         """
         data = self.data(index)
         if data is None:
-            raise self.unsupported(f"with {what} that are computed when the model runs")
+            raise self.unsupported(f"with {what} that are computed when the model runs", rule="not-constant")
         return [int(value) for value in data.reshape(-1)]
 
     def data(self, index: int) -> Array | None:
@@ -142,7 +142,7 @@ class Reading:
         """Constant axes, counted from the front."""
         found = [axis + rank if axis < 0 else axis for axis in self.numbers(index, "axes")]
         if any(not 0 <= axis < rank for axis in found) or len(set(found)) != len(found):
-            raise InvalidModelError(f"has the axes {found} of {rank}", where=str(self.node))
+            raise InvalidModelError(f"the axes are {found} of {rank}", where=str(self.node), rule="axis-out-of-range")
         return found
 
     def index(self, values: Iterable[int], shape: Sequence[int] | None = None) -> str:
@@ -168,7 +168,7 @@ class Reading:
     def text(self, name: str, default: str | None = None) -> str:
         found = self.node.attributes.get(name, default)
         if found is None:
-            raise InvalidModelError(f"lacks the attribute {name!r}", where=str(self.node))
+            raise InvalidModelError(f"the attribute {name!r} is missing", where=str(self.node), rule="missing-member")
         return found
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -180,14 +180,16 @@ class Reading:
     def integers(self, name: str, default: str | None = None) -> list[int]:
         parts = [part.strip() for part in self.text(name, default).split(",") if part.strip()]
         if any(not re.fullmatch(r"-?[0-9]{1,9}", part) for part in parts):
-            raise InvalidModelError(f"has the attribute {name!r} as {self.text(name, default)[:40]!r}", where=str(self.node))
+            raise InvalidModelError(
+                f"the attribute {name!r} is {self.text(name, default)[:40]!r}", where=str(self.node), rule="unknown-word"
+            )
         return [int(part) for part in parts]
 
     def number(self, name: str, default: str | None = None) -> float:
         try:
             return float(self.text(name, default))
         except ValueError as error:
-            raise InvalidModelError(f"has the attribute {name!r} as no number", where=str(self.node)) from error
+            raise InvalidModelError(f"the attribute {name!r} is not a number", where=str(self.node), rule="not-a-number") from error
 
     def choice(self, name: str, known: Mapping[str, str], default: str | None = None) -> str:
         """An attribute of a few words, as the canonical word."""
@@ -215,13 +217,13 @@ class Reading:
         self.draft.ops.append(Op(kind, tuple(inputs), (name,), attributes, str(self.node)))
         return name
 
-    def unsupported(self, what: str) -> UnsupportedError:
-        return UnsupportedError(f"{self.node.type} {what} cannot be read", where=str(self.node))
+    def unsupported(self, what: str, *, rule: str = "variant-not-covered") -> UnsupportedError:
+        return UnsupportedError(f"{self.node.type} {what} is not covered", where=str(self.node), rule=rule)
 
 
 def dtype_of(node: Node, port: Port) -> str:
     if port.type not in DTYPES and port.type not in ("bool",):
-        raise UnsupportedError(f"results of the type {port.type!r} are not covered", where=str(node))
+        raise UnsupportedError(f"results of the type {port.type!r} are not covered", where=str(node), rule="dtype-not-covered")
     return "bool" if port.type == "bool" else DTYPES[port.type]
 
 

@@ -56,7 +56,7 @@ class OpenVinoModel:
             found = self._request.infer(dict(enumerate(fed)), share_inputs=False, share_outputs=False)
             results = {name: np.array(found[index]) for index, name in enumerate(self._outputs)}
         except Exception as error:  # OpenVINO's errors are RuntimeErrors, and others of its Python package
-            raise RuntimeRefusedError(f"OpenVINO failed while running the model: {_short(error)}") from error
+            raise RuntimeRefusedError(f"OpenVINO failed while running the model: {_short(error)}", rule="run-failed") from error
         return self._carrier.given(results)
 
 
@@ -81,7 +81,9 @@ def _compiled(file: ModelFile) -> tuple[Any, int, Any]:
         return model, count, core.compile_model(model, "CPU", settings)
     except Exception as error:  # as above
         remedy = "Check it in another runtime, such as --kernels onnxruntime." if file.path.suffix == ".onnx" else ""
-        raise RuntimeRefusedError(f"OpenVINO does not take the model: {_short(error)}", file=str(file.path), remedy=remedy) from error
+        raise RuntimeRefusedError(
+            f"OpenVINO does not load the model: {_short(error)}", file=str(file.path), remedy=remedy, rule="runtime-refused-model"
+        ) from error
 
 
 def _summed(model: Any) -> list[str]:
@@ -161,7 +163,7 @@ def _executed(compiled: Any) -> list[Layer]:
     try:
         model = compiled.get_runtime_model()
     except Exception as error:  # as above; of 16-bit data
-        raise RuntimeRefusedError(f"OpenVINO does not say how it runs the model: {_short(error)}") from error
+        raise RuntimeRefusedError(f"OpenVINO does not state how it runs the model: {_short(error)}", rule="layers-not-stated") from error
     found = []
     for node in model.get_ordered_ops():
         known = {key: str(value.value if hasattr(value, "value") else value) for key, value in node.get_rt_info().items()}

@@ -44,7 +44,9 @@ def _require_known(graph: Graph) -> None:
     unknown = Counter(op.kind for op in graph.ops if op.kind not in WRITERS)
     if unknown:
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
-        raise UnsupportedError(f"these operators cannot be written to OpenVINO: {listed}", remedy="Cut the model before them.")
+        raise UnsupportedError(
+            f"these operators cannot be written to OpenVINO: {listed}", remedy="Cut the model before them.", rule="operators-not-writable"
+        )
 
 
 def _write_ops(w: Writing) -> None:
@@ -61,11 +63,21 @@ def _write_ops(w: Writing) -> None:
             failed.append(error)
         except RuntimeError as error:  # OpenVINO's own, of an operator that it does not take
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            failed.append(UnsupportedError(f"OpenVINO does not take the {op.kind}: {lines[-1]}", where=f"{op.source} {op.outputs[0]!r}"))
+            failed.append(
+                UnsupportedError(
+                    f"OpenVINO does not accept the {op.kind}: {lines[-1]}",
+                    where=f"{op.source} {op.outputs[0]!r}",
+                    rule="runtime-refused-operator",
+                )
+            )
     if len(failed) == 1:
         raise failed[0]
     if failed:
-        raise UnsupportedError("\n".join(f"{error.where}: {error.reason}" for error in failed), remedy="Cut the model before them.")
+        raise UnsupportedError(
+            "\n".join(f"{error.where}: {error.reason}" for error in failed),
+            remedy="Cut the model before them.",
+            rule="operators-not-writable",
+        )
 
 
 def _parameter(w: Writing, tensor: Tensor) -> Any:
@@ -75,7 +87,9 @@ def _parameter(w: Writing, tensor: Tensor) -> Any:
     the first layer computes on real values.
     """
     if tensor.dtype not in TYPES:
-        raise UnsupportedError(f"inputs of {tensor.dtype} cannot be written to OpenVINO", where=repr(tensor.name))
+        raise UnsupportedError(
+            f"inputs of {tensor.dtype} cannot be written to OpenVINO", where=repr(tensor.name), rule="dtype-not-writable"
+        )
     dynamic = w.ov.PartialShape.dynamic()
     shape = dynamic if tensor.shape is None else w.ov.PartialShape([size if isinstance(size, int) else -1 for size in tensor.shape])
     found = w.op.parameter(shape, getattr(w.ov.Type, TYPES[tensor.dtype]), tensor.name)
@@ -84,7 +98,9 @@ def _parameter(w: Writing, tensor: Tensor) -> Any:
     q = tensor.quantization
     if q is not None:
         if q.block_size:
-            raise UnsupportedError("an input has scales in blocks", where=repr(tensor.name))
+            raise UnsupportedError(
+                "an input has scales in blocks, which cannot be written to OpenVINO", where=repr(tensor.name), rule="blocks-not-writable"
+            )
         real = w.scaled(w.op.convert(found, "f32"), tensor.dtype, q, w.sizes(tensor, q)).output(0)
         shifted = tensor.dtype == "int8" and q.zero_point.any()
         w.values[tensor.name] = w.fake_quantized(real, tensor, f"{tensor.name}/on_grid") if shifted else real

@@ -58,7 +58,7 @@ class Writing:
     def _array(self, data: Array, dtype: str) -> Any:
         own = TYPES.get(dtype)
         if own is None:
-            raise UnsupportedError(f"constants of {dtype} cannot be written")
+            raise UnsupportedError(f"constants of {dtype} cannot be written", rule="dtype-not-writable")
         kind = getattr(self.ov.Type, own)
         if own in ("i4", "u4"):
             packed = bytes_of(data, own)
@@ -108,7 +108,9 @@ class Writing:
         assert data is not None and axis is not None
         size, count = data.shape[axis], q.scale.shape[axis]
         if q.scale.ndim != data.ndim or size != count * q.block_size:
-            raise UnsupportedError(f"{tensor.name!r} has blocks of {q.block_size} that do not divide its {size} elements")
+            raise UnsupportedError(
+                f"{tensor.name!r} has blocks of {q.block_size} that do not divide its {size} elements", rule="blocks-do-not-fit"
+            )
         split = (*data.shape[:axis], count, q.block_size, *data.shape[axis + 1 :])
         sizes = (*q.scale.shape[: axis + 1], 1, *q.scale.shape[axis + 1 :])
         found = self.integers(tensor, q, data.reshape(split), sizes)
@@ -130,7 +132,7 @@ class Writing:
         """A constant input of whole numbers; raises UnsupportedError where it is computed."""
         data = self.graph.constant(op.inputs[index])
         if data is None:
-            raise unsupported(op, f"with {what} that are computed when the model runs")
+            raise unsupported(op, f"with {what} that are computed when the model runs", rule="not-constant")
         return [int(value) for value in data.reshape(-1)]
 
     # results
@@ -196,7 +198,11 @@ class Writing:
         """The grid of a tensor that FakeQuantize can round to; raises UnsupportedError."""
         q = tensor.quantization
         if q is None or tensor.dtype not in GRIDS or q.block_size:
-            raise UnsupportedError(f"FakeQuantize gives no {tensor.dtype} on such a grid", where=repr(tensor.name))
+            raise UnsupportedError(
+                f"FakeQuantize cannot express this quantization of {tensor.dtype}",
+                where=repr(tensor.name),
+                rule="quantization-not-writable",
+            )
         return q
 
     def sizes(self, tensor: Tensor, q: Quantization) -> list[int]:
@@ -204,9 +210,10 @@ class Writing:
         if q.axis is None:
             return []
         if tensor.shape is None:
-            raise UnsupportedError("scales along an axis of data whose rank is not known", where=repr(tensor.name))
+            raise UnsupportedError("scales along an axis require data of known rank", where=repr(tensor.name), rule="unknown-rank")
         return [q.scale.size if axis == q.axis else 1 for axis in range(len(tensor.shape))]
 
 
-def unsupported(op: Op, what: str) -> UnsupportedError:
-    return UnsupportedError(f"{op.kind} {what} cannot be written to OpenVINO", where=f"{op.source} {op.outputs[0]!r}".strip())
+def unsupported(op: Op, what: str, *, rule: str = "variant-not-writable") -> UnsupportedError:
+    """Return the error for an operator that has a form in OpenVINO, but not in this variant."""
+    return UnsupportedError(f"{op.kind} {what} cannot be written to OpenVINO", where=f"{op.source} {op.outputs[0]!r}".strip(), rule=rule)

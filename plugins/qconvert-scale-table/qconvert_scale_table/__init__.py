@@ -23,7 +23,9 @@ def read(path: Path, options: Mapping[str, Any]) -> Encodings:
                 numbers = np.array(scales.split(), np.float32), np.array(zeros.split(), np.int64)
             q = Quantization(*numbers, int(axis) if axis else None)
         except ValueError as error:
-            raise InvalidModelError(f"is no line of five columns with numbers: {error}", where=f"line {number}") from error
+            raise InvalidModelError(
+                f"is not a line of five columns with numbers: {error}", where=f"line {number}", rule="malformed-line"
+            ) from error
         found[Place(name)] = Encoding(Grid(dtype, q))
     return Encodings(found, f"the table {path.name}")
 

@@ -50,7 +50,7 @@ class TvmModel:
             found = self._machine["main"](*(self._tensor(value, self._device) for value in fed))
             arrays = [found.numpy()] if hasattr(found, "numpy") else [item.numpy() for item in found]
         except Exception as error:  # errors of TVM share no base class but Exception
-            raise RuntimeRefusedError(f"TVM failed while running the model: {_short(error)}") from error
+            raise RuntimeRefusedError(f"TVM failed while running the model: {_short(error)}", rule="run-failed") from error
         return self._carrier.given(dict(zip(self._given, arrays, strict=True)))
 
 
@@ -59,7 +59,9 @@ def _package() -> Any:
         import tvm
     except ImportError as error:
         remedy = "Install it with: pip install 'apache-tvm>=0.27,<0.28'"
-        raise MissingPackageError(f"the package tvm, which runs the model, cannot be imported: {error}", remedy=remedy) from error
+        raise MissingPackageError(
+            f"the package tvm, which runs the model, cannot be imported: {error}", remedy=remedy, rule="package-missing"
+        ) from error
     return tvm
 
 
@@ -70,7 +72,7 @@ def _proto(path: Path) -> Any:
     try:
         return onnx.load(str(path))
     except Exception as error:  # of protobuf, of onnx's own, of the file system
-        raise InvalidModelError(f"cannot be read as ONNX: {_short(error)}", file=str(path)) from error
+        raise InvalidModelError(f"cannot be read as ONNX: {_short(error)}", file=str(path), rule="malformed-model") from error
 
 
 def _described(item: Any) -> tuple[str, tuple[Any, ...]]:
@@ -80,7 +82,9 @@ def _described(item: Any) -> tuple[str, tuple[Any, ...]]:
     try:
         dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type).name
     except (KeyError, ValueError) as error:
-        raise RuntimeRefusedError(f"TVM takes tensors alone, and {item.name!r} is none", remedy="Check it in onnxruntime.") from error
+        raise RuntimeRefusedError(
+            f"{item.name!r} is not a tensor; TVM requires tensors", remedy="Check it in onnxruntime.", rule="not-a-tensor"
+        ) from error
     return dtype, tuple(size.dim_value if size.HasField("dim_value") else size.dim_param or "?" for size in kind.shape.dim)
 
 
@@ -94,14 +98,16 @@ def _compiled(model: Any, path: str, threads: int) -> Any:
         module = from_onnx(model, keep_params_in_input=False)
     except Exception as error:  # OpNotImplemented lists operators by their types; what an operator lacks is any exception
         remedy = "Check it in another runtime, such as --kernels onnxruntime."
-        raise RuntimeRefusedError(f"TVM does not import the model: {_short(error)}", file=path, remedy=remedy) from error
+        raise RuntimeRefusedError(
+            f"TVM cannot import the model: {_short(error)}", file=path, remedy=remedy, rule="runtime-refused-model"
+        ) from error
     try:
         if threads:
             tvm.get_global_func("runtime.config_threadpool")(1, threads)
         with tvm.transform.PassContext(opt_level=3):
             return relax.VirtualMachine(tvm.compile(module, target=tvm.target.Target("llvm")), tvm.cpu())
     except Exception as error:
-        raise RuntimeRefusedError(f"TVM does not compile the model: {_short(error)}", file=path) from error
+        raise RuntimeRefusedError(f"TVM cannot compile the model: {_short(error)}", file=path, rule="runtime-refused-model") from error
 
 
 def _cpu(tvm: Any) -> str:

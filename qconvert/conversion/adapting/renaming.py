@@ -80,7 +80,7 @@ def _divided(graph: Graph, text: str, whole: Graph | None) -> tuple[str, str]:
         raise OptionError(
             f"--rename {text!r} has no name after {'a' if not pairs else 'the'} =",
             remedy="Write --rename old=new.",
-            rule="option-without-value",
+            rule="malformed-option",
         )
     fitting = [(old, new) for old, new in pairs if new and (old in graph.tensors or old in graph.states)]
     if len(fitting) > 1:

@@ -53,13 +53,17 @@ def read(path: Path) -> Encodings:
     data = map_file(path)
     first = _FIRST.match(data[:_START])
     if first is None:
-        raise InvalidModelError("is no calibration cache: its first line is not like TRT-8601-EntropyCalibration2")
+        raise InvalidModelError(
+            "is not a calibration cache: the first line of one reads like TRT-8601-EntropyCalibration2", rule="not-this-format"
+        )
     if len(data) > _LARGEST:
-        raise InvalidModelError(f"is a calibration cache of {len(data)} bytes; up to {_LARGEST} are read")
+        raise InvalidModelError(
+            f"has {len(data)} bytes; a calibration cache of at most {_LARGEST} bytes can be read", rule="file-too-large"
+        )
     try:
         lines = bytes(data[first.end() :]).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidModelError(f"is not UTF-8: {error.reason} at byte {first.end() + error.start}") from error
+        raise InvalidModelError(f"is not UTF-8: {error.reason} at byte {first.end() + error.start}", rule="not-utf8") from error
     entries: dict[Place, Encoding] = {}
     idle: list[str] = []
     for number, line in enumerate(re.split(r"\r\n|\r|\n", lines), 1):
@@ -75,19 +79,26 @@ def _take(entries: dict[Place, Encoding], idle: list[str], line: str, number: in
     """Takes the entry of a line in; tensors without a name in the model that have no scale go to `idle`."""
     match = _LINE.fullmatch(line.rstrip())
     if match is None:
-        raise InvalidModelError("is neither a name nor a scale, which a colon parts", where=f"line {number}")
+        raise InvalidModelError("is not a name and a scale, separated by a colon", where=f"line {number}", rule="malformed-line")
     name, digits = match.groups()
     where = f"line {number}, {name!r}"
     if not _HEX.fullmatch(digits):
-        raise InvalidModelError(f"has {digits!r} for a scale, which is not 1 to 8 hexadecimal digits", where=where)
+        raise InvalidModelError(
+            f"the scale is {digits!r}; a calibration cache requires 1 to 8 hexadecimal digits", where=where, rule="malformed-scale"
+        )
     scale = struct.unpack(">f", bytes.fromhex(digits.zfill(8)))[0]
     is_named = _UNNAMED.fullmatch(name) is None
     if not (np.isfinite(scale) and scale > 0):
         if is_named:
             remedy = "TensorRT found no range for it: calibrate with inputs that reach it, or delete the line."
-            raise InvalidModelError(f"has the scale {scale} ({digits}), which is no positive number", where=where, remedy=remedy)
+            raise InvalidModelError(
+                f"the scale is {scale} ({digits}); TensorRT requires a finite, positive number",
+                where=where,
+                remedy=remedy,
+                rule="scale-not-positive",
+            )
         idle.append(name)
         return
     found = Encoding(Grid("int8", Quantization.per_tensor(scale)), required=is_named)
     if entries.setdefault(Place(name), found) != found:
-        raise InvalidModelError("is a second entry of this tensor, with another scale", where=where)
+        raise InvalidModelError("the tensor has an entry already, with another scale", where=where, rule="contradicting-scales")

@@ -49,12 +49,21 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str, a
     activations, weights = dict[str, Encoding](), dict[str, Encoding]()
     for place, found in encodings.entries.items():
         if place.role != "tensor":
-            raise UnsupportedError("a calibration cache names tensors, not operators", where=str(place), remedy=_TARGET)
+            raise UnsupportedError(
+                "a calibration cache has entries of tensors, not of the inputs and outputs of operators",
+                where=str(place),
+                remedy=_TARGET,
+                rule="not-a-tensor",
+            )
         if _is_bias(found):
             continue
         if graph is None and found.integers is not None:
-            raise OptionError("which constants are weights, and what TensorRT makes of them, the network says", where=repr(place.name),
-                              remedy="Give the network beside the scales: graph=…")  # fmt: skip
+            raise OptionError(
+                "the encodings hold quantized constants; which of them are weights is known from the network alone",
+                where=repr(place.name),
+                remedy="Give the network along with the scales: graph=…",
+                rule="graph-missing",
+            )
         (weights if place.name in readers else activations)[place.name] = found
     lines = [f"{_named(name)}: {_scale(name, found)}" for name, found in activations.items()]
     if graph is not None:
@@ -83,10 +92,16 @@ def _number(version: str) -> int:
     """The number of a version as TensorRT writes it: 8601 of 8.6.1, 100300 of 10.3.0."""
     match = _VERSION.fullmatch(version)
     if match is None:
-        raise OptionError(f"there is no version {version!r} of TensorRT", remedy="Write it like 8.6.1 or 10.3.0.")
+        raise OptionError(
+            f"the version of TensorRT is {version!r}; a version has two numbers or more",
+            remedy="Write it like 8.6.1 or 10.3.0.",
+            rule="unknown-version",
+        )
     major, minor, patch = (int(part or 0) for part in match.groups())
     if major > _LAST:
-        raise OptionError(f"TensorRT {version} reads no calibration caches; those up to {_LAST} do", remedy=_TARGET)
+        raise OptionError(
+            f"TensorRT {version} does not read calibration caches; versions up to {_LAST} do", remedy=_TARGET, rule="version-not-covered"
+        )
     return major * (10_000 if major >= 10 else 1000) + minor * 100 + patch
 
 
@@ -107,9 +122,10 @@ def _is_bias(found: Encoding) -> bool:
 def _named(name: str) -> str:
     if ": " in name or name != name.strip() or len(name.splitlines()) != 1:
         raise UnsupportedError(
-            "has a name that a calibration cache cannot state: a colon and a blank, or a line break, end it there",
+            "the name cannot be stored in a calibration cache, where a colon and a blank, or a line break, end a name",
             where=repr(name),
             remedy=_TARGET,
+            rule="name-not-storable",
         )
     return name
 
@@ -119,19 +135,34 @@ def _scale(name: str, found: Encoding) -> str:
     grid, middle = symmetric_grid(found)
     q = grid.quantization
     if middle is None:
-        _refuse(name, f"is {grid.dtype}, where a calibration cache has int8 alone", _TARGET)
+        _refuse(name, f"the type is {grid.dtype}; a calibration cache holds scales of int8", _TARGET, rule="dtype-not-storable")
     if q.scale.size != 1 or q.block_size:
-        _refuse(name, f"has {q.scale.size} scales, where a calibration cache has one for each activation", _TARGET)
+        _refuse(
+            name,
+            f"there are {q.scale.size} scales; a calibration cache holds one scale for each activation",
+            _TARGET,
+            rule="not-per-tensor",
+        )
     if int(q.zero_point[0]) != middle:
-        _refuse(name, f"has the zero point {int(q.zero_point[0])} of {grid.dtype}, and a calibration cache has none", _SYMMETRIC)
+        _refuse(
+            name,
+            f"the zero point is {int(q.zero_point[0])} of {grid.dtype}; a calibration cache requires symmetric quantization",
+            _SYMMETRIC,
+            rule="zero-point-not-storable",
+        )
     low, high = (limit - middle for limit in q.limits(grid.dtype))
     if (low, high) not in ((-128, 127), (-127, 127)):
-        _refuse(name, f"uses the integers {low} to {high} alone, which a calibration cache cannot state", _TARGET)
+        _refuse(
+            name,
+            f"the integers run from {low} to {high}; a calibration cache requires -128 to 127 or -127 to 127",
+            _TARGET,
+            rule="limits-not-storable",
+        )
     return struct.pack(">f", q.scale[0]).hex()
 
 
-def _refuse(name: str, reason: str, remedy: str) -> NoReturn:
-    raise UnsupportedError(reason, where=repr(name), remedy=remedy)
+def _refuse(name: str, reason: str, remedy: str, *, rule: str) -> NoReturn:
+    raise UnsupportedError(reason, where=repr(name), remedy=remedy, rule=rule)
 
 
 def _require_derived(weights: Mapping[str, Encoding], readers: Mapping[str, Op], graph: Graph) -> None:
@@ -144,9 +175,10 @@ def _require_derived(weights: Mapping[str, Encoding], readers: Mapping[str, Op],
     if found:
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise UnsupportedError(
-            f"{len(found)} of {len(weights)} weights have other scales than max|w| / 127 of each output channel, which TensorRT derives "
-            f"and a calibration cache cannot state: {'; '.join(found[:_SHOWN])}{more}",
+            f"{len(found)} of {len(weights)} weights have other scales than max|w| / 127 of each output channel, which is what "
+            f"TensorRT derives: {'; '.join(found[:_SHOWN])}{more}",
             remedy=_TARGET,
+            rule="scales-not-derived",
         )
 
 

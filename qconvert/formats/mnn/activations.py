@@ -32,10 +32,12 @@ def activation_grid(
     with np.errstate(all="ignore"):
         scale = np.array(scales, np.float64).astype(np.float32)
     if bad := [stated for stated, kept in zip(scales, scale.tolist(), strict=True) if not (np.isfinite(kept) and kept > 0)]:
-        raise InvalidModelError(f"has the scale {bad[0]}, which is no positive number of float32", where=where)
+        raise InvalidModelError(f"the scale is {bad[0]}; MNN requires a positive, finite float32", where=where, rule="scale-not-positive")
     low, high = integer_range(dtype)
     if zero_point != int(zero_point if np.isfinite(zero_point) else 0) or not low <= zero_point <= high:
-        raise InvalidModelError(f"has the zero point {zero_point}, which is no integer of {dtype}", where=where)
+        raise InvalidModelError(
+            f"the zero point is {zero_point}; MNN requires an integer of {dtype}", where=where, rule="zero-point-outside-type"
+        )
     zero_points = np.full(scale.shape, int(zero_point), np.int64)
     return Grid(dtype, Quantization(scale, zero_points, None if scale.size == 1 else 1, 0, *integer_limits(limits, where, dtype)))
 
@@ -48,5 +50,9 @@ def integer_limits(limits: tuple[float, float], where: str, dtype: str = "int8")
     """
     low, high = integer_range(dtype)
     if not (low <= limits[0] < limits[1] <= high) or any(limit != int(limit) for limit in limits):
-        raise InvalidModelError(f"uses the integers {limits[0]} to {limits[1]}, which are no range of {dtype}", where=where)
+        raise InvalidModelError(
+            f"the integers run from {limits[0]} to {limits[1]}, which is not a range within {dtype}",
+            where=where,
+            rule="limits-outside-type",
+        )
     return (None if limits[0] == low else int(limits[0])), (None if limits[1] == high else int(limits[1]))

@@ -32,7 +32,7 @@ def require_installed(purpose: str) -> None:
     """Raises MissingPackageError where it is not; `purpose` is the end of "…, which"."""
     if not is_installed():
         reason = f"the package MNN, which {purpose}, is not installed"
-        raise MissingPackageError(reason, remedy="Install it with: pip install 'qconvert[mnn]'")
+        raise MissingPackageError(reason, remedy="Install it with: pip install 'qconvert[mnn]'", rule="package-missing")
 
 
 def converted(arguments: Sequence[str], folder: Path, result: str, patience: float = _PATIENCE) -> str:
@@ -54,14 +54,14 @@ def converted(arguments: Sequence[str], folder: Path, result: str, patience: flo
         )
     except subprocess.TimeoutExpired as error:
         printed = said(error.output or b"")
-        raise UnsupportedError(f"MNN's converter did not end within {patience:.0f} s{printed}") from error
+        raise UnsupportedError(f"MNN's converter did not end within {patience:.0f} s{printed}", rule="converter-timeout") from error
     printed = said(done.stdout)
     unknown = _UNKNOWN.search(done.stdout.decode(errors="replace"))
     if unknown:
         kinds = ", ".join(dict.fromkeys(item.strip().removeprefix("ONNX::") for item in unknown[1].split(",") if item.strip()))
-        raise UnsupportedError(f"MNN's converter has no operator for {kinds}")
+        raise UnsupportedError(f"MNN's converter has no operator for {kinds}", rule="converter-lacks-operator")
     if done.returncode:
-        raise UnsupportedError(f"MNN's converter {how_it_ended(done.returncode)}{printed}")
+        raise UnsupportedError(f"MNN's converter {how_it_ended(done.returncode)}{printed}", rule="converter-failed")
     if not (folder / result).is_file() or not (folder / result).stat().st_size:
-        raise UnsupportedError(f"MNN's converter wrote no file{printed}")
+        raise UnsupportedError(f"MNN's converter wrote no file{printed}", rule="converter-wrote-nothing")
     return done.stdout.decode(errors="replace")

@@ -59,8 +59,9 @@ def read_dump(document: Any, network: Network | None = None) -> Encodings:
     _require_layout(stated)
     if not any(any(item.scales) for item in stated):
         raise InvalidModelError(
-            "every scale is 0: MNN's quantizer writes such a dump with the method EMA, whose scales it puts into the .mnn file alone",
+            "every scale is 0: MNN's quantizer writes such a dump with the method EMA, whose scales are stored in the .mnn file only",
             remedy="Read that .mnn file instead, or calibrate with KL or ADMM.",
+            rule="all-scales-zero",
         )
     grids, partly = _grids(stated)
     nodes = _nodes(operators) if network is None else _known(operators, network)
@@ -80,9 +81,13 @@ def _stated(item: Any, at: str) -> _Stated:
     scales = tuple(listed(fields["scales"], f"{at}.scales", number))
     points = listed(fields["zeropoint"], f"{at}.zeropoint", number) if "zeropoint" in fields else None
     if not scales:
-        fail(at, "has no scales")
+        fail(at, "has no scales", rule="no-scales")
     if points is not None and (len(points), len(scales)) != (1, 1):
-        fail(at, f"has {len(scales)} scales and {len(points)} zero points; a dump with zero points has one of each")
+        fail(
+            at,
+            f"there are {len(scales)} scales and {len(points)} zero points; a dump with zero points requires one of each",
+            rule="counts-differ",
+        )
     return _Stated(integer(fields["tensorIndex"], f"{at}.tensorIndex", 0), scales, points[0] if points else None, at)
 
 
@@ -90,7 +95,7 @@ def _require_layout(stated: Sequence[_Stated]) -> None:
     """Raises InvalidModelError where some tensors have a zero point and others none."""
     without = [item.at for item in stated if item.zero_point is None]
     if without and len(without) < len(stated):
-        fail(without[0], "has no zero point, but others have one")
+        fail(without[0], "the tensor has no zero point, although other tensors of the dump have one", rule="zero-point-missing")
 
 
 def _grids(stated: Sequence[_Stated]) -> tuple[dict[int, Grid], int]:
@@ -99,7 +104,7 @@ def _grids(stated: Sequence[_Stated]) -> tuple[dict[int, Grid], int]:
     for item in stated:
         known = seen.setdefault(item.index, item)
         if (known.scales, known.zero_point) != (item.scales, item.zero_point):
-            fail(item.at, f"tensor {item.index} has other scales here than at {known.at}")
+            fail(item.at, f"tensor {item.index} has other scales here than at {known.at}", rule="contradicting-scales")
     given = [item for item in seen.values() if any(item.scales)]
     whole = [item for item in given if all(item.scales)]
     return {item.index: activation_grid(item.scales, item.zero_point or 0, item.at) for item in whole}, len(given) - len(whole)
@@ -111,7 +116,7 @@ def _nodes(operators: Sequence[_Operator]) -> list[Node]:
     for node in found:
         for index in node.outputs:
             if index in made:
-                fail("dump", f"tensor {index} is a result of {made[index]!r} and of {node.name!r}")
+                fail("dump", f"tensor {index} is a result of {made[index]!r} and of {node.name!r}", rule="duplicate-name")
             made[index] = node.name
     return found
 
@@ -125,8 +130,9 @@ def _known(operators: Sequence[_Operator], network: Network) -> list[Node]:
         stated = {item.index for item in operator.outputs}
         if not stated <= outputs.get(operator.name, set()):
             raise InvalidModelError(
-                "the dump does not belong to the .mnn file: that has no such operator with these results",
+                "the dump does not belong to the .mnn file, which has no operator of this name with these results",
                 where=operator.name,
                 remedy="Give the .mnn file that the quantizer wrote with the dump.",
+                rule="files-do-not-match",
             )
     return list(network.nodes)

@@ -124,7 +124,11 @@ class _Kept:
             if pattern not in self._used:
                 near = get_close_matches(pattern, self._known, _LISTED, 0.3) or self._known[:_LISTED]
                 listed = ", ".join(map(repr, near))
-                raise OptionError(f"there is no layer {pattern!r} to leave float", remedy=f"Layers are, among others: {listed}.")
+                raise OptionError(
+                    f"no layer is named {pattern!r}, which is to stay float",
+                    remedy=f"Layers are, among others: {listed}.",
+                    rule="unknown-layer",
+                )
 
 
 def _fused(graph: Graph, op: Op, readers: Sequence[Op]) -> str:

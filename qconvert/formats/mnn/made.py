@@ -44,7 +44,10 @@ def compared(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
         same += not differences
         values += found.weights.integers.size if found.weights is not None else 0
     if wrong:
-        raise UnsupportedError(f"MNN's converter changed what it was given, in {len(wrong)} places: {'; '.join(wrong[:_NAMED])}")
+        raise UnsupportedError(
+            f"MNN's converter changed the quantization in {len(wrong)} place{'' if len(wrong) == 1 else 's'}: {'; '.join(wrong[:_NAMED])}",
+            rule="converter-changed-model",
+        )
     equal = f"{values} equal integers of weights, equal scales and zero points"
     yield f"{path.name}, read back: {same} of {len(layers)} layers are int8, with {equal}"
     if missing:

@@ -92,7 +92,9 @@ def _filled(message: str, given: dict[str, Any], at: str) -> dict[str, Any]:
         if field.name in given:
             continue
         if field.default is None and not field.repeated:
-            raise InvalidModelError(f"lacks {field.name!r}, which is required", where=at, remedy=_MISSING)
+            raise InvalidModelError(
+                f"the field {field.name!r} is missing; the schema requires it", where=at, remedy=_MISSING, rule="missing-member"
+            )
         given[field.name] = [] if field.repeated else field.default
     return given
 
@@ -107,7 +109,7 @@ def from_json(document: Any, message: str = "Pipeline", at: str = "Pipeline") ->
         InvalidModelError: a value is of another sort, or a required one is absent.
     """
     if not isinstance(document, dict):
-        fail(at, f"is {sort_of(document)}, not an object")
+        fail(at, f"is {sort_of(document)}, not an object", rule="wrong-type")
     fields = {name: field for field in MESSAGES[message].values() for name in (field.name, _snake(field.name))}
     found: dict[str, Any] = {}
     for key, value in document.items():
@@ -115,7 +117,7 @@ def from_json(document: Any, message: str = "Pipeline", at: str = "Pipeline") ->
         if field is None or value is None:
             continue
         if field.name in found:
-            fail(at, f"has {field.name!r} in both spellings")
+            fail(at, f"the field {field.name!r} occurs under both of its names", rule="duplicate-name")
         place = f"{at}.{key}"
         found[field.name] = (
             listed(value, place, lambda item, where, field=field: _json_value(field, item, where))  # type: ignore[misc]
@@ -136,7 +138,7 @@ def _json_value(field: MessageField, value: Any, at: str) -> Any:
         return text(value, at)
     if field.kind == "bool":
         if not isinstance(value, bool):
-            fail(at, f"is {sort_of(value)}, not true or false")
+            fail(at, f"is {sort_of(value)}, not true or false", rule="wrong-type")
         return value
     if field.kind == "int32":
         whole = int(value) if isinstance(value, float) and value.is_integer() else value
@@ -146,7 +148,7 @@ def _json_value(field: MessageField, value: Any, at: str) -> Any:
 
 def _int32(value: int, at: str) -> int:
     if not _INT32[0] <= value <= _INT32[1]:
-        fail(at, f"is {value}, beyond 32 bits")
+        fail(at, f"is {value}; the schema requires an integer of 32 bits", rule="number-out-of-range")
     return value
 
 
@@ -154,7 +156,7 @@ def _enumerated(names: tuple[str, ...], value: Any, at: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
         return names[value]
     if not isinstance(value, str) or value not in names:
-        fail(at, f"is {value!r}, not one of {', '.join(names)}")
+        fail(at, f"is {value!r}, not one of {', '.join(names)}", rule="unknown-word")
     return value
 
 
@@ -177,7 +179,7 @@ def from_bytes(data: memoryview, message: str = "Pipeline", at: str = "Pipeline"
             found[field.name] = _wire_value(field, wire, value, place)
         elif field.kind == "float" and wire == 2:  # packed, which every parser takes
             if len(value) % 4:
-                fail(place, "has a part of a number")
+                fail(place, "a list of packed numbers ends within a number", rule="damaged-file")
             found.setdefault(field.name, []).extend(np.frombuffer(value, "<f4").astype(np.float64).tolist())
         else:
             items = found.setdefault(field.name, [])
@@ -199,7 +201,11 @@ def _wire(data: memoryview, at: str) -> Iterator[tuple[int, int, Any]]:
         if wire == 2:
             size, position = _varint(data, position, at)
         if size is None or not number_ or position + size > end:
-            fail(at, f"is no protobuf: byte {position} of its {end} is {'cut off' if size is not None else f'of wire type {wire}'}")
+            fail(
+                at,
+                f"is no protobuf: byte {position} of its {end} is {'cut off' if size is not None else f'of wire type {wire}'}",
+                rule="damaged-file",
+            )
         yield number_, wire, data[position : position + size]
         position += size
 
@@ -209,7 +215,7 @@ def _varint(data: memoryview, position: int, at: str) -> tuple[int, int]:
     while end < len(data) and data[end] >= 128:
         end += 1
     if end >= min(len(data), position + 10):
-        fail(at, f"is no protobuf: a number at byte {position} does not end")
+        fail(at, f"is no protobuf: a number at byte {position} does not end", rule="damaged-file")
     value = sum((data[place] & 127) << 7 * (place - position) for place in range(position, end + 1))
     return value & (2**64 - 1), end + 1
 
@@ -217,7 +223,7 @@ def _varint(data: memoryview, position: int, at: str) -> tuple[int, int]:
 def _wire_value(field: MessageField, wire: int, value: Any, at: str) -> Any:
     wanted = {"int32": 0, "bool": 0, "float": 5}.get(field.kind, 2) if isinstance(field.kind, str) else 0
     if wire != wanted:
-        fail(at, f"has wire type {wire} instead of {wanted}")
+        fail(at, f"has wire type {wire} instead of {wanted}", rule="damaged-file")
     if isinstance(field.kind, tuple):
         return _enumerated(field.kind, value, at)
     if field.kind == "int32":
@@ -231,5 +237,5 @@ def _wire_value(field: MessageField, wire: int, value: Any, at: str) -> Any:
         try:
             return bytes(value).decode()
         except UnicodeDecodeError:
-            fail(at, "is not UTF-8")
+            fail(at, "is not UTF-8", rule="not-utf8")
     return from_bytes(value, field.kind, at)

@@ -58,8 +58,10 @@ def _encodings(network: Network) -> Encodings:
                 grids.setdefault(indices[0], _grid(found, repr(layer.node.name)))
     if lost := [layer.node.name for layer in network.layers if _LOST.fullmatch(layer.node.name)]:
         raise InvalidModelError(
-            f"{len(lost)} of its {len(network.layers)} layers have names that MNN's quantizer made up, as EMA does, such as {lost[0]!r}",
-            remedy="Give the .mnn file that the quantizer was given too: --mnn FILE.",
+            f"{len(lost)} of {len(network.layers)} layers have names that MNN's quantizer made up, as its method EMA does, such as "
+            f"{lost[0]!r}",
+            remedy="Give the .mnn file that the quantizer read as well: --mnn FILE.",
+            rule="names-lost",
         )
     wrong = misnamed(network.nodes, network.names)
     names = ["" if index in wrong else name for index, name in enumerate(network.names)]
@@ -72,7 +74,9 @@ def _encodings(network: Network) -> Encodings:
         entries[Place(name, "input", 1)] = encoding if not own_name(name) else replace(encoding, required=False)
     if not entries:
         raise InvalidModelError(
-            "has no scales: its layers are not quantized", remedy="Give the file that mnnquant, or mnnconvert with scales, wrote."
+            "the layers are not quantized: the file has no scales",
+            remedy="Give the file that mnnquant, or mnnconvert with scales, wrote.",
+            rule="no-scales",
         )
     metadata = {name: text for name, text in (("mnn.uuid", network.uuid), ("mnn.biz_code", network.code)) if text}
     return Encodings(entries, "MNN's network", metadata=metadata, notes=_notes(network, offset))

@@ -94,8 +94,9 @@ def renamed(network: Network, named: Network) -> Network:
     types = [[node.type for node in found.nodes] for found in (network, named)]
     if types[0] != types[1] or any(len(a.outputs) != len(b.outputs) for a, b in zip(network.nodes, named.nodes, strict=True)):
         raise InvalidModelError(
-            "has other operators than the .mnn file that is to name its tensors",
-            remedy="Give the .mnn file that the quantizer was given, as mnnconvert wrote it.",
+            "the operators differ from those of the .mnn file that names the tensors",
+            remedy="Give the .mnn file that the quantizer read, as mnnconvert wrote it.",
+            rule="files-do-not-match",
         )
     names = list(network.names)
     for mine, theirs in zip(network.nodes, named.nodes, strict=True):
@@ -138,19 +139,25 @@ def read_network(path: Path) -> Network:
 def _verified(data: Any) -> None:
     with memoryview(data) as raw, raw.cast("B") as view:
         if len(view) < 8:
-            raise InvalidModelError(f"a .mnn file has at least 8 bytes, this one has {len(view)}")
+            raise InvalidModelError(f"the file has {len(view)} bytes; a .mnn file has at least 8", rule="damaged-file")
         if int.from_bytes(view[:4], "little") >= len(view) or bytes(view[4:8]) == b"TFL3":
-            raise InvalidModelError("is no .mnn file, nor another of MNN's documents")
+            raise InvalidModelError("is not a .mnn file, nor another file of MNN's", rule="not-this-format")
         verify_tables(view, NET)
 
 
 def _network(net: Any) -> Network:
     if net.subgraphs:
         some = ", ".join(repr(_text(item.name)) for item in net.subgraphs[:5])
-        raise UnsupportedError(f"has {len(net.subgraphs)} subgraphs ({some}), whose tensors have names of their own")
+        raise UnsupportedError(
+            f"the file has {len(net.subgraphs)} subgraph{'' if len(net.subgraphs) == 1 else 's'} ({some}); only networks without "
+            "subgraphs are covered",
+            rule="subgraphs-not-covered",
+        )
     views = net.oplists
     if not views:
-        raise InvalidModelError("has no operators", remedy="Give a .mnn file that mnnconvert or mnnquant wrote.")
+        raise InvalidModelError(
+            "the file has no operators", remedy="Give a .mnn file that mnnconvert or mnnquant wrote.", rule="no-operators"
+        )
     names = tuple(_text(name) for name in net.tensorName)
     nodes = tuple(_node(view, len(names)) for view in views)
     require_readable((node.type, node.name) for node in nodes)
@@ -162,7 +169,7 @@ def _network(net: Any) -> Network:
         place, grid = kept[found.dropped], TensorGrid(*found[2:])
         known = grids.setdefault(place, grid)
         if known is not grid and not _is_close(known, grid):
-            raise UnsupportedError(f"tensor {names[place]!r} is converted to int8 with two scales")
+            raise UnsupportedError(f"tensor {names[place]!r} is converted to int8 with two scales", rule="contradicting-scales")
     read = [(view, _modern(node, kept)) for view, node in read if node.type not in CONVERSIONS]
     layers = tuple(layer for view, node in read if (layer := _layer(view, node, grids)) is not None)
     return Network(tuple(node for _, node in read), names, grids, layers, _text(net.mnn_uuid), _text(net.bizCode))
@@ -183,7 +190,7 @@ def _text(value: bytes | None) -> str:
     try:
         return (value or b"").decode()
     except UnicodeDecodeError as error:
-        raise InvalidModelError(f"a name is not UTF-8: {(value or b'')[:40]!r}") from error
+        raise InvalidModelError(f"a name is not UTF-8: {(value or b'')[:40]!r}", rule="not-utf8") from error
 
 
 def _node(view: Any, count: int) -> Node:
@@ -206,7 +213,7 @@ def _grids(net: Any, count: int) -> Iterator[tuple[int, TensorGrid]]:
             raise damaged(f"tensor {item.index} has two scales")
         seen.add(item.index)
         if info.type not in (0, DT_INT8) and info.scale != 0:
-            raise UnsupportedError(f"tensor {item.index} is quantized to DataType {info.type}, not to int8")
+            raise UnsupportedError(f"tensor {item.index} is quantized to DataType {info.type}; int8 is covered", rule="dtype-not-covered")
         if info.scale != 0:
             yield item.index, TensorGrid(info.scale, info.zero, info.min, info.max)
 
@@ -229,7 +236,9 @@ def _layer(view: Any, node: Node, grids: Mapping[int, TensorGrid]) -> Layer | No
     )
     try:
         if layer.external is not None and quantized is not None and quantized.buffer is None:
-            raise UnsupportedError("has its weights in another file", remedy="Convert the model without --saveExternalData.")
+            raise UnsupportedError(
+                "the weights are in another file", remedy="Convert the model without --saveExternalData.", rule="external-data"
+            )
         common = layer.common
         kernel = (common.kernelY, common.kernelX) if common is not None else (1, 1)
         outputs = common.outputCount if common is not None else 0

@@ -54,7 +54,12 @@ def require_readable(operators: Iterable[tuple[str, str]]) -> None:
     """
     for kind, name in operators:
         if kind in _REFUSED:
-            raise UnsupportedError(f"is {kind}, an int8 operator of MNN before version 2, which is not read", where=name, remedy=_REMEDY)
+            raise UnsupportedError(
+                f"is {kind}, an int8 operator of MNN before version 2, which is not covered",
+                where=name,
+                remedy=_REMEDY,
+                rule="version-not-covered",
+            )
 
 
 def read_conversion(kind: str, name: str, view: Any, names: tuple[str, ...]) -> Conversion:
@@ -73,9 +78,14 @@ def read_conversion(kind: str, name: str, view: Any, names: tuple[str, ...]) -> 
     stated, places = view.main, (view.inputIndexes, view.outputIndexes)
     scales = stated.tensorScale if stated is not None and view.mainType == 74 else None
     if stated is None or scales is None or not len(scales) or any(found is None or len(found) != 1 for found in places):
-        raise InvalidModelError(f"is {kind} without a scale, or without one input and one output", where=name)
+        raise InvalidModelError(f"is {kind}, which requires a scale, one input and one output", where=name, rule="malformed-operator")
     if not np.array_equal(scales, np.full_like(scales, scales[0]), equal_nan=True):
-        raise UnsupportedError(f"is {kind} of MNN before version 2 with a scale for each channel", where=name, remedy=_REMEDY)
+        raise UnsupportedError(
+            f"is {kind} of MNN before version 2 with a scale for each channel; one scale for the tensor is covered",
+            where=name,
+            remedy=_REMEDY,
+            rule="not-per-tensor",
+        )
     with np.errstate(all="ignore"):
         scale = np.float32(1) / scales[0] if kind == "FloatToInt8" else scales[0]
     source, target = (int(found[0]) for found in places)
@@ -92,7 +102,9 @@ def kept_tensors(conversions: Iterable[Conversion]) -> dict[int, int]:
     direct: dict[int, int] = {}
     for conversion in conversions:
         if direct.setdefault(conversion.dropped, conversion.kept) != conversion.kept:
-            raise InvalidModelError(f"tensor {conversion.dropped} is given by two conversions between float and int8")
+            raise InvalidModelError(
+                f"tensor {conversion.dropped} is the result of two conversions between float and int8", rule="duplicate-name"
+            )
     return {start: _end(start, direct) for start in direct}
 
 
@@ -102,7 +114,7 @@ def _end(start: int, direct: Mapping[int, int]) -> int:
         place = direct[place]
         if place not in direct:
             return place
-    raise InvalidModelError("conversions between float and int8 form a cycle")
+    raise InvalidModelError("conversions between float and int8 form a cycle", rule="cycle")
 
 
 def read_old_weights(view: Any, kernel: tuple[int, int], outputs: int, data: float | None, result: float | None) -> LayerWeights:
@@ -121,23 +133,27 @@ def read_old_weights(view: Any, kernel: tuple[int, int], outputs: int, data: flo
     stated, quantized = view.symmetricQuan, view.quanParameter
     size = outputs * math.prod(kernel)
     if min(outputs, *kernel) < 1 or not stated.weight.size or stated.weight.size % size:
-        raise InvalidModelError(f"{stated.weight.size} weights do not fit {outputs} outputs and a kernel of {kernel}")
+        raise InvalidModelError(f"{stated.weight.size} weights do not fit {outputs} outputs and a kernel of {kernel}", rule="counts-differ")
     alpha = quantized.alpha if quantized is not None else None
     if alpha is None and (data is None or result is None):
         missing = "input" if data is None else "output"
         raise UnsupportedError(
-            f"is an int8 layer of MNN before version 2, and the file does not state the scale of its {missing}", remedy=_REMEDY
+            f"is an int8 layer of MNN before version 2, and the file does not have the scale of its {missing}",
+            remedy=_REMEDY,
+            rule="scale-missing",
         )
     products = stated.scale
     if products is not None and data is not None and result is not None:
         if len(products) != outputs:
-            raise InvalidModelError(f"{len(products)} scales do not fit {outputs} channels")
+            raise InvalidModelError(f"{len(products)} scales do not fit {outputs} channels", rule="counts-differ")
         with np.errstate(all="ignore"):
             computed = (products.astype(np.float64) * result / np.float64(data)).astype(np.float32)
         if alpha is None:
             alpha = computed
         elif len(alpha) != outputs or not np.allclose(alpha, computed, rtol=_TOLERANCE, atol=0):
-            raise UnsupportedError("has scales of weights that are not those that MNN computes with", remedy=_REMEDY)
+            raise UnsupportedError(
+                "the scales of the weights differ from those that MNN computes with", remedy=_REMEDY, rule="contradicting-scales"
+            )
     if alpha is None or len(alpha) != outputs or not (np.isfinite(alpha) & (alpha >= 0)).all():
-        raise InvalidModelError(f"its {outputs} channels have no scales, or negative ones")
+        raise InvalidModelError(f"{outputs} channels require as many scales that are finite and not negative", rule="scale-not-positive")
     return LayerWeights(stated.weight.reshape(outputs, -1, *kernel), 8, np.asarray(alpha, np.float32), None, True)

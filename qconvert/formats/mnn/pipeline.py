@@ -38,12 +38,13 @@ def pipeline_encodings(pipeline: Mapping[str, Any]) -> Encodings:
     """
     if pipeline["forGuide"]:
         raise UnsupportedError(
-            "only guides how many bits weights get (for_guide): MNN takes no scales from it",
+            "the Pipeline states only how many bits the weights get (for_guide): MNN takes no scales from it",
             remedy="Set forGuide to false if the scales are meant, or give the .mnn file.",
+            rule="no-scales",
         )
     layers = list(_layers(pipeline))
     if not layers:
-        raise InvalidModelError("has no layers with scales")
+        raise InvalidModelError("no layer has scales", rule="no-scales")
     entries: dict[Place, Encoding] = {}
     for at, layer in layers:
         name = plain(layer["output"][0]["name"])
@@ -59,11 +60,15 @@ def _layers(pipeline: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any
     for number, algorithm in enumerate(pipeline["algo"]):
         at = f"algo[{number}]"
         if algorithm["type"] != "QUANTIZE":
-            raise UnsupportedError(f"{at} prunes the network, which no scales say", remedy="Give a Pipeline of quantization alone.")
+            raise UnsupportedError(
+                f"{at} prunes the network, which scales do not express",
+                remedy="Give a Pipeline that only quantizes.",
+                rule="not-quantization",
+            )
         for index, layer in enumerate((algorithm["quantParams"] or {}).get("layer", ())):
             place = f"{at}.quantParams.layer[{index}]"
             if not layer["output"]:
-                fail(place, "has no output, by whose name MNN would find the layer")
+                fail(place, "the layer has no output; MNN finds the layer by the name of its output", rule="missing-member")
             yield place, layer
 
 
@@ -82,13 +87,13 @@ def _operands(entries: dict[Place, Encoding], name: str, layer: Mapping[str, Any
 def _put(entries: dict[Place, Encoding], place: Place, found: Encoding, at: str) -> None:
     known = entries.setdefault(place, found)
     if known.grid != found.grid:
-        fail(at, f"{place} has two different scales")
+        fail(at, f"{place} has two different scales", rule="contradicting-scales")
 
 
 def _activation(stated: Mapping[str, Any], at: str) -> Encoding:
     dtype = _dtype(stated["bits"], at)
     if len(stated["scales"]) != 1:
-        fail(at, f"has {len(stated['scales'])} scales; MNN takes one for an activation")
+        fail(at, f"the number of scales is {len(stated['scales'])}; MNN requires one scale for an activation", rule="not-per-tensor")
     limits = _limits(stated, at)
     return Encoding(activation_grid(stated["scales"], stated["zeroPoint"], at, limits, dtype=dtype), origin=_ORIGIN)
 
@@ -97,16 +102,16 @@ def _weights(stated: Mapping[str, Any], at: str) -> Encoding:
     dtype = _dtype(stated["bits"], at)
     if stated["asymmetric"] or stated["blockSize"]:
         what = "offsets" if stated["asymmetric"] else f"blocks of {stated['blockSize']}"
-        raise UnsupportedError(f"weights with {what} have no known form in a Pipeline", where=at)
+        raise UnsupportedError(f"weights with {what} have an unknown form in a Pipeline", where=at, rule="form-not-covered")
     if not stated["scales"]:
-        fail(at, "has no scales")
+        fail(at, "has no scales", rule="no-scales")
     grid = activation_grid(stated["scales"], 0, at, _limits(stated, at), dtype=dtype)
     return Encoding(replace(grid, quantization=grid.quantization.with_axis(None)), origin=_ORIGIN)
 
 
 def _dtype(bits: int, at: str) -> str:
     if not 2 <= bits <= _MOST_BITS:
-        raise UnsupportedError(f"has {bits} bits; 2 to {_MOST_BITS} are covered", where=at)
+        raise UnsupportedError(f"the number of bits is {bits}; 2 to {_MOST_BITS} are covered", where=at, rule="bits-not-covered")
     return "int4" if bits <= 4 else "int8"
 
 
@@ -115,7 +120,7 @@ def _limits(stated: Mapping[str, Any], at: str) -> tuple[int, int]:
     half = 1 << (stated["bits"] - 1)
     low, high = stated["clampMin"], stated["clampMax"]
     if low < -128 or high > 127:
-        fail(at, f"clamps at {low} and {high}, beyond int8")
+        fail(at, f"the values are clipped to {low} and {high}, which are outside of int8", rule="limits-outside-type")
     return max(low, -half), min(high, half - 1)
 
 

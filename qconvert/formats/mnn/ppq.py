@@ -39,9 +39,9 @@ def read_ppq(document: dict[str, Any]) -> Encodings:
         scale = number(value, repr(key))
         place = Place(match[1], match[2], int(match[3]))
         if place in entries:
-            fail(repr(key), "is there twice, as another number")
+            fail(repr(key), "the same number of a tensor occurs twice, written differently", rule="duplicate-name")
         if scale != 0:
             entries[place] = Encoding(activation_grid([scale], 0, repr(key)), origin="PPQ")
     if not entries:
-        raise InvalidModelError("has no scales but 0", remedy="Calibrate the network in PPQ before it is written.")
+        raise InvalidModelError("every scale is 0", remedy="Calibrate the network in PPQ before it is written.", rule="all-scales-zero")
     return Encodings(entries, "PPQ's scales for MNN", weights="max-abs")

@@ -83,14 +83,15 @@ def _read_document(document: Any, named: Network | None) -> Encodings:
         return pipeline_encodings(from_json(document))
     if is_ppq(document):
         return read_ppq(document)
-    raise InvalidModelError(f"is JSON, but neither {_KINDS}")
+    raise InvalidModelError(f"is JSON, but neither {_KINDS}", rule="not-this-format")
 
 
 def _require_alone(named: object) -> None:
     if named:
         raise OptionError(
-            "the option mnn is for a dump of MNN's quantizer, or its .mnn",
-            remedy="Leave it out: this file names its tensors.",
+            "the option mnn applies to a dump of MNN's quantizer, or to the .mnn file that it wrote",
+            remedy="Leave out the option: this file names its tensors.",
+            rule="option-not-applicable",
         )
 
 
@@ -106,5 +107,7 @@ def _is_text(data: mmap.mmap) -> bool:
 
 def _text(data: mmap.mmap) -> bytes:
     if len(data) > _LARGEST_TEXT:
-        raise InvalidModelError(f"is a JSON document of {len(data)} bytes; up to {_LARGEST_TEXT} are read")
+        raise InvalidModelError(
+            f"has {len(data)} bytes; a JSON document of at most {_LARGEST_TEXT} bytes can be read", rule="file-too-large"
+        )
     return bytes(data).removeprefix(b"\xef\xbb\xbf")

@@ -64,9 +64,12 @@ def layer_weights(stated: Any, kernel: tuple[int, int], outputs: int) -> LayerWe
     if stated.type == _HALF or stated.index is not None:
         return None
     if stated.type not in (_CODES, _BYTES):
-        raise UnsupportedError(f"has weights stored as IDSTQuan.type {stated.type}{' (sparse)' if stated.type == _SPARSE else ''}")
+        raise UnsupportedError(
+            f"the weights are stored as IDSTQuan.type {stated.type}{' (sparse)' if stated.type == _SPARSE else ''}, which is not covered",
+            rule="form-not-covered",
+        )
     if stated.buffer is None:
-        raise InvalidModelError("its weights have no bytes")
+        raise InvalidModelError("the weights have no bytes", rule="damaged-weights")
     data = stated.buffer.view(np.uint8)
     if stated.type == _CODES:
         rows, integers, bits, is_full = _coded(data, 4 if stated.shapeInt32 else 2)
@@ -74,7 +77,9 @@ def layer_weights(stated: Any, kernel: tuple[int, int], outputs: int) -> LayerWe
         rows, integers, bits, is_full = outputs, data.view(np.int8), 8, True
     channels = outputs or rows
     if not integers.size or min(channels, *kernel) < 1 or rows % channels or integers.size % (channels * math.prod(kernel)):
-        raise InvalidModelError(f"{integers.size} weights in {rows} rows do not fit {outputs} outputs and a kernel of {kernel}")
+        raise InvalidModelError(
+            f"{integers.size} weights in {rows} rows do not fit {outputs} outputs and a kernel of {kernel}", rule="counts-differ"
+        )
     scales, offsets = _scales(stated, channels, integers.size // (channels * math.prod(kernel)))
     return LayerWeights(integers.reshape(channels, -1, *kernel), bits, scales, offsets, is_full)
 
@@ -88,7 +93,7 @@ def together(parts: Sequence[LayerWeights], where: str) -> LayerWeights:
     first = parts[0]
     forms = {(part.integers.shape[1:], part.bits, part.scales.shape[1:], part.offsets is None) for part in parts}
     if len(forms) > 1:
-        raise InvalidModelError("its groups have weights of several forms", where=where)
+        raise InvalidModelError("the weights of the groups differ in type or form", where=where, rule="contradicting-forms")
     offsets = None if first.offsets is None else np.concatenate([part.offsets for part in parts if part.offsets is not None])
     integers, scales = (np.concatenate([getattr(part, name) for part in parts]) for name in ("integers", "scales"))
     return LayerWeights(integers, first.bits, scales, offsets, all(part.is_full for part in parts))
@@ -99,7 +104,10 @@ def _coded(data: Array, width: int) -> tuple[int, Array, int, bool]:
     dimensions = int(data[0]) if data.size else 0
     start = 1 + dimensions * width
     if dimensions != 2 or data.size <= start:
-        raise InvalidModelError(f"its weights have {dimensions} dimensions in {data.size} bytes, not channels and weights of each")
+        raise InvalidModelError(
+            f"the weights have {dimensions} dimensions in {data.size} bytes; MNN requires 2, for channels and for the weights of each",
+            rule="damaged-weights",
+        )
     rows, columns = (int(size) for size in data[1:start].view(f"<u{width}"))
     count = int(data[start]) or 256
     codes = np.sort(data[start + 1 : start + 1 + count].view(np.int8))
@@ -107,10 +115,12 @@ def _coded(data: Array, width: int) -> tuple[int, Array, int, bool]:
     size = -(-rows * columns * bits // 8)
     behind = data[start + 1 + count :]
     if codes.size != count or behind.size < size:
-        raise InvalidModelError(f"{data.size} bytes are too few for {rows} × {columns} weights of {bits} bits and {count} codes")
+        raise InvalidModelError(
+            f"{data.size} bytes are too few for {rows} × {columns} weights of {bits} bits and {count} codes", rule="damaged-weights"
+        )
     places = _unpacked(behind[:size], bits, rows * columns)
     if places.size and int(places.max()) >= count:
-        raise InvalidModelError(f"a weight is code {int(places.max())} of {count}")
+        raise InvalidModelError(f"a weight is code {int(places.max())} of {count}", rule="damaged-weights")
     is_full = count == 2**bits and bool((codes == np.arange(count) - count // 2).all())
     return rows, codes[places], bits, is_full
 
@@ -136,7 +146,9 @@ def _scales(stated: Any, rows: int, inputs: int) -> tuple[Array, Array | None]:
     """(scales, offsets) of channels, or of blocks of the inputs of each."""
     if stated.alphaFp16 is not None and stated.alpha is None:
         if stated.scaleStorage != _SCALES_OF_HALVES:
-            raise UnsupportedError(f"has scales of storage {stated.scaleStorage}, which is neither float32 nor float16")
+            raise UnsupportedError(
+                f"the scales are stored as type {stated.scaleStorage}; float32 and float16 are covered", rule="form-not-covered"
+            )
         alpha = stated.alphaFp16.view("<f2").astype(np.float32)
     else:
         alpha = stated.alpha if stated.alpha is not None else np.zeros(0, np.float32)
@@ -144,7 +156,7 @@ def _scales(stated: Any, rows: int, inputs: int) -> tuple[Array, Array | None]:
     pairs = stated.readType != 0 or old
     blocks = alpha.size // (rows * (2 if pairs else 1))
     if not blocks or alpha.size != rows * blocks * (2 if pairs else 1) or inputs % blocks:
-        raise InvalidModelError(f"{alpha.size} scales do not fit {rows} channels of {inputs} inputs")
+        raise InvalidModelError(f"{alpha.size} scales do not fit {rows} channels of {inputs} inputs", rule="counts-differ")
     factor = np.float32(1 if old or stated.has_scaleInt else stated.quantScale)
     shape = (rows, blocks) if blocks > 1 else (rows,)
     with np.errstate(all="ignore"):
@@ -157,5 +169,5 @@ def _scales(stated: Any, rows: int, inputs: int) -> tuple[Array, Array | None]:
             offsets = first - lowest * scale if lowest < 0 else first
             found, offsets = scale * factor, (offsets * factor).reshape(shape)
     if not np.isfinite(found).all() or (found < 0).any() or (offsets is not None and not np.isfinite(offsets).all()):
-        raise InvalidModelError("a scale of its weights is negative or no number")
+        raise InvalidModelError("a scale of the weights is negative or not finite", rule="scale-not-positive")
     return found.reshape(shape), offsets

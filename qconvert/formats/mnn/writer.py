@@ -54,7 +54,11 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
         return tuple(_in_folder(graph, path, options))
     require_installed("makes .mnn files")
     if options.get("no_mnn"):
-        raise OptionError("a .mnn file is made by MNN alone", remedy="Name a folder for the ONNX model and the Pipeline alone.")
+        raise OptionError(
+            "a .mnn file can be written by the package MNN only",
+            remedy="Name a folder, to write the ONNX model and the Pipeline only.",
+            rule="package-needed",
+        )
     with temporary_folder() as folder:
         notes = tuple(_in_folder(graph, Path(folder), options))
         shutil.move(Path(folder, _MNN), path)
@@ -84,9 +88,18 @@ def write_scales(encodings: Encodings, graph: Graph | None, path: Path, options:
         OptionError: there is no graph, or the name is that of a network.
     """
     if graph is None:
-        raise OptionError("MNN's scales are those of layers, which a network says", remedy="Give the network beside the scales.")
+        raise OptionError(
+            "MNN's scales belong to layers, which are known from the network alone",
+            remedy="Give the network along with the scales.",
+            rule="graph-missing",
+        )
     if path.suffix.lower() == ".mnn":
-        raise OptionError("a .mnn file holds a network", file=str(path), remedy="Name a file that ends in .json or .bin for the scales.")
+        raise OptionError(
+            "a .mnn file holds a network, not scales",
+            file=str(path),
+            remedy="Name a file that ends in .json or .bin for the scales.",
+            rule="wrong-suffix",
+        )
     if options.get("dump"):
         path.write_text(dump_json(operators_of_graph(graph), activations_of(graph, encodings)), encoding="utf-8")
         return ()

@@ -49,11 +49,11 @@ def read(path: Path) -> Encodings:
     """
     data = map_file(path)
     if len(data) > _LARGEST:
-        raise InvalidModelError(f"is a table of {len(data)} bytes; up to {_LARGEST} are read")
+        raise InvalidModelError(f"has {len(data)} bytes; a table of at most {_LARGEST} bytes can be read", rule="file-too-large")
     try:
         lines = bytes(data).decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise InvalidModelError(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+        raise InvalidModelError(f"is not UTF-8: {error.reason} at byte {error.start}", rule="not-utf8") from error
     entries: dict[Place, Encoding] = {}
     notes: list[str] = []
     for number, line in enumerate(lines, 1):
@@ -64,7 +64,7 @@ def read(path: Path) -> Encodings:
         if not line.startswith("#"):
             _take(entries, line.split(), f"line {number}")
     if not entries:
-        raise InvalidModelError("is no table of ncnn: it has no line of a layer and its scales")
+        raise InvalidModelError("is not a table of ncnn: no line has the name of a layer and its scales", rule="not-this-format")
     lone = sorted({place.name for place in entries if place.index == 0} - {place.name for place in entries if place.index == 1})
     if lone:
         notes.append(f"{len(lone)} layers have a scale of data and none of weights, at which ncnn2int8 stops: {', '.join(lone[:3])}")
@@ -75,21 +75,25 @@ def _take(entries: dict[Place, Encoding], words: list[str], at: str) -> None:
     """Takes the entry of a line in."""
     key, rest = words[0], words[1:]
     if len(key.encode()) > _LONGEST:
-        raise InvalidModelError(f"has a key of {len(key.encode())} bytes; ncnn takes {_LONGEST}", where=at)
+        raise InvalidModelError(f"the key has {len(key.encode())} bytes; ncnn requires at most {_LONGEST}", where=at, rule="name-too-long")
     if any("=" in word for word in rest):
-        raise UnsupportedError(f"{key!r} has weights in blocks ({rest[0]}), which no layer of the canonical set has", where=at)
+        raise UnsupportedError(f"{key!r} has weights in blocks ({rest[0]}), which are not covered", where=at, rule="blocks-not-covered")
     found = _PARAMETER.fullmatch(key)
     if found is not None and int(found[2]):
-        raise UnsupportedError(f"{key!r} is a further parameter of a layer with several (attention, recurrent)", where=at)
+        raise UnsupportedError(
+            f"{key!r} is a second set of weights, as attention and recurrent layers have, which are not covered",
+            where=at,
+            rule="not-covered",
+        )
     values = [_number(word) for word in rest]
     if not rest or any(value is None for value in values):
-        raise InvalidModelError(f"{key!r} is followed by {rest[:1]}, no number", where=at)
+        raise InvalidModelError(f"{key!r} is followed by {rest[:1]}, which is not a number", where=at, rule="not-a-number")
     scale = _scales(np.array(values, np.float64), f"{at}, {key!r}")
     if found is None and scale.size != 1:
-        raise InvalidModelError(f"{key!r} has {scale.size} scales of data, where ncnn has one", where=at)
+        raise InvalidModelError(f"{key!r} has {scale.size} scales of data; ncnn requires one", where=at, rule="not-per-tensor")
     place = Place(key if found is None else found[1], "input", 0 if found is None else 1)
     if place in entries:
-        raise InvalidModelError(f"{key!r} is given twice", where=at)
+        raise InvalidModelError(f"{key!r} occurs twice", where=at, rule="duplicate-name")
     limits = (None, None) if found is None else (-127, 127)
     entries[place] = Encoding(Grid("int8", Quantization(scale, np.zeros(scale.shape, np.int64), None, 0, *limits)))
 
@@ -101,12 +105,12 @@ def _scales(inverse: Array, at: str) -> Array:
         InvalidModelError: a number is no positive one.
     """
     if not np.isfinite(inverse).all() or (inverse < 0).any() or not inverse.any():
-        raise InvalidModelError("has scales that are not positive numbers", where=at)
+        raise InvalidModelError("a scale is not a finite, positive number", where=at, rule="scale-not-positive")
     inverse = np.where(inverse > 0, inverse, inverse[inverse > 0].min())
     with np.errstate(over="ignore", under="ignore"):
         scale = (1 / inverse).astype(np.float32)
     if not (np.isfinite(scale).all() and (scale > 0).all()):
-        raise InvalidModelError("has scales beyond float32", where=at)
+        raise InvalidModelError("a scale is outside the range of float32", where=at, rule="scale-not-float32")
     return scale
 
 

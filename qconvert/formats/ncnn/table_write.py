@@ -29,7 +29,11 @@ def write(encodings: Encodings, graph: Graph | None, path: Path) -> tuple[str, .
         UnsupportedError: a scale is on a grid that ncnn has not, or a layer's name has blanks.
     """
     if graph is None:
-        raise OptionError("which layer reads which tensor, the network says", remedy="Give the network beside the scales: graph=…")
+        raise OptionError(
+            "a table of ncnn has scales of layers, which are known from the network alone",
+            remedy="Give the network along with the scales: graph=…",
+            rule="graph-missing",
+        )
     weights, data = list[str](), list[str]()
     for op in graph.ops:
         if not KINDS[op.kind].has_weights:
@@ -41,7 +45,11 @@ def write(encodings: Encodings, graph: Graph | None, path: Path) -> tuple[str, .
         weights.append(f"{name}_param_0 {_numbers(found[1], f'{name}_param_0')}")
         data.append(f"{name} {_numbers(found[0], name)}")
     if not data:
-        raise OptionError("no layer has scales of its data and of its weights", remedy="Calibrate the network, or write a .json file.")
+        raise OptionError(
+            "no layer has scales both of its data and of its weights",
+            remedy="Calibrate the network, or write a .json file.",
+            rule="no-scales",
+        )
     path.write_text("\n".join([*weights, *data]) + "\n", encoding="utf-8", newline="\n")
     rest = len(encodings) - 2 * len(data)
     return (f"the table has {len(data)} layers; ncnn has no place for other scales",) if rest > 0 else ()
@@ -62,7 +70,11 @@ def _own(op: Op) -> str:
 def _name(op: Op) -> str:
     name = _own(op) or op.outputs[0]
     if len(name.split()) != 1 or name != name.strip() or name.startswith("#") or "_param_" in name:
-        raise UnsupportedError("a layer has a name that a table cannot state: blanks, '#' or '_param_'", where=repr(name))
+        raise UnsupportedError(
+            "the layer has a name with blanks, '#' or '_param_', which a table of ncnn cannot hold",
+            where=repr(name),
+            rule="name-not-storable",
+        )
     return name
 
 
@@ -72,6 +84,9 @@ def _numbers(found: Encoding, at: str) -> str:
     q = grid.quantization
     if middle is None or q.block_size or (q.zero_point != middle).any():
         raise UnsupportedError(
-            f"has a grid of {grid.dtype} with the zero point {int(q.zero_point.reshape(-1)[0])}", where=repr(at), remedy=_REMEDY
+            f"the type is {grid.dtype} and the zero point is {int(q.zero_point.reshape(-1)[0])}; ncnn requires symmetric int8",
+            where=repr(at),
+            remedy=_REMEDY,
+            rule="quantization-not-storable",
         )
     return " ".join(f"{1 / float(scale):.9g}" for scale in np.asarray(q.scale, np.float32).reshape(-1))

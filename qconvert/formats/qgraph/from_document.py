@@ -46,10 +46,14 @@ def from_document(document: Any, constants: Mapping[str, Array]) -> Graph:
     """
     fields = object_of(document, f"{_ROOT}graph", {"qgraph", *_REQUIRED}, {*_OPTIONAL, "functions", "states"})
     if fields["qgraph"] != VERSION or isinstance(fields["qgraph"], bool):
-        fail(f"{_ROOT}qgraph", f"version {fields['qgraph']!r} of the document; version {VERSION} can be read")
+        fail(
+            f"{_ROOT}qgraph",
+            f"the version of the document is {fields['qgraph']!r}; version {VERSION} can be read",
+            rule="version-not-covered",
+        )
     functions = fields.get("functions", {})
     if not isinstance(functions, dict):
-        fail(f"{_ROOT}functions", f"is {sort_of(functions)}, not an object")
+        fail(f"{_ROOT}functions", f"is {sort_of(functions)}, not an object", rule="wrong-type")
     return replace(
         _graph({name: value for name, value in fields.items() if name in (*_REQUIRED, *_OPTIONAL)}, _ROOT, constants),
         functions={
@@ -81,7 +85,7 @@ def _tensors(value: Any, at: str, constants: Mapping[str, Array]) -> dict[str, T
     tensors = listed(value, at, lambda item, place: _tensor(item, place, constants))
     found = {tensor.name: tensor for tensor in tensors}
     if len(found) != len(tensors):
-        fail(at, "two tensors have the same name")
+        fail(at, "two tensors have the same name", rule="duplicate-name")
     return found
 
 
@@ -96,7 +100,7 @@ def _op(item: Any, at: str) -> Op:
     kind = text(fields["kind"], f"{at}.kind")
     attributes = fields.get("attributes", {})
     if not isinstance(attributes, dict):
-        fail(f"{at}.attributes", f"is {sort_of(attributes)}, not an object")
+        fail(f"{at}.attributes", f"is {sort_of(attributes)}, not an object", rule="wrong-type")
     return Op(
         kind,
         texts(fields["inputs"], f"{at}.inputs"),
@@ -111,7 +115,7 @@ def _attribute(kind: str, name: str, value: Any, at: str) -> Attribute:
     if isinstance(value, list):
         items = [_scalar(item, f"{at}[{index}]") for index, item in enumerate(value)]
         if len({isinstance(item, str) for item in items}) > 1:
-            fail(at, "mixes text and numbers")
+            fail(at, "is a list of both text and numbers", rule="mixed-list")
         if any(isinstance(item, float) for item in items) or _sort(kind, name) == "numbers":
             return tuple(float(item) for item in items)
         return tuple(items)
@@ -135,7 +139,7 @@ def _tensor(item: Any, at: str, constants: Mapping[str, Array]) -> Tensor:
     fields = object_of(item, at, {"name", "dtype", "shape"}, {"quantization", "data", "strings"})
     name, dtype = text(fields["name"], f"{at}.name"), text(fields["dtype"], f"{at}.dtype")
     if dtype not in DTYPES:
-        fail(f"{at}.dtype", f"there is no type {dtype!r}")
+        fail(f"{at}.dtype", f"the type is {dtype!r}, which is unknown", rule="unknown-type")
     shape = _shape(fields["shape"], f"{at}.shape")
     quantization = _quantization(fields["quantization"], f"{at}.quantization", shape) if "quantization" in fields else None
     data = None
@@ -144,7 +148,11 @@ def _tensor(item: Any, at: str, constants: Mapping[str, Array]) -> Tensor:
     if "data" in fields:
         key = text(fields["data"], f"{at}.data")
         if data is not None or key not in constants:
-            fail(f"{at}.data", f"the file holds no array {key!r}" if data is None else "there are strings too")
+            fail(
+                f"{at}.data",
+                f"the file has no array {key!r}" if data is None else "the tensor has both strings and data",
+                rule="array-missing",
+            )
         data = _typed(constants[key], dtype, shape, f"{at}.data")
     return Tensor(name, dtype, shape, data, quantization)
 
@@ -155,26 +163,26 @@ def _shape(value: Any, at: str) -> Shape | None:
     shape = tuple(listed(value, at, lambda item, place: item if isinstance(item, str) else integer(item, place, 0)))
     count = math.prod(size for size in shape[:_MAX_RANK] if isinstance(size, int) and size)
     if len(shape) > _MAX_RANK or count > _MOST_ELEMENTS:
-        fail(at, f"has rank {len(shape)} or more than 2^40 elements")
+        fail(at, f"the rank is {len(shape)}; at most {_MAX_RANK} dimensions and 2^40 elements are allowed", rule="too-many-elements")
     return tuple(text(size, at) if isinstance(size, str) else size for size in shape)
 
 
 def _strings(value: Any, at: str, dtype: str, shape: Shape | None) -> Array:
     found = np.array(listed(value, at, text), object)
     if dtype != "string" or shape is None or math.prod(s if isinstance(s, int) else -1 for s in shape) != found.size:
-        fail(at, f"{found.size} strings do not make a tensor of {dtype} with shape {shape}")
+        fail(at, f"{found.size} strings do not make a tensor of {dtype} with shape {shape}", rule="array-does-not-fit")
     return found.reshape(tuple(int(size) for size in shape))
 
 
 def _typed(array: Array, dtype: str, shape: Shape | None, at: str) -> Array:
     """The stored array as the tensor's type, without a copy."""
     if dtype in ("string", "unknown") or array.dtype != numpy_dtype(STORED_AS.get(dtype, dtype)) or array.shape != shape:
-        fail(at, f"the array is {array.dtype} of shape {array.shape}, the tensor {dtype} of shape {shape}")
+        fail(at, f"the array is {array.dtype} of shape {array.shape}, the tensor {dtype} of shape {shape}", rule="array-does-not-fit")
     if dtype not in STORED_AS:
         return array
     low, high = (0, 15) if dtype == "float4e2m1" else integer_range(dtype)
     if array.size and not (low <= array.min() and array.max() <= high):
-        fail(at, f"the array holds values outside {dtype}")
+        fail(at, f"a value of the array is outside of {dtype}", rule="value-outside-type")
     return array.view(numpy_dtype(dtype))
 
 
@@ -189,7 +197,7 @@ def _quantization(value: Any, at: str, shape: Shape | None) -> Quantization:
     if block_size and axis is not None:
         blocks = _block_shape(shape, axis, block_size, at)
         if scale.size != math.prod(blocks) or zero_point.size != scale.size:
-            fail(at, f"{scale.size} scales and {zero_point.size} zero points are not one for each block, {blocks}")
+            fail(at, f"{scale.size} scales and {zero_point.size} zero points are not one for each block, {blocks}", rule="counts-differ")
         scale, zero_point = scale.reshape(blocks), zero_point.reshape(blocks)
     limits = (integer(fields[name], f"{at}.{name}") if name in fields else None for name in ("quant_min", "quant_max"))
     return Quantization(scale, zero_point, axis, block_size, *limits)
@@ -198,5 +206,9 @@ def _quantization(value: Any, at: str, shape: Shape | None) -> Quantization:
 def _block_shape(shape: Shape | None, axis: int, block_size: int, at: str) -> tuple[int, ...]:
     """The shape of the scales of a tensor: its own, but for `axis`, which has one for each block."""
     if shape is None or axis >= len(shape) or any(isinstance(size, str) for size in shape):
-        fail(at, f"blocks along axis {axis} need a tensor with that axis and with sizes that are known, not {shape}")
+        fail(
+            at,
+            f"blocks along axis {axis} require a tensor with that axis and with static sizes; its shape is {shape}",
+            rule="blocks-do-not-fit",
+        )
     return tuple(-(-int(size) // block_size) if i == axis else int(size) for i, size in enumerate(shape))

@@ -43,20 +43,20 @@ def read(path: Path) -> Graph:
     header, start = _header(data)
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict) or not isinstance(metadata.get("qgraph"), str):
-        raise InvalidModelError("a safetensors file without a graph in its metadata")
+        raise InvalidModelError("is a safetensors file without a graph in its metadata", rule="not-this-format")
     return from_document(json_of(metadata["qgraph"], "the graph document"), _arrays(data, start, header))
 
 
 def _header(data: mmap.mmap) -> tuple[dict[str, Any], int]:
     """The JSON in front, and where the data begin."""
     if len(data) < 8:
-        raise InvalidModelError(f"the file has {len(data)} bytes, too few for a safetensors header")
+        raise InvalidModelError(f"the size of the file is {len(data)}; a safetensors header has at least 8 bytes", rule="damaged-header")
     length = int.from_bytes(data[:8], "little")
     if length > min(len(data) - 8, _LARGEST_HEADER):
-        raise InvalidModelError(f"the header claims {length} bytes in a file of {len(data)}")
+        raise InvalidModelError(f"the header claims {length} bytes in a file of {len(data)}", rule="damaged-header")
     header = json_of(data[8 : 8 + length], "the header")
     if not isinstance(header, dict):
-        raise InvalidModelError("the header is no JSON object")
+        raise InvalidModelError("the header is not a JSON object", rule="damaged-header")
     return header, 8 + length
 
 
@@ -66,28 +66,34 @@ def _arrays(data: mmap.mmap, start: int, header: dict[str, Any]) -> dict[str, Ar
     position = 0
     for key, (_, _, first, last) in sorted(entries.items(), key=lambda item: item[1][2:]):
         if first != position:
-            raise InvalidModelError(f"its bytes start at {first}, the bytes before it end at {position}", where=repr(key))
+            raise InvalidModelError(
+                f"the bytes start at {first}, the bytes before them end at {position}", where=repr(key), rule="damaged-header"
+            )
         position = last
     if position != len(data) - start:
-        raise InvalidModelError(f"the header describes {position} bytes of data, the file holds {len(data) - start}")
+        raise InvalidModelError(f"the header describes {position} bytes of data, the file holds {len(data) - start}", rule="damaged-header")
     return {key: _view(data, key, dtype, shape, start + first) for key, (dtype, shape, first, _) in entries.items()}
 
 
 def _entry(key: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
     """Type, shape and byte range of one array; the range must be as long as type and shape say."""
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
-        raise InvalidModelError("its entry in the header is not dtype, shape and data_offsets", where=repr(key))
+        raise InvalidModelError(
+            "the entry in the header does not consist of dtype, shape and data_offsets", where=repr(key), rule="damaged-header"
+        )
     name, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     numbers = [*shape, *offsets] if isinstance(shape, list) and isinstance(offsets, list) else [None]
     if not isinstance(name, str) or name not in _TYPES:
-        raise InvalidModelError(f"the type {name!r} is unknown", where=repr(key))
+        raise InvalidModelError(f"the type {name!r} is unknown", where=repr(key), rule="unknown-type")
     if any(type(number) is not int or number < 0 for number in numbers) or len(offsets) != 2:
-        raise InvalidModelError("its shape or its data_offsets are no lists of sizes", where=repr(key))
+        raise InvalidModelError("shape or data_offsets is not a list of sizes", where=repr(key), rule="damaged-header")
     if len(shape) > _MAX_RANK or math.prod(size for size in shape if size) > _MOST_ELEMENTS:
-        raise InvalidModelError(f"rank {len(shape)}, or more than 2^40 elements", where=repr(key))
+        raise InvalidModelError(
+            f"the rank is {len(shape)}; at most 64 dimensions and 2^40 elements are allowed", where=repr(key), rule="too-many-elements"
+        )
     dtype, (first, last) = numpy_dtype(_TYPES[name]), offsets
     if last - first != math.prod(shape) * dtype.itemsize:
-        raise InvalidModelError(f"bytes {first} to {last} do not hold {shape} of {dtype}", where=repr(key))
+        raise InvalidModelError(f"bytes {first} to {last} do not hold {shape} of {dtype}", where=repr(key), rule="damaged-header")
     return dtype, tuple(shape), first, last
 
 
@@ -97,5 +103,5 @@ def _view(data: mmap.mmap, key: str, dtype: np.dtype[Any], shape: tuple[int, ...
         return np.zeros(shape, dtype)
     stored = np.frombuffer(data, np.uint8, count * dtype.itemsize, offset)
     if dtype == np.bool_ and (stored > 1).any():
-        raise InvalidModelError("a truth value is neither 0 nor 1", where=repr(key))
+        raise InvalidModelError("a value of a bool tensor is neither 0 nor 1", where=repr(key), rule="value-outside-type")
     return stored.view(dtype).reshape(shape)

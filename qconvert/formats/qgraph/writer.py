@@ -35,11 +35,15 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
     for key, tensor in stored_arrays(graph).items():
         assert tensor.data is not None
         if tensor.dtype == "unknown":
-            raise UnsupportedError("a constant of an unknown type cannot be stored", where=f"tensor {tensor.name!r}")
+            raise UnsupportedError(
+                "a constant of an unknown type cannot be stored", where=f"tensor {tensor.name!r}", rule="type-not-storable"
+            )
         arrays[key] = np.asarray(_stored(tensor.dtype, tensor.data), order="C")
     for tensor in graph.constants():
         if tensor.dtype == "string" and not all(isinstance(value, str) for value in tensor.data.flat):  # type: ignore[union-attr]
-            raise UnsupportedError("constant strings that are no text cannot be stored", where=f"tensor {tensor.name!r}")
+            raise UnsupportedError(
+                "a constant of strings that are not text cannot be stored", where=f"tensor {tensor.name!r}", rule="text-not-storable"
+            )
     document = to_document(graph)
     document["metadata"].update(options.get("provenance") or {})
     try:
@@ -49,7 +53,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
         path.chmod(mode)
     except (SafetensorError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
-        raise FileAccessError(f"cannot be written: {reason or error}", file=str(path)) from error
+        raise FileAccessError(f"cannot be written: {reason or error}", file=str(path), rule="file-not-written") from error
 
 
 def _stored(dtype: str, data: Array) -> Array:

@@ -21,7 +21,9 @@ def _read(path: Path, options: Mapping[str, Any]) -> Graph:
 
     if idle := [option.name for option in _READ_OPTIONS if option.beside and options.get(option.name)]:
         raise OptionError(
-            f"the option {idle[0]} is for a file without a graph", remedy="Give a graph beside it (--graph), or leave it out."
+            f"the option {idle[0]} applies to a file without a graph",
+            remedy="Leave out the option, or give a graph with --graph.",
+            rule="option-not-applicable",
         )
     return read(path, options)
 
@@ -60,11 +62,15 @@ def _form_of(path: Path, options: Mapping[str, Any]) -> str:
     suffix, stated = path.suffix.lower(), str(options.get("form") or "")
     if suffix in (".pth", ".safetensors"):
         reason = f"files that end in {suffix} hold tensors, and no graph"
-        raise OptionError(reason, file=str(path), remedy="Use a name that ends in .pt2 for torch.export, or in .pt for TorchScript.")
+        raise OptionError(
+            reason, file=str(path), remedy="Use a name that ends in .pt2 for torch.export, or in .pt for TorchScript.", rule="wrong-suffix"
+        )
     usual = next((form for form, suffixes in _SUFFIXES.items() if suffix in suffixes), "")
     if stated in _SUFFIXES and usual and stated != usual:
         reason = f"a file that ends in {suffix} holds {_HOLDS[usual]}, not {_HOLDS[stated]}"
-        raise OptionError(reason, file=str(path), remedy=f"Use a name that ends in {_SUFFIXES[stated][0]}, or --form {usual}.")
+        raise OptionError(
+            reason, file=str(path), remedy=f"Use a name that ends in {_SUFFIXES[stated][0]}, or --form {usual}.", rule="contradicting-form"
+        )
     return usual or (stated if stated in _SUFFIXES else "program")
 
 

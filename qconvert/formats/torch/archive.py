@@ -53,7 +53,7 @@ class Archive:
         try:
             self._infos = self._checked(zipfile.ZipFile(BufferedReader(_Stream(self._mapping))).infolist())
         except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error, ValueError, OverflowError) as error:
-            raise InvalidModelError(f"is no readable zip archive: {error}", remedy=_DAMAGED) from error
+            raise InvalidModelError(f"is not a readable zip archive: {error}", remedy=_DAMAGED, rule="not-a-zip") from error
         self.root = self._common_root()
         self._expanded: set[str] = set()
         self._expanded_size = 0
@@ -70,12 +70,14 @@ class Archive:
         info = self._info(name)
         start, stored = self._span(info)
         if info.file_size > _LARGEST_TEXT:
-            raise InvalidModelError(f"the entry {name!r} has {info.file_size} bytes, more than {_LARGEST_TEXT}")
+            raise InvalidModelError(
+                f"the entry {name!r} has {info.file_size} bytes; at most {_LARGEST_TEXT} are read", rule="entry-too-large"
+            )
         content: bytes | memoryview = self._mapping[start : start + stored]
         if info.compress_type == zipfile.ZIP_DEFLATED:
             content = self._inflated(content, info)
         if len(content) != info.file_size or zlib.crc32(content) != info.CRC:
-            raise InvalidModelError(f"the entry {name!r} is damaged: its checksum is another")
+            raise InvalidModelError(f"the entry {name!r} is damaged: its checksum is wrong", rule="damaged-entry")
         return bytes(content)
 
     def size(self, name: str) -> int:
@@ -87,7 +89,7 @@ class Archive:
         try:
             return self.read(name).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InvalidModelError(f"the entry {name!r} is no UTF-8 text: {error}") from error
+            raise InvalidModelError(f"the entry {name!r} is not UTF-8 text: {error}", rule="not-utf8") from error
 
     def storage(self, name: str) -> Array:
         """The bytes of a storage, as uint8: a view on the mapped file, or, where it is compressed, a copy."""
@@ -100,7 +102,7 @@ class Archive:
     def _info(self, name: str) -> zipfile.ZipInfo:
         info = self._infos.get(self.root + name)
         if info is None:
-            raise InvalidModelError(f"the archive has no entry {name!r}", remedy=_DAMAGED)
+            raise InvalidModelError(f"the archive has no entry {name!r}", remedy=_DAMAGED, rule="entry-missing")
         return info
 
     def _inflated(self, content: bytes | memoryview, info: zipfile.ZipInfo) -> bytes:
@@ -108,30 +110,36 @@ class Archive:
             self._expanded.add(info.filename)
             self._expanded_size += info.file_size
         if self._expanded_size > _EXPANDED + _EXPANDED_TIMES * len(self._mapping):
-            raise InvalidModelError(f"its compressed entries expand to more than {_EXPANDED_TIMES} times the file", where=info.filename)
+            raise InvalidModelError(
+                f"the compressed entries expand to more than {_EXPANDED_TIMES} times the size of the file",
+                where=info.filename,
+                rule="expands-too-much",
+            )
         decompress = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
             return decompress.decompress(content, info.file_size + 1)
         except zlib.error as error:
-            raise InvalidModelError(f"the entry {info.filename!r} is damaged: {error}") from error
+            raise InvalidModelError(f"the entry {info.filename!r} is damaged: {error}", rule="damaged-entry") from error
 
     def _span(self, info: zipfile.ZipInfo) -> tuple[int, int]:
         """Where the bytes of an entry begin, and how many there are in the file."""
         header = bytes(self._mapping[info.header_offset : info.header_offset + 30])
         if len(header) < 30 or header[:4] != b"PK\x03\x04":
-            raise InvalidModelError(f"the entry {info.filename!r} is damaged: nothing begins where the directory says")
+            raise InvalidModelError(
+                f"the entry {info.filename!r} is damaged: no entry begins at the offset that the directory states", rule="damaged-entry"
+            )
         _, name, extra = _LOCAL_HEADER.unpack(header)
         start = info.header_offset + 30 + name + extra
         stated = info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437")
         if bytes(self._mapping[info.header_offset + 30 : info.header_offset + 30 + name]) != stated:
-            raise InvalidModelError(f"the entry {info.filename!r} is damaged: it has another name where it lies")
+            raise InvalidModelError(f"the entry {info.filename!r} is damaged: its own header has another name", rule="damaged-entry")
         if start + info.compress_size > len(self._mapping):
-            raise InvalidModelError(f"the entry {info.filename!r} is damaged: it runs beyond the end of the file")
+            raise InvalidModelError(f"the entry {info.filename!r} is damaged: it runs past the end of the file", rule="damaged-entry")
         return start, info.compress_size
 
     def _checked(self, infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
         if len(infos) > _MOST_ENTRIES:
-            raise InvalidModelError(f"the archive has {len(infos)} entries, more than {_MOST_ENTRIES}")
+            raise InvalidModelError(f"the archive has {len(infos)} entries; at most {_MOST_ENTRIES} are read", rule="too-many-entries")
         found: dict[str, zipfile.ZipInfo] = {}
         end = -1
         for info in sorted(infos, key=lambda info: info.header_offset):
@@ -139,21 +147,31 @@ class Archive:
             if name.endswith("/"):
                 continue
             if name.startswith("/") or "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
-                raise InvalidModelError(f"the archive has an entry {name!r}, which leaves it")
+                raise InvalidModelError(f"the archive has an entry {name!r}, whose path leaves the archive", rule="entry-outside-archive")
             if name in found:
-                raise InvalidModelError(f"the archive has the entry {name!r} twice")
+                raise InvalidModelError(f"the archive has two entries {name!r}", rule="duplicate-entry")
             if info.flag_bits & 1:
-                raise InvalidModelError(f"the entry {name!r} is encrypted")
+                raise InvalidModelError(f"the entry {name!r} is encrypted", rule="entry-encrypted")
             if info.compress_type not in _COMPRESSED:
-                raise InvalidModelError(f"the entry {name!r} is compressed by method {info.compress_type}; PyTorch stores or deflates")
+                raise InvalidModelError(
+                    f"the entry {name!r} is compressed by method {info.compress_type}; PyTorch stores or deflates entries",
+                    rule="compression-not-covered",
+                )
             if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
-                raise InvalidModelError(f"the entry {name!r} is damaged: it is stored, and has two sizes")
+                raise InvalidModelError(
+                    f"the entry {name!r} is damaged: it is stored, and its compressed size differs from its size", rule="damaged-entry"
+                )
             if info.file_size > _LARGEST_RATIO * max(info.compress_size, 64):
-                raise InvalidModelError(f"the entry {name!r} expands to {info.file_size} bytes, more than {_LARGEST_RATIO} times its own")
+                raise InvalidModelError(
+                    f"the entry {name!r} expands to {info.file_size} bytes, more than {_LARGEST_RATIO} times its compressed size",
+                    rule="expands-too-much",
+                )
             if end < 0 and info.header_offset:  # a reader that does not look for it takes other entries: it hides what it holds
-                raise InvalidModelError(f"{info.header_offset} bytes stand in front of the archive's first entry {name!r}")
+                raise InvalidModelError(
+                    f"{info.header_offset} bytes precede the first entry of the archive, {name!r}", rule="damaged-entry"
+                )
             if info.header_offset < end:
-                raise InvalidModelError(f"the entry {name!r} lies upon another")
+                raise InvalidModelError(f"the entry {name!r} overlaps another entry", rule="entries-overlap")
             end = info.header_offset + 30 + info.compress_size
             found[name] = info
         return found

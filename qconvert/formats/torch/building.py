@@ -13,7 +13,7 @@ from qconvert.graph.kinds.opaque import custom_name
 
 __all__ = ["fill"]
 
-_REMEDY = "Give them one in a plugin (hook qconvert_operators, format torch), or write ONNX, which carries custom operators."
+_REMEDY = "Write these operators in a plugin (hook qconvert_operators, format torch), or convert to ONNX, which carries custom operators."
 
 
 def fill(builder: Builder, known: Mapping[str, Callable[..., Any]]) -> None:
@@ -26,7 +26,7 @@ def fill(builder: Builder, known: Mapping[str, Callable[..., Any]]) -> None:
     missing = Counter(custom_name(op) if op.kind == "Opaque" else op.kind for op in graph.ops if op.kind not in known)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
-        raise UnsupportedError(f"operators without a form in PyTorch: {listed}", remedy=_REMEDY)
+        raise UnsupportedError(f"PyTorch has no operators for: {listed}", remedy=_REMEDY, rule="operators-not-writable")
     for name in graph.inputs:
         builder.take_input(name)
     for op in graph.ops:

@@ -54,8 +54,10 @@ class Calls:
                     call.require_quantized(argument)
                 return _read(operator, call)
         if name in self._operators:
-            raise UnsupportedError(f"{name} with these arguments is not covered: {_said(given, named)}", where=where)
-        raise UnsupportedError(f"the operator {name} is not covered", where=where)
+            raise UnsupportedError(
+                f"{name} with these arguments is not covered: {_said(given, named)}", where=where, rule="variant-not-covered"
+            )
+        raise UnsupportedError(f"the operator {name} is not covered", where=where, rule="operators-not-covered")
 
     def covers(self, name: str) -> bool:
         """Whether any form of an operator is covered."""

@@ -36,7 +36,11 @@ class Constants:
         if found is None:
             _, name = self._places.setdefault(id(stored), (stored, hint))
             if stored.dtype in FLOAT_QPARAMS_STORAGES:
-                raise UnsupportedError(f"a tensor of {stored.dtype}, whose bytes hold several values, is not covered here", where=name)
+                raise UnsupportedError(
+                    f"a tensor of {stored.dtype}, which packs several values in a byte, is not covered here",
+                    where=name,
+                    rule="dtype-not-covered",
+                )
             dtype = QUANTIZED.get(stored.dtype, stored.dtype)
             found = Ref(self._draft.add(name, dtype, stored.shape, stored.data, grid_of(stored, name)))
             self._refs[id(stored)] = found
@@ -59,9 +63,9 @@ def grid_of(stored: StoredTensor, where: str) -> Quantization | None:
         return None
     scales = stored.scales.astype(np.float32)
     if not np.isfinite(scales).all() or not (scales > 0).all():
-        raise InvalidModelError("a scale is no positive number", where=where)
+        raise InvalidModelError("a scale is not a positive number", where=where, rule="scale-not-positive")
     if stored.zero_points.dtype.kind not in "iu":
-        raise UnsupportedError("a quantized tensor with real zero points is not covered here", where=where)
+        raise UnsupportedError("a quantized tensor with float zero points is not covered here", where=where, rule="zero-point-not-integer")
     if stored.axis is None:
         return Quantization(scales.reshape(1), stored.zero_points.reshape(1).astype(np.int64))
     return Quantization(scales, stored.zero_points.astype(np.int64), stored.axis)

@@ -59,7 +59,9 @@ def _measure(value: Any, sizes: dict[int, int], what: str) -> None:
 
     def enter(item: Any) -> None:
         if id(item) in inside or len(open_) >= _DEEPEST:
-            raise InvalidModelError(f"the pickle {what} holds lists that contain themselves, or are nested too deeply")
+            raise InvalidModelError(
+                f"the pickle {what} has lists that contain themselves, or are nested too deeply", rule="nested-too-deeply"
+            )
         inside.add(id(item))
         open_.append((item, iter(item.values() if isinstance(item, dict) else item), 1))
 
@@ -78,7 +80,10 @@ def _measure(value: Any, sizes: dict[int, int], what: str) -> None:
                 break
         else:
             if count > _MOST_ITEMS:
-                raise InvalidModelError(f"the pickle {what} holds lists that share each other, more than {_MOST_ITEMS} items written out")
+                raise InvalidModelError(
+                    f"the pickle {what} has lists that share each other, with more than {_MOST_ITEMS} items once expanded",
+                    rule="too-many-items",
+                )
             sizes[id(item)] = count
             inside.discard(id(item))
             if open_:

@@ -33,7 +33,9 @@ def torch_package() -> Any:
     except ImportError as error:
         absent = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "torch"
         state = "is not installed" if absent else f"cannot be imported: {error}"
-        raise MissingPackageError(f"the package torch, which writes PyTorch's files, {state}", remedy=_REMEDY) from error
+        raise MissingPackageError(
+            f"the package torch, which writes PyTorch files, {state}", remedy=_REMEDY, rule="package-missing"
+        ) from error
     return torch
 
 

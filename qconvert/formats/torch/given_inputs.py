@@ -81,7 +81,7 @@ class GivenInputs:
         left = [name for name in self._named if name not in self._used]
         left += [str(index) for index in range(len(self._listed)) if index not in self._used]
         if left:
-            raise OptionError(f"--input-shape states inputs that the model does not have: {', '.join(left)}")
+            raise OptionError(f"--input-shape names inputs that the model does not have: {', '.join(left)}", rule="unknown-input")
 
 
 def _shape(text: str, whole: str) -> Shape:
@@ -92,7 +92,7 @@ def _shape(text: str, whole: str) -> Shape:
         elif item.isidentifier():
             sizes.append(item)
         else:
-            raise OptionError(f"--input-shape {whole!r} has a size {item!r}, which is neither a number nor a name")
+            raise OptionError(f"--input-shape {whole!r} has the size {item!r}; a size is a number or a name", rule="malformed-shape")
     return tuple(sizes)
 
 
@@ -111,6 +111,10 @@ def _type(text: str, whole: str) -> tuple[str, Quantization | None]:
     elif not text or text in DTYPES:
         return text, None
     raise OptionError(
-        f"--input-shape {whole!r} has the type {text!r}.",
-        remedy="A type is one such as uint8 or float32, or quint8(0.02,128), qint8(0.02,0): a scale above 0 and a zero point of the type.",
+        f"--input-shape {whole!r} has the type {text!r}",
+        remedy=(
+            "Write a type such as uint8 or float32, or quint8(0.02,128) or qint8(0.02,0), with a scale above 0 and a zero point of the "
+            "type."
+        ),
+        rule="malformed-type",
     )

@@ -243,7 +243,8 @@ _SAME_OR_COPY = frozenset(
 
 def _unknown(where: str) -> UnsupportedError:
     return UnsupportedError(
-        "a tensor that is used after what may be a view of it was changed in place is not covered",
+        "an in-place change of a tensor is not covered where something that may be a view of it is used later",
         where=where,
-        remedy="Write it without changes in place, or make a copy by clone() before.",
+        remedy="Write the model without in-place changes, or copy the tensor with clone() before the change.",
+        rule="change-of-a-view",
     )

@@ -43,7 +43,7 @@ class Missing:
         if len(self._operators) == 1 and not self._forms and not further:
             ((name, places),) = self._operators.items()
             times = f", which stands in {len(places)} places," if len(places) > 1 else ""
-            return UnsupportedError(f"the operator {name}{times} is not covered", where=places[0])
+            return UnsupportedError(f"the operator {name}{times} is not covered", where=places[0], rule="operators-not-covered")
         said = [
             f"{name} ({len(places)} times, first {places[0]})" if len(places) > 1 else f"{name} ({places[0]})"
             for name, places in self._operators.items()
@@ -51,4 +51,6 @@ class Missing:
         said += [*self._forms, *further]
         shown = "".join(f"\n    {item}" for item in said[:_MOST]) + (f"\n    and {len(said) - _MOST} more" if len(said) > _MOST else "")
         remedies = [error.remedy for error in self._forms.values() if error.remedy]
-        return UnsupportedError(f"{len(said)} things in it are not covered:{shown}", remedy=remedies[0] if remedies else "")
+        return UnsupportedError(
+            f"{len(said)} things in the model are not covered:{shown}", remedy=remedies[0] if remedies else "", rule="several-not-covered"
+        )

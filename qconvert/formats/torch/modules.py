@@ -32,7 +32,7 @@ def modules(path: Path) -> dict[str, str]:
         nodes = json.loads(archive.text(entry))["graph_module"]["graph"]["nodes"]
         return dict(_pairs(nodes))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise InvalidModelError(f"its program {entry} is damaged: {type(error).__name__} {error}") from error
+        raise InvalidModelError(f"the program {entry} is damaged: {type(error).__name__} {error}", rule="damaged-program") from error
 
 
 def _pairs(nodes: list[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:

@@ -90,7 +90,7 @@ def read_notes(archive: Archive) -> Notes | None:
         inputs = str(found.get("inputs", ""))
         return Notes(name, metadata, buffers, tensors, names, padding, _texts(found, "sizes"), spelled, inputs)
     except (OverflowError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise InvalidModelError(f"the notes {NOTES} are no map of names") from error
+        raise InvalidModelError(f"the notes {NOTES} are not a map of names", rule="malformed-metadata") from error
 
 
 def with_notes(graph: Graph, notes: Notes | None) -> Graph:

@@ -27,5 +27,5 @@ def flattened(result: Any, constants: Constants) -> list[str]:
     if isinstance(result, (list, tuple)):
         return [name for item in result if item is not None for name in flattened(item, constants)]
     if isinstance(result, Uncomputed):
-        raise UnsupportedError(f"an output that is {result.what} is not covered")
-    raise UnsupportedError(f"an output that is {type(result).__name__}, not a tensor, is not covered")
+        raise UnsupportedError(f"an output that is {result.what} is not covered", rule="output-not-a-tensor")
+    raise UnsupportedError(f"an output that is {type(result).__name__}, not a tensor, is not covered", rule="output-not-a-tensor")

@@ -54,9 +54,11 @@ def unpacked(value: ScriptObject, name: str) -> Packed | PackedCell:
             _, tensors, *_ = value.state
             found = Packed(name, tensors[0], None)
         else:
-            raise UnsupportedError(f"the packed parameters {kind} are not covered", where=name)
+            raise UnsupportedError(f"the packed parameters {kind} are not covered", where=name, rule="class-not-covered")
     except (ValueError, OverflowError, LookupError, TypeError, AttributeError) as error:
-        raise InvalidModelError(f"the state of its {kind} has no form that PyTorch 2.13 loads: {error}", where=name) from error
+        raise InvalidModelError(
+            f"the state of a {kind} does not have the form that PyTorch 2.13 loads: {error}", where=name, rule="damaged-tensor"
+        ) from error
     return verified(found)
 
 
@@ -78,7 +80,7 @@ def _cell(state: Any, name: str) -> PackedCell:
         )
         return PackedCell(data, hidden)
     if word not in ("quantized_dynamic", "quantized_fp16"):
-        raise UnsupportedError(f"recurrent cells of the form {word!r} are not covered", where=name)
+        raise UnsupportedError(f"recurrent cells of the form {word!r} are not covered", where=name, rule="form-not-covered")
     return cell_of(*[unpacked(item, where) for item, where in zip(objects, names, strict=True)], reduces=any(integers[:1]))
 
 
@@ -124,9 +126,9 @@ def verified(packed: Packed) -> Packed:
     """
     real = isinstance(packed.weight, StoredTensor) and not packed.stride and packed.weight.dtype in REALS  # of a layer in float16
     if not isinstance(packed.weight, StoredTensor) or (packed.weight.scales is None and not real):
-        raise InvalidModelError("its weights are not quantized", where=packed.name)
+        raise InvalidModelError("the weights are not quantized", where=packed.name, rule="not-quantized")
     if packed.bias is not None and not isinstance(packed.bias, StoredTensor):
-        raise InvalidModelError("its bias is no tensor", where=packed.name)
+        raise InvalidModelError("the bias is not a tensor", where=packed.name, rule="wrong-type")
     if real:  # as PackedLinearWeightFp16::prepack rounds them; files hold them in float32
         packed = replace(packed, weight=replace(packed.weight, data=in_float16(packed.weight.data)))
     rank = len(packed.weight.shape) - 2
@@ -136,10 +138,14 @@ def verified(packed: Packed) -> Packed:
     for part, fewest in zip(parts, (1, 0, 1, 0), strict=True):
         if len(part) != rank or not all(fewest <= number < _LARGEST for number in part):
             raise InvalidModelError(
-                f"strides, paddings and dilations {parts} do not fit weights of shape {packed.weight.shape}", where=packed.name
+                f"strides, paddings and dilations {parts} do not fit weights of shape {packed.weight.shape}",
+                where=packed.name,
+                rule="counts-differ",
             )
     if packed.groups < 1 or packed.weight.shape[0] % packed.groups:
-        raise InvalidModelError(f"{packed.groups} groups do not divide weights of shape {packed.weight.shape}", where=packed.name)
+        raise InvalidModelError(
+            f"{packed.groups} groups do not divide weights of shape {packed.weight.shape}", where=packed.name, rule="counts-differ"
+        )
     return packed
 
 

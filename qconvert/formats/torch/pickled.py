@@ -69,7 +69,7 @@ def unpickled(content: bytes, storage: Callable[[str], Array] | None, what: str,
     try:
         return _Machine(storage, what, classes).run(content)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidModelError(f"the pickle {what} is damaged: {error}") from error
+        raise InvalidModelError(f"the pickle {what} is damaged: {error}", rule="damaged-pickle") from error
 
 
 class _Machine:
@@ -88,13 +88,19 @@ class _Machine:
             if name == "STOP":
                 break
             if count > _MOST_OPCODES:
-                raise InvalidModelError(f"the pickle {self._what} has more than {_MOST_OPCODES} opcodes")
+                raise InvalidModelError(
+                    f"the pickle {self._what} has more than {_MOST_OPCODES} opcodes, which is the limit", rule="too-many-opcodes"
+                )
             if name in _CONSTANTS:
                 self._stack.append(argument)
             elif name in _HANDLERS:
                 _HANDLERS[name](self, argument)
             else:
-                raise UnsupportedError(f"the pickle {self._what} uses the opcode {name}, which PyTorch's files do not", remedy=READABLE)
+                raise UnsupportedError(
+                    f"the pickle {self._what} has the opcode {name}, which PyTorch does not write",
+                    remedy=READABLE,
+                    rule="opcode-not-allowed",
+                )
         if len(self._stack) != 1:
             raise ValueError(f"{len(self._stack)} values are left")
         found = self._pop()
@@ -236,10 +242,8 @@ class _Machine:
 
     def _refused(self, name: str) -> UnsupportedError:
         code = name.startswith(("torch.fx", "torch.nn", "torch.ao", "__main__"))
-        reason = (
-            "holds a whole module, that is, code of classes" if code else "names something that is not data, and that loading it would run"
-        )
-        return UnsupportedError(f"the pickle {self._what} {reason}", where=name, remedy=READABLE)
+        reason = "holds a whole module, that is, code of classes" if code else "names code, which loading the file would run"
+        return UnsupportedError(f"the pickle {self._what} {reason}", where=name, remedy=READABLE, rule="name-not-allowed")
 
     def tensor(self, storage: Any, offset: Any, sizes: Any, strides: Any, *rest: Any) -> StoredTensor:
         """torch._utils._rebuild_tensor_v2(storage, storage_offset, size, stride, requires_grad, backward_hooks)."""
@@ -273,7 +277,7 @@ class _Machine:
             raise ValueError("a tensor of no class")
         _, _, shape, *_ = arguments
         if kind.name not in _WRAPPED:
-            raise UnsupportedError(f"weights of the class {kind.name} are not covered", where=self._what)
+            raise UnsupportedError(f"weights of the class {kind.name} are not covered", where=self._what, rule="class-not-covered")
         return WrappedTensor(kind.name, self.size(shape), {str(key): value for key, value in state.items()})
 
     def parameter(self, data: Any, *rest: Any) -> Any:

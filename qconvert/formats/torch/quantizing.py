@@ -66,9 +66,9 @@ def sound(c: Call, grid: Quantization, dtype: str) -> Quantization:
     """
     low, high = c.range_of(dtype)
     if not (np.isfinite(grid.scale).all() and (grid.scale > 0).all()):
-        raise c.invalid("a scale is no positive number")
+        raise c.invalid("a scale is no positive number", rule="scale-not-positive")
     if ((grid.zero_point < low) | (grid.zero_point > high)).any():
-        raise c.invalid(f"a zero point is outside of {dtype}")
+        raise c.invalid(f"a zero point is outside of {dtype}", rule="zero-point-outside-type")
     return grid
 
 
@@ -107,7 +107,7 @@ def on_grid(c: Call, name: str, dtype: str, grid: Quantization, order: str = ROU
         return Ref(c.variant_of(name, f"integers_{label_key(grid)}", stored, grid))
     if grid.quant_min is not None or grid.quant_max is not None:
         if grid.axis is not None:
-            raise c.unsupported("a reduced range and a scale for each channel of what is computed at run time")
+            raise c.unsupported("a reduced range and a scale for each channel of what is computed at run time", rule="not-constant")
         bounds = [c.const(np.float32(limit - grid.zero_point[0]) * grid.scale[0], "limit") for limit in grid.limits(dtype)]
         name = c.emit("Clip", [name, *bounds], hint="limited").name
         grid = replace(grid, quant_min=None, quant_max=None)

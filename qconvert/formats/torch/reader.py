@@ -58,7 +58,7 @@ def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Grap
     from qconvert.formats.torch.torchscript.reader import read as read_torchscript
 
     if is_safetensors(path):
-        raise UnsupportedError("the file holds tensors, and no graph", remedy=_GRAPH_BESIDE)
+        raise UnsupportedError("the file holds tensors and no graph", remedy=_GRAPH_BESIDE, rule="graph-missing")
     archive = opened(path)
     stated = str(options.get("input_shape", ""))
     given = GivenInputs(stated)
@@ -78,7 +78,7 @@ def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Grap
                 graph = with_engine(graph, options.get("engine", ""))
             return with_notes(graph, notes)
     except RecursionError as error:
-        raise InvalidModelError("its values are nested too deeply") from error
+        raise InvalidModelError("the values are nested too deeply", rule="nested-too-deeply") from error
 
 
 def _is_torchscript(archive: Archive) -> bool:
@@ -104,7 +104,9 @@ def opened(path: Path) -> Archive:
         raise _other_container(path) or error from error
     order = archive.text("byteorder").strip() if "byteorder" in archive else "little"
     if order != "little":
-        raise UnsupportedError(f"the file was written on a machine of byte order {order[:20]!r}", remedy=_SAVED_AGAIN)
+        raise UnsupportedError(
+            f"the byte order of the file is {order[:20]!r}; little is covered", remedy=_SAVED_AGAIN, rule="byte-order-not-covered"
+        )
     return archive
 
 
@@ -113,18 +115,24 @@ def _other_container(path: Path) -> QConvertError | None:
     with path.open("rb") as file:
         start = file.read(16)
     found = [(what, remedy) for place, mark, what, remedy in _CONTAINERS if start[place:].startswith(mark)]
-    return UnsupportedError(f"the file is {found[0][0]}, which is not covered", remedy=found[0][1]) if found else None
+    return (
+        UnsupportedError(f"the file is {found[0][0]}, which is not covered", remedy=found[0][1], rule="container-not-covered")
+        if found
+        else None
+    )
 
 
 def _without_graph(archive: Archive) -> QConvertError:
     """The error for an archive that holds no graph: what it holds instead. Its pickle is looked at, and names what it would run."""
     inner = [name for name in archive if name.endswith((".pt", ".pt2", ".ptl", ".pth"))]
     if "data.pkl" not in archive:
-        remedy = f"It is an archive around {inner[0]}: take that out." if inner else READABLE
-        return UnsupportedError("the file holds no graph", remedy=remedy)
+        remedy = f"The archive contains {inner[0]}: extract and read that file." if inner else READABLE
+        return UnsupportedError("the file holds no graph", remedy=remedy, rule="graph-missing")
     found = unpickled(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl")
     if not isinstance(found, dict):
-        return UnsupportedError("the file holds no graph", remedy=READABLE)
+        return UnsupportedError("the file holds no graph", remedy=READABLE, rule="graph-missing")
     return UnsupportedError(
-        f"the file holds the {len(found)} entries of a dictionary such as a state_dict, and no graph", remedy=_GRAPH_BESIDE
+        f"the file holds a dictionary with {len(found)} entries, such as a state_dict, and no graph",
+        remedy=_GRAPH_BESIDE,
+        rule="graph-missing",
     )

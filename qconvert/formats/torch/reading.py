@@ -79,7 +79,7 @@ class Call(OperatorReading):
         """The name of the tensor that an argument is."""
         value = self[argument]
         if not isinstance(value, Ref):
-            raise self.invalid(f"its argument {argument!r} is no tensor")
+            raise self.invalid(f"its argument {argument!r} is no tensor", rule="not-a-tensor")
         return value.name
 
     def names(self, argument: str) -> list[str]:
@@ -112,13 +112,13 @@ class Call(OperatorReading):
         return shape
 
     def unknown_shape(self, argument: str) -> Exception:
-        """The error for a tensor whose shape the file does not say, and this operator needs."""
+        """Return the error for a tensor whose shape this operator requires and the file does not state."""
         return self.unknown_shape_of(self.name(argument), argument)
 
     def unknown_shape_of(self, name: str, argument: str = "data") -> Exception:
         """The same of a tensor by its name in the graph."""
-        error = self.unsupported(f"{argument} of a shape that the file does not say, {self.lookup(name).shape},")
-        error.remedy = "Give the shape of the model's inputs: --input-shape 1,3,224,224 (or name=1,3,224,224)."
+        error = self.unsupported(f"{argument} of a shape that the file does not state, {self.lookup(name).shape},", rule="shape-not-stated")
+        error.remedy = "State the shape of the model's inputs, like --input-shape 1,3,224,224 or --input-shape name=1,3,224,224."
         return error
 
     def producer(self, name: str) -> Op | None:
@@ -154,7 +154,7 @@ class Call(OperatorReading):
         """The one element of a tensor that is known before the model runs."""
         known = self._draft.known.get(value.name)
         if known is None or known.size != 1:
-            raise self.unsupported(f"{argument} that is computed at run time")
+            raise self.unsupported(f"{argument} that is computed at run time", rule="not-constant")
         return known.reshape(-1)[0]
 
     def whole(self, value: Any, argument: str) -> int:
@@ -188,7 +188,7 @@ class Call(OperatorReading):
         if isinstance(value, TorchType):
             return value.name
         if value not in self.session.scalar_types:
-            raise self.unsupported(f"storage type number {value}")
+            raise self.unsupported(f"storage type number {value}", rule="dtype-not-covered")
         return self.session.scalar_types[value]
 
     def packed(self, argument: str) -> Packed:
@@ -203,7 +203,7 @@ class Call(OperatorReading):
         tensor = self.operand(argument)
         if tensor.is_quantized:
             return
-        error = self.unsupported(f"{argument} of {tensor.dtype} without a scale and a zero point")
+        error = self.unsupported(f"{argument} of {tensor.dtype} without a scale and a zero point", rule="not-quantized")
         if self.producer(tensor.name) is None and not tensor.is_constant:
             shape = ",".join(map(str, tensor.shape or (1, 3, 224, 224)))
             error.remedy = (
@@ -256,7 +256,9 @@ class Call(OperatorReading):
         """Counts bytes of what the program makes of numbers alone; raises EndlessError where there are too many."""
         self.session.made[0] += size
         if self.session.made[0] > _MOST_MADE:
-            raise EndlessError(f"{self.source}: with it the model makes more than {_MOST_MADE} bytes of constants of numbers alone")
+            raise EndlessError(
+                f"{self.source}: the model makes more than {_MOST_MADE} bytes of constants from numbers", rule="constants-too-large"
+            )
 
     def real_constant(self, value: float, beside: str, hint: str = "constant") -> str:
         """Adds one real number in the type of the tensor `beside`, float32 for a quantized one; returns its name."""

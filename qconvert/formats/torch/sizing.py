@@ -19,7 +19,7 @@ def size_of(c: Call, name: str, axis: int) -> Any:
     if shape is None:
         raise c.unknown_shape_of(name)
     if not 0 <= axis < len(shape):
-        raise c.invalid(f"axis {axis} of a tensor of shape {shape}")
+        raise c.invalid(f"axis {axis} of a tensor of shape {shape}", rule="axis-out-of-range")
     size = shape[axis]
     if isinstance(size, int):
         return size

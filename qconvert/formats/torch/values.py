@@ -131,4 +131,4 @@ def leaves(value: Any, spend: Callable[[int], None] = lambda count: None) -> Ite
         else:
             pending.pop()
         if count > _MOST_ITEMS or len(pending) > _DEEPEST:
-            raise EndlessError("its lists contain themselves, or each other too often")
+            raise EndlessError("lists contain themselves, or each other too often", rule="nested-too-deeply")

@@ -88,7 +88,7 @@ def written_back(name: str, base: Any, given: Sequence[Any], named: Mapping[str,
         return call("aten::slice_scatter", [base, new, values["dim"], start, None if start < 0 == end else end], {})
     if short in ("chunk", "split", "split_with_sizes", "tensor_split"):
         return _with_part(name, base, given, named, part, values.get("dim", 0), new, call)
-    raise UnsupportedError(f"a change in place of what {name} gives is not covered")
+    raise UnsupportedError(f"an in-place change of the result of {name} is not covered", rule="change-of-a-view")
 
 
 def _with_part(name: str, base: Any, given: Sequence[Any], named: Mapping[str, Any], part: int, axis: int, new: Any, call: _Call) -> Any:

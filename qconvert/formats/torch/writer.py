@@ -109,13 +109,13 @@ def _exported(builder: Builder, module: Any) -> tuple[Any, tuple[str, ...]]:
             node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}
         notes = () if way == 0 else ("sizes of the inputs are as open as the operators let them be, fewer than in the source",)
         return program, notes
-    raise QConvertError(f"PyTorch does not take the program: {reason}", where=graph.name)
+    raise QConvertError(f"torch.export does not accept the program: {reason}", where=graph.name, rule="runtime-refused-model")
 
 
 def _sample(builder: Builder, name: str, samples: Mapping[str, int]) -> Any:
     tensor, torch = builder.tensor(name), torch_package()
     if tensor.shape is None:
-        raise UnsupportedError("an input of unknown rank cannot be written for PyTorch", where=f"tensor {name!r}")
+        raise UnsupportedError("an input of unknown rank cannot be written for PyTorch", where=f"tensor {name!r}", rule="unknown-rank")
     return torch.zeros([samples.get(size, size) for size in tensor.shape], dtype=torch_type(tensor.dtype))  # type: ignore[arg-type]
 
 

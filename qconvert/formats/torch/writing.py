@@ -96,7 +96,7 @@ class Builder:
     def dtype(self, name: str) -> TorchType:
         """PyTorch's type for a canonical storage type; raises UnsupportedError if it has none."""
         if name not in _KNOWN:
-            raise UnsupportedError(f"{name} values cannot be written for PyTorch")
+            raise UnsupportedError(f"{name} values cannot be written for PyTorch", rule="dtype-not-writable")
         return TorchType(name)
 
     def buffer(self, data: Array, hint: str) -> Node:
@@ -119,7 +119,7 @@ class Builder:
             self._values[name] = self.aten("stack", sizes) if tensor.rank else sizes[0]
             return self._values[name]
         if tensor.data is None:
-            raise UnsupportedError("it is read before it is computed", where=f"tensor {name!r}")
+            raise UnsupportedError("the tensor is read before it is computed", where=f"tensor {name!r}", rule="not-in-order")
         node = self.buffer(tensor.data, name)
         self._values[name] = node
         self.names[node] = name
@@ -199,7 +199,7 @@ class Builder:
     def limits(self, dtype: str, quantization: Quantization) -> tuple[int, int]:
         """The smallest and largest integer that a grid uses of a type."""
         if "int" not in dtype:
-            raise UnsupportedError(f"scales beside {dtype} cannot be written for PyTorch")
+            raise UnsupportedError(f"scales of {dtype} cannot be written for PyTorch", rule="quantization-not-writable")
         low, high = quantization.limits(dtype)
         return int(low), int(high)
 
@@ -253,31 +253,31 @@ class Builder:
         """The whole numbers of a constant input; raises UnsupportedError if they are computed at run time."""
         data = self.constant(op.inputs[index])
         if data is None:
-            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time")
+            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
         return [int(value) for value in np.asarray(data).reshape(-1)]
 
     def rank(self, op: Op, index: int = 0) -> int:
         """The rank of an input."""
         rank = self.tensor(op.inputs[index]).rank
         if rank is None:
-            raise self.unsupported(op, "data of unknown rank")
+            raise self.unsupported(op, "data of unknown rank", rule="unknown-size")
         return rank
 
     def shape(self, op: Op, name: str) -> tuple[int | str, ...]:
         """The shape of a tensor, of which at least the rank is known."""
         shape = self.tensor(name).shape
         if shape is None:
-            raise self.unsupported(op, "data of unknown rank")
+            raise self.unsupported(op, "data of unknown rank", rule="unknown-size")
         return shape
 
     def channels_first(self, op: Op) -> None:
         """PyTorch's spatial operators know one layout."""
         if op["data_format"] != "channels_first":
-            raise self.unsupported(op, "channels_last data (the layout pass has not run)")
+            raise self.unsupported(op, "channels_last data (the layout pass has not run)", rule="channels-last")
 
-    def unsupported(self, op: Op, what: str) -> UnsupportedError:
-        """The error for something that has no form in PyTorch."""
-        return UnsupportedError(f"{op.kind} with {what} cannot be written for PyTorch", where=f"{op.source} {op}".strip())
+    def unsupported(self, op: Op, what: str, *, rule: str = "variant-not-writable") -> UnsupportedError:
+        """Return the error for something that PyTorch cannot express."""
+        return UnsupportedError(f"{op.kind} with {what} cannot be written for PyTorch", where=f"{op.source} {op}".strip(), rule=rule)
 
     def finish_program(self) -> None:
         """Says what the program returns, and drops what it does not need for that."""
@@ -316,7 +316,9 @@ def dequantized_in_blocks(b: Builder, node: Node, grid: Quantization, tensor: Te
     """Adds real values of integers with a scale for each block: by PyTorch's operator for groups of rows, else spelled out."""
     shape, axis = tensor.static_shape, grid.axis or 0
     if shape is None or shape[axis] % grid.block_size:
-        raise UnsupportedError("blocks that do not divide an axis cannot be written for PyTorch", where=f"tensor {tensor.name!r}")
+        raise UnsupportedError(
+            "blocks that do not divide an axis cannot be written for PyTorch", where=f"tensor {tensor.name!r}", rule="blocks-do-not-fit"
+        )
     low, high = b.limits(tensor.dtype, grid)
     values = [(grid.scale.astype(np.float32), "scale"), (grid.zero_point.astype(np.int32), "zero_point")]
     scales, points = (b.buffer(data, f"{tensor.name}/{hint}") for data, hint in values)

@@ -181,7 +181,7 @@ def write_clip(op: Op, w: Writing) -> None:
     """Clip, a bound that is left out being the largest number."""
     bounds = [w.graph[op.inputs[index]] if op.has(index) else None for index in (1, 2)]
     if any(bound is not None and bound.data is None for bound in bounds):
-        raise unsupported(op, "with bounds that are computed when the model runs")
+        raise unsupported(op, "with bounds that are computed when the model runs", rule="not-constant")
     low, high = (
         limit if bound is None else float(w.real(bound).reshape(-1)[0]) for bound, limit in zip(bounds, (-_LARGEST, _LARGEST), strict=True)
     )
@@ -198,7 +198,7 @@ def write_prelu(op: Op, w: Writing) -> None:
     """PReLU with one slope, or one for each channel."""
     slope, sizes = w.graph[op.inputs[1]], w.sizes(op.outputs[0])
     if slope.data is None:
-        raise unsupported(op, "with slopes that are computed when the model runs")
+        raise unsupported(op, "with slopes that are computed when the model runs", rule="not-constant")
     real = w.real(slope)
     along = real.reshape((1,) * (len(sizes) + 1 - real.ndim) + real.shape)
     if real.size not in (1, sizes[0]) or along.shape[1] != real.size:
@@ -209,7 +209,9 @@ def write_prelu(op: Op, w: Writing) -> None:
 def read_prelu(r: Reading) -> None:
     (slopes,), shape = r.weights, r.shape()
     if slopes.size not in (1, shape[1]):
-        raise InvalidModelError(f"has {slopes.size} slopes, and data of the shape {shape}", where=str(r.layer))
+        raise InvalidModelError(
+            f"the number of slopes is {slopes.size}, the shape of the data is {shape}", where=str(r.layer), rule="counts-differ"
+        )
     r.emit("PRelu", [r.value(), r.parameter(slopes.reshape(1, -1, *(1,) * (len(shape) - 2)), "slopes")])
 
 

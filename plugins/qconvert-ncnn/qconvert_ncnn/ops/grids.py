@@ -39,7 +39,7 @@ def read_grid(r: Reading) -> None:
     else:
         dtype = next((name for name in _TYPES if high - low <= integer_range(name)[1] - integer_range(name)[0]), "")
         if not dtype:
-            raise InvalidModelError(f"has a grid from {low} to {high}", where=str(r.layer))
+            raise InvalidModelError(f"the integers run from {low} to {high}", where=str(r.layer), rule="limits-outside-type")
         smallest, largest = integer_range(dtype)
         point = 0 if smallest <= low and high <= largest else smallest - low
         own = zip((low + point, high + point), (smallest, largest), strict=True)

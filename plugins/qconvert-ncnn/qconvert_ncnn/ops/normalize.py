@@ -30,7 +30,7 @@ def write_softmax(op: Op, w: Writing) -> None:
 
 def read_softmax(r: Reading) -> None:
     if not r.layer.integer(1):
-        raise r.unsupported("of an older form")
+        raise r.unsupported("of an older form", rule="form-not-covered")
     r.emit("Softmax", [r.value()], axis=r.axis(0))
 
 
@@ -38,7 +38,7 @@ def write_batch_norm(op: Op, w: Writing) -> None:
     """BatchNorm: channels, epsilon; factors, means, variances and addends."""
     scale, shift, mean, variance = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:5])
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     parts = (packed(item, marked=False) for item in (scale, mean, variance, shift))
     w.finish(op, "BatchNorm", {0: scale.size, 1: float(op["epsilon"])}, *parts)
 
@@ -70,7 +70,9 @@ def read_scale(r: Reading) -> None:
 
 def _require_channels(r: Reading, count: int) -> None:
     if r.shape()[1] != count:
-        raise InvalidModelError(f"has {count} channels, and data of the shape {r.shape()}", where=str(r.layer))
+        raise InvalidModelError(
+            f"the number of channels is {count}, the shape of the data is {r.shape()}", where=str(r.layer), rule="counts-differ"
+        )
 
 
 def write_layer_norm(op: Op, w: Writing) -> None:
@@ -98,7 +100,9 @@ def read_layer_norm(r: Reading) -> None:
         raise r.unsupported(f"of data of the shape {shape}")
     axis = len(shape) - (2 if len(shape) > _PICTURE and count != shape[-1] else 1)
     if math.prod(shape[axis:]) != count:
-        raise InvalidModelError(f"has {count} elements, and data of the shape {shape}", where=str(r.layer))
+        raise InvalidModelError(
+            f"the number of elements is {count}, the shape of the data is {shape}", where=str(r.layer), rule="counts-differ"
+        )
     parts = [r.parameter(item.reshape(shape[axis:]), name) for item, name in zip(r.weights, ("scale", "shift"), strict=False)]
     parts = parts or [r.parameter(np.ones(shape[axis:], np.float32), "scale")]
     r.emit("LayerNormalization", [r.value(), *parts], axis=axis, epsilon=r.layer.number(1, 0.001))
@@ -108,7 +112,7 @@ def write_instance_norm(op: Op, w: Writing) -> None:
     scale, shift = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:3])
     sizes = w.sizes(op.inputs[0])
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     parts, params = tuple(packed(item, marked=False) for item in (scale, shift)), {0: scale.size, 1: float(op["epsilon"]), 2: 1}
     if len(sizes) == _PICTURE:
         w.finish(op, "InstanceNorm", params, *parts)
@@ -131,7 +135,7 @@ def read_instance_norm(r: Reading) -> None:
 def write_group_norm(op: Op, w: Writing) -> None:
     scale, shift = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:3])
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     parts = (packed(item, marked=False) for item in (scale, shift))
     w.finish(op, "GroupNorm", {0: int(op["num_groups"]), 1: scale.size, 2: float(op["epsilon"]), 3: 1}, *parts)
 

@@ -82,7 +82,7 @@ def read_pool(r: Reading) -> None:
     elif mode != _VALID:
         raise r.unsupported(f"with the padding {mode}")
     if min(pads) < 0:
-        raise InvalidModelError(f"has the padding {pads}", where=str(layer))
+        raise InvalidModelError(f"the padding is {pads}", where=str(layer), rule="padding-out-of-range")
     if average and (layer.integer(6) or mode in _AUTO):  # a padding that ncnn works out counts
         extra["count_include_pad"] = 1
     r.emit("AveragePool" if average else "MaxPool", [r.value()], kernel_shape=square(layer, 1), strides=square(layer, 2), pads=pads,
@@ -113,7 +113,7 @@ def write_global_pool(op: Op, w: Writing) -> None:
     """Pooling that is global, which gives a vector; a Reduction of what is no picture."""
     sizes = w.sizes(op.inputs[0])
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     if len(sizes) == _PICTURE:
         pool = Step("Pooling", {0: _AVERAGE if op.kind == "GlobalAveragePool" else _MAX, 4: 1}, inputs=(w.value(op.inputs[0]),))
         w.steps(op, [pool, Step("Reshape", blob_params(w.sizes(op.outputs[0])), suffix="real")])
@@ -146,12 +146,12 @@ def read_reduction(r: Reading) -> None:
     layer, rank = r.layer, len(r.shape())
     kind = _REDUCTIONS.get(layer.integer(0))
     if kind is None or layer.number(2, 1.0) != 1 or not layer.integer(5):
-        raise r.unsupported("of an older form, or with a factor")
+        raise r.unsupported("of an older form, or with a factor", rule="form-not-covered")
     axes, every = [int(axis) for axis in layer.numbers(3)], bool(layer.integer(1, 1))
     if not every and not axes:
         raise r.unsupported("over no axes")
     if any(not 1 - rank <= axis < rank - 1 for axis in axes):
-        raise InvalidModelError(f"has the axes {axes} of {rank - 1}", where=str(layer))
+        raise InvalidModelError(f"the axes are {axes} of {rank - 1}", where=str(layer), rule="axis-out-of-range")
     found = sorted({*range(1, rank)} if every else {axis % (rank - 1) + 1 for axis in axes})
     if layer.integer(4) or len(found) < rank - 1:
         r.emit(kind, [r.value(), r.numbers(found)], keepdims=int(layer.integer(4) != 0))
@@ -196,7 +196,7 @@ def read_resize(r: Reading) -> None:
         if (height, width) != sizes:  # ncnn steps by the factors then
             raise r.unsupported(f"to {sizes[0]} x {sizes[1]} elements")
     if not 0 < height < 2**16 or not 0 < width < 2**16:
-        raise InvalidModelError(f"has a result of {height} x {width}", where=str(layer))
+        raise InvalidModelError(f"the size of the result is {height} x {width}", where=str(layer), rule="empty-result")
     attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     if kind == _LINEAR:
         attributes = {"mode": "linear", "coordinate_transformation_mode": "align_corners" if layer.integer(6) else "half_pixel"}

@@ -32,7 +32,7 @@ def square(layer: Layer, key: int, default: int = 1) -> tuple[int, int]:
     width = layer.integer(key, default)
     found = layer.integer(key + 10, width), width
     if min(found) < (1 if default else 0) or max(found) > 2**16:
-        raise InvalidModelError(f"has {key}={found}, no sizes of a window", where=str(layer))
+        raise InvalidModelError(f"the parameter {key} is {found}, not the size of a window", where=str(layer), rule="malformed-window")
     return found
 
 
@@ -63,7 +63,7 @@ def read_pads(layer: Layer) -> dict[str, Any]:
     top = layer.integer(14, left)
     found = (top, left, layer.integer(16, top), right)
     if min(found) < 0:
-        raise InvalidModelError(f"has the padding {found}", where=str(layer))
+        raise InvalidModelError(f"the padding is {found}", where=str(layer), rule="padding-out-of-range")
     return {"pads": found}
 
 
@@ -132,7 +132,7 @@ def _finish(op: Op, w: Writing, kind: str, params: dict[int, Any], bias_key: int
     """The layer with its weights: integers and scales where ncnn runs it on int8."""
     weights, bias = w.graph[op.inputs[1]], w.graph[op.inputs[2]] if op.has(2) else None
     if weights.data is None or (bias is not None and bias.data is None):
-        raise unsupported(op, "with weights or a bias that are computed when the model runs")
+        raise unsupported(op, "with weights or a bias that are computed when the model runs", rule="not-constant")
     real_bias = [] if bias is None else [packed(w.real(bias).reshape(-1), marked=False)]
     for item, part in ((weights, "weights"), (bias, "bias")):
         if item is not None:
@@ -206,7 +206,9 @@ def read_convolution(r: Reading) -> None:
         raise r.unsupported(f"padded with {layer.number(18)}")
     outputs, channels = layer.integer(0), r.shape()[1] if len(r.shape()) == 4 else 0
     if group < 1 or not channels or channels % group or outputs % group:
-        raise InvalidModelError(f"has {group} groups of {outputs} outputs and data of the shape {r.shape()}", where=str(layer))
+        raise InvalidModelError(
+            f"{group} groups of {outputs} outputs do not fit data of the shape {r.shape()}", where=str(layer), rule="counts-differ"
+        )
     shape = (outputs, channels // group, *square(layer, 1))
     _read_product(r, "ConvTranspose" if transposed else "Conv", shape, attributes)
 
@@ -217,10 +219,12 @@ def read_inner_product(r: Reading) -> None:
     shape = r.shape()
     inner = size // outputs if outputs else 0
     if inner * outputs != size or math.prod(shape) % max(inner, 1):
-        raise InvalidModelError(f"has {size} weights for {outputs} outputs, and data of the shape {shape}", where=str(r.layer))
+        raise InvalidModelError(
+            f"{size} weights for {outputs} outputs do not fit data of the shape {shape}", where=str(r.layer), rule="counts-differ"
+        )
     rows = len(shape) == 3 and shape[-1] == inner
     if not rows and math.prod(shape) != inner:
-        raise InvalidModelError(f"has weights of {inner} inputs, and data of the shape {shape}", where=str(r.layer))
+        raise InvalidModelError(f"weights of {inner} inputs do not fit data of the shape {shape}", where=str(r.layer), rule="counts-differ")
     _read_product(r, "MatMul" if rows else "Gemm", (outputs, inner), {}, flat=len(shape) > 2 and not rows)
 
 
@@ -228,7 +232,7 @@ def read_gemm(r: Reading) -> None:
     """Gemm of rows with a matrix of constants."""
     outputs, inner, shape = r.layer.integer(8), r.layer.integer(9), r.shape()
     if len(shape) != 3 or shape[-1] != inner:
-        raise InvalidModelError(f"has weights of {inner} inputs, and data of the shape {shape}", where=str(r.layer))
+        raise InvalidModelError(f"weights of {inner} inputs do not fit data of the shape {shape}", where=str(r.layer), rule="counts-differ")
     weights, bias = r.weights
     matrix = weights.reshape(outputs, inner).T if r.layer.integer(3) else weights.reshape(inner, outputs)
     product = [r.value(), r.parameter(np.ascontiguousarray(matrix), "weights")]
@@ -247,7 +251,7 @@ def _read_product(r: Reading, kind: str, shape: tuple[int, ...], attributes: Map
     """
     weights, bias = r.weights[:2]
     if weights.size != math.prod(shape) or bias.size not in (0, shape[0]):
-        raise InvalidModelError(f"has {weights.size} weights, and the sizes {shape}", where=str(r.layer))
+        raise InvalidModelError(f"{weights.size} weights do not fit the sizes {shape}", where=str(r.layer), rule="counts-differ")
     value, data, turns = r.value(), weights.reshape(shape), kind == "MatMul"
     data = np.ascontiguousarray(data.T) if turns else data
     if len(r.weights) > 2:

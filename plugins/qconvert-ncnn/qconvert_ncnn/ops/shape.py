@@ -34,7 +34,7 @@ def read_reshape(r: Reading) -> None:
     own = blob_params(r.shape()[1:])
     sizes = [own.get(key, -1) if size == 0 else size for key, size in found]
     if not sizes or min(sizes) < -1 or sizes.count(-1) > 1:
-        raise InvalidModelError(f"has the sizes {sizes}", where=str(r.layer))
+        raise InvalidModelError(f"the sizes are {sizes}", where=str(r.layer), rule="sizes-do-not-fit")
     r.emit("Reshape", [r.value(), r.numbers((1, *sizes))])
 
 
@@ -53,14 +53,16 @@ def read_sizes_of_one(r: Reading) -> None:
         if r.layer.kind == "ExpandDims":
             sizes.insert(place, 1)
         elif sizes.pop(place) != 1:
-            raise InvalidModelError(f"leaves out the axis {place} of the sizes {r.shape()[1:]}", where=str(r.layer))
+            raise InvalidModelError(
+                f"axis {place} of the sizes {r.shape()[1:]} cannot be dropped", where=str(r.layer), rule="axis-out-of-range"
+            )
     r.emit("Reshape", [r.value(), r.numbers((1, *sizes))])
 
 
 def write_transpose(op: Op, w: Writing) -> None:
     perm = [int(axis) for axis in op["perm"]]
     if perm[0]:
-        raise unsupported(op, "of the samples")
+        raise unsupported(op, "of the samples", rule="several-samples")
     sizes = w.sizes(op.inputs[0])
     moved = [axis - 1 for axis in perm[1:]]
     if [axis for axis in moved if sizes[axis] > 1] == sorted(axis for axis in moved if sizes[axis] > 1):
@@ -76,7 +78,7 @@ def read_permute(r: Reading) -> None:
     except IndexError:
         perm = ()
     if not perm:
-        raise InvalidModelError(f"has the order {order} of {rank} axes", where=str(r.layer))
+        raise InvalidModelError(f"the order is {order}, of {rank} axes", where=str(r.layer), rule="not-a-permutation")
     r.emit("Transpose", [r.value()], perm=(0, *(axis + 1 for axis in perm)))
 
 
@@ -120,7 +122,7 @@ def write_slice(op: Op, w: Writing) -> None:
         size = shape[axis]
         bounds = [min(max(place + size if place < 0 else place, 0), size) for place in (start, end)]
         if axis == 0 and bounds != [0, 1]:
-            raise unsupported(op, "of the samples")
+            raise unsupported(op, "of the samples", rule="several-samples")
         if axis:
             found[axis - 1] = bounds[0], bounds[1]
     if not found:
@@ -136,11 +138,11 @@ def read_crop(r: Reading) -> None:
     starts, ends = ([int(number) for number in r.layer.numbers(key)] for key in (9, 10))
     axes = [int(axis) for axis in r.layer.numbers(11)] or [*range(len(starts))]
     if not starts or not len(starts) == len(ends) == len(axes) or len(r.layer.inputs) > 1:
-        raise r.unsupported("of an older form")
+        raise r.unsupported("of an older form", rule="form-not-covered")
     far = 2**31
     ends = [far if end == _REST else end for end in ends]
     if any(not -rank <= axis < rank for axis in axes):
-        raise InvalidModelError(f"has the axes {axes} of {rank}", where=str(r.layer))
+        raise InvalidModelError(f"the axes are {axes} of {rank}", where=str(r.layer), rule="axis-out-of-range")
     r.emit("Slice", [r.value(), r.numbers(starts), r.numbers(ends), r.numbers(axis % rank + 1 for axis in axes)])
 
 
@@ -163,7 +165,7 @@ def read_slice(r: Reading) -> None:
     for index, part in enumerate(given):
         sizes.append((size - sum(sizes)) // (len(given) - index) if part == _REST else part)
     if min(sizes, default=0) <= 0 or sum(sizes) != size:
-        raise InvalidModelError(f"has the sizes {sizes} of {size}", where=str(r.layer))
+        raise InvalidModelError(f"the sizes {sizes} do not add up to {size}", where=str(r.layer), rule="sizes-do-not-fit")
     r.emit("Split", [r.value(), r.numbers(sizes)], axis=axis)
 
 
@@ -181,7 +183,7 @@ def write_pad(op: Op, w: Writing) -> None:
     pads, rank = w.integers(op, 1, "pads"), len(w.sizes(op.inputs[0]))
     mode = _PADDINGS.get(str(op["mode"]))
     if mode is None or min(pads) < 0 or pads[0] or pads[rank + 1] or rank == _SPATIAL:
-        raise unsupported(op, f"with mode {op['mode']!r}, cut off, or of the samples")
+        raise unsupported(op, f"with mode {op['mode']!r}, cut off, or of the samples", rule="several-samples")
     begin, end = ([0] * (3 - rank) + pads[1 : rank + 1], [0] * (3 - rank) + pads[rank + 2 :])
     if mode and (begin[0] or end[0]):
         raise unsupported(op, f"of channels with mode {op['mode']!r}")
@@ -189,7 +191,7 @@ def write_pad(op: Op, w: Writing) -> None:
     if op.has(2):
         filler = w.graph[op.inputs[2]]
         if filler.data is None:
-            raise unsupported(op, "with a value that is computed when the model runs")
+            raise unsupported(op, "with a value that is computed when the model runs", rule="not-constant")
         value = float(w.real(filler).reshape(-1)[0])
     params: dict[int, Any] = {0: begin[1], 1: end[1], 2: begin[2], 3: end[2], 4: mode, 5: value}
     w.finish(op, "Padding", {**params, 7: begin[0], 8: end[0]} if begin[0] or end[0] else params)
@@ -199,10 +201,10 @@ def read_padding(r: Reading) -> None:
     rank, layer = len(r.shape()) - 1, r.layer
     mode = next((name for name, number in _PADDINGS.items() if number == layer.integer(4)), None)
     if mode is None or layer.integer(6) or rank == _SPATIAL or len(layer.inputs) > 1:
-        raise r.unsupported("of several values, or of another form")
+        raise r.unsupported("of several values, or of another form", rule="form-not-covered")
     begin, end = [layer.integer(7), layer.integer(0), layer.integer(2)], [layer.integer(8), layer.integer(1), layer.integer(3)]
     if min(*begin, *end) < 0 or any((*begin[: 3 - rank], *end[: 3 - rank])):
-        raise InvalidModelError(f"has the padding {begin} and {end}", where=str(layer))
+        raise InvalidModelError(f"the padding is {begin} and {end}", where=str(layer), rule="padding-out-of-range")
     pads = r.numbers((0, *begin[3 - rank :], 0, *end[3 - rank :]))
     extra = [r.scalar(layer.number(5))] if layer.number(5) else []
     r.emit("Pad", [r.value(), pads, *extra], **({"mode": mode} if mode != "constant" else {}))
@@ -215,13 +217,13 @@ def read_memory(r: Reading) -> None:
     (data,) = r.weights
     shape = (1, *(size for size in sizes if size))
     if int(np.prod(shape)) != data.size:
-        raise InvalidModelError(f"has the sizes {shape}, and {data.size} elements", where=str(r.layer))
+        raise InvalidModelError(f"the sizes are {shape}, the number of elements is {data.size}", where=str(r.layer), rule="counts-differ")
     r.draft.values[blob] = r.draft.add(blob, "float32", shape, data.reshape(shape), own=True)
 
 
 def write_depth_to_space(op: Op, w: Writing) -> None:
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     w.finish(op, "PixelShuffle", {0: int(op["blocksize"]), 1: int(op["mode"] == "DCR")})
 
 
@@ -234,7 +236,7 @@ def read_shuffle(r: Reading) -> None:
     """ShuffleChannel: channels as rows of groups, turned; the other way round in reverse."""
     shape, group = r.shape(), r.layer.integer(0, 1)
     if len(shape) != _SPATIAL or group < 1 or shape[1] % group:
-        raise InvalidModelError(f"has {group} groups, and data of the shape {shape}", where=str(r.layer))
+        raise InvalidModelError(f"{group} groups do not fit data of the shape {shape}", where=str(r.layer), rule="counts-differ")
     rows = shape[1] // group if r.layer.integer(1) else group
     wide = r.step("Reshape", [r.value(), r.numbers((1, rows, shape[1] // rows, shape[2] * shape[3]))])
     r.emit("Reshape", [r.step("Transpose", [wide], perm=(0, 2, 1, 3)), r.numbers(shape)])

@@ -49,7 +49,7 @@ def _read_weights(r: Reading, grouped: bool, transposed: bool) -> tuple[str, int
     item = r.constant(1)
     if item is None:
         if grouped or transposed:
-            raise r.unsupported("with weights that are computed when the model runs")
+            raise r.unsupported("with weights that are computed when the model runs", rule="not-constant")
         return r.value(1), 1
     group = item.data.shape[0] if grouped else 1
     if item.data.ndim < 3 + grouped or not item.data.size:
@@ -94,10 +94,10 @@ def _weights(op: Op, w: Writing, *, transposed: bool) -> Any:
     """Weights O,I,spatial in OpenVINO's order, quantized along their outputs or with one scale."""
     tensor, group = w.graph[op.inputs[1]], int(op["group"])
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     if tensor.data is None:
         if group != 1 or transposed:
-            raise unsupported(op, "with weights that are computed when the model runs")
+            raise unsupported(op, "with weights that are computed when the model runs", rule="not-constant")
         return w.value(tensor.name)
     q = tensor.quantization
     data = _arranged(np.asarray(tensor.data), group, transposed)

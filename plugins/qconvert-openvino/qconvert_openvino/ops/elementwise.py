@@ -117,7 +117,7 @@ def read_prelu(r: Reading) -> None:
 def _constant_number(r: Reading, index: int) -> float:
     data = r.data(index)
     if data is None or data.size != 1:
-        raise r.unsupported("with parameters that are computed when the model runs")
+        raise r.unsupported("with parameters that are computed when the model runs", rule="not-constant")
     return float(data.reshape(-1)[0])
 
 

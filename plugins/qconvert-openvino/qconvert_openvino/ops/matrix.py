@@ -53,7 +53,7 @@ def read_attention(r: Reading) -> None:
     query, key = r.port(0).shape, r.port(1).shape
     scale = r.data(4) if r.count > 4 else np.array(1 / math.sqrt(query[-1]) if query[-1] > 0 else 0.0)
     if scale is None or scale.size != 1 or not scale.any() or len(query) != len(key):
-        raise r.unsupported("whose scale, or the size that it follows from, is computed when the model runs")
+        raise r.unsupported("whose scale, or the size that it follows from, is computed when the model runs", rule="not-constant")
     mask = r.data(3) if r.count > 3 else np.zeros(())
     if r.count > 3 and r.port(3).type == "boolean":
         raise r.unsupported("with a mask of truth values")

@@ -34,7 +34,7 @@ def read_batch_norm(r: Reading) -> None:
 
 def write_batch_norm(op: Op, w: Writing) -> None:
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     w.finish(op, w.op.batch_norm_inference(*w.inputs(op), float(op["epsilon"])))
 
 

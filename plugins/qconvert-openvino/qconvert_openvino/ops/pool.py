@@ -76,7 +76,7 @@ def write_global_pool(op: Op, w: Writing) -> None:
 
 def _planes(op: Op, w: Writing) -> Any:
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     return w.value(op.inputs[0])
 
 
@@ -95,7 +95,7 @@ def read_interpolate(r: Reading) -> None:
     sizes = shape[2:]
     kept = r.port(0).shape[:2] == shape[:2]
     if -1 in sizes or not kept or rank < 3 or any(axis < 2 and shape[axis] != r.port(0).shape[axis] for axis in axes):
-        raise r.unsupported("to sizes that are computed when the model runs, or along batch or channels")
+        raise r.unsupported("to sizes that are computed when the model runs, or along batch or channels", rule="not-constant")
     if any(r.integers("pads_begin", "0")) or any(r.integers("pads_end", "0")) or r.flag("antialias"):
         raise r.unsupported("with padding or antialias")
     mode, nearest = r.choice("mode", _MODES), r.choice("nearest_mode", _NEAREST, "round_prefer_floor")

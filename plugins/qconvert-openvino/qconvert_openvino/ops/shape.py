@@ -71,11 +71,11 @@ def read_split(r: Reading) -> None:
     if not sizes:
         count = len(r.node.ports)
         if total < 0 or total % count:
-            raise r.unsupported("of a size that is known only at run time")
+            raise r.unsupported("of a size that is known only at run time", rule="not-constant")
         sizes = [total // count] * count
     if -1 in sizes:
         if total < 0:
-            raise r.unsupported("of a size that is known only at run time")
+            raise r.unsupported("of a size that is known only at run time", rule="not-constant")
         sizes = [size if size >= 0 else total - sum(sizes) - 1 for size in sizes]
     r.emit("Split", [r.value(0), r.index(sizes)], axis=axis)
 
@@ -260,7 +260,7 @@ def write_space_to_depth(op: Op, w: Writing) -> None:
 
 def _planes(op: Op, w: Writing) -> Any:
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)")
+        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     return w.value(op.inputs[0])
 
 

@@ -108,7 +108,7 @@ def parsed(text: str) -> Program:
         graph, signature = module["graph"], module["signature"]
         nodes = graph["nodes"]
         if len(nodes) > _MOST_NODES:
-            raise InvalidModelError(f"its program has {len(nodes)} nodes, more than {_MOST_NODES}")
+            raise InvalidModelError(f"the program has {len(nodes)} nodes; at most {_MOST_NODES} are read", rule="too-many-nodes")
         return Program(
             tuple(_node(node) for node in nodes),
             tuple(_specified(spec) for spec in signature["input_specs"]),
@@ -118,7 +118,7 @@ def parsed(text: str) -> Program:
             str(document.get("torch_version", "")),
         )
     except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise InvalidModelError(f"its program is damaged: {type(error).__name__} {error}") from error
+        raise InvalidModelError(f"the program is damaged: {type(error).__name__} {error}", rule="damaged-program") from error
 
 
 def _version(document: Any) -> tuple[int, int]:
@@ -126,8 +126,9 @@ def _version(document: Any) -> tuple[int, int]:
     version = (stated, 0) if isinstance(stated, int) else (int(stated["major"]), int(stated["minor"]))
     if not _OLDEST <= version[0] <= _NEWEST:
         raise UnsupportedError(
-            f"its program is of schema {version[0]}.{version[1]}; {_OLDEST} to {_NEWEST} are covered",
+            f"the program has schema {version[0]}.{version[1]}; {_OLDEST} to {_NEWEST} are covered",
             remedy="Save it with another version of PyTorch: 2.13 writes schema 8.",
+            rule="version-not-covered",
         )
     return version
 

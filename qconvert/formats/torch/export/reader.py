@@ -47,7 +47,9 @@ def program_entry(archive: Archive) -> str:
     found = [name for name in archive if name.startswith(_FOLDER) and name.endswith(".json") and name.count("/") == 1]
     if len(found) > 1 and f"{_FOLDER}model.json" not in found:
         raise UnsupportedError(
-            f"the archive holds {len(found)} programs, {', '.join(sorted(found)[:5])}", remedy="Save the one to be read alone."
+            f"the archive holds {len(found)} programs, {', '.join(sorted(found)[:5])}",
+            remedy="Save an archive with one of the programs.",
+            rule="several-programs",
         )
     return f"{_FOLDER}model.json" if len(found) > 1 else found[0] if found else ""
 
@@ -131,7 +133,7 @@ class _Reading:
                 continue
             name = argument.name
             if name in self._values:
-                raise InvalidModelError("it has an input twice", where=name)
+                raise InvalidModelError("the program has two inputs of this name", where=name, rule="duplicate-name")
             if kind == "user_input":
                 self._values[name] = self._input(argument, len(names), given)
                 names.append(name)
@@ -141,7 +143,7 @@ class _Reading:
                 if name in self._changed and isinstance(stored[target], StoredTensor):
                     self._values[name] = self._state(target, stored[target], constants)
             elif name in read:
-                raise InvalidModelError("the archive does not hold this parameter or buffer", where=target or name)
+                raise InvalidModelError("the archive has no data of this parameter or buffer", where=target or name, rule="weights-missing")
         given.require_used()
         return names
 
@@ -150,11 +152,15 @@ class _Reading:
             self._draft.add_exactly(argument.name, "int64", ())
             return Ref(argument.name, number=True)
         if argument.name not in self._program.tensors:
-            raise InvalidModelError("the type of this input is not stated", where=argument.name)
+            raise InvalidModelError("the type of this input is not stated", where=argument.name, rule="input-not-stated")
         dtype, sizes = self._program.tensors[argument.name]
         stated = given.of(argument.name, index)
         if stated.quantization is not None:
-            raise OptionError(f"--input-shape gives {argument.name!r} a scale; the inputs of a torch.export program are plain tensors.")
+            raise OptionError(
+                f"--input-shape states a scale for {argument.name!r}; the inputs of a torch.export program are tensors without "
+                "quantization",
+                rule="option-not-applicable",
+            )
         self._draft.add_exactly(argument.name, stated.dtype or dtype, stated.shape or sizes)
         return Ref(argument.name)
 
@@ -189,7 +195,7 @@ class _Reading:
         """What an operator gives that stands for a change in place; of long chains of views there may be many to a node."""
         self._most -= 1
         if self._most < 0:
-            raise EndlessError("its changes in place have too many views to be written back", where=where)
+            raise EndlessError("the in-place changes have too many views to be written back", where=where, rule="too-many-views")
         return self._calls.call(name, given, called, where, hint)
 
     def _follow(self, node: Node, values: dict[str, Any]) -> None:
@@ -214,7 +220,9 @@ class _Reading:
             result = result[0]
         found = result if isinstance(result, (list, tuple)) and (several or len(wanted) > 1) else [result]
         if several and len(found) != len(wanted):
-            raise InvalidModelError(f"it gives {len(found)} values, and the program takes {len(wanted)}", where=node.name)
+            raise InvalidModelError(
+                f"the number of results is {len(found)}, the program takes {len(wanted)}", where=node.name, rule="counts-differ"
+            )
         for name, value in zip(wanted, found, strict=False):
             if name is not None:
                 values[name.name if isinstance(name, (TensorName, SizeName)) else str(name)] = value
@@ -248,7 +256,7 @@ def _resolved(value: Any, values: Mapping[str, Any], where: str) -> Any:
     """An argument with the values that its names stand for."""
     if isinstance(value, (TensorName, SizeName)):
         if value.name not in values:
-            raise InvalidModelError(f"it uses {value.name!r} before it is computed", where=where)
+            raise InvalidModelError(f"{value.name!r} is read before it is computed", where=where, rule="not-in-order")
         return values[value.name]
     if isinstance(value, list):
         return [_resolved(item, values, where) for item in value]

@@ -46,7 +46,7 @@ def stored_tensors(archive: Archive, model: str = "model") -> dict[str, StoredTe
                 if value is not None:
                     found[str(key)] = value
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise InvalidModelError(f"the list {name} is damaged: {type(error).__name__} {error}") from error
+            raise InvalidModelError(f"the list {name} is damaged: {type(error).__name__} {error}", rule="damaged-entry") from error
     return found
 
 
@@ -64,7 +64,7 @@ def _dictionary(archive: Archive, entry: str) -> dict[str, StoredTensor | Wrappe
         return {}
     values = saved(archive, entry)
     if not isinstance(values, dict):
-        raise InvalidModelError("it holds no dictionary of tensors", where=entry)
+        raise InvalidModelError("the entry does not hold a dictionary of tensors", where=entry, rule="damaged-entry")
     return {str(key): value for key, value in values.items() if isinstance(value, (StoredTensor, WrappedTensor))}
 
 
@@ -90,11 +90,11 @@ def _tensor(archive: Archive, storages: Storages, path: str, entry: Mapping[str,
         return None
     dtype = EXPORT.get(meta["dtype"])
     if dtype is None:
-        raise UnsupportedError(f"storage type number {meta['dtype']} is not covered", where=name)
+        raise UnsupportedError(f"storage type number {meta['dtype']} is not covered", where=name, rule="dtype-not-covered")
     shape, strides = sizes_of(meta["sizes"]), sizes_of(meta["strides"])
     (offset,) = sizes_of([meta["storage_offset"]])
     try:
         data = storages.view(path, archive.storage(path), numpy_dtype(dtype), (offset, shape, strides))
     except ValueError as error:
-        raise InvalidModelError(str(error), where=name) from error
+        raise InvalidModelError(str(error), where=name, rule="damaged-tensor") from error
     return StoredTensor(data, dtype, tuple(data.shape))

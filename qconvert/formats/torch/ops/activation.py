@@ -207,7 +207,7 @@ def read_softmax(kind: str) -> ReadFunction:
         if "output_scale" in c:
             return c.emit(kind, [name], grid=_stated(c), axis=axis)
         if c.lookup(name).is_quantized:
-            raise c.unsupported("quantized data")
+            raise c.unsupported("quantized data", rule="quantized-data")
         wanted = c.dtype("dtype") if "dtype" in c else None
         if wanted is not None:
             name = typed(c, Ref(name), wanted, "data")

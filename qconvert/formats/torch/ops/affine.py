@@ -48,7 +48,7 @@ def _counts(c: Call, shape: Sequence[int | str]) -> list[int | str]:
         if block < 1 or (isinstance(size, int) and size % block):
             raise c.invalid(f"blocks of shape {sizes} in a tensor of shape {tuple(shape)}")
         if isinstance(size, str) and block != 1:
-            raise c.unsupported(f"blocks of {block} along a size that is known only at run time")
+            raise c.unsupported(f"blocks of {block} along a size that is known only at run time", rule="not-constant")
         found.append(size if isinstance(size, str) else size // block)
     return found
 
@@ -64,7 +64,7 @@ def _grid(c: Call, dtype: str) -> tuple[Quantization, Array]:
     scales, points = c.constant("scale"), c.constant("zero_point") if c["zero_point"] is not None else None
     count = math.prod(counts)
     if scales is None or (c["zero_point"] is not None and points is None):
-        raise c.unsupported("scales that are computed at run time for weights")
+        raise c.unsupported("scales that are computed at run time for weights", rule="not-constant")
     if scales.size != count or (points is not None and points.size not in (0, count)):
         raise c.invalid(f"{scales.size} scales for {count} blocks of shape {blocks}")
     zeros = whole(c, points, scales.shape).reshape(counts)
@@ -116,7 +116,7 @@ def _require_rows(c: Call, counts: Sequence[int | str]) -> None:
     """Computed scales are covered for blocks that fill an axis, or have one element of it."""
     for count, block in zip(counts, c.integers("block_size"), strict=True):
         if count != 1 and block != 1:
-            raise c.unsupported(f"blocks of shape {c.integers('block_size')} whose scales are computed at run time")
+            raise c.unsupported(f"blocks of shape {c.integers('block_size')} whose scales are computed at run time", rule="not-constant")
 
 
 def read_quantize(c: Call) -> Ref:

@@ -21,7 +21,7 @@ __all__ = ["OPERATORS"]
 
 def _plain(c: Call, *arguments: str) -> None:
     if any(isinstance(c[argument], Ref) and c.operand(argument).is_quantized for argument in arguments):
-        raise c.unsupported("quantized data")
+        raise c.unsupported("quantized data", rule="quantized-data")
 
 
 def read_without_nan(c: Call) -> Ref:

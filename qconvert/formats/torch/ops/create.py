@@ -84,7 +84,7 @@ def read_fill(c: Call) -> Ref:
     tensor = c.lookup(name)
     value: Any = c.get("value", 0)
     if tensor.is_quantized:
-        raise c.unsupported("quantized data")
+        raise c.unsupported("quantized data", rule="quantized-data")
     return filled(c, [size_of(c, name, axis) for axis in range(c.rank("self"))], value, tensor.dtype)
 
 
@@ -130,7 +130,7 @@ def read_tensor(c: Call) -> Ref:
     items = list(leaves(value))
     if any(isinstance(item, Ref) for item in items):
         if not isinstance(value, (list, tuple)) or len(items) != len(value):
-            raise c.unsupported("lists of numbers that are known only at run time")
+            raise c.unsupported("lists of numbers that are known only at run time", rule="not-constant")
         dtype = c.dtype("dtype") or common_type(c, items)
         names = [reshaped(c, typed(c, item, dtype, f"item{index}"), [], f"item{index}_").name for index, item in enumerate(items)]
         return c.emit("Pack", names, dtype=dtype, grid=None, axis=0)

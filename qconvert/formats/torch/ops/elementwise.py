@@ -32,7 +32,7 @@ def _result(c: Call, ref: Ref, *values: Any) -> Ref:
 def _paired(c: Call, kind: str, names: Sequence[str], dtype: str, hint: str = "") -> Ref:
     """One operator on two plain operands."""
     if any(c.lookup(name).is_quantized for name in names):
-        raise c.unsupported("quantized data")
+        raise c.unsupported("quantized data", rule="quantized-data")
     return c.emit(kind, names, dtype=dtype, grid=None, hint=hint)
 
 

@@ -76,7 +76,7 @@ def _bags(c: Call, rows: Ref) -> Ref:
         return c.emit(kind, [rows.name, c.list64([1], "axes")], keepdims=0)
     offsets, count = c.constant("offsets"), (c.operand("indices").shape or (None,))[0]
     if offsets is None or not isinstance(count, int):
-        raise c.unsupported("offsets or indices whose number is known only at run time")
+        raise c.unsupported("offsets or indices whose number is known only at run time", rule="not-constant")
     edges = [int(edge) for edge in offsets.reshape(-1)]
     edges += [] if c["include_last_offset"] else [count]
     sizes = np.diff(edges)

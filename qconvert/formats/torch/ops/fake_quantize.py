@@ -24,7 +24,7 @@ def _constants(c: Call, scale: str, zero_point: str) -> tuple[Array, Array]:
         return np.array([c.number(scale)]), np.array([c.integer(zero_point)])
     scales, zero_points = c.constant(scale), c.constant(zero_point)
     if scales is None or zero_points is None:
-        raise c.unsupported("scales that are computed at run time")
+        raise c.unsupported("scales that are computed at run time", rule="not-constant")
     if c.operator.startswith("aten::_fake_quantize_learnable"):
         zero_points = np.clip(np.rint(zero_points), c.integer("quant_min"), c.integer("quant_max"))
     return scales, zero_points

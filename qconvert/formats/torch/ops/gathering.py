@@ -19,7 +19,7 @@ def indices_of(c: Call, name: str, size: int | str | None) -> str:
     tensor, known = c.lookup(name), c.known(name)
     if tensor.dtype == "bool":
         if known is None or known.ndim != 1:
-            raise c.unsupported("truth values as indices, whose count is known only at run time,")
+            raise c.unsupported("truth values as indices, whose count is known only at run time,", rule="not-constant")
         return c.const(np.flatnonzero(known).astype(np.int64), "positions")
     if tensor.dtype not in ("int64", "int32"):
         name = typed(c, Ref(name), "int64", "indices")
@@ -71,7 +71,7 @@ def together(c: Call, names: list[str]) -> tuple[str, tuple[int, ...]]:
     """Indices of several axes as one tensor of places, and their common shape."""
     shapes = [c.lookup(name).static_shape for name in names]
     if any(shape is None for shape in shapes):
-        raise c.unsupported("several indices of shapes that are known only at run time")
+        raise c.unsupported("several indices of shapes that are known only at run time", rule="not-constant")
     try:
         whole = np.broadcast_shapes(*(shape for shape in shapes if shape is not None))
     except ValueError as error:
@@ -109,7 +109,7 @@ def read_masked_fill(c: Call) -> Ref:
     if known is not None and known.size == 1:
         filler = c.filler(float(known.reshape(())), name, "value")
     elif tensor.is_quantized:
-        raise c.unsupported("a value that is computed at run time, of quantized data,")
+        raise c.unsupported("a value that is computed at run time, of quantized data,", rule="not-constant")
     else:
         filler = typed(c, value, tensor.dtype, "value")
     return c.emit("Where", [mask, filler, name], dtype=tensor.dtype, grid=tensor.quantization)
@@ -154,7 +154,7 @@ def read_triangle(upper: bool) -> Operator:
     def read(c: Call) -> Ref:
         name, diagonal = c.name("self"), c.integer("diagonal")
         if c.lookup(name).is_quantized:
-            raise c.unsupported("quantized data")
+            raise c.unsupported("quantized data", rule="quantized-data")
         return c.emit("Trilu", [name, c.const(np.array(diagonal, np.int64), "diagonal")], upper=int(upper))
 
     return Operator("T self, i diagonal=0", read)

@@ -53,7 +53,7 @@ def read_matmul(first: str, second: str) -> Operator:
     def read(c: Call) -> Ref:
         (a, b), _ = operands(c, first, second)
         if any(c.lookup(name).is_quantized for name in (a, b)):
-            raise c.unsupported("quantized data")
+            raise c.unsupported("quantized data", rule="quantized-data")
         return product(c, a, b)
 
     return Operator(f"T {first}, T {second}", read)
@@ -102,7 +102,7 @@ def read_weight_product(c: Call) -> Ref:
     """aten::_weight_int8pack_mm(x, weights, scales): weights (outputs, inputs) of int8 with a scale for each output."""
     scales, weights = c.constant("scales"), c.operand("mat2")
     if scales is None or weights.data is None:
-        raise c.unsupported("weights that are computed at run time")
+        raise c.unsupported("weights that are computed at run time", rule="not-constant")
     real = dequantized(c, Ref(c.labelled(weights, grid_along(c, scales.reshape(-1), None, 0, weights.dtype))))
     return c.emit("Gemm", [c.name("self"), real.name], grid=None)
 

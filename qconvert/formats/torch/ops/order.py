@@ -62,7 +62,7 @@ def read_running_sum(c: Call) -> Ref:
     """aten::cumsum(x, dim, dtype): of whole numbers and truth values in int64."""
     tensor, wanted = c.operand("self"), c.dtype("dtype")
     if tensor.is_quantized:
-        raise c.unsupported("quantized data")
+        raise c.unsupported("quantized data", rule="quantized-data")
     dtype = wanted or (tensor.dtype if tensor.dtype in REALS else "int64")
     axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
     return c.emit("CumSum", [typed(c, Ref(tensor.name), dtype, "data")], dtype=dtype, grid=None, axis=axis)

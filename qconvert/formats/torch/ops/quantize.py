@@ -78,7 +78,7 @@ def read_make_along(c: Call) -> Ref:
     """aten::_make_per_channel_quantized_tensor(x, scales, zero_points, axis)."""
     tensor, scales = c.lookup(_unlabelled(c).name), c.constant("scale")
     if scales is None or c.constant("zero_point") is None:
-        raise c.unsupported("scales along an axis that are computed at run time")
+        raise c.unsupported("scales along an axis that are computed at run time", rule="not-constant")
     return Ref(c.labelled(tensor, grid_along(c, scales, c.constant("zero_point"), c.axis(c.integer("axis"), c.rank("self")), tensor.dtype)))
 
 
@@ -86,7 +86,7 @@ def _exact_scales(c: Call) -> Array | None:
     """The scales along an axis as the file has them, float32 or float64; None if they are computed at run time."""
     scales = c.constant("scales")
     if scales is None or (c["zero_points"] is not None and c.constant("zero_points") is None):
-        raise c.unsupported("scales along an axis that are computed at run time")
+        raise c.unsupported("scales along an axis that are computed at run time", rule="not-constant")
     return scales
 
 
@@ -151,7 +151,7 @@ def read_group_quantize(c: Call) -> Ref:
     grid, exact = _group_grid(c, dtype)
     grid = narrowed(c, grid, dtype, c.integer("quant_min"), c.integer("quant_max"))
     if c.constant("input") is None:
-        raise c.unsupported("groups of what is computed at run time")
+        raise c.unsupported("groups of what is computed at run time", rule="not-constant")
     return on_grid(c, c.name("input"), dtype, grid, SHIFTED, exact)
 
 

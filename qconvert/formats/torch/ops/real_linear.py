@@ -41,7 +41,7 @@ def read_unpacked(c: Call) -> Ref:
     """quantized::linear_dynamic_fp16_unpacked_weight: the same on weights that the call rounds to float16."""
     weight = c.known(c.name("weight"))
     if weight is None or weight.dtype != np.float32:
-        raise c.unsupported("weights that are computed at run time")
+        raise c.unsupported("weights that are computed at run time", rule="not-constant")
     weights = c.const(in_float16(weight), "weights")
     return rows(c, c.name("X"), [weights, *([c.name("bias")] if c["bias"] is not None else [])], None)
 

@@ -111,7 +111,7 @@ def _factor(c: Call, argument: str) -> int:
 
 def _of_images(c: Call, read: Any) -> Ref:
     if c.rank("self") not in (3, 4):
-        raise c.unsupported(f"data of rank {c.rank('self')}")
+        raise c.unsupported(f"data of rank {c.rank('self')}", rule="wrong-rank")
     return batched(c, "self", 2, read)
 
 
@@ -132,7 +132,7 @@ def read_movedim(c: Call) -> Ref:
     rank = c.rank("self")
     source, destination = ([c.axis(axis, rank) for axis in c.integers(name)] for name in ("source", "destination"))
     if len(source) != len(destination) or len(set(source)) != len(source) or len(set(destination)) != len(destination):
-        raise c.invalid(f"axes {source} moved to {destination}")
+        raise c.invalid(f"axes {source} moved to {destination}", rule="axis-out-of-range")
     placed = dict(zip(destination, source, strict=True))
     rest = iter(axis for axis in range(rank) if axis not in source)
     order = tuple(placed[axis] if axis in placed else next(rest) for axis in range(rank))
@@ -153,7 +153,7 @@ def read_repeat_interleave(c: Call) -> Ref:
             raise c.invalid(f"{counts.sum()} repetitions")
         return c.emit("Gather", [name, c.const(np.repeat(np.arange(counts.size), counts.astype(np.int64)), "order")], axis=axis)
     if isinstance(value, Ref) and not value.number and counts is None:
-        raise c.unsupported("repetitions that are computed at run time")
+        raise c.unsupported("repetitions that are computed at run time", rule="not-constant")
     times = c.whole(value, "repeats")
     if times == 1:
         return Ref(name)
@@ -190,7 +190,7 @@ def read_matrix_turned(c: Call) -> Ref:
     """x.mT: the last two axes change places."""
     rank = c.rank("self")
     if rank < 2:
-        raise c.invalid(f"data of rank {rank}")
+        raise c.invalid(f"data of rank {rank}", rule="wrong-rank")
     return c.emit("Transpose", [c.name("self")], perm=(*range(rank - 2), rank - 1, rank - 2))
 
 

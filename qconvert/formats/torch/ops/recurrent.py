@@ -74,7 +74,7 @@ def _real_weights(c: Call, kind: str, names: Sequence[str], projection: str = ""
 def _constant(c: Call, name: str) -> Array:
     data = c.known(name)
     if data is None or c.lookup(name).is_quantized:
-        raise c.unsupported("weights that are computed at run time")
+        raise c.unsupported("weights that are computed at run time", rule="not-constant")
     return data
 
 
@@ -280,7 +280,7 @@ def read_layer(kind: str, activation: str = "", *, packed: bool = False) -> Read
         if packed:
             require_real(c, data)
         if c.rank("input") != 3:
-            raise c.invalid(f"data of rank {c.rank('input')}")
+            raise c.invalid(f"data of rank {c.rank('input')}", rule="wrong-rank")
         weights = (_packed if packed else _separate)(c, kind, layers, directions)
         given = c.names("hx") if kind == "LSTM" else [c.name("hx")]
         if len(given) != (2 if kind == "LSTM" else 1):
@@ -321,7 +321,7 @@ def read_cell(kind: str, activation: str = "", *, packed: bool = False) -> ReadF
             weights = _real_weights(c, kind, names)
         given = c.names("hx") if kind == "LSTM" else [c.name("hx")]
         if c.rank("input") != 2 or len(given) != (2 if kind == "LSTM" else 1):
-            raise c.invalid(f"data of rank {c.rank('input')} and {len(given)} states")
+            raise c.invalid(f"data of rank {c.rank('input')} and {len(given)} states", rule="wrong-rank")
         states = [] if all(_is_zero(c, name) for name in given) else [_unsqueezed(c, name) for name in given]
         whole, last = _Layer(c, kind, activation).run(_unsqueezed(c, data), [weights], states)
         found = tuple(

@@ -34,7 +34,7 @@ def read_total(kind: str) -> ReadFunction:
     def read(c: Call) -> Ref:
         tensor, wanted = c.operand("self"), c.dtype("dtype")
         if tensor.is_quantized:
-            raise c.unsupported("quantized data")
+            raise c.unsupported("quantized data", rule="quantized-data")
         if wanted is None and tensor.dtype not in REALS:
             wanted = "int64"
         return reduced(c, kind, tensor.name if wanted is None else typed(c, Ref(tensor.name), wanted, "data"))

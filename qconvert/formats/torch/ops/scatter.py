@@ -20,7 +20,7 @@ _REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "am
 def _values(c: Call, argument: str) -> str:
     """Numbers or a tensor in the type of the data, on which quantized ones have no bearing."""
     if c.operand("self").is_quantized:
-        raise c.unsupported("quantized data")
+        raise c.unsupported("quantized data", rule="quantized-data")
     return typed(c, c[argument], c.operand("self").dtype, argument)
 
 
@@ -35,7 +35,7 @@ def _along(c: Call) -> tuple[str, int, str]:
     rank = c.rank("self")
     axis = c.axis(c.integer("dim"), max(rank, 1))
     if rank == 0:
-        raise c.unsupported("data of rank 0")
+        raise c.unsupported("data of rank 0", rule="wrong-rank")
     shape = c.operand("self").shape or ()
     return c.name("self"), axis, indices_of(c, c.name("index"), shape[axis])
 

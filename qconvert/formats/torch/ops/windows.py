@@ -38,7 +38,7 @@ def read_unfold(c: Call) -> Ref:
     """aten::im2col(x, kernel_size, dilation, padding, stride): a convolution for each channel that takes every element of the window."""
     kernel, dilations, pads, strides = (c.integers(key, 2) for key in ("kernel_size", "dilation", "padding", "stride"))
     if c.operand("self").is_quantized:
-        raise c.unsupported("quantized data")
+        raise c.unsupported("quantized data", rule="quantized-data")
 
     def read(name: str) -> Ref:
         channels = _channels(c, name)
@@ -62,7 +62,7 @@ def read_fold(c: Call) -> Ref:
     ]
     name = as_real(c, "self")
     if c.rank("self") != 3 or c.operand("self").is_quantized:
-        raise c.unsupported(f"data of rank {c.rank('self')}")
+        raise c.unsupported(f"data of rank {c.rank('self')}", rule="wrong-rank")
     channels, rest = divmod(_channels(c, name), max(math.prod(kernel), 1))
     if rest or min(counts) < 1:
         raise c.invalid(f"windows of {list(kernel)} of {_channels(c, name)} channels")

@@ -96,20 +96,24 @@ class ModuleBuilder(Builder):
         """A grid that a quantized tensor can hold."""
         self.quantized_type(dtype)
         if grid.block_size:
-            raise UnsupportedError("scales in blocks cannot be written as modules of PyTorch", where=f"tensor {name!r}")
+            raise UnsupportedError(
+                "scales in blocks cannot be written as modules of PyTorch", where=f"tensor {name!r}", rule="blocks-not-writable"
+            )
         return grid
 
     def quantized_type(self, dtype: str) -> TorchType:
         """PyTorch's type of quantized tensors for a storage type."""
         if dtype not in _QUANTIZED:
-            raise UnsupportedError(f"PyTorch has no quantized tensors of {dtype}", remedy=_REMEDY)
+            raise UnsupportedError(f"PyTorch has no quantized tensors of {dtype}", remedy=_REMEDY, rule="dtype-not-writable")
         return TorchType(_QUANTIZED[dtype])
 
     def labelled(self, node: Node, grid: Quantization, name: str) -> Node:
         """A quantized tensor of the plain integers that a node gives."""
         if not grid.is_per_tensor:
             raise UnsupportedError(
-                "activations with scales along an axis cannot be written as modules of PyTorch", where=f"tensor {name!r}"
+                "activations with scales along an axis cannot be written as modules of PyTorch",
+                where=f"tensor {name!r}",
+                rule="not-per-tensor",
             )
         return self.aten("_make_per_tensor_quantized_tensor", node, float(grid.scale[0]), int(grid.zero_point[0]))
 
@@ -199,7 +203,9 @@ def _require_storable(graph: Graph) -> None:
     if not found:
         return
     listed = "; ".join(f"{len(names)} of {dtype}, such as {names[0]!r} ({_user(graph, names[0])})" for dtype, names in found.items())
-    raise UnsupportedError(f"PyTorch's quantized tensors are of 8 bits or int32, and the model has others: {listed}", remedy=_REMEDY)
+    raise UnsupportedError(
+        f"quantized tensors of PyTorch have 8 bits or are int32; the model has others: {listed}", remedy=_REMEDY, rule="dtype-not-writable"
+    )
 
 
 def is_storable(tensor: Tensor) -> bool:

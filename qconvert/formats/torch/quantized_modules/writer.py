@@ -77,7 +77,9 @@ def _scripted(module: Any, name: str, freeze: bool) -> Any:
         script = torch.jit.script(_plain(module))
         return torch.jit.freeze(script) if freeze else script
     except Exception as error:  # PyTorch's errors share no base class but Exception
-        raise QConvertError(f"PyTorch does not take the modules: {str(error).strip()[:300]}", where=name) from error
+        raise QConvertError(
+            f"PyTorch does not compile the modules: {str(error).strip()[:300]}", where=name, rule="runtime-refused-model"
+        ) from error
 
 
 def _archive(script: Any, lite: bool) -> bytes:

@@ -73,7 +73,9 @@ def _one_type(grids: list[Grid]) -> str:
 
 def _typed(item: Grid, dtype: str) -> Grid:
     if dtype == "int8" and int(item.quantization.zero_point[0]) > 127:
-        raise InvalidModelError("some zero points are negative, and others are above 127: no type holds both")
+        raise InvalidModelError(
+            "some zero points are negative and others are above 127; one type cannot hold both", rule="contradicting-zero-points"
+        )
     return replace(item, dtype=dtype)
 
 
@@ -88,7 +90,7 @@ def _packed(entries: Entries) -> tuple[dict[str, Tensor], frozenset[str]]:
     for module in entries.ending("_packed_params._packed_params"):
         value = entries.take(module, "_packed_params._packed_params")
         if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[0], StoredTensor):
-            raise InvalidModelError("its packed parameters are no weights and a bias", where=module)
+            raise InvalidModelError("the packed parameters are not weights and a bias", where=module, rule="malformed-packed")
         for name, stored in zip(("weight", "bias"), value, strict=True):
             key = f"{module}.{name}" if module else name
             if isinstance(stored, StoredTensor):
@@ -96,10 +98,13 @@ def _packed(entries: Entries) -> tuple[dict[str, Tensor], frozenset[str]]:
             elif stored is None:
                 absent.add(key)
             else:
-                raise InvalidModelError("its packed parameters are no weights and a bias", where=module)
+                raise InvalidModelError("the packed parameters are not weights and a bias", where=module, rule="malformed-packed")
     for module in entries.ending("_packed_params._packed_weight"):
         raise UnsupportedError(
-            "a quantized embedding in a state_dict is not covered", where=module, remedy="Save the model itself: torch.jit.trace, or .pt2."
+            "a quantized embedding in a state_dict is not covered",
+            where=module,
+            remedy="Save the model itself: torch.jit.trace, or .pt2.",
+            rule="form-not-covered",
         )
     for module in entries.ending("bias"):
         if entries.values[f"{module}.bias" if module else "bias"] is None:

@@ -50,7 +50,7 @@ class Entries:
         value = self.take(module, name)
         if value is None or isinstance(value, StoredTensor):
             return value
-        raise InvalidModelError(f"the entry is no tensor but a {type(value).__name__}", where=f"{module}.{name}")
+        raise InvalidModelError(f"the entry is a {type(value).__name__}, not a tensor", where=f"{module}.{name}", rule="wrong-type")
 
     def numbers(self, module: str, name: str) -> Array | None:
         """The same of one that has to hold plain numbers."""
@@ -58,7 +58,7 @@ class Entries:
         if found is None:
             return None
         if found.scales is not None or found.dtype in FLOAT_QPARAMS_STORAGES or np.asarray(found.data).dtype.kind not in "fiub":
-            raise InvalidModelError("the entry does not hold plain numbers", where=f"{module}.{name}")
+            raise InvalidModelError("the entry does not hold plain numbers", where=f"{module}.{name}", rule="wrong-type")
         return np.asarray(found.data)
 
     def number(self, module: str, name: str) -> float | None:
@@ -67,7 +67,9 @@ class Entries:
         if found is None:
             return None
         if found.size != 1:
-            raise InvalidModelError(f"the entry holds {found.size} numbers, not one", where=f"{module}.{name}")
+            raise InvalidModelError(
+                f"the entry holds {found.size} numbers; one is required", where=f"{module}.{name}", rule="not-per-tensor"
+            )
         return float(found.reshape(()).item())
 
 
@@ -90,13 +92,17 @@ def grid(scale: Any, zero_point: Any, where: str, dtype: str = "", low: int | No
     """
     scales, points = np.asarray(scale, np.float64), np.asarray(zero_point, np.float64)
     if scales.size != 1 or points.size != 1:
-        raise InvalidModelError(f"{scales.size} scales and {points.size} zero points for values that have one grid", where=where)
+        raise InvalidModelError(
+            f"there are {scales.size} scales and {points.size} zero points; one of each is required", where=where, rule="not-per-tensor"
+        )
     with np.errstate(over="ignore", invalid="ignore"):
         real, point = float(np.float32(scales.reshape(()))), float(points.reshape(()))
     dtype = dtype or ("int8" if point < 0 else "uint8")
     lowest, highest = integer_range(dtype)
     if not (np.isfinite(real) and real > 0 and point == np.rint(point) and lowest <= point <= highest):
-        raise InvalidModelError(f"scale {real} and zero point {point:g} are no grid of {dtype}", where=where)
+        raise InvalidModelError(
+            f"scale {real} and zero point {point:g} do not quantize to {dtype}", where=where, rule="quantization-outside-type"
+        )
     made = Quantization.per_tensor(real, int(point))
     limits = (None if low in (None, lowest) else low, None if high in (None, highest) else high)
     return Grid(dtype, Quantization(made.scale, made.zero_point, quant_min=limits[0], quant_max=limits[1]))
@@ -105,7 +111,11 @@ def grid(scale: Any, zero_point: Any, where: str, dtype: str = "", low: int | No
 def plain_tensor(stored: StoredTensor, name: str) -> Tensor:
     """A tensor of the file as one of a graph."""
     if stored.dtype in FLOAT_QPARAMS_STORAGES:
-        raise UnsupportedError(f"a tensor of {stored.dtype}, whose bytes hold several values, is not covered in a state_dict", where=name)
+        raise UnsupportedError(
+            f"a tensor of {stored.dtype}, which packs several values in a byte, is not covered in a state_dict",
+            where=name,
+            rule="dtype-not-covered",
+        )
     return Tensor(name, QUANTIZED.get(stored.dtype, stored.dtype), stored.shape, stored.data, grid_of(stored, name))
 
 

@@ -57,10 +57,18 @@ class Observers:
                 given["bits"] = int(word)
             else:
                 known = ", ".join((*_FORMULAS, *_SCHEMES, *_GRAINS))
-                raise OptionError(f"oneflow takes no {word!r}", remedy=f"Known words: {known}, and bits from 2 to 16.")
+                raise OptionError(
+                    f"the option oneflow has the word {word!r}, which is unknown",
+                    remedy=f"Known words: {known}, and bits from 2 to 16.",
+                    rule="unknown-word",
+                )
         found = cls(**given)  # type: ignore[arg-type]
         if found.formula == "cambricon" and found.scheme == "affine":
-            raise OptionError("the formula of cambricon has no affine scheme")
+            raise OptionError(
+                "the formula of cambricon has no affine scheme",
+                remedy="Leave out the word affine, or name another formula.",
+                rule="unknown-form",
+            )
         return found
 
     def __str__(self) -> str:
@@ -104,7 +112,7 @@ def observed(entries: Entries, how: Observers) -> Parameters:
         high, low = (entries.numbers(module, f"{_OBSERVER}.moving_{end}") for end in ("max", "min"))
         entries.take(module, f"{_OBSERVER}.current_train_step")
         if low is None or high is None or low.size != 1 or high.size != 1:
-            raise InvalidModelError("its range of data is no pair of numbers", where=module)
+            raise InvalidModelError("the range of the data is not a pair of numbers", where=module, rule="counts-differ")
         scale, point = how.scales(low.reshape(-1), high.reshape(-1))
         data[module] = _grid(how, scale, point, module)
         odd += data[module].is_spelled
@@ -131,9 +139,15 @@ def _folding(entries: Entries, module: str, weight: Array, how: Observers) -> Fo
     bias = entries.numbers(module, "bias")
     norm = {name: value for name in _STATISTICS if (value := entries.numbers(f"{module}.bn", name)) is not None}
     if norm and (len(norm) != 4 or any(value.shape != weight.shape[:1] for value in norm.values())):
-        raise InvalidModelError(f"statistics of a normalization that do not fit weights of shape {weight.shape}", where=module)
+        raise InvalidModelError(
+            f"the statistics of a normalization do not fit weights of shape {weight.shape}", where=module, rule="counts-differ"
+        )
     if weight.ndim < 2 or (bias is not None and bias.shape != weight.shape[:1]):
-        raise InvalidModelError(f"weights of shape {weight.shape} beside a bias of {None if bias is None else bias.shape}", where=module)
+        raise InvalidModelError(
+            f"weights of shape {weight.shape} do not fit a bias of {None if bias is None else bias.shape}",
+            where=module,
+            rule="counts-differ",
+        )
     return Folding(partial(_folded, module, weight.astype(np.float32), bias, norm, how), bool(norm))
 
 
@@ -145,16 +159,22 @@ def _folded(
         gamma, beta, mean, variance = (norm[name] for name in _STATISTICS)
         weight, bias = fold_batch_norm(weight, bias, gamma, beta, mean, variance, epsilon, "float32")
     if not np.isfinite(weight).all() or (bias is not None and not np.isfinite(bias).all()):
-        raise InvalidModelError("its weights are no numbers", where=module)
+        raise InvalidModelError("a weight is NaN or infinite", where=module, rule="weights-not-finite")
     flat = weight.reshape(1 if how.grain == "per_layer" else weight.shape[0], -1)
     if not flat.size:
-        raise UnsupportedError("weights without elements have no range", where=module)
+        raise UnsupportedError("the weights have no elements, and therefore no range", where=module, rule="empty-tensor")
     scale, point = how.scales(flat.min(1), flat.max(1))
     if not (np.isfinite(scale).all() and (scale > 0).all()):
-        raise InvalidModelError("the range of its weights makes a scale that is no positive number", where=module)
+        raise InvalidModelError(
+            "the range of the weights makes a scale that is not a positive number", where=module, rule="scale-not-positive"
+        )
     low, high = how.limits
     if ((point < low) | (point > high)).any():
-        raise InvalidModelError("the range of its weights does not reach 0: no type holds its zero point", where=module)
+        raise InvalidModelError(
+            "the range of the weights does not include 0, so that no type holds the zero point",
+            where=module,
+            rule="zero-point-outside-type",
+        )
     wide = (-1, *[1] * (weight.ndim - 1))
     stored = how.integers(weight, scale.reshape(wide), point.reshape(wide))
     whole = (-128, 127) if how.dtype == "int8" else (0, 255)

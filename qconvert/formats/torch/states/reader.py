@@ -49,7 +49,7 @@ def read_parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
             entries = Entries(_state(path))
             found = _of_torchao(entries) or _of_torch(entries, how, options.get("engine", ""))
         except RecursionError as error:
-            raise InvalidModelError("its values are nested too deeply") from error
+            raise InvalidModelError("the values are nested too deeply", rule="nested-too-deeply") from error
     metadata = {SOURCE_FORMAT: "torch", SOURCE_PRODUCER: "a state_dict of PyTorch", **found.metadata}
     return replace(found, metadata=metadata, places=places)
 
@@ -83,15 +83,23 @@ def _state(path: Path) -> Mapping[str, Any]:
         return safe_tensors(path)
     archive = opened(path)
     if holds_graph(archive):
-        raise OptionError("the file holds a graph of its own", remedy="Leave out --graph.")
+        raise OptionError("the file has its own graph", remedy="Leave out --graph.", rule="option-not-applicable")
     if "data.pkl" not in archive:
-        raise UnsupportedError("the file holds no state_dict", remedy="Save it: torch.save(model.state_dict(), 'weights.pth')")
+        raise UnsupportedError(
+            "the file holds no state_dict",
+            remedy="Save the state_dict: torch.save(model.state_dict(), 'weights.pth')",
+            rule="state-missing",
+        )
     found = unpickled(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl")
     state = _unwrapped(found)
     if state is None:
-        raise UnsupportedError("the file holds no state_dict", remedy="Save it: torch.save(model.state_dict(), 'weights.pth')")
+        raise UnsupportedError(
+            "the file holds no state_dict",
+            remedy="Save the state_dict: torch.save(model.state_dict(), 'weights.pth')",
+            rule="state-missing",
+        )
     if len(state) > _MOST_ENTRIES:
-        raise InvalidModelError(f"the state_dict has {len(state)} entries, more than {_MOST_ENTRIES}")
+        raise InvalidModelError(f"the state_dict has {len(state)} entries; at most {_MOST_ENTRIES} are read", rule="too-many-entries")
     return state
 
 
@@ -116,6 +124,10 @@ def _places(text: str) -> dict[str, str]:
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         module, equals, tensor = (item.strip() for item in part.partition("="))
         if not equals or not module or not tensor:
-            raise OptionError(f"--modules {part!r} is no module=tensor", remedy="Such as --modules 'block.add=/block/Add_output_0'.")
+            raise OptionError(
+                f"--modules {part!r} is not of the form module=tensor",
+                remedy="Write it like --modules 'block.add=/block/Add_output_0'.",
+                rule="malformed-option",
+            )
         found[module] = tensor
     return found

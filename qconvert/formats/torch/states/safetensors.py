@@ -46,20 +46,20 @@ def safe_tensors(path: Path) -> dict[str, StoredTensor | WrappedTensor]:
     content = memoryview(map_file(path))
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > min(len(content) - 8, _LARGEST_HEADER):
-        raise InvalidModelError(f"the header claims {length} bytes in a file of {len(content)}")
+        raise InvalidModelError(f"the header claims {length} bytes in a file of {len(content)}", rule="damaged-header")
     try:
         header = json.loads(bytes(content[8 : 8 + length]))
         metadata = header.pop("__metadata__", {})
         tensors = {name: _tensor(content[8 + length :], name, entry) for name, entry in header.items()}
         return _together(tensors, {name: json.loads(text) for name, text in metadata.items() if text[:1] == "{"})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidModelError(f"its header is damaged: {type(error).__name__} {error}") from error
+        raise InvalidModelError(f"the header is damaged: {type(error).__name__} {error}", rule="damaged-header") from error
 
 
 def _tensor(content: memoryview, name: str, entry: Mapping[str, Any]) -> StoredTensor:
     shape, (first, last) = entry["shape"], entry["data_offsets"]
     if entry["dtype"] not in _TYPES:
-        raise UnsupportedError(f"the type {str(entry['dtype'])[:20]!r} is not covered", where=name)
+        raise UnsupportedError(f"the type {str(entry['dtype'])[:20]!r} is not covered", where=name, rule="dtype-not-covered")
     dtype = _TYPES[entry["dtype"]]
     if len(shape) > _MAX_RANK or any(type(number) is not int or not 0 <= number < 2**62 for number in (*shape, first, last)):
         raise ValueError(f"{name!r} has sizes {shape} at {first} to {last}")

@@ -23,24 +23,24 @@ def weight(value: WrappedTensor, name: str) -> Tensor:
         InvalidModelError: its parts do not fit each other.
     """
     if value.class_name.rpartition(".")[2] not in _CLASSES:
-        raise UnsupportedError(f"weights of the class {value.class_name} are not covered", where=name)
+        raise UnsupportedError(f"weights of the class {value.class_name} are not covered", where=name, rule="class-not-covered")
     data, scales = _part(value, "qdata", name), _part(value, "scale", name).astype(np.float32)
     points = value.parts.get("zero_point")
     zeros = np.zeros(scales.shape, np.int64) if not isinstance(points, StoredTensor) or not points.data.size else points.data
     stated = value.parts.get("block_size")
     blocks = tuple(stated) if isinstance(stated, (list, tuple)) else ()
     if data.dtype != np.int8 or data.ndim != len(blocks) or any(type(block) is not int or block < 1 for block in blocks):
-        raise InvalidModelError(f"blocks of shape {blocks} of integers of shape {data.shape}", where=name)
+        raise InvalidModelError(f"blocks of shape {blocks} do not fit integers of shape {data.shape}", where=name, rule="blocks-do-not-fit")
     if any(size % block for size, block in zip(data.shape, blocks, strict=True)):
-        raise InvalidModelError(f"blocks of shape {blocks} of integers of shape {data.shape}", where=name)
+        raise InvalidModelError(f"blocks of shape {blocks} do not fit integers of shape {data.shape}", where=name, rule="blocks-do-not-fit")
     counts = tuple(size // block for size, block in zip(data.shape, blocks, strict=True))
     if scales.shape != counts or zeros.shape != counts or zeros.dtype.kind not in "iu":
-        raise InvalidModelError(f"scales of shape {scales.shape} for {counts} blocks", where=name)
+        raise InvalidModelError(f"scales of shape {scales.shape} do not fit {counts} blocks", where=name, rule="counts-differ")
     if not (np.isfinite(scales).all() and (scales > 0).all()):
-        raise InvalidModelError("a scale is no positive number", where=name)
+        raise InvalidModelError("a scale is not a positive number", where=name, rule="scale-not-positive")
     low, high = _limits(value, name)
     if data.size and not low <= int(data.min()) <= int(data.max()) <= high:
-        raise InvalidModelError(f"integers beyond {low} and {high}", where=name)
+        raise InvalidModelError(f"an integer is outside of {low} to {high}", where=name, rule="value-outside-type")
     grid = _grid(scales, zeros.astype(np.int64), counts, blocks, name)
     limits = (None, None) if (low, high) == integer_range("int8") else (low, high)
     grid = Quantization(grid.scale, grid.zero_point, grid.axis, grid.block_size, *limits)
@@ -50,7 +50,7 @@ def weight(value: WrappedTensor, name: str) -> Tensor:
 def _part(value: WrappedTensor, part: str, name: str) -> Array:
     found = value.parts.get(part)
     if not isinstance(found, StoredTensor) or found.scales is not None:
-        raise InvalidModelError(f"it keeps no tensor {part!r}", where=name)
+        raise InvalidModelError(f"the weights have no tensor {part!r}", where=name, rule="tensor-missing")
     return np.asarray(found.data)
 
 
@@ -61,7 +61,7 @@ def _limits(value: WrappedTensor, name: str) -> tuple[int, int]:
         return integer_range("int8")
     bits = target.name.removeprefix("int") if isinstance(target, TorchType) else ""
     if not bits.isdecimal() or not 1 <= int(bits) <= 8:
-        raise UnsupportedError(f"weights of {getattr(target, 'name', target)!r}", where=name)
+        raise UnsupportedError(f"weights of {getattr(target, 'name', target)!r} are not covered", where=name, rule="dtype-not-covered")
     return -(2 ** (int(bits) - 1)), 2 ** (int(bits) - 1) - 1
 
 
@@ -73,7 +73,7 @@ def _grid(scales: Array, zeros: Array, counts: tuple[int, ...], blocks: tuple[in
         return Quantization(scales.reshape(-1), zeros.reshape(-1), along[0])
     axes = [axis for axis in range(len(blocks)) if blocks[axis] > 1]
     if len(axes) != 1:
-        raise UnsupportedError(f"blocks of shape {blocks}", where=name)
+        raise UnsupportedError(f"blocks of shape {blocks} are not covered", where=name, rule="form-not-covered")
     return Quantization(scales, zeros, axes[0], blocks[axes[0]])
 
 
@@ -82,17 +82,17 @@ def rounding_of_data(value: WrappedTensor, name: str) -> str:
     stated, affine = value.parts.get("act_quant_kwargs"), value.parts.get("activation_quantization")
     for part in ("act_pre_scale", "act_quant_scale"):
         if value.parts.get(part) is not None:
-            raise UnsupportedError(f"{part} of torchao's weights is not covered", where=name)
+            raise UnsupportedError(f"{part} of torchao's weights is not covered", where=name, rule="form-not-covered")
     if affine is not None:
         if affine != "int8_asym_per_token":
-            raise UnsupportedError(f"data rounded as {affine!r} are not covered", where=name)
+            raise UnsupportedError(f"data quantized as {affine!r} are not covered", where=name, rule="form-not-covered")
         return "rows_affine"
     if stated is None:
         return ""
     granularity, mapping = _named(_state(stated, "granularity")), _state(stated, "mapping_type")
     symmetric = mapping.arguments == (1,) if isinstance(mapping, ScriptObject) else _named(mapping) == "SYMMETRIC"
     if granularity != "PerRow" or not symmetric:
-        raise UnsupportedError(f"data rounded by {granularity} are not covered", where=name)
+        raise UnsupportedError(f"data quantized by {granularity} are not covered", where=name, rule="form-not-covered")
     return "rows_symmetric"
 
 

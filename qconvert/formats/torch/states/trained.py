@@ -106,7 +106,7 @@ class _Fake:
 def _taken(entries: Entries, fake: str) -> _Fake:
     scale, zero_point = entries.numbers(fake, "scale"), entries.numbers(fake, "zero_point")
     if scale is None or zero_point is None:
-        raise InvalidModelError("a fake quantization without a scale and a zero point", where=fake)
+        raise InvalidModelError("a fake quantization has no scale or no zero point", where=fake, rule="scale-missing")
     low, high = (entries.numbers(fake, f"activation_post_process.{end}") for end in ("min_val", "max_val"))
     for name in _BESIDE:
         entries.take(fake, name)
@@ -116,7 +116,9 @@ def _taken(entries: Entries, fake: str) -> _Fake:
 def _grid_of(found: _Fake, where: str) -> Grid:
     """The grid of activations: its limits from the range that the scale was made of, or those of the whole type."""
     if found.scale.size != 1 or found.zero_point.size != 1:
-        raise InvalidModelError(f"{found.scale.size} scales of an activation", where=where)
+        raise InvalidModelError(
+            f"the number of scales is {found.scale.size}; an activation requires one", where=where, rule="not-per-tensor"
+        )
     scale, point = float(found.scale[0]), float(found.zero_point[0])
     steps, lowest = _steps(found, scale, point)
     dtype = "int8" if lowest < 0 else "uint8"
@@ -155,12 +157,16 @@ def _folding(entries: Entries, module: str, fake: _Fake | None) -> Folding:
     weight, bias = entries.numbers(module, "weight"), entries.numbers(module, "bias")
     norm = {name: entries.numbers(f"{module}.bn" if module else "bn", name) for name in _STATISTICS}
     if weight is None:
-        raise InvalidModelError("a fake quantization of weights without weights", where=module)
+        raise InvalidModelError("a fake quantization of weights has no weights", where=module, rule="weights-missing")
     statistics = {name: value for name, value in norm.items() if value is not None and name != "num_batches_tracked"}
     if statistics and (len(statistics) != 4 or any(value.shape != weight.shape[:1] for value in statistics.values())):
-        raise InvalidModelError(f"statistics of a normalization that do not fit weights of shape {weight.shape}", where=module)
+        raise InvalidModelError(
+            f"the statistics of a normalization do not fit weights of shape {weight.shape}", where=module, rule="counts-differ"
+        )
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise InvalidModelError(f"a bias of shape {bias.shape} beside weights of shape {weight.shape}", where=module)
+        raise InvalidModelError(
+            f"a bias of shape {bias.shape} does not fit weights of shape {weight.shape}", where=module, rule="counts-differ"
+        )
     return Folding(partial(_folded, module, weight.astype(np.float32), bias, statistics, fake), bool(statistics))
 
 
@@ -176,7 +182,9 @@ def _folded(
             offset = np.zeros(factor.shape) if bias is None else bias.astype(np.float64)
             bias = ((offset - norm["running_mean"]) * last + norm["bias"]).astype(np.float32)
         if not np.isfinite(weight).all() or not np.isfinite(bias).all():
-            raise InvalidModelError("its normalization makes weights that are no numbers", where=module)
+            raise InvalidModelError(
+                "folding the normalization makes weights that are NaN or infinite", where=module, rule="weights-not-finite"
+            )
     found: dict[str, Any] = {}
     if fake is None:
         found["weight"] = Tensor(f"{prefix}weight", "float32", weight.shape, weight)
@@ -192,12 +200,12 @@ def _weight_grid(fake: _Fake, shape: tuple[int, ...], module: str) -> Quantizati
     """The grid of weights: along the outputs where there are several scales; 8 bits, or 4 where the range beside the scale says so."""
     scale, points = fake.scale, fake.zero_point.astype(np.int64)
     if scale.shape != points.shape or scale.size not in (1, shape[0] if shape else 1):
-        raise InvalidModelError(f"{scale.size} scales for weights of shape {shape}", where=module)
+        raise InvalidModelError(f"{scale.size} scales do not fit weights of shape {shape}", where=module, rule="counts-differ")
     if not (np.isfinite(scale).all() and (scale > 0).all()):
-        raise InvalidModelError("a scale of its weights is no positive number", where=module)
+        raise InvalidModelError("a scale of the weights is not a positive number", where=module, rule="scale-not-positive")
     low, high = _weight_limits(fake)
     if ((points < low) | (points > high)).any():
-        raise InvalidModelError(f"a zero point of its weights is outside of {low} to {high}", where=module)
+        raise InvalidModelError(f"a zero point of the weights is outside of {low} to {high}", where=module, rule="zero-point-outside-type")
     limits = (None if low == -128 else low, None if high == 127 else high)
     is_listed = scale.size > 1 or (fake.low is not None and fake.low.ndim == 1 and shape[:1] == (1,))
     return Quantization(scale, points, 0 if is_listed else None, 0, *limits)

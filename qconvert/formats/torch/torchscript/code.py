@@ -107,7 +107,7 @@ class Code:
                 warnings.simplefilter("ignore")  # of escapes in texts
                 tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise InvalidModelError(f"its code cannot be parsed: {error}", where=name) from error
+            raise InvalidModelError(f"the code cannot be parsed: {error}", where=name, rule="malformed-code") from error
         found: dict[str, _Class] = {"": _Class()}
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
@@ -132,11 +132,11 @@ _NO_ARGUMENTS = ast.arguments([], [], None, [], [], None, [])
 def _verify(text: str, name: str) -> None:
     """Raises InvalidModelError for a text that would take Python's parser too much memory or stack."""
     if len(text) > _LARGEST_FILE:
-        raise InvalidModelError(f"its code has {len(text)} characters, more than {_LARGEST_FILE}", where=name)
+        raise InvalidModelError(f"the code has {len(text)} characters; at most {_LARGEST_FILE} are read", where=name, rule="code-too-large")
     if (words := sum(1 for _ in _WORD.finditer(text))) > _MOST_WORDS:
-        raise InvalidModelError(f"its code has {words} words, more than {_MOST_WORDS}", where=name)
+        raise InvalidModelError(f"the code has {words} words; at most {_MOST_WORDS} are read", where=name, rule="code-too-large")
     depth = 0
     for bracket in _OPENING.findall(text):
         depth += 1 if bracket in "[({" else -1
         if depth > _DEEPEST:
-            raise InvalidModelError(f"its code has more than {_DEEPEST} brackets within each other", where=name)
+            raise InvalidModelError(f"the code has more than {_DEEPEST} nested brackets", where=name, rule="nested-too-deeply")

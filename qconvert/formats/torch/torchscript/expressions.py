@@ -48,11 +48,11 @@ class Expressions:
     def _where(self, node: ast.AST) -> str:
         return f"{self._method.file}:{getattr(node, 'lineno', 0)}"
 
-    def _wrong(self, what: str, node: ast.AST) -> InvalidModelError:
-        return InvalidModelError(what, where=self._where(node))
+    def _wrong(self, what: str, node: ast.AST, rule: str = "malformed-code") -> InvalidModelError:
+        return InvalidModelError(what, where=self._where(node), rule=rule)
 
-    def _unsupported(self, what: str, node: ast.AST) -> UnsupportedError:
-        return UnsupportedError(f"{what} is not covered", where=self._where(node))
+    def _unsupported(self, what: str, node: ast.AST, rule: str = "code-not-covered") -> UnsupportedError:
+        return UnsupportedError(f"{what} is not covered", where=self._where(node), rule=rule)
 
     def value(self, node: ast.expr, hint: str = "") -> Any:
         """The value of an expression.
@@ -75,7 +75,7 @@ class Expressions:
             return self._values[node.id]
         if node.id in _NAMES:
             return _NAMES[node.id]
-        raise self._wrong(f"its code uses {node.id!r} before it is known", node)
+        raise self._wrong(f"its code uses {node.id!r} before it is known", node, rule="unknown-name")
 
     def attribute(self, node: ast.Attribute, hint: str) -> Any:
         parts = dotted(node)
@@ -126,9 +126,9 @@ class Expressions:
             return target[index]
         if isinstance(target, dict) and isinstance(index, (str, int, float)):
             if index not in target:
-                raise self._wrong(f"its code takes the item {str(index)[:100]!r}, which is not there", node)
+                raise self._wrong(f"its code takes the item {str(index)[:100]!r}, which is not there", node, rule="unknown-name")
             return target[index]
-        raise self._unsupported("an item whose place is known only at run time", node)
+        raise self._unsupported("an item whose place is known only at run time", node, rule="not-constant")
 
     def called(self, node: ast.Call, hint: str) -> Any:
         if any(keyword.arg is None for keyword in node.keywords) or any(isinstance(item, ast.Starred) for item in node.args):
@@ -173,7 +173,7 @@ class Expressions:
         if name in ("int", "float", "bool") and len(given) == 1 and kinds & {Ref, StoredTensor}:
             return self._interpreter.call(Function(f"prim::{name}"), given, {}, self._where(node), self._hint("", node), self._place)
         if name != "len" and kinds & {Ref, StoredTensor}:
-            raise self._unsupported(f"{name} of what is known only at run time", node)
+            raise self._unsupported(f"{name} of what is known only at run time", node, rule="not-constant")
         if name != "len":
             self._interpreter.budget.spend(sum(map(length, given)) // 8)
         try:

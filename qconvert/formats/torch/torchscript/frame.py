@@ -118,7 +118,7 @@ class Frame(Expressions):
         if isinstance(condition, (Ref, StoredTensor)):
             raising = [_raises(body) for body in (node.body, node.orelse)]
             if raising[0] == raising[1]:
-                raise self._unsupported("a branch on what is known only at run time", node)
+                raise self._unsupported("a branch on what is known only at run time", node, rule="not-constant")
             condition = raising[1]
         self.statements(node.body if condition else node.orelse)
 
@@ -138,7 +138,7 @@ class Frame(Expressions):
             self._every(node.body)
             return
         if not isinstance(items, (list, tuple, range)):
-            raise self._unsupported("a loop whose length is known only at run time", node)
+            raise self._unsupported("a loop whose length is known only at run time", node, rule="not-constant")
         for item in items:
             self._interpreter.budget.spend()
             self._bind(node.target, item)
@@ -154,7 +154,7 @@ class Frame(Expressions):
                 self._every(node.body)
                 return
             if isinstance(condition, (Ref, StoredTensor)):
-                raise self._unsupported("a loop whose length is known only at run time", node)
+                raise self._unsupported("a loop whose length is known only at run time", node, rule="not-constant")
             if not condition or not self._turn(node.body):
                 return
 

@@ -84,7 +84,7 @@ def inputs_of(method: Method, traced: Sequence[Any], given: GivenInputs) -> list
             found.append(_structured(argument.arg, _annotation(argument), example, tensor, members))
     given.require_used()
     if not any(isinstance(leaf, Input) for leaf in leaves(found)):
-        raise OptionError("its method 'forward' takes no tensors")
+        raise OptionError("the method 'forward' takes no tensors", rule="no-inputs")
     return found
 
 
@@ -134,12 +134,18 @@ def _structured(name: str, kind: ast.expr, example: Any, tensor: _Tensor, member
         if not keys or (form == "List" and keys != [str(index) for index in range(len(keys))]):
             first, second = (f"{name}_{key}" for key in (("0", "1") if form == "List" else ("first", "second")))
             raise OptionError(
-                f"The input {name!r} is {text}; the file does not say how many tensors that are, or how they are called.",
+                f"the input {name!r} is {text}; the file does not state how many tensors it has or what they are called",
                 remedy=f"State the shape of each: --input-shape '{first}=1,3,224,224; {second}=1,3,224,224'.",
+                rule="input-not-stated",
             )
         found = {key: _structured(f"{name}_{key}", parts[-1], None, tensor, members) for key in keys}
         return found if form == "Dict" else list(found.values())
-    raise UnsupportedError(f"an input that is {text}, of which the file has no example, is not covered", where=name, remedy=_REMEDY)
+    raise UnsupportedError(
+        f"the input is {text}, for which the file has no example; such inputs are not covered",
+        where=name,
+        remedy=_REMEDY,
+        rule="input-not-stated",
+    )
 
 
 def _parts(kind: ast.expr) -> tuple[str, list[ast.expr]]:

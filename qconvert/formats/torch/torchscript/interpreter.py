@@ -55,7 +55,7 @@ class Budget:
         """Counts steps; raises EndlessError where there are too many."""
         self.steps += steps
         if self.steps > self.most:
-            raise EndlessError(f"its code does not end within {self.most} steps")
+            raise EndlessError(f"the code does not end within {self.most} steps", rule="too-many-steps")
 
 
 class Interpreter:
@@ -96,12 +96,12 @@ class Interpreter:
             deque(leaves(result, self.budget.spend), maxlen=0)
             result = self._in_place.now(result)
         except CodeError as raised:
-            error: QConvertError = InvalidModelError(f"its code raises an error: {raised}", remedy=_OTHER_SHAPES)
+            error: QConvertError = InvalidModelError(f"the code raises an error: {raised}", remedy=_OTHER_SHAPES, rule="code-raises")
             raise self._missing.all_with(error) from None
         except QConvertError as error:
             raise self._missing.all_with(error) from error
         except RecursionError as error:
-            raise InvalidModelError("its code is nested too deeply") from error
+            raise InvalidModelError("the code is nested too deeply", rule="nested-too-deeply") from error
         self._missing.require_none()
         return result
 
@@ -109,7 +109,9 @@ class Interpreter:
         """What a method of an object returns."""
         method = self._code.method(target.class_name, name)
         if method is None:
-            raise InvalidModelError(f"the class {target.class_name} has no method {name!r}", where=where or self.objects.place(target))
+            raise InvalidModelError(
+                f"the class {target.class_name} has no method {name!r}", where=where or self.objects.place(target), rule="unknown-name"
+            )
         self.objects.make_ready(target)
         return self.followed(method, [target, *given], named, self.objects.place(target))
 
@@ -117,7 +119,7 @@ class Interpreter:
         """What a method or function returns for these arguments."""
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise InvalidModelError(f"its code calls itself more than {_DEEPEST} times", where=method.file)
+            raise InvalidModelError(f"the code calls itself more than {_DEEPEST} times", where=method.file, rule="nested-too-deeply")
         values: dict[str, Any] = {}
         if self._depth == 1:
             self.variables = values
@@ -135,7 +137,7 @@ class Interpreter:
         """CONSTANTS.c<number>."""
         number = name[1:]
         if not (number.isdecimal() and number.isascii() and int(number) < len(self._listed)):
-            raise InvalidModelError(f"the archive has no constant {name!r}")
+            raise InvalidModelError(f"the archive has no constant {name!r}", rule="unknown-name")
         return self.objects.placed(self._listed[int(number)], f"CONSTANTS.{name}")
 
     def call(self, function: Function, given: list[Any], named: dict[str, Any], where: str, hint: str, place: str) -> Any:
@@ -200,7 +202,7 @@ class Interpreter:
         if name.endswith(".__new__") and self._code.is_class(name.removesuffix(".__new__")):
             return self.objects.bare(name.removesuffix(".__new__"))
         if not self._code.is_class(name):
-            raise InvalidModelError(f"the archive has no function {name}", where=where)
+            raise InvalidModelError(f"the archive has no function {name}", where=where, rule="unknown-name")
         return self.objects.made(name, given, named, where)
 
 

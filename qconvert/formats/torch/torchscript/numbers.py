@@ -51,9 +51,11 @@ def computed(name: str, function: Callable[..., Any], given: Sequence[Any], name
     try:
         result = function(*given, **named)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
-        raise InvalidModelError(f"{name} on numbers is damaged: {str(error)[:200]}", where=where) from error
+        raise InvalidModelError(
+            f"{name} cannot be computed with these numbers: {str(error)[:200]}", where=where, rule="malformed-code"
+        ) from error
     if isinstance(result, int) and not -(2**63) <= result < 2**64:
-        raise InvalidModelError(f"{name} gives a number that does not fit 64 bits", where=where)
+        raise InvalidModelError(f"{name} gives a number that does not fit 64 bits", where=where, rule="number-out-of-range")
     return result
 
 
@@ -66,19 +68,19 @@ def length(value: Any) -> int:
 
 def _divided(a: float, b: float) -> float:
     if b == 0:
-        raise InvalidModelError("its code divides by zero")
+        raise InvalidModelError("the code divides by zero", rule="division-by-zero")
     return a / b
 
 
 def _floor_divided(a: int, b: int) -> int:
     if b == 0:
-        raise InvalidModelError("its code divides by zero")
+        raise InvalidModelError("the code divides by zero", rule="division-by-zero")
     return a // b
 
 
 def _remainder(a: int, b: int) -> int:
     if b == 0:
-        raise InvalidModelError("its code divides by zero")
+        raise InvalidModelError("the code divides by zero", rule="division-by-zero")
     return a % b
 
 
@@ -91,7 +93,9 @@ def _short(items: Any, count: int) -> bool:
     """True; raises InvalidModelError for a list or text of more than is allowed."""
     most = _LONGEST_TEXT if isinstance(items, str) else _LONGEST
     if count > most:
-        raise InvalidModelError(f"its code makes a {'text' if isinstance(items, str) else 'list'} of more than {most} items")
+        raise InvalidModelError(
+            f"the code makes a {'text' if isinstance(items, str) else 'list'} of more than {most} items", rule="too-many-items"
+        )
     return True
 
 
@@ -171,7 +175,7 @@ def _set(items: Any, index: Any, value: Any) -> Any:
 
 def _truncated(a: int, b: int) -> int:
     if b == 0:
-        raise InvalidModelError("its code divides by zero")
+        raise InvalidModelError("the code divides by zero", rule="division-by-zero")
     return a // b if (a < 0) == (b < 0) else -(-a // b)
 
 
@@ -184,7 +188,7 @@ def _get(items: Any, index: Any) -> Any:
     if isinstance(items, dict):
         return items[index]
     if not -len(items) <= index < len(items):
-        raise InvalidModelError(f"its code takes item {index} of {len(items)}")
+        raise InvalidModelError(f"the code takes item {index} of {len(items)}", rule="index-out-of-range")
     return items[index]
 
 

@@ -74,14 +74,14 @@ class Objects:
                 if default is not None:
                     return Frame(self._interpreter, default.method, "", {}).value(default.node)
         kind = target.class_name if isinstance(target, ScriptObject) else type(target).__name__
-        raise InvalidModelError(f"{kind} has no attribute {name!r}", where=where)
+        raise InvalidModelError(f"{kind} has no attribute {name!r}", where=where, rule="unknown-name")
 
     def set_attribute(self, target: Any, name: str, value: Any, where: str) -> None:
         """Gives an attribute a value."""
         if isinstance(target, Unknown):
             return
         if not isinstance(target, ScriptObject) or not isinstance(target.state, dict):
-            raise InvalidModelError("an attribute is given to what has none", where=where)
+            raise InvalidModelError("an attribute is set on something that has no attributes", where=where, rule="unknown-name")
         target.state[name] = value
 
     def placed(self, value: Any, place: str) -> Any:
@@ -126,7 +126,9 @@ class Objects:
         if fields is not None:
             values = dict(zip(fields, given, strict=False)) | dict(named)
             if len(given) + len(named) != len(fields) or set(values) != set(fields):
-                raise InvalidModelError(f"{class_name} has {len(fields)} fields and is given {len(given) + len(named)}", where=where)
+                raise InvalidModelError(
+                    f"{class_name} has {len(fields)} fields and is given {len(given) + len(named)}", where=where, rule="counts-differ"
+                )
             return Named.of({name: values[name] for name in fields})
         made = self.bare(class_name)
         if self._code.method(class_name, "__init__") is not None:

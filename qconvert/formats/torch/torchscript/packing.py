@@ -23,7 +23,7 @@ def method_of_packed(packed: Packed, name: str, where: str) -> Any:
         return list(getattr(packed, name))
     if name == "groups":
         return packed.groups
-    raise InvalidModelError(f"packed parameters have no method {name!r}", where=where)
+    raise InvalidModelError(f"packed parameters have no method {name!r}", where=where, rule="unknown-name")
 
 
 def _numbers(value: Any, count: int) -> tuple[int, ...]:
@@ -74,11 +74,13 @@ def _packing(make: Callable[..., Packed | PackedCell]) -> Callable[..., Any]:
         try:
             found = make(place or "packed", *given, **named)
         except (TypeError, ValueError, AttributeError) as error:
-            raise InvalidModelError(f"its code packs what cannot be packed: {error}", where=where) from error
+            raise InvalidModelError(
+                f"the code packs something that cannot be packed: {error}", where=where, rule="malformed-packed"
+            ) from error
         if isinstance(found, PackedCell):
             return found
         if not isinstance(found.weight, StoredTensor):
-            raise InvalidModelError("its code packs weights that are no constant", where=where)
+            raise InvalidModelError("the code packs weights that are not constant", where=where, rule="weights-not-constant")
         return verified(found)
 
     return pack
@@ -88,7 +90,7 @@ def _unpacking(read: Callable[[Packed], Any]) -> Callable[..., Any]:
     def unpack(place: str, where: str, *given: Any, **named: Any) -> Any:
         values = [*given, *named.values()]
         if len(values) != 1 or not isinstance(values[0], Packed):
-            raise InvalidModelError("its code unpacks what is not packed", where=where)
+            raise InvalidModelError("the code unpacks something that is not packed", where=where, rule="malformed-packed")
         return read(values[0])
 
     return unpack

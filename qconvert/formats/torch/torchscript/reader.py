@@ -92,7 +92,7 @@ class _Script:
         model = self._model()
         method = self._code.method(model.class_name, "forward")
         if method is None:
-            raise InvalidModelError(f"its class {model.class_name} has no method 'forward'")
+            raise InvalidModelError(f"the class {model.class_name} has no method 'forward'", rule="forward-missing")
         self.forward: Method = method
         size = sum(archive.size(name) for name in archive if name == "data.pkl" or name.startswith("code/"))
         self.session = Session(Draft(), Constants(Draft()), SCALAR_TYPES)
@@ -113,7 +113,7 @@ class _Script:
         """The objects of the file, anew, since methods may change them."""
         model = unpickled(self._archive.read("data.pkl"), lambda key: self._archive.storage(f"data/{key}"), "data.pkl")
         if not isinstance(model, ScriptObject):
-            raise InvalidModelError("its data.pkl holds no module")
+            raise InvalidModelError("data.pkl does not hold a module", rule="malformed-entry")
         return model
 
     def _constants(self) -> list[Any]:
@@ -123,7 +123,7 @@ class _Script:
         content = self._archive.read("constants.pkl")
         found = unpickled(content, lambda key: self._archive.storage(self._constant_storage(key)), "constants.pkl")
         if not isinstance(found, (list, tuple)):
-            raise InvalidModelError("its constants.pkl holds no list")
+            raise InvalidModelError("constants.pkl does not hold a list", rule="malformed-entry")
         return list(found)
 
     def _constant_storage(self, key: str) -> str:
@@ -135,14 +135,20 @@ def _verify_version(archive: Archive) -> None:
     """Raises UnsupportedError for an archive of a version that this PyTorch does not load."""
     if "model.json" in archive and "data.pkl" not in archive:
         raise UnsupportedError(
-            "it is a TorchScript archive of PyTorch before 1.4, whose objects are in model.json",
-            remedy="PyTorch 2 does not load it either. Load it in PyTorch 1.4 to 1.13, if you trust it, and save it there: torch.jit.save.",
+            "the file is a TorchScript archive of PyTorch before 1.4, whose objects are in model.json",
+            remedy=(
+                "PyTorch 2 does not load such files either. If you trust the file, load it in PyTorch 1.4 to 1.13 and save it again: "
+                "torch.jit.save."
+            ),
+            rule="version-not-covered",
         )
     text = archive.text("version").strip() if "version" in archive else ""
     if text and not (text.isascii() and text.isdecimal()):
-        raise InvalidModelError(f"its version is {text[:20]!r}, no number")
+        raise InvalidModelError(f"the version is {text[:20]!r}, not a number", rule="malformed-version")
     if len(text) > 4 or int(text or 0) > _NEWEST:
-        raise UnsupportedError(f"it is of version {text[:20]} of TorchScript's archives; those up to {_NEWEST} are covered")
+        raise UnsupportedError(
+            f"the archive has version {text[:20]} of TorchScript; versions up to {_NEWEST} are covered", rule="version-not-covered"
+        )
 
 
 def _traced(archive: Archive) -> list[Any]:

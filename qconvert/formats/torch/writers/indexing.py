@@ -21,7 +21,7 @@ def static_shape(op: Op, b: Builder, name: str) -> tuple[int, ...]:
     """The shape of a tensor in numbers; raises UnsupportedError if a size is known only at run time."""
     shape = b.tensor(name).static_shape
     if shape is None:
-        raise b.unsupported(op, f"{name!r} of unknown size")
+        raise b.unsupported(op, f"{name!r} of unknown size", rule="unknown-size")
     return shape
 
 
@@ -34,7 +34,7 @@ def indices(b: Builder, name: str) -> Node:
 def _from_front(op: Op, b: Builder, node: Node, size: int | str) -> Node:
     """Indices of which negative ones count from behind."""
     if isinstance(size, str):
-        raise b.unsupported(op, "indices along an axis of unknown size")
+        raise b.unsupported(op, "indices along an axis of unknown size", rule="unknown-size")
     return b.aten("remainder.Scalar", node, size)
 
 
@@ -156,7 +156,7 @@ def write_segments(op: Op, b: Builder) -> None:
     reduction = "sum" if op.kind == "SegmentSum" else str(op["reduction"])
     if op.kind == "SegmentSum":
         if ids is None:
-            raise b.unsupported(op, "segments that are computed at run time")
+            raise b.unsupported(op, "segments that are computed at run time", rule="not-constant")
         count = int(ids.max(initial=-1)) + 1
     else:
         count = b.integers(op, 2)[0]

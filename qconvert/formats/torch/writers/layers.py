@@ -83,7 +83,7 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
         for axis, (begin, least) in enumerate(zip(begins, less, strict=True)):
             size = shape[2 + axis]
             if isinstance(size, str):
-                raise b.unsupported(op, "different cropping on both sides of an axis of unknown size")
+                raise b.unsupported(op, "different cropping on both sides of an axis of unknown size", rule="unknown-size")
             node = b.aten("slice.Tensor", node, 2 + axis, begin - least, begin - least + size)
     b.finish(op, node)
 
@@ -94,7 +94,7 @@ def _turned(op: Op, b: Builder, weights: Node) -> Node:
     if group == 1:
         return b.aten("transpose.int", weights, 0, 1)
     if isinstance(outputs, str) or isinstance(inputs, str) or any(isinstance(size, str) for size in kernel):
-        raise b.unsupported(op, "groups of weights of unknown size")
+        raise b.unsupported(op, "groups of weights of unknown size", rule="unknown-size")
     split = b.aten("transpose.int", b.aten("reshape", weights, [group, outputs // group, inputs, *kernel]), 1, 2)
     return b.aten("reshape", split, [group * inputs, outputs // group, *kernel])
 
@@ -104,7 +104,7 @@ def _turned_weights(op: Op, b: Builder) -> Any:
     weights, group = b.tensor(op.inputs[1]), int(op["group"])
     if weights.data is None:
         if group != 1:
-            raise b.unsupported(op, "weights of groups that are computed at run time")
+            raise b.unsupported(op, "weights of groups that are computed at run time", rule="not-constant")
         return b.aten("transpose.int", b.real(weights.name), 0, 1)
     if weights.quantization is not None:
         return _turned(op, b, b.real(weights.name))  # inductor takes a transposed convolution of dequantized weights for another one

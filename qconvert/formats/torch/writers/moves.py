@@ -113,7 +113,7 @@ def write_slice(op: Op, b: Builder) -> None:
         if step < 0:
             size = shape[axis]
             if not isinstance(size, int) or not isinstance(start, int) or not isinstance(end, int):
-                raise b.unsupported(op, "a negative step along an axis of unknown size")
+                raise b.unsupported(op, "a negative step along an axis of unknown size", rule="unknown-size")
             places = list(range(size))[start:end:step]
             if not places:
                 raise b.unsupported(op, "an empty result")
@@ -133,7 +133,7 @@ def write_pad(op: Op, b: Builder) -> None:
         if op.has(2):
             filler = b.constant(op.inputs[2])
             if filler is None:
-                raise b.unsupported(op, "a filler that is computed at run time")
+                raise b.unsupported(op, "a filler that is computed at run time", rule="not-constant")
             value = filler.reshape(-1)[0].item()
         b.set(op.outputs[0], b.pad(data, b.stored(data.name), torch_pads(begins, ends), value))
         return

@@ -89,7 +89,7 @@ def _reduce_integers(op: Op, b: Builder) -> None:
     if op.kind == "ReduceMean":
         sizes = [b.shape(op, op.inputs[0])[axis] for axis in axes]
         if any(isinstance(size, str) for size in sizes):
-            raise b.unsupported(op, "the mean of an unknown number of integers")
+            raise b.unsupported(op, "the mean of an unknown number of integers", rule="unknown-size")
         node = b.aten("div.Tensor_mode", node, math.prod(int(size) for size in sizes), rounding_mode="trunc")
     b.note_operator()
     b.set(tensor.name, node if tensor.dtype == "int64" else b.aten("to.dtype", node, b.dtype(tensor.dtype)))
@@ -172,7 +172,7 @@ def write_local_response(op: Op, b: Builder) -> None:
     squares = b.aten("constant_pad_nd", b.aten("square", node), [*[0] * (2 * rank - 4), before, size - 1 - before], 0.0)
     count = b.shape(op, op.inputs[0])[1]
     if isinstance(count, str):
-        raise b.unsupported(op, "channels of unknown number")
+        raise b.unsupported(op, "channels of unknown number", rule="unknown-size")
     total = b.aten("slice.Tensor", squares, 1, 0, count)
     for place in range(1, size):
         total = b.aten("add.Tensor", total, b.aten("slice.Tensor", squares, 1, place, place + count))

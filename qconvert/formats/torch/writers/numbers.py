@@ -52,7 +52,7 @@ def write_known(op: Op, b: Builder) -> None:
     if op.kind == "Rank":
         found = np.array(b.rank(op), dtype)
     elif any(value is None for value in values):
-        raise b.unsupported(op, "numbers that are computed at run time")
+        raise b.unsupported(op, "numbers that are computed at run time", rule="not-constant")
     elif op.kind == "Range":
         start, _, step = (np.asarray(value).reshape(()) for value in values)
         (count,) = static_shape(op, b, op.outputs[0])

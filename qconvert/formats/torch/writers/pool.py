@@ -68,7 +68,7 @@ def _shares(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: lis
     """How many elements a window has for each of them that is no padding, at each place."""
     sizes, count = b.shape(op, op.inputs[0])[2:], len(kernel)
     if any(isinstance(size, str) for size in sizes) or op["ceil_mode"]:
-        raise b.unsupported(op, "padding that differs on both sides and does not count, along axes of unknown size,")
+        raise b.unsupported(op, "padding that differs on both sides and does not count, along axes of unknown size,", rule="unknown-size")
     share = np.ones((1, 1, *[1] * count), np.float64)
     for axis, (size, taps, step) in enumerate(zip(sizes, kernel, strides, strict=True)):
         starts = np.arange(0, int(size) + pads[axis] + pads[count + axis] - taps + 1, step) - pads[axis]
@@ -117,7 +117,7 @@ def _counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: lis
     places = zip(b.shape(op, op.inputs[0])[2:], b.shape(op, op.outputs[0])[2:], kernel, strides, strict=True)
     for axis, (size, wanted, taps, step) in enumerate(places):
         if isinstance(size, str) or isinstance(wanted, str):
-            raise b.unsupported(op, "windows of different sizes along axes of unknown size")
+            raise b.unsupported(op, "windows of different sizes along axes of unknown size", rule="unknown-size")
         front, back = (pads[axis], pads[spatial + axis]) if counts else (0, 0)
         starts = np.arange(wanted) * step - pads[axis]
         inside = np.minimum(starts + taps, size + back) - np.maximum(starts, -front)

@@ -137,7 +137,11 @@ def _unrolled(op: Op, b: Builder, data: Node) -> list[Node]:
     """All steps, the last hidden values, and of an LSTM the last cells, of one direction that rounds what it multiplies."""
     steps = b.shape(op, op.inputs[0])[1 if op["layout"] else 0]
     if op["direction"] == "bidirectional" or not isinstance(steps, int) or steps > _MOST_STEPS:
-        raise b.unsupported(op, f"data that it rounds in both directions, in more than {_MOST_STEPS} steps, or in a number that is open,")
+        raise b.unsupported(
+            op,
+            f"data that it rounds in both directions, in more than {_MOST_STEPS} steps, or in a number that is open,",
+            rule="unknown-size",
+        )
     (w, r, wb, rb), states = _weights(op, b, 0), [b.aten("select.int", node, 0, 0) for node in _states(op, b, data, 1)]
     sums = b.aten("linear", rounded(op, b, data, 3), w, wb)
     shown = []

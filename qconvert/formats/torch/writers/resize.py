@@ -53,7 +53,7 @@ def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None
         b.finish(op, b.aten(f"{name}{spatial}d", b.real(op.inputs[0]), sizes_of(b, op.inputs[1])))
         return
     if known is None:
-        raise b.unsupported(op, f"{places} places and {op['nearest_mode']} along axes of unknown size")
+        raise b.unsupported(op, f"{places} places and {op['nearest_mode']} along axes of unknown size", rule="unknown-size")
     node = b.real(op.inputs[0])
     b.note_operator()
     for axis, (before, after) in enumerate(zip(*known, strict=True), 2):

@@ -28,7 +28,11 @@ def sizes_of(b: Builder, name: str) -> list[Any]:
         return [int(value) for value in np.asarray(data).reshape(-1)]
     maker = b.producer(name)
     if maker is None or maker.kind not in _FOLLOWED:
-        raise UnsupportedError("sizes that are computed from the values of tensors cannot be written for PyTorch", where=f"tensor {name!r}")
+        raise UnsupportedError(
+            "sizes that are computed from the values of tensors cannot be written for PyTorch",
+            where=f"tensor {name!r}",
+            rule="not-constant",
+        )
     found: list[Any] = _FOLLOWED[maker.kind](maker, b)
     return found
 

@@ -104,7 +104,7 @@ def whole(b: Builder, node: Node, dtype: str, grid: Quantization, rank: int) -> 
 def _rank(op: Op, b: Builder) -> int:
     rank = b.tensor(op.outputs[0]).rank
     if rank is None:
-        raise b.unsupported(op, "a result of unknown rank")
+        raise b.unsupported(op, "a result of unknown rank", rule="unknown-size")
     return rank
 
 

@@ -22,7 +22,7 @@ def pads_of(op: Op, b: Builder, kernel: Sequence[int], dilations: Sequence[int])
     front, back = [], []
     for size, taps, step, dilation in zip(b.shape(op, op.inputs[0])[2:], kernel, op["strides"], dilations, strict=True):
         if isinstance(size, str):
-            raise b.unsupported(op, f"auto_pad {auto} along an axis of unknown size")
+            raise b.unsupported(op, f"auto_pad {auto} along an axis of unknown size", rule="unknown-size")
         total = max((-(-size // step) - 1) * step + (taps - 1) * dilation + 1 - size, 0)
         less, more = total // 2, total - total // 2
         front.append(less if auto == SAME[0] else more)
@@ -46,7 +46,7 @@ def padded(op: Op, b: Builder, spatial: int) -> tuple[Node, list[int]]:
     b.channels_first(op)
     kernel = b.shape(op, op.inputs[1])[2:]
     if any(isinstance(size, str) for size in kernel):
-        raise b.unsupported(op, "weights of unknown size")
+        raise b.unsupported(op, "weights of unknown size", rule="unknown-size")
     pads = pads_of(op, b, [int(size) for size in kernel], op["dilations"])
     if symmetric(pads):
         return b.stored(op.inputs[0]), pads[:spatial]
@@ -67,7 +67,7 @@ def padded_data(op: Op, b: Builder, pads: Sequence[int], filler: float | None) -
     grid, value = data.quantization, filler
     if grid is not None:
         if not grid.is_per_tensor:
-            raise b.unsupported(op, "data with scales along an axis")
+            raise b.unsupported(op, "data with scales along an axis", rule="quantized-data")
         value = int(grid.zero_point[0]) if filler is None else integer_range(data.dtype)[0]
     node = b.pad(data, b.stored(data.name), torch_pads(pads[:spatial], pads[spatial:]), 0.0 if value is None else value)
     b.helpers.add(node)
