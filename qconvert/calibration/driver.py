@@ -173,7 +173,7 @@ def calibrated(
     """
     for what, given, known in (("activations", activations, ACTIVATIONS), ("weights", weights, WEIGHTS)):
         if given not in known:
-            raise OptionError(f"{what} is {given!r}, which does not exist", remedy=f"Use one of {', '.join(known)}.", rule="unknown-word")
+            raise OptionError(f"{what} is {given!r}, which is unknown", remedy=f"Use one of {', '.join(known)}.", rule="unknown-word")
     if symmetric is None and target and target_named(target).needs_scales:
         symmetric = activations in target_named(target).symmetric_activations or None
     makes = observer(method, **options), observer(method, of_input=True, **options)

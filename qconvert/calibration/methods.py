@@ -79,7 +79,7 @@ def observer(method: str, *, of_input: bool = False, **options: Any) -> Callable
     """
     if method not in METHODS:
         raise OptionError(
-            f"the calibration method is {method!r}, which does not exist", remedy=f"Use one of {', '.join(METHODS)}.", rule="unknown-method"
+            f"the calibration method is {method!r}, which is unknown", remedy=f"Use one of {', '.join(METHODS)}.", rule="unknown-method"
         )
     found = METHODS[method]
     given = {**(found.of_inputs if of_input else {}), **checked(options, found.options, f"no calibration by {method}")}

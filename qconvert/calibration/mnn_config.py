@@ -91,7 +91,7 @@ class _Values:
     def word(self, name: str, known: Mapping[str, str]) -> str:
         given = self.get(name, str, next(iter(known)))
         if given not in known:
-            raise OptionError(f"{name} is {given!r}, which does not exist", remedy=f"MNN has {', '.join(known)}.", rule="unknown-word")
+            raise OptionError(f"{name} is {given!r}, which is unknown", remedy=f"MNN has {', '.join(known)}.", rule="unknown-word")
         return known[given]
 
 

@@ -99,7 +99,7 @@ def _runtime(name: str) -> Runtime:
     if found is None or found.watch is None:
         known = ", ".join(name for name, item in runtimes().items() if item.watch is not None)
         raise OptionError(
-            f"the runtime is {name!r}, which does not exist or returns no inner tensors",
+            f"the runtime is {name!r}, which is unknown or returns no inner tensors",
             remedy=f"Use one of {known}.",
             rule="unknown-runtime",
         )

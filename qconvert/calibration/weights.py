@@ -57,7 +57,7 @@ def weight_grid(weights: Array, method: str = "max-abs", axis: int | None = 0, d
     """
     if method not in WEIGHT_METHODS:
         raise OptionError(
-            f"the method for weights is {method!r}, which does not exist",
+            f"the method for weights is {method!r}, which is unknown",
             remedy=f"Use one of {', '.join(WEIGHT_METHODS)}.",
             rule="unknown-method",
         )

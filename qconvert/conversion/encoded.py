@@ -107,7 +107,7 @@ def apply(
     from qconvert.passes.apply_encodings import applied
 
     if fill not in ("none", "infer"):
-        raise OptionError(f"fill is {fill!r}, which does not exist", remedy="Use none or infer.", rule="unknown-fill")
+        raise OptionError(f"fill is {fill!r}, which is unknown", remedy="Use none or infer.", rule="unknown-fill")
     network = load(graph, format, **options)
     found = encodings if isinstance(encodings, Encodings) else load_encodings(encodings)
     changed, _ = applied(network, found, fill=fill, range_dtype=range_dtype)

@@ -35,7 +35,7 @@ def run_passes(
     listed = pipeline(names)
     for text, item in zip(names, listed, strict=True):
         if twice := [option.name for option in item.options if option.name in given and f"{option.name}=" in text.replace("-", "_")]:
-            raise OptionError(f"the option {twice[0]} is given twice, once of them with the pass {item.name}", rule="option-twice")
+            raise OptionError(f"the option {twice[0]} is given twice, once of them with the pass {item.name}", rule="duplicate-option")
     return _valid(graph, listed, target or Target("", "", "no target"), given, by_hand=True, observers=observers)
 
 

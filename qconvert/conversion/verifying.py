@@ -92,8 +92,9 @@ class Verifier:
         told = "" if notes or not share else " without a note"
         if share > allowed or told:
             words = "is exact" if allowed == 0 else f"changes outputs by {allowed:g} of their range at most"
+            declared = f"declares that it {words}, but " if np.isfinite(allowed) else ""
             raise InternalError(
-                f"the pass {item.name} declares that it {words}, but changes an output by {share:.3g} of its range on average{told}",
+                f"the pass {item.name} {declared}changes an output by {share:.3g} of its range on average{told}",
                 where=f"output {output!r}",
                 remedy="This is a fault of the pass, not of the model. --print-after shows the graph before and after it.",
                 rule="pass-not-exact",

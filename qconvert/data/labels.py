@@ -22,7 +22,7 @@ __all__ = ["Labelled", "class_names", "labelled"]
 
 #: Lists of labels are small: 100 bytes for each of a million and more.
 _MOST_BYTES = 256 << 20
-_LABELS = "array of labels"
+_LABELS = "an array of labels"
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 _TABLES, _ARRAYS = (".csv", ".tsv", ".txt"), (".npy", ".npz")
 

@@ -82,7 +82,7 @@ class Preparation:
             raise OptionError(f"the range {words} is empty", remedy="Write --pixel-range LOWEST,LARGEST.", rule="empty-range")
         if isinstance(self.resize, str) and self.resize != _STRETCH:
             raise OptionError(
-                f"resize is {self.resize!r}, which does not exist", remedy="Write stretch, SHORTER or HEIGHT,WIDTH.", rule="resize-form"
+                f"resize is {self.resize!r}, which is unknown", remedy="Write stretch, SHORTER or HEIGHT,WIDTH.", rule="resize-form"
             )
         for name, sizes in (("resize", self.resize or ()), ("crop", self.crop)):
             if not isinstance(sizes, str) and (len(sizes) > 2 or any(size < 1 or size != int(size) for size in sizes)):
@@ -96,7 +96,7 @@ class Preparation:
         for name, given, known in (("colour", self.colour, (*COLOURS,)), ("layout", self.layout, _LAYOUTS)):
             if given and given not in known:
                 raise OptionError(
-                    f"{name} is {given!r}, which does not exist", remedy=f"Use one of {', '.join(known)}.", rule="unknown-word"
+                    f"{name} is {given!r}, which is unknown", remedy=f"Use one of {', '.join(known)}.", rule="unknown-word"
                 )
 
     @property

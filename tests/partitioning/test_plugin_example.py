@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
 ROOT = Path(__file__).parents[2]
 KEYWORDS = ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite"
@@ -58,7 +59,6 @@ def test_a_code_generator_that_is_wrong_is_found(tmp_path: Path) -> None:
 
 def test_code_generators_of_plugins(tmp_path: Path) -> None:
     """One for each target; a suffix has its dot; what is none is said."""
-    import pytest
 
     from qconvert import register
     from qconvert.errors import OptionError
@@ -78,12 +78,12 @@ def test_code_generators_of_plugins(tmp_path: Path) -> None:
     class Other(Plugin):
         pass
 
-    with pytest.raises(OptionError, match="have the suffix 'npu'"):
+    with refused(OptionError, "malformed-suffix", holds=("'npu'",)):
         Codegen("t", "npu", compiled, "r")
-    with pytest.raises(OptionError, match="is no Codegen"):
+    with refused(OptionError, "plugin-fails"):
         register(Plugin("x"), "wrong")
     with registered(Plugin(Codegen("t", ".npu", compiled, "r")), "one"):
-        with pytest.raises(OptionError, match="gives the code generator 't' as one does"):
+        with refused(OptionError, "plugin-fails", holds=("'t'",)):
             register(Other(Codegen("t", ".npu", compiled, "r")), "two")
         with registered(Other(Codegen("t", ".npu", compiled, "q", replaces="t")), "three"):
             from qconvert.plugins import codegen_of

@@ -37,7 +37,7 @@ def with_batch(graph: Graph, number: int) -> Graph:
     from qconvert.conversion.adapting.shapes import settled
 
     if number > _LARGEST:
-        raise OptionError(f"the batch is {number}; it must be at least 1", remedy="Write --batch 4.", rule="batch-not-positive")
+        raise OptionError(f"the batch is {number}; at most {_LARGEST} is allowed", rule="number-out-of-range")
     firsts: dict[str, Size] = {}
     axes: dict[str, int] = {}
     for name in graph.inputs:

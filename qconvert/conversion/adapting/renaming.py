@@ -89,7 +89,7 @@ def _divided(graph: Graph, text: str, whole: Graph | None) -> tuple[str, str]:
         return fitting[0]
     old = pairs[0][0]
     if whole is not None and old in whole.tensors:
-        raise OptionError(f"--rename names {old!r}, which is not in the part that --subgraph keeps", rule="unknown-tensor")
+        raise OptionError(f"--rename names {old!r}, which is not in the part that --subgraph keeps", rule="renamed-outside")
     raise OptionError(
         f"there is no tensor {near([old], [*graph.states, *graph.tensors])}", remedy="`qconvert inspect` lists them.", rule="unknown-tensor"
     )
