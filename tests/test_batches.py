@@ -144,7 +144,7 @@ def test_a_batch_that_is_ended_leaves_nothing_running_and_goes_on(end: signal.Si
         time.sleep(0.05)
     assert children(models) == []
     done = {path: path.stat().st_mtime_ns for path in records.glob("*.json")}
-    assert {json.loads(path.read_text())["end"] for path in done} == {"converted"} and len(done) < 4
+    assert {json.loads(path.read_text())["status"] for path in done} == {"converted"} and len(done) < 4
     report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     assert report["counts"] == {"converted": 4} and sum(item["before"] for item in report["outcomes"]) == len(done)
     assert done == {path: path.stat().st_mtime_ns for path in done}
@@ -246,7 +246,7 @@ def test_a_damaged_record_is_none(folder: Path, tmp_path: Path) -> None:
     assert done(job).status == "converted" and done(job).before is not False
     whole = json.loads(Path(job.record).read_text())
     wrong = [
-        {**whole, name: value} for name, value in (("name", "other"), ("end", "well"), ("seconds", "1"), ("operators", -1), ("target", [1]))
+        {**whole, name: value} for name, value in (("name", "other"), ("status", "well"), ("seconds", "1"), ("operators", -1), ("target", [1]))
     ]
     texts = ["", "{", "[]", '{"key": 1}', json.dumps({"key": job.key, "result": "", "other": 1}), "[" * 100_000, *map(json.dumps, wrong)]
     for text in texts:

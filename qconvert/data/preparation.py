@@ -78,8 +78,9 @@ class Preparation:
                 rule="factor-not-positive",
             )
         if self.pixel_range is not None and (len(self.pixel_range) != 2 or self.pixel_range[0] >= self.pixel_range[1]):
-            words = " to ".join(f"{value:g}" for value in self.pixel_range)
-            raise OptionError(f"the range {words} is empty", remedy="Write --pixel-range LOWEST,LARGEST.", rule="empty-range")
+            words = ", ".join(f"{value:g}" for value in self.pixel_range)
+            reason = f"pixel_range is ({words}); it must be two numbers, the lower one first"
+            raise OptionError(reason, remedy="Write --pixel-range LOWEST,LARGEST.", rule="empty-range")
         if isinstance(self.resize, str) and self.resize != _STRETCH:
             raise OptionError(
                 f"resize is {self.resize!r}, which is unknown", remedy="Write stretch, SHORTER or HEIGHT,WIDTH.", rule="resize-form"

@@ -356,7 +356,7 @@ def test_command_line(tmp_path: Path) -> None:
     convert(RESNET, result)
     done = run("check", RESNET, result, "--per-op", "--kernels", "onnxruntime:unoptimized", "--samples", "1")
     assert done.returncode == 0, done.stderr
-    assert "1 inputs, onnxruntime:unoptimized" in done.stdout
+    assert "on 1 input, 18 of 18 operators" in done.stdout
     planter = Planter(result, "qdq")
     one_weight(planter)
     wrong = run("check", RESNET, result, "--per-op", "--kernels", "onnxruntime:unoptimized", "--samples", "1", "--json")
@@ -369,7 +369,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert refused.returncode == 4
     assert "inconclusive" in refused.stdout
     assert "no runtime runs qgraph files" in refused.stdout
-    assert "Convert it to .onnx" in refused.stdout
+    assert "Convert the model to .onnx" in refused.stdout
 
 
 def test_an_activation_that_its_grid_implies_leaves_the_tensor_its_name_of_the_file(tmp_path: Path) -> None:

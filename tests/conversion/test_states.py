@@ -176,7 +176,7 @@ _WRONG = {
         (),
     ),
     "many scales": (lambda state: state | {"add.scale": np.ones(9, np.float32)}, "not-per-tensor", (9, 1)),
-    "a scale that is a text": (lambda state: state | {"add.scale": "wide"}, "not-a-tensor", ("str",)),
+    "a scale that is a text": (lambda state: state | {"add.scale": "wide"}, "wrong-type", ("str",)),
     "packed parameters of one": (
         lambda state: state | {"output._packed_params._packed_params": (np.zeros(3, np.float32),)},
         "malformed-packed",

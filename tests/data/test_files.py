@@ -194,7 +194,7 @@ def test_preparations_that_mean_nothing() -> None:
     with refused(OptionError, "not-a-number", holds=("--mean 'a'",)):
         numbers("a", "mean")
     with refused(OptionError, "number-count", holds=("--pixel-range", 2, 3)):
-        numbers("1,2,3", "range", 2)
+        numbers("1,2,3", "pixel-range", 2)
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (3, 1, 4)])

@@ -240,7 +240,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str, str]] = {
     "a runtime that is not there": (first_part(lambda p: p.update(runtime="nowhere:x")), "unknown-kernels", "'nowhere:x'"),
     "a runtime of other files": (
         first_part(lambda p: p.update(runtime="onnxruntime:optimized")),
-        "runtime-of-another-format",
+        "model-refused",
         "onnxruntime",
     ),
     "a runtime that runs code": (
@@ -330,7 +330,7 @@ def test_a_code_generator_that_fails_leaves_nothing(
 
 @pytest.mark.onnxruntime
 @pytest.mark.litert
-@pytest.mark.parametrize(("fault", "said"), [("types", "as float64, and its part as int8"), ("outputs", "gives 0 values, and its part 1")])
+@pytest.mark.parametrize(("fault", "said"), [("types", "as float64; its part has int8"), ("outputs", "gives 0 values; its part gives 1")])
 def test_an_artefact_that_gives_something_else(fault: str, said: str, parts: Path) -> None:
     simulator.FAULTS.add(fault)
     report = check(KEYWORDS, parts / "manifest.json", samples=1)

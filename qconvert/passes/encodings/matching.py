@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from qconvert.encodings import Encoding, Encodings, Place
-from qconvert.errors import InvalidModelError
+from qconvert.errors import InvalidModelError, counted
 from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.names import near
@@ -132,4 +132,4 @@ def _put(found: Matched, where: tuple[str, int], encoding: Encoding, place: Plac
 def _lost(lost: list[Place], graph: Graph, own: Mapping[str, Op]) -> str:
     names = list(dict.fromkeys(place.name for place in lost))
     known = [*graph.tensors, *own]
-    return f"{len(lost)} encodings are of nothing in the graph: {near(names, known)}"
+    return f"{counted(len(lost), 'encoding')} {'has' if len(lost) == 1 else 'have'} no tensor or operator in the graph: {near(names, known)}"
