@@ -246,7 +246,8 @@ def test_a_damaged_record_is_none(folder: Path, tmp_path: Path) -> None:
     assert done(job).status == "converted" and done(job).before is not False
     whole = json.loads(Path(job.record).read_text())
     wrong = [
-        {**whole, name: value} for name, value in (("name", "other"), ("status", "well"), ("seconds", "1"), ("operators", -1), ("target", [1]))
+        {**whole, name: value}
+        for name, value in (("name", "other"), ("status", "well"), ("seconds", "1"), ("operators", -1), ("target", [1]))
     ]
     texts = ["", "{", "[]", '{"key": 1}', json.dumps({"key": job.key, "result": "", "other": 1}), "[" * 100_000, *map(json.dumps, wrong)]
     for text in texts:

@@ -125,7 +125,7 @@ def _read(record: Path) -> tuple[str, Outcome]:
     """What is in a record: the key of its job, and the outcome."""
     names = [item.name for item in fields(Outcome)]
     found = object_of(json_of(bytes(map_file(record)), "the record"), "record", ("key", *names), ())
-    words = {name: text(found[name], name) for name in ("name", "end", "reason", "result", "target")}
+    words = {name: text(found[name], name) for name in ("name", "status", "reason", "result", "target")}
     seconds = number(found["seconds"], "seconds")
     return text(found["key"], "key"), Outcome(**words, operators=integer(found["operators"], "operators", 0), seconds=seconds, before=True)
 

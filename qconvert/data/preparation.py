@@ -96,9 +96,7 @@ class Preparation:
             raise OptionError("the share of an image must be greater than 0 and at most 1", rule="number-out-of-range")
         for name, given, known in (("colour", self.colour, (*COLOURS,)), ("layout", self.layout, _LAYOUTS)):
             if given and given not in known:
-                raise OptionError(
-                    f"{name} is {given!r}, which is unknown", remedy=f"Use one of {', '.join(known)}.", rule="unknown-word"
-                )
+                raise OptionError(f"{name} is {given!r}, which is unknown", remedy=f"Use one of {', '.join(known)}.", rule="unknown-word")
 
     @property
     def given(self) -> bool:

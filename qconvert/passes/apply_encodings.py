@@ -74,9 +74,9 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
     changed = Rewriter(changed).finish(prune=True)
     notes: list[Change | str] = [*encodings.notes, _summary(work, encodings, filled, derived), *biases]
     if renamed:
-        notes.append(f"{before - len(graph.ops)} BatchNormalizations are part of the weights before them, whose scales the file states")
+        notes.append(f"{before - len(graph.ops)} BatchNormalizations are folded into the weights before them, whose scales the file states")
     if inner:
-        notes.append(f"{inner} tensors before a normalization or a Relu are not rounded: the runtime computes both in one")
+        notes.append(f"{inner} tensors before a normalization or a Relu are not quantized: the runtime fuses both")
     notes += _left(changed)
     return changed, tuple(notes)
 
@@ -229,11 +229,11 @@ class _Encoding:
 def _summary(work: _Encoding, encodings: Encodings, filled: list[str], derived: list[str]) -> Change:
     source = f" of {encodings.origin}" if encodings.origin else ""
     activations, constants = work.counts()
-    text = f"grids{source}: of {activations} activations and {constants} constants"
+    text = f"scales{source}: {activations} activations and {constants} constants are quantized"
     if filled:
-        text += f"; {len(filled)} of them inferred from neighbours"
+        text += f"; {len(filled)} of them inferred from neighbouring tensors"
     if derived:
-        text += f"; {len(derived)} weights at max|w| / 127 of each channel, which the file leaves out"
+        text += f"; {len(derived)} weights have the scale max|w| / 127 of each channel, because the file gives none"
     return Change(text)
 
 
@@ -252,4 +252,4 @@ def _left(graph: Graph) -> list[str]:
         return []
     counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     some = ", ".join(map(repr, list(lacking)[:_SHOWN])) + (f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else "")
-    return [f"on real values stay {counted}, since these tensors have no grid: {some}"]
+    return [f"{counted} stay in float, because these tensors have no scale: {some}"]

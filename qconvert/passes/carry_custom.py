@@ -52,7 +52,7 @@ def run(graph: Graph, target: Target | None, *, custom: str = "carry") -> tuple[
         )
     if not foreign:
         return graph, ()
-    said = f"warning: {len(foreign)} custom operators are carried as they are, and run only where they are registered: {_listed(foreign)}"
+    said = f"warning: {len(foreign)} custom operators are copied unchanged and run only where they are registered: {_listed(foreign)}"
     return graph, (Change(said.replace(" 1 custom operators are", " 1 custom operator is"), exact=True, code="custom-operator"),)
 
 

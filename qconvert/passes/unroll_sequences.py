@@ -47,7 +47,7 @@ def run(graph: Graph, target: Target | None, *, unroll: int = 0) -> tuple[Graph,
             continue
         (_unroll_lstm if op.kind == "IntegerLSTM" else _unroll_scan)(rewriter, op, count)
         rewriter.remove(op)
-        notes.append(f"{op.source or op.kind} stands in the graph for each of its {count} steps")
+        notes.append(f"{op.source or op.kind} is unrolled into {count} steps")
     return with_used_functions(rewriter.finish()), tuple(notes)
 
 

@@ -117,7 +117,7 @@ def test_runtimes_fold_a_batch_normalization_first(name: str) -> None:
     assert weights is not None and np.array_equal(
         found[found.ops[1].inputs[1]].data, np.clip(np.rint(weights / np.float32(0.02)), -128, 127)
     )
-    assert any("1 BatchNormalizations are part of the weights" in str(note) for note in notes)
+    assert any("1 BatchNormalizations are folded into the weights" in str(note) for note in notes)
 
 
 def test_a_grid_before_a_batch_normalization_keeps_it() -> None:

@@ -78,7 +78,7 @@ def test_a_convolution_over_one_dimension_is_guarded(tmp_path: Path) -> None:
 def test_guarded_weights_are_the_same_numbers() -> None:
     source = load(FIXTURES / "tiny_vww_mobilenet_int8.tflite")
     graph, changes = normalize(source, target_named("ort-x86"))
-    words = "13 weights are stored as uint8 with zero point + 128, since pairs of them could saturate"
+    words = "13 weights are stored as uint8 with zero point + 128, because sums of two products could saturate"
     assert Change(words, exact=True, by="guard_saturation") in changes
     checked = 0
     for name, tensor in graph.tensors.items():

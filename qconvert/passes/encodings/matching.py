@@ -132,4 +132,6 @@ def _put(found: Matched, where: tuple[str, int], encoding: Encoding, place: Plac
 def _lost(lost: list[Place], graph: Graph, own: Mapping[str, Op]) -> str:
     names = list(dict.fromkeys(place.name for place in lost))
     known = [*graph.tensors, *own]
-    return f"{counted(len(lost), 'encoding')} {'has' if len(lost) == 1 else 'have'} no tensor or operator in the graph: {near(names, known)}"
+    return (
+        f"{counted(len(lost), 'encoding')} {'has' if len(lost) == 1 else 'have'} no tensor or operator in the graph: {near(names, known)}"
+    )
