@@ -76,7 +76,7 @@ def watched(graph: Graph, names: Iterable[str], folder: Path, runtime: str = "on
         threads: see ModelFile.
 
     Raises:
-        OptionError: there is no such runtime, or it gives out no inner tensors.
+        OptionError: there is no such runtime, or it returns no inner tensors.
         QConvertError: the network cannot be written in its format.
     """
     form = format_named(_runtime(runtime).formats[0])

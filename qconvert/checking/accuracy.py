@@ -230,7 +230,7 @@ def _measured(
         pairs = border.matched_outputs(models[0].run(given), models[1].run(border.matched_inputs(given, models[1])))
         pair = next((a, b) for name, a, b in pairs if name == output)
         if found.counted and not index and found.counted + label_offset != pair[0].size:
-            remedy = "Say which class is which: --class-names FILE, one in a line, or --label-offset 1 if class 0 is the background."
+            remedy = "Name the classes with --class-names FILE, one per line, or use --label-offset 1 if class 0 is the background."
             raise OptionError(
                 f"there are folders for {found.counted} classes, but {output!r} has {pair[0].size} scores",
                 file=str(data),
@@ -278,7 +278,7 @@ def _judged(pair: tuple[Array, Array], label: int, where: str, output: str) -> t
             rule="no-scores",
         )
     if not 0 <= label < rows[0].size:
-        remedy = "--label-offset N is added to labels: 1 where class 0 of the model is the background, -1 where labels count from 1."
+        remedy = "Use --label-offset 1 if class 0 of the model is the background, -1 if labels count from 1."
         raise OptionError(
             f"the label is {label}, and the output has {rows[0].size} scores", file=where, remedy=remedy, rule="label-out-of-range"
         )

@@ -106,7 +106,7 @@ class AuditReport(Shown):
         words = f"{shown(Path(self.source).name)} for {shown(self.target)}: {integers} of {total} quantized operators run as integers"
         seen = sum(op.ran is not None for op in self.operators)
         ran = f"; {shown(self.runtime)} ran {seen - len(self.otherwise)} of {seen} as predicted" if seen else ""
-        return f"{words}{ran}." + (f" Could not be judged: {said(self.unjudged)}." if self.unjudged else "")
+        return f"{words}{ran}." + (f" Inconclusive: {said(self.unjudged)}." if self.unjudged else "")
 
     def tables(self) -> tuple[Rows, ...]:
         """The prediction by kind and reason, what ran otherwise, and the layers of an engine."""
@@ -122,7 +122,7 @@ class AuditReport(Shown):
         ]
         return (
             Rows(f"What runs as integers on {shown(self.target)}", ("operator", ">how many", "runs on", "why"), tuple(lines), marks),
-            Rows("What ran otherwise than predicted", ("operator", "output", "predicted", "ran on", "layer", "why"), tuple(others)),
+            Rows("What did not run as predicted", ("operator", "output", "predicted", "ran on", "layer", "why"), tuple(others)),
             Rows("Layers of the engine", ("layer", "kind", "operators", "runs on", "why"), tuple(layers), folded=len(layers) > 60),
             Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
         )
@@ -202,7 +202,7 @@ def _with_told(report: AuditReport, graph: Graph, target: Target, chosen: tuple[
     runtime, kernels = chosen
     told = _told(graph, target, runtime, kernels, bounds)
     if told is None:
-        return replace(report, runtime=runtime.title, unjudged=f"{runtime.title} does not tell what it runs")
+        return replace(report, runtime=runtime.title, unjudged=f"{runtime.title} does not report what it runs")
     by_tensor = {name: layer for layer in told.layers for name in layer.outputs}
     operators = tuple(_as_run(op, by_tensor) for op in report.operators)
     notes = (*(told.notes or [_asked_here(runtime)]), *_unseen(operators))
@@ -256,12 +256,12 @@ def _as_run(op: AuditedOperator, layers: dict[str, Layer]) -> AuditedOperator:
 
 
 def _asked_here(runtime: Runtime) -> str:
-    return f"{runtime.title} was asked on this machine, whose CPU is {platform.machine() or 'unknown'}"
+    return f"{runtime.title} ran on this machine, whose CPU is {platform.machine() or 'unknown'}"
 
 
 def _unseen(operators: tuple[AuditedOperator, ...]) -> list[str]:
     gone = sum(op.ran is None and KINDS[op.kind].rule != "convert" for op in operators)
-    return [f"{gone} operators are not seen in what it runs: fused with others, or left away"] if gone else []
+    return [f"{gone} operators are not in what it runs: they are fused with others or removed"] if gone else []
 
 
 def _on_floats(graph: Graph, target: Target) -> dict[str, str]:

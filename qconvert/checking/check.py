@@ -176,7 +176,7 @@ def _around(
         return replace(nothing, unjudged=(around.unjudged, str(error)))
     given = around.sides[0].graph.inputs
     other = [item.name for item in found.outputs if item.differs and item.name in given]  # no operator stands between that would explain it
-    said = [f"{name!r}, which a custom operator or an output reads, is another tensor in the result" for name in other]
+    said = [f"a custom operator or an output reads {name!r}, which is another tensor in the result" for name in other]
     problems = tuple(dict.fromkeys((*around.problems, *found.problems, *said)))
     return replace(found, source=source, result=result, problems=problems, unjudged=(around.unjudged, *found.unjudged))
 
@@ -284,7 +284,7 @@ class _Check:
         each = sum(sizes[name] for name in graph.inputs) + 2 * sum(sizes.get(name, 0) for name in graph.outputs)
         fitting = Room.beside(graph, self.sides[1].graph).samples(samples, each * (self.steps or 1))
         if fitting < samples:
-            what = "with the outputs of both sides, all of them are more than a check holds in"
+            what = "with the outputs of both sides, all inputs require more memory than"
             self.notes.append(f"compared with {fitting} of {samples} inputs: {what} {MOST / 1e9:g} GB")
         return fitting
 
@@ -333,7 +333,7 @@ class _Check:
                 self.further.append(feed)
             for name, a, b in found:
                 if a.dtype.kind == b.dtype.kind == "f" and a.shape == b.shape and not np.array_equal(np.isnan(a), np.isnan(b)):
-                    self.undefined[name] = f"output {name!r} is no number (NaN) on one side alone at the ends of the inputs' ranges"
+                    self.undefined[name] = f"output {name!r} is NaN in only one of source and result at the ends of the inputs' ranges"
 
     def _outputs(self, border: Border, feeds: Feeds, computed: Feeds | None, models: Sequence[LoadedModel]) -> Outputs:
         """What both sides give for the same inputs, compared over all runs; of a model with states, what differs in words.
@@ -372,7 +372,7 @@ class _Check:
                 model = source.open()
             except RuntimeRefusedError:
                 raise refused from None
-            self.notes.append(f"nothing is optimized, since the source is refused then: {refused.reason}")
+            self.notes.append(f"optimizations are off, because the runtime refuses the source with them: {refused.reason}")
         return model, result.open()
 
     def _changed(self, declared: frozenset[str]) -> dict[str, str]:
@@ -446,12 +446,12 @@ class _Check:
         none_differs = not self.problems and all(op.equal == 1 for op in self.findings)
         if none_differs and self._optimized_otherwise(border, feeds, changed, declared):
             infinite = [item for item in judged if not np.isfinite(item.largest)]
-            self.unjudged += verdicts.distant_outputs(graph, infinite, self.least, "which optimizations alone make")
+            self.unjudged += verdicts.distant_outputs(graph, infinite, self.least, "caused by optimizations alone")
         else:
             self.problems += distant
         if self.costs:
             makes = "make" if self.lossy[1:] else "makes"
-            self.notes.append(f"what {' and '.join(self.lossy)} {makes} of the source was asked for, and is what this result is")
+            self.notes.append(f"the result is what {' and '.join(self.lossy)} {makes} of the source, as requested")
 
     def _own_differences(self, feeds: Feeds) -> dict[str, float]:
         """By how much the sets of kernels of the source's runtime differ at each output, in its unit."""
@@ -473,7 +473,7 @@ class _Check:
 
         whole = next((side.runtime for side in self.sides if side.runtime.whole), None)
         if whole is not None:
-            return f"{whole.title} gives out no inner tensors"
+            return f"{whole.title} returns no inner tensors"
         try:
             first = feeds[: self.steps] if self.steps else feeds
             findings, notes = check_operators(*self.sides, first, model, border, changed, declared, self.progress, self.further)
@@ -489,19 +489,19 @@ class _Check:
 
         Where they are not, the operators are compared without optimizations too."""
         plain = [_unoptimized(side) for side in self.sides]
-        words = "every operator compared is equal by itself, the outputs are not"
+        words = "every operator is equal when compared alone, the outputs are not"
         if all(new.kernels == old.kernels for new, old in zip(plain, self.sides, strict=True)):
             self.problems.append(words)
             return False
         models = [side.open() for side in plain]
         outputs = self._outputs(border, [*feeds, *self.further], None, models)
         if not any(item.differs for item in outputs):
-            self.notes.append(f"{words}; without optimizations they are equal too, so a runtime optimizes the whole graphs differently")
+            self.notes.append(f"{words}; without optimizations the outputs are equal: a runtime optimizes the two graphs differently")
             return True
         self.sides = plain[0], plain[1]
         found = self._compare_operators(border, feeds, models[0], changed, declared, False)
         if isinstance(found, str) or all(op.equal == 1 for op in found):
-            self.problems.append(f"{words}, nor are they without optimizations")
+            self.problems.append(f"{words}, with and without optimizations")
             return False
         self.findings = found
         self.problems += verdicts.operator_problems(found)

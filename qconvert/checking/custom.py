@@ -58,7 +58,7 @@ def around_custom(sides: tuple[Side, Side], folder: Path) -> Around | None:
         return None
     counts = Counter(custom_name(op) for op in own or others)
     listed = ", ".join(f"{name} ({count})" for name, count in counts.most_common(_NAMED)) + (" …" if len(counts) > _NAMED else "")
-    unjudged = f"{len(own or others)} custom operators cannot be run here, and were compared as they stand: {listed}"
+    unjudged = f"{len(own or others)} custom operators cannot be run here; their attributes and tensors were compared: {listed}"
     pairs, problems = _paired(own, others)
     if problems:
         return Around(None, tuple(problems), unjudged)

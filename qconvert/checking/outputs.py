@@ -90,7 +90,7 @@ def _paired(what: str, names: Sequence[str], others: Sequence[str]) -> tuple[dic
         problems = [f"the {what}s are in another order: {_listed(others)} instead of {_listed(names)}"] if names != others else []
         return {name: name for name in names}, problems
     moved = [name for name, other in zip(names, others, strict=True) if name in others and name != other]
-    problems = [f"the {what} {name!r} is at another place in the result" for name in moved]
+    problems = [f"the {what} {name!r} is at another position in the result" for name in moved]
     return dict(zip(names, others, strict=True)), problems
 
 

@@ -392,11 +392,14 @@ def check_operators(
     if missed:
         late.insert(0, f"{len(missed)} of them not at all")
     if late:
-        notes = (*notes, f"operators were compared for {SECONDS:g} s: {', '.join(late)}; outputs with all inputs")
+        notes = (*notes, f"operators were compared for {SECONDS:g} s, the time limit: {', '.join(late)}; outputs with all inputs")
     wide = [f"{len(whole.ops) - len(graph.ops)} of them not at all"] if large else []
     wide += ["not with values over the ranges of all tensors"] if ranged < shared.intersection(sizes) else []
     if wide:
-        notes = (*notes, f"operators were compared within {MOST / 1e9:g} GB: {', '.join(wide)}; outputs all the same")
+        notes = (
+            *notes,
+            f"operators were compared within {MOST / 1e9:g} GB, the memory limit: {', '.join(wide)}; outputs were compared in full",
+        )
     return tuple(findings.values()), (*notes, *said, _together(whole, len(within)), _unproven(result, inside))
 
 
@@ -448,7 +451,7 @@ def _inside(side: Side, graph: Graph) -> tuple[Inside | None, tuple[str, ...]]:
     try:
         return side.inside(graph), ()
     except QConvertError as error:
-        return None, (f"{side.runtime.title} does not give out the inner tensors of {side.path.name}: {' '.join(error.reason.split())}",)
+        return None, (f"{side.runtime.title} does not return the inner tensors of {side.path.name}: {' '.join(error.reason.split())}",)
 
 
 def _forms(
@@ -534,4 +537,4 @@ def _unproven(result: Side, inside: Inside | None) -> str:
     """A line on pieces that could not be held against the file's own tensors."""
     if inside is not None:
         return ""
-    return f"{result.runtime.title} gives out no inner tensors: how {result.path.name} was read is not checked against them"
+    return f"{result.runtime.title} returns no inner tensors: they are not compared with what was read of {result.path.name}"

@@ -39,7 +39,7 @@ _MOST = 1000
 #: Bytes of a model's name that names of its files begin with: file systems take 255, what is behind it included.
 _LONGEST_STEM = 200
 #: What onnxruntime, without optimizations, computes a quantized operator in.
-_ARITHMETIC = {"onnx:qdq": "real numbers rounded to the grid", "onnx:qoperator": "integer kernels"}
+_ARITHMETIC = {"onnx:qdq": "float results, quantized", "onnx:qoperator": "integer kernels"}
 #: Words in a problem of the per-operator check that no difference of one step excuses.
 _FAULTS = ("integers of", "off by", "reading error")
 
@@ -158,7 +158,7 @@ class _Trip:
                 except UnsupportedError as error:
                     if station is self.there:
                         raise
-                    notes.append(f"{self.own} cannot hold what came back, so it is only read: {error}")
+                    notes.append(f"{self.own} cannot hold the graph after the round trip, which is only read: {error}")
                     self.stations = [self.there]
                     continue
                 compared = _comparable(reference, graph, self.there)
@@ -293,11 +293,11 @@ def _leg(
     if unrunnable:
         arithmetic = f"no runtime runs {unrunnable[0]} files"
         return Leg(str(station), path.name, changes, notes, differences, kept, (), arithmetic, "", tuple(problems))
-    arithmetic = "" if str(own) == str(station) else f"{_computes(own)} beside {_computes(station)}"
+    arithmetic = "" if str(own) == str(station) else f"{_computes(own)} compared with {_computes(station)}"
     if not arithmetic and there.format.name == "tflite" and own.format is not there.format:
-        arithmetic = "the model beside what TFLite's operators made of it"
+        arithmetic = "the model compared with its TFLite operators"
     if not arithmetic and runs.rounds_otherwise:
-        arithmetic = "the model's own rounding of ties beside plain operators"
+        arithmetic = "the model's own rounding of ties compared with plain operators"
     report, explained, wrong, unjudged = _outputs(model, own, path, arithmetic, runs)
     lost, outputs = (*problems, *wrong), report.outputs
     return Leg(str(station), path.name, changes, notes, differences, kept, outputs, arithmetic, explained, lost, unjudged, report.machine)
@@ -340,12 +340,12 @@ def _outputs(model: Path, own: _Form, path: Path, arithmetic: str, runs: _Runs) 
         return report, "", [*report.problems, f"{said}; the operators cannot be compared: {error}"], report.unjudged
     explained = _explained(found)
     if not arithmetic:
-        problem = f"{said}, although both files compute alike ({explained or 'no operator does by itself'})"
+        problem = f"{said}, although both files compute alike ({explained or 'no operator differs alone'})"
         return report, explained, [*report.problems, problem], report.unjudged
     unexplained = [text for text in found.problems if largest > 1 or any(words in text for words in _FAULTS)]
     steps = max((op.largest for op in found.operators if op.verdict == "one rounding"), default=0)
     if largest > 1 and (not explained or steps > 1):
-        unexplained.append("roundings of single operators do not explain it")
+        unexplained.append("rounding in single operators does not explain it")
     unjudged = tuple(dict.fromkeys((*report.unjudged, *found.unjudged)))
     return report, explained, [*report.problems, *(f"{said}: {text}" for text in unexplained)], unjudged
 

@@ -121,7 +121,7 @@ def test_a_wrong_prediction_is_found(missing: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.formats
 def test_what_a_runtime_does_not_tell() -> None:
     report = audit(FIXTURES / "tiny_kws_dscnn_int8.tflite", "tflite-micro", run=True)
-    assert (report.notes, report.unjudged) == ((), "tflite-micro does not tell what it runs")
+    assert (report.notes, report.unjudged) == ((), "tflite-micro does not report what it runs")
     assert all(op.ran is None for op in report.operators) and report.otherwise == ()
 
 

@@ -272,7 +272,7 @@ def test_differences_that_optimizations_alone_make_are_not_judged_where_they_are
     report = check(path, tmp_path / "m.pt2")
     assert not report.problems
     assert report.passed == all(np.isfinite(item.largest) for item in report.outputs)
-    assert report.passed or "which optimizations alone make" in report.unjudged[-1]
+    assert report.passed or "caused by optimizations alone" in report.unjudged[-1]
 
 
 @pytest.mark.torch
@@ -318,7 +318,7 @@ def test_integers_that_are_made_of_nan_are_not_judged(kind: str, tmp_path: Path)
     report = check(path, tmp_path / "m.tflite")
     assert report.outputs[0].differs
     assert report.verdict == "inconclusive"
-    assert "of NaN each runtime makes an integer of its own" in report.unjudged[0]
+    assert "each runtime converts NaN to another integer" in report.unjudged[0]
 
 
 def test_float_inputs_cover_the_range_of_the_quantize_that_reads_them(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def scaled(graph: Graph) -> Graph:
 
 
 WRONG: Mapping[str, tuple[Callable[[Graph], Graph], str]] = {
-    "first value": (lambda g: replace(g, states=network(b=4).states), "the state 'b' has another first value: "),
+    "first value": (lambda g: replace(g, states=network(b=4).states), "the initial value of the state 'b' differs: "),
     "read of another": (lambda g: swapped(g, "ReadState"), "'old_a' is read of the state 'b', not 'a'"),
     "written to another": (lambda g: swapped(g, "WriteState"), "'a' is written to the state 'b', not 'b'"),
     "never written": (lambda g: g.evolve(ops=g.ops[:6] + g.ops[7:]), "state 'b'"),

@@ -39,7 +39,7 @@ def test_the_source_is_read_as_the_conversion_read_it(shaped: Path) -> None:
     report = qconvert.check(FROZEN, shaped, samples=2, per_op=True)
     assert report.verdict == "passed", (report.problems, report.unjudged)
     assert report.operators and not any(op.verdict == "not compared" for op in report.operators)
-    assert f"{FROZEN.name} is read with --input-shape {SHAPE}, as result.onnx says that it was" in report.notes
+    assert f"{FROZEN.name} is read with --input-shape {SHAPE}, as the metadata of result.onnx state" in report.notes
 
 
 @pytest.mark.onnxruntime

@@ -368,7 +368,7 @@ def test_a_check_reads_the_source_as_its_conversion_did(source: Path, suffix: st
     convert(source, result, **options)
     found = check(source, result, samples=2)
     assert found.passed, found.problems
-    assert any("the file gives the same" in note for note in found.notes), found.notes
+    assert any("the file returns the same" in note for note in found.notes), found.notes
     assert check(source, result, samples=2, quick=True, **options).passed
 
 
@@ -391,7 +391,7 @@ def test_other_sizes_of_onnx_inputs_are_held_against_the_file_too(tmp_path: Path
     source = FIXTURES / "onnx" / "torch_mobilenet_v2_qdq.onnx"
     convert(source, tmp_path / "small.onnx", input_shape="1,3,64,64")
     found = check(source, tmp_path / "small.onnx", samples=2)
-    assert found.passed and any("the file gives the same" in note for note in found.notes)
+    assert found.passed and any("the file returns the same" in note for note in found.notes)
 
 
 @pytest.mark.onnxruntime

@@ -140,7 +140,7 @@ def test_a_trace_of_one_sample_with_an_open_batch(ends: bool, tmp_path: Path) ->
     convert(source, tmp_path / "result.tflite", batch=3)
     report = check(source, tmp_path / "result.tflite", samples=1)
     assert report.verdict == "passed", report.problems
-    assert any("the file gives the same for one sample after the other" in note for note in report.notes) or not ends, report.notes
+    assert any("the file returns the same for one sample after the other" in note for note in report.notes) or not ends, report.notes
 
 
 @pytest.mark.onnxruntime
@@ -154,4 +154,4 @@ def test_results_are_checked_in_their_runtimes(source: str, suffix: str, tmp_pat
     convert(RECURRENT / source, result, batch=4)
     report = check(RECURRENT / source, result, samples=2)
     assert report.verdict == "passed", report.problems
-    assert any("the file gives the same for one sample after the other" in note for note in report.notes), report.notes
+    assert any("the file returns the same for one sample after the other" in note for note in report.notes), report.notes

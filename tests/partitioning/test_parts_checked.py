@@ -136,7 +136,7 @@ def test_a_target_whose_regions_cannot_be_files(tmp_path: Path) -> None:
     ("model", "target"),
     [
         ("coco_ssd_mobilenet_v1_uint8.tflite", "tflite"),  # a Concat onto one grid, which LiteRT's kernels round coarsely
-        ("torch/perceptron/dynamic_full_frozen.pt", "tflite-micro"),  # data rounded by rows, and by the whole tensor in the source
+        ("torch/perceptron/dynamic_full_frozen.pt", "tflite-micro"),  # data quantized by rows, and by the whole tensor in the source
     ],
 )
 def test_parts_are_judged_by_what_runs_them(model: str, target: str, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_code_generator_that_is_wrong_is_found(tmp_path: Path) -> None:
     assert run(plugin, "partition", KEYWORDS, "--target", "my-dsp", "--split", tmp_path / "parts", "--quiet").returncode == 0
     checked = run(plugin, "check", KEYWORDS, tmp_path / "parts" / "manifest.json", "--samples", "2")
     assert checked.returncode == 1
-    assert "the region 'my-dsp_0' of my-dsp (00_my-dsp_0.dsp) computes other values than the source" in checked.stdout
+    assert "the region 'my-dsp_0' of my-dsp (00_my-dsp_0.dsp) computes values that differ from the source's" in checked.stdout
 
 
 def test_code_generators_of_plugins(tmp_path: Path) -> None:

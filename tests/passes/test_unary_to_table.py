@@ -302,7 +302,7 @@ def test_a_table_with_a_wrong_value_is_found(activations: str, off: int, tmp_pat
     data[at : at + table.itemsize] = np.array([int(value) + off if value < 0 else int(value) - off], table.dtype).tobytes()
     (tmp_path / "m.tflite").write_bytes(bytes(data))
     checked = qconvert.check(source, tmp_path / "m.tflite")
-    assert not checked.passed and any("nothing in the result stands for it" in problem for problem in checked.problems)
+    assert not checked.passed and any("no tensor of the result corresponds to it" in problem for problem in checked.problems)
 
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
