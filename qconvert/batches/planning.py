@@ -101,7 +101,7 @@ def _no_file(path: Path) -> str:
     """Why a path is none that is read; "" if it is a file."""
     if path.is_symlink():
         return "is a link"
-    return "" if path.is_file() else "is no plain file"
+    return "" if path.is_file() else "is not a regular file"
 
 
 def _stem(path: Path) -> tuple[Path, str]:

@@ -308,7 +308,7 @@ def _observed(work: _Work, found: Plan, chosen: Choices, makes: _Makes) -> tuple
 def _report(group: Group, seeing: Observer, counted: Observer, chosen: Choices, seen: int) -> TensorReport:
     """The grid of a group."""
     if group.fixed is not None:
-        return TensorReport(group.names, 0.0, 0.0, group.fixed, "demanded by the target")
+        return TensorReport(group.names, 0.0, 0.0, group.fixed, "required by the target")
     if not seeing.count:
         raise OptionError("no sample gives this tensor a value", where=repr(group.names[0]), rule="no-values")
     asked = {} if chosen.symmetric is None else {"symmetric": chosen.symmetric}
@@ -340,7 +340,7 @@ def _warnings(work: _Work, found: Plan, reports: tuple[TensorReport, ...], chose
         own, other = outputs_kept(work.graph, choices, list(work.measured()), work.runtime)
         if own is not None and (other is None or other - own > _LOST_DB):
             best = "everything" if other is None else f"{other:.1f} dB"
-            lost = f"the outputs keep {own:.1f} dB; with the grids of min-max they keep {best}"
+            lost = f"the outputs have {own:.1f} dB; with scales of min-max they have {best}"
     return tuple(filter(None, (warning_of_tensors(reports), lost)))
 
 

@@ -101,8 +101,8 @@ class Calibration(Shown):
     def sentence(self) -> str:
         """How many activations have grids, and how good the worst is."""
         known = [item.sqnr_db for item in self.tensors if item.sqnr_db is not None]
-        worst = f"; the worst activation keeps {min(known):.1f} dB" if known else ""
-        return f"{shown(self.graph.name) or 'The network'}: grids of {len(self.tensors)} activations from {self.samples} samples{worst}."
+        worst = f"; the worst activation has {min(known):.1f} dB" if known else ""
+        return f"{shown(self.graph.name) or 'The network'}: scales of {len(self.tensors)} activations from {self.samples} samples{worst}."
 
     def tables(self) -> tuple[Rows, ...]:
         """The grid of each activation, and what quantizing tensors by themselves costs."""
@@ -118,7 +118,7 @@ class Calibration(Shown):
         columns = ("tensor", ">lowest seen", ">highest seen", ">grid from", ">to", ">scale", ">SQNR", ">clipped", "chosen by")
         return (
             Rows("Activations", columns, rows, note=f"{self.samples} samples.", folded=len(rows) > 60),
-            Rows("What quantizing each by itself costs the outputs", ("tensor", ">SQNR of the outputs"), costs, folded=len(costs) > 60),
+            Rows("What quantizing each alone costs the outputs", ("tensor", ">SQNR of the outputs"), costs, folded=len(costs) > 60),
             Rows("Warnings", ("in words",), tuple((said(text),) for text in self.warnings)),
             Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
         )

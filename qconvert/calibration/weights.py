@@ -166,7 +166,7 @@ WEIGHT_METHODS: Mapping[str, WeightMethod] = {
     for method in (
         WeightMethod("max-abs", "the largest magnitude gets the largest integer; MNN's MAX_ABS", _max_abs),
         WeightMethod("mse", "the scale with the smallest squared error", _squared_error),
-        WeightMethod("admm", "least squares by turns: integers of a scale, then the scale of these integers", _admm),
-        WeightMethod("mnn-admm", "ADMM as MNN's tool runs it, on weights that it has rounded before, equal in every bit", _mnn_admm),
+        WeightMethod("admm", "alternating least squares: the integers for a scale, then the scale for these integers", _admm),
+        WeightMethod("mnn-admm", "ADMM as MNN's tool runs it, on weights that are already quantized, equal in every bit", _mnn_admm),
     )
 }

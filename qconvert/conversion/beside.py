@@ -71,7 +71,7 @@ class Beside:
         real, found = extracted(graph)
         if not found.entries:
             raise UnsupportedError(
-                "nothing in the model is quantized, so there are no scales to write", file=str(self.path), rule="nothing-quantized"
+                "no tensor of the model is quantized, so that there are no scales to write", file=str(self.path), rule="nothing-quantized"
             )
         validate(real)
         assert self.writer.write_encodings is not None

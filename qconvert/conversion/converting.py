@@ -166,7 +166,7 @@ def _converted(
         error.file = error.file or str(source)
         raise
     if written.unread:
-        notes += named_changes([f"note: operators are counted as they were before they were written: {written.unread}"], by=writer.name)
+        notes += named_changes([f"note: operators were counted before they were written: {written.unread}"], by=writer.name)
     return ConversionReport(
         source=str(source),
         result=str(result),

@@ -81,7 +81,7 @@ class ConversionReport(Shown):
         integers = sum(line.count for line in self.audit if line.integer)
         total = sum(line.count for line in self.audit)
         runs = f"; {integers} of {total} quantized operators run as integers" if total else ""
-        kept = "every scale and integer is the source's own" if self.kept_all else "some scales or integers are new: see the changes"
+        kept = "all scales and integers are the source's" if self.kept_all else "some scales or integers are new: see the changes"
         return f"{shown(Path(self.source).name)} became {shown(Path(self.result).name)}: {kept}{runs}."
 
     def tables(self) -> tuple[Rows, ...]:
@@ -116,7 +116,7 @@ def remarks(graph: Graph) -> tuple[str, ...]:
         said = "; ".join(map(str, guessed))
         found.append(f"note: the file does not state shapes of inputs; by the first layers they are {said} (--input-shape states others)")
     if graph.is_from("torch") and (engine := graph.metadata.get(SOURCE_ENGINE)):
-        found.append(f"note: operators are read with the roundings of PyTorch's engine {engine} (--engine names another)")
+        found.append(f"note: operators are read with the rounding of PyTorch's engine {engine} (--engine names another)")
     found += _trained(graph) if graph.is_from("torch") else []
     found += [f"note: {text}" for text in _noted(graph, ASSUMED)] if graph.is_from("torch") or graph.is_from("tflite") else []
     return tuple(found)
@@ -128,12 +128,13 @@ def _trained(graph: Graph) -> list[str]:
     if not trained:
         return []
     found = [
-        f"note: {len(trained)} fake quantizations are on the scales that the file stores, with which the network was trained and "
+        f"note: {len(trained)} fake quantizations have the scales that the file stores, with which the network was trained and "
         "evaluated; PyTorch's convert() would compute others"
     ]
     if observed:
         found.append(
-            f"warning: {len(observed)} of them still have their observer on ({_some(observed)}): PyTorch moves their scales in each run; "
+            f"warning: {len(observed)} of them have an observer that is still enabled ({_some(observed)}): PyTorch changes "
+            "their scales in each run; "
             "call torch.ao.quantization.disable_observer before export"
         )
     return found

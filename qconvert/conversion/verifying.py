@@ -55,7 +55,9 @@ class Verifier:
         feed = self._feeds[0] if self._feeds else {}
         hidden = [name for name in after.inputs if name in _turned_unseen(before, after)]
         if hidden and self._outputs:
-            self.said.append((item.name, f"not judged, nor those behind it: the shape of {hidden[0]!r} does not show how it was turned"))
+            self.said.append(
+                (item.name, f"not judged, nor the passes after it: the shape of {hidden[0]!r} does not show how it was transposed")
+            )
             self._feeds = []
         self._feeds = [followed(before, after, feed) for feed in self._feeds]
         old, self._outputs = self._outputs, self._run(after, item.name)

@@ -102,7 +102,7 @@ def accepted_inputs(
                 refusal = refusal or error
                 continue
             if isinstance(found, tuple):
-                return *found, _chosen(sizes, largest, f"{who} gives NaN with" if doubtful else f"{who} refuses", tried)
+                return *found, _chosen(sizes, largest, f"{who} returns NaN with" if doubtful else f"{who} refuses", tried)
             doubtful.append((sizes, largest))
             break
     if doubtful:
@@ -230,7 +230,7 @@ def _chosen(sizes: Mapping[str, int], largest: int, refuses: str, tried: list[di
     """In words, what had to be chosen otherwise than first, and who does what with others."""
     notes = [f"integer inputs are at most {largest}"] * (largest < _LARGEST)
     chosen = ", ".join(f"{name} {size}" for name, size in sizes.items())
-    notes += [f"sizes known only at run time are {chosen}"] * (sizes != tried[0])
+    notes += [f"dynamic dimensions are {chosen}"] * (sizes != tried[0])
     return f"{' and '.join(notes)}: {refuses} others" if notes else ""
 
 

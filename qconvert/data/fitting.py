@@ -51,8 +51,8 @@ def range_warning(graph: Graph, name: str, low: float, high: float, what: str) -
         least, most = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(dtype))
         margin = (most - least) / 10
         if low < least - margin or high > most + margin or 0 < high - low < (most - least) / 8:
-            takes = f"the integers of the input {name!r} stand for {least:.4g} to {most:.4g}"
-            return f"warning: {what} {low:.4g} to {high:.4g}, and {takes}; --pixel-range, --mean and --std say what the model takes"
+            takes = f"the input {name!r} holds {least:.4g} to {most:.4g}"
+            return f"warning: {what} {low:.4g} to {high:.4g}, and {takes}; give the model's range with --pixel-range, --mean and --std"
     return ""
 
 

@@ -155,7 +155,7 @@ def _label(text: str, names: Sequence[str], where: str) -> int:
         return names.index(text)
     if _NUMBER.fullmatch(text):
         return int(text)
-    remedy = "Write numbers, or name the classes with --class-names FILE, one in a line."
+    remedy = "Write numbers, or name the classes with --class-names FILE, one per line."
     raise OptionError(f"{text[:80]!r} is not a class", file=where, remedy=remedy, rule="unknown-class")
 
 

@@ -141,7 +141,7 @@ class Preparation:
         size = image.height, image.width
         if any(own not in (None, other) for own, other in zip(wanted, size, strict=True)):
             takes = " x ".join("any" if own is None else str(own) for own in wanted)
-            remedy = "Say how images are brought to it: --resize stretch, --resize SHORTER or HEIGHT,WIDTH, --crop HEIGHT,WIDTH."
+            remedy = "Resize the images: --resize stretch, --resize SHORTER or HEIGHT,WIDTH, --crop HEIGHT,WIDTH."
             raise OptionError(f"is {size[0]} x {size[1]} pixels; the input requires {takes}", remedy=remedy, rule="image-size")
         return image
 

@@ -188,7 +188,7 @@ def test_free_sizes_grow_until_the_source_takes_them(tmp_path: Path) -> None:
     )
     report = check(path, path, samples=1, per_op=True)
     assert report.passed
-    assert report.notes == ("sizes known only at run time are n 2, h 16, w_ 16: the source refuses others",)
+    assert report.notes == ("dynamic dimensions are n 2, h 16, w_ 16: the source refuses others",)
 
 
 def test_a_source_that_refuses_every_input_is_quoted(tmp_path: Path) -> None:

@@ -162,8 +162,8 @@ def test_groups_are_taken_together_or_not_at_all() -> None:
     ]
     assert {item.name: item.reasons["npu"] for item in found.outside} == {
         "s": "npu has no Sin",
-        "c": "npu takes Add in scaled alone",
-        "y": "npu takes Relu in flipped alone",
+        "c": "npu takes Add only in scaled",
+        "y": "npu takes Relu only in flipped",
     }
     same_runs(graph, found, staged(found.graph), 1)
 
@@ -199,7 +199,7 @@ def test_regions_too_small_are_given_back() -> None:
     found, _ = cut(graph, "Gemm", "Neg", min_macs=25)
     assert found.regions == ()
     found, _ = cut(graph, "Gemm", "Neg", "Sin", min_ops=4)
-    assert {item.reasons["npu"] for item in found.outside} == {"its region would have 3 operators beside conversions, fewer than 4"}
+    assert {item.reasons["npu"] for item in found.outside} == {"its region would have 3 operators without conversions, fewer than 4"}
 
 
 def counter(**changes: Any) -> Graph:

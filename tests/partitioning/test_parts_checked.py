@@ -100,7 +100,7 @@ def test_a_user_chooses_what_runs_the_parts(tmp_path: Path) -> None:
     ("model", "rule"),
     [
         ("recurrent/gru_float.tflite", "files of the format torch hold no functions"),
-        ("tflm_seanet_conv_int16x8.tflite", "quantized tensors are of 8 bits or int32"),
+        ("tflm_seanet_conv_int16x8.tflite", "quantized tensors have 8 bits or are int32"),
     ],
 )
 def test_what_a_format_cannot_hold_stays_outside(model: str, rule: str, tmp_path: Path) -> None:

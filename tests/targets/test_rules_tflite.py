@@ -159,7 +159,7 @@ MICRO_BROKEN: list[tuple[str, str, Callable[[], Graph]]] = [
             Op("Transpose", ("x",), ("y",), {"perm": (5, 4, 3, 2, 1, 0)}), act("x", (1, 2, 1, 2, 1, 3)), act("y", (3, 1, 2, 1, 2, 1))
         ),
     ),
-    ("tflite-micro has a kernel", "FULLY_CONNECTED of real data with weights of int8", hybrid),
+    ("tflite-micro has a kernel", "FULLY_CONNECTED of float data with weights of int8", hybrid),
     ("sizes but the first", "'width'", lambda: unary("Abs", act("x", (1, "width")), act("y", (1, "width")))),
 ]
 

@@ -97,7 +97,7 @@ def _agree(walk: Walk, op: Op, call: FunctionCall, inner: Walk, result: _Places,
     for index, port in enumerate(call.outputs):
         place = result[index]
         if not port.tensor and port.dtype == "bool" and place is not None:
-            raise walk.refused(op, "asks one question for all samples")
+            raise walk.refused(op, "has one condition for all samples")
         wanted = next((other[index] for other in results if len(other) == len(result) and other[index] is not None), None)
         if op.kind != "If" or place == wanted:
             continue

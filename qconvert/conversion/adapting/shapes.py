@@ -16,7 +16,7 @@ from qconvert.graph.sizes import Size, failure
 
 __all__ = ["inferred", "settled", "stated", "with_shapes"]
 
-_REMEDY = "Write --input-shape 1,3,224,224, or x=1,3,224,224; y=1,10 of several inputs."
+_REMEDY = "Write --input-shape 1,3,224,224, or --input-shape 'x=1,3,224,224; y=1,10' for several inputs."
 _LARGEST = 2**31 - 1
 #: Rules of kinds whose results have shapes that the operator alone does not say.
 _UNSIZED = ("control", "opaque", "state")

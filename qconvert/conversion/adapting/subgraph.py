@@ -11,7 +11,7 @@ from qconvert.graph.names import near
 
 __all__ = ["cut_out", "ends"]
 
-_REMEDY = "Write --subgraph in:out; several names have commas between them."
+_REMEDY = "Write --subgraph in:out; separate several names with commas."
 
 
 def cut_out(graph: Graph, text: str) -> Graph:

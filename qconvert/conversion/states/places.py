@@ -203,7 +203,7 @@ class Places:
                 chosen.update(zip(ordered, ops, strict=True))
                 self.notes.append(
                     f"{', '.join(ordered[:4])} are taken to be {', '.join(op.outputs[0] for op in ops[:4])} of the graph, in the order of "
-                    f"their numbers (--modules '{stem}…=tensor' states otherwise)"
+                    f"their numbers (--modules '{stem}…=tensor' names others)"
                 )
         return chosen
 
@@ -235,7 +235,7 @@ class Places:
     def _unplaced(self, found: Mapping[str, list[Op]]) -> InvalidModelError:
         tensors = [name for op in self._network.ops for name in op.outputs if self._is_free(op)]
         lines = [
-            f"\n    {module!r}: {_listed(op.outputs[0] for op in ops) if ops else f'nothing fits; {near([module], tensors)}'}"
+            f"\n    {module!r}: {_listed(op.outputs[0] for op in ops) if ops else f'no tensor fits; {near([module], tensors)}'}"
             for module, ops in list(found.items())[:20]
         ]
         more = f"\n    and {len(found) - 20} more" if len(found) > 20 else ""
