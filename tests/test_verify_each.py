@@ -47,7 +47,7 @@ def test_a_pass_that_lies_is_named_with_exit_code_3(tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     done = run_with(tmp_path, "convert", MODEL, out, "--pass", "remove_dead_code", "--pass", "liar", "--verify-each")
     assert done.returncode == 3 and not out.exists()
-    assert "the pass liar says that it is exact, but changes an output by" in done.stderr and "output 'Identity'" in done.stderr
+    assert "the pass liar declares that it is exact, but changes an output by" in done.stderr and "output 'Identity'" in done.stderr
     error = json.loads(run_with(tmp_path, "convert", MODEL, out, "--pass", "liar", "--verify-each", "--json").stdout)
     assert error["error"] == "internal"
     assert run_with(tmp_path, "convert", MODEL, out, "--pass", "liar").returncode == 0

@@ -260,7 +260,7 @@ def test_a_model_without_scales_has_none_to_extract(tmp_path: Path) -> None:
 
 def test_inputs_are_operators_of_runtimes() -> None:
     changed, notes = applied(network(), Encodings({Place("x", "output"): grid(0.05), Place("r", "input", 1): CHANNELS}))
-    assert "Quantize" in kinds(changed) and any("of 1 activations and 1 constants" in str(note) for note in notes)
+    assert "Quantize" in kinds(changed) and any("1 activations and 1 constants are quantized" in str(note) for note in notes)
 
 
 def test_the_output_of_a_layer_is_behind_its_relu() -> None:

@@ -91,7 +91,7 @@ def test_channels_whose_scales_are_powers_of_two_keep_their_integers() -> None:
     after, (note, *_) = applied(before, "power_of_two")
     assert integers(after, "w")[:3] == [1, -2, 127] and list(grid_of(after, "w").scale) == [0.25, 0.25]
     assert integers(after, "w")[3:] == [120, -60, 30]  # 30, -15 and 7.5 in steps of a quarter
-    assert integers(after, "b") == [40, -48] and "1 of 2 scales stay" in note.text and not note.exact
+    assert integers(after, "b") == [40, -48] and "1 of 2 scales and their values are kept" in note.text and not note.exact
     one, _ = applied(before, "power_of_two", granularity="tensor")
     assert grid_of(one, "w") == q(0.25) and integers(one, "w") == integers(after, "w")
 
@@ -113,7 +113,7 @@ def test_narrow_weights_lose_a_step_or_nothing() -> None:
     data = np.int8([[-128, 100, 3, 50], [-127, 127, 0, 1]])
     after, (note,) = applied(weighted(data, Quantization.per_axis([0.25, 0.5], 0)), "narrow_range")
     assert min(integers(after, "w")) == -127 and integers(after, "w")[4:] == [-127, 127, 0, 1]
-    assert note.costs[0].largest is not None and note.costs[0].largest <= 1 and "1 of 2 scales stay" in note.text
+    assert note.costs[0].largest is not None and note.costs[0].largest <= 1 and "1 of 2 scales and their values are kept" in note.text
     kept = weighted(np.int8([[-127, 5]]), q(0.25))
     assert applied(kept, "narrow_range") == (kept, ())
     unsigned, _ = applied(weighted(np.uint8([[0, 254, 101, 130]]), q(0.25, 120)), "narrow_range")
@@ -126,7 +126,7 @@ def test_weights_of_seven_bits() -> None:
     assert integers(after, "w")[:3] == [-64, 63, 10] and min(integers(after, "w")) >= -64 and max(integers(after, "w")) <= 63
     scale = float(grid_of(after, "w").scale[1])
     assert 1.0 <= scale < 1.2 and integers(after, "b") == [7, round(100 * 0.25 / (0.5 * scale))]
-    assert "1 of 2 scales stay" in note.text
+    assert "1 of 2 scales and their values are kept" in note.text
 
 
 @pytest.mark.parametrize(("dtype", "zero_point", "lowest"), [("uint8", 0, 0), ("uint8", 77, 0), ("int8", 0, -64), ("int8", 5, -64)])

@@ -162,4 +162,4 @@ def test_a_result_that_shares_the_scale_too_gets_its_own_behind() -> None:
     mul = next(op for op in after.ops if op.kind == "Mul")
     assert len({after[name].quantization.scale[0] for name in (*mul.inputs, *mul.outputs)}) == 1
     assert after.ops[-1].kind == "Requantize" and after[after.outputs[0]].quantization == q(0.25)
-    assert "1 Requantize behind operators whose kernels fix the scale" in notes[1]
+    assert "1 Requantize after operators whose kernels fix the scale" in notes[1]

@@ -208,7 +208,7 @@ def test_channels_with_zero_point_0_stay_beside_others() -> None:
     stored, found = weights_of(changed)
     assert stored[[0, 3]].tolist() == [[-128, 0, 127], [-1, 0, 1]]
     assert (found.scale == grid.scale).tolist() == [True, False, False, True]
-    assert "2 of 4 scales stay" in notes[0]
+    assert "2 of 4 scales and their values are kept" in notes[0]
     narrow, _ = for_target(graph, target_named("tflite").derive(name="narrow", quant_ranges={"int8": (-127, 127)}))
     assert weights_of(narrow)[0].min() == -127
 

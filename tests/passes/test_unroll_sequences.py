@@ -39,7 +39,7 @@ def test_an_unrolled_lstm_gives_the_kernels_bytes(form: dict[str, Any], tmp_path
     layer = Lstm(**form)
     source.write_bytes(layer.file())
     report = qconvert.convert(source, result, unroll=6)
-    assert any(f"for each of its {layer.steps} steps" in change.text and change.exact for change in report.changes)
+    assert any(f"into {layer.steps} steps" in change.text and change.exact for change in report.changes)
     assert "Scan" not in op_types(result)
     assert [op.kind for op in qconvert.load(result).ops].count("IntegerLSTM") == layer.steps
     sessions = Session(source), Session(result)
