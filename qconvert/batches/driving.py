@@ -60,7 +60,7 @@ def batch(
         scheduler: the address of a scheduler of dask.distributed, whose workers see both folders at these paths, instead of `jobs`.
         seconds: how long a conversion may take, and a check.
         memory: GiB of address space that each may take, where the system can limit it; 0 for no limit.
-        progress: is told (what, done, total).
+        progress: is called with (what, done, total).
         options: of formats and passes, as for convert().
 
     Raises:

@@ -142,7 +142,7 @@ def calibrated(
 
     Args:
         model: a file, its content as bytes, or a graph.
-        format: the name of its format, where nothing else says it.
+        format: the name of its format, if suffix and content do not determine it.
         data: files and folders; an array of samples; something that gives samples; a function that gives it anew (see data.streams).
         method: how ranges of activations are chosen; calibration.METHODS lists them.
         activations: storage type of activations.

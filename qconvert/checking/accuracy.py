@@ -163,7 +163,7 @@ def accuracy(
 
     Args:
         source, result: model files, their content as bytes, or graphs, of which files are written.
-        source_format, result_format: the names of their formats, where nothing else says them.
+        source_format, result_format: the names of their formats, if suffix and content do not determine them.
         data: a folder with a folder for each class; a folder of files that `labels` lists; or an .npy or .npz file of many samples.
         labels: a list of files with labels, or of labels alone, or an array of them; see qconvert/data/labels.py.
         preparation: of images; without a rule of resizing they are stretched to the input's size.

@@ -148,13 +148,13 @@ def audit(
 
     Args:
         model: a model file, its content as bytes, or a graph.
-        format: the name of its format, where nothing else says it.
+        format: the name of its format, if suffix and content do not determine it.
         target: the name of a target whose kernels are known.
-        run: whether the model is also converted, in a temporary folder, and the target's runtime asked what it makes of it.
-        build: whether it is converted and an engine built of it, for a device that need not be at hand.
+        run: whether to convert the model too, in a temporary folder, and to compare with what the target's runtime runs.
+        build: whether to convert it and build an engine, for a device that need not be present.
         kernels: what runs it then, as in check(), or what it is built for, such as "tensorrt:sm89".
-        shapes: what an engine is built for where inputs have open sizes: "x:1x3x224x224", or the smallest, the optimal and the largest
-            sizes, "x:1x3x64x64,1x3x224x224,1x3x512x512".
+        shapes: the shapes that an engine is built for if inputs have dynamic dimensions: "x:1x3x224x224", or min, opt and max,
+            "x:1x3x64x64,1x3x224x224,1x3x512x512".
         options: of the model's reader, such as input_shape.
 
     Raises:

@@ -76,12 +76,12 @@ def check(
     Args:
         source: a model file of a format that a runtime loads, its content as bytes, or a graph, of which a file is written.
         result: the converted model, likewise.
-        source_format, result_format: the names of their formats, where nothing else says them.
+        source_format, result_format: the names of their formats, if suffix and content do not determine them.
         data: files and folders of inputs (see qconvert/data); random inputs without.
-        preparation: of images and real numbers in these.
+        preparation: of images and floats in these.
         samples: how many inputs at most; of a model with states, how many sequences of 50.
         kernels: what runs files of a format, on both sides: "litert:default" (XNNPACK), "litert:reference", "tflite-micro" (the extra
-            `micro`), "onnxruntime:optimized", "onnxruntime:unoptimized" (every node as it stands), or a plugin's; several in a list.
+            `micro`), "onnxruntime:optimized", "onnxruntime:unoptimized" (without optimizations), or a plugin's; several in a list.
         per_op: whether operators are compared in any case.
         quick: whether outputs alone are judged, by max_lsb.
         max_lsb: largest difference allowed at the outputs, in LSB, or for float outputs in 1/255 of the range; with `quick` 1 by default,

@@ -146,9 +146,9 @@ class CheckReport(Shown):
         costs: in sentences, what the passes that the user named cost at the outputs.
         ran: which runtime ran each side, in which form, and which runtime of a target was not run.
         rebuilt: those of both files that were not run themselves, but rebuilt from what was read of them.
-        float_outputs: of a quantized model beside its float source, what the two compute of the same inputs, where `outputs` compares the
+        float_outputs: outputs of a quantized model compared with those of its float source for the same inputs; `outputs` compares the
             result with the source quantized with the same scales.
-        float_verdict: what these come to, in a sentence; "" where the source is not float.
+        float_verdict: the summary of float_outputs in one sentence; "" if the source is not float.
     """
 
     source: str

@@ -92,7 +92,7 @@ class RoundtripReport(Shown):
         return f"{shown(Path(self.source).name)}: {self.verdict}: {same} {ends.get(self.verdict, 'could not all be run')}."
 
     def tables(self) -> tuple[Rows, ...]:
-        """A row for each conversion, what is wrong, and what the outputs say."""
+        """A row for each conversion, the problems, and the comparison of the outputs."""
         rows = [
             (leg.form, f"{len(leg.differences)} differences" if leg.differences else "equal",
              f"{leg.kept.constants_equal} of {leg.kept.constants}",

@@ -81,7 +81,7 @@ def roundtrip(
 
     Args:
         model: the file, its content as bytes, or a graph, which is written in the format that it was read from, or as ONNX, first.
-        format: the name of its format, where nothing else says it.
+        format: the name of its format, if suffix and content do not determine it.
         via: a format that can be written and read, and perhaps a form: "onnx:qdq", "onnx:qoperator", "torch:modules", "qgraph".
         times: how often there and back.
         target: what the files on the way are for; by default the target that changes least.

@@ -45,7 +45,7 @@ def save_encodings(
     reads: tuple[Path, ...] = (),
     **options: Any,
 ) -> tuple[Change, ...]:
-    """Writes encodings. The file appears whole or not at all; returns what its format's writer says.
+    """Write encodings; the file appears whole or not at all. Return the notes of its format's writer.
 
     Args:
         encodings: what to write.
@@ -88,16 +88,16 @@ def apply(
     range_dtype: str = "int8",
     **options: Any,
 ) -> Graph:
-    """The quantized graph of one without quantization: operators whose tensors have encodings become integer ones.
+    """Return the quantized form of a float graph: operators whose tensors have encodings become quantized operators.
 
-    Weights are rounded on their grids, or are the integers that the encodings hold; biases go to input scale * weight scale; what lacks an
-    encoding stays real.
+    Weights are quantized with their scales, or are the integers that the encodings hold; biases have the scale input scale * weight
+    scale; tensors without an encoding stay float.
 
     Args:
-        graph: on real values, or its file, or bytes.
-        format: the name of its format, where nothing else says it.
+        graph: a float graph, or its file, or bytes.
+        format: the name of its format, if suffix and content do not determine it.
         encodings: by the names of its tensors and operators, or their file.
-        fill: "infer" carries grids on through data movement, pooling and Relu; "none" does not.
+        fill: "infer" propagates scales through data movement, pooling and Relu; "none" does not.
         range_dtype: int8, uint8, int16 or uint16: of activations for which the encodings have a range alone.
         options: of the reader of the graph's file.
 
@@ -117,13 +117,13 @@ def apply(
 
 @with_checked_arguments
 def extract(graph: Model, format: str = "", **options: Any) -> tuple[Graph, Encodings]:
-    """A quantized graph taken apart: one on real values with the same names, and the encodings of its tensors.
+    """Return the float form of a quantized graph, with the same names, and the encodings of its tensors.
 
-    Those of constants hold their integers. apply() of the two gives the integers and scales back. Inputs and outputs are real.
+    Those of constants hold their integers. apply() of the two gives the integers and scales back. Inputs and outputs are float.
 
     Args:
         graph: quantized, or its file, or bytes.
-        format: the name of its format, where nothing else says it.
+        format: the name of its format, if suffix and content do not determine it.
         options: of the reader of the graph's file.
 
     Raises:

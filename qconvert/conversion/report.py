@@ -38,15 +38,15 @@ class ConversionReport(Shown):
         source_format, result_format, target: names.
         operators: kinds in the written result with their counts; of a format that is not read, those of the graph that was written.
         quantized: whether anything in the result has a scale.
-        on_floats: kinds of the operators in the result that compute on real values, with their counts.
+        on_floats: kinds of the operators in the result that run in float, with their counts.
         changes: what each pass and the writer changed, whether exactly, and what it cost.
         kept: counts of what was carried over (weights, scales …).
         audit: which operators the target runs as integer kernels; see targets/audit.py.
         seconds: wall time.
-        provenance: what the file's metadata say of where it came from.
+        provenance: the origin of the model, from the file's metadata.
         verified: with verify_each, each pass that changed the graph and what it did to the outputs.
-        files: options that named files which were read beside the source, with these.
-        scales: the file beside the result that has its scales; "" where the result has them.
+        files: options that named further files to read, with these files.
+        scales: the separate file that holds the result's scales; "" if the result holds them.
         custom: operators of the result that run only where they are registered, with their counts.
         source_operators: how many operators the source has.
     """
@@ -72,7 +72,7 @@ class ConversionReport(Shown):
 
     @property
     def kept_all(self) -> bool:
-        """Whether every scale and integer that was carried over stands for the real value that it had."""
+        """Whether every scale and integer that was kept has its dequantized value."""
         return keeps_values(self.changes)
 
     @property

@@ -32,7 +32,7 @@ def save(
 ) -> tuple[Change, ...]:
     """Writes a graph as it is: no pass is run. The file, or folder, appears whole or not at all.
 
-    Returns, as Changes, what the format's writer says of the form that it chose, and which files of an earlier model went.
+    Return, as Changes, the notes of the format's writer, and which files of an earlier model were removed.
 
     Args:
         graph: what to write.
@@ -40,7 +40,7 @@ def save(
         format: a format's name; by default the file's suffix decides.
         force: whether an existing file may be replaced.
         provenance: where the graph came from, for the file's metadata.
-        reads: files that must not be replaced, whatever `force` says: those that the graph was made of.
+        reads: files that must not be replaced, even with `force`: those that the graph was made from.
         options: of the format's writer, such as opset; `qconvert formats` lists them.
 
     Raises:

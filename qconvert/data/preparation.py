@@ -34,23 +34,23 @@ def _hints() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is done with images, and with real numbers from files.
+    """How images and floats from files are prepared.
 
     An image is brought to its size: `share`, `resize` and `crop`, in this order. Its pixels, 0 to 255, are then brought onto `range`, and
-    these and real numbers that are no image become (value - mean) / std.
+    these, and floats that are not images, become (value - mean) / std.
 
     Attributes:
         mean, std: one number, or one for each channel, in the order of `colour`.
         pixel_range: the values that pixels 0 and 255 become; None: -1 to 1 for an image without mean and std, 0 to 1 with them.
         resize: "stretch" for the input's own size; one number for the shorter side; height and width. None: an image that has another size
             than the input is an error.
-        crop: height and width of the middle that is kept behind resizing, or one number for both; () for all.
+        crop: height and width of the centre that is kept after resizing, or one number for both; () for all.
         share: the share of height and width, around the middle, that is kept before resizing.
         colour: "rgb", "bgr", "gray", "rgba" or "bgra"; "" for gray or RGB, by the number of the input's channels.
-        layout: "nchw" or "nhwc"; "" for what the input's shape says.
+        layout: "nchw" or "nhwc"; "" to derive it from the input's shape.
         corners: whether `share` and `resize` are one bilinear sampling in which corners lie on corners, truncated to whole pixels, as
             MNN's tools have it; by default Pillow's, which takes all pixels into account that fall together.
-        factor: what values are multiplied by behind `mean`, in float32, in place of `std`: one number, or one for each channel.
+        factor: factor of the values after `mean`, in float32, instead of `std`: one number, or one per channel.
     """
 
     mean: tuple[float, ...] = ()
@@ -188,7 +188,7 @@ class Preparation:
             wanted: height and width of the input; None where any will do.
             channels: how many the input has.
             is_first: whether they are its first axis after the batch.
-            is_real: whether the input takes real numbers.
+            is_real: whether the input takes floats.
         """
         height, width = ("any" if size is None else size for size in wanted)
         steps = [f"the middle {self.share[0]:g} x {self.share[1]:g} is kept"] if self.share != (1.0, 1.0) else []
@@ -213,7 +213,7 @@ class Preparation:
         return self.pixel_range or ((0.0, 1.0) if self.given else (-1.0, 1.0))
 
     def image(self, pixels: Array) -> Array:
-        """Real values of pixels, the channels last."""
+        """Pixels as floats, channels last."""
         low, high = self.ends
         return self.normalized(pixels.astype(np.float64) / 255 * (high - low) + low, -1)
 
