@@ -129,7 +129,7 @@ class AuditReport(Shown):
 
 
 def _runs(integer: bool | None) -> str:
-    return "" if integer is None else "integers" if integer else "real values"
+    return "" if integer is None else "integers" if integer else "float"
 
 
 @with_checked_arguments
