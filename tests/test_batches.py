@@ -61,7 +61,7 @@ def test_each_model_ends_in_its_way_and_once(folder: Path, tmp_path: Path) -> No
         "pipe.onnx": "skipped",
     }
     reasons = {item.name: item.reason for item in report.outcomes}
-    assert (reasons["link.onnx"], reasons["pipe.onnx"]) == ("is a link", "is no plain file")
+    assert (reasons["link.onnx"], reasons["pipe.onnx"]) == ("is a link", "is not a regular file")
     assert "FlatBuffer" in reasons["broken.tflite"] or "TFLite" in reasons["broken.tflite"]
     written = {item.result for item in report.outcomes if item.result}
     assert written == {"in/kws.tflite.onnx", "in/kws.onnx.onnx"} and all((out / name).is_file() for name in written)

@@ -50,10 +50,13 @@ def test_a_conversion_and_its_check(converted: tuple[Path, qconvert.ConversionRe
     assert "became out.onnx: all scales and integers are the source's" in repr(report)
     assert "weights" in " ".join(page_of(report).text)
     found = qconvert.check(MODEL, out, samples=1, per_op=True)
-    assert repr(found) == "<CheckReport: Passed: out.onnx beside tiny_ad_toycar_int8.tflite: every output element is equal, over 1 input.>"
+    assert (
+        repr(found) == "<CheckReport: passed: out.onnx vs. tiny_ad_toycar_int8.tflite: every output element is equal, on 1 input, 10 of "
+        "10 operators equal>"
+    )
     found.show()
     shown = capsys.readouterr().out
-    assert shown.startswith("Passed: out.onnx") and "100%" in shown and found.operators[0].output[:12] in shown
+    assert shown.startswith("passed: out.onnx") and "100%" in shown and found.operators[0].output[:12] in shown
 
 
 @pytest.mark.litert

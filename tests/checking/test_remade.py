@@ -232,4 +232,4 @@ def test_a_result_of_another_source_says_so(tmp_path: Path) -> None:
     convert(tmp_path / "middle.onnx", tmp_path / "m.tflite")
     report = check(WAKEWORD, tmp_path / "m.tflite", samples=1)
     assert report.verdict == "passed"
-    assert "m.tflitethe metadata of  name another source file than tiny_wakeword_int8.tflite" in report.notes
+    assert "the metadata of m.tflite name another source file than tiny_wakeword_int8.tflite" in report.notes

@@ -91,7 +91,7 @@ WRONG: Mapping[str, tuple[Callable[[Graph], Graph], str]] = {
     "never written": (lambda g: g.evolve(ops=g.ops[:6] + g.ops[7:]), "state 'b'"),
     "no state": (
         lambda g: replace(g.evolve(ops=[op for op in g.ops if op.attributes.get("state") != "b"], inputs=("x", "old_b")),
-                          states={"a": g.states["a"]}), "the source has 1 inputs, the result 2"),
+                          states={"a": g.states["a"]}), "the source has 1 input, the result 2"),
     "other scale": (scaled, "scale"),
 }  # fmt: skip
 

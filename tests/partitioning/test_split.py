@@ -80,7 +80,7 @@ def test_the_region_that_differs_is_named(tmp_path: Path) -> None:
     partition(RESNET, "sim-npu", split=tmp_path / "parts")
     report = check(RESNET, tmp_path / "parts" / "manifest.json", samples=1)
     assert report.verdict == "not equal"
-    wrong = [text for text in report.problems if text.endswith("computes other values than the source")]
+    wrong = [text for text in report.problems if text.endswith("computes values that differ from the source's")]
     assert "the region 'sim-npu_0' of sim-npu (00_sim-npu_0.sim) computes values that differ from the source's" in wrong
     assert not any("rest_" in text for text in wrong), "each part is fed with the source's own values"
 

@@ -149,7 +149,7 @@ def test_wider_weights_keep_everything_and_narrower_ones_what_fits() -> None:
     assert (
         narrow["w"].dtype == "int4" and integers(narrow, "w")[:3] == [-7, 3, 0] and integers(narrow, "w")[3:] == [4, -2, 1]
     )  # 25 is their largest common divisor
-    assert grid_of(narrow, "w").scale[0] == 0.5 and "all their values stay" in note.text and note.exact
+    assert grid_of(narrow, "w").scale[0] == 0.5 and "all their values are kept" in note.text and note.exact
     wide, (note,) = applied(before, "change_bits", weight_bits=16)
     assert wide["w"].dtype == "int16" and integers(wide, "w") == integers(before, "w") and note.exact
     assert grid_of(wide, "w") == grid_of(before, "w") and wide["b"] == before["b"]

@@ -160,7 +160,7 @@ MICRO_BROKEN: list[tuple[str, str, Callable[[], Graph]]] = [
         ),
     ),
     ("tflite-micro has a kernel", "FULLY_CONNECTED of float data with weights of int8", hybrid),
-    ("sizes but the first", "'width'", lambda: unary("Abs", act("x", (1, "width")), act("y", (1, "width")))),
+    ("only the first dimension", "'width'", lambda: unary("Abs", act("x", (1, "width")), act("y", (1, "width")))),
 ]
 
 
