@@ -62,7 +62,7 @@ def require_fitting(who: str, annotated: Any, hints: Mapping[str, Any], values: 
             shown = repr(value)
             shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
             stated = annotated.__annotations__[name]
-            raise OptionError(f"{who} takes {name} as {stated}, not {type(value).__name__} ({shown})")
+            raise OptionError(f"{name} is {shown} of type {type(value).__name__}; {who} requires {stated}", rule="wrong-type")
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "RuntimeRefusedError",
     "UnsupportedError",
     "WrongFormatError",
+    "counted",
     "printable",
 ]
 
@@ -60,6 +61,11 @@ def _cut(text: str, longest: int) -> str:
         return text
     kept = longest - 40
     return f"{text[: kept * 2 // 3]}…({len(text):,} characters)…{text[-(kept // 3) :]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, singular or plural: "1 input", "2 inputs"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 class QConvertError(Exception):

@@ -45,14 +45,19 @@ class Session:
         runtime, chosen = runtime_of(format.name, kernels)
         self._model: LoadedModel = runtime.open(ModelFile(Path(model), chosen, taken({}, format.read_options), threads))
         if not hasattr(self._model, "reset"):
-            raise OptionError(f"{runtime.title} does not carry states", file=str(model), remedy="Use an .onnx or .tflite file.")
+            raise OptionError(
+                f"{runtime.title} does not run models with states",
+                file=str(model),
+                remedy="Use an .onnx or .tflite file.",
+                rule="no-states",
+            )
         self.inputs, self.outputs = self._model.inputs, self._model.outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The next step: stored values of the inputs, by name -> those of the outputs."""
         missing = [name for name in self.inputs if name not in inputs]
         if missing or len(inputs) != len(self.inputs):
-            raise OptionError(f"the inputs are {', '.join(self.inputs)}, not {', '.join(inputs) or 'none'}")
+            raise OptionError(f"the inputs are {', '.join(self.inputs)}, not {', '.join(inputs) or 'none'}", rule="input-names")
         return self._model.run(inputs)
 
     def reset(self) -> None:

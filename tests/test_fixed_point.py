@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from qconvert import arithmetic as ar
 from qconvert.errors import OptionError
@@ -55,9 +56,9 @@ def test_golden_values() -> None:
 
 def test_what_has_no_fixed_point_is_refused() -> None:
     for scale in (0.0, -1.0, np.nan, np.inf, 2.0**30):
-        with pytest.raises(OptionError, match="no fixed point"):
+        with refused(OptionError, "multiplier-out-of-range"):
             ar.FixedPoint.of(scale)
-    with pytest.raises(OptionError, match="no rounding"):
+    with refused(OptionError, "unknown-rounding"):
         ar.FixedPoint.of(0.5, "triple")
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import qconvert
 from qconvert.cli.inspection import print_inspection
 from qconvert.conversion import run_passes
-from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
+from qconvert.errors import FileAccessError, InvalidModelError, OptionError, RuntimeRefusedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import STATES
@@ -105,17 +106,17 @@ def test_a_model_without_states_runs_too() -> None:
 def test_what_a_user_may_do_wrong_is_named(tmp_path: Path) -> None:
     path = written(counter(), tmp_path / "m.onnx")
     session = Session(path)
-    with pytest.raises(OptionError, match="the inputs are x, not y"):
+    with refused(OptionError, "input-names"):
         session.run({"y": np.zeros(2, np.float32)})
-    for wrong, words in ((np.zeros((2, 2)), "float64 of shape"), (np.zeros((3, 2), np.float32), r"float32 of shape \(3, 2\)")):
-        with pytest.raises(RuntimeRefusedError, match=rf"'x' is float32 of shape \(2, 2\), not {words}"):
+    for wrong, named in ((np.zeros((2, 2)), "float64"), (np.zeros((3, 2), np.float32), "(3, 2)")):
+        with refused(RuntimeRefusedError, "input-mismatch", holds=("'x'", "float32", "(2, 2)", named)):
             session.run({"x": wrong})
     plain, _ = run_passes(counter(), ("states_to_io",))
     other = replace(plain, metadata={**plain.metadata, STATES: plain.metadata[STATES].replace('"s_next"', '"z_next"')})
     qconvert.save(other, tmp_path / "torn.onnx")
-    with pytest.raises(QConvertError, match="names 's' and 'z_next', which the model does not have"):
+    with refused(InvalidModelError, "unknown-tensor", holds=("'s'", "z_next")):
         Session(tmp_path / "torn.onnx")
-    with pytest.raises(QConvertError, match="No such file"):
+    with refused(FileAccessError, "not-readable"):
         Session(tmp_path / "none.onnx")
 
 

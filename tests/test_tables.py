@@ -47,7 +47,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, qconvert.
 @pytest.mark.litert
 def test_a_conversion_and_its_check(converted: tuple[Path, qconvert.ConversionReport], capsys: pytest.CaptureFixture[str]) -> None:
     out, report = converted
-    assert "became out.onnx: every scale and integer is the source's own" in repr(report)
+    assert "became out.onnx: all scales and integers are the source's" in repr(report)
     assert "weights" in " ".join(page_of(report).text)
     found = qconvert.check(MODEL, out, samples=1, per_op=True)
     assert repr(found) == f"<CheckReport: {found.sentence}>" and found.sentence.startswith(

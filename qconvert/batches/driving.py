@@ -60,7 +60,7 @@ def batch(
         scheduler: the address of a scheduler of dask.distributed, whose workers see both folders at these paths, instead of `jobs`.
         seconds: how long a conversion may take, and a check.
         memory: GiB of address space that each may take, where the system can limit it; 0 for no limit.
-        progress: is told (what, done, total).
+        progress: is called with (what, done, total).
         options: of formats and passes, as for convert().
 
     Raises:
@@ -70,12 +70,14 @@ def batch(
     require_utf8(out)
     result = format_named(to)
     if result.content != "model" or result.write is None:
-        raise OptionError(f"models cannot be written in the format {to}")
+        raise OptionError(f"the format of the results is {to}; models cannot be written in it", rule="format-not-written")
     if target and target_named(target).format != to:
-        raise OptionError(f"the target {target} is for the format {target_named(target).format}, not {to}")
+        raise OptionError(f"the target {target} is for the format {target_named(target).format}, not {to}", rule="target-of-other-format")
     if samples < 1 or jobs < 0 or not 0 < seconds <= _LONGEST or not 0 <= memory <= _MOST:
         raise OptionError(
-            f"samples are one at least, jobs none, seconds more than 0 and at most {_LONGEST:,}, and GiB of memory from 0 to {_MOST:,}"
+            f"samples must be at least 1, jobs at least 0, seconds more than 0 and at most {_LONGEST:,}, and GiB of memory from "
+            f"0 to {_MOST:,}",
+            rule="number-out-of-range",
         )
     named = [*(["--target", target] if target else []), *(["--pass", "", "--pass", "".join(passes)] if passes else [])]
     convert = [*named, *_flag("--min-tensor-sqnr", min_tensor_sqnr), *_given(options)]
@@ -108,7 +110,9 @@ def _require_folder(out: Path) -> None:
     try:
         (out / RECORDS).mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise FileAccessError(f"cannot be made: {getattr(error, 'strerror', '') or error}", file=str(out / RECORDS)) from error
+        raise FileAccessError(
+            f"cannot be created: {getattr(error, 'strerror', '') or error}", file=str(out / RECORDS), rule="not-writable"
+        ) from error
 
 
 def _outcomes(jobs: Sequence[Job], count: int, scheduler: str) -> Iterator[Outcome]:

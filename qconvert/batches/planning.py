@@ -57,12 +57,17 @@ def planned(
     """
     require_there(folder)
     if not folder.is_dir():
-        raise FileAccessError("is no folder", file=str(folder))
+        raise FileAccessError("is not a folder", file=str(folder), rule="not-a-folder")
     folder, out = Path(os.path.realpath(folder)), Path(os.path.realpath(out))
     suffixes = {suffix for item in formats().values() if item.content == "model" and item.read is not None for suffix in item.suffixes}
     found = [path for path in _files(folder, out) if path.suffix.lower() in suffixes]
     if not found:
-        raise OptionError("has no models", file=str(folder), remedy=f"Suffixes of models: {', '.join(sorted(suffixes))}.")
+        raise OptionError(
+            "holds no models",
+            file=str(folder),
+            remedy=f"Name a folder with models. Suffixes of models: {', '.join(sorted(suffixes))}.",
+            rule="no-models",
+        )
     names = {path: path.relative_to(folder).as_posix() for path in found}
     plain = {path: reason for path in found if (reason := _no_file(path))}
     stems = Counter(_stem(path) for path in found if path not in plain)
@@ -85,7 +90,7 @@ def _files(folder: Path, out: Path) -> Iterator[Path]:
     """All files of a folder but those of results, sorted by name; folders that are links are not entered."""
 
     def refuse(error: OSError) -> None:
-        raise FileAccessError(f"cannot be read: {error.strerror}", file=str(error.filename)) from error
+        raise FileAccessError(f"cannot be read: {error.strerror}", file=str(error.filename), rule="not-readable") from error
 
     for at, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = sorted(name for name in folders if Path(at, name) != out)
@@ -96,7 +101,7 @@ def _no_file(path: Path) -> str:
     """Why a path is none that is read; "" if it is a file."""
     if path.is_symlink():
         return "is a link"
-    return "" if path.is_file() else "is no plain file"
+    return "" if path.is_file() else "is not a regular file"
 
 
 def _stem(path: Path) -> tuple[Path, str]:

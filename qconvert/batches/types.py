@@ -110,4 +110,4 @@ class BatchReport(Shown):
         rows = [
             (shown(item.name), item.status, str(item.operators or ""), f"{item.seconds:.1f}", said(item.reason)) for item in self.outcomes
         ]
-        return (Rows("Models", ("~model", "status", ">operators", ">seconds", "why"), tuple(rows)),)
+        return (Rows("Models", ("~model", "status", ">operators", ">seconds", "reason"), tuple(rows)),)

@@ -173,8 +173,8 @@ def correct_biases(graph: Graph, shifts: Mapping[str, Array]) -> tuple[Graph, tu
 def _obstacle(graph: Graph, op: Op) -> str:
     """Why nothing can be added to the bias of an operator; "" if it can."""
     if not KINDS[op.kind].has_weights:
-        return "it is no layer with a bias"
+        return "it is not a layer with a bias"
     bias = op.inputs[2] if len(op.inputs) > 2 else ""
     if bias and (graph.constant(bias) is None or graph[bias].dtype != "float32" or graph[bias].is_quantized):
-        return "it is no float32 constant"
-    return "an activation stands in the operator, behind the bias" if op["activation"] else ""
+        return "it is not a float32 constant"
+    return "an activation is fused into the operator, after the bias" if op["activation"] else ""

@@ -142,7 +142,7 @@ def calibrated(
 
     Args:
         model: a file, its content as bytes, or a graph.
-        format: the name of its format, where nothing else says it.
+        format: the name of its format, if suffix and content do not determine it.
         data: files and folders; an array of samples; something that gives samples; a function that gives it anew (see data.streams).
         method: how ranges of activations are chosen; calibration.METHODS lists them.
         activations: storage type of activations.
@@ -173,7 +173,7 @@ def calibrated(
     """
     for what, given, known in (("activations", activations, ACTIVATIONS), ("weights", weights, WEIGHTS)):
         if given not in known:
-            raise OptionError(f"there are no {what} of {given!r}", remedy=f"Use one of {', '.join(known)}.")
+            raise OptionError(f"{what} is {given!r}, which is unknown", remedy=f"Use one of {', '.join(known)}.", rule="unknown-word")
     if symmetric is None and target and target_named(target).needs_scales:
         symmetric = activations in target_named(target).symmetric_activations or None
     makes = observer(method, **options), observer(method, of_input=True, **options)
@@ -193,7 +193,11 @@ def calibrated(
         costs = _costs(work, found, encodings) if sensitivity or keep_float else ()
         warnings = _warnings(work, found, reports, chosen, encodings)
         if strict and warnings:
-            raise LossError("\n".join(warnings), remedy="Use another --method (min-max clips nothing), other data, or no --strict.")
+            raise LossError(
+                "\n".join(warnings),
+                remedy="Use another --method (min-max clips nothing) or other data, or leave out --strict.",
+                rule="values-clipped",
+            )
         worst = tuple(name for one in costs[: max(keep_float, 0)] for name in one.names)
         encodings = without(encodings, {*worst})
         if bias_correction:
@@ -212,11 +216,18 @@ def prepared(model: Model, format: str = "") -> Graph:
     graph = load(model, format)
     file = "" if isinstance(model, Graph) else str(model)
     if graph.functions or graph.states:
-        raise UnsupportedError("networks with functions or states are not calibrated", file=file, remedy="Calibrate the part without them.")
+        raise UnsupportedError(
+            "the network has functions or states; calibration requires a network without them",
+            file=file,
+            remedy="Calibrate the part without them.",
+            rule="functions-or-states",
+        )
     quantized = [name for name, tensor in graph.tensors.items() if tensor.is_quantized]
     if quantized:
         reason = f"the network is quantized already: {len(quantized)} tensors have scales, the first {quantized[0]!r}"
-        raise UnsupportedError(reason, file=file, remedy="Calibrate its float form; `qconvert extract-scales` makes one.")
+        raise UnsupportedError(
+            reason, file=file, remedy="Calibrate its float form: `qconvert extract-scales` writes one.", rule="already-quantized"
+        )
     return run_passes(compute_constants.computed(graph), PREPARED)[0]
 
 
@@ -230,7 +241,7 @@ def _skipping(graph: Graph, found: Plan, names: tuple[str, ...]) -> Plan:
     for name in names:
         ops = [op for op in graph.ops if name == op.source.partition(" ")[2] or name in op.outputs]
         if not ops and name not in graph.tensors:
-            raise OptionError("there is no such tensor or operator, which is to stay float", where=repr(name))
+            raise OptionError("no tensor or operator that is to stay float has this name", where=repr(name), rule="unknown-tensor")
         gone.update([name], *((*op.outputs, *op.inputs[1:]) for op in ops))
     groups = tuple(group for group in found.groups if gone.isdisjoint(group.names))
     return replace(found, groups=groups, weights=tuple(item for item in found.weights if item.name not in gone))
@@ -297,9 +308,9 @@ def _observed(work: _Work, found: Plan, chosen: Choices, makes: _Makes) -> tuple
 def _report(group: Group, seeing: Observer, counted: Observer, chosen: Choices, seen: int) -> TensorReport:
     """The grid of a group."""
     if group.fixed is not None:
-        return TensorReport(group.names, 0.0, 0.0, group.fixed, "demanded by the target")
+        return TensorReport(group.names, 0.0, 0.0, group.fixed, "required by the target")
     if not seeing.count:
-        raise OptionError("no sample gives it a value", where=repr(group.names[0]))
+        raise OptionError("no sample gives this tensor a value", where=repr(group.names[0]), rule="no-values")
     asked = {} if chosen.symmetric is None else {"symmetric": chosen.symmetric}
     grid = seeing.grid(chosen.activations, **asked)
     origin = "its constant values" if not group.seen else f"{'min-max' if group.constants else chosen.method} of {seen} samples"
@@ -329,7 +340,7 @@ def _warnings(work: _Work, found: Plan, reports: tuple[TensorReport, ...], chose
         own, other = outputs_kept(work.graph, choices, list(work.measured()), work.runtime)
         if own is not None and (other is None or other - own > _LOST_DB):
             best = "everything" if other is None else f"{other:.1f} dB"
-            lost = f"the outputs keep {own:.1f} dB; with the grids of min-max they keep {best}"
+            lost = f"the outputs have {own:.1f} dB; with scales of min-max they have {best}"
     return tuple(filter(None, (warning_of_tensors(reports), lost)))
 
 

@@ -50,7 +50,7 @@ def without_tiny(found: Plan, reports: tuple[TensorReport, ...]) -> tuple[Plan, 
 
 
 def _stays(name: str, what: str) -> str:
-    return f"{name!r} stays float: {what} are so small that products on its grid would be no normal numbers of float32"
+    return f"{name!r} stays float: {what} are so small that its scale times another would not be a normal float32"
 
 
 def encodings_of(graph: Graph, found: Plan, reports: tuple[TensorReport, ...], chosen: Choices, origin: str) -> tuple[Encodings, list[str]]:

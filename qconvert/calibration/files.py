@@ -68,8 +68,9 @@ def calibrate_file(
     target = target or (kind.default_target if kind is not None else "")
     if kind is not None and not real and (options.get("equalization") or options.get("bias_correction")):
         raise OptionError(
-            "scales do not say which weights are equalized and which biases corrected",
-            remedy="Write the network that has them beside the scales: --float FILE. Or write a quantized model.",
+            "files of scales do not hold equalized weights and corrected biases",
+            remedy="Write the network that has them as well: --float FILE. Or write a quantized model.",
+            rule="scales-only",
         )
     if plotted:
         require_plots(Path(plotted))
@@ -103,7 +104,12 @@ def _require_places(paths: Sequence[Path], reads: Sequence[Path], force: bool) -
     for number, path in enumerate(paths):
         require_writable(path, force=force, reads=reads)
         if os.path.realpath(path) in map(os.path.realpath, paths[:number]):
-            raise OptionError("two results are to be written to this file", file=str(path), remedy="Give each of them its own name.")
+            raise OptionError(
+                "two results would be written to this file",
+                file=str(path),
+                remedy="Give each of them a name of its own.",
+                rule="same-file-twice",
+            )
 
 
 def _converted(
@@ -141,5 +147,8 @@ def _encodings_format(result: Path, name: str) -> Format | None:
     except OptionError as error:
         known = ", ".join(dict.fromkeys(suffix for item in models for suffix in item.suffixes))
         raise OptionError(
-            f"the suffix {result.suffix!r} belongs to no format", file=str(result), remedy=f"Of models: {known}. Of scales: {error.remedy}"
+            f"the suffix {result.suffix!r} belongs to no format",
+            file=str(result),
+            remedy=f"Suffixes of models: {known}. Of scales: {error.remedy}",
+            rule="unknown-suffix",
         ) from error

@@ -39,20 +39,20 @@ class Method:
     of_inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
-_LEVELS = Option("levels", int, 128, "levels of one sign; 256 for unsigned grids of values that are never negative.")
+_LEVELS = Option("levels", int, 128, "levels of one sign; 256 for unsigned types and values that are never negative.")
 _CLAMP = Option("clamp", int, 127, "the largest integer (feature_clamp_value).")
 
 _REGISTER = (
     Method("min-max", "the smallest and the largest value", MinMax),
-    Method("moving-average", "averages of the smallest and largest value of each run", MovingAverage,
-           (Option("constant", float, 0.0, "how much of each new run enters the average; 0: all runs count alike."),)),
-    Method("percentile", "what is left without the outermost values at each end", Percentile,
-           (Option("percentile", float, 99.99, "how much of 100 lies between the ends."),)),
-    Method("entropy", "TensorRT's: the threshold with the smallest divergence of Kullback and Leibler", Entropy, (_LEVELS,)),
+    Method("moving-average", "moving averages of the smallest and largest value of each run", MovingAverage,
+           (Option("constant", float, 0.0, "weight of each new run in the average; 0: all runs count alike."),)),
+    Method("percentile", "the range without the outermost values on each side", Percentile,
+           (Option("percentile", float, 99.99, "percentage of the values inside the range."),)),
+    Method("entropy", "TensorRT's: the threshold with the smallest Kullback-Leibler divergence", Entropy, (_LEVELS,)),
     Method("symmetric-kl", "the threshold with the smallest sum of the divergences in both directions", SymmetricEntropy, (_LEVELS,)),
     Method("js", "the threshold with the smallest divergence of Jensen and Shannon", JensenShannon, (_LEVELS,)),
-    Method("mse", "the ends whose grid has the smallest mean squared error", SquaredError,
-           (Option("bits", int, 8, "of the affine grid that a range is chosen for."),)),
+    Method("mse", "the range whose quantization has the smallest mean squared error", SquaredError,
+           (Option("bits", int, 8, "of the affine quantization that a range is chosen for."),)),
     Method("mnn-kl", "MNN's KL, equal in every bit", MnnKl, (_CLAMP,)),
     Method("mnn-admm", "MNN's ADMM on the last sample, equal in every bit", MnnAdmm,
            (_CLAMP, Option("pack", int, PACK, "channels that MNN's CPU stores together; 1 for inputs of the network.")),
@@ -78,7 +78,9 @@ def observer(method: str, *, of_input: bool = False, **options: Any) -> Callable
         observers = {name: make() for name in names}
     """
     if method not in METHODS:
-        raise OptionError(f"there is no method of calibration {method!r}", remedy=f"Use one of {', '.join(METHODS)}.")
+        raise OptionError(
+            f"the calibration method is {method!r}, which is unknown", remedy=f"Use one of {', '.join(METHODS)}.", rule="unknown-method"
+        )
     found = METHODS[method]
     given = {**(found.of_inputs if of_input else {}), **checked(options, found.options, f"no calibration by {method}")}
     return partial(found.observer, **taken(given, found.options))

@@ -60,7 +60,9 @@ def read_mnn_config(path: str | Path) -> MnnConfig:
     try:
         found = json_of(bytes(map_file(path)), "the file")
         if not isinstance(found, dict):
-            raise InvalidModelError("is no configuration of MNN's quantizer: a JSON object with the key path is expected")
+            raise InvalidModelError(
+                "is not a configuration of MNN's quantizer, which is a JSON object with the key path", rule="not-a-configuration"
+            )
         return _config(_Values(found), path.parent)
     except (InvalidModelError, OptionError, FileAccessError) as error:
         error.file = error.file or str(path)
@@ -80,7 +82,7 @@ class _Values:
         if sort is int:
             return integer(value, name)
         if not isinstance(value, sort):
-            raise InvalidModelError(f"is {sort_of(value)}, no {sort.__name__}", where=name)
+            raise InvalidModelError(f"is {sort_of(value)}; MNN's quantizer requires {sort.__name__}", where=name, rule="wrong-type")
         return value
 
     def numbers(self, name: str) -> tuple[float, ...]:
@@ -89,7 +91,7 @@ class _Values:
     def word(self, name: str, known: Mapping[str, str]) -> str:
         given = self.get(name, str, next(iter(known)))
         if given not in known:
-            raise OptionError(f"there is no {name} {given!r}", remedy=f"MNN has {', '.join(known)}.")
+            raise OptionError(f"{name} is {given!r}, which is unknown", remedy=f"MNN has {', '.join(known)}.", rule="unknown-word")
         return known[given]
 
 
@@ -98,7 +100,11 @@ def _config(values: _Values, beside: Path) -> MnnConfig:
     bits, clamps = values.get("quant_bits", int, 8), [values.get(f"{side}_clamp_value", int, 127) for side in ("feature", "weight")]
     if bits != 8 or clamps[1] != 127 or not 0 < clamps[0] <= 127:
         reason = f"{bits} bits, activations clamped to {clamps[0]} and weights to {clamps[1]}"
-        raise OptionError(f"{reason}: there are 8 bits, and 127 for weights", remedy="Leave quant_bits and weight_clamp_value out.")
+        raise OptionError(
+            f"{reason}; quantization requires 8 bits, and 127 for weights",
+            remedy="Leave quant_bits and weight_clamp_value out.",
+            rule="clamp-not-supported",
+        )
     method = values.word("feature_quantize_method", _METHODS)
     options: dict[str, Any] = {
         "method": method,
@@ -120,7 +126,7 @@ def _config(values: _Values, beside: Path) -> MnnConfig:
 def _folder(text: str, beside: Path) -> Path:
     """The folder of data: MNN takes it from where it is run; where it is not there, it is beside the configuration."""
     if not text:
-        raise InvalidModelError("has no path of data", where="path")
+        raise InvalidModelError("the path of the data is missing", where="path", rule="no-data")
     here = Path(text)
     return here if os.path.exists(here) or here.is_absolute() else beside / here
 
@@ -128,7 +134,7 @@ def _folder(text: str, beside: Path) -> Path:
 def _preparation(values: _Values) -> Preparation:
     normal = values.numbers("normal")
     if any(value <= 0 for value in normal):
-        raise OptionError("a factor is not above 0", where="normal")
+        raise OptionError("a factor is 0 or less; factors must be greater than 0", where="normal", rule="factor-not-positive")
     height, width = (values.get(name, int, 0) for name in ("height", "width"))
     share = tuple(values.get(name, float, 1.0) for name in ("center_crop_h", "center_crop_w"))
     return Preparation(
@@ -146,7 +152,7 @@ def _sequence(folder: Path) -> Iterator[dict[str, Array]]:
     """Samples as MNN's converter takes them: in each folder input.json with names and shapes, and a text of numbers for each input."""
     require_there(folder)
     if not folder.is_dir():
-        raise FileAccessError("is no folder of samples", file=str(folder))
+        raise FileAccessError("is not a folder of samples", file=str(folder), rule="not-a-folder")
     for file in sorted(item / "input.json" for item in folder.iterdir() if (item / "input.json").is_file()):
         try:
             given = json_of(bytes(map_file(file)), "the file")
@@ -166,4 +172,4 @@ def _values(sample: Path, item: Any, at: str) -> tuple[str, Array]:
     try:
         return name, np.loadtxt(file, dtype=np.float32).reshape(shape)
     except (OSError, ValueError) as error:
-        raise FileAccessError(f"is no usable sample: {error}", file=str(file)) from error
+        raise FileAccessError(f"cannot be read as a sample: {error}", file=str(file), rule="not-readable") from error

@@ -58,7 +58,9 @@ class Observer(ABC):
         lowest, highest = float(values.min()), float(values.max())  # both are NaN if any value is
         if not (np.isfinite(lowest) and np.isfinite(highest)):
             what = "NaN" if np.isnan(lowest) else "infinite"
-            raise InvalidModelError(f"it has values that are {what}", remedy="Look for the sample that gives them, or the faulty operator.")
+            raise InvalidModelError(
+                f"has values that are {what}", remedy="Look for the sample that gives them, or the faulty operator.", rule="not-finite"
+            )
         if not self.number:
             self.lowest, self.highest = min(self.lowest, lowest), max(self.highest, highest)
             self.count += values.size
@@ -102,4 +104,4 @@ class Observer(ABC):
 def require_between(name: str, value: float, lowest: float, highest: float) -> None:
     """Raises OptionError where an option of a method is out of its bounds."""
     if not lowest <= value <= highest:
-        raise OptionError(f"{name} is {value:g}", remedy=f"Use a value from {lowest:g} to {highest:g}.")
+        raise OptionError(f"{name} is {value:g}; it must be from {lowest:g} to {highest:g}", rule="number-out-of-range")

@@ -93,7 +93,7 @@ def plan(graph: Graph, target: str = "", dtype: str = "int8") -> Plan:
     groups = tuple(found.groups())
     if not groups:
         remedy = "Is it a network of float32 layers? `qconvert inspect` lists its operators."
-        raise UnsupportedError("no operator of the network has an integer kernel", remedy=remedy)
+        raise UnsupportedError("no operator of the network has an integer kernel", remedy=remedy, rule="no-integer-kernels")
     return Plan(groups, tuple(found.weights()), tuple(found.notes))
 
 
@@ -141,7 +141,7 @@ class _Planner:
         names = [name for name in names if not self._is_clipped(name, readers)]
         constants = tuple(name for name in names if self.graph[name].is_constant)
         if any(not np.isfinite(data).all() or np.abs(data).max(initial=0) > _ENDLESS for data in map(self._data, constants)):
-            self.notes.append(f"{names[-1]!r} stays float, with what shares its grid: a constant stands for infinity")
+            self.notes.append(f"{names[-1]!r} stays float, with the tensors that share its scale: a constant stands for infinity")
             return None
         carried = {name for name in names if name in producers and self._carries(producers[name], {*names})}
         seen = tuple(name for name in names if name not in carried and name not in constants)
@@ -160,7 +160,7 @@ class _Planner:
         spec = KINDS[op.kind]
         weights = spec.named(op, "weights")
         if any(self.graph[name].data is None for name in weights):
-            self.notes.append(f"{op} stays float: its weights are computed when it runs")
+            self.notes.append(f"{op} stays float: its weights are computed at run time")
             return False
         data = self._operands(op)
         return bool(data) and len([*self._real((*data, *weights, *op.outputs[:1]))]) >= len(data) + len(weights) + (spec.rule == "real")

@@ -53,9 +53,13 @@ def plot(found: Calibration, path: str | Path, *, force: bool = False) -> None:
 def require_plots(path: Path) -> None:
     """Raises MissingPackageError or OptionError where a picture of that name cannot be drawn."""
     if path.suffix.lower() not in SUFFIXES:
-        raise OptionError("no picture has that suffix", file=str(path), remedy=f"Use one of {', '.join(SUFFIXES)}.")
+        raise OptionError(
+            "its suffix is of no picture format", file=str(path), remedy=f"Use one of {', '.join(SUFFIXES)}.", rule="unknown-suffix"
+        )
     if find_spec("matplotlib") is None:
-        raise MissingPackageError("plots need the package matplotlib", remedy="Install it with: pip install 'qconvert[plots]'")
+        raise MissingPackageError(
+            "plots need the package matplotlib", remedy="Install it with: pip install 'qconvert[plots]'", rule="package-missing"
+        )
 
 
 def _draw(axes: Any, item: TensorReport) -> None:

@@ -80,11 +80,11 @@ class Calibration(Shown):
         encodings: of its tensors.
         tensors: activations, in the order of the graph.
         samples: how many were seen.
-        sensitivity: what quantizing each tensor by itself costs the outputs, the worst first; () where that was not asked for.
+        sensitivity: what quantizing each tensor alone costs the outputs, the worst first; () without it.
         kept_float: tensors that stay float because they cost most.
-        is_changed: whether the network's weights or biases are others than those of the model, which encodings do not say.
+        is_changed: whether weights or biases of the network differ from the model's; encodings do not hold such changes.
         notes: what the user should know.
-        warnings: which tensors have poor grids, and whether the outputs lose much compared with min-max.
+        warnings: which tensors have poor scales, and whether the outputs lose much compared with min-max.
     """
 
     graph: Graph
@@ -99,13 +99,13 @@ class Calibration(Shown):
 
     @property
     def sentence(self) -> str:
-        """How many activations have grids, and how good the worst is."""
+        """How many activations have scales, and the signal-to-noise ratio of the worst."""
         known = [item.sqnr_db for item in self.tensors if item.sqnr_db is not None]
-        worst = f"; the worst activation keeps {min(known):.1f} dB" if known else ""
-        return f"{shown(self.graph.name) or 'The network'}: grids of {len(self.tensors)} activations from {self.samples} samples{worst}."
+        worst = f"; the worst activation has {min(known):.1f} dB" if known else ""
+        return f"{shown(self.graph.name) or 'The network'}: scales of {len(self.tensors)} activations from {self.samples} samples{worst}."
 
     def tables(self) -> tuple[Rows, ...]:
-        """The grid of each activation, and what quantizing tensors by themselves costs."""
+        """The scale and zero point of each activation, and what quantizing each tensor alone costs."""
         rows = tuple(
             (shown(" = ".join(item.names)), f"{item.lowest:.6g}", f"{item.highest:.6g}", f"{item.range[0]:.6g}", f"{item.range[1]:.6g}",
              numbers(item.grid.quantization.scale), "" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB", f"{100 * item.clipped:.3g}%",
@@ -118,7 +118,7 @@ class Calibration(Shown):
         columns = ("tensor", ">lowest seen", ">highest seen", ">grid from", ">to", ">scale", ">SQNR", ">clipped", "chosen by")
         return (
             Rows("Activations", columns, rows, note=f"{self.samples} samples.", folded=len(rows) > 60),
-            Rows("What quantizing each by itself costs the outputs", ("tensor", ">SQNR of the outputs"), costs, folded=len(costs) > 60),
+            Rows("What quantizing each alone costs the outputs", ("tensor", ">SQNR of the outputs"), costs, folded=len(costs) > 60),
             Rows("Warnings", ("in words",), tuple((said(text),) for text in self.warnings)),
             Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
         )

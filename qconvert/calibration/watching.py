@@ -57,7 +57,11 @@ class Watched:
             UnsupportedError: the file is too large for one message.
         """
         if any(path != self.path for path in self.path.parent.iterdir()):
-            raise UnsupportedError("the network is too large to be sent to other machines", remedy="Calibrate it on one, with --jobs.")
+            raise UnsupportedError(
+                "the network is too large to be sent to other machines",
+                remedy="Calibrate it on this machine: --jobs N.",
+                rule="network-too-large",
+            )
         return replace(self, path=Path(), model=self.path.read_bytes())
 
 
@@ -72,7 +76,7 @@ def watched(graph: Graph, names: Iterable[str], folder: Path, runtime: str = "on
         threads: see ModelFile.
 
     Raises:
-        OptionError: there is no such runtime, or it gives out no inner tensors.
+        OptionError: there is no such runtime, or it returns no inner tensors.
         QConvertError: the network cannot be written in its format.
     """
     form = format_named(_runtime(runtime).formats[0])
@@ -94,7 +98,11 @@ def _runtime(name: str) -> Runtime:
     found = runtimes().get(name)
     if found is None or found.watch is None:
         known = ", ".join(name for name, item in runtimes().items() if item.watch is not None)
-        raise OptionError(f"nothing called {name!r} gives out inner tensors", remedy=f"Use one of {known}.")
+        raise OptionError(
+            f"the runtime is {name!r}, which is unknown or returns no inner tensors",
+            remedy=f"Use one of {known}.",
+            rule="unknown-runtime",
+        )
     return found
 
 

@@ -56,13 +56,21 @@ def weight_grid(weights: Array, method: str = "max-abs", axis: int | None = 0, d
         InvalidModelError: weights are NaN or infinite; who knows their name fills in `where`.
     """
     if method not in WEIGHT_METHODS:
-        raise OptionError(f"there is no method for weights {method!r}", remedy=f"Use one of {', '.join(WEIGHT_METHODS)}.")
+        raise OptionError(
+            f"the method for weights is {method!r}, which is unknown",
+            remedy=f"Use one of {', '.join(WEIGHT_METHODS)}.",
+            rule="unknown-method",
+        )
     low, high = integer_range(dtype)
     if low >= 0:
-        raise OptionError(f"weights of {dtype} have no symmetric grid", remedy="Use a signed type; a pass stores it as an unsigned one.")
+        raise OptionError(
+            f"the type of weights is {dtype}; symmetric quantization requires a signed type",
+            remedy="Use a signed type; a pass stores it as an unsigned one.",
+            rule="not-symmetric",
+        )
     weights = np.asarray(weights, _F)
     if not np.isfinite(weights).all():
-        raise InvalidModelError("weights are NaN or infinite", remedy="Look for what went wrong in training.")
+        raise InvalidModelError("weights are NaN or infinite", remedy="Look for what went wrong in training.", rule="weights-not-finite")
     if axis is not None:
         axis %= weights.ndim
     rows = weights.reshape(1, -1) if axis is None else np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
@@ -158,7 +166,7 @@ WEIGHT_METHODS: Mapping[str, WeightMethod] = {
     for method in (
         WeightMethod("max-abs", "the largest magnitude gets the largest integer; MNN's MAX_ABS", _max_abs),
         WeightMethod("mse", "the scale with the smallest squared error", _squared_error),
-        WeightMethod("admm", "least squares by turns: integers of a scale, then the scale of these integers", _admm),
-        WeightMethod("mnn-admm", "ADMM as MNN's tool runs it, on weights that it has rounded before, equal in every bit", _mnn_admm),
+        WeightMethod("admm", "alternating least squares: the integers for a scale, then the scale for these integers", _admm),
+        WeightMethod("mnn-admm", "ADMM as MNN's tool runs it, on weights that are already quantized, equal in every bit", _mnn_admm),
     )
 }

@@ -142,7 +142,9 @@ class Cluster:
             from distributed import Client
         except ImportError as error:
             raise MissingPackageError(
-                "work on a cluster needs dask.distributed", remedy="Install it with: pip install 'qconvert[cluster]'"
+                "work on a cluster needs dask.distributed",
+                remedy="Install it with: pip install 'qconvert[cluster]'",
+                rule="package-missing",
             ) from error
         # A client that did not connect has to be closed now: the garbage collector would close it whenever it runs, and that waits
         # forever if it happens to run while the next client holds the lock that closing needs (distributed 2026.8, LoopRunner).
@@ -152,11 +154,13 @@ class Cluster:
             self._client.__init__(address, timeout=_ANSWER, set_as_default=False)
         except (OSError, TimeoutError) as error:
             self._client.close()
-            raise OptionError(f"the scheduler {address} does not answer: {error}", remedy="Start one with: dask scheduler") from error
+            raise OptionError(
+                f"the scheduler {address} does not answer: {error}", remedy="Start one with: dask scheduler", rule="scheduler-unreachable"
+            ) from error
         except (ValueError, TypeError, OverflowError) as error:
             self._client.close()
-            reason = f"{address!r} is no address of a scheduler: {error}"
-            raise OptionError(reason, remedy="Write one such as tcp://10.0.0.1:8786.") from error
+            reason = f"{address!r} is not the address of a scheduler: {error}"
+            raise OptionError(reason, remedy="Write one such as tcp://10.0.0.1:8786.", rule="scheduler-address") from error
 
     def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
         from distributed import CancelledError, KilledWorker
@@ -205,7 +209,9 @@ def _called_from(path: Path, item: Any) -> Any:
 
 def _given_up(attempts: int) -> RuntimeRefusedError:
     return RuntimeRefusedError(
-        f"{attempts} workers died at the same part of the data", remedy="Look for a lack of memory, or run it with --jobs 1."
+        f"{attempts} workers died at the same part of the data",
+        remedy="Look for a lack of memory, or run it with --jobs 1.",
+        rule="workers-died",
     )
 
 
@@ -215,9 +221,10 @@ def workers_of(jobs: int = 1, scheduler: str = "") -> Workers:
     Raises:
         OptionError: both are asked for, or no process at all.
     """
-    if jobs < 0 or (scheduler and jobs > 1):
-        reason = "workers are processes here or those of a cluster, not both" if jobs > 0 else "there are no fewer than no processes"
-        raise OptionError(reason, remedy="Use --jobs or --scheduler.")
+    if jobs < 0:
+        raise OptionError(f"jobs is {jobs}; it must be at least 0", rule="number-negative")
+    if scheduler and jobs > 1:
+        raise OptionError("both jobs and a scheduler are given", remedy="Use --jobs or --scheduler.", rule="jobs-and-scheduler")
     if scheduler:
         return Cluster(scheduler)
     count = jobs or os.cpu_count() or 1

@@ -164,7 +164,7 @@ def accuracy(
 
     Args:
         source, result: model files, their content as bytes, or graphs, of which files are written.
-        source_format, result_format: the names of their formats, where nothing else says them.
+        source_format, result_format: the names of their formats, if suffix and content do not determine them.
         data: a folder with a folder for each class; a folder of files that `labels` lists; or an .npy or .npz file of many samples.
         labels: a list of files with labels, or of labels alone, or an array of them; see qconvert/data/labels.py.
         preparation: of images; without a rule of resizing they are stretched to the input's size.
@@ -180,7 +180,7 @@ def accuracy(
         QConvertError: a file cannot be read or run, the inputs or labels do not fit.
     """
     if samples is not None and samples < 1:
-        raise OptionError("at least one sample is needed")
+        raise OptionError("samples is less than 1; at least 1 sample is needed", rule="samples-not-positive")
     formats = ("" if isinstance(source, Graph) else source_format, "" if isinstance(result, Graph) else result_format)
     with (
         temporary_folder() as folder,
@@ -213,27 +213,30 @@ def _measured(
     """What accuracy() gives, of these sides."""
     before, after = sides
     if before.graph.states or after.graph.states:
-        raise OptionError("accuracy is that of models without states, whose answer depends on one input", file=source)
+        raise OptionError("the model has states; accuracy requires outputs that depend on one input alone", file=source, rule="has-states")
     names = read_names(Path(class_names)) if class_names else ()
     found = labelled(Path(data), labels, names)
     files = found.files if samples is None else found.files[:samples]
     inputs = InputFiles(_one_by_one(before.graph), files, samples, (preparation or Preparation()).stretching())
     if len(inputs) > len(found.labels) or (samples is None and len(inputs) < len(found.labels)):
-        raise OptionError(f"there are {len(found.labels)} labels for {len(inputs)} inputs", file=str(labels or data))
+        raise OptionError(f"there are {len(found.labels)} labels for {len(inputs)} inputs", file=str(labels or data), rule="label-count")
     border = Border.of(before.graph, after.graph, declared_names(after.graph, before.graph))
     models = before.open(), after.open()
     output, rows = scores or _scores(before.graph), list[tuple[int, int, int, int, int]]()
     if output not in before.graph.outputs:
-        raise OptionError(f"there is no output {output!r}", file=source, remedy=_remedy(before.graph))
+        raise OptionError(f"the model has no output {output!r}", file=source, remedy=_remedy(before.graph), rule="unknown-output")
     for index in range(len(inputs)):
         feed = inputs[index]
         given = {name: feed[name] for name in models[0].inputs}
         pairs = border.matched_outputs(models[0].run(given), models[1].run(border.matched_inputs(given, models[1])))
         pair = next((a, b) for name, a, b in pairs if name == output)
         if found.counted and not index and found.counted + label_offset != pair[0].size:
-            remedy = "Say which class is which: --class-names FILE, one in a line, or --label-offset 1 if class 0 is the background."
+            remedy = "Name the classes with --class-names FILE, one per line, or use --label-offset 1 if class 0 is the background."
             raise OptionError(
-                f"has folders for {found.counted} classes, {output!r} has {pair[0].size} scores", file=str(data), remedy=remedy
+                f"there are folders for {found.counted} classes, but {output!r} has {pair[0].size} scores",
+                file=str(data),
+                remedy=remedy,
+                rule="class-count",
             )
         rows.append(_judged(pair, found.labels[index] + label_offset, inputs.where(index), output))
         progress("inputs", index + 1, len(inputs))
@@ -270,10 +273,16 @@ def _report(rows: Sequence[tuple[int, ...]], places: Sequence[str], offset: int,
 def _judged(pair: tuple[Array, Array], label: int, where: str, output: str) -> tuple[int, int, int, int, int]:
     rows = [np.asarray(value).reshape(-1) for value in pair]
     if rows[0].shape != rows[1].shape or rows[0].size < 2:
-        raise OptionError(f"the output {output!r} has no row of scores for each input, or not the same on both sides", file=where)
+        raise OptionError(
+            f"the output {output!r} has no row of scores for each input, or rows of different lengths in source and result",
+            file=where,
+            rule="no-scores",
+        )
     if not 0 <= label < rows[0].size:
-        remedy = "--label-offset N is added to labels: 1 where class 0 of the model is the background, -1 where labels count from 1."
-        raise OptionError(f"the label is number {label} of {rows[0].size} scores", file=where, remedy=remedy)
+        remedy = "Use --label-offset 1 if class 0 of the model is the background, -1 if labels count from 1."
+        raise OptionError(
+            f"the label is {label}, and the output has {rows[0].size} scores", file=where, remedy=remedy, rule="label-out-of-range"
+        )
     return label, int(rows[0].argmax()), int(rows[1].argmax()), *(_rank(row, label) for row in rows)  # type: ignore[return-value]
 
 
@@ -287,7 +296,7 @@ def _scores(graph: Graph) -> str:
     """The output that has one row of several numbers."""
     found = [name for name in graph.outputs if _is_row(graph[name].shape)]
     if len(found) != 1:
-        raise OptionError(f"{len(found)} outputs could be the scores of classes", remedy=_remedy(graph))
+        raise OptionError(f"{len(found)} outputs could be the scores of classes", remedy=_remedy(graph), rule="ambiguous-output")
     return found[0]
 
 

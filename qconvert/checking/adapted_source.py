@@ -70,7 +70,7 @@ def adapted_source(source: Side, folder: Path, seed: int = 0) -> AdaptedSource |
     own = left_to_reader(source.format, source.file.options)
     file = replace(source.file, options=model_file(source.path, source.format, source.kernels, own).options)
     original = Side(file, source.format, source.runtime)
-    said = f"a copy of {source.path.name} that has what is asked for stands for it"
+    said = f"{source.path.name} was replaced by a copy with the requested changes"
     try:
         opened = source.format.name == "onnx" and source.file.options.get("input_shape")
         resizable = _resizable(original, place) if opened else original
@@ -79,7 +79,7 @@ def adapted_source(source: Side, folder: Path, seed: int = 0) -> AdaptedSource |
             # The file says that it takes any batch, and does not: what it computes of one sample is beyond doubt.
             problems, how = _held(resizable.standing_for(ones), source, copy, seed)
     except QConvertError as error:
-        problems, how = [], f"it could not be held against the file: {' '.join(error.reason.split())[:_LONGEST]}"
+        problems, how = [], f"the copy could not be compared with the file: {' '.join(error.reason.split())[:_LONGEST]}"
     return AdaptedSource(copy, tuple(problems), (f"{said}; {how}",))
 
 
@@ -101,7 +101,7 @@ def _held(original: Side, source: Side, copy: Side, seed: int) -> tuple[list[str
     for name in graph.outputs:
         other = expected.get(old.get(name, name))
         if other is not None and name in found and (text := _difference(graph[name], found[name], other)):
-            problems.append(f"the copy that stands for {original.path.name} gives another {name!r} than the file itself: {text}")
+            problems.append(f"the copy of {original.path.name} returns {name!r} with other values than the file: {text}")
     return problems, how
 
 
@@ -113,7 +113,7 @@ def _of_same(original: Side, graph: Graph, old: Mapping[str, str], copy: Side, s
         return original.open().run({old.get(name, name): value for name, value in feed.items()})
 
     feeds, found, _ = accepted_inputs(graph, 1, seed, run, "one of both")
-    return feeds[0], found[0], "the file gives the same"
+    return feeds[0], found[0], "the file returns the same"
 
 
 def _resizable(original: Side, folder: Path) -> Side:
@@ -169,7 +169,7 @@ def _of_samples(
             size = 0 if axis is None or before is None else int(before[axis])
             part[old.get(name, name)] = feed[name] if axis is None else feed[name].take(range(number * size, (number + 1) * size), axis)
         runs.append(original.open().run(part))
-    return dict(feed), _joined(graph, old, whole, runs), "the file gives the same for one sample after the other"
+    return dict(feed), _joined(graph, old, whole, runs), "the file returns the same for one sample after the other"
 
 
 def _of_part(original: Side, graph: Graph, old: Mapping[str, str], times: int, seed: int) -> tuple[dict[str, Array], dict[str, Array], str]:
@@ -178,7 +178,7 @@ def _of_part(original: Side, graph: Graph, old: Mapping[str, str], times: int, s
     inside = original.inside(whole)
     needed = {old.get(name, name) for name in (*graph.inputs, *graph.outputs)}
     if inside is None or not inside.names.union(whole.inputs, whole.outputs) >= needed:
-        raise RuntimeRefusedError(f"{original.runtime.title} does not give out the tensors at its ends")
+        raise RuntimeRefusedError(f"{original.runtime.title} does not return the tensors at its ends", rule="tensors-not-given")
     model = original.open()
     feeds = accepted_inputs(whole, times, seed, model.run)[0]
     runs = [{**inside.values(feed), **feed} for feed in feeds]
@@ -186,9 +186,9 @@ def _of_part(original: Side, graph: Graph, old: Mapping[str, str], times: int, s
         outputs = [model.run(feed) for feed in feeds]
         runs = [{**output, **run} for output, run in zip(outputs, runs, strict=True)]
         if missing := sorted(needed - runs[0].keys()):
-            raise RuntimeRefusedError(f"{original.runtime.title} does not give out {missing[0]!r}")
+            raise RuntimeRefusedError(f"{original.runtime.title} does not return {missing[0]!r}", rule="tensors-not-given")
     joined = _joined(graph, old, whole, runs)
-    return {name: joined[old.get(name, name)] for name in graph.inputs}, joined, "the file gives the same for what it has there itself"
+    return {name: joined[old.get(name, name)] for name in graph.inputs}, joined, "the file returns the same at the tensors that it has too"
 
 
 def _joined(graph: Graph, old: Mapping[str, str], whole: Graph, runs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

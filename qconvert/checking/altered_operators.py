@@ -143,7 +143,7 @@ def _difference(a: Array, b: Array) -> str:
         with np.errstate(invalid="ignore"):
             wrong = ~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a.astype(np.float64) - b) <= allowed))
     count = int(wrong.sum())
-    return f"{count} of {a.size} elements are others for values over the whole range" if count else ""
+    return f"{count} of {a.size} elements differ for values over the whole range" if count else ""
 
 
 def _listed(again: Graph, graph: Graph, new: Collection[Op], gone: Collection[Op], shared: Collection[str], name: str) -> str:

@@ -95,7 +95,7 @@ def _rounding(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
     own, its = rounding_of(op), rounding_of(pair)
     if not its or its == own or its in declared_roundings(graph, other, (*op.outputs, *pair.outputs), own):
         return []
-    return [f"the data are rounded otherwise ({its} instead of {own or 'none'})"]
+    return [f"the data are quantized differently ({its} instead of {own or 'none'})"]
 
 
 def _kernel(graph: Graph, op: Op, pair: Op) -> list[str]:

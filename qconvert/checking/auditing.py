@@ -107,7 +107,7 @@ class AuditReport(Shown):
         words = f"{shown(Path(self.source).name)} for {shown(self.target)}: {integers} of {total} quantized operators run as integers"
         seen = sum(op.ran is not None for op in self.operators)
         ran = f"; {shown(self.runtime)} ran {seen - len(self.otherwise)} of {seen} as predicted" if seen else ""
-        return f"{words}{ran}." + (f" Could not be judged: {said(self.unjudged)}." if self.unjudged else "")
+        return f"{words}{ran}." + (f" Inconclusive: {said(self.unjudged)}." if self.unjudged else "")
 
     def tables(self) -> tuple[Rows, ...]:
         """The prediction by kind and reason, what ran otherwise, and the layers of an engine."""
@@ -123,14 +123,14 @@ class AuditReport(Shown):
         ]
         return (
             Rows(f"What runs as integers on {shown(self.target)}", ("operator", ">how many", "runs on", "why"), tuple(lines), marks),
-            Rows("What ran otherwise than predicted", ("operator", "output", "predicted", "ran on", "layer", "why"), tuple(others)),
+            Rows("What did not run as predicted", ("operator", "output", "predicted", "ran on", "layer", "why"), tuple(others)),
             Rows("Layers of the engine", ("layer", "kind", "operators", "runs on", "why"), tuple(layers), folded=len(layers) > 60),
             Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
         )
 
 
 def _runs(integer: bool | None) -> str:
-    return "" if integer is None else "integers" if integer else "real values"
+    return "" if integer is None else "integers" if integer else "float"
 
 
 @with_checked_arguments
@@ -149,13 +149,13 @@ def audit(
 
     Args:
         model: a model file, its content as bytes, or a graph.
-        format: the name of its format, where nothing else says it.
+        format: the name of its format, if suffix and content do not determine it.
         target: the name of a target whose kernels are known.
-        run: whether the model is also converted, in a temporary folder, and the target's runtime asked what it makes of it.
-        build: whether it is converted and an engine built of it, for a device that need not be at hand.
+        run: whether to convert the model too, in a temporary folder, and to compare with what the target's runtime runs.
+        build: whether to convert it and build an engine, for a device that need not be present.
         kernels: what runs it then, as in check(), or what it is built for, such as "tensorrt:sm89".
-        shapes: what an engine is built for where inputs have open sizes: "x:1x3x224x224", or the smallest, the optimal and the largest
-            sizes, "x:1x3x64x64,1x3x224x224,1x3x512x512".
+        shapes: the shapes that an engine is built for if inputs have dynamic dimensions: "x:1x3x224x224", or min, opt and max,
+            "x:1x3x64x64,1x3x224x224,1x3x512x512".
         options: of the model's reader, such as input_shape.
 
     Raises:
@@ -165,7 +165,9 @@ def audit(
     chosen = target_named(target)
     if not chosen.knows_kernels:
         known = ", ".join(item.name for item in targets().values() if item.knows_kernels)
-        raise OptionError(f"the kernels of the target {target} are not known", remedy=f"Targets with an audit: {known}.")
+        raise OptionError(
+            f"the target is {target}, whose kernels are not known", remedy=f"Targets with an audit: {known}.", rule="target-without-kernels"
+        )
     bounds = stated_bounds([shapes] if isinstance(shapes, str) and shapes else shapes)
     runtime = _runtime(chosen, kernels, build=build) if run or build else None
     graph, _ = normalize(load(model, format, **options), chosen)
@@ -188,7 +190,11 @@ def _runtime(target: Target, kernels: str | Sequence[str], *, build: bool) -> tu
     found, chosen = runtime_of(target.format, kernels or own[:1])
     if build and found.build is None:
         builders = ", ".join(item.name for item in runtimes().values() if item.build is not None)
-        raise OptionError(f"{found.title} builds no engines", remedy=f"What builds engines: {builders}. To run it: --run.")
+        raise OptionError(
+            f"{found.title} builds no engines",
+            remedy=f"Runtimes that build engines: {builders}. To run the model: --run.",
+            rule="no-engines",
+        )
     return found, chosen
 
 
@@ -197,7 +203,7 @@ def _with_told(report: AuditReport, graph: Graph, target: Target, chosen: tuple[
     runtime, kernels = chosen
     told = _told(graph, target, runtime, kernels, bounds)
     if told is None:
-        return replace(report, runtime=runtime.title, unjudged=f"{runtime.title} does not tell what it runs")
+        return replace(report, runtime=runtime.title, unjudged=f"{runtime.title} does not report what it runs")
     by_tensor = {name: layer for layer in told.layers for name in layer.outputs}
     operators = tuple(_as_run(op, by_tensor) for op in report.operators)
     notes = (*(told.notes or [_asked_here(runtime)]), *_unseen(operators))
@@ -251,12 +257,12 @@ def _as_run(op: AuditedOperator, layers: dict[str, Layer]) -> AuditedOperator:
 
 
 def _asked_here(runtime: Runtime) -> str:
-    return f"{runtime.title} was asked on this machine, whose CPU is {platform.machine() or 'unknown'}"
+    return f"{runtime.title} ran on this machine, whose CPU is {platform.machine() or 'unknown'}"
 
 
 def _unseen(operators: tuple[AuditedOperator, ...]) -> list[str]:
     gone = sum(op.ran is None and KINDS[op.kind].rule != "convert" for op in operators)
-    return [f"{gone} operators are not seen in what it runs: fused with others, or left away"] if gone else []
+    return [f"{gone} operators are not in what it runs: they are fused with others or removed"] if gone else []
 
 
 def _on_floats(graph: Graph, target: Target) -> dict[str, str]:

@@ -77,12 +77,12 @@ def check(
     Args:
         source: a model file of a format that a runtime loads, its content as bytes, or a graph, of which a file is written.
         result: the converted model, likewise.
-        source_format, result_format: the names of their formats, where nothing else says them.
+        source_format, result_format: the names of their formats, if suffix and content do not determine them.
         data: files and folders of inputs (see qconvert/data); random inputs without.
-        preparation: of images and real numbers in these.
+        preparation: of images and floats in these.
         samples: how many inputs at most; of a model with states, how many sequences of 50.
         kernels: what runs files of a format, on both sides: "litert:default" (XNNPACK), "litert:reference", "tflite-micro" (the extra
-            `micro`), "onnxruntime:optimized", "onnxruntime:unoptimized" (every node as it stands), or a plugin's; several in a list.
+            `micro`), "onnxruntime:optimized", "onnxruntime:unoptimized" (without optimizations), or a plugin's; several in a list.
         per_op: whether operators are compared in any case.
         quick: whether outputs alone are judged, by max_lsb.
         max_lsb: largest difference allowed at the outputs, in LSB, or for float outputs in 1/255 of the range; with `quick` 1 by default,
@@ -103,13 +103,17 @@ def check(
         QConvertError: a file cannot be read, or the inputs do not fit.
     """
     if samples < 1:
-        raise OptionError("at least one sample is needed")
+        raise OptionError("samples is less than 1; at least 1 sample is needed", rule="samples-not-positive")
     if max_lsb is not None and not max_lsb >= 0:  # NaN is neither
-        raise OptionError(f"max_lsb is {max_lsb}, and no difference is below 0", remedy="Give a number of steps from 0 on.")
+        raise OptionError(
+            f"max_lsb is {max_lsb}; it must be at least 0", remedy="Give a number of steps, such as 1.", rule="tolerance-negative"
+        )
     if preparation is not None and not data:
-        raise OptionError("only data from files is prepared", remedy="Name files or folders with --data.")
+        raise OptionError(
+            "the data are arrays; only data from files is prepared", remedy="Name files or folders with --data.", rule="data-not-from-files"
+        )
     if quick and per_op:
-        raise OptionError("the outputs alone are judged, or the operators too", remedy="Leave out --quick or --per-op.")
+        raise OptionError("both --quick and --per-op are given", remedy="Leave out --quick or --per-op.", rule="quick-and-per-op")
     formats = tuple("" if isinstance(model, Graph) else name for model, name in ((source, source_format), (result, result_format)))
     with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
         arguments = (data, preparation, samples, seed, per_op, quick, max_lsb, min_sqnr)
@@ -142,8 +146,8 @@ def _checked(
             whole = next((side.runtime for side in sides if side.runtime.whole), None)
             if whole is not None and per_op:
                 raise OptionError(
-                    f"{whole.title} gives out no inner tensors",
-                    remedy="--per-op works with --kernels litert:default.",
+                    f"{whole.title} returns no inner tensors; --per-op requires them",
+                    remedy="Use --per-op with --kernels litert:default.",
                     rule="no-inner-tensors",
                 )
             around = around_custom(sides, Path(folder))
@@ -173,7 +177,7 @@ def _around(
         return replace(nothing, unjudged=(around.unjudged, error.message))
     given = around.sides[0].graph.inputs
     other = [item.name for item in found.outputs if item.differs and item.name in given]  # no operator stands between that would explain it
-    said = [f"{name!r}, which a custom operator or an output reads, is another tensor in the result" for name in other]
+    said = [f"a custom operator or an output reads {name!r}, which is another tensor in the result" for name in other]
     problems = tuple(dict.fromkeys((*around.problems, *found.problems, *said)))
     return replace(found, source=source, result=result, problems=problems, unjudged=(around.unjudged, *found.unjudged))
 
@@ -281,7 +285,7 @@ class _Check:
         each = sum(sizes[name] for name in graph.inputs) + 2 * sum(sizes.get(name, 0) for name in graph.outputs)
         fitting = Room.beside(graph, self.sides[1].graph).samples(samples, each * (self.steps or 1))
         if fitting < samples:
-            what = "with the outputs of both sides, all of them are more than a check holds in"
+            what = "with the outputs of both sides, all inputs require more memory than"
             self.notes.append(f"compared with {fitting} of {samples} inputs: {what} {MOST / 1e9:g} GB")
         return fitting
 
@@ -330,7 +334,7 @@ class _Check:
                 self.further.append(feed)
             for name, a, b in found:
                 if a.dtype.kind == b.dtype.kind == "f" and a.shape == b.shape and not np.array_equal(np.isnan(a), np.isnan(b)):
-                    self.undefined[name] = f"output {name!r} is no number (NaN) on one side alone at the ends of the inputs' ranges"
+                    self.undefined[name] = f"output {name!r} is NaN in only one of source and result at the ends of the inputs' ranges"
 
     def _outputs(self, border: Border, feeds: Feeds, computed: Feeds | None, models: Sequence[LoadedModel]) -> Outputs:
         """What both sides give for the same inputs, compared over all runs; of a model with states, what differs in words.
@@ -369,7 +373,7 @@ class _Check:
                 model = source.open()
             except RuntimeRefusedError:
                 raise refused from None
-            self.notes.append(f"nothing is optimized, since the source is refused then: {refused.reason}")
+            self.notes.append(f"optimizations are off, because the runtime refuses the source with them: {refused.reason}")
         return model, result.open()
 
     def _changed(self, declared: frozenset[str]) -> dict[str, str]:
@@ -443,12 +447,12 @@ class _Check:
         none_differs = not self.problems and all(op.equal == 1 for op in self.findings)
         if none_differs and self._optimized_otherwise(border, feeds, changed, declared):
             infinite = [item for item in judged if not np.isfinite(item.largest)]
-            self.unjudged += verdicts.distant_outputs(graph, infinite, self.least, "which optimizations alone make")
+            self.unjudged += verdicts.distant_outputs(graph, infinite, self.least, "caused by optimizations alone")
         else:
             self.problems += distant
         if self.costs:
             makes = "make" if self.lossy[1:] else "makes"
-            self.notes.append(f"what {' and '.join(self.lossy)} {makes} of the source was asked for, and is what this result is")
+            self.notes.append(f"the result is what {' and '.join(self.lossy)} {makes} of the source, as requested")
 
     def _own_differences(self, feeds: Feeds) -> dict[str, float]:
         """By how much the sets of kernels of the source's runtime differ at each output, in its unit."""
@@ -470,7 +474,7 @@ class _Check:
 
         whole = next((side.runtime for side in self.sides if side.runtime.whole), None)
         if whole is not None:
-            return f"{whole.title} gives out no inner tensors"
+            return f"{whole.title} returns no inner tensors"
         try:
             first = feeds[: self.steps] if self.steps else feeds
             findings, notes = check_operators(*self.sides, first, model, border, changed, declared, self.progress, self.further)
@@ -486,19 +490,19 @@ class _Check:
 
         Where they are not, the operators are compared without optimizations too."""
         plain = [_unoptimized(side) for side in self.sides]
-        words = "every operator compared is equal by itself, the outputs are not"
+        words = "every operator is equal when compared alone, the outputs are not"
         if all(new.kernels == old.kernels for new, old in zip(plain, self.sides, strict=True)):
             self.problems.append(words)
             return False
         models = [side.open() for side in plain]
         outputs = self._outputs(border, [*feeds, *self.further], None, models)
         if not any(item.differs for item in outputs):
-            self.notes.append(f"{words}; without optimizations they are equal too, so a runtime optimizes the whole graphs differently")
+            self.notes.append(f"{words}; without optimizations the outputs are equal: a runtime optimizes the two graphs differently")
             return True
         self.sides = plain[0], plain[1]
         found = self._compare_operators(border, feeds, models[0], changed, declared, False)
         if isinstance(found, str) or all(op.equal == 1 for op in found):
-            self.problems.append(f"{words}, nor are they without optimizations")
+            self.problems.append(f"{words}, with and without optimizations")
             return False
         self.findings = found
         self.problems += verdicts.operator_problems(found)

@@ -143,15 +143,17 @@ def sides_of(
     second = _as_for_target(_side(result, after, kernels, others), kernels)
     if before.read is None:
         raise OptionError(
-            f"the operators of a {before.name} file are not read, so nothing can be held against them", file=str(source),
-            remedy="Name the model that it was made of as the source.", rule="operators-not-read",
-        )  # fmt: skip
+            f"the operators of a {before.name} file are not read, so nothing can be compared with them",
+            file=str(source),
+            remedy="Name the model that it was made from as the source.",
+            rule="operators-not-read",
+        )
     if after.read is None:
         return (_side(source, before, kernels, own), second), ""
     unsaid = [option.name for option in before.read_options if option.name not in own]
     found = {name: value for name, value in stated(second.graph.metadata, before).items() if name in unsaid} if unsaid else {}
     read = ", ".join(f"--{name.replace('_', '-')} {one}" for name, value in found.items() for one in _each(value))
-    note = f"{source.name} is read with {read}, as {result.name} says that it was" if read else ""
+    note = f"{source.name} is read with {read}, as the metadata of {result.name} state" if read else ""
     first = _as_for_target(_side(source, before, kernels, {**found, **own}), kernels)
     return (first, second), note or _other_entries(first)
 

@@ -65,7 +65,7 @@ def classify(
     position = np.clip(steps + zero_point, low, high)
     undefined = np.isnan(position)  # what integer NaN becomes, nothing says
     if undefined.any() and (differing & undefined).any():
-        return Finding(KERNELS, "of NaN each runtime makes an integer of its own", equal, largest, 1.0, 0)
+        return Finding(KERNELS, "each runtime converts NaN to another integer", equal, largest, 1.0, 0)
     missed_source = np.abs(source - position) > 0.5 + reach_source
     missed_result = np.abs(result - position) > 0.5 + reach_result
     with np.errstate(invalid="ignore"):  # log(0) is infinite
@@ -83,7 +83,7 @@ def classify(
     if coarse and not ties.all():
         reason = f"coarse arithmetic of {runtimes[0 if coarse_source else 1][0].title}'s kernel"
     if often and not (coarse_source or ties.all()):
-        reason = "rounded more than once, by several operators in place of one"
+        reason = "rounded more than once, because several operators replace one"
     return Finding("approximate" if coarse else "one rounding", reason, equal, largest, predicted, 0)
 
 
@@ -128,7 +128,7 @@ def classify_sums(source: Array, result: Array, own: Sequence[Sum], its: Sequenc
         reason = "the result is wrong" if wrong.any() else "the source's kernel is outside its known arithmetic"
         return Finding("unexplained", reason, equal, largest, 1.0, unexplained)
     if way != other:
-        return Finding("dynamic range", f"{_ROUNDINGS[way]} beside {_ROUNDINGS[other]}", equal, largest, 1.0, 0)
+        return Finding("dynamic range", f"{_ROUNDINGS[way]} compared with {_ROUNDINGS[other]}", equal, largest, 1.0, 0)
     return Finding("approximate", "float arithmetic", equal, largest, 1.0, 0)
 
 
@@ -137,13 +137,13 @@ _FLUSHED = 4 * float(np.finfo(np.float32).tiny)
 
 _ROUNDINGS = {
     "": "real data",
-    "blocks": "data rounded in blocks",
-    "dynamic": "data rounded by rows or images",
-    "dynamic_images": "data rounded by images",
-    "dynamic_symmetric": "data rounded symmetrically",
-    "dynamic_rows": "data rounded by rows",
-    "dynamic_tensor": "data rounded as a whole",
-    "dynamic_reduced": "data rounded as a whole in 127 steps",
+    "blocks": "data quantized in blocks",
+    "dynamic": "data quantized by rows or images",
+    "dynamic_images": "data quantized by images",
+    "dynamic_symmetric": "data quantized symmetrically",
+    "dynamic_rows": "data quantized by rows",
+    "dynamic_tensor": "data quantized as a whole",
+    "dynamic_reduced": "data quantized as a whole in 127 steps",
 }
 
 

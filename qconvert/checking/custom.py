@@ -58,7 +58,7 @@ def around_custom(sides: tuple[Side, Side], folder: Path) -> Around | None:
         return None
     counts = Counter(custom_name(op) for op in own or others)
     listed = ", ".join(f"{name} ({count})" for name, count in counts.most_common(_NAMED)) + (" …" if len(counts) > _NAMED else "")
-    unjudged = f"{len(own or others)} custom operators cannot be run here, and were compared as they stand: {listed}"
+    unjudged = f"{len(own or others)} custom operators cannot be run here; their attributes and tensors were compared: {listed}"
     pairs, problems = _paired(own, others)
     if problems:
         return Around(None, tuple(problems), unjudged)
@@ -69,7 +69,9 @@ def around_custom(sides: tuple[Side, Side], folder: Path) -> Around | None:
     copies = []
     for position, side in enumerate(sides):
         if side.runtime.around is None:
-            raise UnsupportedError(f"{side.runtime.title} does not cut files at custom operators", file=str(side.path))
+            raise UnsupportedError(
+                f"{side.runtime.title} does not cut files at custom operators", file=str(side.path), rule="not-cut-at-custom"
+            )
         path = folder / f"around{position}{side.path.suffix}"
         gone = frozenset(name for pair in pairs for name in pair[position].outputs if name)
         fed = [(side.graph[item.names[position]], item.called[position]) for item in inputs]

@@ -96,7 +96,7 @@ def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict
             if not known and name not in seen and first[name] not in other.tensors and not _clips(graph, op):
                 behind = [output for reader in readers.get(name, []) for output in reader.outputs if output in other.tensors]
                 without = f", and {_listed(behind)} is computed without it" if behind else ""
-                found[name] = f"nothing in the result stands for it{without}"
+                found[name] = f"no tensor of the result corresponds to it{without}"
     return found
 
 

@@ -21,8 +21,8 @@ __all__ = [
 #: An operator that a runtime refuses by itself, or that has no counterpart by name: nothing is known of it.
 EQUAL, NOT_COMPARED = "equal", "not compared"
 #: Why, of operators that a check did not reach, or whose tensors it had no room for.
-OUT_OF_TIME = "the time for the comparison of operators was over"
-OUT_OF_MEMORY = "the tensors up to it are more than a check holds in memory"
+OUT_OF_TIME = "the time limit for comparing operators was exceeded"
+OUT_OF_MEMORY = "the tensors up to it exceed the memory limit of a check"
 BEYOND_BOUNDS = (OUT_OF_TIME, OUT_OF_MEMORY)
 #: From the best to the worst. "dynamic range": a kernel that quantizes its real input at each run; "requantized": onto a grid that the
 #: conversion declared, as the result's own integers and scales say. OVERFLOW: of the source's own kernel, whose result is known to the last
@@ -146,9 +146,9 @@ class CheckReport(Shown):
         costs: in sentences, what the passes that the user named cost at the outputs.
         ran: which runtime ran each side, in which form, and which runtime of a target was not run.
         rebuilt: those of both files that were not run themselves, but rebuilt from what was read of them.
-        float_outputs: of a quantized model beside its float source, what the two compute of the same inputs, where `outputs` compares the
+        float_outputs: outputs of a quantized model compared with those of its float source for the same inputs; `outputs` compares the
             result with the source quantized with the same scales.
-        float_verdict: what these come to, in a sentence; "" where the source is not float.
+        float_verdict: the summary of float_outputs in one sentence; "" if the source is not float.
     """
 
     source: str
@@ -207,7 +207,7 @@ class CheckReport(Shown):
         sqnr = min((item.sqnr_db for item in self.outputs if item.sqnr_db is not None), default=None)
         unit = ("step" if worst.largest == 1 else "steps") if worst.unit == "LSB" else worst.unit
         steps = f"{worst.largest:.4g} {unit}"
-        return f"outputs are up to {steps} apart" + ("" if sqnr is None else f", SQNR {sqnr:.1f} dB")
+        return f"outputs differ by up to {steps}" + ("" if sqnr is None else f", SQNR {sqnr:.1f} dB")
 
     def tables(self) -> tuple[Rows, ...]:
         """What is wrong, the outputs, the operators, and what the reader should know."""

@@ -138,11 +138,13 @@ class Judge:
         beyond = self._beyond(before, before.outputs.index(name), values, pair[1], b, grid)
         off = np.abs(pair[0].astype(np.float64) - pair[1]).max(initial=0) / float(np.abs(pair[0]).max(initial=0) or 1)
         if found.verdict == "unexplained":
-            return replace(found, reason=f"{found.reason}, on the source's grid")
+            return replace(found, reason=f"{found.reason}, after quantization with the source's scale")
         if beyond:
-            return replace(found, verdict="unexplained", reason="the result is wrong beyond the source's grid", unexplained=beyond)
+            return replace(
+                found, verdict="unexplained", reason="the result is wrong outside the source's quantized range", unexplained=beyond
+            )
         kept = "approximate" if found.verdict == "equal" else found.verdict
-        return replace(found, verdict=kept, reason="real values, which the source rounds", equal=float((pair[0] == pair[1]).mean()),
+        return replace(found, verdict=kept, reason="floats, which the source quantizes", equal=float((pair[0] == pair[1]).mean()),
                        largest=float(off), predicted_rate=1.0)  # fmt: skip
 
     def _beyond(self, op: Op, index: int, values: Mapping[str, Array], found: Array, stored: Array, grid: Quantization) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.exchange import SAME_CODES
 from qconvert.checking.findings import OutputComparison
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, counted
 from qconvert.graph import Array, Graph, Tensor, in_bytes, integer_range, numpy_dtype
 from qconvert.graph.metadata import turned_between
 from qconvert.plugins import LoadedModel
@@ -85,12 +85,12 @@ class Border:
 
 def _paired(what: str, names: Sequence[str], others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     if len(names) != len(others):
-        raise OptionError(f"the source has {len(names)} {what}s, the result {len(others)}")
+        raise OptionError(f"the source has {counted(len(names), what)}, the result {len(others)}", rule="different-number-of-ports")
     if set(names) == set(others):
         problems = [f"the {what}s are in another order: {_listed(others)} instead of {_listed(names)}"] if names != others else []
         return {name: name for name in names}, problems
     moved = [name for name, other in zip(names, others, strict=True) if name in others and name != other]
-    problems = [f"the {what} {name!r} is at another place in the result" for name in moved]
+    problems = [f"the {what} {name!r} is at another position in the result" for name in moved]
     return dict(zip(names, others, strict=True)), problems
 
 

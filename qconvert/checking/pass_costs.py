@@ -44,8 +44,8 @@ class PassCost:
     Attributes:
         name: of the pass.
         options: with which it ran, where they are not its defaults.
-        changes: what it says of itself.
-        activations: how many tensors that a model computes get another type or grid.
+        changes: the texts of its changes.
+        activations: how many computed tensors get another type, scale or zero point.
         weights: how many weights get other integers, of those that the model has.
         worst: the largest cost of one tensor, as the pass measures it; None if it measures none.
         sqnr_db: signal to difference of the output that differs most, in dB; None if no output differs, or nothing was run.
@@ -84,10 +84,10 @@ def pass_costs(
 
     Args:
         model: a model file, its content as bytes, or a graph.
-        format: the name of its format, where nothing else says it.
-        names: of the passes to try; by default all that are not exact, with the options that they say (Pass.tried).
+        format: the name of its format, if suffix and content do not determine it.
+        names: of the passes to try; by default all that are not exact, with the options in Pass.tried.
         data: files and folders of inputs (see qconvert/data); random inputs without.
-        preparation: of images and real numbers in these.
+        preparation: of images and floats in these.
         samples: how many inputs at most.
         seed: of random inputs.
         feeds: stored inputs by name, in the place of `data`.
@@ -98,7 +98,7 @@ def pass_costs(
         QConvertError: the model cannot be read, the inputs do not fit, or nothing runs the model.
     """
     if samples < 1:
-        raise OptionError("at least one sample is needed")
+        raise OptionError("samples is less than 1; at least 1 sample is needed", rule="samples-not-positive")
     graph = load(model, format, **options)
     tried = [(item, chosen) for item in _passes(names) for chosen in item.tried]
     with temporary_folder() as folder:

@@ -90,7 +90,7 @@ def _looked_up(values: Mapping[str, Array], change: Callable[[str, Array], Array
 
     def found(name: str) -> Array:
         if name not in values:
-            raise InvalidModelError(f"the value of {name!r} is not known")
+            raise InvalidModelError(f"the value of {name!r} is not known", rule="value-not-known")
         return change(name, values[name])
 
     return found
@@ -330,7 +330,9 @@ def check_operators(
     if left.inside is None or left.inside.cuts:
         left.pieces = _pieces(source, left.inside, shared, sizes, at_once)
     if not (pieces.computed or pieces.refused) or (left.pieces is not None and not (left.pieces.computed or left.pieces.refused)):
-        raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
+        raise InvalidModelError(
+            "source and result have no tensor names in common", where="comparison of operators", rule="no-common-tensors"
+        )
     layouts = source.runtime.layout, result.runtime.layout
     change = Exchange(pieces, turned(graph, other, *layouts), layouts[1], forms)
 
@@ -390,11 +392,14 @@ def check_operators(
     if missed:
         late.insert(0, f"{len(missed)} of them not at all")
     if late:
-        notes = (*notes, f"operators were compared for {SECONDS:g} s: {', '.join(late)}; outputs with all inputs")
+        notes = (*notes, f"operators were compared for {SECONDS:g} s, the time limit: {', '.join(late)}; outputs with all inputs")
     wide = [f"{len(whole.ops) - len(graph.ops)} of them not at all"] if large else []
     wide += ["not with values over the ranges of all tensors"] if ranged < shared.intersection(sizes) else []
     if wide:
-        notes = (*notes, f"operators were compared within {MOST / 1e9:g} GB: {', '.join(wide)}; outputs all the same")
+        notes = (
+            *notes,
+            f"operators were compared within {MOST / 1e9:g} GB, the memory limit: {', '.join(wide)}; outputs were compared in full",
+        )
     return tuple(findings.values()), (*notes, *said, _together(whole, len(within)), _unproven(result, inside))
 
 
@@ -446,7 +451,7 @@ def _inside(side: Side, graph: Graph) -> tuple[Inside | None, tuple[str, ...]]:
     try:
         return side.inside(graph), ()
     except QConvertError as error:
-        return None, (f"{side.runtime.title} does not give out the inner tensors of {side.path.name}: {' '.join(error.reason.split())}",)
+        return None, (f"{side.runtime.title} does not return the inner tensors of {side.path.name}: {' '.join(error.reason.split())}",)
 
 
 def _forms(
@@ -532,4 +537,4 @@ def _unproven(result: Side, inside: Inside | None) -> str:
     """A line on pieces that could not be held against the file's own tensors."""
     if inside is not None:
         return ""
-    return f"{result.runtime.title} gives out no inner tensors: how {result.path.name} was read is not checked against them"
+    return f"{result.runtime.title} returns no inner tensors: they are not compared with what was read of {result.path.name}"

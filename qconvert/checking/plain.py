@@ -29,7 +29,7 @@ def plain(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     single = [_per_tensor(tensor) for tensor in graph.tensors.values() if _has_one_scale(tensor)]
     if not named and not implied and not changed and not single:
         return graph, ()
-    notes = [f"{implied} activations are left away or simplified, since saturation of the output's grid does the same"] * bool(implied)
+    notes = [f"{implied} activations are removed or simplified, because quantization of the output clips to the same range"] * bool(implied)
     notes += [f"{named} Reshape that change no shape are Identity"] * bool(named)
     notes += [f"{changed} operators round ties to even instead of as the source's kernels do"] * bool(changed)
     notes += [f"{len(single)} tensors with one scale along an axis have it for the whole tensor"] * bool(single)

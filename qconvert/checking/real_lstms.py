@@ -18,7 +18,7 @@ from qconvert.passes.real_recurrence import in_real_values
 
 __all__ = ["drift_costs", "on_real_values"]
 
-_REASON = "an LSTM on real values, as asked for"
+_REASON = "a float LSTM, as requested"
 #: How far a stored result may be from what the evaluator computes, in steps: a value next to a tie falls to either side.
 _MOST = 1
 
@@ -77,5 +77,5 @@ def drift_costs(outputs: Iterable[OutputComparison], findings: Iterable[Finding]
     places = [item.operator for item in findings if item.reason == _REASON]
     if not places:
         return []
-    by = f"{', '.join(places)} on real values"
+    by = f"{', '.join(places)} in float"
     return [f"{drifts.get(item.name) or f'output {item.name!r} differs'}, by {by}" for item in outputs if item.differs]

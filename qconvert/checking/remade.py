@@ -62,13 +62,13 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
     if OPTIONS not in said or said.get(VERSION) != __version__:
         return Remade()
     if said.get(SOURCE_SHA256) != file_digest(source.path):
-        return Remade(notes=(f"{result.path.name} says that it was made of another file than {source.path.name}",))
+        return Remade(notes=(f"the metadata of {result.path.name} name another source file than {source.path.name}",))
     files = {option.name: source.file.options[option.name] for option in source.format.read_options if option.is_file}
     graph = files.get("graph")
     if said.get(f"{BESIDE}graph_sha256") != (file_digest(Path(graph)) if graph else None):
-        return Remade(notes=(f"{result.path.name} says that it was made with another graph",))
+        return Remade(notes=(f"the metadata of {result.path.name} name another graph",))
     if said.get(f"{BESIDE}encodings_sha256") != (file_digest(encodings) if encodings else None):
-        return Remade(notes=(f"{result.path.name} says that it was made with other encodings",))
+        return Remade(notes=(f"the metadata of {result.path.name} name other encodings",))
     if encodings is not None:
         files["encodings"] = str(encodings)
     try:
@@ -93,10 +93,10 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
             altered, rebuilt = _compared(load(again, result.format.name, **result.file.options), result.graph)
             read = [as_read(path, result.format, result.file.options) for path in (again, result.path)]
             others = altered_operators(*read)
-            altered = {**altered, **{name: f"not as the conversion makes it: {text}" for name, text in (others or {}).items()}}
+            altered = {**altered, **{name: f"differs from what the conversion makes: {text}" for name, text in (others or {}).items()}}
             return Remade(altered, rebuilt, not altered and not rebuilt and others == {}, lossy=() if altered or rebuilt else lossy)
     except (QConvertError, ValueError, TypeError, KeyError, AttributeError):
-        return Remade(notes=(f"the conversion that {result.path.name} says it comes from cannot be made again",))
+        return Remade(notes=(f"the conversion that the metadata of {result.path.name} name cannot be repeated",))
 
 
 def _beside(said: Mapping[str, object], format: Format, folder: Path) -> dict[str, str]:
@@ -122,7 +122,7 @@ def _compared(again: Graph, graph: Graph) -> tuple[dict[str, str], bool]:
             found.setdefault(name, []).extend(tensor_differences(tensor, other_tensor, shapes=False))
     for name, lines in _border(again, graph):
         found.setdefault(name, []).append(lines)
-    altered = {name: f"not as the conversion makes it: {'; '.join(dict.fromkeys(lines))}" for name, lines in found.items() if lines}
+    altered = {name: f"differs from what the conversion makes: {'; '.join(dict.fromkeys(lines))}" for name, lines in found.items() if lines}
     return altered, gone or bool(others)
 
 
@@ -152,9 +152,9 @@ def _border(again: Graph, graph: Graph) -> Iterator[tuple[str, str]]:
         if own != other and set(own) == set(other):
             yield other[0], f"the {what} are in another order"
     if _signatures(again) != _signatures(graph):
-        yield next(iter(graph.outputs), ""), "the signatures are others"
+        yield next(iter(graph.outputs), ""), "the signatures differ"
     for name in sorted(turned_between(again.metadata, graph.metadata)):
-        yield name, f"the record of its layout ({TRANSPOSED}) is another"
+        yield name, f"the record of its layout ({TRANSPOSED}) differs"
 
 
 def _signatures(graph: Graph) -> list[Any]:

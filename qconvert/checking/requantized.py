@@ -122,7 +122,7 @@ class Requantized:
         if judged.verdict == "unexplained" and not alone and _is_near(_real(new, ideal), right, step):
             judged = replace(judged, verdict="approximate", unexplained=0)
         if judged.verdict == "unexplained":
-            return replace(judged, reason=f"{judged.reason}, by what the conversion declared")
+            return replace(judged, reason=f"{judged.reason}, by changes that the conversion declared")
         return replace(judged, verdict="requantized", reason=said, equal=equal, largest=largest, sqnr_db=cost)
 
     def _judged(self, op: Op, index: int, values: Mapping[str, Array], found: Array, judge: Judge) -> tuple[Finding | None, Array | None]:
@@ -245,7 +245,7 @@ def costly_constants(graph: Graph, other: Graph, declared: Collection[str], chos
         steps = _steps_off(graph, readers.get(name, ()), old, restated)
         if steps is not None:
             if steps > _MOST_ROUNDED:
-                found[name] = f"the declared values of {name!r} are {steps:.4g} steps from what the source rounds them to"
+                found[name] = f"the declared values of {name!r} are {steps:.4g} steps from the source's quantized values"
             continue
         cost = sqnr(_real(old, old.data), _real(restated, restated.data))
         least = LEAST_ALONE if chosen else _least_sqnr(restated.dtype)
@@ -261,7 +261,7 @@ def _least_sqnr(dtype: str) -> float:
 
 def _steps_off(graph: Graph, readers: Collection[Op], old: Tensor, restated: Tensor) -> float | None:
     """How far the values of a constant are from those that it gets in the source, too: the operators that read it choose among elements,
-    and round them onto their results' grids. In steps of the coarser grid; None if another operator reads it, or one without a grid."""
+    and round them onto their results' grids. In steps of the coarser scale; None if another operator reads it, or one without a grid."""
     grids = [graph[op.outputs[0]].quantization for op in readers if KINDS[op.kind].chooses]
     if not grids or len(grids) != len(readers):
         return None

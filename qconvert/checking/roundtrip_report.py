@@ -88,11 +88,11 @@ class RoundtripReport(Shown):
         """The verdict, and what is the same at the end."""
         kept = self.legs[-1].kept
         same = f"{kept.integers} quantized integers in {kept.constants} constants and {kept.scales} quantizations"
-        ends = {PASSED: f"are the same after {len(self.legs)} conversions", NOT_EQUAL: "went round, and something was lost"}
-        return f"{shown(Path(self.source).name)}: {self.verdict}: {same} {ends.get(self.verdict, 'went round, and not all could be run')}."
+        ends = {PASSED: f"are the same after {len(self.legs)} conversions", NOT_EQUAL: "differ after the round trip"}
+        return f"{shown(Path(self.source).name)}: {self.verdict}: {same} {ends.get(self.verdict, 'could not all be run')}."
 
     def tables(self) -> tuple[Rows, ...]:
-        """A row for each conversion, what is wrong, and what the outputs say."""
+        """A row for each conversion, the problems, and the comparison of the outputs."""
         rows = [
             (leg.form, f"{len(leg.differences)} differences" if leg.differences else "equal",
              f"{leg.kept.constants_equal} of {leg.kept.constants}",

@@ -40,7 +40,7 @@ _MOST = 1000
 #: Bytes of a model's name that names of its files begin with: file systems take 255, what is behind it included.
 _LONGEST_STEM = 200
 #: What onnxruntime, without optimizations, computes a quantized operator in.
-_ARITHMETIC = {"onnx:qdq": "real numbers rounded to the grid", "onnx:qoperator": "integer kernels"}
+_ARITHMETIC = {"onnx:qdq": "float results, quantized", "onnx:qoperator": "integer kernels"}
 #: Words in a problem of the per-operator check that no difference of one step excuses.
 _FAULTS = ("integers of", "off by", "reading error")
 
@@ -82,7 +82,7 @@ def roundtrip(
 
     Args:
         model: the file, its content as bytes, or a graph, which is written in the format that it was read from, or as ONNX, first.
-        format: the name of its format, where nothing else says it.
+        format: the name of its format, if suffix and content do not determine it.
         via: a format that can be written and read, and perhaps a form: "onnx:qdq", "onnx:qoperator", "torch:modules", "qgraph".
         times: how often there and back.
         target: what the files on the way are for; by default the target that changes least.
@@ -97,7 +97,7 @@ def roundtrip(
         QConvertError: a file cannot be read, a format cannot hold the graph, or a file to keep exists.
     """
     if not 1 <= times <= _MOST:
-        raise OptionError(f"a round trip is made at least once, and at most {_MOST} times")
+        raise OptionError(f"the number of round trips must be from 1 to {_MOST}", rule="number-out-of-range")
     with as_file(model, format, runs=True) as path:
         source = source_format(path, "" if isinstance(model, Graph) else format)
         runs = _Runs(samples, seed, _unoptimized(kernels), checked(options, source.read_options, f"nothing that reads {source.name}"))
@@ -159,7 +159,7 @@ class _Trip:
                 except UnsupportedError as error:
                     if station is self.there:
                         raise
-                    notes.append(f"{self.own} cannot hold what came back, so it is only read: {error}")
+                    notes.append(f"{self.own} cannot hold the graph after the round trip, which is only read: {error}")
                     self.stations = [self.there]
                     continue
                 compared = _comparable(reference, graph, self.there)
@@ -205,7 +205,7 @@ def _file_name(model: Path, number: int, station: _Form) -> str:
 def _written(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[Change, ...], tuple[str, ...]]:
     """Writes the graph in a form and reads it back; also what was changed for that, and what the writer says."""
     if path.exists():
-        raise FileAccessError("already exists", file=str(path), remedy="Name another folder with --keep.")
+        raise FileAccessError("already exists", file=str(path), remedy="Name another folder with --keep.", rule="file-exists")
     declared = Declared(graph)
     fitted, changes = _fitted(graph, station, declared)
     refuse_violations(fitted, target_named(station.target) if station.target else None)
@@ -219,12 +219,13 @@ def _form(via: str, target: str) -> _Form:
     name, _, form = via.partition(":")
     found = format_named(name)
     if found.read is None or found.write is None:
-        raise OptionError(f"the format {name} cannot be {'written' if found.write is None else 'read'}")
+        way = "written" if found.write is None else "read"
+        raise OptionError(f"the format {name} cannot be {way}; a round trip requires both", rule=f"format-not-{way}")
     forms = _forms(found)
     if form and not forms:
-        raise OptionError(f"the format {name} has no forms, so not {form!r} either")
+        raise OptionError(f"the format {name} has no forms, but {form!r} is given", rule="no-forms")
     if form and form not in forms:
-        raise OptionError(f"there is no form {form!r} of {name}", remedy=f"Use {' or '.join(forms)}.", rule="unknown-form")
+        raise OptionError(f"{name} has no form {form!r}", remedy=f"Use {' or '.join(forms)}.", rule="unknown-form")
     form = form or (forms[0] if forms else "")
     if target and target_named(target).format != name:
         raise OptionError(f"the target {target} is for {target_named(target).format} files, not {name}", rule="target-of-other-format")
@@ -256,7 +257,9 @@ def _folder(keep: str | Path | None) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise FileAccessError(f"is no usable folder: {getattr(error, 'strerror', '') or error}", file=str(keep)) from error
+        raise FileAccessError(
+            f"cannot be used as a folder: {getattr(error, 'strerror', '') or error}", file=str(keep), rule="not-writable"
+        ) from error
     try:
         yield folder
     finally:
@@ -291,11 +294,11 @@ def _leg(
     if unrunnable:
         arithmetic = f"no runtime runs {unrunnable[0]} files"
         return Leg(str(station), path.name, changes, notes, differences, kept, (), arithmetic, "", tuple(problems))
-    arithmetic = "" if str(own) == str(station) else f"{_computes(own)} beside {_computes(station)}"
+    arithmetic = "" if str(own) == str(station) else f"{_computes(own)} compared with {_computes(station)}"
     if not arithmetic and there.format.name == "tflite" and own.format is not there.format:
-        arithmetic = "the model beside what TFLite's operators made of it"
+        arithmetic = "the model compared with its TFLite operators"
     if not arithmetic and runs.rounds_otherwise:
-        arithmetic = "the model's own rounding of ties beside plain operators"
+        arithmetic = "the model's own rounding of ties compared with plain operators"
     report, explained, wrong, unjudged = _outputs(model, own, path, arithmetic, runs)
     lost, outputs = (*problems, *wrong), report.outputs
     return Leg(str(station), path.name, changes, notes, differences, kept, outputs, arithmetic, explained, lost, unjudged, report.machine)
@@ -338,12 +341,12 @@ def _outputs(model: Path, own: _Form, path: Path, arithmetic: str, runs: _Runs) 
         return report, "", [*report.problems, f"{said}; the operators cannot be compared: {error}"], report.unjudged
     explained = _explained(found)
     if not arithmetic:
-        problem = f"{said}, although both files compute alike ({explained or 'no operator does by itself'})"
+        problem = f"{said}, although both files compute alike ({explained or 'no operator differs alone'})"
         return report, explained, [*report.problems, problem], report.unjudged
     unexplained = [text for text in found.problems if largest > 1 or any(words in text for words in _FAULTS)]
     steps = max((op.largest for op in found.operators if op.verdict == "one rounding"), default=0)
     if largest > 1 and (not explained or steps > 1):
-        unexplained.append("roundings of single operators do not explain it")
+        unexplained.append("rounding in single operators does not explain it")
     unjudged = tuple(dict.fromkeys((*report.unjudged, *found.unjudged)))
     return report, explained, [*report.problems, *(f"{said}: {text}" for text in unexplained)], unjudged
 

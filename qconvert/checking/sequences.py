@@ -87,7 +87,7 @@ def state_problems(graph: Graph, other: Graph, declared: Collection[str] = ()) -
         a, b = graph.states[name], other.states[name]
         regridded = any(op.attributes.get("state") == name and not {*op.inputs, *op.outputs}.isdisjoint(declared) for op in other.ops)
         if (text := _first_values(a, b)) and not regridded:
-            found.append(f"the state {name!r} has another first value: {text}")
+            found.append(f"the initial value of the state {name!r} differs: {text}")
     return sorted([*found, *_other_places(graph, other)])
 
 

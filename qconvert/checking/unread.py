@@ -58,7 +58,7 @@ def unread(source: Side, result: Side) -> Unread:
     graph = replace(graph, metadata={**metadata, **declared.provenance(graph)})
     if target is not None:
         graph, _ = pass_named("float_io").run(graph, target, io="float")
-    words = f"what operators {result.path.name} has is not read: the graph that a conversion makes of the source stands for it"
+    words = f"the operators of {result.path.name} cannot be read: it is compared by the graph that a conversion makes of the source"
     encodings = _encodings(result)
     if encodings is None:
         none = f"{words}; the file has no scales, its layers are float"
@@ -66,15 +66,17 @@ def unread(source: Side, result: Side) -> Unread:
     altered, layers = dict(_altered(graph, encodings)), _layers(graph, encodings)
     missing = [name for name, given in layers.items() if not given]
     said = f"{words}; the scales and integers of {len(layers) - len(missing)} layers are read and compared"
-    floats = f"{len(missing)} layers have no scales in the file, and are float: " + ", ".join(map(repr, missing[:_NAMED]))
+    floats = f"{len(missing)} layers have no scales in the file and are float: " + ", ".join(map(repr, missing[:_NAMED]))
     more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
     real = _real(graph, encodings)
-    unrounded = f"{len(real)} results of operators have no grid in the file, which rounds them by operators of its own or not at all"
+    unrounded = f"{len(real)} results of operators have no scale in the file, which quantizes them with own operators or not at all"
     notes = [said, *([f"{floats}{more}"] if missing else []), *([unrounded + f", such as {real[0]!r}"] if real else [])]
     outputs = _unrounded(graph, real)
     if outputs:
         listed = ", ".join(map(repr, outputs[:_NAMED])) + (f" and {len(outputs) - _NAMED} more" if len(outputs) > _NAMED else "")
-        notes.append(f"real values of {listed} that {result.path.name} does not round are compared on the source's grid")
+        notes.append(
+            f"floats of {listed}, which {result.path.name} does not quantize, are compared after quantization with the source's scale"
+        )
     return Unread(result.standing_for(graph, _moved(graph, real)), altered, tuple(notes))
 
 

@@ -26,7 +26,7 @@ __all__ = [
 _VARYING = 0.1
 #: On another grid, which the conversion declared, a constant holds if its signal is that far above the difference, in dB.
 LEAST_SQNR = 20.0
-#: An output, or an operator by itself, of which no element is off by more steps of the coarser grid holds whatever its SQNR is.
+#: An output, or an operator by itself, of which no element is off by more steps of the coarser scale holds whatever its SQNR is.
 MOST_STEPS = 2.0
 #: Where the user named a pass that is not exact, each constant and each operator by itself holds with that. Weights of 4 bits bring layers
 #: of a MobileNet down to 6; a scale that is wrong by a factor of two, and values that nearly all saturate, leave 0.
@@ -60,7 +60,7 @@ def hardly_vary(outputs: Iterable[OutputComparison], fixed: Collection[str] = ()
 
 def not_compared(outputs: Iterable[OutputComparison]) -> list[str]:
     """Outputs that are no numbers on both sides."""
-    return [f"output {item.name!r} is no number (NaN) on both sides in {item.nan} elements" for item in outputs if item.nan]
+    return [f"output {item.name!r} is NaN in source and result in {item.nan} elements" for item in outputs if item.nan]
 
 
 def shape_problems(outputs: Iterable[OutputComparison]) -> list[str]:
@@ -88,7 +88,7 @@ def least_sqnr(stated: float | None, default: float = LIMIT) -> float:
     """
     least = default if stated is None else float(stated)
     if math.isnan(least):
-        raise OptionError("min_sqnr is no number", remedy="Give decibels, such as 30.")
+        raise OptionError("min_sqnr is not a number", remedy="Give decibels, such as 30.", rule="not-a-number")
     return least
 
 
@@ -121,14 +121,14 @@ def distant_outputs(graph: Graph, outputs: Iterable[OutputComparison], least: fl
 
 def _apart(item: OutputComparison) -> str:
     """The largest difference with its unit, in words."""
-    return f"{item.largest:.4g} " + ("steps" + (" of the coarser grid" if item.grids else "") if item.unit == "LSB" else item.unit)
+    return f"{item.largest:.4g} " + ("steps" + (" of the coarser scale" if item.grids else "") if item.unit == "LSB" else item.unit)
 
 
 def grown(findings: Iterable[Finding]) -> str:
     """To what the differences of single operators grew, in words."""
     places = [op.operator for op in findings if op.equal < 1]
     listed = ", ".join(places[:_LISTED]) + (f" and {len(places) - _LISTED} more" if len(places) > _LISTED else "")
-    return f"to which the differences of {listed or 'single operators'} grow, each explained by itself"
+    return f"which the differences of {listed or 'single operators'} add up to, each explained alone"
 
 
 def held_against_float(graph: Graph, outputs: Sequence[OutputComparison], least: float) -> tuple[str, list[str]]:
@@ -187,13 +187,13 @@ def operator_problems(findings: Iterable[Finding]) -> list[str]:
 def differing_parts(parts: Mapping[str, str], findings: Iterable[Finding]) -> list[str]:
     """The parts of a result in several that compute what is not explained. `parts`: tensor -> what computes it, in words."""
     found = dict.fromkeys(parts[op.output] for op in findings if op.verdict == "unexplained" and op.output in parts)
-    return [f"{part} computes other values than the source" for part in found]
+    return [f"{part} computes values that differ from the source's" for part in found]
 
 
 def costly_alone(findings: Iterable[Finding]) -> list[str]:
     """Operators on declared grids that by themselves lose more than a pass that the user named may cost them."""
     return [
-        f"{op.operator} ({op.output!r}): SQNR {op.sqnr_db:.1f} dB by itself, below {LEAST_ALONE:g}, by what the conversion declared"
+        f"{op.operator} ({op.output!r}): SQNR {op.sqnr_db:.1f} dB alone, below {LEAST_ALONE:g}, by changes that the conversion declared"
         for op in findings
         if op.verdict == "requantized" and op.sqnr_db is not None and op.sqnr_db < LEAST_ALONE and op.largest > MOST_STEPS
     ]
@@ -202,7 +202,7 @@ def costly_alone(findings: Iterable[Finding]) -> list[str]:
 def overflow_notes(findings: Iterable[Finding]) -> list[str]:
     """What the reader should know of results that the source computes by an overflow, and the result does not."""
     found = list(dict.fromkeys(op.reason for op in findings if op.verdict == OVERFLOW))
-    return [f"{text}, to the last bit; the result computes what the operator means, and outputs behind it differ" for text in found]
+    return [f"{text}, to the last bit; the result computes what the operator means, and outputs after it differ" for text in found]
 
 
 def kernel_differences(findings: Iterable[Finding]) -> list[str]:
@@ -271,7 +271,7 @@ def differing_and_left_out(graph: Graph, outputs: Sequence[OutputComparison], fi
             op = writers[place]
             by = f"up to {item.largest:.4g} {item.unit if item.unit == 'LSB' else 'of its range'}"
             found.append(
-                f"{op.source or op.kind} ({place!r}) could not be compared by itself, and output {item.name!r}, which comes from it, "
+                f"{op.source or op.kind} ({place!r}) could not be compared alone, and output {item.name!r}, which depends on it, "
                 f"differs by {by}"
             )
     return found

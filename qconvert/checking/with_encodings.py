@@ -88,6 +88,6 @@ def lacks_encodings(source: Side, result: Side) -> str:
     if not scales:
         return ""
     return (
-        f"{result.path.name} was quantized with the scales of {scales}, {source.path.name} computes on real values: "
-        f"`--encodings FILE` names the scales with which both are to be equal"
+        f"{result.path.name} was quantized with the scales of {scales}, {source.path.name} computes in float: "
+        f"name the scales that both use with `--encodings FILE`"
     )

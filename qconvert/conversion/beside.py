@@ -58,7 +58,12 @@ class Beside:
     def require_place(self, model: Path, *, force: bool, reads: Iterable[Path]) -> None:
         """Raises what whole_file() would where the file cannot be put, or is the model's."""
         if os.path.realpath(self.path) == os.path.realpath(model):
-            raise OptionError("model and scales cannot be one file", file=str(model), remedy="Give the scales a name of their own.")
+            raise OptionError(
+                "model and scales would be written to this file",
+                file=str(model),
+                remedy="Give the scales a name of their own.",
+                rule="same-file-twice",
+            )
         require_writable(self.path, force=force, reads=reads)
 
     @contextmanager
@@ -78,7 +83,9 @@ class Beside:
         """
         real, found = extracted(graph)
         if not found.entries:
-            raise UnsupportedError("nothing in the model is quantized, so there are no scales to write", file=str(self.path))
+            raise UnsupportedError(
+                "no tensor of the model is quantized, so that there are no scales to write", file=str(self.path), rule="nothing-quantized"
+            )
         validate(real)
         assert self.writer.write_encodings is not None
         with whole_file(self.path, force=force, reads=reads) as temporary:
@@ -99,5 +106,7 @@ def target_beside(target: Target | None, writer: Format, beside: Beside | None) 
         return target_named(target.with_scales) if target.with_scales else target
     if target.needs_scales:
         flags = " or ".join(f"--{option.name.replace('_', '-')} FILE" for option in writer.write_options if option.scales)
-        raise OptionError(f"the target {target.name} has its scales in a file beside the model", remedy=f"Name it: {flags}.")
+        raise OptionError(
+            f"the target {target.name} keeps its scales in a separate file", remedy=f"Name it: {flags}.", rule="scales-file-missing"
+        )
     return target

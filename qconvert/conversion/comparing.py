@@ -21,7 +21,7 @@ def diff(a: Model, b: Model, *, exact: bool = False, a_format: str = "", b_forma
     Args:
         a, b: before and after: files, bytes or graphs.
         exact: whether every name, the order and sources of operators, signatures and metadata count too.
-        a_format, b_format: names of formats, where suffixes or contents do not say them.
+        a_format, b_format: names of formats, if suffixes and contents do not determine them.
         options: of the readers; what both take is meant for the first. What is not given for it is what the second says of its conversion.
 
     Raises:

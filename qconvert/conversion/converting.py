@@ -69,7 +69,7 @@ def convert(
         min_tensor_sqnr: the signal-to-noise ratio, in decibels, below which no step of the conversion may bring a tensor: neither those
             named in `passes` nor those of the target.
         verify_each: whether the model is run on random inputs before and after each pass, which must change no more than it declares.
-        observer: is told of each pass that has run: the pass, the graph before and after it, and what it changed in words.
+        observer: is called after each pass with the pass, the graph before and after it, and the texts of its changes.
         options: of the source's reader, of the passes and of the result's writer. `qconvert passes` and `qconvert formats` list them; those
             of the built-in ones are
             io_layout: "nchw" gives 4-D inputs and outputs channels first, "nhwc" last; "" keeps the source's layout;
@@ -80,7 +80,7 @@ def convert(
             custom: operators that only a program registers (TFLite's custom ones, nodes of other domains than ONNX's and onnxruntime's):
             "carry" takes them over as they are, with a warning, and refuses what a compiler has made; "refuse" refuses all, "keep" none;
             no_float: whether operators of a quantized model that would run in float (no scale, or no integer kernel) are an error;
-            external_data: whether the constants of an ONNX result go to a file beside it even if they are less than 1 GiB;
+            external_data: whether the constants of an ONNX result go to a separate file even if they are less than 1 GiB;
             form: "qdq", "qoperator" or "qonnx", the form of an ONNX result, "" for qdq; of a PyTorch result "program" or "modules", "" for
             what the suffix says;
             freeze: whether TorchScript is one function, without the modules around its constants.
@@ -167,7 +167,7 @@ def _converted(
         error.file = error.file or str(source)
         raise
     if written.unread:
-        notes += named_changes([f"note: operators are counted as they were before they were written: {written.unread}"], by=writer.name)
+        notes += named_changes([f"note: operators were counted before they were written: {written.unread}"], by=writer.name)
     return ConversionReport(
         source=str(source),
         result=str(result),
@@ -261,6 +261,7 @@ def _require_suffix(source: Path, result: Path, reader: Format, writer: Format) 
         f"the suffix {result.suffix} is that of the format {named.name}, but the format {writer.name} would be written",
         file=str(result),
         remedy=f"Use `{_command(reader.name, named.name, source, result)}`, or a name that ends in {writer.suffixes[0]}.",
+        rule="suffix-contradicts",
     )
 
 

@@ -29,7 +29,7 @@ def written_copy(graph: Graph, folder: Path, stem: str) -> tuple[Path, Format]:
     Raises:
         QConvertError: no format with a runtime can hold it; the error is that of the last one.
     """
-    error: QConvertError = RuntimeRefusedError("no runtime runs what this could be written as")
+    error: QConvertError = RuntimeRefusedError("no runtime runs the formats that this could be written as", rule="no-runtime")
     for number, (writer, target) in enumerate(_ways(graph)):
         place = folder / str(number)
         place.mkdir()

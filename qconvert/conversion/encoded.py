@@ -45,7 +45,7 @@ def save_encodings(
     reads: tuple[Path, ...] = (),
     **options: Any,
 ) -> tuple[Change, ...]:
-    """Writes encodings. The file appears whole or not at all; returns what its format's writer says.
+    """Write encodings; the file appears whole or not at all. Return the notes of its format's writer.
 
     Args:
         encodings: what to write.
@@ -62,7 +62,9 @@ def save_encodings(
     path = Path(path)
     writer = _named(format) if format else encodings_format_of(path, is_read=False)
     if writer.write_encodings is None:
-        raise OptionError(f"the format {writer.name} cannot be written as encodings", file=str(path))
+        raise OptionError(
+            f"the format is {writer.name}, which cannot be written as encodings", file=str(path), rule="format-without-encodings"
+        )
     given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
     with whole_file(path, force=force, reads=reads) as temporary:
         notes = writer.write_encodings(encodings, graph, temporary, taken(given, writer.write_options))
@@ -72,7 +74,7 @@ def save_encodings(
 def _named(name: str) -> Format:
     found = format_named(name)
     if found.read_encodings is None and found.write_encodings is None:
-        raise OptionError(f"the format {name} holds models, no encodings")
+        raise OptionError(f"the format is {name}, which holds models and not encodings", rule="format-without-encodings")
     return found
 
 
@@ -86,16 +88,16 @@ def apply(
     range_dtype: str = "int8",
     **options: Any,
 ) -> Graph:
-    """The quantized graph of one without quantization: operators whose tensors have encodings become integer ones.
+    """Return the quantized form of a float graph: operators whose tensors have encodings become quantized operators.
 
-    Weights are rounded on their grids, or are the integers that the encodings hold; biases go to input scale * weight scale; what lacks an
-    encoding stays real.
+    Weights are quantized with their scales, or are the integers that the encodings hold; biases have the scale input scale * weight
+    scale; tensors without an encoding stay float.
 
     Args:
-        graph: on real values, or its file, or bytes.
-        format: the name of its format, where nothing else says it.
+        graph: a float graph, or its file, or bytes.
+        format: the name of its format, if suffix and content do not determine it.
         encodings: by the names of its tensors and operators, or their file.
-        fill: "infer" carries grids on through data movement, pooling and Relu; "none" does not.
+        fill: "infer" propagates scales through data movement, pooling and Relu; "none" does not.
         range_dtype: int8, uint8, int16 or uint16: of activations for which the encodings have a range alone.
         options: of the reader of the graph's file.
 
@@ -105,7 +107,7 @@ def apply(
     from qconvert.passes.apply_encodings import applied
 
     if fill not in ("none", "infer"):
-        raise OptionError(f"there is no fill {fill!r}", remedy="Use none or infer.")
+        raise OptionError(f"fill is {fill!r}, which is unknown", remedy="Use none or infer.", rule="unknown-fill")
     network = load(graph, format, **options)
     found = encodings if isinstance(encodings, Encodings) else load_encodings(encodings)
     changed, _ = applied(network, found, fill=fill, range_dtype=range_dtype)
@@ -115,13 +117,13 @@ def apply(
 
 @with_checked_arguments
 def extract_scales(graph: Model, format: str = "", **options: Any) -> tuple[Graph, Encodings]:
-    """A quantized graph taken apart: one on real values with the same names, and the encodings of its tensors.
+    """Return the float form of a quantized graph, with the same names, and the encodings of its tensors.
 
-    Those of constants hold their integers. apply() of the two gives the integers and scales back. Inputs and outputs are real.
+    Those of constants hold their integers. apply() of the two gives the integers and scales back. Inputs and outputs are float.
 
     Args:
         graph: quantized, or its file, or bytes.
-        format: the name of its format, where nothing else says it.
+        format: the name of its format, if suffix and content do not determine it.
         options: of the reader of the graph's file.
 
     Raises:
@@ -131,7 +133,7 @@ def extract_scales(graph: Model, format: str = "", **options: Any) -> tuple[Grap
     try:
         validate(real)
     except QConvertError as error:
-        raise InternalError(f"without quantization the graph is not valid: {error.reason}", where=error.where) from error
+        raise InternalError(f"without quantization the graph is not valid: {error.reason}", where=error.where, rule=error.rule) from error
     return real, found
 
 
@@ -172,7 +174,10 @@ def extract_file(
     network, found = extract_scales(load(model, source_format, **read))
     if not found.entries:
         raise UnsupportedError(
-            "nothing in the model is quantized", file=str(model), remedy="`qconvert calibrate` chooses scales from data."
+            "no tensor of the model is quantized",
+            file=str(model),
+            remedy="`qconvert calibrate` chooses scales from data.",
+            rule="nothing-quantized",
         )
     written = {name: value for name, value in options.items() if name in own}
     if not real:

@@ -46,7 +46,11 @@ def as_file(model: Model, format: str = "", *, runs: bool = False) -> Iterator[P
         yield Path(model)
         return
     if not isinstance(model, Graph | bytes | bytearray | memoryview):
-        raise OptionError(f"{type(model).__name__} is no model", remedy="Give a path, a qconvert.Graph, or bytes with their format.")
+        raise OptionError(
+            f"the model is a {type(model).__name__}",
+            remedy="Give a path, a qconvert.Graph, or bytes with their format.",
+            rule="not-a-model",
+        )
     with temporary_folder() as folder:
         path = folder
         try:
@@ -70,7 +74,7 @@ def _graph_file(graph: Graph, folder: Path, runs: bool) -> Path:
 def _bytes_file(content: bytes, format: str, folder: Path) -> Path:
     found = format or next((item.name for item in formats().values() if item.recognizes is not None and item.recognizes(content[:64])), "")
     if not found:
-        raise OptionError("nothing says of which format the bytes are", remedy="Name it, such as format='tflite'.")
+        raise OptionError("the format of the bytes is not given", remedy="Name it, such as format='tflite'.", rule="format-missing")
     path = folder / f"model{next(iter(format_named(found).suffixes), '')}"
     path.write_bytes(content)
     return path

@@ -46,14 +46,20 @@ def _loaded(path: Path, format: str, options: Mapping[str, Any]) -> Graph:
     reader = source_format(path, format)
     if reader.read is None:
         scales = f"Its scales can: `qconvert apply FLOAT.onnx {path.name} -o RESULT.onnx`." if reader.read_encodings else ""
-        raise OptionError(f"networks of the format {reader.name} cannot be read", file=str(path), remedy=scales, rule="networks-not-read")
+        raise OptionError(
+            f"the format is {reader.name}, whose networks cannot be read", file=str(path), remedy=scales, rule="networks-not-read"
+        )
     given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
         return adapted(_normal(path, reader, taken(given, reader.read_options)), asked(reader, given))
     except QConvertError as error:
         if isinstance(error, InvalidModelError) and (found := _recognized(path, reader.name)):
             raise WrongFormatError(
-                f"this is a file of the format {found}, not {reader.name}", found=found, remedy=_named(found), file=str(path)
+                f"the file is of the format {found}, not {reader.name}",
+                found=found,
+                remedy=_named(found),
+                file=str(path),
+                rule="wrong-format",
             ) from error
         error.file = error.file or str(path)
         raise
@@ -121,7 +127,7 @@ def source_format(path: Path, format: str = "") -> Format:
         return format_of(path)
     except OptionError as error:
         if os.path.isdir(path):
-            raise FileAccessError("is a directory, not a model file", file=str(path)) from error
+            raise FileAccessError("is a directory, not a model file", file=str(path), rule="is-a-folder") from error
         if found := _recognized(path):
             error.reason += f"; by its content it is a file of the format {found}"
             error.remedy = _named(found)
@@ -142,7 +148,7 @@ def _recognized(path: Path, tried: str = "") -> str:
         with path.open("rb") as stream:
             start = stream.read(64)
     except (OSError, ValueError) as error:
-        raise FileAccessError(f"cannot be read: {getattr(error, 'strerror', '') or error}", file=str(path)) from error
+        raise FileAccessError(f"cannot be read: {getattr(error, 'strerror', '') or error}", file=str(path), rule="not-readable") from error
     names = [item.name for item in formats().values() if item.recognizes is not None and item.recognizes(start)]
     return "" if tried in names else next(iter(names), "")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from qconvert.errors import LossError, OptionError
+from qconvert.errors import LossError, OptionError, counted
 from qconvert.plugins import Change, Cost
 
 __all__ = ["LIMIT", "refuse_losses"]
@@ -27,7 +27,7 @@ def refuse_losses(changes: Iterable[Change], limit: float = LIMIT) -> None:
         LossError: there are such tensors.
     """
     if math.isnan(limit):
-        raise OptionError("min_tensor_sqnr is no number", remedy="Give decibels, such as 30.")
+        raise OptionError("min_tensor_sqnr is not a number", remedy="Give decibels, such as 30.", rule="not-a-number")
     below = [(change.by, cost) for change in changes for cost in change.costs if _is_below(cost, limit)]
     if not below:
         return
@@ -36,8 +36,9 @@ def refuse_losses(changes: Iterable[Change], limit: float = LIMIT) -> None:
     lines += [f"and {len(below) - _LISTED} more"] if len(below) > _LISTED else []
     worst = below[0][1].sqnr_db or 0.0
     raise LossError(
-        f"the conversion leaves {len(below)} tensor{'s' if len(below) > 1 else ''} below {limit:g} dB:\n" + "\n".join(lines),
+        f"the conversion leaves {counted(len(below), 'tensor')} below {limit:g} dB:\n" + "\n".join(lines),
         remedy=f"Use another target or other passes, or allow the loss with --min-tensor-sqnr {int(worst // 1)}.",
+        rule="sqnr-below-limit",
     )
 
 

@@ -95,7 +95,7 @@ def require_valid(graph: Graph, said: str) -> None:
     try:
         validate(graph)
     except InvalidGraphError as error:
-        raise InternalError(f"{said}: {error.reason}", where=error.where) from error
+        raise InternalError(f"{said}: {error.reason}", where=error.where, rule=error.rule) from error
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

@@ -37,10 +37,12 @@ def pipeline(names: Sequence[str], given: Sequence[str] = READ) -> tuple[Pass, .
     for index, item in enumerate(found):
         for earlier in item.after:
             if earlier in names[index:] and earlier not in names[:index]:
-                raise OptionError(f"the pass {item.name} has to run after {earlier}", remedy=f"Put {earlier} before {item.name}.")
+                raise OptionError(
+                    f"the pass {item.name} has to run after {earlier}", remedy=f"Put {earlier} before {item.name}.", rule="pass-order"
+                )
         missing = [wanted for wanted in item.requires if wanted not in ensured]
         if missing:
-            raise OptionError(f"the pass {item.name} requires what no pass before it ensures: {', '.join(missing)}")
+            raise OptionError(f"the pass {item.name} requires what no earlier pass ensures: {', '.join(missing)}", rule="pass-requirement")
         ensured.update(item.ensures)
     return found
 
@@ -100,7 +102,7 @@ def _ran(item: Pass, graph: Graph, target: Target, options: Mapping[str, Any]) -
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[0], Graph):
         raise OptionError(
             f"the pass {item.name} returned {returned!r}"[:200],
-            remedy="Return the new graph and what was changed, in words.",
+            remedy="Return the new graph and the texts of the changes.",
             rule="wrong-result",
         )
     return returned

@@ -42,15 +42,15 @@ class ConversionReport(Shown):
         source_format, result_format, target: names.
         operators: kinds in the written result with their counts; of a format that is not read, those of the graph that was written.
         quantized: whether anything in the result has a scale.
-        on_floats: kinds of the operators in the result that compute on real values, with their counts.
+        on_floats: kinds of the operators in the result that run in float, with their counts.
         changes: what each pass and the writer changed, whether exactly, and what it cost.
         kept: counts of what was carried over (weights, scales …).
         audit: which operators the target runs as integer kernels; see targets/audit.py.
         seconds: wall time.
-        provenance: what the file's metadata say of where it came from.
+        provenance: the origin of the model, from the file's metadata.
         verified: with verify_each, each pass that changed the graph and what it did to the outputs.
-        files: options that named files which were read beside the source, with these.
-        scales: the file beside the result that has its scales; "" where the result has them.
+        files: options that named further files to read, with these files.
+        scales: the separate file that holds the result's scales; "" if the result holds them.
         custom: operators of the result that run only where they are registered, with their counts.
         source_operators: how many operators the source has.
     """
@@ -76,7 +76,7 @@ class ConversionReport(Shown):
 
     @property
     def kept_all(self) -> bool:
-        """Whether every scale and integer that was carried over stands for the real value that it had."""
+        """Whether every scale and integer that was kept has its dequantized value."""
         return keeps_values(self.changes)
 
     @property
@@ -85,14 +85,14 @@ class ConversionReport(Shown):
         integers = sum(line.count for line in self.audit if line.integer)
         total = sum(line.count for line in self.audit)
         runs = f"; {integers} of {total} quantized operators run as integers" if total else ""
-        kept = "every scale and integer is the source's own" if self.kept_all else "some scales or integers are new: see the changes"
+        kept = "all scales and integers are the source's" if self.kept_all else "some scales or integers are new: see the changes"
         return f"{shown(Path(self.source).name)} became {shown(Path(self.result).name)}: {kept}{runs}."
 
     def tables(self) -> tuple[Rows, ...]:
         """What was carried over, what passes changed and cost, and what runs as integers."""
         kept = tuple((what, f"{count:,}") for what, count in self.kept.items())
         note = "None was changed." if self.kept_all else "Some are new: see the changes."
-        audit = tuple((line.kind, str(line.count), "integers" if line.integer else "real values", said(line.reason)) for line in self.audit)
+        audit = tuple((line.kind, str(line.count), "integers" if line.integer else "float", said(line.reason)) for line in self.audit)
         marks = tuple("" if line.integer else "approximate" for line in self.audit)
         return (
             Rows("Carried over", ("what", ">how many"), kept, note=note),
@@ -126,7 +126,7 @@ def remarks(graph: Graph) -> tuple[str, ...]:
         said = "; ".join(map(str, guessed))
         found.append(f"note: the file does not state shapes of inputs; by the first layers they are {said} (--input-shape states others)")
     if graph.is_from("torch") and (engine := graph.metadata.get(SOURCE_ENGINE)):
-        found.append(f"note: operators are read with the roundings of PyTorch's engine {engine} (--engine names another)")
+        found.append(f"note: operators are read with the rounding of PyTorch's engine {engine} (--engine names another)")
     found += _trained(graph) if graph.is_from("torch") else []
     found += [f"note: {text}" for text in _noted(graph, ASSUMED)] if graph.is_from("torch") or graph.is_from("tflite") else []
     return tuple(found)
@@ -138,12 +138,13 @@ def _trained(graph: Graph) -> list[str]:
     if not trained:
         return []
     found = [
-        f"note: {len(trained)} fake quantizations are on the scales that the file stores, with which the network was trained and "
+        f"note: {len(trained)} fake quantizations have the scales that the file stores, with which the network was trained and "
         "evaluated; PyTorch's convert() would compute others"
     ]
     if observed:
         found.append(
-            f"warning: {len(observed)} of them still have their observer on ({_some(observed)}): PyTorch moves their scales in each run; "
+            f"warning: {len(observed)} of them have an observer that is still enabled ({_some(observed)}): PyTorch changes "
+            "their scales in each run; "
             "call torch.ao.quantization.disable_observer before export"
         )
     return found
@@ -194,8 +195,9 @@ def refuse_floats(graph: Graph, target: Target) -> None:
     if found and is_quantized(graph):
         listed = ", ".join(f"{count} {kind}" for kind, count in found.items())
         raise UnsupportedError(
-            f"operators that would run on real values in what is written: {listed}",
+            f"operators of the written model would run in float: {listed}",
             remedy="Leave out --no-float, or use --numerics fast, which adds no operators for the rounding of the source's kernels.",
+            rule="float-operators",
         )
 
 

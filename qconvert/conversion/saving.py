@@ -32,7 +32,7 @@ def save(
 ) -> tuple[Change, ...]:
     """Writes a graph as it is: no pass is run. The file, or folder, appears whole or not at all.
 
-    Returns, as Changes, what the format's writer says of the form that it chose, and which files of an earlier model went.
+    Return, as Changes, the notes of the format's writer, and which files of an earlier model were removed.
 
     Args:
         graph: what to write.
@@ -40,7 +40,7 @@ def save(
         format: a format's name; by default the file's suffix decides.
         force: whether an existing file may be replaced.
         provenance: where the graph came from, for the file's metadata.
-        reads: files that must not be replaced, whatever `force` says: those that the graph was made of.
+        reads: files that must not be replaced, even with `force`: those that the graph was made from.
         options: of the format's writer, such as opset; `qconvert formats` lists them.
 
     Raises:
@@ -69,7 +69,7 @@ def write_file(
     It gets the file, the graph that was written there, and what the check of its format returned.
     """
     if writer.write is None:
-        raise OptionError(f"the format {writer.name} cannot be written", file=str(path))
+        raise OptionError(f"the format is {writer.name}, which cannot be written", file=str(path), rule="format-not-written")
     given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
     chosen = {**taken(given, writer.write_options), "provenance": dict(provenance or {})}
     if graph.functions and "functions" not in writer.scopes:
@@ -126,7 +126,7 @@ def _check(path: Path, writer: Format) -> Any:
     try:
         return writer.check(path)
     except QConvertError as error:
-        raise InternalError(f"what is written as {writer.name} is not valid: {error.reason}", where=error.where) from error
+        raise InternalError(f"what is written as {writer.name} is not valid: {error.reason}", where=error.where, rule=error.rule) from error
 
 
 def _require_scopes(graph: Graph, writer: Format) -> None:
@@ -136,7 +136,7 @@ def _require_scopes(graph: Graph, writer: Format) -> None:
             reason = f"files of the format {writer.name} cannot hold {what}: {_listed(list(names))}"
             raise UnsupportedError(
                 reason,
-                remedy="Write a .qgraph file; convert() makes inputs and outputs of states for ONNX (pass states_to_io).",
+                remedy="Write a .qgraph file. For ONNX, convert() makes inputs and outputs of states (pass states_to_io).",
                 rule="scopes-not-writable",
             )
 
@@ -146,7 +146,7 @@ def _require_entries(graph: Graph, writer: Format) -> None:
     keys = [signature.key for signature in graph.signatures if signature.function]
     if keys and "signatures" not in writer.scopes:
         entered = [signature.key for signature in graph.signatures if not signature.function]
-        own = f"beside {_listed(entered)}" if entered else "beside the network's own"
+        own = f"in addition to {_listed(entered)}" if entered else "in addition to the network's own"
         reason = f"files of the format {writer.name} have one entry point, and the model has {_listed(keys)} {own}"
         raise UnsupportedError(
             reason,

@@ -55,7 +55,9 @@ class Verifier:
         feed = self._feeds[0] if self._feeds else {}
         hidden = [name for name in after.inputs if name in _turned_unseen(before, after)]
         if hidden and self._outputs:
-            self.said.append((item.name, f"not judged, nor those behind it: the shape of {hidden[0]!r} does not show how it was turned"))
+            self.said.append(
+                (item.name, f"not judged, nor the passes after it: the shape of {hidden[0]!r} does not show how it was transposed")
+            )
             self._feeds = []
         self._feeds = [followed(before, after, feed) for feed in self._feeds]
         old, self._outputs = self._outputs, self._run(after, item.name)
@@ -81,20 +83,23 @@ class Verifier:
         if refuted:
             first = refuted[0]
             raise InternalError(
-                f"the pass {item.name} says that the tensor {first.source!r} is {first.result!r}, which differs by {first.largest:.3g}",
+                f"the pass {item.name} maps the tensor {first.source!r} to {first.result!r}, which differs by {first.largest:.3g}",
                 where=f"tensor {first.result!r}",
-                remedy="This is a fault of the pass: Rewriter.define and forget say what becomes of a tensor.",
+                remedy="This is a fault of the pass: declare what becomes of a tensor with Rewriter.define and forget.",
+                rule="correspondence-refuted",
             )
 
     def _judge(self, item: Pass, share: float, output: str, notes: tuple[Change, ...]) -> None:
         allowed = item.within if item.within is not None else (0.0 if item.exact else np.inf)
-        told = "" if notes or not share else ", and does not say so"
+        told = "" if notes or not share else " without a note"
         if share > allowed or told:
             words = "is exact" if allowed == 0 else f"changes outputs by {allowed:g} of their range at most"
+            declared = f"declares that it {words}, but " if np.isfinite(allowed) else ""
             raise InternalError(
-                f"the pass {item.name} says that it {words}, but changes an output by {share:.3g} of its range on average{told}",
+                f"the pass {item.name} {declared}changes an output by {share:.3g} of its range on average{told}",
                 where=f"output {output!r}",
-                remedy="This is a fault of the pass, not of the model. --print-after shows the graph before and behind it.",
+                remedy="This is a fault of the pass, not of the model. --print-after shows the graph before and after it.",
+                rule="pass-not-exact",
             )
         self.said.append((item.name, f"changes outputs by {share:.2g} of their range on average" if share else "leaves every output equal"))
 

@@ -38,7 +38,7 @@ _DAMAGE = (
 _NUMBERS = "biufc"
 
 
-def readable(file: Path, read: Callable[[], _T], what: str = "usable input") -> _T:
+def readable(file: Path, read: Callable[[], _T], what: str = "a usable input") -> _T:
     """What `read` gives. What a damaged file makes it raise becomes a FileAccessError, which says `what` it is not; what it warns of is not
     said."""
     try:
@@ -47,10 +47,10 @@ def readable(file: Path, read: Callable[[], _T], what: str = "usable input") -> 
             return read()
     except _DAMAGE as error:
         said = str(error) or type(error).__name__
-        raise FileAccessError(f"is no {what}: {' '.join(said.split())}", file=str(file)) from error
+        raise FileAccessError(f"is not {what}: {' '.join(said.split())}", file=str(file), rule="not-readable") from error
 
 
-def shapes(file: Path, choose: Callable[[list[str]], Sequence[str]], what: str = "usable input") -> list[tuple[int, ...]]:
+def shapes(file: Path, choose: Callable[[list[str]], Sequence[str]], what: str = "a usable input") -> list[tuple[int, ...]]:
     """The shapes of arrays in an .npz file, or of the one in an .npy file, of which no values are read.
 
     Args:
@@ -83,7 +83,7 @@ def _in_archive(archive: zipfile.ZipFile, member: str, file: Path) -> tuple[int,
 
 def _of_numbers(shape: tuple[int, ...], dtype: np.dtype[Any], file: Path) -> tuple[int, ...]:
     if dtype.kind not in _NUMBERS:
-        raise OptionError(f"holds {dtype} values, which are no numbers", file=str(file))
+        raise OptionError(f"holds {dtype} values, which are not numbers", file=str(file), rule="not-numbers")
     return shape
 
 

@@ -62,9 +62,11 @@ def random_inputs(
         RuntimeRefusedError: numpy has no arrays of so many dimensions.
     """
     if seed < 0:
-        raise OptionError(f"the seed is {seed}, and seeds are 0 or more")
+        raise OptionError(f"the seed is {seed}; it must be at least 0", rule="number-out-of-range")
     if samples > _MOST:
-        raise OptionError(f"{samples} random inputs are more than {_MOST:,}", remedy="Ask for fewer samples.")
+        raise OptionError(
+            f"{samples} random inputs are more than the maximum, {_MOST:,}", remedy="Ask for fewer samples.", rule="too-many-samples"
+        )
     rng, number = np.random.default_rng(seed), number_of(sizes_to_try(graph)[0] if sizes is None else sizes)
     readers, bounds = graph.consumers(), input_bounds(graph, number)
     ranges = {name: _range(graph, readers.get(name, [])) for name in graph.inputs}
@@ -100,7 +102,7 @@ def accepted_inputs(
                 refusal = refusal or error
                 continue
             if isinstance(found, tuple):
-                return *found, _chosen(sizes, largest, f"{who} gives NaN with" if doubtful else f"{who} refuses", tried)
+                return *found, _chosen(sizes, largest, f"{who} returns NaN with" if doubtful else f"{who} refuses", tried)
             doubtful.append((sizes, largest))
             break
     if doubtful:
@@ -228,7 +230,7 @@ def _chosen(sizes: Mapping[str, int], largest: int, refuses: str, tried: list[di
     """In words, what had to be chosen otherwise than first, and who does what with others."""
     notes = [f"integer inputs are at most {largest}"] * (largest < _LARGEST)
     chosen = ", ".join(f"{name} {size}" for name, size in sizes.items())
-    notes += [f"sizes known only at run time are {chosen}"] * (sizes != tried[0])
+    notes += [f"dynamic dimensions are {chosen}"] * (sizes != tried[0])
     return f"{' and '.join(notes)}: {refuses} others" if notes else ""
 
 
@@ -286,11 +288,16 @@ def _named(graph: Graph, name: str, bounds: Bounds | None, number: Number) -> Bo
 
 def _random(tensor: Tensor, rng: np.random.Generator, real: Bounds | None, bounds: Bounds | None, largest: int, number: Number) -> Array:
     if tensor.shape is None:
-        raise OptionError("its shape is not known, so no random input can be made", where=f"input {tensor.name!r}", remedy=_SHAPELESS)
+        raise OptionError(
+            "its shape is not known, so that no random input can be made",
+            where=f"input {tensor.name!r}",
+            remedy=_SHAPELESS,
+            rule="unknown-shape",
+        )
     shape, dtype = tuple(map(number, tensor.shape)), tensor.dtype
     if len(shape) > _MOST_DIMENSIONS:
-        reason = f"the input {tensor.name!r} has {len(shape)} dimensions; arrays of numpy have at most {_MOST_DIMENSIONS}"
-        raise RuntimeRefusedError(reason, remedy="Give the model an input of fewer dimensions.")
+        reason = f"the input {tensor.name!r} has {len(shape)} dimensions; NumPy requires at most {_MOST_DIMENSIONS}"
+        raise RuntimeRefusedError(reason, remedy="Give the model an input of fewer dimensions.", rule="too-many-dimensions")
     if dtype == "bool":
         return _not_all_masked(rng.integers(0, 2, shape)).astype(bool)
     if dtype in _INTEGERS:
@@ -298,7 +305,12 @@ def _random(tensor: Tensor, rng: np.random.Generator, real: Bounds | None, bound
         masks = _is_plain(tensor) and "mask" in tensor.name.lower()
         return (_not_all_masked(found) if masks else found).astype(numpy_dtype(dtype))
     if "float" not in dtype:
-        raise OptionError(f"there are no random inputs of type {dtype}", where=f"input {tensor.name!r}", remedy="Use --data.")
+        raise OptionError(
+            f"its type is {dtype}, for which no random inputs can be made",
+            where=f"input {tensor.name!r}",
+            remedy="Use --data.",
+            rule="type-without-random",
+        )
     return _floats(rng, shape, real, bounds).astype(numpy_dtype(dtype))
 
 

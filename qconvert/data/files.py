@@ -61,7 +61,7 @@ class InputFiles(Sequence[dict[str, Array]]):
         count = len(skipped)
         note = f"{count} file{'s' * (count > 1)} of other kinds skipped, the first {skipped[0].name}" if skipped else ""
         if not self._samples:
-            raise OptionError("there is no sample", file=", ".join(map(str, paths)))
+            raise OptionError("the data hold no sample", file=", ".join(map(str, paths)), rule="no-samples")
         self.notes = tuple(filter(None, (note, *self._prepared(graph))))
 
     def __len__(self) -> int:
@@ -109,7 +109,7 @@ class InputFiles(Sequence[dict[str, Array]]):
         found = shapes(file, lambda names: [stored for _, stored in self._stored(file, names)])
         counts = {samples_in(tensor, shape) for tensor, shape in zip(inputs, found, strict=True)}
         if len(counts) > 1:
-            raise OptionError(f"its arrays hold {' and '.join(map(str, sorted(counts)))} samples", file=str(file))
+            raise OptionError(f"its arrays hold {' and '.join(map(str, sorted(counts)))} samples", file=str(file), rule="sample-count")
         count = min(counts)
         for tensor, shape in zip(inputs, found, strict=True):
             fitting_shape(tensor, shape[1:] if count else shape, str(file))
@@ -121,7 +121,7 @@ class InputFiles(Sequence[dict[str, Array]]):
             stored = names[0] if len(self._inputs) == 1 == len(names) else name
             if stored not in names:
                 has = ", ".join(map(repr, names[:8]))
-                raise OptionError(f"has no array for the input {name!r}; it has {has or 'none'}", file=str(file))
+                raise OptionError(f"has no array for the input {name!r}; it has {has or 'none'}", file=str(file), rule="input-missing")
             yield name, stored
 
     def _read(self, file: Path, row: int | None) -> dict[str, Array]:
@@ -151,7 +151,9 @@ class InputFiles(Sequence[dict[str, Array]]):
     def _only_input(self, file: Path) -> Tensor:
         if len(self._inputs) != 1:
             remedy = "Use .npz files with an array for each."
-            raise OptionError(f"the model has {len(self._inputs)} inputs", file=str(file), remedy=remedy)
+            raise OptionError(
+                f"holds 1 input; the model has {len(self._inputs)} inputs", file=str(file), remedy=remedy, rule="one-array-for-many"
+            )
         return next(iter(self._inputs.values()))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -174,14 +176,14 @@ def _listed(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
         require_there(path)
         if not path.is_dir():
             if path.suffix.lower() not in SUFFIXES:
-                raise OptionError(f"holds no input: its suffix is none of {', '.join(SUFFIXES)}", file=str(path))
+                raise OptionError(f"is not an input: its suffix is none of {', '.join(SUFFIXES)}", file=str(path), rule="unknown-suffix")
             files.append(path)
             continue
         for file in sorted((file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")), key=_natural):
             (files if file.suffix.lower() in SUFFIXES else skipped).append(file)
     if not files:
         remedy = f"Files of inputs end in {', '.join(SUFFIXES)}."
-        raise OptionError("there is no input file", file=", ".join(map(str, paths)), remedy=remedy)
+        raise OptionError("there is no input file", file=", ".join(map(str, paths)), remedy=remedy, rule="no-input-files")
     return files, skipped
 
 

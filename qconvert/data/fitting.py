@@ -51,8 +51,8 @@ def range_warning(graph: Graph, name: str, low: float, high: float, what: str) -
         least, most = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(dtype))
         margin = (most - least) / 10
         if low < least - margin or high > most + margin or 0 < high - low < (most - least) / 8:
-            takes = f"the integers of the input {name!r} stand for {least:.4g} to {most:.4g}"
-            return f"warning: {what} {low:.4g} to {high:.4g}, and {takes}; --pixel-range, --mean and --std say what the model takes"
+            takes = f"the input {name!r} holds {least:.4g} to {most:.4g}"
+            return f"warning: {what} {low:.4g} to {high:.4g}, and {takes}; give the model's range with --pixel-range, --mean and --std"
     return ""
 
 
@@ -78,13 +78,18 @@ def fitted(tensor: Tensor, data: Array, where: str, preparation: Preparation) ->
         from qconvert.arithmetic import quantize
 
         if np.isnan(data).any():
-            raise OptionError(f"holds NaN, which no integer of the quantized input {tensor.name!r} stands for", file=where)
+            raise OptionError(f"holds NaN, which has no integer of the quantized input {tensor.name!r}", file=where, rule="not-finite")
         return quantize(data, tensor.quantization, tensor.dtype)
     same_sort = data.dtype.kind in "iu" if "int" in tensor.dtype else data.dtype.kind in "fiu" and "float" in tensor.dtype
     with np.errstate(over="ignore"):  # what is beyond the type is infinite
         found = data.astype(wanted) if same_sort else data
     if not same_sort or ("int" in tensor.dtype and not np.array_equal(found, data)):
-        raise OptionError(f"holds {data.dtype} values, the input {tensor.name!r} is {tensor.dtype}", file=where, remedy=_REMEDY)
+        raise OptionError(
+            f"holds {data.dtype} values; the input {tensor.name!r} requires {tensor.dtype}",
+            file=where,
+            remedy=_REMEDY,
+            rule="type-mismatch",
+        )
     return found
 
 
@@ -101,7 +106,9 @@ def fitting_shape(tensor: Tensor, shape: tuple[int, ...], where: str) -> tuple[i
     """
     wanted = tensor.shape
     if 0 in shape and 0 not in (wanted or ()):
-        raise OptionError(f"has the shape {shape}, which holds no value for the input {tensor.name!r}", file=where, remedy=_REMEDY)
+        raise OptionError(
+            f"has the shape {shape}, which holds no values for the input {tensor.name!r}", file=where, remedy=_REMEDY, rule="shape-mismatch"
+        )
     if wanted is None or _fits(shape, wanted):
         return tuple(shape)
     if _fits((1, *shape), wanted):
@@ -114,7 +121,9 @@ def fitting_shape(tensor: Tensor, shape: tuple[int, ...], where: str) -> tuple[i
     if math.prod(shape) == math.prod(known) and (len(shape) == 1 or (not free and _alike(shape, wanted))):
         return tuple(known)
     words = f"({', '.join(map(str, wanted))})"
-    raise OptionError(f"has the shape {shape}, the input {tensor.name!r} has {words}", file=where, remedy=_REMEDY)
+    raise OptionError(
+        f"has the shape {shape}; the input {tensor.name!r} requires {words}", file=where, remedy=_REMEDY, rule="shape-mismatch"
+    )
 
 
 def _alike(shape: tuple[int, ...], wanted: Sequence[int | str]) -> bool:
@@ -134,7 +143,9 @@ def bytes_of(tensor: Tensor, file: Path) -> Array:
     if held == 4 * count and size != 4 and not any(isinstance(size, str) for size in shape[1:]):
         return np.frombuffer(file.read_bytes(), np.float32)
     if held != size * count and (not is_open or not count or held % (size * count)):
-        raise OptionError(f"holds {held} bytes, the input {tensor.name!r} has {size * count}", file=str(file), remedy=_REMEDY)
+        raise OptionError(
+            f"holds {held} bytes; the input {tensor.name!r} requires {size * count}", file=str(file), remedy=_REMEDY, rule="size-differs"
+        )
     return np.frombuffer(file.read_bytes(), numpy_dtype(tensor.dtype))
 
 
@@ -144,7 +155,9 @@ def _image_input(tensor: Tensor, file: Path, preparation: Preparation) -> tuple[
     first = preparation.is_channels_first(shape)
     height, width, channels = (*shape[2:], *shape[1:2]) if first else shape[1:] if len(shape) == 4 else ("", "", "")
     if channels not in (1, 3, 4) or isinstance(channels, str):
-        raise OptionError(f"an image does not fit the input {tensor.name!r} of shape {shape}", file=str(file))
+        raise OptionError(
+            f"the input {tensor.name!r} has the shape {shape}, which is not that of an image", file=str(file), rule="not-an-image-input"
+        )
     return (height if isinstance(height, int) else None, width if isinstance(width, int) else None), channels, first
 
 
@@ -173,7 +186,9 @@ def image_of(tensor: Tensor, file: Path, preparation: Preparation) -> Array:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
-        raise MissingPackageError("images need the package pillow", remedy="Install it with: pip install 'qconvert[images]'") from error
+        raise MissingPackageError(
+            "images need the package pillow", remedy="Install it with: pip install 'qconvert[images]'", rule="package-missing"
+        ) from error
     wanted, channels, first = _image_input(tensor, file, preparation)
     try:
         mode, order = preparation.mode(channels)
@@ -183,7 +198,7 @@ def image_of(tensor: Tensor, file: Path, preparation: Preparation) -> Array:
         is_real = "float" in tensor.dtype
         values = preparation.image(pixels) if is_real or preparation.given else pixels
     except (UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise FileAccessError(f"is no image that can be read: {error}", file=str(file)) from error
+        raise FileAccessError(f"cannot be read as an image: {error}", file=str(file), rule="not-readable") from error
     except OptionError as error:
         error.file = error.file or str(file)
         raise

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from qconvert.arguments import require_fitting
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, counted
 from qconvert.graph import Array
 
 __all__ = ["COLOURS", "Preparation", "channels_first", "numbers"]
@@ -34,23 +34,23 @@ def _hints() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is done with images, and with real numbers from files.
+    """How images and floats from files are prepared.
 
     An image is brought to its size: `share`, `resize` and `crop`, in this order. Its pixels, 0 to 255, are then brought onto `range`, and
-    these and real numbers that are no image become (value - mean) / std.
+    these, and floats that are not images, become (value - mean) / std.
 
     Attributes:
         mean, std: one number, or one for each channel, in the order of `colour`.
         pixel_range: the values that pixels 0 and 255 become; None: -1 to 1 for an image without mean and std, 0 to 1 with them.
         resize: "stretch" for the input's own size; one number for the shorter side; height and width. None: an image that has another size
             than the input is an error.
-        crop: height and width of the middle that is kept behind resizing, or one number for both; () for all.
+        crop: height and width of the centre that is kept after resizing, or one number for both; () for all.
         share: the share of height and width, around the middle, that is kept before resizing.
         colour: "rgb", "bgr", "gray", "rgba" or "bgra"; "" for gray or RGB, by the number of the input's channels.
-        layout: "nchw" or "nhwc"; "" for what the input's shape says.
+        layout: "nchw" or "nhwc"; "" to derive it from the input's shape.
         corners: whether `share` and `resize` are one bilinear sampling in which corners lie on corners, truncated to whole pixels, as
             MNN's tools have it; by default Pillow's, which takes all pixels into account that fall together.
-        factor: what values are multiplied by behind `mean`, in float32, in place of `std`: one number, or one for each channel.
+        factor: factor of the values after `mean`, in float32, instead of `std`: one number, or one per channel.
     """
 
     mean: tuple[float, ...] = ()
@@ -69,24 +69,34 @@ class Preparation:
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         require_fitting("Preparation()", type(self), _hints(), fields)
         if not all(map(math.isfinite, (*self.mean, *self.std, *(() if self.pixel_range is None else self.pixel_range)))):
-            raise OptionError("mean, std and range are finite numbers")
+            raise OptionError("mean, std or pixel_range is not finite; finite numbers are required", rule="not-finite")
         if any(value <= 0 for value in self.std):
-            raise OptionError("a std is above 0")
+            raise OptionError("a std is 0 or less; it must be greater than 0", rule="std-not-positive")
         if not all(value > 0 and math.isfinite(value) for value in self.factor) or (self.factor and self.std):
-            raise OptionError("a factor is above 0, and stands in place of std")
+            raise OptionError(
+                "a factor is 0 or less, or std is given as well; a factor must be greater than 0 and replaces std",
+                rule="factor-not-positive",
+            )
         if self.pixel_range is not None and (len(self.pixel_range) != 2 or self.pixel_range[0] >= self.pixel_range[1]):
-            words = " to ".join(f"{value:g}" for value in self.pixel_range)
-            raise OptionError(f"the range {words} is empty", remedy="Write --pixel-range LOWEST,LARGEST.")
+            words = ", ".join(f"{value:g}" for value in self.pixel_range)
+            reason = f"pixel_range is ({words}); it must be two numbers, the lower one first"
+            raise OptionError(reason, remedy="Write --pixel-range LOWEST,LARGEST.", rule="empty-range")
         if isinstance(self.resize, str) and self.resize != _STRETCH:
-            raise OptionError(f"{self.resize!r} is no rule of resizing", remedy="Write stretch, SHORTER or HEIGHT,WIDTH.")
+            raise OptionError(
+                f"resize is {self.resize!r}, which is unknown", remedy="Write stretch, SHORTER or HEIGHT,WIDTH.", rule="resize-form"
+            )
         for name, sizes in (("resize", self.resize or ()), ("crop", self.crop)):
             if not isinstance(sizes, str) and (len(sizes) > 2 or any(size < 1 or size != int(size) for size in sizes)):
-                raise OptionError(f"{name} takes one or two whole numbers above 0", remedy=f"Write --{name} 224 or --{name} 224,224.")
+                raise OptionError(
+                    f"{name} must be one or two integers greater than 0",
+                    remedy=f"Write --{name} 224 or --{name} 224,224.",
+                    rule="size-not-positive",
+                )
         if len(self.share) != 2 or not all(0 < part <= 1 for part in self.share):
-            raise OptionError("a share of an image is above 0 and at most 1")
+            raise OptionError("the share of an image must be greater than 0 and at most 1", rule="number-out-of-range")
         for name, given, known in (("colour", self.colour, (*COLOURS,)), ("layout", self.layout, _LAYOUTS)):
             if given and given not in known:
-                raise OptionError(f"there is no {name} {given!r}", remedy=f"Use one of {', '.join(known)}.")
+                raise OptionError(f"{name} is {given!r}, which is unknown", remedy=f"Use one of {', '.join(known)}.", rule="unknown-word")
 
     @property
     def given(self) -> bool:
@@ -101,7 +111,10 @@ class Preparation:
         """Pillow's mode of an image of so many channels, and the order of its channels."""
         found = COLOURS[self.colour or ("gray" if channels == 1 else "rgb")]
         if len(found[1]) != channels:
-            raise OptionError(f"the colour {self.colour or 'rgb'} has {len(found[1])} channels, the input {channels}")
+            raise OptionError(
+                f"the colour {self.colour or 'rgb'} has {counted(len(found[1]), 'channel')}; the input has {counted(channels, 'channel')}",
+                rule="channel-count",
+            )
         return found
 
     def sized(self, image: Any, wanted: tuple[int | None, int | None]) -> Any:
@@ -128,8 +141,8 @@ class Preparation:
         size = image.height, image.width
         if any(own not in (None, other) for own, other in zip(wanted, size, strict=True)):
             takes = " x ".join("any" if own is None else str(own) for own in wanted)
-            remedy = "Say how images are brought to it: --resize stretch, --resize SHORTER or HEIGHT,WIDTH, --crop HEIGHT,WIDTH."
-            raise OptionError(f"is {size[0]} x {size[1]} pixels, the input takes {takes}", remedy=remedy)
+            remedy = "Resize the images: --resize stretch, --resize SHORTER or HEIGHT,WIDTH, --crop HEIGHT,WIDTH."
+            raise OptionError(f"is {size[0]} x {size[1]} pixels; the input requires {takes}", remedy=remedy, rule="image-size")
         return image
 
     def _resized(self, size: tuple[int, int], wanted: tuple[int | None, int | None]) -> tuple[int, int]:
@@ -149,7 +162,7 @@ class Preparation:
             found = self.resize[0], self.resize[1]
         if found[0] * found[1] > _MOST_PIXELS:
             reason = f"is {size[0]} x {size[1]} pixels and would be {found[0]} x {found[1]} by --resize, more than {_MOST_PIXELS}"
-            raise OptionError(reason, remedy="Write --resize stretch, or the size that the input takes.")
+            raise OptionError(reason, remedy="Write --resize stretch, or the size that the input takes.", rule="too-many-pixels")
         return found
 
     def _between_corners(self, image: Any, wanted: tuple[int | None, int | None]) -> Any:
@@ -175,7 +188,7 @@ class Preparation:
             wanted: height and width of the input; None where any will do.
             channels: how many the input has.
             is_first: whether they are its first axis after the batch.
-            is_real: whether the input takes real numbers.
+            is_real: whether the input takes floats.
         """
         height, width = ("any" if size is None else size for size in wanted)
         steps = [f"the middle {self.share[0]:g} x {self.share[1]:g} is kept"] if self.share != (1.0, 1.0) else []
@@ -200,7 +213,7 @@ class Preparation:
         return self.pixel_range or ((0.0, 1.0) if self.given else (-1.0, 1.0))
 
     def image(self, pixels: Array) -> Array:
-        """Real values of pixels, the channels last."""
+        """Pixels as floats, channels last."""
         low, high = self.ends
         return self.normalized(pixels.astype(np.float64) / 255 * (high - low) + low, -1)
 
@@ -224,7 +237,9 @@ class Preparation:
             return np.asarray(numbers[0]) if numbers else None
         if not values.ndim or values.shape[axis] != len(numbers):
             channels = values.shape[axis] if values.ndim else 1
-            raise OptionError(f"--{name} has {len(numbers)} numbers, the input has {channels} channels")
+            raise OptionError(
+                f"--{name} has {counted(len(numbers), 'number')}; the input has {counted(channels, 'channel')}", rule="channel-count"
+            )
         return np.asarray(numbers).reshape([len(numbers) if at == axis % values.ndim else 1 for at in range(values.ndim)])
 
 
@@ -240,7 +255,11 @@ def _middle(image: Any, height: int, width: int) -> Any:
         OptionError: the image is smaller.
     """
     if height > image.height or width > image.width:
-        raise OptionError(f"is {image.height} x {image.width} pixels, of which {height} x {width} cannot be cut", remedy="Use --resize.")
+        raise OptionError(
+            f"is {image.height} x {image.width} pixels, too small for a crop of {height} x {width}",
+            remedy="Use --resize.",
+            rule="image-size",
+        )
     left, top = (image.width - width) // 2, (image.height - height) // 2
     return image.crop((left, top, left + width, top + height))
 
@@ -259,7 +278,9 @@ def numbers(text: str, option: str, count: int = 0) -> tuple[float, ...]:
     try:
         found = tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError as error:
-        raise OptionError(f"--{option} {text!r} is no list of numbers", remedy="Write numbers separated by commas.") from error
+        raise OptionError(
+            f"--{option} {text!r} is not a list of numbers", remedy="Write numbers separated by commas.", rule="not-a-number"
+        ) from error
     if count and len(found) != count:
-        raise OptionError(f"--{option} takes {count} numbers, not {len(found)}")
+        raise OptionError(f"--{option} takes {count} numbers, not {len(found)}", rule="number-count")
     return found

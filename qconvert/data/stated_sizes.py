@@ -24,11 +24,11 @@ def stated_bounds(texts: Sequence[str]) -> Mapping[str, Bounds]:
         name, colon, said = text.rpartition(":")
         shapes = said.split(",")
         if not (name and colon) or len(shapes) not in (1, 3) or not all(re.fullmatch(r"\d{1,9}(x\d{1,9})*", item) for item in shapes):
-            raise OptionError(f"--shape {text!r} states no sizes of an input", remedy=_FORM, rule="malformed-shape")
+            raise OptionError(f"--shape {text!r} has no sizes of an input", remedy=_FORM, rule="malformed-shape")
         least, likely, most = (tuple(map(int, item.split("x"))) for item in (shapes if len(shapes) == 3 else shapes * 3))
         if not len(least) == len(likely) == len(most) or any(not a <= b <= c for a, b, c in zip(least, likely, most, strict=True)):
             raise OptionError(
-                f"--shape {text!r}: the sizes do not grow from the smallest to the largest", remedy=_FORM, rule="sizes-not-increasing"
+                f"--shape {text!r} has sizes that decrease; min, opt and max must not decrease", remedy=_FORM, rule="sizes-not-increasing"
             )
         found[name] = (least, likely, most)
     return found

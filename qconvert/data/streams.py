@@ -13,7 +13,7 @@ import numpy as np
 from qconvert.data.files import InputFiles
 from qconvert.data.fitting import fitted, samples_in
 from qconvert.data.preparation import Preparation
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, counted
 from qconvert.graph import Array, Graph
 
 __all__ = ["Data", "Samples", "batch_name"]
@@ -51,7 +51,7 @@ class Samples:
 
     def __init__(self, graph: Graph, data: Data, limit: int | None = None, preparation: Preparation | None = None) -> None:
         if limit is not None and limit < 1:
-            raise OptionError("at least one sample is needed")
+            raise OptionError("samples is less than 1; at least 1 sample is needed", rule="samples-not-positive")
         name = batch_name(graph)
         inputs = [replace(graph[one], shape=(1, *(graph[one].shape or ())[1:])) if name else graph[one] for one in graph.inputs]
         self._graph = Graph(graph.name, {tensor.name: tensor for tensor in inputs}, (), graph.inputs, graph.inputs)
@@ -64,7 +64,11 @@ class Samples:
             self._data = InputFiles(self._graph, paths, limit, preparation or Preparation())
             self.notes = self._data.notes
         elif preparation is not None and preparation != Preparation():
-            raise OptionError("only data from files is prepared", remedy="Give values as the model takes them, or name files.")
+            raise OptionError(
+                "the data are arrays; only data from files is prepared",
+                remedy="Give values as the model takes them, or name files.",
+                rule="data-not-from-files",
+            )
         self.is_sliced = isinstance(self._data, Sequence)
         if isinstance(self._data, InputFiles):
             self.count = len(self._data)
@@ -90,8 +94,9 @@ class Samples:
         if iter(source) is source:
             if self._used and not callable(self._data):
                 raise OptionError(
-                    "the data are asked for more than once, and an iterator gives them once",
-                    remedy="Give a list, or a function that makes the iterator anew.",
+                    "the data are read more than once, and an iterator gives them once",
+                    remedy="Give a list, or a function that returns a new iterator.",
+                    rule="iterator-exhausted",
                 )
             self._used = True
         is_empty = True
@@ -99,7 +104,7 @@ class Samples:
             is_empty = False
             yield feed
         if is_empty:
-            raise OptionError("the data hold no sample")
+            raise OptionError("the data hold no sample", rule="no-samples")
 
     def _taken_apart(self, source: Iterable[Any]) -> Iterator[dict[str, Array]]:
         items: Iterable[Any] = [source] if isinstance(source, np.ndarray | Mapping) else source
@@ -112,15 +117,17 @@ class Samples:
         if not isinstance(item, Mapping):
             values = item if isinstance(item, tuple | list) and len(names) > 1 else (item,)
             if len(values) != len(names):
-                raise OptionError(f"has {len(values)} arrays, the model {len(names)} inputs", where=where)
+                raise OptionError(
+                    f"has {counted(len(values), 'array')}; the model has {counted(len(names), 'input')}", where=where, rule="array-count"
+                )
             item = dict(zip(names, values, strict=True))
         lacking = [name for name in names if name not in item]
         if lacking:
-            raise OptionError(f"has nothing for the input {lacking[0]!r}", where=where)
+            raise OptionError(f"has no value for the input {lacking[0]!r}", where=where, rule="input-missing")
         arrays = {name: np.asarray(item[name]) for name in names}
         counts = {samples_in(self._graph[name], value.shape) for name, value in arrays.items()}
         if len(counts) > 1:
-            raise OptionError(f"its arrays hold {' and '.join(map(str, sorted(counts)))} samples", where=where)
+            raise OptionError(f"its arrays hold {' and '.join(map(str, sorted(counts)))} samples", where=where, rule="sample-count")
         for row in range(min(counts)) if min(counts) else (None,):
             parts = {name: value if row is None else value[row] for name, value in arrays.items()}
             yield {name: fitted(self._graph[name], value, where, Preparation()) for name, value in parts.items()}

@@ -29,9 +29,9 @@ def map_file(path: Path) -> mmap.mmap:
     require_utf8(path)
     try:
         if path.is_dir():
-            raise FileAccessError("is a directory, not a model file", file=str(path))
+            raise FileAccessError("is a directory, not a model file", file=str(path), rule="is-a-folder")
         if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise FileAccessError("is not a regular file", file=str(path))
+            raise FileAccessError("is not a regular file", file=str(path), rule="not-a-regular-file")
         with path.open("rb") as stream:
             if os.fstat(stream.fileno()).st_size == 0:
                 raise InvalidModelError("the file is empty", file=str(path), rule="empty-file")
@@ -41,9 +41,9 @@ def map_file(path: Path) -> mmap.mmap:
             weakref.finalize(mapping, os.close, descriptor)
             return mapping
     except OSError as error:
-        raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
+        raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path), rule="not-readable") from error
     except ValueError as error:  # mmap of something that is not a regular file
-        raise FileAccessError(f"cannot be mapped into memory: {error}", file=str(path)) from error
+        raise FileAccessError(f"cannot be mapped into memory: {error}", file=str(path), rule="not-readable") from error
 
 
 def file_digest(path: Path) -> str:

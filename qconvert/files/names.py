@@ -26,11 +26,11 @@ def require_utf8(path: Path) -> None:
     """Raises FileAccessError for a name that is not UTF-8, since model files and reports hold the names of files as text, or that no file
     can have."""
     if "\0" in str(path):
-        raise FileAccessError("no file has a name with a character of code 0", file=str(path))
+        raise FileAccessError("the name of the file holds a character of code 0", file=str(path), rule="file-name")
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise FileAccessError("the name of the file is not UTF-8", file=str(path), remedy="Rename the file.") from None
+        raise FileAccessError("the name of the file is not UTF-8", file=str(path), remedy="Rename the file.", rule="file-name") from None
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def access_errors(path: Path) -> Iterator[None]:
         remedy = ""
         if isinstance(error, FileNotFoundError) and not os.path.isdir(path.parent):
             reason, remedy = f"the folder {path.parent} does not exist", "Create it, or name another."
-        raise FileAccessError(f"cannot be written: {reason}", file=str(path), remedy=remedy) from error
+        raise FileAccessError(f"cannot be written: {reason}", file=str(path), remedy=remedy, rule="not-writable") from error
 
 
 def require_there(path: Path) -> None:
@@ -51,11 +51,13 @@ def require_there(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
-        raise FileAccessError("does not exist", file=str(path)) from error
+        raise FileAccessError("does not exist", file=str(path), rule="file-not-found") from error
     except (OSError, ValueError) as error:
-        raise FileAccessError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path)) from error
+        raise FileAccessError(
+            f"cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path), rule="not-readable"
+        ) from error
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise FileAccessError("is neither a file nor a folder", file=str(path))
+        raise FileAccessError("is neither a file nor a folder", file=str(path), rule="not-a-regular-file")
 
 
 def require_writable(path: Path, *, force: bool = False, reads: Iterable[Path] = ()) -> Path:
@@ -75,7 +77,7 @@ def require_writable(path: Path, *, force: bool = False, reads: Iterable[Path] =
         place = _followed(path)
         if not place.parent.is_dir():
             os.stat(place.parent)
-            raise FileAccessError(f"cannot be written: {place.parent} is not a folder", file=str(path))
+            raise FileAccessError(f"cannot be written: {place.parent} is not a folder", file=str(path), rule="not-a-folder")
         refuse_read_files(place, reads, path)
         require_replaceable(place, force, path)
     return place
@@ -99,9 +101,11 @@ def require_writable_folder(path: Path, names: Iterable[str], *, force: bool = F
         place = Path(os.path.abspath(_followed(path)))
         if not place.parent.is_dir():
             os.stat(place.parent)
-            raise FileAccessError(f"cannot be written: {place.parent} is not a folder", file=str(path))
+            raise FileAccessError(f"cannot be written: {place.parent} is not a folder", file=str(path), rule="not-a-folder")
         if place.exists() and not place.is_dir():
-            raise FileAccessError("is a file, and the result is a folder", file=str(path), remedy="Name another folder.")
+            raise FileAccessError(
+                "is a file; the result requires a folder", file=str(path), remedy="Name another folder.", rule="not-a-folder"
+            )
         for name in names:
             refuse_read_files(place / name, reads, path / name)
             require_replaceable(place / name, force, path / name)
@@ -114,20 +118,20 @@ def _followed(path: Path) -> Path:
     for _ in range(_MOST_LINKS):
         folder = os.path.realpath(place.parent)
         if any(folder == known or folder.startswith(f"{known}/") for known in _OPEN_FILES):
-            raise FileAccessError("is not a regular file", file=str(path), remedy=_ANOTHER)
+            raise FileAccessError("is not a regular file", file=str(path), remedy=_ANOTHER, rule="not-a-regular-file")
         if not place.is_symlink():
             return place
         place = place.parent / os.readlink(place)
-    raise FileAccessError("too many symbolic links lead on from it", file=str(path))
+    raise FileAccessError("too many symbolic links lead from it", file=str(path), rule="too-many-links")
 
 
 def require_replaceable(place: Path, force: bool, path: Path | None = None) -> None:
     """Raises FileAccessError, naming `path`, where `place` holds what must stay: a folder, a device, a pipe, or without `force` a file."""
     name = str(path or place)
     if place.is_dir():
-        raise FileAccessError("is a directory", file=name, remedy=_ANOTHER)
+        raise FileAccessError("is a directory", file=name, remedy=_ANOTHER, rule="is-a-folder")
     if place.exists() and not place.is_file():  # a device such as /dev/null would be replaced by a file
-        raise FileAccessError("is not a regular file", file=name, remedy=_ANOTHER)
+        raise FileAccessError("is not a regular file", file=name, remedy=_ANOTHER, rule="not-a-regular-file")
     if place.exists() and not force:
         raise FileAccessError("already exists", file=name, remedy="Use --force to replace it.", rule="file-exists")
 
@@ -138,6 +142,8 @@ def refuse_read_files(place: Path, reads: Iterable[Path], path: Path | None = No
         if place.exists() and source.exists() and place.samefile(source):
             name = "" if source.name == place.name else f" ({source})"
             raise OptionError(
-                f"this file is read by the conversion{name}, and would be overwritten", file=str(path or place),
+                f"the conversion reads this file{name}, and would overwrite it",
+                file=str(path or place),
                 remedy="Give the result another name.",
-            )  # fmt: skip
+                rule="source-overwritten",
+            )

@@ -35,7 +35,9 @@ def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
         except OSError as error:
             if not str(error.filename or "").startswith(folder.name):
                 raise
-            raise FileAccessError(f"cannot be written: {error.strerror or error}", file=folder.name, remedy=_REMEDY) from error
+            raise FileAccessError(
+                f"cannot be written: {error.strerror or error}", file=folder.name, remedy=_REMEDY, rule="not-writable"
+            ) from error
 
 
 def lasting_folder(prefix: str) -> Path:
@@ -55,4 +57,4 @@ def temporary_file() -> IO[bytes]:
 
 
 def _no_place(error: OSError) -> FileAccessError:
-    return FileAccessError(f"there is no place for temporary files: {error.strerror or error}", remedy=_REMEDY)
+    return FileAccessError(f"there is no place for temporary files: {error.strerror or error}", remedy=_REMEDY, rule="not-writable")

@@ -114,7 +114,9 @@ def _require_distinct(files: list[Path]) -> None:
     names = [item.name.casefold() for item in files]
     for item in files:
         if names.count(item.name.casefold()) > 1:
-            raise OptionError(f"two files would be written as {item.name!r}", remedy="Give the result another name.")
+            raise OptionError(
+                f"two files would be written as {item.name!r}", remedy="Give the result another name.", rule="same-file-twice"
+            )
 
 
 def _move(folder: Path, files: list[Path], destination: Path) -> None:

@@ -63,18 +63,20 @@ def values_of(path: Path, manifest: Manifest) -> Graph:
     names.update(name for state in manifest.states for name in (*state.reads, state.written) if name)
     missing = sorted(names - values.tensors.keys())
     if missing:
-        raise InvalidModelError(f"{manifest.values.file} does not say what {missing[0]!r} is", file=str(path))
+        raise InvalidModelError(f"{manifest.values.file} does not hold the tensor {missing[0]!r}", file=str(path), rule="value-missing")
     computed = {*manifest.inputs, *(name for part in manifest.parts for name in part.outputs)}
     computed.update(name for state in manifest.states for name in state.reads)
     for name in sorted(names - computed):
         if not values[name].is_constant:
-            raise InvalidModelError(f"{name!r} is computed by no part", file=str(path))
+            raise InvalidModelError(f"{name!r} is computed by no part", file=str(path), rule="value-not-computed")
     for name in sorted(computed):
         if values[name].is_constant:
-            raise InvalidModelError(f"{name!r} is computed, and a constant", file=str(path))
+            raise InvalidModelError(f"{name!r} is computed by a part and is a constant", file=str(path), rule="value-is-constant")
     for state in manifest.states:
         if state.name not in values.states:
-            raise InvalidModelError(f"{manifest.values.file} has no first value of the state {state.name!r}", file=str(path))
+            raise InvalidModelError(
+                f"{manifest.values.file} has no initial value of the state {state.name!r}", file=str(path), rule="state-without-value"
+            )
     return values
 
 
@@ -92,7 +94,9 @@ def named_part(path: Path, part: PartFile) -> Graph:
     graph = part_graph(path, part)
     own, others = (*graph.inputs, *graph.outputs), (*part.inputs, *part.outputs)
     if (len(graph.inputs), len(graph.outputs)) != (len(part.inputs), len(part.outputs)):
-        raise InvalidModelError("takes or gives other values than the manifest says", where=f"part {part.name!r}", file=str(path))
+        raise InvalidModelError(
+            "has other inputs or outputs than the manifest lists", where=f"part {part.name!r}", file=str(path), rule="part-differs"
+        )
     border = {name: replace(graph[mine], name=name, data=None) for mine, name in zip(own, others, strict=True)}
     made = Inlining(replace(graph, tensors=border, ops=(), inputs=part.inputs, outputs=part.outputs, signatures=()))
     made.inline(graph, part.inputs, part.outputs, "")
@@ -106,11 +110,13 @@ def _part_graph(path: Path, part: PartFile, values: Graph) -> Graph:
     graph = part_graph(path, part)
     for word, own, names in (("takes", graph.inputs, part.inputs), ("gives", graph.outputs, part.outputs)):
         if len(own) != len(names):
-            raise InvalidModelError(f"{word} {len(own)} values, not {len(names)}", where=f"part {part.name!r}", file=str(path))
+            raise InvalidModelError(
+                f"{word} {len(own)} values, not {len(names)}", where=f"part {part.name!r}", file=str(path), rule="part-differs"
+            )
         for mine, name in zip(own, names, strict=True):
             if graph[mine].dtype != values[name].dtype or not compatible(graph[mine].shape, values[name].shape):
                 what = f"{graph[mine].dtype} {graph[mine].shape}, not {values[name].dtype} {values[name].shape}"
-                raise InvalidModelError(f"{word} {name!r} as {what}", where=f"part {part.name!r}", file=str(path))
+                raise InvalidModelError(f"{word} {name!r} as {what}", where=f"part {part.name!r}", file=str(path), rule="part-differs")
     graph = _with_own_outputs(graph)
     for index, name in enumerate(part.inputs):
         graph = with_input_grid(graph, index, values[name].quantization)

@@ -116,12 +116,12 @@ class _Owners:
         if candidate.name != STATES and any(states_of(graph, op) for op in ops):
             if not judge.holds_states:
                 return f"{judge.target.name} holds no states"
-            return "a state goes into a region with all on the way from where it is read to where it is written"
+            return "a state belongs to a region only with all operators between its read and its write"
         alone = next((op.kind for op in ops if op.kind in judge.target.only_in_groups), "") if not candidate.name else ""
         if not alone:
             return ""
         groups = [name for name, pattern in judge.target.groups.items() if alone in kinds_of(pattern)]
-        return f"{judge.target.name} takes {alone} in {' or '.join(groups) or 'groups'} alone"
+        return f"{judge.target.name} takes {alone} only in {' or '.join(groups) or 'groups'}"
 
     def ban(self, number: int, bases: Iterable[int], reason: str) -> None:
         """A target does not get units, whatever it takes of them by themselves."""
@@ -138,13 +138,15 @@ def asked(targets: Sequence[str | Target]) -> list[Target]:
     """
     found = [target if isinstance(target, Target) else target_named(target) for target in targets]
     if not found:
-        raise OptionError("no target is named that regions are for", remedy="Name one or more: --target tensorrt.")
+        raise OptionError("no target is given", remedy="Name one or more: --target tensorrt.", rule="no-target")
     for index, target in enumerate(found):
         if target.name in [other.name for other in found[:index]]:
-            raise OptionError(f"the target {target.name} is named twice")
+            raise OptionError(f"the target {target.name} is named twice", rule="target-twice")
         if not target.has_rules:
             raise OptionError(
-                f"the target {target.name} has no rules: it would take every operator", remedy="Name a target that says what it takes."
+                f"the target is {target.name}, which has no rules and would take every operator",
+                remedy="Name a target with rules.",
+                rule="target-without-rules",
             )
     return found
 
@@ -174,7 +176,7 @@ def cut(
     """
     for name, value in (("min_ops", min_ops), ("min_macs", min_macs)):
         if value < 0:
-            raise OptionError(f"{name} is {value}, and nothing is smaller than 0")
+            raise OptionError(f"{name} is {value}; it must be at least 0", rule="number-negative")
     graph = without_calls(graph)
     for name in ("lift_states", "remove_dead_code"):  # states are the whole network's from here on
         graph, _ = pass_named(name).run(graph, None)
@@ -239,7 +241,7 @@ def _given_back(owners: _Owners, regions: Sequence[_Found], min_ops: int, min_ma
         total = sum(macs(owners.bases.graph.graph, op) for op in ops)
         count = sum(KINDS[op.kind].rule != "convert" for op in ops)
         if count < min_ops:
-            reason = f"its region would have {count} operators beside conversions, fewer than {min_ops}"
+            reason = f"its region would have {count} operators without conversions, fewer than {min_ops}"
         elif total < min_macs:
             reason = f"its region would have {total:,} MACs, fewer than {min_macs:,}"
         else:

@@ -11,7 +11,7 @@ from typing import Any
 
 from qconvert.errors import FileAccessError, InvalidModelError
 from qconvert.files import file_digest, map_file
-from qconvert.files.documents import fail, integer, json_of, listed, object_of, text, texts
+from qconvert.files.documents import fail, integer, json_of, listed, object_of, sort_of, text, texts
 
 __all__ = ["NAME", "CrossingState", "FileOf", "Manifest", "PartFile", "hashed", "is_manifest", "read_manifest", "written_manifest"]
 
@@ -139,16 +139,20 @@ def read_manifest(path: Path, *, verify: bool = True) -> Manifest:
     """
     data = map_file(path)
     if len(data) > _LARGEST:
-        raise InvalidModelError(f"a manifest of {len(data):,} bytes is none", file=str(path))
+        raise InvalidModelError(
+            f"the manifest has {len(data):,} bytes; at most {_LARGEST:,} are allowed", file=str(path), rule="file-too-large"
+        )
     manifest = _manifest(json_of(bytes(data), "the manifest"))
     _require_order(manifest)
     for item in manifest.files() if verify else ():
         place = path.parent / item.file
         if not os.path.isfile(place):
-            raise FileAccessError(f"the file {item.file!r}, which the manifest names, is not there", file=str(path))
+            raise FileAccessError(
+                f"the file {item.file!r}, which the manifest names, does not exist", file=str(path), rule="file-not-found"
+            )
         if file_digest(place) != item.sha256:
-            reason = f"the file {item.file!r} is not the one that was written: its sha256 is another"
-            raise InvalidModelError(reason, file=str(path), remedy="Split the model again.")
+            reason = f"the file {item.file!r} was changed since the split: its SHA-256 differs"
+            raise InvalidModelError(reason, file=str(path), remedy="Split the model again.", rule="file-changed")
     return manifest
 
 
@@ -157,7 +161,7 @@ def _manifest(found: Any) -> Manifest:
     at = "manifest"
     item = object_of(found, at, keys, ("read",))
     if integer(item[_KEY], f"{at}.{_KEY}") != _VERSION:
-        fail(f"{at}.{_KEY}", f"is {item[_KEY]}, not {_VERSION}")
+        fail(f"{at}.{_KEY}", f"is {item[_KEY]}; version {_VERSION} can be read", rule="unknown-version")
     return Manifest(
         source=_file(item["source"], f"{at}.source", named=False),
         targets=texts(item["targets"], f"{at}.targets"),
@@ -179,7 +183,7 @@ def _file(found: Any, at: str, *, named: bool = True) -> FileOf:
     item = object_of(found, at, ("file", "sha256"), ())
     name = text(item["file"], f"{at}.file")
     if named and (not name or name in (".", "..", NAME) or any(char in name for char in "/\\\0:")):
-        fail(f"{at}.file", f"is {name!r}, which is no name of a file beside the manifest")
+        fail(f"{at}.file", f"is {name!r}, which is not the name of a file in the folder of the manifest", rule="file-outside")
     return FileOf(name, text(item["sha256"], f"{at}.sha256"))
 
 
@@ -192,11 +196,11 @@ def _part(found: Any, at: str) -> PartFile:
     keys = ("name", "target", "region", "model", "format", "runtime", "graph", "beside", "inputs", "outputs", "operators", "macs")
     item = object_of(found, at, keys, ())
     if not isinstance(item["region"], bool):
-        fail(f"{at}.region", "is no truth value")
+        fail(f"{at}.region", f"is {sort_of(item['region'])}, not true or false", rule="wrong-type")
     graph = None if item["graph"] is None else _file(item["graph"], f"{at}.graph")
     form = text(item["format"], f"{at}.format")
     if not form and graph is None:
-        fail(at, "has neither a format nor a graph")
+        fail(at, "has neither a format nor a graph", rule="missing-member")
     return PartFile(
         name=text(item["name"], f"{at}.name"),
         target=text(item["target"], f"{at}.target"),
@@ -216,15 +220,15 @@ def _part(found: Any, at: str) -> PartFile:
 def _require_order(manifest: Manifest) -> None:
     """Every part takes what is there when it runs, and nothing is computed twice. Outputs may be constants, which the values tell."""
     _require_distinct((item.file for item in manifest.files()), "the file {} is named twice")
-    _require_distinct((part.name for part in manifest.parts), "two parts are called {}")
-    _require_distinct((state.name for state in manifest.states), "two states are called {}")
+    _require_distinct((part.name for part in manifest.parts), "two parts have the name {}")
+    _require_distinct((state.name for state in manifest.states), "two states have the name {}")
     _require_distinct(manifest.inputs, "the input {} is named twice")
     _require_distinct(manifest.outputs, "the output {} is named twice")
     ready: list[str] = [*manifest.inputs, *(name for state in manifest.states for name in state.reads)]
     for part in manifest.parts:
         missing = next((name for name in part.inputs if name not in ready), None)
         if missing is not None:
-            fail(f"part {part.name!r}", f"takes {missing!r}, which nothing has computed by then")
+            fail(f"part {part.name!r}", f"reads {missing!r}, which no earlier part computes", rule="value-not-computed")
         ready += part.outputs
     _require_distinct(ready, "the tensor {} is computed twice")
 
@@ -233,7 +237,7 @@ def _require_distinct(names: Iterable[str], reason: str) -> None:
     seen: dict[str, None] = {}
     for name in names:
         if name in seen:
-            fail("manifest", reason.format(repr(name)))
+            fail("manifest", reason.format(repr(name)), rule="duplicate-name")
         seen[name] = None
 
 

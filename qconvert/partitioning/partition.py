@@ -119,7 +119,7 @@ def _sorted(options: Mapping[str, Any], reader: Format | None, writer: Format | 
 def _write(found: Cut, place: Path, writer: Format, reader: Format | None, source: Path | None, given: Given, force: bool) -> None:
     """Writes the partitioned graph, with no more changed than the format demands: the target of conversions from it to itself."""
     if writer.write is None:
-        raise OptionError(f"the format {writer.name} cannot be written", file=str(place))
+        raise OptionError(f"the format is {writer.name}, which cannot be written", file=str(place), rule="format-not-written")
     target = chosen_target(writer, writer.own_target)
     declared = Declared(found.partition.graph)
     graph, changes = normalize(found.partition.graph, target, observers=(declared,))

@@ -38,7 +38,7 @@ def with_regions(bases: Bases, parts: Sequence[Part]) -> Graph:
     rest = [base for base in range(len(bases.ops)) if base not in held]
     groups: list[Sequence[int]] = [*(part.bases for part in parts), *((base,) for base in rest)]
     order = sorted_groups(bases.before, groups)
-    assert order is not None, "regions are convex, and units in no circle"
+    assert order is not None, "regions must be convex, and units without cycles"
     ops: list[Op] = []
     functions = dict(whole.graph.functions)
     for number in order:

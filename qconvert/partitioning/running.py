@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import InvalidModelError, QConvertError, RuntimeRefusedError
+from qconvert.errors import InvalidModelError, QConvertError, RuntimeRefusedError, counted
 from qconvert.graph import Array, Graph, Op, numpy_dtype
 from qconvert.partitioning.composing import named_part, values_of
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
@@ -98,7 +98,9 @@ class PartitionModel:
             given = dict(zip(model.inputs, (values[name] for name in part.inputs), strict=True))
             results = list(model.run(given).values())
             if len(results) != len(part.outputs):
-                raise RuntimeRefusedError(f"it gives {len(results)} values, and its part {len(part.outputs)}")
+                raise RuntimeRefusedError(
+                    f"it returns {counted(len(results), 'value')}; its part has {counted(len(part.outputs), 'output')}", rule="part-differs"
+                )
             return {name: self._as_stated(name, value) for name, value in zip(part.outputs, results, strict=True)}
 
     def _as_stated(self, name: str, value: Array) -> Array:
@@ -106,7 +108,7 @@ class PartitionModel:
         dtype = numpy_dtype(self._values[name].dtype)
         found = np.asarray(value)
         if found.dtype != dtype and dtype.kind != "O":
-            raise RuntimeRefusedError(f"it gives {name!r} as {found.dtype}, and its part as {dtype}")
+            raise RuntimeRefusedError(f"it returns {name!r} as {found.dtype}; its part has {dtype}", rule="part-differs")
         return found
 
 
@@ -141,18 +143,26 @@ def _runs_code(runtime: Runtime, kernels: str) -> bool:
 
 def _opened(part: PartFile, folder: Path, threads: int) -> LoadedModel:
     if not part.runtime:
-        raise RuntimeRefusedError(f"no runtime runs {part.format} files", where=_words(part))
+        raise RuntimeRefusedError(f"no runtime runs {part.format} files", where=_words(part), rule="no-runtime")
     runtime, kernels = kernels_named(part.runtime)
     if part.format and part.format not in runtime.formats:
-        raise InvalidModelError(f"is to be run by {part.runtime}, which runs no {part.format} files", where=_words(part))
+        raise InvalidModelError(
+            f"is to be run by {part.runtime}, which does not run {part.format} files", where=_words(part), rule="runtime-of-another-format"
+        )
     if _runs_code(runtime, kernels):
-        raise RuntimeRefusedError(f"a manifest cannot ask for {part.runtime}, which runs code that is in files", where=_words(part))
+        raise RuntimeRefusedError(
+            f"the manifest names the runtime {part.runtime}, which runs code that is in files; a manifest must not",
+            where=_words(part),
+            rule="runtime-runs-code",
+        )
     options = taken({}, format_named(part.format).read_options) if part.format else {}
     with _named(part):
         model = runtime.open(ModelFile(folder / part.model.file, kernels, options, threads))
         for word, own, given in (("takes", model.inputs, part.inputs), ("gives", model.outputs, part.outputs)):
             if len(own) != len(given):
-                raise RuntimeRefusedError(f"{runtime.title} {word} {len(own)} values, and its part {len(given)}")
+                raise RuntimeRefusedError(
+                    f"{runtime.title} {word} {counted(len(own), 'value')}; its part {word} {len(given)}", rule="part-differs"
+                )
         return model
 
 

@@ -106,7 +106,9 @@ def require_parts(targets: Iterable[Target]) -> None:
         writer = format_named(target.format)
         if codegen_of(target.name) is None and (writer.read is None or writer.write is None or not writer.suffixes or writer.folder):
             remedy = "Leave --split out, or use another target, or one with a code generator."
-            raise OptionError(f"parts for {target.name} cannot be files of the format {writer.name}", remedy=remedy)
+            raise OptionError(
+                f"parts for {target.name} cannot be files of the format {writer.name}", remedy=remedy, rule="target-of-other-format"
+            )
 
 
 def require_folder(folder: Path, *, force: bool = False) -> None:
@@ -114,13 +116,17 @@ def require_folder(folder: Path, *, force: bool = False) -> None:
     if not os.path.lexists(folder):
         return
     if not os.path.isdir(folder):
-        raise FileAccessError("is a file, and the result is a folder", file=str(folder), remedy="Name another folder.")
+        raise FileAccessError(
+            "is a file; the result requires a folder", file=str(folder), remedy="Name another folder.", rule="not-a-folder"
+        )
     if not any(folder.iterdir()):
         return
     if not (folder / NAME).is_file():
-        raise FileAccessError("is a folder with other files in it", file=str(folder), remedy="Name a new folder.")
+        raise FileAccessError("holds other files", file=str(folder), remedy="Name a new folder.", rule="folder-not-empty")
     if not force:
-        raise FileAccessError("already exists", file=str(folder), remedy="Use --force to replace the split that is in it.")
+        raise FileAccessError(
+            "already exists", file=str(folder), remedy="Use --force to replace the split that is in it.", rule="file-exists"
+        )
     _old_files(folder)
 
 
@@ -131,7 +137,7 @@ def _old_files(folder: Path) -> tuple[str, ...]:
     try:
         return tuple(item.file for item in read_manifest(folder / NAME, verify=False).files())
     except QConvertError as error:
-        raise FileAccessError(f"holds a {NAME} that is not of a split: {error.reason}", file=str(folder)) from error
+        raise FileAccessError(f"holds a {NAME} that is not of a split: {error.reason}", file=str(folder), rule="not-a-split") from error
 
 
 def _written(part: Stretch, target: Target, folder: Path, number: int) -> PartFile:
@@ -185,7 +191,9 @@ def _generated(graph: Graph, generator: Codegen, folder: Path, stem: str) -> tup
     named_changes(generator.compile(graph, folder / name), by=generator.name)
     if not (folder / name).is_file():
         raise OptionError(
-            f"the code generator for {generator.name} wrote no file for {graph.name!r}", remedy="Write the file that it is given."
+            f"the code generator for {generator.name} wrote no file for {graph.name!r}",
+            remedy="Write the file whose name it is given.",
+            rule="generator-without-file",
         )
     if name != beside:
         write_file(graph, folder / beside, format_named("qgraph"))
@@ -198,7 +206,9 @@ def _require_border(file: Graph, part: Graph, name: str) -> None:
         pairs = list(zip(own, others, strict=False))
         same = len(own) == len(others) and all(_is_alike(part[a], file[b]) for a, b in pairs)
         if not same:
-            raise InternalError(f"the file {word} {', '.join(map(repr, others))}, not what its part {word}", where=name)
+            raise InternalError(
+                f"the file {word} {', '.join(map(repr, others))}, not what its part {word}", where=name, rule="part-differs"
+            )
 
 
 def _is_alike(a: Tensor, b: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """Rewritings of the canonical graph, one a file. Each takes (graph, target) and returns the new graph and what it changed.
 
-BUILTIN is their register: what each changes, whether that is exact, its options, and what stands before it. Passes are imported when
-they run.
+BUILTIN is their register: what each changes, whether that is exact, its options, and the passes that run before it. Passes are
+imported when they run.
 """
 
 from __future__ import annotations
@@ -39,196 +39,202 @@ _IO_FLOAT = Option("io", str, "", _IO, ("float", "integer"), by_hand="float", co
 _IO_INTEGER = Option("io", str, "", _IO, ("float", "integer"), by_hand="integer", common=True, border=True)
 _CUSTOM = Option("custom", str, "carry", "Custom operators: carry or refuse; keep: compiled ones too.", ("carry", "refuse", "keep"))
 _DYNAMIC = Option(
-    "dynamic", str, "", "dynamic range in ONNX: keep (rounded when it runs) or real, the default for other sources.", ("keep", "real")
+    "dynamic",
+    str,
+    "",
+    "dynamic quantization in ONNX: keep (data are quantized at run time) or real (float), the default for other sources.",
+    ("keep", "real"),
 )
 _BIASES = Option(
     "biases",
     str,
     "round",
-    "real biases of PyTorch's layers: round (integer kernels) or keep (equal, on real values, slower).",
+    "float biases of PyTorch's layers: round (integer kernels) or keep (equal results, in float, slower).",
     ("round", "keep"),
 )
-_UNROLL = Option("unroll", int, 0, "ONNX: LSTMs on integers, and Scans, of up to so many steps stand in the graph step by step; 0: none.")
+_UNROLL = Option("unroll", int, 0, "ONNX: unroll integer LSTMs and Scans with at most this many steps; 0: none.")
 _TABLES = Option(
     "tables",
     str,
     "missing",
-    "functions of one tensor as tables: missing (what the format lacks), chains (of two operators or more; chains16: of 16 bits too).",
+    "lookup tables for functions of one tensor: missing (those that the format lacks), chains (of two or more "
+    "operators), chains16 (16 bits too).",
     ("missing", "chains", "chains16"),
 )
 _FIXED_POINT = Option(
     "fixed_point",
     str,
     "single",
-    "how a multiplier and shifts round: single (once, ties up), away (once, ties away from zero), double (as TFLite's reference kernels).",
+    "rounding of multiplier and shift: single (once, ties up), away (once, ties away from zero), double (as TFLite's reference kernels).",
     ("single", "away", "double"),
 )
-_ENCODINGS = Option("encodings", str, "", "A file of scales that stand beside the model, which make a quantized model of it.", is_file=True)
-_ENCODINGS_OPTIONS = Option("encodings_options", str, "{}", "Options of the reader of --encodings, as JSON; its own flags say the same.")
-_FILL = Option("fill", str, "none", "infer: grids go on through moves, pools and Relu where the file gives none.", ("none", "infer"))
+_ENCODINGS = Option("encodings", str, "", "A file with scales of the float model; the model is quantized with them.", is_file=True)
+_ENCODINGS_OPTIONS = Option("encodings_options", str, "{}", "Options of the reader of --encodings, as JSON; its own flags mean the same.")
+_FILL = Option(
+    "fill", str, "none", "infer: data movement, pools and Relu pass quantization on where the file gives none.", ("none", "infer")
+)
 _RANGE_DTYPE = Option(
-    "range_dtype", str, "int8", "The type of activations for which encodings state a range alone.", ("int8", "uint8", "int16", "uint16")
+    "range_dtype", str, "int8", "The type of activations for which encodings state only a range.", ("int8", "uint8", "int16", "uint16")
 )
 _NO_FLOAT = Option("no_float", bool, False, "Refuse a quantized model in which operators would run in float.", common=True)
 _ROUNDING = Option(
-    "rounding", str, "up", "positions of power_of_two: up (the formula), nearest (may clip) or mse (least square error).",
+    "rounding", str, "up", "exponent that power_of_two chooses: up (the formula), nearest (may clip) or mse (least squared error).",
     ("up", "nearest", "mse"),
 )  # fmt: skip
 _SCHEME = Option(
-    "scheme", str, "types", "formulas of google_scales for activations: symmetric, affine, or types (signed ones symmetric).",
+    "scheme", str, "types", "formulas of google_scales for activations: symmetric, affine, or types (symmetric for signed types).",
     ("types", "symmetric", "affine"),
 )  # fmt: skip
 _REDUCE = Option(
-    "reduce", str, "weights", "what reduced_range leaves 7 bits: weights, activations or both.", ("weights", "activations", "both")
+    "reduce", str, "weights", "what reduced_range reduces to 7 bits: weights, activations or both.", ("weights", "activations", "both")
 )
 _ZERO_POINTS = Option(
-    "zero_points", str, "shift", "zero points that TensorRT lacks: shift (integers and scales stay) or symmetric (new scales, lossy).",
+    "zero_points", str, "shift", "zero points that TensorRT lacks: shift (integers and scales are kept) or symmetric (new scales, lossy).",
     ("shift", "symmetric"),
 )  # fmt: skip
 _PAIRS = Option(
     "pairs",
     str,
     "every",
-    "what sparse_pairs keeps: every grid, or sparse ones, which products read.",
+    "quantization that sparse_pairs keeps: every, or sparse (only where products read integers).",
     ("every", "sparse"),
     by_hand="sparse",
 )
-_WEIGHT_BITS = Option("weight_bits", int, 0, "how many bits change_bits gives weights: 4, 8 or 16; 0 leaves them.", (0, 4, 8, 16))
-_ACTIVATION_BITS = Option(
-    "activation_bits", int, 0, "how many bits change_bits gives activations: 4, 8 or 16; 0 leaves them.", (0, 4, 8, 16)
-)
+_WEIGHT_BITS = Option("weight_bits", int, 0, "bits of weights after change_bits: 4, 8 or 16; 0 keeps them.", (0, 4, 8, 16))
+_ACTIVATION_BITS = Option("activation_bits", int, 0, "bits of activations after change_bits: 4, 8 or 16; 0 keeps them.", (0, 4, 8, 16))
 
 #: Three change a value by one step where it is a tie, and little else: match_rounding rounds as the source's kernel does, isolate_float
-#: rounds to float32 before it rounds to the grid, and matmul_to_gemm may add in another order.
-#: The property "absorbed" holds behind reading: quantization stands on tensors, not in Quantize and Dequantize around operators.
+#: rounds to float32 before it quantizes, and matmul_to_gemm may add in another order.
+#: The property "absorbed" holds after reading: tensors have the quantization, not Quantize and Dequantize around operators.
 _REGISTER = (
-    _pass("carry_custom", "custom operators are named; compiled ones, or all, are refused", options=(_CUSTOM,)),
-    _pass("lift_states", "states that functions read and write go through them as values, and the network reads and writes them"),
-    _pass("fuse_dilation", "SpaceToBatch, a convolution and BatchToSpace become one dilated convolution"),
-    _pass("fuse_pad", "a Pad with real zero before a convolution becomes the convolution's own padding"),
-    _pass("assign_layout", "spatial operators get the target's layout, with the fewest Transposes",
+    _pass("carry_custom", "list custom operators; refuse compiled ones, or all", options=(_CUSTOM,)),
+    _pass("lift_states", "pass states that functions read and write through them as values; the network reads and writes the states"),
+    _pass("fuse_dilation", "replace SpaceToBatch, a convolution and BatchToSpace with one dilated convolution"),
+    _pass("fuse_pad", "replace a Pad with zeros before a convolution with the convolution's own padding"),
+    _pass("assign_layout", "give spatial operators the target's layout, with the fewest Transposes",
          options=(_IO_LAYOUT,), after=("fuse_dilation", "fuse_pad", "widen_1d", "matmul_to_gemm"), ensures=("layout",)),
-    _pass("match_rounding", "additions, and convolutions of 16-bit data, round as the source's kernel does",
+    _pass("match_rounding", "round additions, and convolutions of 16-bit data, as the source's kernel does",
          options=(NUMERICS, _BIASES, _IO_INTEGER), exact=False, within=4e-3),
-    _pass("dynamic_range", "operators that round real data when they run do so as the target does, or compute on real data",
+    _pass("dynamic_range", "quantize data at run time as the target does, or compute in float",
          options=(_DYNAMIC, NUMERICS), exact=False, within=0.05),
-    _pass("store_activations", "8-bit activations are stored as the target's integer type; the real values stay the same",
+    _pass("store_activations", "store 8-bit activations as the target's integer type; dequantized values are unchanged",
          after=("match_rounding",), requires=("absorbed",)),
-    _pass("moves_on_reals", "data of 2 and 4 bits are moved, chosen and compared as real values, as no runtime of ONNX moves them",
+    _pass("moves_on_reals", "move, select and compare data of 2 and 4 bits in float, because no runtime of ONNX moves such integers",
          after=("store_activations",), requires=("absorbed",)),
-    _pass("guard_saturation", "weights that the target's kernels would add with saturation are stored as uint8",
+    _pass("guard_saturation", "store weights as uint8 whose sums would saturate in the target's kernels",
          after=("store_activations",)),
-    _pass("float_io", "quantized graph inputs and outputs become float, with the conversion inside the graph",
+    _pass("float_io", "make quantized graph inputs and outputs float, with the conversion inside the graph",
          options=(_IO_FLOAT,), after=("match_scales", "store_activations", "symmetric_activations")),
-    _pass("per_tensor_to_per_axis", "weights and biases with one scale get it once for each output channel"),
-    _pass("per_axis_to_per_tensor", "weights with a scale for each output channel are requantized to one scale",
+    _pass("per_tensor_to_per_axis", "repeat the scale of per-tensor weights and biases for each output channel"),
+    _pass("per_axis_to_per_tensor", "requantize per-channel weights to one scale",
          exact=False, within=0.1, after=("symmetric_weights",)),
     _pass("signed_to_unsigned",
-          "signed quantized tensors of 4, 8 and 16 bits are stored as unsigned integers, graph inputs and outputs too", border=True),
+          "store signed quantized tensors of 4, 8 and 16 bits as unsigned integers, graph inputs and outputs too", border=True),
     _pass("unsigned_to_signed",
-          "unsigned quantized tensors of 4, 8 and 16 bits are stored as signed integers, graph inputs and outputs too", border=True),
-    _pass("fold_qat_batch_norm", "what quantization-aware training leaves behind a convolution is folded into its bias",
+          "store unsigned quantized tensors of 4, 8 and 16 bits as signed integers, graph inputs and outputs too", border=True),
+    _pass("fold_qat_batch_norm", "fold what quantization-aware training leaves after a convolution into its bias",
          exact=False, within=1e-5),
-    _pass("fold_batch_norm", "a BatchNormalization behind a float convolution or Gemm becomes part of its weights and bias",
+    _pass("fold_batch_norm", "fold a BatchNormalization after a float convolution or Gemm into its weights and bias",
          exact=False, within=1e-05),
-    _pass("fold_constants", "operators on constants are replaced by their results"),
-    _pass("compute_constants", "what is computed of constants alone is computed once, each operator rounded once",
+    _pass("fold_constants", "replace operators on constants with their results"),
+    _pass("compute_constants", "compute once what depends on constants alone, each operator rounded once",
          exact=False, within=4e-3, after=("fold_constants",)),
-    _pass("fuse_activation", "a Relu or Clip becomes the activation of the operator before it, or disappears if the grid implies it"),
-    _pass("spell_activations", "activations that attributes and grids stand for become operators, for programs that get real values",
+    _pass("fuse_activation", "fuse a Relu or Clip into the operator before it, or remove it if the quantization clips already"),
+    _pass("spell_activations", "write fused and implied activations as operators, for programs that get floats",
          after=("fuse_activation", "store_activations"), requires=("absorbed",)),
-    _pass("remove_redundant_requantize", "conversions between equal grids disappear; two in a row become one"),
-    _pass("int32_bias_to_float", "int32 biases of quantized operators become float32",
+    _pass("remove_redundant_requantize", "remove conversions between equal scales and zero points; replace two in a row with one"),
+    _pass("int32_bias_to_float", "make int32 biases of quantized operators float32",
          exact=False, within=1e-05),
-    _pass("float_bias_to_int32", "float32 biases of quantized operators become int32 at input scale * weight scale",
+    _pass("float_bias_to_int32", "quantize float32 biases of quantized operators to int32 at input scale * weight scale",
          exact=False, within=0.02,
          after=("symmetric_weights", "fold_batch_norm")),
-    _pass("deduplicate_constants", "constants of equal type, shape, data and quantization become one"),
-    _pass("absorb_quantization", "Quantize and Dequantize around operators on real values become quantized operators",
+    _pass("deduplicate_constants", "merge constants of equal type, shape, data and quantization"),
+    _pass("absorb_quantization", "replace Quantize and Dequantize around float operators with quantized operators",
          ensures=("absorbed",)),
-    _pass("fuse_dynamic", "nodes that round real data when they run, multiply integers and scale the sums become one operator",
+    _pass("fuse_dynamic", "replace nodes that quantize data at run time, multiply integers and scale the sums with one operator",
          after=("absorb_quantization",)),
-    _pass("apply_encodings", "scales that stand in a file beside the model make quantized operators of it",
+    _pass("apply_encodings", "quantize a float model with scales from a separate file",
          options=(_ENCODINGS, _ENCODINGS_OPTIONS, _FILL, _RANGE_DTYPE), exact=False),
-    _pass("fuse_recurrence", "loops over a sequence that are spelled out become LSTM, GRU, RNN or a Scan", exact=False, within=1e-5),
-    _pass("real_recurrence", "integer LSTMs compute on real values between their grids, with numerics fast",
+    _pass("fuse_recurrence", "replace decomposed loops over a sequence with LSTM, GRU, RNN or Scan", exact=False, within=1e-5),
+    _pass("real_recurrence", "compute integer LSTMs in float between their quantized tensors, with numerics fast",
          options=(NUMERICS,), exact=False, after=("fuse_recurrence",)),
-    _pass("unroll_sequences", "what runs step by step over a short sequence stands in the graph for each step, with the option unroll",
+    _pass("unroll_sequences", "unroll loops over short sequences, with the option unroll",
          options=(_UNROLL,), after=("fuse_recurrence", "real_recurrence")),
-    _pass("restate_attributes", "attributes and limits that the source's format cannot state come back from its metadata"),
-    _pass("widen_float16", "networks of float16 and bfloat16 compute in float32, their weights staying float16",
+    _pass("restate_attributes", "restore attributes and limits that the source's format cannot state from its metadata"),
+    _pass("widen_float16", "compute networks of float16 and bfloat16 in float32; weights stay float16",
          exact=False, within=0.05),
-    _pass("widen_1d", "convolutions and pools over one dimension become ones over two"),
-    _pass("dense_weights", "groups and dilations that TFLite lacks become zeros among the weights of convolutions"),
-    _pass("fuse_gelu", "a Gelu that was spelled out with Erf becomes one operator",
+    _pass("widen_1d", "replace 1-D convolutions and pools with 2-D ones"),
+    _pass("dense_weights", "replace groups and dilations that TFLite lacks with zeros among the weights of convolutions"),
+    _pass("fuse_gelu", "replace a Gelu decomposed with Erf with one operator",
          exact=False, within=1e-05),
-    _pass("unary_to_table", "elementwise functions of one quantized tensor become tables: what the target has no operator for, or chains",
+    _pass("unary_to_table",
+          "replace elementwise functions of one quantized tensor with lookup tables: those that the target lacks, or chains",
          options=(_TABLES,), after=("store_activations", "symmetric_activations", "assign_layout"), requires=("absorbed",)),
-    _pass("settle_sizes", "sizes that have names become the one number that the operators take, where there is just one"),
-    _pass("merge_reshapes", "a chain of Reshape, Squeeze and Unsqueeze becomes one Reshape, or nothing"),
-    _pass("matmul_to_gemm", "a MatMul with constant weights, and the bias added behind it, become a Gemm",
+    _pass("settle_sizes", "replace dynamic dimensions with the number that the operators require, where there is just one"),
+    _pass("merge_reshapes", "replace a chain of Reshape, Squeeze and Unsqueeze with one Reshape, or nothing"),
+    _pass("matmul_to_gemm", "replace a MatMul with constant weights, and the bias added after it, with a Gemm",
          exact=False, within=1e-05, after=("fuse_gelu",)),
-    _pass("gemm_to_conv", "a Gemm of quantized rows becomes a convolution over one position, between two Reshapes",
+    _pass("gemm_to_conv", "replace a Gemm of quantized rows with a 1x1 convolution between two Reshapes",
          after=("matmul_to_gemm", "assign_layout"), requires=("absorbed",)),
-    _pass("pool_to_mean", "an average over all positions becomes a mean along the two axes",
+    _pass("pool_to_mean", "replace an average over all positions with a mean along the two axes",
          exact=False, within=4e-3, requires=("absorbed",)),
-    _pass("quantize_operands", "real constants beside quantized data become quantized",
+    _pass("quantize_operands", "quantize float constants that are combined with quantized data",
          exact=False, within=0.05,
          after=("store_activations", "unary_to_table"), requires=("absorbed",)),
-    _pass("symmetric_weights", "constant weights become signed with zero point 0",
+    _pass("symmetric_weights", "make constant weights signed with zero point 0",
          options=(SCOPE,), exact=False, within=0.1,
          after=("matmul_to_gemm", "fold_batch_norm", "store_activations")),
-    _pass("symmetric_activations", "signed activations get grids with zero point 0",
+    _pass("symmetric_activations", "requantize signed activations with zero point 0",
          options=(SCOPE, EDGES, _ZERO_POINTS), exact=False, within=0.2,
          after=("store_activations",), requires=("absorbed",)),
-    _pass("affine_activations", "8-bit activations on symmetric grids get affine ones where part of their grid is never reached",
+    _pass("affine_activations", "requantize symmetric 8-bit activations with a zero point where part of their range is never used",
          options=(EDGES,), exact=False, within=0.05, requires=("absorbed",)),
-    _pass("power_of_two", "scales become powers of two and zero points 0",
+    _pass("power_of_two", "make scales powers of two and zero points 0",
          options=(_ROUNDING, GRANULARITY, EDGES), tried=({}, {"rounding": "mse"}, {"rounding": "mse", "granularity": "tensor"}),
          exact=False, within=0.2, requires=("absorbed",)),
-    _pass("google_scales", "scales become those of the google formulas for the range of each grid",
+    _pass("google_scales", "compute scales by the google formulas for the range of each tensor",
          options=(_SCHEME, GRANULARITY, EDGES), tried=({"scheme": "symmetric"}, {"scheme": "affine"}),
          exact=False, within=0.2, requires=("absorbed",)),
-    _pass("narrow_range", "weights leave the lowest integer of their type out",
+    _pass("narrow_range", "leave the lowest integer of the type of weights out",
          exact=False, within=0.05),
-    _pass("reduced_range", "weights, activations or both use 7 of 8 bits",
+    _pass("reduced_range", "use 7 of 8 bits for weights, activations or both",
          options=(_REDUCE, GRANULARITY), tried=({"reduce": "weights"}, {"reduce": "activations"}),
          exact=False, within=0.1, requires=("absorbed",)),
-    _pass("change_bits", "weights, activations or both are stored in 4, 8 or 16 bits",
+    _pass("change_bits", "store weights, activations or both in 4, 8 or 16 bits",
          options=(_WEIGHT_BITS, _ACTIVATION_BITS, GRANULARITY, BLOCK_SIZE, EDGES),
          tried=({"weight_bits": 4}, {"activation_bits": 16}),
          exact=False, within=0.3, requires=("absorbed",)),
-    _pass("isolate_float", "operators that the target cannot run on integers run on real values between Dequantize and Quantize",
+    _pass("isolate_float", "run operators in float, between Dequantize and Quantize, that the target cannot run on integers",
          options=(_NO_FLOAT, NUMERICS), exact=False, within=4e-3,
          after=("quantize_operands", "symmetric_weights", "float_bias_to_int32", "store_activations"),
          requires=("absorbed",)),
-    _pass("match_scales", "results and operands get the scales that the target's kernels demand",
+    _pass("match_scales", "give results and operands the scales that the target's kernels require",
          exact=False, within=0.05,
          after=("isolate_float", "symmetric_activations", "store_activations"), requires=("absorbed",)),
-    _pass("shift_to_symmetric", "signed activations get the zero point 0 and keep integers and scales; their real values move",
+    _pass("shift_to_symmetric", "shift signed activations to the zero point 0; integers and scales are kept, dequantized values shift",
          options=(SCOPE,), exact=False, within=4e-3,
          after=("symmetric_weights", "symmetric_activations", "store_activations", "isolate_float", "assign_layout"),
          requires=("absorbed",)),
-    _pass("restore_zero_points", "activations that shift_to_symmetric shifted, as the metadata note, get their zero points back",
+    _pass("restore_zero_points", "restore the zero points of activations that shift_to_symmetric shifted, from the metadata",
          exact=False, within=4e-3, requires=("absorbed",)),
-    _pass("sparse_pairs", "activations that no product reads as integers are clipped to the range of their grid, and not rounded",
+    _pass("sparse_pairs", "clip, and do not round, activations that no product reads as integers",
          options=(_PAIRS,), exact=False, within=0.05,
          after=("isolate_float", "shift_to_symmetric", "float_io", "integer_io"), requires=("absorbed",)),
-    _pass("spread_addends", "a number added behind a convolution over one dimension becomes a vector, with the number for each channel",
+    _pass("spread_addends", "replace a number added after a 1-D convolution with a vector that has it for each channel",
          after=("shift_to_symmetric", "sparse_pairs")),
-    _pass("integer_io", "graph inputs and outputs that are quantized at once become the integers",
+    _pass("integer_io", "make graph inputs and outputs integer that are quantized at once",
          options=(_IO_INTEGER,), after=("match_scales", "isolate_float", "float_io")),
-    _pass("states_to_io", "states, which live from one run to the next, become inputs and outputs that whoever runs the network carries",
+    _pass("states_to_io", "turn states into inputs and outputs, which the program carries from one run to the next",
          after=("assign_layout", "store_activations", "float_io", "integer_io")),
-    _pass("io_to_states", "inputs and outputs that the metadata call states become states"),
-    _pass("spell_weights", "integer weights of operators on real values become Cast, Sub and Mul, which onnxruntime folds at load",
+    _pass("io_to_states", "turn inputs and outputs that the metadata name as states into states"),
+    _pass("spell_weights", "write integer weights of float operators as Cast, Sub and Mul, which onnxruntime folds at load",
          options=(FORM,), after=("store_activations", "guard_saturation", "float_io", "integer_io")),
-    _pass("requantize_to_fixed_point", "sums of integers, and a multiplier and shifts of integers that bring them to the result's grid",
+    _pass("requantize_to_fixed_point", "write requantization as an integer multiplier and shifts of integer sums",
          options=(_FIXED_POINT,), exact=False, within=4e-3,
          after=("store_activations", "guard_saturation", "match_rounding", "isolate_float", "match_scales"), requires=("absorbed",)),
-    _pass("sum_on_reals", "sums of products of integers are computed in float32, in parts where it would not hold them exactly",
+    _pass("sum_on_reals", "compute sums of integer products in float32, in parts where float32 would not be exact",
          after=("fuse_dynamic",)),
-    _pass("remove_dead_code", "operators and tensors that no output needs disappear"),
+    _pass("remove_dead_code", "remove operators and tensors that no output needs"),
 )  # fmt: skip
 
 BUILTIN: Mapping[str, Pass] = {item.name: item for item in _REGISTER}

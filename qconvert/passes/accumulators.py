@@ -95,7 +95,7 @@ def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
     if max(abs(int(found.low.min())), abs(int(found.high.max()))) > 2**31 - 1 and op.kind != "Requantize":
         raise UnfitError("its accumulator may leave int32")
     if min(found.limits[1] - found.limits[0], int((found.high - found.low).max())) * found.scale.size > _MOST_COMPARED:
-        raise UnfitError("it has too many results to compare them all")
+        raise UnfitError("it has too many results to compare all of them")
     return found
 
 
@@ -131,7 +131,7 @@ def _of_weights(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     """Conv and Gemm: constant weights, outputs first."""
     data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
     if data.dtype not in _BYTES or weights.data is None:
-        raise UnfitError("its weights are computed, or its data have no 8 bits")
+        raise UnfitError("its weights are computed, or its data do not have 8 bits")
     stored, point = _byte_weights(op, data, weights)
     steps = stored.astype(np.int64) - point
     bias, scale = _bias(graph, op, data, weights, len(steps))
@@ -152,13 +152,13 @@ def _of_matmul(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     """MatMul, of constant weights or of two tensors that are computed."""
     data, factor = graph[op.inputs[0]], graph[op.inputs[1]]
     if data.dtype not in _BYTES or factor.dtype not in _AS_BYTES or op["trans_a"]:
-        raise UnfitError("a factor is turned, or has no 8 bits")
+        raise UnfitError("a factor is transposed, or does not have 8 bits")
     _one_scale(data)
     if factor.data is None:
         _one_scale(factor)
         depth = (data.shape or (0,))[-1]
         if op["trans_b"] or not isinstance(depth, int) or depth < 1 or factor.dtype not in _BYTES:
-            raise UnfitError("a factor is turned, or of unknown depth")
+            raise UnfitError("a factor is transposed, or its depth is unknown")
         ends = [a * b * depth for a in _range(data) for b in _range(factor)]
         scale = np.array([float(_grid(data).scale[0]) * float(_grid(factor).scale[0])])
         points = tuple((_grid(tensor).zero_point.reshape(()), tensor.dtype) for tensor in (data, factor))
@@ -168,7 +168,7 @@ def _of_matmul(graph: Graph, op: Op, result: Tensor) -> Accumulator:
         stored = np.ascontiguousarray(stored.swapaxes(-1, -2))
     grid = _grid(factor)
     if grid.axis not in (None, output_axis(op, stored.ndim)):
-        raise UnfitError("its weights have scales along another axis than the outputs'")
+        raise UnfitError("its weights have scales along another axis than the output channels")
     steps = stored.astype(np.int64) - point
     rows = np.moveaxis(steps, -2, -1).reshape(-1, steps.shape[-2])  # a row for each sum
     low, high = (end.reshape(-1, steps.shape[-1]) for end in _sums(rows, _range(data)))
@@ -205,7 +205,7 @@ def _of_difference(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     data = graph[op.inputs[0]]
     grid, (low, high) = _grid(data), integer_range(data.dtype)
     if "float" in data.dtype or grid.block_size or data.shape is None:
-        raise UnfitError("its data have blocks of scales, or are no integers")
+        raise UnfitError("its data have per-block scales, or are not integers")
     if data.dtype in ("int64", "uint64", "uint32"):
         raise UnfitError("its accumulator may leave int32")
     points = grid.zero_point.reshape(-1)
@@ -222,7 +222,7 @@ def _byte_weights(op: Op, data: Tensor, weights: Tensor) -> tuple[Array, int]:
     _one_scale(data)
     points = _grid(weights).zero_point
     if weights.data is None or weights.dtype not in _AS_BYTES or _grid(weights).block_size or (points != points.reshape(-1)[0]).any():
-        raise UnfitError("its weights have several zero points, or no 8 bits")
+        raise UnfitError("its weights have several zero points, or do not have 8 bits")
     stored, point = np.ascontiguousarray(weights.data.astype(_AS_BYTES[weights.dtype])), int(points.reshape(-1)[0])
     if data.dtype == "uint8" and stored.dtype == np.int8 and largest_pair_sum(op, stored.astype(np.int16)) > _LARGEST_PAIR:
         return (stored.astype(np.int16) + 128).astype(np.uint8), point + 128
@@ -237,12 +237,12 @@ def _bias(graph: Graph, op: Op, data: Tensor, weights: Tensor, count: int) -> tu
     """Integers for each output, zeros without a bias, and the real value of 1."""
     scale = np.atleast_1d(float(_grid(data).scale[0]) * _grid(weights).scale.astype(np.float64))
     if _grid(weights).axis not in (None, 0):
-        raise UnfitError("its weights have scales along another axis than the outputs'")
+        raise UnfitError("its weights have scales along another axis than the output channels")
     if len(op.inputs) < 3 or not op.inputs[2]:
         return np.zeros(count, np.int64), scale
     bias = graph[op.inputs[2]]
     if bias.data is None or bias.dtype != "int32" or bias.quantization is None or bias.data.size not in (1, count):
-        raise UnfitError("its bias is real, which float_bias_to_int32 rounds")
+        raise UnfitError("its bias is float; float_bias_to_int32 quantizes it")
     stated = bias.quantization.scale.reshape(-1)
     if bias.quantization.zero_point.any() or not is_accumulator_scale(stated, scale if stated.size in (1, scale.size) else np.nan):
         raise UnfitError("its bias has another scale")

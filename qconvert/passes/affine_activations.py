@@ -36,7 +36,7 @@ def run(graph: Graph, target: Target | None, edges: str = "keep") -> tuple[Graph
     found = regrid_activations(graph, choose, dtypes=_EIGHT_BITS, suffix="affine", keep_io=edges == "keep")
     if found is None:
         return source, ()
-    return found.graph, (replace(found, reach=reach).told("have affine grids of what they reach"),)
+    return found.graph, (replace(found, reach=reach).told("have a zero point and the scale of the range that they use"),)
 
 
 def _affine(tensor: Tensor, reach: Interval) -> Quantization | None:

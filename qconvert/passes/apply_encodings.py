@@ -62,7 +62,7 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
         UnsupportedError: the graph has functions.
     """
     if graph.functions:
-        raise UnsupportedError("encodings are applied to graphs without functions")
+        raise UnsupportedError("the graph has functions; encodings require a graph without them", rule="has-functions")
     before = len(graph.ops)
     encodings, inner = drop_unrounded(graph, encodings)
     graph, renamed = normalize(graph, encodings)
@@ -74,9 +74,9 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
     changed = Rewriter(changed).finish(prune=True)
     notes: list[Change | str] = [*encodings.notes, _summary(work, encodings, filled, derived), *biases]
     if renamed:
-        notes.append(f"{before - len(graph.ops)} BatchNormalizations are part of the weights before them, whose scales the file states")
+        notes.append(f"{before - len(graph.ops)} BatchNormalizations are folded into the weights before them, whose scales the file states")
     if inner:
-        notes.append(f"{inner} tensors before a normalization or a Relu are not rounded: the runtime computes both in one")
+        notes.append(f"{inner} tensors before a normalization or a Relu are not quantized: the runtime fuses both")
     notes += _left(changed)
     return changed, tuple(notes)
 
@@ -112,7 +112,12 @@ class _Encoding:
         if tensor.dtype == "float32" and not tensor.is_quantized:
             return tensor
         what = "is quantized already" if tensor.is_quantized else f"is {tensor.dtype}, not float32"
-        raise InvalidModelError(f"{what}: it takes no encoding", where=repr(name), remedy="Encodings are of a model without quantization.")
+        raise InvalidModelError(
+            f"{what}; an encoding requires a float32 tensor",
+            where=repr(name),
+            remedy="Apply encodings to a model without quantization.",
+            rule="not-a-float-tensor",
+        )
 
     def _take(self, name: str, encoding: Encoding) -> None:
         tensor = self._real(name)
@@ -176,7 +181,7 @@ class _Encoding:
     def _stored(self, tensor: Tensor, grid: Grid, integers: Array | None) -> Tensor:
         assert tensor.data is not None
         if not np.isfinite(tensor.data).all():
-            raise InvalidModelError("holds NaN or infinity, which no grid does", where=repr(tensor.name))
+            raise InvalidModelError("holds NaN or infinity, which cannot be quantized", where=repr(tensor.name), rule="not-finite")
         data = quantize(tensor.data, grid.quantization, grid.dtype) if integers is None else integers
         return replace(tensor, dtype=grid.dtype, data=data.astype(numpy_dtype(grid.dtype), copy=False), quantization=grid.quantization)
 
@@ -224,11 +229,11 @@ class _Encoding:
 def _summary(work: _Encoding, encodings: Encodings, filled: list[str], derived: list[str]) -> Change:
     source = f" of {encodings.origin}" if encodings.origin else ""
     activations, constants = work.counts()
-    text = f"grids{source}: of {activations} activations and {constants} constants"
+    text = f"scales{source}: {activations} activations and {constants} constants are quantized"
     if filled:
-        text += f"; {len(filled)} of them inferred from neighbours"
+        text += f"; {len(filled)} of them inferred from neighbouring tensors"
     if derived:
-        text += f"; {len(derived)} weights at max|w| / 127 of each channel, which the file leaves out"
+        text += f"; {len(derived)} weights have the scale max|w| / 127 of each channel, because the file gives none"
     return Change(text)
 
 
@@ -247,4 +252,4 @@ def _left(graph: Graph) -> list[str]:
         return []
     counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     some = ", ".join(map(repr, list(lacking)[:_SHOWN])) + (f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else "")
-    return [f"on real values stay {counted}, since these tensors have no grid: {some}"]
+    return [f"{counted} stay in float, because these tensors have no scale: {some}"]

@@ -38,7 +38,7 @@ def run(graph: Graph, target: Target | None, *, custom: str = "carry") -> tuple[
         raise UnsupportedError(
             f"{len(compiled)} of {len(graph.ops)} operators are compiled code: {_listed(compiled)} ({makers})",
             where=_place(compiled[0]),
-            remedy=f"{BEFORE_COMPILER} -O custom=keep carries the compiled operators as they are.",
+            remedy=f"{BEFORE_COMPILER} -O custom=keep keeps the compiled operators as they are.",
             rule="compiled-for-accelerator",
         )
     foreign = [op for op in found if target is None or op["format"] != target.format]
@@ -47,12 +47,12 @@ def run(graph: Graph, target: Target | None, *, custom: str = "carry") -> tuple[
         raise UnsupportedError(
             f"{len(refused)} of {len(graph.ops)} operators are not covered: {_listed(refused)}",
             where=_place(refused[0]),
-            remedy="-O custom=carry takes custom operators over as they are; a plugin can add operators (hook qconvert_operators).",
+            remedy="-O custom=carry copies custom operators unchanged; a plugin can add operators (hook qconvert_operators).",
             rule="operators-not-covered",
         )
     if not foreign:
         return graph, ()
-    said = f"warning: {len(foreign)} custom operators are carried as they are, and run only where they are registered: {_listed(foreign)}"
+    said = f"warning: {len(foreign)} custom operators are copied unchanged and run only where they are registered: {_listed(foreign)}"
     return graph, (Change(said.replace(" 1 custom operators are", " 1 custom operator is"), exact=True, code="custom-operator"),)
 
 

@@ -47,7 +47,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
             budget -= values[name].nbytes
     if not found:
         return graph, ()
-    note = f"{len(found)} tensors that are computed of constants alone are constants, each operator rounded once"
+    note = f"{len(found)} tensors that depend on constants alone are constants, each operator rounded once"
     return _with_constants(graph, found), (note,)
 
 

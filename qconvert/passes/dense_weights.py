@@ -41,7 +41,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         count += 1
     if not count:
         return graph, ()
-    return rewriter.finish(prune=True), (f"{count} convolutions have zeros among their weights for groups and dilations",)
+    return rewriter.finish(prune=True), (f"{count} convolutions have zeros among their weights instead of groups and dilations",)
 
 
 def _holes(graph: Graph, op: Op) -> tuple[int, ...] | None:

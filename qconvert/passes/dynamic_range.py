@@ -34,15 +34,15 @@ _ALWAYS_SPELLED = ("GRU", "RNN", "SVDF")
 #: The rank of the weights of a convolution over two dimensions.
 _FLAT_RANK = 4
 _TEXTS = {
-    "real": "{} operators of dynamic range compute on their real data; their integer weights stay, behind a Dequantize",
-    "tensor": "{} operators round their data by the range of the whole tensor, not of each row or image",
-    "wider": "{} operators round their data in 255 steps, not in 127 as the source's do",
-    "spelled": "{} operators round their data as the source's kernels do, spelled out",
-    "rows": "{} operators round their data by the range of each row or image, not of the whole tensor",
-    "again": "{} operators round their data when they run again, as the source's did",
-    "sequences": "{} recurrent operators compute on their real data, as TFLite's know no range but that of a row",
-    "volume": "{} operators over three dimensions compute on their real data, as LiteRT has no kernel that rounds them",
-    "wide": "{} operators compute on their real data, since their weights are not int8 with zero point 0 on any scale that they have",
+    "real": "{} operators with dynamic quantization compute in float; their integer weights are kept, before a Dequantize",
+    "tensor": "{} operators quantize their data by the range of the whole tensor, not of each row or image",
+    "wider": "{} operators quantize their data in 255 steps, not in 127 as the source's do",
+    "spelled": "{} operators are decomposed, to quantize their data as the source's kernels do",
+    "rows": "{} operators quantize their data by the range of each row or image, not of the whole tensor",
+    "again": "{} operators quantize their data at run time again, as the source's did",
+    "sequences": "{} recurrent operators compute in float, because TFLite's quantize each row by its own range",
+    "volume": "{} 3-D operators compute in float, because LiteRT has no kernel for them that quantizes its data",
+    "wide": "{} operators compute in float, because their weights are not int8 with zero point 0",
 }
 
 
@@ -81,7 +81,9 @@ def _noted(graph: Graph) -> Mapping[str, str]:
     try:
         found = {} if text is None else {str(name): str(value) for name, value in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise InvalidModelError(f"the metadata entry {DYNAMIC_RANGE} is no map of names to words") from error
+        raise InvalidModelError(
+            f"the metadata entry {DYNAMIC_RANGE} is not a map of names to strings", rule="malformed-metadata"
+        ) from error
     return {name: value for name, value in found.items() if value in DYNAMIC_ROUNDINGS}
 
 

@@ -45,7 +45,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         count += 1
     if not count:
         return graph, tuple(notes)
-    note = f"{count} BatchNormalizations are part of the weights before them; equal up to float32 rounding"
+    note = f"{count} BatchNormalizations are folded into the weights before them; equal up to float32 rounding"
     return rewriter.finish(), (note, *notes)
 
 
@@ -59,7 +59,7 @@ def _obstacle(graph: Graph, before: Op, op: Op) -> str:
     if any(name and (graph.constant(name) is None or graph[name].dtype != "float32") for name in constants):
         return "weights or statistics are not float32 constants"
     if before.kind != "Gemm" and before["data_format"] != op["data_format"]:
-        return "its layout is another than the convolution's"
+        return "its layout differs from the convolution's"
     channels = graph[before.inputs[1]].shape
     bias = graph.constant(before.inputs[2]) if len(before.inputs) > 2 else None
     if (
@@ -67,7 +67,7 @@ def _obstacle(graph: Graph, before: Op, op: Op) -> str:
         or any(graph[name].shape != channels[:1] for name in op.inputs[1:])
         or (bias is not None and bias.size not in (1, channels[0]))
     ):
-        return "it has other channels than the weights"
+        return "its channels differ from those of the weights"
     if bias is not None and bias.size > 1 and bias.shape[-1] != bias.size:
         return "the bias does not run along the channels"
     scale, _, _, variance = _statistics(graph, op)

@@ -50,7 +50,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     if not count:
         return graph, ()
     changed, _ = absorb_quantization.run(rewriter.finish(), target)
-    note = f"{count} divisions and BatchNormalizations of quantization-aware training are part of the bias before them"
+    note = f"{count} divisions and BatchNormalizations of quantization-aware training are folded into the bias before them"
     return changed, (f"{note}; equal up to float32 rounding",)
 
 

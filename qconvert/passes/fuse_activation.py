@@ -37,11 +37,11 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     graph, fused = _fuse(graph)
     notes = []
     if joined:
-        notes.append(f"{joined} Relu and Clip operators are joined with the one behind them")
+        notes.append(f"{joined} Relu and Clip operators are merged with the one after them")
     if fused:
-        notes.append(f"{fused} Relu and Clip operators are activations of the operators before them")
+        notes.append(f"{fused} Relu and Clip operators are fused into the operators before them")
     if dropped:
-        notes.append(f"{dropped} Relu and Clip operators are gone, since saturation of the grid behind them does the same")
+        notes.append(f"{dropped} Relu and Clip operators are removed, because quantization after them clips to the same range")
     return graph, tuple(notes)
 
 

@@ -44,7 +44,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         count += 1
     if not count:
         return graph, ()
-    return rewriter.finish(prune=True), (f"{count} convolutions between SpaceToBatch and BatchToSpace are dilated ones",)
+    return rewriter.finish(prune=True), (f"{count} convolutions between SpaceToBatch and BatchToSpace are dilated convolutions",)
 
 
 def _axis(graph: Graph, op: Op) -> int | None:

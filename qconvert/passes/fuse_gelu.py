@@ -34,7 +34,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
             count += 1
     if not count:
         return graph, ()
-    return rewriter.finish(prune=True), (f"{count} Gelu that were spelled out with Erf are one operator",)
+    return rewriter.finish(prune=True), (f"{count} Gelu decomposed with Erf are one operator",)
 
 
 class _Finder:

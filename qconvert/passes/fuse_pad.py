@@ -37,7 +37,7 @@ def fuse_pads(graph: Graph, wanted: Callable[[Op], bool]) -> tuple[Graph, tuple[
         for reader, new in zip(readers, padded, strict=True):
             rewriter.replace(reader, new)
         count += 1
-    return (rewriter.finish(), (f"{count} Pad operators became padding of the operators behind them",)) if count else (graph, ())
+    return (rewriter.finish(), (f"{count} Pad operators are padding of the operators after them",)) if count else (graph, ())
 
 
 def _pads_smallest(graph: Graph, op: Op) -> bool:

@@ -26,7 +26,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         if bias is not None:
             _change(rewriter, op, bias)
             count += 1
-    return (rewriter.finish(), (f"{count} Gemm are convolutions over one position",)) if count else (graph, ())
+    return (rewriter.finish(), (f"{count} Gemm are 1x1 convolutions",)) if count else (graph, ())
 
 
 def _change(rewriter: Rewriter, op: Op, bias: Tensor) -> None:

@@ -52,10 +52,11 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     notes = []
     if recurrent:
         notes.append(
-            f"{len(recurrent)} weights of recurrent operators are stored as uint8 with zero point + 128, as pairs of them could saturate"
+            f"{len(recurrent)} weights of recurrent operators are stored as uint8 with zero point + 128, because sums of two "
+            "products could saturate"
         )
     if guarded:
-        notes.append(f"{guarded} weights are stored as uint8 with zero point + 128, since pairs of them could saturate")
+        notes.append(f"{guarded} weights are stored as uint8 with zero point + 128, because sums of two products could saturate")
     if signed:
         notes.append(f"{signed} uint8 weights are stored as int8 (integer and zero point - 128), for which kernels are faster")
     graph = rewriter.finish()

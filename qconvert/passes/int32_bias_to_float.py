@@ -38,7 +38,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         lost += _lost(graph[name], bias)
         for op in ops:
             rewriter.replace(op, replace(op, inputs=(*op.inputs[:2], bias.name)))
-    words = "all of them stand for the same integers" if not lost else f"{lost} of them round to another integer"
+    words = "all of them round to the same integers" if not lost else f"{lost} of them round to another integer"
     costs = tuple(Cost(name, None, None) for name in made)
     note = Change(f"{len(made)} biases of {values} values are float32; {words}", costs=costs)
     return rewriter.finish(), (note,)

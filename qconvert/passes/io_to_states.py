@@ -47,11 +47,14 @@ def _require_fit(graph: Graph, item: Carried) -> None:
     for what, name, names in (("input", item.input, graph.inputs), ("output", item.output, graph.outputs)):
         reason = f"the metadata entry {STATES} names {name!r}"
         if name not in names:
-            raise InvalidModelError(f"{reason}, which is no {what}", remedy="Convert the model again, or remove the entry.")
+            raise InvalidModelError(
+                f"{reason}, which is not an {what}", remedy="Convert the model again, or remove the entry.", rule="unknown-tensor"
+            )
         tensor = graph[name]
         if tensor.dtype != item.state.dtype or not compatible(tensor.shape, item.state.shape):
             raise InvalidModelError(
-                f"{reason} as {item.state.dtype} of shape {item.state.shape}, which is {tensor.dtype} of {tensor.shape}"
+                f"{reason} as {item.state.dtype} of shape {item.state.shape}; the tensor is {tensor.dtype} of shape {tensor.shape}",
+                rule="type-mismatch",
             )
 
 

@@ -82,8 +82,9 @@ def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
     if reasons:
         listed = "; ".join(f"{count} {kind}: {reason}" for (kind, reason), count in sorted(reasons.items()))
         raise UnsupportedError(
-            f"operators that would run on real values: {listed} (the first is {first})",
+            f"operators would run in float: {listed} (the first is {first})",
             remedy="Allow floats (leave out --no-float), or quantize the tensors named.",
+            rule="float-operators",
         )
 
 
@@ -108,7 +109,7 @@ def _coarse(graph: Graph, target: Target, op: Op) -> str:
     return (
         ""
         if result.shares_grid(replace(result, quantization=wanted))
-        else "their kernel fixes another grid, from which they would be rounded again"
+        else "their kernel fixes another scale and would require a second rounding"
     )
 
 
@@ -140,9 +141,9 @@ class _Isolating:
         if not self._rewriter.is_changed:
             return self._graph, ()
         listed = [f"{count} {kind}: {reason}" for (kind, reason), count in sorted(self.reasons.items())]
-        notes = [f"on real values between Dequantize and Quantize, in float32: {line}" for line in listed]
-        told = ((self._packed_count, "weights of operators on real values stay integers, behind a Dequantize"),
-                (self._constant_count, "quantized constants of operators on real values are real, each rounded to float32"))  # fmt: skip
+        notes = [f"in float32, between Dequantize and Quantize: {line}" for line in listed]
+        told = ((self._packed_count, "weights of float operators stay integers, before a Dequantize"),
+                (self._constant_count, "quantized constants of float operators are float32"))  # fmt: skip
         return self._rewriter.finish(), (*notes, *(f"{count} {text}" for count, text in told if count))
 
     def _visit(self, op: Op) -> None:

@@ -32,7 +32,11 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     if not (states := lifting.named()):
         return graph, ()
     if conditions := lifting.writing_conditions():
-        raise UnsupportedError("it is the condition of a loop and writes a state", where=f"function {conditions[0]!r}")
+        raise UnsupportedError(
+            "it is the condition of a loop and writes a state; a condition can only read",
+            where=f"function {conditions[0]!r}",
+            rule="condition-writes-state",
+        )
     rewriter = Rewriter(graph)
     before = {name: rewriter.add(f"{name}/before", graph.states[name]) for name in states}
     for name in states:

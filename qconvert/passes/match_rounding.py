@@ -51,10 +51,10 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
             rewriter.replace(op, op.with_attributes(arithmetic=arithmetic))
             marked.append(arithmetic)
     notes = {
-        "xnnpack": "additions get a form that rounds as XNNPACK does for every pair of inputs",
-        "xnnpack_qs8": "means and sums over axes are made of integers, and rounded as XNNPACK does",
-        "xnnpack_qu8": "means and sums over axes are made of integers, and rounded as XNNPACK does",
-        "tflite": "operators are spelled out, to round as TFLite's own kernels do",
+        "xnnpack": "additions are decomposed, to round as XNNPACK does for every pair of inputs",
+        "xnnpack_qs8": "means and sums over axes are computed in integers and rounded as XNNPACK does",
+        "xnnpack_qu8": "means and sums over axes are computed in integers and rounded as XNNPACK does",
+        "tflite": "operators are decomposed, to round as TFLite's own kernels do",
     }
     listed = tuple(f"{marked.count(name)} {text}" for name, text in notes.items() if name in marked)
     return rewriter.finish(), (*rewritten, *listed)

@@ -37,20 +37,20 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         rewriter.replace(op, *matching.matched(op))
     notes = []
     if matching.exact:
-        notes.append(Change(f"{matching.exact} Requantize in front of operators whose operands must share a scale", exact=True))
+        notes.append(Change(f"{matching.exact} Requantize before operators whose operands must share a scale", exact=True))
     for ties, count in sorted(matching.averages.items()):
         words = "depthwise convolutions by 1 / elements of the window"
-        rounding = ": ties go to even, or where float32's 1 / elements sends them" if ties else ""
+        rounding = ": ties go to even, or to where float32's 1 / elements rounds them" if ties else ""
         notes.append(Change(f"{count} AveragePool to another scale are {words}{rounding}", exact=not ties))
     if matching.stored:  # as the source rounds them; not exact, since the file holds other values
-        notes.append(Change(f"{matching.stored} constants that are joined with others are stored on the grid of the result"))
+        notes.append(Change(f"{matching.stored} constants that are concatenated are stored with the scale and zero point of the result"))
     if matching.zeros:
-        notes.append(Change(f"{matching.zeros} constants of zeros have the scales of what they are added to", exact=True))
+        notes.append(Change(f"{matching.zeros} constants of zeros have the scale of the other operand", exact=True))
     if matching.met:
-        words = f"{matching.met} operands that compute together share a scale: one more rounding"
+        words = f"{matching.met} operands of one operator share a scale: one more rounding"
         notes.append(_told(words, matching.costs["met"]))
     if matching.rounded:
-        words = f"{matching.rounded} Requantize behind operators whose kernels fix the scale: a second rounding, up to 1 LSB"
+        words = f"{matching.rounded} Requantize after operators whose kernels fix the scale: a second rounding, up to 1 LSB"
         notes.append(_told(words, matching.costs["rounded"]))
     if not notes:
         return graph, ()

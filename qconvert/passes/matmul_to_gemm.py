@@ -28,7 +28,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]
             rewriting.change(op)
     if not rewriting.count:
         return graph, ()
-    note = f"{rewriting.count} MatMul with constant weights are Gemm, {rewriting.biases} of them with the bias added behind"
+    note = f"{rewriting.count} MatMul with constant weights are Gemm, {rewriting.biases} of them with the bias added after them"
     return rewriter.finish(), (Change(note, exact=not rewriting.real),)
 
 

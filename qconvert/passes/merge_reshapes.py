@@ -36,7 +36,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
             count += 1
     if not count:
         return graph, ()
-    return rewriter.finish(prune=True), (f"{count} Reshape, Squeeze, Unsqueeze and Identity are merged with others, or gone",)
+    return rewriter.finish(prune=True), (f"{count} Reshape, Squeeze, Unsqueeze and Identity are merged with others or removed",)
 
 
 def _remove_identities(graph: Graph) -> tuple[Graph, int]:

@@ -54,7 +54,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     for name in moved:
         if name not in graph.public and all(map(rewriter.is_replaced, rewriter.readers.get(name, ()))):
             rewriter.relate(name, reals[name])
-    return rewriter.finish(prune=True), (f"{count} operators move, choose or compare data of 2 or 4 bits as real values",)
+    return rewriter.finish(prune=True), (f"{count} operators move, select or compare data of 2 or 4 bits in float",)
 
 
 def _is_concerned(graph: Graph, op: Op) -> bool:

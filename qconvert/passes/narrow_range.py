@@ -1,4 +1,4 @@
-"""narrow_range: weights leave the lowest integer of their type out, -128 in 8 bits, as TFLite's specification wants them. Not exact.
+"""narrow_range: weights do not use the lowest integer of their type, -128 in 8 bits, as TFLite's specification wants them. Not exact.
 
 Two products of -128 leave 16 bits, in which some kernels add pairs. Channels without that integer stay as they are. The others keep their
 scale, where one step less costs least, or get the one with the smallest mean square error, and are rounded so that their errors cancel.

@@ -74,7 +74,7 @@ def _requantized_biases(graph: Graph, changed: dict[str, Tensor], notes: list[Ch
             continue
         new = _requantized_bias(graph, op, bias, changed[op.inputs[1]])
         if new is None:
-            notes.append(f"{op.inputs[1]!r} stays per axis: with one scale the bias {bias.name!r} would leave {bias.dtype}")
+            notes.append(f"{op.inputs[1]!r} stays per-channel: with one scale the bias {bias.name!r} would not fit {bias.dtype}")
             del changed[op.inputs[1]]
             continue
         found.append((op, bias, new))

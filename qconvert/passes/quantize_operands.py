@@ -42,10 +42,14 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
             widened += 1
         if op is not old:
             rewriter.replace(old, op)
-    wide = (Change(f"{widened} constants of 8 bits beside data of 16 are stored with 16", exact=True),) if widened else ()
+    wide = (
+        (Change(f"{widened} constants of 8 bits that are combined with data of 16 bits are stored in 16 bits", exact=True),)
+        if widened
+        else ()
+    )
     if not count:
         return rewriter.finish(), wide
-    words = f"{count} real operands of quantized operators are quantized"
+    words = f"{count} float operands of quantized operators are quantized"
     note = Change(f"{words}, {at_worst(costs)}", costs=tuple(costs)) if costs else Change(words, exact=not inverted)
     return rewriter.finish(), (*wide, note)
 

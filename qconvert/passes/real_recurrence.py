@@ -57,12 +57,12 @@ def _said(graph: Graph, op: Op, is_real: bool) -> str:
     name = f"{op.source or op.kind} ({inputs} inputs, {cells} cells)"
     if is_real:
         return (
-            f"{name} computes on real values between its grids, with the weights' integers, {real}: outputs drift from the source's; "
+            f"{name} computes in float, with the weights' integers, {real}: outputs drift from the source's; "
             f"without --numerics fast they are equal to the last bit, {exact}"
         )
     if not _is_plain(graph, op):
-        return f"{name} is exact, and has no form on real values"
-    return f"{name} is exact, {exact}; with --numerics fast it is an LSTM on real values, {real}, whose outputs drift"
+        return f"{name} is exact and has no float form"
+    return f"{name} is exact, {exact}; with --numerics fast it is a float LSTM, {real}, whose outputs drift"
 
 
 def _is_plain(graph: Graph, op: Op) -> bool:

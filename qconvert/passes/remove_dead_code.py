@@ -19,4 +19,4 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         return graph, ()
     gone = Counter(op.kind for op in graph.ops) - Counter(op.kind for op in changed.ops)
     listed = f" ({', '.join(f'{count} {kind}' for kind, count in sorted(gone.items()))})" if gone else ""
-    return changed, (f"{ops} operators{listed} and {tensors} tensors that no output needs are gone",)
+    return changed, (f"{ops} operators{listed} and {tensors} tensors that no output needs are removed",)

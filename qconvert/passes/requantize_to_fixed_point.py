@@ -83,7 +83,7 @@ class _Spelling:
             return (Change(f"{text}, equal for every accumulator", exact=True),)
         costs = tuple(self._cost(name, found) for name, found in self.differences.items() if found.differing)
         of, total = (sum(getattr(found, word) for found in self.differences.values()) for word in ("differing", "total"))
-        share = f"{of} of {total} accumulators ({100 * of / max(1, total):.2g}%) give the next integer"
+        share = f"{of} of {total} accumulators ({100 * of / max(1, total):.2g}%) differ by one integer"
         return (Change(f"{text}, {equal} of them equal for every accumulator; {share}; {at_worst(costs)}", costs=costs),)
 
     def _cost(self, name: str, difference: Difference) -> Cost:

@@ -46,7 +46,7 @@ def _with_own_padding(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     try:
         noted = {str(name) for name in json.loads(text)}
     except (ValueError, TypeError) as error:
-        raise InvalidModelError(f"the metadata entry {FUSED_PADDING} is no list of names") from error
+        raise InvalidModelError(f"the metadata entry {FUSED_PADDING} is not a list of names", rule="malformed-metadata") from error
     metadata = {key: value for key, value in graph.metadata.items() if key != FUSED_PADDING}
     return fuse_pads(graph.evolve(metadata=metadata), lambda op: op.outputs[0] in noted)
 
@@ -60,7 +60,7 @@ def _with_stated_attributes(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
         if new is not op:
             rewriter.replace(op, new)
             count += 1
-    return rewriter.finish(), (f"{count} operators have attributes again that the file only notes",) if count else ()
+    return rewriter.finish(), (f"{count} attributes of operators are restored from the file's metadata",) if count else ()
 
 
 def _taken(graph: Graph, key: str) -> tuple[Graph, Mapping[str, Any]]:
@@ -112,7 +112,7 @@ def _with_stated_limits(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     rewriter = Rewriter(graph)
     found = [_limited(graph[name], limits) for name, limits in stated.items() if name in graph]
     count = len([rewriter.define(tensor) for tensor in found if tensor is not None])
-    return rewriter.finish(), (f"{count} constants use a part of their type's range, which the file only notes",) if count else ()
+    return rewriter.finish(), (f"{count} constants use a part of their type's range, as the file's metadata state",) if count else ()
 
 
 def _limited(tensor: Tensor, limits: Any) -> Tensor | None:

@@ -61,7 +61,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         return whole, ()
     absorbed, _ = absorb_quantization.run(whole, target)
     changed, _ = fuse_pads(absorbed, lambda op: op.outputs[0].startswith(f"{op.inputs[0]}/padded") and len(op.inputs) == 2)
-    said = (f"{len(points)} activations have the zero point again that they had before they were shifted",) if points else ()
+    said = (f"{len(points)} activations have the zero points again that they had before shift_to_symmetric",) if points else ()
     return redeclared(graph, changed), said
 
 

@@ -34,7 +34,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         found = [(number, settled) for number in _candidates(graph, symbol) if (settled := _settled(graph, symbol, number)) is not None]
         if len(found) == 1 and not any(_settled(graph, symbol, other) is not None for other in _others(found[0][0])):
             number, graph = found[0]
-            notes.append(f"the size {symbol!r} is {number}, the one number that the operators take")
+            notes.append(f"the dynamic dimension {symbol!r} is {number}, the only number that the operators accept")
     return graph, tuple(notes)
 
 

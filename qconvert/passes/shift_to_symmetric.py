@@ -138,10 +138,10 @@ def _convert(s: Shifting, op: Op) -> None:
 
 def _said(graph: Graph, shifted: Mapping[str, int], s: Shifting) -> list[Change | str]:
     count = sum(not graph[name].is_constant for name in shifted)
-    said: list[Change | str] = [f"{count} activations have the zero point 0 with the integers and scales that they had"] if count else []
+    said: list[Change | str] = [f"{count} activations have the zero point 0; their integers and scales are kept"] if count else []
     said += [f"{number} {text}" for text, number in s.counts.items()]
     if s.biases:
         new = len(s.biases) - sum(s.biases.values())
-        words = f"{len(s.biases)} biases take shifts in, in float32" + (f", {new} of them where there was none" if new else "")
+        words = f"{len(s.biases)} biases include the shifts, in float32" + (f", {new} of them new" if new else "")
         said.append(Change(words, costs=tuple(Cost(name, None, None) for name in s.biases)))
     return said

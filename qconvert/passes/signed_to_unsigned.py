@@ -28,4 +28,6 @@ def stored_as(graph: Graph, dtypes: Mapping[str, str]) -> tuple[Graph, tuple[str
         return graph, ()
     types = ", ".join(f"{dtype} as {dtypes[dtype]}" for dtype in sorted({tensor.dtype for tensor in moved}))
     constants = sum(tensor.is_constant for tensor in moved)
-    return changed, (f"{count} activations and {constants} constants are stored otherwise ({types}); their real values stay",)
+    return changed, (
+        f"{count} activations and {constants} constants are stored as another type ({types}); their dequantized values are unchanged",
+    )

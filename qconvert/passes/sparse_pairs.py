@@ -36,7 +36,7 @@ def run(graph: Graph, target: Target | None, pairs: str = "every") -> tuple[Grap
     shifted = {name: point for name, point in json.loads(graph.metadata.get(SHIFTED, "{}")).items() if name not in gone}
     metadata = {**graph.metadata, SHIFTED: json.dumps(shifted)} if SHIFTED in graph.metadata else graph.metadata
     costs = tuple(Cost(name, None, 0.5) for name in sorted(gone))
-    note = Change(f"{len(gone)} activations are not rounded any more: no product reads their integers", costs=costs)
+    note = Change(f"{len(gone)} activations are not quantized any more: no product reads their integers", costs=costs)
     return rewriter.finish(metadata=metadata), (note,)
 
 

@@ -55,7 +55,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         count += 1
     if not count:
         return graph, ()
-    return rewriter.finish(), (f"{count} activations that grids and attributes stood for are operators",)
+    return rewriter.finish(), (f"{count} fused and implied activations are operators",)
 
 
 def _bounds(graph: Graph, op: Op, readers: Mapping[str, Sequence[Op]]) -> Bounds | None:

@@ -36,7 +36,7 @@ def run(graph: Graph, target: Target | None, *, form: str = "") -> tuple[Graph, 
     if not count:
         return graph, ()
     noun = "constant of integers is" if count == 1 else "constants of integers are"
-    return rewriter.finish(), (f"{count} {noun} made real by Cast and Mul, once, when onnxruntime loads the file",)
+    return rewriter.finish(), (f"{count} {noun} converted to float by Cast and Mul, once, when onnxruntime loads the file",)
 
 
 def _is_spelled(rewriter: Rewriter, op: Op) -> bool:

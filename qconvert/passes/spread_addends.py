@@ -31,7 +31,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
             count += 1
     if not count:
         return graph, ()
-    return rewriter.finish(), (f"{count} numbers behind convolutions are vectors of channels",)
+    return rewriter.finish(), (f"{count} numbers added after convolutions are vectors with one value per channel",)
 
 
 def _spread(graph: Graph, op: Op, number: Tensor) -> Array | None:

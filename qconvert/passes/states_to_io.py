@@ -51,4 +51,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 def _require_main(graph: Graph) -> None:
     for name, inner in graph.functions.items():
         if any(KINDS[op.kind].rule == "state" for op in inner.ops):
-            raise UnsupportedError("it reads or writes a state, which cannot be an input of it", where=f"function {name!r}")
+            raise UnsupportedError(
+                "it reads or writes a state; only states of the network can become inputs and outputs",
+                where=f"function {name!r}",
+                rule="state-in-function",
+            )

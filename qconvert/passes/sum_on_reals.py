@@ -34,7 +34,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
             spelling.spell(op)
     if not spelling.count:
         return graph, ()
-    return rewriter.finish(), (f"{spelling.count} sums of products of integers are computed in float32, which holds every one of them",)
+    return rewriter.finish(), (f"{spelling.count} sums of products of integers are computed in float32, which holds each of them exactly",)
 
 
 class _Spelling:

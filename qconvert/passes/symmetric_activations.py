@@ -42,7 +42,7 @@ def run(
         return graph, ()
     mean, largest = found.growth
     grown = f"their steps grow {mean:.2f} times on average, at most {largest:.2f}"
-    note = f"{found.count} activations have zero point 0 now{found.edges}{found.clipped}; {grown}"
+    note = f"{found.count} activations have the zero point 0{found.edges}{found.clipped}; {grown}"
     costs = found.costs()
     return found.graph, (Change(f"{note}; {at_worst(costs)}", costs=costs) if costs else Change(note, exact=True),)
 

@@ -64,7 +64,7 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Grap
                 counts["wide" if wide else "stored"] += 1
             continue
         if weights.quantization.block_size:
-            notes.append(Change(f"the weights {use.name!r} stay as they are: their zero points are those of blocks"))
+            notes.append(Change(f"the weights {use.name!r} are unchanged: their zero points are per-block"))
             continue
         ranges = target.quant_ranges if target is not None else {}
         kept = limits[0] if signed.dtype in ranges else integer_range(signed.dtype)[0]
@@ -85,8 +85,8 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Grap
 _TEXTS = {
     "stored": "unsigned weights are stored as signed ones (integer and zero point - 128)",
     "unsigned": "signed weights are stored as unsigned ones (integer and zero point + 128)",
-    "wide": "weights of fewer bits are stored as int8, beside which there is a kernel",
-    "moved": "weights have zero point 0 with the scales that they had (integer - zero point)",
+    "wide": "weights of fewer bits are stored as int8, for which there is a kernel",
+    "moved": "weights have zero point 0 with their previous scales (integer - zero point)",
 }
 
 
@@ -94,8 +94,8 @@ def _told(lossy: Sequence[Rescaled]) -> Change:
     """What weights cost of which some channels got another scale."""
     kept, channels = (sum(counts) for counts in zip(*((item.kept, item.channels) for item in lossy), strict=True))
     costs = tuple(item.cost for item in lossy if item.cost is not None)
-    text = f"{len(lossy)} weights have zero point 0: {kept} of {channels} scales stay, as do all values under them"
-    return Change(f"{text}, {channels - kept} are others, {at_worst(costs)}", costs=costs)
+    text = f"{len(lossy)} weights have zero point 0: {kept} of {channels} scales and their values are kept"
+    return Change(f"{text}, {channels - kept} change, {at_worst(costs)}", costs=costs)
 
 
 def _wanted(graph: Graph, use: WeightUse, target: Target | None) -> str:

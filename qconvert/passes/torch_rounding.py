@@ -62,7 +62,7 @@ class TorchRounding(TorchForms):
         if op.kind == "Add" and op["arithmetic"] in ADDITIONS:
             self._add_as(op)
         elif self._keeps_biases and op.kind in _LAYERS and (layer := exact_layer(self._rewriter, op)) is not None:
-            self.done["layers on real values, since their biases are real"] += 1
+            self.done["layers run in float, because their biases are float"] += 1
             self._rewriter.replace(op, *layer)
         elif op.kind == "Quantize" and op.inputs[0] in self._outside:
             self._plainly(op)
@@ -86,11 +86,11 @@ class TorchRounding(TorchForms):
             return
         nudged = nudged_scales(self._graph, op)
         if nudged is None and not (in_onnx and op["arithmetic"] in INTEGER_FACTORS):
-            self.done["additions with another kernel, which rounds otherwise for a few of all pairs of inputs"] += 1
+            self.done["additions use another kernel, which rounds differently for a few of all pairs of inputs"] += 1
             if not in_onnx:
                 self._rewriter.replace(op, _plain(op))
             return
-        self.done["additions in a form that rounds as PyTorch does for every pair of inputs"] += 1
+        self.done["additions are decomposed, to round as PyTorch does for every pair of inputs"] += 1
         if in_onnx or nudged is None:
             return
         reals = []
@@ -113,7 +113,7 @@ class TorchRounding(TorchForms):
 
     def _on_reals(self, op: Op) -> None:
         """An operator between Dequantize and Quantize."""
-        self.done["operators on real values, since LiteRT's kernels for integers are coarser than PyTorch's"] += 1
+        self.done["operators run in float, because LiteRT's integer kernels are less exact than PyTorch's"] += 1
         data = self._real(f"{op.inputs[0]}/real", self._graph[op.inputs[0]])
         self._rewriter.emit(Op("Dequantize", op.inputs[:1], (data,), {}, op.source))
         self._quantized(op, op, (data, *op.inputs[1:]))

@@ -56,8 +56,8 @@ def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tupl
         else:
             rewriter.remove(op)
     notes = (
-        (sizes[False], f"functions of one tensor with {', '.join(sorted(lacked))}, which the format lacks, are looked up in tables"),
-        (sizes[True], "chains of operators on one tensor are looked up in tables"),
+        (sizes[False], f"functions of one tensor with {', '.join(sorted(lacked))}, which the format lacks, are lookup tables"),
+        (sizes[True], "chains of operators on one tensor are lookup tables"),
     )
     changes = tuple(Change(f"{text}: {_listed(found)}", exact=True) for found, text in notes if found)
     return (rewriter.finish(), changes) if changes else (graph, ())

@@ -32,8 +32,8 @@ def run(graph: Graph, target: Target | None, *, unroll: int = 0) -> tuple[Graph,
     if not unroll:
         return graph, ()
     if not 1 <= unroll <= MOST:
-        words = f"unroll is {unroll}, no number of steps from 1 to {MOST}"
-        raise OptionError(words, remedy=f"Give a number up to {MOST}, or leave it out.")
+        words = f"unroll is {unroll}; the number of steps must be from 1 to {MOST}"
+        raise OptionError(words, remedy="Leave -O unroll out to keep sequences as they are.", rule="number-out-of-range")
     # A function's own Scans name functions of the whole network, which is not seen from here: they stay.
     listed = [op for op in graph.ops if op.kind == "IntegerLSTM" or (op.kind == "Scan" and str(op["body"]) in graph.functions)]
     steps = {id(op): _length(graph, op, unroll) for op in listed}
@@ -47,7 +47,7 @@ def run(graph: Graph, target: Target | None, *, unroll: int = 0) -> tuple[Graph,
             continue
         (_unroll_lstm if op.kind == "IntegerLSTM" else _unroll_scan)(rewriter, op, count)
         rewriter.remove(op)
-        notes.append(f"{op.source or op.kind} stands in the graph for each of its {count} steps")
+        notes.append(f"{op.source or op.kind} is unrolled into {count} steps")
     return with_used_functions(rewriter.finish()), tuple(notes)
 
 
@@ -58,14 +58,18 @@ def _length(graph: Graph, op: Op, limit: int) -> int:
     count = found.pop() if len(found) == 1 else None
     if not isinstance(count, int):
         raise UnsupportedError(
-            f"{place} cannot be unrolled: its number of steps is known only at run time",
-            where=prefix_of(op), remedy="Leave -O unroll out: the operator then is a Scan.",
-        )  # fmt: skip
+            f"{place} cannot be unrolled: its number of steps is dynamic",
+            where=prefix_of(op),
+            remedy="Leave -O unroll out: the operator then becomes a Scan.",
+            rule="dynamic-dimension",
+        )
     if count > limit:
         raise UnsupportedError(
-            f"{place} runs over {count} steps, which is more than the limit that -O unroll gives, {limit}",
-            where=prefix_of(op), remedy=f"Give a limit up to {MOST}, or leave -O unroll out: the operator then is a Scan.",
-        )  # fmt: skip
+            f"{place} has {count} steps, more than the limit of -O unroll, {limit}",
+            where=prefix_of(op),
+            remedy=f"Give a limit of up to {MOST}, or leave -O unroll out: the operator then becomes a Scan.",
+            rule="too-many-steps",
+        )
     return count
 
 
@@ -180,7 +184,9 @@ def _shape(op: Op, tensor: Tensor) -> tuple[int, ...]:
     shape = tensor.static_shape
     if shape is None:
         raise UnsupportedError(
-            f"{op.source or op.kind} cannot be unrolled: {tensor.name!r} has sizes that are known only at run time",
-            where=prefix_of(op), remedy="Leave -O unroll out: the operator then is a Scan.",
-        )  # fmt: skip
+            f"{op.source or op.kind} cannot be unrolled: {tensor.name!r} has dynamic dimensions",
+            where=prefix_of(op),
+            remedy="Leave -O unroll out: the operator then becomes a Scan.",
+            rule="dynamic-dimension",
+        )
     return shape

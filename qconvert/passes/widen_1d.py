@@ -29,7 +29,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     for op in rewriter:
         if _is_narrow(graph, op):
             widening.widen(op)
-    return rewriter.finish(prune=True), (f"{widening.count} operators over one dimension have a second one of size 1",)
+    return rewriter.finish(prune=True), (f"{widening.count} 1-D operators have a second dimension of size 1",)
 
 
 def _is_narrow(graph: Graph, op: Op) -> bool:

@@ -40,7 +40,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         return graph, ()
     rewriter = Rewriter(graph)
     count, kept = _widen(rewriter)
-    behind = f", {kept} constants of float16 behind a Cast" if kept else ""
+    behind = f", {kept} constants of float16 before a Cast" if kept else ""
     listed = " and ".join(sorted(narrow))
     note = f"{count} values of {listed} are float32: products are no longer rounded to few bits{behind}"
     changed = rewriter.finish()

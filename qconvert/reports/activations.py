@@ -53,7 +53,7 @@ def activation_bars(
     except QConvertError as error:
         return {}, f"Activations have no histograms: {said(error.reason)}."
     if runs is None:
-        return {}, f"{runtime.title} gives out no inner tensors: activations have no histograms."
+        return {}, f"{runtime.title} returns no inner tensors: activations have no histograms."
     joined: dict[str, list[Array]] = {}
     for values in (*runs, *feeds):
         for name, value in values.items():

@@ -46,7 +46,9 @@ def node_data(subject: CheckReport | Graph) -> dict[str, Any]:
         bits = {name: (_bits(subject[name].dtype), runs_as(subject, op)) for op in subject.ops for name in op.outputs if name}
         return _document("qconvert: bits of the results", bits)
     if not subject.operators:
-        raise OptionError("the check compared no operators, so there is nothing to show of them", remedy="Check with --per-op.")
+        raise OptionError(
+            "the check compared no operators, so that the page would be empty", remedy="Check with --per-op.", rule="operators-not-compared"
+        )
     found = {op.output: (op.largest if op.largest < float("inf") else -1, op.verdict) for op in subject.operators if op.output}
     return _document("qconvert check: largest difference", found)
 

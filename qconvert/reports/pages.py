@@ -48,13 +48,13 @@ def html_report(
     values: bool = True,
     **options: Any,
 ) -> None:
-    """Writes a page that a browser shows by itself: the verdict, graphs side by side, tables, histograms, and where all is from.
+    """Write a self-contained HTML page: the verdict, graphs side by side, tables, histograms, and the origin of the files.
 
     Args:
         subject: a model file, its content as bytes, or a graph, or what convert(), check() or calibrate() returned. The files that a
             report names are read again; what cannot be read is left out, and the page says so.
         out: the .html file.
-        format: the name of a model's format, where nothing else says it.
+        format: the name of a model's format, if suffix and content do not determine it.
         force: whether any existing file may be replaced; a page that qconvert wrote is.
         data: files and folders of inputs of the source, for the histograms of activations; random inputs without.
         values: whether a model is run for these; of a check and of a model file only.

@@ -30,7 +30,7 @@ def require_own(out: Path, suffixes: Sequence[str], mark: str, what: str, force:
         QConvertError: the place cannot be written, or another file is there.
     """
     if out.suffix.lower() not in suffixes:
-        raise OptionError(f"{what} has the suffix {suffixes[0]}", file=str(out))
+        raise OptionError(f"the suffix is {out.suffix!r}; {what} requires {suffixes[0]}", file=str(out), rule="unknown-suffix")
     if os.path.isfile(out):
         with access_errors(out), out.open("rb") as file:
             force = force or mark.encode() in file.read(_HEAD)

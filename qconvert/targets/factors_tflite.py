@@ -26,7 +26,7 @@ def outside(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor
         return
     for factor, low, high, words in FACTORS[builtin](builtin, inputs, data, result, beta):
         if not low <= factor < high:
-            yield f"{words} is {factor:g}, and has to be {f'below {high:g}' if factor >= high else f'at least {low:g}'}"
+            yield f"{words} is {factor:g}; it must be {f'below {high:g}' if factor >= high else f'at least {low:g}'}"
 
 
 #: A factor, its least value, the first value that is too large, and its name in words.

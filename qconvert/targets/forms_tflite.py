@@ -17,7 +17,7 @@ def _average_pool(graph: Graph, op: Op) -> str:
     from qconvert.formats.tflite.ops.window import same_pads
 
     if len(op["kernel_shape"]) == 3:
-        return "it is two pools, which would round twice"
+        return "it would be two pools, which round twice"
     data, result = graph[op.inputs[0]].static_shape, graph[op.outputs[0]].static_shape
     if data is None or result is None or len(data) != 4 or len(result) != 4 or op["data_format"] != "channels_last":
         return ""
@@ -27,15 +27,15 @@ def _average_pool(graph: Graph, op: Op) -> str:
 
 
 def _elu(graph: Graph, op: Op) -> str:
-    return "" if float(op["alpha"]) == 1.0 else "its kernel knows the alpha 1 alone"
+    return "" if float(op["alpha"]) == 1.0 else "its kernel supports only alpha 1"
 
 
 def _lp_normalization(graph: Graph, op: Op) -> str:
-    return "" if int(op["p"]) == 2 else "its kernel knows the Euclidean norm alone"
+    return "" if int(op["p"]) == 2 else "its kernel supports only the Euclidean norm"
 
 
 def _volume(graph: Graph, op: Op) -> str:
-    return "its kernel of three dimensions computes real values" if graph[op.inputs[0]].rank == 5 else ""
+    return "its 3-D kernel computes in float" if graph[op.inputs[0]].rank == 5 else ""
 
 
 def _sqrt(graph: Graph, op: Op) -> str:

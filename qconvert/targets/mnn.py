@@ -33,7 +33,7 @@ def _rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
 
 TARGETS = (
     Target(
-        "mnn", "mnn", "MNN: real values and a Pipeline of scales, of which its converter makes int8",
+        "mnn", "mnn", "MNN: a float model and a Pipeline of scales, from which its converter makes int8",
         passes=_PASSES, layout="channels_first", activations="int8", weights="int8",
         integer_kernels=dict.fromkeys(("Conv", "Gemm", "Add", "Sub", "Mul", "AveragePool", "GlobalAveragePool", "MaxPool", "Relu", "Clip"),
                                       _INT8),

@@ -57,7 +57,7 @@ def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     def find(op: Op) -> Iterator[Violation]:
         for tensor in quantized_data(graph, op) if op.kind in _REPLACED else ():
             if tensor.dtype in ("int4", "uint4") and not tensor.is_constant:
-                rule = "activations beside which operators are replaced by integer kernels have 8 or 16 bits"
+                rule = "activations of operators with integer kernels have 8 or 16 bits"
                 yield Violation(
                     f"{place(op)}: {tensor.name!r} is {tensor.dtype}", rule, "--target generic, or pass change_bits (-O activation_bits=8)"
                 )

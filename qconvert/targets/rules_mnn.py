@@ -14,14 +14,14 @@ if TYPE_CHECKING:  # targets are listed without numpy
 
 __all__ = ["own_rules"]
 
-_EMPTY = "no tensor is without elements, of which MNN computes nothing"
-_EMPTY_REMEDY = "leave out what computes on nothing, or give the inputs other sizes"
-_SELECT = "operands of Where have the size of its result or one element: MNN takes others from wrong places"
+_EMPTY = "tensors have elements: MNN computes nothing of empty ones"
+_EMPTY_REMEDY = "remove operators on empty tensors, or give the inputs other sizes"
+_SELECT = "operands of Where have the size of its result or one element: MNN reads others at wrong positions"
 _SELECT_REMEDY = "put an Expand before the Where"
-_PLANE = "convolutions are over one or two dimensions: others of MNN give no result"
-_PLANE_REMEDY = "spell it as a sum of convolutions over two dimensions, or leave it to the program that runs the model"
-_DYNAMIC = "no DynamicQuantizeLinear, of which MNN makes other integers and zero points"
-_DYNAMIC_REMEDY = "with constant weights behind it the product is on real values instead"
+_PLANE = "convolutions are 1-D or 2-D: MNN has no result for others"
+_PLANE_REMEDY = "write it as a sum of 2-D convolutions, or leave it to the program that runs the model"
+_DYNAMIC = "no DynamicQuantizeLinear: MNN computes other integers and zero points"
+_DYNAMIC_REMEDY = "with constant weights after it the product is computed in float instead"
 #: Dimensions of the weights of a convolution over two.
 _LARGEST_RANK = 4
 

@@ -37,7 +37,7 @@ _NO_TYPES = frozenset((
 _STORED = ("int8", "int4", "float8e4m3fn", "float4e2m1")
 #: Operators that demand two axes.
 _NOT_FLAT = ("ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax")
-_CUT = "use --target tensorrt, or cut the network in front of it"
+_CUT = "use --target tensorrt, or cut the network before it"
 _IO = "use --io float at inputs and outputs, or cast what it is computed with"
 _TYPED = "values have a type that TensorRT has"
 _NEWER = "build for a newer device: --sm 8.0 or 8.9"
@@ -66,17 +66,17 @@ def own_rules(graph: Graph, rtx: bool, device: str = "") -> Callable[[Op], Itera
             return
         for text, remedy, breaches in (
             (_TYPED, _IO, _types(graph, op)),
-            ("constants of 8 bits and fewer stand in front of Dequantize alone", "cast the data, and store the constant in another type",
+            ("only Dequantize reads constants of 8 bits and fewer", "cast the data, and store the constant in another type",
              _constants(graph, op)),
             ("activations have one scale for the whole tensor", "quantize the model's activations per tensor", _granularity(graph, op)),
-            ("windows of pools have no holes", _KEEP, _holes(op)),
+            ("windows of pools have no dilation", _KEEP, _holes(op)),
             ("transposed convolutions have strides or dilations, not both", _KEEP, _strided(op)),
-            ("what is scattered replaces what was there", _KEEP, _reduced(op)),
-            ("what compares along an axis has two axes at least", "give the data a first axis of 1", _flat(graph, op)),
-            ("loops that read their condition have one to begin with", "give the Loop the condition true", _unconditional(graph, op)),
-            ("no number is divided by what a Dequantize gives: TensorRT-RTX 1.7.1 leaves the division out",
-             "leave the operand real", _divided(graph, op, producers)),
-            ("no single number is added behind a convolution over one dimension: TensorRT-RTX 1.7.1 takes it for a bias, and fails",
+            ("scattered values replace the old ones", _KEEP, _reduced(op)),
+            ("data that are compared along an axis have at least two axes", "give the data a first axis of 1", _flat(graph, op)),
+            ("loops that read their condition have an initial condition", "give the Loop the condition true", _unconditional(graph, op)),
+            ("no number is divided by the result of a Dequantize: TensorRT-RTX 1.7.1 drops the division",
+             "leave the operand float", _divided(graph, op, producers)),
+            ("no single number is added after a 1-D convolution: TensorRT-RTX 1.7.1 takes it for a bias and fails",
              "add it to the convolution's bias", _added(graph, op, producers) if rtx else ()),
             (_LACKING.get(device, ""), _NEWER, _lacked(graph, op, device)),
         ):  # fmt: skip
@@ -93,7 +93,7 @@ def edge_rules(graph: Graph) -> Iterator[Violation]:
             if tensor.dtype in _NO_TYPES:
                 yield Violation(f"{side} {tensor.name!r} is {tensor.dtype}", _TYPED, f"leave the {side} out")
             elif tensor.is_constant and tensor.dtype in (*_STORED, "uint8"):
-                text = "outputs that are constants are real, or integers of 32 bits and more"
+                text = "outputs that are constants are float, or integers of 32 bits and more"
                 yield Violation(
                     f"output {tensor.name!r} is a constant of {tensor.dtype}", text, "leave the output out: its values are known"
                 )
@@ -103,15 +103,13 @@ def _operators(op: Op, rtx: bool) -> Iterator[Violation]:
     """Operators that there are none of."""
     name = str(op["op_type"]) if op.kind == "Opaque" else op.kind
     if op.kind == "Opaque" and (is_custom(op) or (str(op["domain"]) not in ("", "ai.onnx") and name not in ("Gelu",))):
-        yield Violation(f"{place(op)}: {custom_name(op)}", "TensorRT has the operators of ONNX alone, and plugins", _KEEP)
+        yield Violation(f"{place(op)}: {custom_name(op)}", "TensorRT has only the operators of ONNX, and plugins", _KEEP)
     elif op.kind == "Opaque" and name in ("QuantizeLinear", "DequantizeLinear"):
         yield Violation(f"{place(op)}: {name}", "scales and zero points are constants", "quantize the model with scales that are fixed")
     elif name in _NO_IMPORTER:
         yield Violation(f"{place(op)}: {name}", "TensorRT has no such operator", _instead(name))
     elif rtx and name in _NOT_IN_RTX:
-        yield Violation(
-            f"{place(op)}: {name}", "TensorRT-RTX has no such operator", "use --target tensorrt, or cut the network in front of it"
-        )
+        yield Violation(f"{place(op)}: {name}", "TensorRT-RTX has no such operator", "use --target tensorrt, or cut the network before it")
 
 
 def _instead(name: str) -> str:
@@ -189,7 +187,7 @@ def _unconditional(graph: Graph, op: Op) -> Iterator[Breach]:
     body = graph.functions[str(op["body"])]
     condition = body.inputs[1]
     if condition in body.outputs or any(condition in inner.inputs for inner in body.ops):
-        yield op.outputs[0], "comes of a loop without a condition, whose body reads it"
+        yield op.outputs[0], "is of a loop without a condition, whose body reads it"
 
 
 def _divided(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]:

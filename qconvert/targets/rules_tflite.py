@@ -51,7 +51,7 @@ def packed_weights(graph: Graph, op: Op) -> Iterator[Breach]:
     data, weights = found
     depthwise = op.kind == "Conv" and int(op["group"]) > 1 and weights.shape is not None and weights.shape[1] == 1
     if op.kind == "ConvTranspose" or (data.dtype == "int16" and depthwise):
-        yield weights.name, f"is int4 beside data of {data.dtype}"
+        yield weights.name, f"is int4; the data are {data.dtype}"
 
 
 def activated_concat(graph: Graph, op: Op) -> Iterator[Breach]:
@@ -102,11 +102,11 @@ FILE_RULES = (
     Rule("LiteRT has a kernel for the operator on this type and rank", "measured",
          "pass isolate_float, or int32_bias_to_float for a bias", has_no_kernel),
     Rule("the factors that kernels compute of scales fit their fixed-point arithmetic", "quantization_util.cc, XNNPACK, measured",
-         "check the scales: they come of a calibration that went wrong, or of unused channels", has_wild_multiplier),
+         "check the scales: a calibration went wrong, or channels are unused", has_wild_multiplier),
 )  # fmt: skip
 
-MICRO_RULES = (*_EVERYWHERE, Rule("sizes but the first are known before the model runs", "tflite-micro has no dynamic tensors",
-                            "set the sizes of the model's inputs before it is converted", open_size))  # fmt: skip
+MICRO_RULES = (*_EVERYWHERE, Rule("only the first dimension may be dynamic", "tflite-micro has no dynamic tensors",
+                            "set the sizes of the model's inputs (--input-shape)", open_size))  # fmt: skip
 
 MICRO_FILE_RULES = (
     Rule("tflite-micro has a kernel for the operator on this type and rank", "measured", "--target tflite, if it need not run there",

@@ -58,7 +58,7 @@ def _choice(graph: Graph, op: Op) -> str:
     kind = KINDS[op.kind]
     names = [*kind.data(op), *(() if kind.rule == "index" else op.outputs)]
     if any(not graph[name].shares_grid(graph[names[0]]) for name in names) or op.attributes.get("activation"):
-        return "data of several grids"
+        return "data with several scales"
     return "other interpolation than the nearest" if op.kind == "Resize" and op["mode"] != "nearest" else _move(graph, op)
 
 
@@ -68,9 +68,9 @@ def _move(graph: Graph, op: Op) -> str:
 
     moved = [graph[name] for name in KINDS[op.kind].moved(op)]
     if any(tensor.is_constant for tensor in moved):
-        return "constants among what is moved"
+        return "constants among the moved data"
     if op.kind == "MaxPool" and moved[0].rank == _RANK_OF_VOLUMES:
-        return "pools over three dimensions"
+        return "3-D pools"
     q = moved[0].quantization
     return "padding with a zero point" if op.kind == "Pad" and op["mode"] == "constant" and q is not None and q.zero_point.any() else ""
 
@@ -101,7 +101,7 @@ def _edges(graph: Graph) -> Iterable[Violation]:
 
 
 _TENSORRT = Target(
-    "tensorrt", "onnx", "TensorRT: int8 on symmetric grids, integers and scales kept",
+    "tensorrt", "onnx", "TensorRT: symmetric int8, integers and scales kept",
     passes=_PASSES, write_options={"numerics": "fast", "guards": False}, checked_by="onnxruntime:unoptimized",
     layout="channels_first", activations="int8", weights="int8",
     integer_kernels={**dict.fromkeys(_PRODUCTS, (*_INT8, *_FP8)), **dict.fromkeys((*_CHOOSING, *_MOVING), _INT8)},

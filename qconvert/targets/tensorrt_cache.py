@@ -21,7 +21,7 @@ _PASSES = (
 
 TARGETS = (
     Target(
-        "tensorrt-cache", "onnx", "TensorRT up to 10: a float model, and beside it a calibration cache with symmetric scales",
+        "tensorrt-cache", "onnx", "TensorRT up to 10: a float model, with symmetric scales in a separate calibration cache",
         passes=_PASSES, needs_scales=True, command=trtexec, layout="channels_first", activations="int8", weights="int8",
         symmetric_activations=("int8",), free_edges=False,
     ),

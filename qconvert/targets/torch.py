@@ -36,9 +36,9 @@ def _not_lowered(graph: Graph, op: Op) -> str:
     """Why inductor computes a layer on real values."""
     weights = graph[op.inputs[1]]
     if not weights.is_constant or weights.dtype != "int8":
-        return "weights that are no int8 constants"
+        return "weights that are not int8 constants"
     if op.kind == "Gemm" and (weights.quantization is None or weights.quantization.axis is None):
-        return "weights with one scale, beside which inductor leaves linear layers as they are"
+        return "weights with one scale, for which inductor does not replace linear layers"
     return ""
 
 
@@ -66,11 +66,11 @@ def _of_other_types(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     return broken
 
 
-_TYPES = "quantized tensors are of 8 bits or int32"
+_TYPES = "quantized tensors have 8 bits or are int32"
 _TYPES_REMEDY = "write a torch.export program, which has integers of all types: a name that ends in .pt2, or --form program"
 
 _TORCH = Target(
-    "torch", "torch", "PyTorch: real values between Quantize and Dequantize, integers stored as in the source",
+    "torch", "torch", "PyTorch: float between Quantize and Dequantize, integers stored as in the source",
     passes=(*_PASSES[:-2], "match_rounding", *_PASSES[-2:]), write_options={"form": "program"}, layout="channels_first",
     dynamic_range="onnx",
 )  # fmt: skip

@@ -39,8 +39,8 @@ def trtexec(graph: Graph, model: str, scales: str = "") -> str:
     for flag, place in (("--minShapes", 0), ("--optShapes", 1), ("--maxShapes", 2)) if found else ():
         words.append(f"{flag}={','.join(f'{_quoted(name)}:{_sized(shapes[place])}' for name, shapes in found.items())}")
     words.append(f"--saveEngine={PurePath(model).with_suffix('.plan')}")
-    said = "TensorRT 8 to 10; 11 takes no caches" if scales else "TensorRT 10; in 11 --stronglyTyped is the one way, stated or not"
-    return f"{shlex.join(words)}  # {said}{'; open sizes are examples' if found else ''}"
+    said = "TensorRT 8 to 10; 11 takes no caches" if scales else "TensorRT 10; in 11 --stronglyTyped is always on"
+    return f"{shlex.join(words)}  # {said}{'; dynamic dimensions are examples' if found else ''}"
 
 
 def _quoted(name: str) -> str:

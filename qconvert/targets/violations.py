@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qconvert.errors import UnsupportedError
+from qconvert.errors import UnsupportedError, counted
 from qconvert.graph.functions import closed_graphs
 from qconvert.plugins import Target, Violation
 
@@ -44,8 +44,8 @@ def refuse_violations(graph: Graph, target: Target | None) -> None:
     groups: dict[str, list[Violation]] = {}
     for violation in found:
         groups.setdefault(violation.rule, []).append(violation)
-    count = f"{len(found)} place{'s' if len(found) > 1 else ''}"
-    lines = [f"the target {target.name} does not take the model as it is, in {count}:"]
+    count = counted(len(found), "place")
+    lines = [f"the target {target.name} does not accept the model, in {count}:"]
     for rule, broken in groups.items():
         lines += _listed(rule, broken)
     remedies = dict.fromkeys(violation.remedy for violation in found if violation.remedy)
@@ -54,5 +54,5 @@ def refuse_violations(graph: Graph, target: Target | None) -> None:
 
 def _listed(rule: str, found: Sequence[Violation]) -> list[str]:
     places = [violation.where.replace("\n", "\\n") for violation in found[:_NAMED]]  # a line each, whatever their names hold
-    lines = [f"- the rule: {rule}. Broken by {len(found)}:", *(f"    {place}" for place in places)]
+    lines = [f"- rule: {rule}. Broken by {len(found)}:", *(f"    {place}" for place in places)]
     return [*lines, f"    and {len(found) - _NAMED} more"] if len(found) > _NAMED else lines

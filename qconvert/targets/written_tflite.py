@@ -67,7 +67,7 @@ def has_no_micro_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
         yield from _missing(w, operator, "tflite-micro", ())
         weights = w.tensor(operator.inputs[1]) if operator.builtin in _WITH_WEIGHTS else None
         if weights is not None and weights.is_quantized and not w.tensor(operator.outputs[0]).is_quantized:
-            yield weights.name, f"{operator.builtin} of real data with weights of {weights.dtype}"
+            yield weights.name, f"{operator.builtin} of float data with weights of {weights.dtype}"
 
 
 def _not_micros(w: Writing, operator: Operator) -> Iterator[Breach]:
@@ -76,13 +76,13 @@ def _not_micros(w: Writing, operator: Operator) -> Iterator[Breach]:
     if types not in _MICRO_RECURRENT[operator.builtin]:
         yield operator.inputs[0], f"{operator.builtin} of {types[0]} with weights of {types[1]} and a state of {types[2]}"
     if operator.builtin == "SVDF" and not operator.inputs[_SVDF_BIAS]:
-        yield operator.outputs[0], "an SVDF without a bias, which tflite-micro reads nevertheless"
+        yield operator.outputs[0], "an SVDF without a bias, which tflite-micro reads all the same"
     if operator.builtin == "UNIDIRECTIONAL_SEQUENCE_LSTM":
         given = {index for index, name in enumerate(operator.inputs) if name}
         for index in sorted(given & {*_UNKNOWN}):
-            yield operator.inputs[index], "peepholes, projections and layer normalizations are none of tflite-micro's"
+            yield operator.inputs[index], "tflite-micro has no peepholes, projections and layer normalizations"
         if not given.issuperset(_WANTED):
-            yield operator.outputs[0], "an LSTM without an input gate is none of tflite-micro's"
+            yield operator.outputs[0], "tflite-micro has no LSTM without an input gate"
 
 
 def _missing(w: Writing, operator: Operator, runtime: str, judged: Sequence[str]) -> Iterator[Breach]:

@@ -109,6 +109,6 @@ def test_what_cannot_be_corrected_is_named() -> None:
     found, notes = correct_biases(network(activation="relu"), {"y": np.ones(6), "r": np.ones(4), "gone": np.ones(1)})
     assert found == network(activation="relu")
     assert [note.partition(": ")[2] for note in notes[1:]] == [
-        "it is no layer with a bias",
-        "an activation stands in the operator, behind the bias",
+        "it is not a layer with a bias",
+        "an activation is fused into the operator, after the bias",
     ]

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from refusals import refused
 
 import qconvert
 from qconvert.calibration.driver import calibrated
@@ -131,7 +132,7 @@ def test_what_stays_float_stays_as_it_is_stored(tmp_path: Path) -> None:
 def test_quantized_weights_are_no_constants_to_compute(tmp_path: Path) -> None:
     nodes = [node("DequantizeLinear", ["w", "s"], ["c"]), conv()]
     form: Form = (nodes, {"w": np.ones((6, 4, 3, 3), np.int8), "s": np.float32(0.5), "b": B}, IMAGE, 1)
-    with pytest.raises(UnsupportedError, match="quantized already"):
+    with refused(UnsupportedError, "already-quantized"):
         calibrated(written(form, tmp_path / "float.onnx"), samples(form))
 
 

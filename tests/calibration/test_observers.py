@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from refusals import refused
 
 from qconvert.calibration import METHODS, Observer, observer
 from qconvert.encodings import Range, grid_of
@@ -91,8 +92,8 @@ def test_strange_values(method: str) -> None:
     zeros = seen(method, [np.zeros((1, 2, 3, 4), np.float32)])
     assert ends(zeros) == (0, 0)
     assert zeros.grid("int8").quantization.scale[0] > 0
-    for value, word in ((np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite")):
-        with pytest.raises(InvalidModelError, match=word):
+    for value in (np.nan, np.inf, -np.inf):
+        with refused(InvalidModelError, "not-finite"):
             seen(method, [np.array([1, value], np.float32)])
 
 
@@ -131,9 +132,9 @@ def test_many_workers_see_what_one_sees(method: str) -> None:
 
 
 def test_unknown_methods_and_options() -> None:
-    with pytest.raises(OptionError, match="no method of calibration 'minmax'"):
+    with refused(OptionError, "unknown-method", holds=("minmax",)):
         observer("minmax")
-    with pytest.raises(OptionError, match="no calibration by min-max takes the option 'bins'"):
+    with refused(OptionError, "unknown-option", holds=("'bins'",)):
         observer("min-max", bins=3)
 
 
@@ -150,7 +151,7 @@ def test_unknown_methods_and_options() -> None:
     ],
 )
 def test_options_have_bounds(method: str, options: dict[str, float]) -> None:
-    with pytest.raises(OptionError, match=next(iter(options))):
+    with refused(OptionError, "number-out-of-range", holds=(*options,)):
         observer(method, **options)()
 
 
@@ -167,7 +168,7 @@ def test_grids_of_a_range() -> None:
     assert grid_of(Range(np.array([2.0]), np.array([4.0]))).quantization.zero_point[0] == -128, "0 is always in it"
     wide = grid_of(found, "int16", symmetric=True)
     assert wide.quantization.scale[0] == np.float32(3) / np.float32(32767)
-    with pytest.raises(OptionError, match="narrow"):
+    with refused(OptionError, "narrow-not-symmetric"):
         grid_of(found, "uint8", narrow=True)
     axis = grid_of(Range(np.array([-1.0, 0.0]), np.array([3.0, 0.0]), 1)).quantization
     assert axis.axis == 1 and axis.scale.tolist() == [np.float32(4) / np.float32(255), 1]

@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx_models import path_of
+from refusals import refused
 from tflite_models import OpSpec, TensorSpec, model
 
-from qconvert import Graph, Op, QConvertError, Quantization, Tensor, check, convert, load, save
+from qconvert import Graph, Op, Quantization, Tensor, check, convert, load, save
 from qconvert.checking.classify import classify
 from qconvert.checking.further_roundings import further_reach
+from qconvert.errors import InvalidModelError
 from qconvert.graph.changed_values import changed_values
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
@@ -139,7 +141,7 @@ def test_a_wrong_operator_is_found_by_its_values(tmp_path: Path) -> None:
     report = check(VISION, result, samples=2, per_op=True, kernels="onnxruntime:unoptimized")
     wrong = [item for item in report.operators if item.verdict == "unexplained"]
     assert [item.output for item in wrong] == [op.outputs[0]]
-    assert wrong[0].reason.startswith("not as the conversion makes it: altered Sub ") and wrong[0].unexplained > 0
+    assert wrong[0].reason.startswith("differs from what the conversion makes: altered Sub ") and wrong[0].unexplained > 0
     assert wrong[0].largest > 10
 
 
@@ -190,7 +192,7 @@ def test_two_roundings_explain_one_step_more() -> None:
     assert further == {"y": 1.5}
     source, result, exact = np.array([1], np.int8), np.array([2], np.int8), np.array([0.9])
     found = classify(graph, average, source, result, exact, ("onnxruntime", "litert"), further["y"])
-    assert (found.verdict, found.reason) == ("approximate", "rounded more than once, by several operators in place of one")
+    assert (found.verdict, found.reason) == ("approximate", "rounded more than once, because several operators replace one")
     assert classify(graph, average, source, result, exact, ("onnxruntime", "litert")).verdict == "unexplained"
     far = classify(graph, average, source, np.array([4], np.int8), exact, ("onnxruntime", "litert"), further["y"])
     assert (far.verdict, far.unexplained) == ("unexplained", 1)
@@ -230,7 +232,7 @@ def test_results_without_common_names_are_refused(tmp_path: Path) -> None:
         other(graph.outputs),
     )
     save(renamed, tmp_path / "other.tflite")
-    with pytest.raises(QConvertError, match="no tensor names in common"):
+    with refused(InvalidModelError, "no-common-tensors", where="comparison of operators"):
         check(VISION, tmp_path / "other.tflite", samples=1, per_op=True)
 
 

@@ -35,7 +35,7 @@ def test_a_result_that_is_left_out_or_not_rounded() -> None:
         replace(SIGMOID, outputs=("s/kernel_scale",)), replace(MUL, inputs=("x", "s/kernel_scale")), **{"s/kernel_scale": OTHER}
     )
     for other in (graph(Op("Mul", ("x", "x"), ("y",))), unrounded):
-        assert vanished(graph(SIGMOID, MUL), other) == {"s": "nothing in the result stands for it, and 'y' is computed without it"}
+        assert vanished(graph(SIGMOID, MUL), other) == {"s": "no tensor of the result corresponds to it, and 'y' is computed without it"}
     stored = graph(replace(SIGMOID, outputs=("s/uint8",)), replace(MUL, inputs=("x", "s/uint8")))
     assert vanished(graph(SIGMOID, MUL), stored) == {}
 

@@ -139,7 +139,7 @@ def test_a_runtime_of_a_plugin_runs_results(source: Path, monkeypatch: pytest.Mo
     report = check(source, tmp_path / "result.qgraph", samples=2, per_op=True, kernels="onnxruntime:unoptimized")
     assert report.passed, report.problems
     assert len(report.operators) >= 0.9 * len(load(source).ops)
-    assert "the evaluator gives out no inner tensors: how result.qgraph was read is not checked against them" in report.notes
+    assert "the evaluator returns no inner tensors: how result.qgraph was read is not checked against them" in report.notes
 
 
 @pytest.mark.litert
@@ -153,7 +153,7 @@ def test_a_wrong_operator_of_a_plugins_runtime_is_named(monkeypatch: pytest.Monk
 
 @pytest.mark.onnxruntime
 def test_a_runtime_of_a_plugin_runs_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It gives out no inner tensors: they come from the evaluator, and what it computes from its pieces."""
+    """It returns no inner tensors: they come from the evaluator, and what it computes from its pieces."""
     convert(KWS, tmp_path / "source.qgraph")
     convert(tmp_path / "source.qgraph", tmp_path / "result.onnx")
     made_up(monkeypatch)

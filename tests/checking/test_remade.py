@@ -161,7 +161,7 @@ def test_a_constant_of_plain_integers(tmp_path: Path) -> None:
         return graph.evolve(tensors=[replace(graph["table"], data=data)])
 
     report = check(tmp_path / "m.onnx", altered(tmp_path / "m.onnx", tmp_path / "r.onnx", change), samples=1)
-    said = "Gather look ('y'): not as the conversion makes it: constant 'table': 1 of 64 elements differ, by at most 36; "
+    said = "Gather look ('y'): differs from what the conversion makes: constant 'table': 1 of 64 elements differ, by at most 36; "
     assert [problem.startswith(said) for problem in report.problems] == [True]
 
 
@@ -199,13 +199,13 @@ def test_the_record_of_layouts_and_the_signatures(tmp_path: Path) -> None:
     source = FIXTURES / "tiny_kws_dscnn_int8.tflite"
     recorded = altered(source, tmp_path / "m.onnx", lambda graph: graph.evolve(metadata={**graph.metadata, TRANSPOSED: '["input_1"]'}))
     assert again(source, recorded).altered == {
-        "input_1": f"not as the conversion makes it: the record of its layout ({TRANSPOSED}) is another"
+        "input_1": f"differs from what the conversion makes: the record of its layout ({TRANSPOSED}) differs"
     }
     convert(WAKEWORD, tmp_path / "s.tflite")
     (signature,) = load(tmp_path / "s.tflite").signatures
     renamed = replace(signature, inputs={f"{name}_2": tensor for name, tensor in signature.inputs.items()})
     unsigned = altered(WAKEWORD, tmp_path / "t.tflite", lambda graph: replace(graph, signatures=(renamed,)))
-    assert list(again(WAKEWORD, unsigned).altered.values()) == ["not as the conversion makes it: the signatures are others"]
+    assert list(again(WAKEWORD, unsigned).altered.values()) == ["differs from what the conversion makes: the signatures differ"]
 
 
 @pytest.mark.onnxruntime
@@ -232,4 +232,4 @@ def test_a_result_of_another_source_says_so(tmp_path: Path) -> None:
     convert(tmp_path / "middle.onnx", tmp_path / "m.tflite")
     report = check(WAKEWORD, tmp_path / "m.tflite", samples=1)
     assert report.verdict == "passed"
-    assert "m.tflite says that it was made of another file than tiny_wakeword_int8.tflite" in report.notes
+    assert "the metadata of m.tflite name another source file than tiny_wakeword_int8.tflite" in report.notes

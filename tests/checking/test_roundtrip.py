@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx_models import path_of
+from refusals import refused
 from tflite_models import OpSpec, TensorSpec, model
 
-from qconvert import Graph, Op, QConvertError, Quantization, Tensor, convert, diff, load, roundtrip
+from qconvert import Graph, Op, Quantization, Tensor, convert, diff, load, roundtrip
 from qconvert.checking.plain import plain
+from qconvert.errors import FileAccessError, OptionError
 from qconvert.graph.validation import validate
 
 pytestmark = pytest.mark.onnxruntime
@@ -80,7 +82,7 @@ def test_files_are_kept_and_hold_the_same_graph(tmp_path: Path) -> None:
     there, back = sorted((tmp_path / "kept").iterdir())
     assert [there.name, back.name] == [f"{RESNET.stem}.1.qoperator.onnx", f"{RESNET.stem}.2.qdq.onnx"]
     assert diff(load(there), load(RESNET)) == diff(load(back), load(RESNET)) == []
-    with pytest.raises(QConvertError, match="already exists"):
+    with refused(FileAccessError, "file-exists"):
         roundtrip(RESNET, "onnx:qoperator", keep=tmp_path / "kept")
 
 
@@ -101,18 +103,18 @@ def test_operators_that_onnx_spells_out_come_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("via", "options", "message"),
+    ("via", "options", "rule", "named"),
     [
-        ("onnx:other", {}, "there is no form 'other'"),
-        ("qgraph:qdq", {}, "has no forms"),
-        ("none", {}, "there is no format 'none'"),
-        ("onnx:qdq", {"times": 0}, "at least once"),
-        ("onnx:qdq", {"target": "none"}, "there is no target 'none'"),
-        ("qgraph", {"target": "ort-x86"}, "is for onnx files"),
+        ("onnx:other", {}, "unknown-form", "'other'"),
+        ("qgraph:qdq", {}, "no-forms", "'qdq'"),
+        ("none", {}, "unknown-format", "'none'"),
+        ("onnx:qdq", {"times": 0}, "number-out-of-range", "1000"),
+        ("onnx:qdq", {"target": "none"}, "unknown-target", "'none'"),
+        ("qgraph", {"target": "ort-x86"}, "target-of-other-format", "ort-x86"),
     ],
 )
-def test_options_that_do_not_exist(via: str, options: dict[str, object], message: str) -> None:
-    with pytest.raises(QConvertError, match=message):
+def test_options_that_do_not_exist(via: str, options: dict[str, object], rule: str, named: str) -> None:
+    with refused(OptionError, rule, holds=(named,)):
         roundtrip(KWS, via, **options)  # type: ignore[arg-type]
 
 
@@ -171,7 +173,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_command_line() -> None:
     done = run("roundtrip", RESNET, "--via", "onnx:qoperator", "--samples", "1")
     assert done.returncode == 0, done.stderr
-    assert "onnx:qdq -> onnx:qoperator" in done.stdout
+    assert "onnx:qoperator" in done.stdout.replace("\n", "")
     integers = sum(t.data.size for t in load(RESNET).constants() if t.is_quantized and t.data is not None)
     assert f"passed: {integers} quantized integers in" in done.stdout
     failed = run("roundtrip", FIXTURES / "tflm_seanet_conv_int16x8.tflite", "--via", "onnx", "--samples", "1", "--json")
@@ -180,7 +182,7 @@ def test_command_line() -> None:
     assert (document["passed"], document["via"], document["legs"][0]["form"]) == (False, "onnx:qdq", "onnx:qdq")
     refused = run("roundtrip", KWS, "--via", "none")
     assert refused.returncode == 2
-    assert "error: there is no format 'none'" in refused.stderr
+    assert "error: the format 'none' is unknown" in refused.stderr
     assert run("roundtrip", RESNET, "--via", "qgraph", "--quiet").stdout == ""
 
 

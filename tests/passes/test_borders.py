@@ -90,7 +90,7 @@ def product_of(size: str | int) -> Graph:
 @pytest.mark.parametrize(("graph", "number"), [(reshape_of, 2), (product_of, 8)])
 def test_a_size_that_only_one_number_fits(graph: Callable[[str | int], Graph], number: int, tmp_path: Path) -> None:
     changed, notes = applied(graph("k"), "settle_sizes")
-    assert notes == (f"the size 'k' is {number}, the one number that the operators take",)
+    assert notes == (f"the dynamic dimension 'k' is {number}, the only number that the operators accept",)
     assert {name: tensor.shape for name, tensor in changed.tensors.items()} == {n: t.shape for n, t in graph(number).tensors.items()}
     save(graph("k"), tmp_path / "m.onnx")
     convert(tmp_path / "m.onnx", tmp_path / "m.tflite")

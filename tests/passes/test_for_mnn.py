@@ -36,7 +36,7 @@ def gemm(bias_shape: tuple[int, ...] | None = (4,), per_axis: bool = True, **att
 def test_a_gemm_becomes_an_equal_convolution(bias_shape: tuple[int, ...] | None, per_axis: bool) -> None:
     graph = gemm(bias_shape, per_axis)
     changed, notes = applied(graph, "gemm_to_conv")
-    assert notes == ("1 Gemm are convolutions over one position",)
+    assert notes == ("1 Gemm are 1x1 convolutions",)
     assert [op.kind for op in changed.ops] == ["Reshape", "Conv", "Reshape"]
     weights = changed["w"].quantization
     assert weights is not None and (changed["w"].shape, weights.axis) == ((4, 6, 1, 1), 0 if per_axis else None)

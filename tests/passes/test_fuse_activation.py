@@ -37,7 +37,7 @@ def test_a_clip_of_integers_behind_a_convolution(activation: str) -> None:
     changed, notes = applied(graph, "fuse_activation")
     (conv,) = changed.ops
     assert (conv.kind, conv["activation"], conv.outputs) == ("Conv", activation, ("z",))
-    assert notes == ("1 Relu and Clip operators are activations of the operators before them",)
+    assert notes == ("1 Relu and Clip operators are fused into the operators before them",)
     x = random_integers((1, 3, 5, 5), "int8")
     assert_equal(graph, changed, {"x": x})
     assert np.array_equal(evaluate(graph, {"x": x})["z"], evaluate(changed, {"x": x})["z"])
@@ -100,7 +100,7 @@ def test_limits_that_follow_each_other_are_one() -> None:
     whole = make(ops[:5], tensors, "x", "t4")
     changed, notes = applied(whole, "fuse_activation")
     assert [op.kind for op in changed.ops] == ["Mul"] and changed.ops[0]["activation"] == "relu6"
-    assert notes[0] == "3 Relu and Clip operators are joined with the one behind them"
+    assert notes[0] == "3 Relu and Clip operators are merged with the one after them"
     feed = {"x": np.arange(-128, 128).astype(np.int8)[None]}
     assert_equal(whole, changed, feed)
     read = make(ops, tensors, "x", "t4 y")  # somebody else reads what is between the second and the third

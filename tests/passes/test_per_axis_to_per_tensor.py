@@ -71,7 +71,7 @@ def test_a_bias_that_would_leave_int32_keeps_its_weights_per_axis() -> None:
     ]
     graph = make([Op("Gemm", ("x", "w", "b"), ("y",))], tensors, "x", "y")
     changed, (note,) = applied(graph, "per_axis_to_per_tensor")
-    assert changed is graph and "'w' stays per axis: with one scale the bias 'b' would leave int32" in note
+    assert changed is graph and "'w' stays per-channel: with one scale the bias 'b' would not fit int32" in note
 
 
 def test_a_bias_of_two_operators_gets_a_form_for_each() -> None:

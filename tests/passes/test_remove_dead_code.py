@@ -28,7 +28,7 @@ def test_dead_operators_and_their_constants_go() -> None:
     changed, notes = applied(graph, "remove_dead_code")
     assert [op.kind for op in changed.ops] == ["Relu", "Abs"]
     assert set(changed.tensors) == {"x", "a", "y"}
-    assert notes == ("2 operators (1 Add, 1 Neg) and 3 tensors that no output needs are gone",)
+    assert notes == ("2 operators (1 Add, 1 Neg) and 3 tensors that no output needs are removed",)
     assert_equal(graph, changed, {"x": np.float32([[1, -2, 3], [4, -5, 6]])})
 
 

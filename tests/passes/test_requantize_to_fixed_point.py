@@ -235,7 +235,7 @@ def test_what_stays_and_why() -> None:
     graph = quantized_conv()
     real = replace(graph["b"], dtype="float32", data=np.ones(4, np.float32), quantization=None)
     cases = {
-        "its bias is real, which float_bias_to_int32 rounds": graph.evolve(tensors=[real]),
+        "its bias is float; float_bias_to_int32 quantizes it": graph.evolve(tensors=[real]),
         "its bias has another scale": graph.evolve(tensors=[replace(graph["b"], quantization=q(0.7))]),
         "its accumulator may leave int32": graph.evolve(tensors=[replace(graph["b"], data=np.full(4, 2**31 - 1, np.int32))]),
         "its multiplier has no fixed point": graph.evolve(tensors=[replace(graph["y"], quantization=q(1e-30))]),

@@ -362,7 +362,7 @@ def test_symmetric_grids_are_an_option_of_targets_that_shift() -> None:
     target = SYMMETRIC.derive(name="shifting", passes=("symmetric_activations", "shift_to_symmetric"))
     run = pass_named("symmetric_activations").run
     assert run(paired(), target)[1] == ()
-    changed, notes = run(paired(), target, activations="symmetric")
+    changed, notes = run(paired(), target, zero_points="symmetric")
     assert notes and all(tensor.quantization.is_symmetric for tensor in changed.tensors.values() if tensor.quantization is not None)
     assert run(paired(), SYMMETRIC)[1]
 

@@ -78,7 +78,7 @@ def test_a_convolution_over_one_dimension_is_guarded(tmp_path: Path) -> None:
 def test_guarded_weights_are_the_same_numbers() -> None:
     source = load(FIXTURES / "tiny_vww_mobilenet_int8.tflite")
     graph, changes = normalize(source, target_named("ort-x86"))
-    words = "13 weights are stored as uint8 with zero point + 128, since pairs of them could saturate"
+    words = "13 weights are stored as uint8 with zero point + 128, because sums of two products could saturate"
     assert Change(words, exact=True, by="guard_saturation") in changes
     checked = 0
     for name, tensor in graph.tensors.items():
@@ -155,7 +155,7 @@ def test_an_addition_spelled_out_without_its_scales_comes_back(dtype: str, tmp_p
     zeros = (3, -11, -7) if dtype == "int8" else (131, 117, 121)
     a, b, y = (TensorSpec(n, (7, 30), dtype, scale, zero) for n, scale, zero in zip("aby", (0.05, 0.031, 0.09), zeros, strict=True))
     (tmp_path / "m.tflite").write_bytes(single_op("ADD", {}, [a, b], [y]))
-    assert "1 additions get a form" in str(convert(tmp_path / "m.tflite", tmp_path / "m.onnx", target="generic").changes)
+    assert "1 additions are decomposed" in str(convert(tmp_path / "m.tflite", tmp_path / "m.onnx", target="generic").changes)
     graph = load(tmp_path / "m.onnx")
     assert [(op.kind, op["arithmetic"]) for op in graph.ops] == [("Add", "xnnpack")]
     assert [graph[name].quantization for name in "aby"] == [Quantization.per_tensor(t.scale, t.zero_point) for t in (a, b, y)]

@@ -52,7 +52,7 @@ def test_the_new_scale_loses_no_more_than_the_one_that_holds_the_range(zero_poin
     growth = f"{grid.scale[0] / 0.5:.2f}"
     assert len(notes) == 1
     # What a Relu gives goes beyond the old range at the upper end alone.
-    words = f"3 activations have zero point 0 now, {1 if zero_point < 0 else 2} of them clipped to the range they had"
+    words = f"3 activations have the zero point 0, {1 if zero_point < 0 else 2} of them clipped to their previous range"
     assert notes[0].startswith(f"{words}; their steps grow {growth} times on average, at most {growth}; at worst")
     (change,) = pass_named("symmetric_activations").run(chain(zero_point), SYMMETRIC)[1]
     real = 0.5 * (np.arange(-128, 128) - zero_point)
@@ -139,7 +139,7 @@ def test_operands_meet_on_the_grid_that_holds_both() -> None:
     add = after.ops[-1]
     assert after[add.inputs[0]].quantization == after[add.inputs[1]].quantization == q(0.5)
     assert after[add.outputs[0]].quantization == q(0.7)
-    assert notes == ("1 operands that compute together share a scale: one more rounding; SQNR 35.6 dB, by at most 0.5 LSB ('b')",)
+    assert notes == ("1 operands of one operator share a scale: one more rounding; SQNR 35.6 dB, by at most 0.5 LSB ('b')",)
     a, b = np.int8([[10, -10, 127, 0, 3, 5, 7, 9]]), np.int8([[8, 9, 10, 11, 12, 13, 14, 127]])
     wanted = np.rint((a * 0.5 + np.rint(b * 0.125 / 0.5) * 0.5) / np.float32(0.7)).clip(-128, 127)
     assert np.array_equal(evaluate(after, {"a": a, "b": b})["y"], wanted)
@@ -162,4 +162,4 @@ def test_a_result_that_shares_the_scale_too_gets_its_own_behind() -> None:
     mul = next(op for op in after.ops if op.kind == "Mul")
     assert len({after[name].quantization.scale[0] for name in (*mul.inputs, *mul.outputs)}) == 1
     assert after.ops[-1].kind == "Requantize" and after[after.outputs[0]].quantization == q(0.25)
-    assert "1 Requantize behind operators whose kernels fix the scale" in notes[1]
+    assert "1 Requantize after operators whose kernels fix the scale" in notes[1]

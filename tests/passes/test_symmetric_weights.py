@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from passes.graphs import assert_equal, constant, make, q, quantized_conv, random_integers, said
+from refusals import refused
 
 from qconvert import Graph, Op, Quantization, Tensor, convert, load, save
 from qconvert.arithmetic import dequantize
@@ -50,9 +51,9 @@ def test_zero_points_of_blocks_stay_and_are_refused_in_words(tmp_path: Path) -> 
     ]
     graph = make([Op("Gemm", ("x", "w"), ("y",))], [*tensors, Tensor("y", "int8", None, None, q(0.5))], "x", "y")
     changed, notes = for_target(graph)
-    assert changed is graph and notes == ("the weights 'w' stay as they are: their zero points are those of blocks",)
+    assert changed is graph and notes == ("the weights 'w' are unchanged: their zero points are per-block",)
     save(graph, tmp_path / "m.qgraph")
-    with pytest.raises(UnsupportedError, match="'w' has scales in blocks of 8"):
+    with refused(UnsupportedError, "target-rules", holds=("'w'", 8)):
         convert(tmp_path / "m.qgraph", tmp_path / "m.tflite")
 
 
@@ -113,7 +114,7 @@ def test_channels_that_fit_keep_their_scale_their_values_and_their_bias() -> Non
     bias = changed[changed.ops[0].inputs[2]]
     assert bias.data is not None and bias.data[:3].tolist() == [100, -200, 300]
     assert bias.data[3] == np.rint(4000 * np.float64(np.float32(0.01)) / np.float64(grid.scale[3]))
-    assert notes[0].startswith("1 weights have zero point 0: 3 of 4 scales stay, as do all values under them, 1 are others, SQNR ")
+    assert notes[0].startswith("1 weights have zero point 0: 3 of 4 scales and their values are kept, 1 change, SQNR ")
 
 
 def test_weights_that_fit_keep_their_one_scale() -> None:
@@ -122,7 +123,7 @@ def test_weights_that_fit_keep_their_one_scale() -> None:
     changed, notes = for_target(graph)
     stored, grid = weights_of(changed)
     assert grid == q(0.01) and stored[0, 0] == -20 and changed["b"] is graph["b"]
-    assert notes == ("1 weights have zero point 0 with the scales that they had (integer - zero point) (exact)",)
+    assert notes == ("1 weights have zero point 0 with their previous scales (integer - zero point) (exact)",)
     x = random_integers((2, 10), "uint8")
     assert np.array_equal(evaluate(graph, {"x": x})["y"], evaluate(changed, {"x": x})["y"])
 
@@ -207,7 +208,7 @@ def test_channels_with_zero_point_0_stay_beside_others() -> None:
     stored, found = weights_of(changed)
     assert stored[[0, 3]].tolist() == [[-128, 0, 127], [-1, 0, 1]]
     assert (found.scale == grid.scale).tolist() == [True, False, False, True]
-    assert "2 of 4 scales stay" in notes[0]
+    assert "2 of 4 scales and their values are kept" in notes[0]
     narrow, _ = for_target(graph, target_named("tflite").derive(name="narrow", quant_ranges={"int8": (-127, 127)}))
     assert weights_of(narrow)[0].min() == -127
 

@@ -59,7 +59,7 @@ def test_a_function_of_one_tensor_is_one_table(dtype: str) -> None:
     changed, notes = tabled(graph)
     assert [op.kind for op in changed.ops] == ["Cast", "Add", "Gather"] if dtype != "uint8" else ["Cast", "Gather"]
     low, high = integer_range(dtype)
-    words = "functions of one tensor with Erf, which the format lacks, are looked up in tables"
+    words = "functions of one tensor with Erf, which the format lacks, are lookup tables"
     assert notes == (f"{words}: 1 of {high - low + 1} values (exact)",)
     codes = np.arange(low, high + 1).astype(numpy_dtype(dtype)).reshape(2, -1)
     assert_same(graph, changed, codes)
@@ -148,7 +148,7 @@ def test_a_chain_is_one_table(dtype: str, seed: int) -> None:
     graph = chain(seed, dtype, 2 + seed % 7)
     changed, notes = applied(graph, "unary_to_table", tables="chains")
     assert [op.kind for op in changed.ops] in (["Cast", "Add", "Gather"], ["Cast", "Gather"])
-    assert notes == ("chains of operators on one tensor are looked up in tables: 1 of 256 values (exact)",)
+    assert notes == ("chains of operators on one tensor are lookup tables: 1 of 256 values (exact)",)
     low, high = integer_range(dtype)
     codes = {"t0": np.arange(low, high + 1).astype(numpy_dtype(dtype)).reshape(2, 128)}
     wanted = evaluate(graph, codes)[graph.outputs[0]]
@@ -175,7 +175,7 @@ def test_chains_of_16_bits_are_asked_for_by_name() -> None:
     graph = chain(1, "int16")
     assert applied(graph, "unary_to_table", tables="chains")[0] is graph
     _, notes = applied(graph, "unary_to_table", tables="chains16")
-    assert notes == ("chains of operators on one tensor are looked up in tables: 1 of 65536 values (exact)",)
+    assert notes == ("chains of operators on one tensor are lookup tables: 1 of 65536 values (exact)",)
 
 
 @pytest.mark.formats
@@ -272,7 +272,7 @@ def model(path: Path, activations: str, parts: str = "gelu") -> Path:
 def test_spelled_out_functions_run_in_litert_and_come_back(activations: str, parts: str, tmp_path: Path) -> None:
     source = model(tmp_path / "m.onnx", activations, parts)
     report = qconvert.convert(source, tmp_path / "m.tflite")
-    assert any("are looked up in tables" in change.text for change in report.changes)
+    assert any("are lookup tables" in change.text for change in report.changes)
     assert not any(op.kind == "Mod" for op in qconvert.load(tmp_path / "m.tflite").ops), (
         "indices that are never negative are read as they are"
     )
@@ -302,7 +302,7 @@ def test_a_table_with_a_wrong_value_is_found(activations: str, off: int, tmp_pat
     data[at : at + table.itemsize] = np.array([int(value) + off if value < 0 else int(value) - off], table.dtype).tobytes()
     (tmp_path / "m.tflite").write_bytes(bytes(data))
     checked = qconvert.check(source, tmp_path / "m.tflite")
-    assert not checked.passed and any("nothing in the result stands for it" in problem for problem in checked.problems)
+    assert not checked.passed and any("no tensor of the result corresponds to it" in problem for problem in checked.problems)
 
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
 import qconvert
 from qconvert.checking.findings import CLASSES, CheckReport, Finding
@@ -59,10 +60,10 @@ def test_what_is_no_number() -> None:
 
 @pytest.mark.formats
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="compared no operators"):
+    with refused(OptionError, "operators-not-compared"):
         node_data(CheckReport("a", "b", 1, (), (), ()))
-    with pytest.raises(OptionError, match=r"suffix \.json"):
+    with refused(OptionError, "unknown-suffix"):
         write_node_data(qconvert.load(MODEL), tmp_path / "data.txt")
     (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(FileAccessError):
+    with refused(FileAccessError, "file-exists"):
         write_node_data(qconvert.load(MODEL), tmp_path / "other.json")

@@ -198,7 +198,7 @@ def test_real_outputs_that_are_not_rounded_are_compared_on_the_source_s_grid(tmp
     report = check(source, result)
     assert report.passed and report.outputs[0].differs
     (last,) = [op for op in report.operators if op.output == "read"]
-    assert last.reason == "real values, which the source rounds" and last.largest <= 0.5 / 256 / 0.3
+    assert last.reason == "floats, which the source quantizes" and last.largest <= 0.5 / 256 / 0.3
     convert(scores(tmp_path / "other.onnx", 1.3), tmp_path / "other.mnn", numerics="fast")
     assert not check(source, tmp_path / "other.mnn").passed
 

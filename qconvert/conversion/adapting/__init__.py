@@ -45,7 +45,7 @@ def adapted(graph: Graph, options: Mapping[str, Any]) -> Graph:
     if not options:
         return graph
     if options.get("batch", 0) < 0:
-        raise OptionError(f"a batch of {options['batch']} is none", remedy="Write --batch 4.")
+        raise OptionError(f"the batch is {options['batch']}; it must be at least 1", remedy="Write --batch 4.", rule="batch-not-positive")
     whole = graph
     if text := options.get("subgraph"):
         graph = cut_out(graph, text)

@@ -37,29 +37,35 @@ def with_batch(graph: Graph, number: int) -> Graph:
     from qconvert.conversion.adapting.shapes import settled
 
     if number > _LARGEST:
-        raise OptionError(f"a batch of {number} is none", remedy="Write --batch 4.")
+        raise OptionError(f"the batch is {number}; at most {_LARGEST} is allowed", rule="number-out-of-range")
     firsts: dict[str, Size] = {}
     axes: dict[str, int] = {}
     for name in graph.inputs:
         shape = graph[name].shape
         if shape is None:
-            raise OptionError(f"the input {name!r} has no known axes", remedy="Say which: --input-shape.")
+            raise OptionError(f"the input {name!r} has no known shape", remedy="Give it with --input-shape.", rule="unknown-shape")
         if shape:
             axes[name] = next((axis for axis, size in enumerate(shape) if _is_called_batch(size)), 0)
             firsts[name] = shape[axes[name]]
     if not firsts:
-        raise OptionError("no input has an axis for a batch")
+        raise OptionError("no input has a batch axis", rule="no-batch-axis")
     sizes = list(dict.fromkeys(size for size in firsts.values() if isinstance(size, int)))
     if len(sizes) > 1:
         listed = ", ".join(f"{name!r} {size}" for name, size in firsts.items())
-        raise OptionError(f"inputs have different first sizes: {listed}", remedy="Say which are the batch: --input-shape name=4,224,224,3.")
+        raise OptionError(
+            f"inputs have different sizes along the first axis: {listed}",
+            remedy="Give the shapes with the batch: --input-shape name=4,224,224,3.",
+            rule="different-batches",
+        )
     old = sizes[0] if sizes else number
     symbols = [size for size in firsts.values() if isinstance(size, str)]
     try:
         found = settled(graph, dict.fromkeys(symbols, old), {})
     except InvalidGraphError as error:
         if sizes or (mended := _of_one(graph, symbols, axes, number)) is None:
-            raise OptionError(f"the model does not take a batch of {old}: {error.reason}", where=error.where) from error
+            raise OptionError(
+                f"the model does not accept a batch of {old}: {error.reason}", where=error.where, rule="batch-not-accepted"
+            ) from error
         return mended
     if sizes or (mended := _of_one(graph, symbols, axes, number)) is None:
         return rebatched(found, axes, old, number)

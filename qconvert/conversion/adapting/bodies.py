@@ -29,16 +29,16 @@ def controlled(walk: Walk, op: Op) -> Op:
     where the function puts them.
 
     Raises:
-        OptionError: it asks one question for all samples, carries them in an order that changes, or a function mixes them.
+        OptionError: it has one condition for all samples, carries them in an order that changes, or a function mixes them.
     """
     if any(
         inner.kind in ("ReadState", "WriteState") for name in functions_run(walk.graph, [op]) for inner in walk.graph.functions[name].ops
     ):
-        raise walk.refused(op, "runs functions with states, and is not known to keep samples apart")
+        raise walk.refused(op, "runs functions with states, and is not known to keep samples separate")
     found = list(calls(op))
     offset = len(op.inputs) - len(found[0].inputs)
     if any(name in walk.places for name in op.inputs[:offset]) or (op.kind == "Loop" and any(x in walk.places for x in op.inputs[:2])):
-        raise walk.refused(op, "asks one question for all samples")
+        raise walk.refused(op, "has one condition for all samples")
     places = [_entering(walk, op, port) for port in found[0].inputs]
     begun = list(places)
     for _, index in found[-1].carried:
@@ -65,7 +65,7 @@ def _entering(walk: Walk, op: Op, port: Port) -> Place | None:
     if place is None or port.axis is None:
         return place
     if place.axis == port.axis:
-        raise walk.refused(op, f"takes a turn for each sample of {port.tensor!r}")
+        raise walk.refused(op, f"iterates over the samples of {port.tensor!r}")
     return replace(place, axis=place.axis - (place.axis > port.axis))
 
 
@@ -87,7 +87,7 @@ def _carried_on(walk: Walk, op: Op, found: Sequence[FunctionCall], results: Sequ
                 continue
             if places[index] is not None:
                 name = call.inputs[index].tensor or call.function
-                raise walk.refused(op, f"does not leave samples of {name!r} where they were from one turn to the next")
+                raise walk.refused(op, f"moves the samples of {name!r} from one iteration to the next")
             places[index], is_new = result[output], True
     return is_new
 
@@ -97,12 +97,12 @@ def _agree(walk: Walk, op: Op, call: FunctionCall, inner: Walk, result: _Places,
     for index, port in enumerate(call.outputs):
         place = result[index]
         if not port.tensor and port.dtype == "bool" and place is not None:
-            raise walk.refused(op, "asks one question for all samples")
+            raise walk.refused(op, "has one condition for all samples")
         wanted = next((other[index] for other in results if len(other) == len(result) and other[index] is not None), None)
         if op.kind != "If" or place == wanted:
             continue
         if place is not None or wanted is None or not inner.repeat_output(index, wanted):
-            raise walk.refused(op, f"gives {port.tensor!r} with samples at another place in each of its functions")
+            raise walk.refused(op, f"returns {port.tensor!r} with its samples along another axis in each of its functions")
 
 
 def _added(functions: dict[str, Graph], name: str, graph: Graph) -> str:

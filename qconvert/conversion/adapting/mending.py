@@ -54,7 +54,7 @@ def _reshaped(samples: Samples, op: Op, data: str, place: Place) -> Op:
             turned.append(axis)
     fitting = [*own, *joined, *turned]
     if not fitting:
-        raise samples.refused(op, f"gives {op.outputs[0]!r} the shape {before}, in which samples have no axis")
+        raise samples.refused(op, f"gives {op.outputs[0]!r} the shape {before}, which has no batch axis")
     choice = samples.choices.of((samples.within, op.outputs[0]), len(fitting))
     axis = fitting[choice]
     if choice >= len(own) + len(joined):

@@ -58,13 +58,17 @@ def new_names(graph: Graph, pairs: Sequence[str], whole: Graph | None = None) ->
     for text in pairs:
         old, new = _divided(graph, text, whole)
         if old in found:
-            raise OptionError(f"--rename gives {old!r} two names, {found[old]!r} and {new!r}")
+            raise OptionError(f"--rename gives {old!r} two names, {found[old]!r} and {new!r}", rule="renamed-twice")
         found[old] = new
     for known in (graph.tensors, graph.states):
         after: dict[str, str] = {}
         for name in known:
             if (other := after.setdefault(found.get(name, name), name)) != name:
-                raise OptionError(f"--rename makes {other!r} and {name!r} both {found.get(name, name)!r}", remedy="Choose another name.")
+                raise OptionError(
+                    f"--rename names both {other!r} and {name!r} {found.get(name, name)!r}",
+                    remedy="Choose another name.",
+                    rule="duplicate-name",
+                )
     return {old: new for old, new in found.items() if old != new}
 
 
@@ -73,16 +77,22 @@ def _divided(graph: Graph, text: str, whole: Graph | None) -> tuple[str, str]:
     places = [place for place, letter in enumerate(text) if letter == "="]
     pairs = [(text[:place].strip(), text[place + 1 :].strip()) for place in places]
     if not pairs or not any(new for _, new in pairs):
-        raise OptionError(f"--rename {text!r} has no name behind {'a' if not pairs else 'the'} =", remedy="Write --rename old=new.")
+        raise OptionError(
+            f"--rename {text!r} has no name after {'a' if not pairs else 'the'} =",
+            remedy="Write --rename old=new.",
+            rule="malformed-option",
+        )
     fitting = [(old, new) for old, new in pairs if new and (old in graph.tensors or old in graph.states)]
     if len(fitting) > 1:
-        raise OptionError(f"--rename {text!r} can be read in {len(fitting)} ways")
+        raise OptionError(f"--rename {text!r} is ambiguous: it can be read in {len(fitting)} ways", rule="ambiguous-names")
     if fitting:
         return fitting[0]
     old = pairs[0][0]
     if whole is not None and old in whole.tensors:
-        raise OptionError(f"--rename names {old!r}, which is not in the part that --subgraph leaves")
-    raise OptionError(f"there is no tensor {near([old], [*graph.states, *graph.tensors])}", remedy="`qconvert inspect` lists them.")
+        raise OptionError(f"--rename names {old!r}, which is not in the part that --subgraph keeps", rule="renamed-outside")
+    raise OptionError(
+        f"there is no tensor {near([old], [*graph.states, *graph.tensors])}", remedy="`qconvert inspect` lists them.", rule="unknown-tensor"
+    )
 
 
 def _with_state(op: Op, new: Mapping[str, str]) -> Op:

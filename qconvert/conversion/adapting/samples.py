@@ -132,8 +132,8 @@ class Samples:
         return None if forms is None else [UNKNOWN if (size := self.known.named(form)) is None else size for form in forms]
 
     def refused(self, op: Op, reason: str) -> OptionError:
-        remedy = "--subgraph converts the part of the network without it."
-        return OptionError(f"--batch: this operator {reason}", where=f"{op.source} {op}".strip(), remedy=remedy)
+        remedy = "Convert the part of the network without it: --subgraph."
+        return OptionError(f"--batch: this operator {reason}", where=f"{op.source} {op}".strip(), remedy=remedy, rule="batch-not-separable")
 
     def axis_of_new(self, op: Op, index: int) -> int | None:
         """Along which axis a value that a loop carries has samples although its first value has none; None for none."""
@@ -162,7 +162,7 @@ class Samples:
         if values is not None:
             return self.with_constant(op, index, values, self.graph[name])
         if self.graph[name].is_constant or shape is None or axis >= len(shape) or not shape[axis] == self.old == 1:
-            raise self.refused(op, f"joins samples with {name!r}, which is not one for each")
+            raise self.refused(op, f"combines samples with {name!r}, which is not the same for each sample")
         repeats = self.added(name, np.array([self.new if at == axis else 1 for at in range(len(shape))], np.int64), None)
         tiled = self.new_tensor(name, (*shape[:axis], self.new, *shape[axis + 1 :]), axis)
         self.ops.append(Op("Tile", (name, repeats), (tiled,), {}, op.source))
@@ -200,5 +200,5 @@ class Samples:
         """Says where the samples of a result stand that has as many axes as before. Raises OptionError where its sizes are not known."""
         shape = self.graph[name].shape
         if shape is None or place.axis >= len(shape) or not isinstance(shape[place.axis], int):
-            raise self.refused(op, f"gives {name!r} a shape that is known only at run time")
+            raise self.refused(op, f"gives {name!r} a dynamic shape")
         self.begin(name, place)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from qconvert.conversion.adapting.batch import rebatched
-from qconvert.errors import InvalidGraphError, OptionError, QConvertError
+from qconvert.errors import InvalidGraphError, OptionError, QConvertError, counted
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.kinds import KINDS
@@ -16,7 +16,7 @@ from qconvert.graph.sizes import Size, failure
 
 __all__ = ["inferred", "settled", "stated", "with_shapes"]
 
-_REMEDY = "Write --input-shape 1,3,224,224, or x=1,3,224,224; y=1,10 of several inputs."
+_REMEDY = "Write --input-shape 1,3,224,224, or --input-shape 'x=1,3,224,224; y=1,10' for several inputs."
 _LARGEST = 2**31 - 1
 #: Rules of kinds whose results have shapes that the operator alone does not say.
 _UNSIZED = ("control", "opaque", "state")
@@ -36,7 +36,9 @@ def with_shapes(graph: Graph, text: str) -> Graph:
     for name, shape in wanted.items():
         for old, new in zip(graph[name].shape or (), shape, strict=False):
             if isinstance(old, str) and symbols.setdefault(old, new) != new:
-                raise OptionError(f"--input-shape makes the size {old!r} both {symbols[old]} and {new}")
+                raise OptionError(
+                    f"--input-shape sets the dynamic dimension {old!r} to both {symbols[old]} and {new}", rule="size-contradicts"
+                )
     try:
         graph = settled(graph, symbols, wanted)
         changed = {name: shape for name, shape in wanted.items() if graph[name].shape != shape}
@@ -45,7 +47,9 @@ def with_shapes(graph: Graph, text: str) -> Graph:
         if isinstance(error, InvalidGraphError):
             if (found := _as_batch(graph, wanted)) is not None:
                 return found
-            raise OptionError(f"the model does not take inputs of these sizes: {error.reason}", where=error.where) from error
+            raise OptionError(
+                f"the model does not accept inputs of these sizes: {error.reason}", where=error.where, rule="sizes-not-accepted"
+            ) from error
         raise
 
 
@@ -80,11 +84,14 @@ def stated(graph: Graph, text: str) -> dict[str, Shape]:
         if shape is None or (equals and name.strip() not in graph.inputs):
             continue  # names may have semicolons
         if not equals and listed >= len(graph.inputs):
-            raise OptionError(f"--input-shape states {listed + 1} shapes, and there are {len(graph.inputs)} inputs")
+            raise OptionError(
+                f"--input-shape has {counted(listed + 1, 'shape')}; the model has {counted(len(graph.inputs), 'input')}",
+                rule="too-many-shapes",
+            )
         name = name.strip() if equals else graph.inputs[listed]
         listed += not equals
         if found.setdefault(name, shape) != shape:
-            raise OptionError(f"--input-shape states two shapes of {name!r}")
+            raise OptionError(f"--input-shape has two shapes for {name!r}", rule="shape-twice")
         entry = ""
     if entry:
         raise _wrong(graph, entry)
@@ -103,21 +110,28 @@ def _shape(text: str) -> Shape | None:
 def _wrong(graph: Graph, entry: str) -> OptionError:
     name, equals, sizes = entry.rpartition("=")
     if equals and _shape(sizes) is not None:
-        return OptionError(f"--input-shape: there is no input {near([name.strip()], graph.inputs)}",
-                           remedy=f"Inputs: {', '.join(map(repr, graph.inputs[:8]))}.")  # fmt: skip
-    return OptionError(f"--input-shape {entry.strip()!r} has a size that is neither a number nor a name", remedy=_REMEDY)
+        return OptionError(
+            f"--input-shape names no input: {near([name.strip()], graph.inputs)}",
+            remedy=f"Inputs: {', '.join(map(repr, graph.inputs[:8]))}.",
+            rule="unknown-input",
+        )
+    return OptionError(f"--input-shape {entry.strip()!r} has a size that is neither a number nor a name", remedy=_REMEDY, rule="not-a-size")
 
 
 def _require_fitting(tensor: Tensor, shape: Shape) -> None:
     old = tensor.shape
     what = f"the input {tensor.name!r}"
     if old is not None and len(old) != len(shape):
-        raise OptionError(f"{what} has {len(old)} axes, {_listed(old)}, and --input-shape states {len(shape)}", remedy=_REMEDY)
+        raise OptionError(f"{what} has {len(old)} axes, {_listed(old)}; --input-shape has {len(shape)}", remedy=_REMEDY, rule="wrong-rank")
     for axis, size in enumerate(shape):
         if isinstance(size, int) and not 1 <= size <= _LARGEST:
-            raise OptionError(f"--input-shape states {size} along axis {axis} of {what}", remedy="Sizes are at least 1.")
+            raise OptionError(
+                f"--input-shape has the size {size} for axis {axis} of {what}; sizes must be at least 1", rule="size-not-positive"
+            )
         if isinstance(size, str) and old is not None and isinstance(old[axis], int):
-            raise OptionError(f"axis {axis} of {what} has the size {old[axis]}, which cannot become the open size {size!r}")
+            raise OptionError(
+                f"axis {axis} of {what} has the size {old[axis]}; it cannot become the dynamic dimension {size!r}", rule="size-not-dynamic"
+            )
 
 
 def _listed(shape: Shape) -> str:
@@ -167,7 +181,11 @@ def inferred(graph: Graph, inputs: Mapping[str, Shape]) -> Graph:
     for op in graph.ops:
         if op.kind != "WriteState" and not touched.isdisjoint(op.inputs):  # validation says whether a state still fits
             if KINDS[op.kind].rule in _UNSIZED:
-                raise OptionError("what this operator makes of other sizes is not known", where=f"{op.source} {op}".strip())
+                raise OptionError(
+                    "the result of this operator for other input sizes is not known",
+                    where=f"{op.source} {op}".strip(),
+                    rule="sizes-not-derived",
+                )
             touched.update(op.outputs)
             behind.add(op.outputs)
     return _walked(graph, tensors, behind, lambda op, name, shape, old: merged(name, shape, None))

@@ -11,7 +11,7 @@ from qconvert.graph.names import near
 
 __all__ = ["cut_out", "ends"]
 
-_REMEDY = "Write --subgraph in:out; several names have commas between them."
+_REMEDY = "Write --subgraph in:out; separate several names with commas."
 
 
 def cut_out(graph: Graph, text: str) -> Graph:
@@ -29,16 +29,24 @@ def cut_out(graph: Graph, text: str) -> Graph:
     inputs, outputs = ends(graph, text)
     constants = [name for name in (*inputs, *outputs) if graph[name].is_constant]
     if constants:
-        raise OptionError(f"--subgraph names a constant: {constants[0]!r}", remedy="Cut at what is computed, or at an input.")
+        raise OptionError(
+            f"--subgraph names a constant: {constants[0]!r}", remedy="Name an input or a tensor that is computed.", rule="cut-at-constant"
+        )
     if both := [name for name in outputs if name in inputs]:
-        raise OptionError(f"--subgraph has {both[0]!r} on both sides of the colon, with nothing between")
+        raise OptionError(f"--subgraph has {both[0]!r} on both sides of the colon, with no operator between", rule="empty-part")
     cuts = frozenset(inputs or graph.inputs)
     ops, missing, read = _leading(graph, cuts, outputs or graph.outputs)
     if missing:
         listed = ", ".join(map(repr, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        raise OptionError(f"the part between {text!r} also needs the input {listed}", remedy="Name it in front of the colon too.")
+        raise OptionError(
+            f"the part {text!r} also requires the input {listed}", remedy="Name it before the colon too.", rule="input-missing"
+        )
     if idle := [name for name in inputs if name not in read]:
-        raise OptionError(f"nothing between {text!r} reads {idle[0]!r}", remedy="Leave it out, or cut further behind.")
+        raise OptionError(
+            f"no operator of the part {text!r} reads {idle[0]!r}",
+            remedy="Leave it out, or name later tensors after the colon.",
+            rule="input-not-read",
+        )
     return _part(graph, ops, inputs or tuple(name for name in graph.inputs if name in read), outputs or graph.outputs)
 
 
@@ -50,7 +58,7 @@ def ends(graph: Graph, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """
     places = [place for place, letter in enumerate(text) if letter == ":"]
     if not places:
-        raise OptionError(f"--subgraph {text!r} has no colon", remedy=_REMEDY)
+        raise OptionError(f"--subgraph {text!r} has no colon", remedy=_REMEDY, rule="no-colon")
     found: dict[tuple[tuple[str, ...], tuple[str, ...]], None] = {}
     for place in places:
         sides = [names_in(side, graph.tensors) for side in (text[:place], text[place + 1 :])]
@@ -58,16 +66,18 @@ def ends(graph: Graph, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
             found[tuple(sides[0] or ()), tuple(sides[1] or ())] = None
     if len(found) > 1:
         raise OptionError(
-            f"--subgraph {text!r} can be read in {len(found)} ways", remedy="Give the tensor another name first, with --rename."
+            f"--subgraph {text!r} is ambiguous: it can be read in {len(found)} ways",
+            remedy="Rename the tensor first, with --rename.",
+            rule="ambiguous-names",
         )
     if not found:
         raise _unknown(graph, text, places)
     first, second = next(iter(found))
     if not first and not second:
-        raise OptionError(f"--subgraph {text!r} names no tensor", remedy=_REMEDY)
+        raise OptionError(f"--subgraph {text!r} names no tensor", remedy=_REMEDY, rule="no-tensor-named")
     for side in (first, second):
         if len(set(side)) < len(side):
-            raise OptionError(f"--subgraph names {next(name for name in side if side.count(name) > 1)!r} twice")
+            raise OptionError(f"--subgraph names {next(name for name in side if side.count(name) > 1)!r} twice", rule="named-twice")
     return first, second
 
 
@@ -81,9 +91,15 @@ def _unknown(graph: Graph, text: str, places: Sequence[int]) -> OptionError:
     unknown = min(map(strangers, places), key=len)
     inside = next((name for name, inner in all_graphs(graph) if name and any(part in inner.tensors for part in unknown)), "")
     if inside:
-        return OptionError(f"--subgraph names a tensor inside the function {inside!r}", remedy="Only the network itself can be cut.")
+        return OptionError(
+            f"--subgraph names a tensor inside the function {inside!r}",
+            remedy="Name tensors of the network itself.",
+            rule="tensor-in-function",
+        )
     activations = [name for name, tensor in graph.tensors.items() if not tensor.is_constant]
-    return OptionError(f"there is no tensor {near(unknown or [text], activations)}", remedy="`qconvert inspect` lists them.")
+    return OptionError(
+        f"there is no tensor {near(unknown or [text], activations)}", remedy="`qconvert inspect` lists them.", rule="unknown-tensor"
+    )
 
 
 def names_in(text: str, known: Collection[str]) -> tuple[str, ...] | None:

@@ -71,24 +71,24 @@ class Walk(Samples):
         name = op.inputs[0]
         is_whole = op["state"] in self.states and self.places.get(name) == Place(self.states[op["state"]][1])
         if not is_whole and (name in self.places or op["state"] in self.states):
-            raise self.refused(op, f"keeps {name!r} from one run to the next, which has no row for each sample")
+            raise self.refused(op, f"keeps the state {name!r}, which has no row for each sample")
         return op
 
     def _require_apart(self, op: Op) -> None:
         """Raises where an operator computes across samples, or is not known not to."""
         apart = APART.get(op.kind)
         if apart is None:
-            raise self.refused(op, "is not known to keep samples apart")
+            raise self.refused(op, "is not known to keep samples separate")
         for index, name in enumerate(op.inputs):
             place = self.places.get(name)
             if place is not None and not apart(op, index, place.axis, len(self.before(name).shape or ())):
-                raise self.refused(op, f"computes along axis {place.axis} of {name!r}, where samples stand")
+                raise self.refused(op, f"computes along axis {place.axis} of {name!r}, the batch axis")
 
     def _place(self, op: Op, name: str, is_placed: bool) -> None:
         """Finds where the samples stand in a result."""
         before, after = self.graph[name].shape, self.tensors[name].shape
         if before is None or after is None or len(before) != len(after):
-            raise self.refused(op, f"gives {name!r} a shape that is known only at run time")
+            raise self.refused(op, f"gives {name!r} a dynamic shape")
         pairs = enumerate(zip(before, after, strict=True))
         differing = [axis for axis, (a, b) in pairs if a != b and not (isinstance(a, str) and isinstance(b, str))]
         if not is_placed:  # integers made of sizes, or data made as large as these say
@@ -103,7 +103,7 @@ class Walk(Samples):
             after = tuple(after[axis] if axis not in differing or axis in certain else size for axis, size in enumerate(before))
             self.tensors[name], differing = replace(self.tensors[name], shape=after), certain
         if len(differing) != 1 or not self._fits(before, after, differing[0]):
-            reason = f"gives {name!r} the shape {after} instead of {before}" if differing else f"gives {name!r} no axis for samples"
+            reason = f"gives {name!r} the shape {after} instead of {before}" if differing else f"gives {name!r} no batch axis"
             raise self.refused(op, reason)
         self.places[name] = Place(differing[0], self._before(op, name, differing[0]))
 
@@ -121,20 +121,20 @@ class Walk(Samples):
         if shape is None or old is None:
             if given == {1} and op.kind not in RESHAPES:
                 return 1
-            raise self.refused(op, f"gives {name!r} a shape that is known only at run time")
+            raise self.refused(op, f"gives {name!r} a dynamic shape")
         if op.kind in RESHAPES:
             whole = math.prod(old[: place.axis]) * place.before
             outer = math.prod(shape[:axis])
             inner = whole // outer if outer else 0
             if not outer or whole % outer or not inner or shape[axis] % (inner * self.old):
-                raise self.refused(op, f"gives {name!r} the shape {shape}, in which samples have no axis")
+                raise self.refused(op, f"gives {name!r} the shape {shape}, which has no batch axis")
             return inner
         if op.kind in ("SpaceToBatch", "BatchToSpace"):
             a, b = old[0], shape[0]
             times, rest = divmod(place.before * b, a)
             if rest or not times:
-                raise self.refused(op, "mixes samples with blocks of the picture")
+                raise self.refused(op, "mixes samples with blocks of the image")
             return times
         if len(given) == 1 and old[place.axis] == shape[axis]:
             return place.before
-        raise self.refused(op, f"gives {name!r} the samples in an order that is not known")
+        raise self.refused(op, f"returns the samples of {name!r} in an unknown order")

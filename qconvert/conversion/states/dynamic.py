@@ -33,7 +33,9 @@ def round_at_run_time(network: Network, layers: Mapping[str, str]) -> None:
             ops.append(op)
             continue
         if op.kind not in ("Gemm", "MatMul"):
-            raise UnsupportedError(f"a {op.kind} that rounds its data at each run is not covered", where=str(op))
+            raise UnsupportedError(
+                f"{op.kind} with dynamic quantization of its data is not covered", where=str(op), rule="dynamic-operator"
+            )
         if how in ("rows_symmetric", "rows_affine"):
             data = _Rows(network, ops, op).rounded(op.inputs[0], how)
             ops.append(replace(op, inputs=(data, *op.inputs[1:])))
@@ -46,7 +48,7 @@ def _with_arithmetic(network: Network, ops: list[Op], op: Op, how: str) -> Op:
     """The operator on its stored weights, with the rounding of its data as an attribute."""
     made = next((item for item in ops if item.kind == "Dequantize" and item.outputs == (op.inputs[1],)), None)
     if made is None or "arithmetic" not in KINDS[op.kind].attributes:
-        raise UnsupportedError(f"a {op.kind} that rounds its data at each run is not covered", where=str(op))
+        raise UnsupportedError(f"{op.kind} with dynamic quantization of its data is not covered", where=str(op), rule="dynamic-operator")
     return replace(op, inputs=(op.inputs[0], made.inputs[0], *op.inputs[2:])).with_attributes(arithmetic=how)
 
 

@@ -21,8 +21,8 @@ _FUNCTIONS = {"Add": "add", "Mul": "mul", "Concat": "cat", "MatMul": "matmul", "
 #: Modules that are looked for among all operators.
 _MOST = 1000
 _REMEDY = (
-    "Say behind which tensor of the graph the grid of a module stands: --modules 'module=tensor; other=tensor'. Graphs that "
-    "torch.export or torch.onnx.export wrote, and nothing has changed since, say the modules of their operators."
+    "Name the tensor of the graph that each module computes: --modules 'module=tensor; other=tensor'. Graphs that torch.export or "
+    "torch.onnx.export wrote, and no other tool changed, name the modules of their operators."
 )
 
 
@@ -77,7 +77,7 @@ class Places:
             return False
         tensors = self._network.graph.tensors
         if name not in tensors or tensors[name].is_constant:
-            raise OptionError(f"--modules names no tensor that is computed: {near([name], tensors)}")
+            raise OptionError(f"--modules names no tensor that is computed: {near([name], tensors)}", rule="unknown-tensor")
         self.put(name, grid)
         return True
 
@@ -132,8 +132,9 @@ class Places:
         free = [name for name in wanted if name not in self.behind]
         if left and len(left) != len(free):
             raise InvalidModelError(
-                f"{len(stubs)} modules round inputs ({near(left, graph.inputs)}), and the graph has {len(wanted)} real inputs",
+                f"{len(stubs)} modules quantize inputs ({near(left, graph.inputs)}); the graph has {len(wanted)} float inputs",
                 remedy=_REMEDY,
+                rule="input-count",
             )
         for name, grid in zip(free, left.values(), strict=False):
             self.put(name, grid)
@@ -144,13 +145,17 @@ class Places:
             return
         listed = self._network.parameters.data
         if len(listed) > _MOST:
-            raise InvalidModelError(f"{len(listed)} modules have grids of their data", remedy=_REMEDY)
+            raise InvalidModelError(
+                f"{len(listed)} modules have quantization parameters of their data", remedy=_REMEDY, rule="module-not-found"
+            )
         for path, grid in listed.items():
             data = next((found for op in self._network.ops if self._is_of(op, path) and (found := self._network.data(op))), [])
             if not data:
                 modules = {module for module in (*self._of_scope, *self._layers) if module}
                 raise InvalidModelError(
-                    f"the data of a module have a grid, and the graph has no such module: {near([path], modules)}", remedy=_REMEDY
+                    f"a module has quantization parameters of its data, and the graph has no such module: {near([path], modules)}",
+                    remedy=_REMEDY,
+                    rule="module-not-found",
                 )
             self.behind.setdefault(data[0], grid)
 
@@ -166,7 +171,11 @@ class Places:
     def _place_functions(self, left: dict[str, Grid]) -> None:
         """FloatFunctionals, which have no operators of their own: the one operator that fits, again and again, as fewer are left."""
         if len(left) > _MOST:
-            raise InvalidModelError(f"{len(left)} modules with grids have no operators of their own in the graph", remedy=_REMEDY)
+            raise InvalidModelError(
+                f"{len(left)} modules with quantization parameters have no operators of their own in the graph",
+                remedy=_REMEDY,
+                rule="module-not-found",
+            )
         while left:
             found = {module: self._fitting(module) for module in left}
             claimed = Counter(ops[0].outputs[0] for ops in found.values() if len(ops) == 1)
@@ -194,7 +203,7 @@ class Places:
                 chosen.update(zip(ordered, ops, strict=True))
                 self.notes.append(
                     f"{', '.join(ordered[:4])} are taken to be {', '.join(op.outputs[0] for op in ops[:4])} of the graph, in the order of "
-                    f"their numbers (--modules '{stem}…=tensor' states otherwise)"
+                    f"their numbers (--modules '{stem}…=tensor' names others)"
                 )
         return chosen
 
@@ -226,12 +235,14 @@ class Places:
     def _unplaced(self, found: Mapping[str, list[Op]]) -> InvalidModelError:
         tensors = [name for op in self._network.ops for name in op.outputs if self._is_free(op)]
         lines = [
-            f"\n    {module!r}: {_listed(op.outputs[0] for op in ops) if ops else f'nothing fits; {near([module], tensors)}'}"
+            f"\n    {module!r}: {_listed(op.outputs[0] for op in ops) if ops else f'no tensor fits; {near([module], tensors)}'}"
             for module, ops in list(found.items())[:20]
         ]
         more = f"\n    and {len(found) - 20} more" if len(found) > 20 else ""
         return InvalidModelError(
-            f"it is not clear what {len(found)} modules with grids compute in the graph:{''.join(lines)}{more}", remedy=_REMEDY
+            f"the tensors that {len(found)} modules with quantization parameters compute cannot be determined:{''.join(lines)}{more}",
+            remedy=_REMEDY,
+            rule="module-ambiguous",
         )
 
     def listed_ops(self, path: str) -> list[Op]:

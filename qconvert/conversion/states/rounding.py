@@ -135,10 +135,11 @@ class Rounding:
         without = [name for name in data if name not in self._grids]
         if without:
             raise InvalidModelError(
-                f"the data of {module!r}, {without[0]!r} in the graph, have no grid, but its weights are quantized",
+                f"the data of {module!r}, {without[0]!r} in the graph, have no quantization parameters, but its weights are quantized",
                 where=module,
-                remedy="What gives these data has no scale in the state_dict, as ELU, PReLU and Softmax have none, or is real there. A "
-                "TorchScript file of the quantized model (torch.jit.trace) holds everything.",
+                remedy="The operator that computes these data has no scale in the state_dict (ELU, PReLU and Softmax have none), or runs "
+                "in float. A TorchScript file of the quantized model (torch.jit.trace) holds everything.",
+                rule="data-without-scale",
             )
 
     @property

@@ -21,12 +21,12 @@ _OBSERVED = frozenset(
     "Resize Reshape Transpose Squeeze Unsqueeze".split()
 )
 _REMEDY = (
-    "The graph has to be of the same network and of the same version of its code. A TorchScript file of the quantized model "
+    "Give a graph of the same network and of the same version of its code. A TorchScript file of the quantized model "
     "(torch.jit.trace) holds everything."
 )
 
 _OF_TRAINING = (
-    "A Dropout has one too, which no graph shows. Save the model under training itself, which holds everything:\n"
+    "A Dropout has an observer too, but no graph shows it. Save the model under training itself, which holds everything:\n"
     "    import torch\n"
     "    model.eval().apply(torch.ao.quantization.disable_observer)\n"
     "    torch.export.save(torch.export.export(model, example_inputs), 'model.pt2')"
@@ -61,9 +61,10 @@ def _place_functions(network: Network, places: Places, path: str, grids: Sequenc
     if len(left) != len(wanting):
         where = f"the module {path!r}" if path else "the network's own code"
         raise InvalidModelError(
-            f"{len(grids)} grids are listed for operators in {where}, and {len(wanting)} operators need one there: "
-            f"{', '.join(op.outputs[0] for op in wanting[:8]) or 'none'}",
+            f"{len(grids)} pairs of scale and zero point are listed for operators in {where}, and {len(wanting)} operators "
+            f"require one there: {', '.join(op.outputs[0] for op in wanting[:8]) or 'none'}",
             remedy=_REMEDY,
+            rule="module-count",
         )
     for op, grid in zip(wanting, left, strict=True):
         places.put_behind_relu(op.outputs[0], grid)
@@ -136,7 +137,7 @@ def _end(network: Network, op: Op) -> str:
 
 
 def _uneven(grids: Sequence[Grid], op: Op | None) -> InvalidModelError:
-    found = f"they do not fit from {op} on" if op is not None else "some are left behind the last operator"
+    found = f"they do not fit the operators from {op} on" if op is not None else "some are left after the last operator"
     return InvalidModelError(
         f"{len(grids)} observers are listed in the order of the operators, and {found}", remedy=_OF_TRAINING, rule="observers-do-not-fit"
     )

@@ -65,8 +65,8 @@ class Substitution:
         lacking = [module for module, folding in network.parameters.folded.items() if folding.has_norm and module not in behind]
         if lacking:
             raise InvalidModelError(
-                f"{len(lacking)} layers hold the batch normalization behind them, whose epsilon the graph does not say any more, since it "
-                f"is part of weights there: {near(lacking, ())}",
+                f"{len(lacking)} layers hold the batch normalization after them, whose epsilon is not in the graph any more, "
+                f"because the graph folds it into weights: {near(lacking, ())}",
                 remedy=_WITH_NORMS,
                 rule="normalization-missing",
             )
@@ -199,9 +199,10 @@ def _fitted(tensor: Tensor, wanted: Tensor, op: Op, place: int, key: str) -> Ten
         tensor = _outputs_first(tensor, int(op["group"]), key)
     if tensor.shape != wanted.shape:
         raise InvalidModelError(
-            f"the file's {key!r} has the shape {stated}, the graph's {wanted.shape} in {op}",
+            f"{key!r} has the shape {stated} in the file; the graph has {wanted.shape} in {op}",
             where=key,
-            remedy="The graph has to be of the same network: export it from the code that the state_dict was made with.",
+            remedy="Export the graph from the code that the state_dict was made with.",
+            rule="shape-mismatch",
         )
     if not tensor.is_quantized and tensor.dtype != wanted.dtype and tensor.data is not None and "float" in wanted.dtype:
         return replace(tensor, dtype=wanted.dtype, data=tensor.data.astype(np.dtype(wanted.dtype)))
@@ -212,10 +213,18 @@ def _outputs_first(tensor: Tensor, groups: int, key: str) -> Tensor:
     """Weights of a transposed convolution, I,O/groups,spatial, as O,I/groups,spatial."""
     data, grid = tensor.data, tensor.quantization
     if data is None or data.ndim < 3 or data.shape[0] % groups:
-        raise InvalidModelError(f"weights of shape {tensor.shape} for a transposed convolution of {groups} groups", where=key)
+        raise InvalidModelError(
+            f"the weights have the shape {tensor.shape}, which does not fit a transposed convolution of {groups} groups",
+            where=key,
+            rule="group-count",
+        )
     if grid is not None and grid.axis is not None:
         if grid.axis != 1 or groups != 1:
-            raise InvalidModelError("scales along the inputs of a transposed convolution", where=key)
+            raise InvalidModelError(
+                "scales are along the input channels; a transposed convolution requires them along the output channels",
+                where=key,
+                rule="channel-axis",
+            )
         grid = grid.with_axis(0)
     turned = _split(data, groups)
     return replace(tensor, shape=turned.shape, data=turned, quantization=grid)

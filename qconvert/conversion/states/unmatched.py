@@ -8,15 +8,15 @@ import numpy as np
 
 from qconvert.conversion.states.network import Network
 from qconvert.conversion.states.tensors import Substitution
-from qconvert.errors import InvalidModelError
+from qconvert.errors import InvalidModelError, counted
 from qconvert.graph import Tensor
 from qconvert.graph.names import near
 
 __all__ = ["require_matched"]
 
 _REMEDY = (
-    "The graph has to be of the same network, without quantization, with the names of its modules: what torch.export.save or "
-    "torch.onnx.export writes of the float model, not simplified since."
+    "Give the float graph of the same network, with the names of its modules, as torch.export.save or torch.onnx.export writes it: "
+    "no other tool must have simplified it."
 )
 
 
@@ -30,11 +30,17 @@ def require_matched(network: Network, substitution: Substitution, name_in_file: 
     parts = []
     keys = [name_in_file(name) for name in [*network.known, *(f"{name}.weight" for name in network.parameters.folded)]]
     if unknown:
-        parts.append(f"{len(unknown)} constants of the graph are not in the file: {near(unknown, keys)}")
+        parts.append(
+            f"{counted(len(unknown), 'constant')} of the graph {'is' if len(unknown) == 1 else 'are'} not in the file: "
+            f"{near(unknown, keys)}"
+        )
     if spare:
         constants = [tensor.name for tensor in network.graph.constants() if tensor.rank]
-        parts.append(f"{len(spare)} tensors of the file are not in the graph: {near(map(name_in_file, spare), constants)}")
-    raise InvalidModelError("; ".join(parts), remedy=_REMEDY)
+        parts.append(
+            f"{counted(len(spare), 'tensor')} of the file {'is' if len(spare) == 1 else 'are'} not in the graph: "
+            f"{near(map(name_in_file, spare), constants)}"
+        )
+    raise InvalidModelError("; ".join(parts), remedy=_REMEDY, rule="constants-unmatched")
 
 
 def _counts(network: Network, tensor: Tensor, substitution: Substitution) -> bool:

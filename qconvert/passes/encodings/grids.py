@@ -64,7 +64,11 @@ def orient(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) ->
     if integers is None or encoding.grid is None:
         return encoding
     if tensor.data is None:
-        raise InvalidModelError(f"has integers of shape {list(integers.shape)}, but is computed, not constant", where=repr(tensor.name))
+        raise InvalidModelError(
+            f"has integers of shape {list(integers.shape)} in its encoding, but is computed; only constants have them",
+            where=repr(tensor.name),
+            rule="integers-not-constant",
+        )
     shape, q = tensor.data.shape, encoding.grid.quantization
     is_turned = q.axis is None and q.scale.size > 1 and index == 1 and reader is not None and output_axis(reader, len(shape)) != 0
     whole = tuple(size for size in integers.shape if size != 1)
@@ -72,7 +76,11 @@ def orient(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) ->
     if turned.shape != shape and not is_turned and whole == tuple(size for size in shape if size != 1):
         turned = turned.reshape(shape)
     if turned.shape != shape:
-        raise InvalidModelError(f"has integers of shape {list(integers.shape)}, but is of shape {list(shape)}", where=repr(tensor.name))
+        raise InvalidModelError(
+            f"has integers of shape {list(integers.shape)} in its encoding; its own shape is {list(shape)}",
+            where=repr(tensor.name),
+            rule="shape-mismatch",
+        )
     return encoding if turned is integers else replace(encoding, integers=turned)
 
 
@@ -129,4 +137,8 @@ def _require_length(encoding: Encoding, tensor: Tensor, axis: int | None, count:
 
 
 def _refuse(tensor: Tensor, count: int, why: str) -> NoReturn:
-    raise InvalidModelError(f"has {count} scales, which do not fit the shape {list(tensor.shape or ())}: {why}", where=repr(tensor.name))
+    raise InvalidModelError(
+        f"has {count} scales, which do not fit the shape {list(tensor.shape or ())}: {why}",
+        where=repr(tensor.name),
+        rule="blocks-do-not-fit",
+    )

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from qconvert.encodings import Encoding, Encodings, Place
-from qconvert.errors import InvalidModelError
+from qconvert.errors import InvalidModelError, counted
 from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.names import near
@@ -122,7 +122,7 @@ def _put(found: Matched, where: tuple[str, int], encoding: Encoding, place: Plac
     name, index = where
     known = found.tensors.get(name) if index == _WHOLE else found.operands.get(where)
     if known is not None and (known.grid, known.range) != (encoding.grid, encoding.range):
-        raise InvalidModelError("two entries say different things of one tensor of the graph", where=str(place))
+        raise InvalidModelError("two entries give different encodings of this tensor", where=str(place), rule="encoding-twice")
     if index == _WHOLE:
         found.tensors[name] = encoding
     else:
@@ -132,4 +132,6 @@ def _put(found: Matched, where: tuple[str, int], encoding: Encoding, place: Plac
 def _lost(lost: list[Place], graph: Graph, own: Mapping[str, Op]) -> str:
     names = list(dict.fromkeys(place.name for place in lost))
     known = [*graph.tensors, *own]
-    return f"{len(lost)} encodings are of nothing in the graph: {near(names, known)}"
+    return (
+        f"{counted(len(lost), 'encoding')} {'has' if len(lost) == 1 else 'have'} no tensor or operator in the graph: {near(names, known)}"
+    )

@@ -48,7 +48,7 @@ class Regridded:
     @property
     def clipped(self) -> str:
         """Words on the clips; "" if there are none."""
-        return f", {self.clips} of them clipped to the range they had" if self.clips else ""
+        return f", {self.clips} of them clipped to their previous range" if self.clips else ""
 
     @property
     def growth(self) -> tuple[float, float]:
@@ -60,7 +60,7 @@ class Regridded:
         """What was done, in words, and what it costs."""
         costs = self.costs()
         text = f"{self.count} activations {words}{self.edges}{self.clipped}; their steps are {self.growth[0]:.3g} times as large on average"
-        return Change(f"{text}, {at_worst(costs)}" if costs else f"{text}, and no code loses anything", costs=costs)
+        return Change(f"{text}, {at_worst(costs)}" if costs else f"{text}, without loss", costs=costs)
 
     def _used(self, old: Tensor) -> Quantization:
         """The grid of a tensor, without the codes that it does not reach."""

@@ -174,10 +174,10 @@ def regrid_weights(graph: Graph, choose: Callable[[WeightUse, Tensor], Rescaled 
 def told_weights(found: Sequence[Rescaled], words: str) -> list[Change]:
     """What weights cost, in words: those that keep all values, and those of which some channels do not."""
     exact, lossy = [item for item in found if item.cost is None], [item for item in found if item.cost is not None]
-    said = [Change(f"{len(exact)} weights {words}; all their values stay", exact=True)] if exact else []
+    said = [Change(f"{len(exact)} weights {words}; all their values are kept", exact=True)] if exact else []
     if lossy:
         kept, channels = (sum(counts) for counts in zip(*((item.kept, item.channels) for item in lossy), strict=True))
         costs = tuple(item.cost for item in lossy if item.cost is not None)
-        text = f"{len(lossy)} weights {words}: {kept} of {channels} scales stay, as do all values under them; {at_worst(costs)}"
+        text = f"{len(lossy)} weights {words}: {kept} of {channels} scales and their values are kept; {at_worst(costs)}"
         said.append(Change(text, costs=costs))
     return said

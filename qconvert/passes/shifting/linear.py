@@ -28,10 +28,10 @@ def linear_obstacle(graph: Graph, op: Op, is_shifted: bool) -> str:
     if data.quantization is None or weights.quantization is None or data.is_constant:
         return "part of their data is float"
     if weights.data is None:
-        return "what they multiply with is computed"
+        return "their factor is computed"
     if op.has(2) and graph[op.inputs[2]].data is None:
         return "their bias is computed"
-    return "they pad data whose sizes are not known" if is_shifted and op.kind == "Conv" and _pads(graph, op) is None else ""
+    return "they pad data with dynamic dimensions" if is_shifted and op.kind == "Conv" and _pads(graph, op) is None else ""
 
 
 def _limits(graph: Graph, op: Op) -> tuple[int, int] | None:
@@ -87,7 +87,7 @@ def _clipped(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> str
     point = 0 if s.shift(name) else int(grid.zero_point[0])
     bounds = [s.rewriter.constant(f"{name}/{word}", (limit - point) * float(grid.scale[0]))
               for word, limit in zip(("lowest", "highest"), limits, strict=True)]  # fmt: skip
-    s.counts["activations are Clips on real values"] += 1
+    s.counts["activations are Clips in float"] += 1
     return s.compute("Clip", (value, *bounds), f"{name}/clipped", name)
 
 

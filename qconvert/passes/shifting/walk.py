@@ -161,7 +161,7 @@ class Shifting:
         self.emit("Pad", (value, self.rewriter.constant(f"{name}/pads", amounts), zero), wide)
         result = self.rewriter.add(f"{name}/padded", self.rewriter[self[name]], shape=sizes)
         self._shifted[result] = self._points[name]
-        self.counts["have real zero around them, as convolutions padded them"] += 1
+        self.counts["are padded with zero, as convolutions padded them"] += 1
         self._padded[name, amounts] = self.emit("Quantize", (wide,), result)
         return result
 

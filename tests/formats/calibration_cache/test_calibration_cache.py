@@ -145,7 +145,7 @@ def test_applied_as_tensorrt_computes(tmp_path: Path) -> None:
     scales = cache(tmp_path / "scales.cache", text)
     result = run("apply", model, scales, "-o", tmp_path / "q.onnx", "--target", "generic")
     assert result.returncode == 0, result.stderr
-    assert "2 tensors before a normalization or a Relu are not rounded" in result.stdout
+    assert "2 tensors before a normalization or a Relu are not quantized" in result.stdout
     graph = load(tmp_path / "q.onnx")
     assert [op.kind for op in graph.ops if op.kind not in ("Quantize", "Dequantize", "Relu")] == ["Conv", "Conv"]
     first, second = (op for op in graph.ops if op.kind == "Conv")
