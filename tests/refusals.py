@@ -25,7 +25,7 @@ def refused(
     with pytest.raises(kind) as caught:
         yield caught
     error = caught.value
-    assert error.rule == rule, f"{error.rule!r}: {error}"
+    assert error.rule == rule, f"{error.rule!r}: {error.message}"
     assert where is None or error.where == where, f"{error.where!r}: {error}"
-    missing = [item for item in holds if str(item) not in str(error)]
-    assert not missing, f"{missing} not in: {error}"
+    missing = [item for item in holds if str(item) not in error.message]
+    assert not missing, f"{missing} not in: {error.message}"

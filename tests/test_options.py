@@ -205,9 +205,12 @@ def test_types_of_options_are_those_that_are_declared() -> None:
             assert option.type in (hint, *get_args(hint)) or name == "form", name
 
 
+@pytest.mark.end_to_end
 def test_values_that_do_nothing_are_refused(tmp_path: Path) -> None:
-    with refused(OptionError, "too-small", holds=("batch", 0)):
-        convert(MODEL, tmp_path / "a.onnx", batch=0)
+    with refused(OptionError, "too-small", holds=("batch", -1)):
+        convert(MODEL, tmp_path / "a.onnx", batch=-1)
+    done = run("convert", MODEL, tmp_path / "a.onnx", "--batch", "0")
+    assert done.returncode == 2 and "--batch" in done.stderr
     with refused(OptionError, "idle-option", holds=("trt-version", "calibration-cache")):
         convert(MODEL, tmp_path / "a.onnx", trt_version="8.6.1")
     assert list(tmp_path.iterdir()) == []

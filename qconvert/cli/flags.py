@@ -156,8 +156,9 @@ def _flag(option: Option, heading: str | None) -> inspect.Parameter:
     kind: Any = list[str] if option.many else option.type
     completed = choices_of(option) if option.choices else None
     flag = typer.Option(
-        f"--{option.name.replace('_', '-')}", help=option.help, autocompletion=completed, hidden=heading is None, rich_help_panel=heading
-    )
+        f"--{option.name.replace('_', '-')}", help=option.help, autocompletion=completed, hidden=heading is None, rich_help_panel=heading,
+        min=option.least,
+    )  # fmt: skip
     return inspect.Parameter(option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Annotated[kind | None, flag])
 
 

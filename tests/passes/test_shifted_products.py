@@ -45,7 +45,7 @@ def feed(graph: Graph) -> dict[str, Any]:
 @pytest.mark.parametrize(("points", "shapes", "more"), CASES)
 def test_a_product_computes_what_it_did_without_zero_points(points: Any, shapes: Any, more: Any) -> None:
     before = product(points, shapes, **more)
-    after, _ = applied(before, "shift_to_symmetric", symmetric="all")
+    after, _ = applied(before, "shift_to_symmetric", scope="all")
     (found,) = (op for op in after.ops if op.kind == "MatMul")
     sides = [after[name].quantization for name in found.inputs]
     assert all(grid is not None and grid.is_symmetric for grid in sides)
@@ -82,6 +82,6 @@ def test_others_stay_on_real_values(graph: Graph) -> None:
     target = target_named("tensorrt")
     verdict = next(verdict for op, verdict in target.verdicts(graph, final=False) if op.kind == "MatMul")
     assert verdict.runs == "floats" and "two activations with zero points" in verdict.rule and "isolate_float" in verdict.remedy
-    after, notes = applied(graph, "shift_to_symmetric", symmetric="all")
+    after, notes = applied(graph, "shift_to_symmetric", scope="all")
     assert all(not after[name].is_quantized for op in after.ops if op.kind == "MatMul" for name in op.inputs)
     assert any("MatMul" in note for note in notes)

@@ -29,7 +29,7 @@ RECORDED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "integer_io": ("tflite", {"io": "integer"}, ("renamed",)),
     "per_tensor_to_per_axis": ("tflite", {}, ()),
     "int32_bias_to_float": ("tflite", {}, ()),
-    "shift_to_symmetric": ("tensorrt", {"symmetric": "all"}, ("shifted",)),
+    "shift_to_symmetric": ("tensorrt", {"scope": "all"}, ("shifted",)),
 }
 SEEDS = 40
 

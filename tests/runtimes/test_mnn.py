@@ -168,7 +168,7 @@ def test_results_without_a_grid_are_named(tmp_path: Path) -> None:
     source = FIXTURES / "onnx" / "brevitas_int8.onnx"
     convert(source, tmp_path / "model.mnn")
     report = check(source, tmp_path / "model.mnn", samples=1)
-    assert any("results of operators have no grid in the file" in note for note in report.notes)
+    assert any("results of operators have no scale in the file" in note for note in report.notes)
     assert {op.verdict for op in report.operators if op.operator.startswith("Conv ")} <= {"equal", "one rounding"}
 
 

@@ -221,4 +221,4 @@ def test_a_file_whose_calls_have_other_names_is_run_as_it_is_read(written: Path)
     with refused(RuntimeRefusedError, "call-mismatch"):
         TrustedInside(ModelFile(written, "trusted"), qconvert.load(written))
     report = qconvert.check(MODEL, written, samples=1, per_op=True, kernels="torch:trusted")
-    assert report.verdict == "passed" and any("does not give out the inner tensors of model.pt2" in text for text in report.notes)
+    assert report.verdict == "passed" and any("does not return the inner tensors of model.pt2" in text for text in report.notes)

@@ -176,10 +176,10 @@ REFUSED = {
     "holes": (real("MaxPool", kernel_shape=(2, 2), strides=(1, 1), pads=(0, 0, 0, 0), dilations=(2, 2), data_format="channels_first"),
               "no holes", True),
     "sums": (real("ScatterND", INDICES, constant("u", np.ones((2, 4, 6, 6), np.float32)), shape=(3, 4, 6, 6), reduction="add"),
-             "what is scattered", True),
-    "one axis": (real("Softmax", shape=(6,), axis=0), "two axes at least", True),
-    "the largest of one axis": (real("ArgMax", shape=(6,), axis=0, keepdims=0), "two axes at least", True),
-    "divisions": (divided(), "leaves the division out", False),
+             "scattered values", True),
+    "one axis": (real("Softmax", shape=(6,), axis=0), "at least two axes", True),
+    "the largest of one axis": (real("ArgMax", shape=(6,), axis=0, keepdims=0), "at least two axes", True),
+    "divisions": (divided(), "drops the division", False),
 }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def test_open_sizes_get_bounds(tmp_path: Path) -> None:
     assert bounds(graph) == {"x": ((1, 3, 224, 32), (4, 3, 224, 32), (16, 3, 224, 32))}
     line = trtexec(graph, "a.onnx")
     assert words(line)[3:6] == ["--minShapes=x:1x3x224x32", "--optShapes=x:4x3x224x32", "--maxShapes=x:16x3x224x32"]
-    assert line.endswith("open sizes are examples")
+    assert line.endswith("dynamic dimensions are examples")
 
 
 def test_a_batch_that_operators_fix_has_one_number(tmp_path: Path) -> None:
