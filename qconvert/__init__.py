@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qconvert.conversion.comparing import diff
     from qconvert.conversion.encoded import apply, extract_scales, load_encodings, save_encodings
     from qconvert.data import Preparation
-    from qconvert.encodings import Encoding, Encodings, Grid, Place, Range
+    from qconvert.encodings import Encoding, Encodings, Place, QParams, Range
     from qconvert.errors import QConvertError
     from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
     from qconvert.live import from_torch, to_torch
@@ -47,7 +47,7 @@ _HOMES = {
     "qconvert.conversion": "ConversionReport convert load save",
     "qconvert.conversion.comparing": "diff",
     "qconvert.conversion.encoded": "apply extract_scales load_encodings save_encodings",
-    "qconvert.encodings": "Encoding Encodings Grid Place Range",
+    "qconvert.encodings": "Encoding Encodings QParams Place Range",
     "qconvert.data": "Preparation",
     "qconvert.errors": "QConvertError",
     "qconvert.graph": "Graph Op Quantization Signature Tensor",
@@ -73,7 +73,6 @@ __all__ = [
     "Encodings",
     "Format",
     "Graph",
-    "Grid",
     "Op",
     "Option",
     "Partition",
@@ -82,6 +81,7 @@ __all__ = [
     "Place",
     "Preparation",
     "QConvertError",
+    "QParams",
     "Quantization",
     "Range",
     "ReadOptions",

@@ -13,7 +13,7 @@ from qconvert.lazy import lazily
 if TYPE_CHECKING:
     from qconvert.arithmetic import choose_grid, dequantize, quantize
     from qconvert.conversion import convert, load, normalize, run_passes, save
-    from qconvert.encodings import Encoding, Encodings, Grid, Place, Range, grid_of
+    from qconvert.encodings import Encoding, Encodings, Place, QParams, Range, grid_of
     from qconvert.errors import (
         FileAccessError,
         InvalidGraphError,
@@ -110,7 +110,7 @@ _HOMES = {
     ),
     "qconvert.arithmetic": "choose_grid dequantize quantize",
     "qconvert.evaluate": "evaluate",
-    "qconvert.encodings": "Encoding Encodings Grid Place Range grid_of",
+    "qconvert.encodings": "Encoding Encodings QParams Place Range grid_of",
     "qconvert.conversion": "convert load normalize run_passes save",
     "qconvert.errors": (
         "FileAccessError InvalidGraphError InvalidModelError LossError MissingPackageError OptionError QConvertError "
@@ -148,7 +148,6 @@ __all__ = [
     "Folding",
     "Format",
     "Graph",
-    "Grid",
     "Inside",
     "InvalidGraphError",
     "InvalidModelError",
@@ -172,6 +171,7 @@ __all__ = [
     "Pieces",
     "Place",
     "QConvertError",
+    "QParams",
     "Quantization",
     "Range",
     "Rewriter",

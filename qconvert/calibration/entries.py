@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.calibration.places import Plan, Weights
 from qconvert.calibration.report import TensorReport
 from qconvert.calibration.weights import weight_grid
-from qconvert.encodings import BATCH_NORM, FOLDED, Encoding, Encodings, Grid, Place
+from qconvert.encodings import BATCH_NORM, FOLDED, Encoding, Encodings, Place, QParams
 from qconvert.errors import QConvertError
 from qconvert.graph import Array, Graph
 
@@ -84,7 +84,7 @@ def encodings_of(graph: Graph, found: Plan, reports: tuple[TensorReport, ...], c
     return Encodings(entries, origin, metadata={BATCH_NORM: FOLDED}), notes
 
 
-def _with_room(graph: Graph, item: Weights, grid: Grid, steps: dict[str, float]) -> Grid:
+def _with_room(graph: Graph, item: Weights, grid: QParams, steps: dict[str, float]) -> QParams:
     """The grid, with larger scales where a bias at input scale * weight scale would leave int32: channels of nearly nothing but a bias."""
     q = grid.quantization
     least = np.full(q.scale.shape, _SMALLEST)

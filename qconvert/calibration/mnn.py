@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from qconvert.calibration.observer import Histogram, Observer, require_between
-from qconvert.encodings import Grid, Range
+from qconvert.encodings import QParams, Range
 from qconvert.graph import Array, Quantization, integer_range
 
 __all__ = ["PACK", "MnnAdmm", "MnnKl", "OfMnn", "admm_scale", "kl_threshold"]
@@ -45,13 +45,13 @@ class OfMnn(Observer):
         end = np.array([float(self.scale) * self.clamp])
         return Range(-end, end)
 
-    def grid(self, dtype: str = "int8", *, symmetric: bool = True, narrow: bool = True) -> Grid:
+    def grid(self, dtype: str = "int8", *, symmetric: bool = True, narrow: bool = True) -> QParams:
         """MNN's grid, which is always symmetric and narrow; in an unsigned type the same one shifted."""
         low, high = integer_range(dtype)
         middle = 0 if low else (high + 1) // 2
         scale = np.array([self.scale or _F(1)], _F)
         limits = middle - self.clamp, middle + self.clamp
-        return Grid(dtype, Quantization(scale, np.array([middle], np.int64), None, 0, *limits))
+        return QParams(dtype, Quantization(scale, np.array([middle], np.int64), None, 0, *limits))
 
 
 class MnnKl(OfMnn):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.graph.kinds import KINDS
@@ -40,7 +40,7 @@ class Group:
     names: tuple[str, ...]
     seen: tuple[str, ...]
     constants: tuple[str, ...] = ()
-    fixed: Grid | None = None
+    fixed: QParams | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +199,14 @@ class _Planner:
             name = op.outputs[0]
         return False
 
-    def _fixed(self, op: Op | None) -> Grid | None:
+    def _fixed(self, op: Op | None) -> QParams | None:
         """The grid that a target demands of what an operator computes."""
         if op is None:
             return None
         for item in self.targets:
             found = item.fixed_outputs.get(op.kind, {}).get(self.dtype)
             if found is not None:
-                return Grid(self.dtype, Quantization.per_tensor(*found))
+                return QParams(self.dtype, Quantization.per_tensor(*found))
         return None
 
     def weights(self) -> Iterator[Weights]:

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.graph import Array
 
 __all__ = ["Noise", "decibels"]
@@ -25,7 +25,7 @@ class Noise:
 
     passes = 1
 
-    def __init__(self, grid: Grid | None) -> None:
+    def __init__(self, grid: QParams | None) -> None:
         self._grid, self._signal, self._noise, self._clipped, self._count = grid, 0.0, 0.0, 0, 0
 
     def update(self, values: Array) -> None:
@@ -36,7 +36,7 @@ class Noise:
             self._add(flat[start : start + _PIECE], self._grid)
         self._count += flat.size
 
-    def _add(self, values: Array, grid: Grid) -> None:
+    def _add(self, values: Array, grid: QParams) -> None:
         scale, point = np.float32(grid.quantization.scale[0]), int(grid.quantization.zero_point[0])
         low, high = grid.quantization.limits(grid.dtype)
         steps = np.rint(values / scale)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from qconvert.calibration.observer import Histogram
 from qconvert.calibration.sensitivity import Sensitivity
-from qconvert.encodings import Encodings, Grid
+from qconvert.encodings import Encodings, QParams
 from qconvert.graph import Graph
 from qconvert.tables import Rows, Shown, numbers, said, shown
 
@@ -37,7 +37,7 @@ class TensorReport:
     names: tuple[str, ...]
     lowest: float
     highest: float
-    grid: Grid
+    grid: QParams
     origin: str
     sqnr_db: float | None = None
     clipped: float = 0.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.calibration.histograms import Counted
 from qconvert.calibration.observer import require_between
-from qconvert.encodings import Grid, Range, grid_of
+from qconvert.encodings import QParams, Range, grid_of
 from qconvert.graph import Array, integer_range
 
 __all__ = ["SquaredError"]
@@ -36,7 +36,7 @@ class SquaredError(Counted):
     def range(self) -> Range:
         return self._affine(2**self.bits - 1)
 
-    def grid(self, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> Grid:
+    def grid(self, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> QParams:
         low, high = integer_range(dtype)
         found = self._symmetric(high - low, narrow) if symmetric else self._affine(high - low)
         return grid_of(found, dtype, symmetric=symmetric, narrow=narrow)

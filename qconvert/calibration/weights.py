@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qconvert.arithmetic import round_half_away
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Array, Quantization, integer_range
 
@@ -41,7 +41,7 @@ class WeightMethod:
     scales: Callable[[Array, int, int], Array]
 
 
-def weight_grid(weights: Array, method: str = "max-abs", axis: int | None = 0, dtype: str = "int8", *, narrow: bool = True) -> Grid:
+def weight_grid(weights: Array, method: str = "max-abs", axis: int | None = 0, dtype: str = "int8", *, narrow: bool = True) -> QParams:
     """The grid of weights.
 
     Args:
@@ -78,7 +78,7 @@ def weight_grid(weights: Array, method: str = "max-abs", axis: int | None = 0, d
     # Zeros alone have any scale; that of others leaves the bias beside them its small steps.
     scales = np.where(scales > 0, scales, scales.max(initial=0) or _F(1)).astype(_F)
     limits = (-high, high) if narrow else (None, None)
-    return Grid(dtype, Quantization(scales, np.zeros(scales.shape, np.int64), axis, 0, *limits))
+    return QParams(dtype, Quantization(scales, np.zeros(scales.shape, np.int64), axis, 0, *limits))
 
 
 def _max_abs(rows: Array, high: int, low: int) -> Array:

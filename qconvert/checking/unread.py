@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.checking.checked_file import Side
 from qconvert.conversion.declared import Declared
 from qconvert.conversion.normalizing import chosen_target, normalize
-from qconvert.encodings import Encoding, Encodings, Grid
+from qconvert.encodings import Encoding, Encodings, QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
@@ -170,7 +170,7 @@ def _difference(tensor: Tensor, found: Encoding) -> str:
     return ""
 
 
-def _shift(tensor: Tensor, grid: Grid) -> int:
+def _shift(tensor: Tensor, grid: QParams) -> int:
     """By how much the file's integers are above the graph's, where one stores them signed."""
     return (grid.dtype == "uint8" and tensor.dtype == "int8") * 128 - (grid.dtype == "int8" and tensor.dtype == "uint8") * 128
 

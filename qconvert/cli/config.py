@@ -66,7 +66,7 @@ def taken_off(words: list[str]) -> tuple[list[str], Path | None]:
     """The words of a command line without --config FILE and --no-config, and the file that sets defaults, if there is one.
 
     Raises:
-        OptionError: --config has no file behind it.
+        OptionError: --config has no file after it.
     """
     kept: list[str] = []
     named, wanted = "", True
@@ -80,7 +80,7 @@ def taken_off(words: list[str]) -> tuple[list[str], Path | None]:
         elif name == "--config":
             named = value if is_assigned else next(rest, "")
             if not named:
-                raise OptionError("--config has no file behind it", remedy=f"Write --config {FILE}.")
+                raise OptionError("--config has no file after it", remedy=f"Write --config {FILE}.")
         else:
             kept.append(word)
     if not wanted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qconvert.encodings.document import from_document, to_document
 from qconvert.encodings.ranges import grid_of, symmetric_grid, weights_grid
 from qconvert.encodings.removing import extracted
-from qconvert.encodings.types import BATCH_NORM, FOLDED, FUSED, Encoding, Encodings, Grid, Place, Range
+from qconvert.encodings.types import BATCH_NORM, FOLDED, FUSED, Encoding, Encodings, Place, QParams, Range
 
 __all__ = [
     "BATCH_NORM",
@@ -13,8 +13,8 @@ __all__ = [
     "FUSED",
     "Encoding",
     "Encodings",
-    "Grid",
     "Place",
+    "QParams",
     "Range",
     "extracted",
     "from_document",

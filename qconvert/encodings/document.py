@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.dtypes import INTEGERS, Array, integer_range, numpy_dtype
-from qconvert.encodings.types import ROLES, WEIGHTS, Encoding, Encodings, Grid, Place, Range
+from qconvert.encodings.types import ROLES, WEIGHTS, Encoding, Encodings, Place, QParams, Range
 from qconvert.files.documents import fail, integer, listed, number, object_of, text, text_map, texts
 from qconvert.graph import Quantization
 
@@ -55,7 +55,7 @@ def _entry_document(place: Place, found: Encoding) -> dict[str, Any]:
     return entry if found.required else {**entry, "required": False}
 
 
-def _grid_document(grid: Grid) -> dict[str, Any]:
+def _grid_document(grid: QParams) -> dict[str, Any]:
     q = grid.quantization
     limits = {"quant_min": q.quant_min, "quant_max": q.quant_max}
     return {
@@ -65,7 +65,7 @@ def _grid_document(grid: Grid) -> dict[str, Any]:
         "axis": q.axis,
         "block_size": q.block_size,
         **{name: limit for name, limit in limits.items() if limit is not None},
-        **({"spelled": True} if grid.is_spelled else {}),
+        **({"spelled": True} if grid.runs_in_float else {}),
     }
 
 
@@ -130,7 +130,7 @@ def _entry(item: Any, at: str) -> tuple[Place, Encoding]:
     return place, Encoding(grid, found, integers, text(fields.get("origin", ""), f"{at}.origin"), required)
 
 
-def _grid(value: Any, at: str) -> Grid:
+def _grid(value: Any, at: str) -> QParams:
     fields = object_of(value, at, {"dtype", "scale"}, {"zero_point", "axis", "block_size", "quant_min", "quant_max", "spelled"})
     dtype = text(fields["dtype"], f"{at}.dtype")
     if dtype not in INTEGERS and not dtype.startswith("float"):
@@ -150,7 +150,7 @@ def _grid(value: Any, at: str) -> Grid:
     spelled = fields.get("spelled", False)
     if not isinstance(spelled, bool):
         fail(f"{at}.spelled", "is neither true nor false", rule="wrong-type")
-    return Grid(dtype, Quantization(scale, zero_point, axis, block_size, *limits), spelled)
+    return QParams(dtype, Quantization(scale, zero_point, axis, block_size, *limits), spelled)
 
 
 def _axis(fields: Mapping[str, Any], at: str) -> int | None:

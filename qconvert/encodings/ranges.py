@@ -6,7 +6,7 @@ import numpy as np
 
 from qconvert.arithmetic import choose_grid
 from qconvert.arithmetic.dtypes import integer_range
-from qconvert.encodings.types import Encoding, Grid, Range
+from qconvert.encodings.types import Encoding, QParams, Range
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.graph.kinds import output_axis
@@ -14,7 +14,7 @@ from qconvert.graph.kinds import output_axis
 __all__ = ["grid_of", "symmetric_grid", "weights_grid"]
 
 
-def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> Grid:
+def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> QParams:
     """The grid of an integer type that holds a range, which is extended to hold 0 (arithmetic/formulas.py has the formulas).
 
     Args:
@@ -31,15 +31,15 @@ def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narro
     if narrow and not (symmetric and low < 0):
         raise OptionError("a narrow range requires signed, symmetric quantization", rule="narrow-not-symmetric")
     if not symmetric:
-        return Grid(*choose_grid("google_affine", range.lowest, range.highest, bits, dtype=dtype, axis=range.axis))
+        return QParams(*choose_grid("google_affine", range.lowest, range.highest, bits, dtype=dtype, axis=range.axis))
     _, chosen = choose_grid("google_symmetric", range.lowest, range.highest, bits, dtype=f"int{bits}", axis=range.axis)
     if low == 0:
         chosen = chosen.shifted((high + 1) // 2)
     limits = (-high, high) if narrow else (None, None)
-    return Grid(dtype, Quantization(chosen.scale, chosen.zero_point, chosen.axis, 0, *limits))
+    return QParams(dtype, Quantization(chosen.scale, chosen.zero_point, chosen.axis, 0, *limits))
 
 
-def weights_grid(tensor: Tensor, reader: Op) -> Grid:
+def weights_grid(tensor: Tensor, reader: Op) -> QParams:
     """int8 with scale max|w| / 127 of each output channel, as runtimes make them that state no scales of weights.
 
     Raises:
@@ -59,7 +59,7 @@ def weights_grid(tensor: Tensor, reader: Op) -> Grid:
     return grid_of(Range(-largest, largest, axis), symmetric=True, narrow=True)
 
 
-def symmetric_grid(found: Encoding) -> tuple[Grid, int | None]:
+def symmetric_grid(found: Encoding) -> tuple[QParams, int | None]:
     """The grid of an entry for a format of symmetric 8-bit grids, of a range the symmetric int8 one; and the zero point in the middle of
     its type, None for types of other widths."""
     if found.grid is not None:

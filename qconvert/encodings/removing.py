@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize
-from qconvert.encodings.types import Encoding, Encodings, Grid, Place
+from qconvert.encodings.types import Encoding, Encodings, Place, QParams
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
@@ -45,7 +45,7 @@ def extracted(graph: Graph) -> tuple[Graph, Encodings]:
 
 def _encoding(tensor: Tensor) -> Encoding:
     assert tensor.quantization is not None
-    return Encoding(Grid(tensor.dtype, tensor.quantization), integers=tensor.data)
+    return Encoding(QParams(tensor.dtype, tensor.quantization), integers=tensor.data)
 
 
 def _real(tensor: Tensor) -> Tensor:

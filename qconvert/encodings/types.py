@@ -12,7 +12,7 @@ from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Quantization
 from qconvert.tables import Rows, Shown, numbers, said, shown
 
-__all__ = ["BATCH_NORM", "FOLDED", "FUSED", "Encoding", "Encodings", "Grid", "Place", "Range"]
+__all__ = ["BATCH_NORM", "FOLDED", "FUSED", "Encoding", "Encodings", "Place", "QParams", "Range"]
 
 ROLES = ("tensor", "input", "output")
 #: How weights that have no encoding of their own are put on a grid, where a file leaves them out because its runtime derives them.
@@ -43,20 +43,20 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """Where values are rounded to.
+class QParams:
+    """Quantization parameters: the type of the stored integers, and their scales and zero points.
 
     Attributes:
         dtype: the storage type.
         quantization: its scales. In an Encoding several scales without an axis are those of the output channels of the operator that reads
             the tensor, whose layout the file does not say; with a block_size, of one dimension, they are channel by channel of the output
             those of the blocks along the channels of the input.
-        is_spelled: whether it is computed on real values, since its zero point is beyond the integers of its type.
+        runs_in_float: whether what is quantized so is computed in float, since its zero point is outside of its type.
     """
 
     dtype: str
     quantization: Quantization
-    is_spelled: bool = False
+    runs_in_float: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +66,7 @@ class Range:
     Attributes:
         lowest: float64, of one dimension: one value, or one for each index along `axis`.
         highest: likewise.
-        axis: as of a Quantization, or, in an Encoding, of a Grid.
+        axis: as of a Quantization, or, in an Encoding, of a QParams.
     """
 
     lowest: Array
@@ -87,17 +87,17 @@ class Range:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoding:
-    """How one tensor is quantized: a grid, or a range that a grid is yet to be made of.
+    """How one tensor is quantized: its quantization parameters, or a range from which they are yet to be computed.
 
     Attributes:
-        grid: where its values are rounded to; or None.
-        range: the real values that it takes; or None.
-        integers: the stored values of a constant, of the tensor's shape in the graph: nothing is rounded then. Only with a grid.
+        grid: its quantization parameters; or None.
+        range: the dequantized values that it takes; or None.
+        integers: the stored values of a constant, of the tensor's shape in the graph: nothing is rounded then. Only with quantization parameters.
         origin: what says so, such as "KL of 200 inputs".
         required: whether it is an error if a graph has no such place. Runtimes list tensors that are theirs alone.
     """
 
-    grid: Grid | None = None
+    grid: QParams | None = None
     range: Range | None = None
     integers: Array | None = None
     origin: str = ""
@@ -105,10 +105,10 @@ class Encoding:
 
     def __post_init__(self) -> None:
         if (self.grid is None) == (self.range is None):
-            raise ValueError("an encoding has either a grid or a range")
+            raise ValueError("an encoding has either quantization parameters or a range")
         if self.integers is not None:
             if self.grid is None:
-                raise ValueError("integers need a grid")
+                raise ValueError("integers need quantization parameters")
             object.__setattr__(self, "integers", read_only(self.integers))
 
     def __eq__(self, other: object) -> bool:
@@ -200,7 +200,7 @@ def _require_place(place: Place) -> None:
         )
 
 
-def _require_grid(grid: Grid, where: str) -> None:
+def _require_grid(grid: QParams, where: str) -> None:
     """Raises InvalidModelError where a grid is none."""
     q = grid.quantization
     if not (np.isfinite(q.scale).all() and (q.scale > 0).all() and q.scale.size):
@@ -211,7 +211,9 @@ def _require_grid(grid: Grid, where: str) -> None:
         raise InvalidModelError(f"has {q.scale.size} scales and {q.zero_point.size} zero points", where=where, rule="counts-differ")
     if grid.dtype not in INTEGERS:
         if not grid.dtype.startswith("float"):
-            raise InvalidModelError(f"the type is {grid.dtype!r}, which no grid has", where=where, rule="unknown-type")
+            raise InvalidModelError(
+                f"the type is {grid.dtype!r}, which is not a type of quantized integers", where=where, rule="unknown-type"
+            )
         return
     low, high = integer_range(grid.dtype)
     used = q.limits(grid.dtype)
@@ -221,7 +223,7 @@ def _require_grid(grid: Grid, where: str) -> None:
             where=where,
             rule="limits-outside-type",
         )
-    if not grid.is_spelled and not ((low <= q.zero_point) & (q.zero_point <= high)).all():
+    if not grid.runs_in_float and not ((low <= q.zero_point) & (q.zero_point <= high)).all():
         worst_point = next(int(z) for z in q.zero_point.reshape(-1) if not low <= z <= high)
         raise InvalidModelError(f"the zero point is {worst_point}, outside of {grid.dtype}", where=where, rule="zero-point-outside-type")
 
@@ -231,7 +233,7 @@ def _require_integers(found: Encoding, where: str) -> None:
         return
     if canonical_dtype(found.integers.dtype) != found.grid.dtype:
         raise InvalidModelError(
-            f"the integers are {found.integers.dtype}, the grid is of {found.grid.dtype}", where=where, rule="types-differ"
+            f"the integers are {found.integers.dtype}, the quantization is of {found.grid.dtype}", where=where, rule="types-differ"
         )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from qconvert.arithmetic import quantize
-from qconvert.encodings import Encoding, Encodings, Grid, weights_grid
+from qconvert.encodings import Encoding, Encodings, QParams, weights_grid
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 from qconvert.graph.kinds import KINDS
@@ -95,11 +95,11 @@ class _Encoding:
 
     def __init__(self, rewriter: Rewriter, found: Matched, range_dtype: str) -> None:
         self._rewriter, self._graph, self._dtype = rewriter, rewriter.graph, range_dtype
-        self.grids: dict[str, Grid] = {}
-        self._constants: dict[str, tuple[Grid, Array | None]] = {}
+        self.grids: dict[str, QParams] = {}
+        self._constants: dict[str, tuple[QParams, Array | None]] = {}
         for name, encoding in found.tensors.items():
             self._take(name, encoding)
-        self._operands: dict[tuple[str, int], tuple[Grid, Array | None]] = {}
+        self._operands: dict[tuple[str, int], tuple[QParams, Array | None]] = {}
         for (result, index), encoding in found.operands.items():
             op = rewriter.producers[result]
             tensor = self._real(op.inputs[index])
@@ -166,7 +166,7 @@ class _Encoding:
                 real[name] = self._rounded(name, computed[name], self.grids[name], keeps_name=name in self._graph.public)
         return rewriter.finish()
 
-    def _constant(self, name: str, grid: Grid, integers: Array | None) -> str:
+    def _constant(self, name: str, grid: QParams, integers: Array | None) -> str:
         """Store the integers of a constant under its name; return the name of its float values."""
         stored = self._rewriter.fresh(f"{name}/quantized") if name in self._graph.public else name
         return self._dequantized(name, replace(self._stored(self._graph[name], grid, integers), name=stored))
@@ -178,7 +178,7 @@ class _Encoding:
         self._rewriter.emit(Op("Dequantize", (stored.name,), (real,)))
         return real
 
-    def _stored(self, tensor: Tensor, grid: Grid, integers: Array | None) -> Tensor:
+    def _stored(self, tensor: Tensor, grid: QParams, integers: Array | None) -> Tensor:
         assert tensor.data is not None
         if not np.isfinite(tensor.data).all():
             raise InvalidModelError("holds NaN or infinity, which cannot be quantized", where=repr(tensor.name), rule="not-finite")
@@ -196,7 +196,7 @@ class _Encoding:
             self._rewriter.relate(tensor.name, stored)
         return self._dequantized(tensor.name, replace(self._stored(tensor, grid, integers), name=stored))
 
-    def _rounded(self, name: str, computed: str, grid: Grid, *, keeps_name: bool, like: Tensor | None = None) -> str:
+    def _rounded(self, name: str, computed: str, grid: QParams, *, keeps_name: bool, like: Tensor | None = None) -> str:
         """Round a tensor; return the name of its float values after that.
 
         The integers have the tensor's name, but where outside it is seen as real: there `keeps_name` gives that to the real values.

@@ -30,7 +30,7 @@ from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.graph.metadata import SHIFTED
 from qconvert.passes.isolate_float import isolated
 from qconvert.passes.shifting.averages import averages_away, join_averages, shift_average
-from qconvert.passes.shifting.edges import bypass_unsigned, from_unsigned, is_spelled, to_unsigned
+from qconvert.passes.shifting.edges import bypass_unsigned, from_unsigned, runs_in_float, to_unsigned
 from qconvert.passes.shifting.linear import LINEAR, is_touched, shift_linear
 from qconvert.passes.shifting.moves import obstacle
 from qconvert.passes.shifting.products import is_shifted_product, shift_product
@@ -67,7 +67,7 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Grap
     if changed.ops == whole.ops and not notes:
         return whole if whole.ops != graph.ops else graph, _nothing(whole, target)
     changed, shifted = shifting.without_unread(changed)
-    is_noted = shifted or any(is_spelled(whole[name], target) for name in (*whole.inputs, *whole.outputs))
+    is_noted = shifted or any(runs_in_float(whole[name], target) for name in (*whole.inputs, *whole.outputs))
     changed = replace(changed, metadata={**changed.metadata, SHIFTED: json.dumps(shifted)} if is_noted else changed.metadata)
     return changed, (*notes, *(() if shifted else _nothing(whole, target)), *_said(changed, shifted, shifting))
 
@@ -112,9 +112,9 @@ def _emit(s: Shifting, op: Op, target: Target | None) -> None:
         shift_product(s, op)
     elif op.kind in LINEAR and is_touched(s, op):
         shift_linear(s, op)
-    elif op.kind == "Requantize" and is_spelled(s.graph[op.inputs[0]], target):
+    elif op.kind == "Requantize" and runs_in_float(s.graph[op.inputs[0]], target):
         from_unsigned(s, op)
-    elif op.kind == "Requantize" and is_spelled(s.graph[op.outputs[0]], target):
+    elif op.kind == "Requantize" and runs_in_float(s.graph[op.outputs[0]], target):
         to_unsigned(s, op)
     elif KINDS[op.kind].rule == "convert" and (s.shift(op.inputs[0]) or s.shift(op.outputs[0])):
         _convert(s, op)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qconvert.encodings import Grid
+    from qconvert.encodings import QParams
     from qconvert.graph import Graph, Tensor
 
 __all__ = ["Folding", "Parameters"]
@@ -51,11 +51,11 @@ class Parameters:
     tensors: Mapping[str, Tensor]
     absent: frozenset[str] = frozenset()
     folded: Mapping[str, Folding] = field(default_factory=dict)
-    results: Mapping[str, Grid] = field(default_factory=dict)
-    inputs: Mapping[str, Grid] = field(default_factory=dict)
-    data: Mapping[str, Grid] = field(default_factory=dict)
-    functions: Mapping[str, tuple[Grid, ...]] = field(default_factory=dict)
-    fixed: Mapping[str, Grid] = field(default_factory=dict)
+    results: Mapping[str, QParams] = field(default_factory=dict)
+    inputs: Mapping[str, QParams] = field(default_factory=dict)
+    data: Mapping[str, QParams] = field(default_factory=dict)
+    functions: Mapping[str, tuple[QParams, ...]] = field(default_factory=dict)
+    fixed: Mapping[str, QParams] = field(default_factory=dict)
     dynamic: Mapping[str, str] = field(default_factory=dict)
     trained: bool = False
     finished: Callable[[Graph], Graph] = lambda graph: graph

@@ -7,7 +7,7 @@ import pytest
 
 from qconvert.calibration import METHODS, observer
 from qconvert.calibration.quality import Noise
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.graph import Array
 
 N = 4096
@@ -44,7 +44,7 @@ def distributions() -> dict[str, Array]:
 DISTRIBUTIONS = distributions()
 
 
-def chosen(method: str, values: Array, dtype: str, symmetric: bool) -> Grid:
+def chosen(method: str, values: Array, dtype: str, symmetric: bool) -> QParams:
     """The grid of one sample of these values, as a plane of one channel."""
     seeing = observer(method)()
     for number in range(seeing.passes):
@@ -54,14 +54,14 @@ def chosen(method: str, values: Array, dtype: str, symmetric: bool) -> Grid:
     return seeing.grid(dtype, symmetric=symmetric)
 
 
-def ends(grid: Grid) -> tuple[float, float]:
+def ends(grid: QParams) -> tuple[float, float]:
     """The smallest and the largest value that a grid has."""
     q = grid.quantization
     low, high = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(grid.dtype))
     return low, high
 
 
-def measured(values: Array, grid: Grid) -> tuple[float, float]:
+def measured(values: Array, grid: QParams) -> tuple[float, float]:
     """SQNR in dB, at most 60, and the share of clipped values."""
     noise = Noise(grid)
     noise.update(values)

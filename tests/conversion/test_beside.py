@@ -14,7 +14,7 @@ from refusals import refused
 from test_cli import run
 
 import qconvert
-from qconvert import Encoding, Grid, Quantization, convert, load, load_encodings
+from qconvert import Encoding, QParams, Quantization, convert, load, load_encodings
 from qconvert.errors import FileAccessError, OptionError, UnsupportedError
 from qconvert.graph.metadata import BESIDE, COMMAND, OPTIONS
 
@@ -149,8 +149,8 @@ def test_a_float_model_has_no_scales(tmp_path: Path) -> None:
 def test_save_takes_the_option_too(tmp_path: Path) -> None:
     graph = load(FIXTURES / "mnn" / "float.onnx")
     name = graph.inputs[0]
-    quantized = qconvert.apply(graph, qconvert.Encodings({name: Encoding(Grid("int8", Quantization.per_tensor(0.5)))}))
+    quantized = qconvert.apply(graph, qconvert.Encodings({name: Encoding(QParams("int8", Quantization.per_tensor(0.5)))}))
     said = qconvert.save(quantized, tmp_path / "m.onnx", calibration_cache=tmp_path / "s.cache", trt_version="8.6.1")
     assert any("TensorRT 8.6.1" in change.text for change in said)
-    assert load_encodings(tmp_path / "s.cache")[name].grid == Grid("int8", Quantization.per_tensor(0.5))
+    assert load_encodings(tmp_path / "s.cache")[name].grid == QParams("int8", Quantization.per_tensor(0.5))
     assert not any(tensor.is_quantized for tensor in load(tmp_path / "m.onnx").tensors.values())

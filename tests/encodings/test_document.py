@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
 
-from qconvert import Encoding, Encodings, Grid, Place, Quantization, Range, extract_scales, load_encodings, save_encodings
+from qconvert import Encoding, Encodings, Place, QParams, Quantization, Range, extract_scales, load_encodings, save_encodings
 from qconvert.encodings import from_document, to_document
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError
 from qconvert.graph import integer_range, numpy_dtype
@@ -28,12 +28,12 @@ def sample() -> Encodings:
     blocks = Quantization(np.full((4, 2), 0.5, np.float32), np.zeros((4, 2), np.int64), 1, 16)
     return Encodings(
         {
-            Place("x"): Encoding(Grid("uint8", Quantization.per_tensor(0.1, 3)), origin="KL of 8 inputs"),
+            Place("x"): Encoding(QParams("uint8", Quantization.per_tensor(0.1, 3)), origin="KL of 8 inputs"),
             Place("conv", "input", 1): Encoding(
-                Grid("int8", Quantization(np.array([0.1, 0.2], np.float32), np.zeros(2, np.int64), 0, 0, -127, 127)),
+                QParams("int8", Quantization(np.array([0.1, 0.2], np.float32), np.zeros(2, np.int64), 0, 0, -127, 127)),
                 integers=np.array([[1, -127], [3, 4]], np.int8),
             ),
-            Place("w"): Encoding(Grid("int4", blocks), integers=np.full((4, 32), -8).astype(numpy_dtype("int4"))),
+            Place("w"): Encoding(QParams("int4", blocks), integers=np.full((4, 32), -8).astype(numpy_dtype("int4"))),
             Place("y"): Encoding(range=Range(np.array([-1.5]), np.array([2.0])), required=False),
         },
         "a test",
@@ -54,7 +54,7 @@ def test_everything_comes_back() -> None:
 def test_any_grid_comes_back_bit_for_bit(dtype: str, scale: float, data: st.DataObject) -> None:
     low, high = integer_range(dtype)
     point = data.draw(st.integers(low, high))
-    found = Encodings({"x": Encoding(Grid(dtype, Quantization.per_tensor(scale, point)))})
+    found = Encodings({"x": Encoding(QParams(dtype, Quantization.per_tensor(scale, point)))})
     assert from_document(json.loads(json.dumps(to_document(found)))) == found
 
 
@@ -120,5 +120,5 @@ def test_what_is_no_document_is_one_error(text: str, tmp_path: Path) -> None:
 
 
 def test_blocks_of_a_layer_need_no_axis(tmp_path: Path) -> None:
-    of_layer = Encodings({"w": Encoding(Grid("int4", Quantization(np.float32([1, 2, 3, 4]), np.zeros(4, np.int64), None, 16)))})
+    of_layer = Encodings({"w": Encoding(QParams("int4", Quantization(np.float32([1, 2, 3, 4]), np.zeros(4, np.int64), None, 16)))})
     assert from_document(json.loads(json.dumps(to_document(of_layer))))["w"] == of_layer["w"]

@@ -12,9 +12,9 @@ from qconvert import (
     Encoding,
     Encodings,
     Graph,
-    Grid,
     Op,
     Place,
+    QParams,
     Quantization,
     Range,
     Tensor,
@@ -62,10 +62,10 @@ def network() -> Graph:
 
 
 def grid(scale: float, point: int = 0, dtype: str = "int8") -> Encoding:
-    return Encoding(Grid(dtype, Quantization.per_tensor(scale, point)))
+    return Encoding(QParams(dtype, Quantization.per_tensor(scale, point)))
 
 
-CHANNELS = Encoding(Grid("int8", Quantization(np.full(4, 0.02, np.float32), np.zeros(4, np.int64))))
+CHANNELS = Encoding(QParams("int8", Quantization(np.full(4, 0.02, np.float32), np.zeros(4, np.int64))))
 
 
 def kinds(graph: Graph) -> list[str]:
@@ -204,7 +204,7 @@ def test_weights_that_a_file_leaves_out() -> None:
 
 
 def test_limits_of_a_grid_hold() -> None:
-    limited = Encoding(Grid("int8", Quantization(np.float32([0.01]), np.array([0]), None, 0, -127, 100)))
+    limited = Encoding(QParams("int8", Quantization(np.float32([0.01]), np.array([0]), None, 0, -127, 100)))
     changed = apply(network(), Encodings({"x": limited}))
     values = evaluate(changed, {"x": np.full((1, 3, 8, 8), 9.0, np.float32)})
     unlimited = evaluate(network(), {"x": np.full((1, 3, 8, 8), 1.0, np.float32)})
@@ -215,20 +215,20 @@ ERRORS = {
     "unknown": ({"rr": grid(1)}, "unknown-tensor", ("1 encoding ", "'rr' (nearest: 'r')")),
     "operator": ({Place("/layer/con", "input", 1): CHANNELS}, "unknown-tensor", ("'/layer/con' (nearest: '/layer/conv')",)),
     "input": ({Place("/layer/conv", "input", 5): CHANNELS}, "unknown-tensor", ("'/layer/conv'",)),
-    "channels": ({"w": Encoding(Grid("int8", Quantization.per_axis(np.ones(3), 0)))}, "blocks-do-not-fit", (3, "axis 0", 4)),
-    "axis": ({"w": Encoding(Grid("int8", Quantization.per_axis(np.ones(3), 7)))}, "blocks-do-not-fit", ("axis 7",)),
+    "channels": ({"w": Encoding(QParams("int8", Quantization.per_axis(np.ones(3), 0)))}, "blocks-do-not-fit", (3, "axis 0", 4)),
+    "axis": ({"w": Encoding(QParams("int8", Quantization.per_axis(np.ones(3), 7)))}, "blocks-do-not-fit", ("axis 7",)),
     "no such axis": (
-        {"x": Encoding(Grid("int8", Quantization(np.ones(5, np.float32), np.zeros(5, np.int64))))},
+        {"x": Encoding(QParams("int8", Quantization(np.ones(5, np.float32), np.zeros(5, np.int64))))},
         "blocks-do-not-fit",
         (5, "[1, 3, 8, 8]"),
     ),
     "integers": (
-        {"w": Encoding(Grid("int8", Quantization.per_tensor(1)), integers=np.zeros(3, np.int8))},
+        {"w": Encoding(QParams("int8", Quantization.per_tensor(1)), integers=np.zeros(3, np.int8))},
         "shape-mismatch",
         ("[3]", "[4, 3, 3, 3]"),
     ),
     "computed": (
-        {"x": Encoding(Grid("int8", Quantization.per_tensor(1)), integers=np.zeros(3, np.int8))},
+        {"x": Encoding(QParams("int8", Quantization.per_tensor(1)), integers=np.zeros(3, np.int8))},
         "integers-not-constant",
         ("'x'",),
     ),
@@ -245,7 +245,7 @@ def test_what_does_not_fit_is_an_error(case: str) -> None:
 
 
 def test_one_scale_along_an_axis_of_one_is_one_scale() -> None:
-    along = Encoding(Grid("int8", Quantization.per_axis([0.05], 0)))
+    along = Encoding(QParams("int8", Quantization.per_axis([0.05], 0)))
     changed = apply(network(), Encodings({"x": along, "r": grid(0.03, -128), "w": CHANNELS}))
     assert all(t.quantization.axis is None for t in changed.tensors.values() if t.quantization is not None and not t.is_constant)
 
@@ -387,7 +387,7 @@ def in_blocks(kind: str, shape: tuple[int, ...]) -> Graph:
 
 def blocks_of_layer(count: int, size: int) -> Encodings:
     scale = np.arange(1, count + 1, dtype=np.float32)
-    return Encodings({"w": Encoding(Grid("int8", Quantization(scale, np.zeros(count, np.int64), None, size)))})
+    return Encodings({"w": Encoding(QParams("int8", Quantization(scale, np.zeros(count, np.int64), None, size)))})
 
 
 @pytest.mark.parametrize(("kind", "shape"), [("Gemm", (2, 6)), ("MatMul", (6, 2)), ("Conv", (2, 6, 1, 1))])
@@ -408,7 +408,7 @@ def test_one_scale_stands_for_all_places_of_a_kernel() -> None:
     graph = Graph(
         "net", {t.name: t for t in tensors}, (graph.ops[0].__class__("Conv", ("x", "w"), ("c",), graph.ops[0].attributes),), ("x",), ("c",)
     )
-    found = apply(graph, Encodings({"w": Encoding(Grid("int8", q))}))["w"].quantization
+    found = apply(graph, Encodings({"w": Encoding(QParams("int8", q))}))["w"].quantization
     assert found is not None
     np.testing.assert_array_equal(found.scale, np.broadcast_to(q.scale, (2, 2, 3, 3)))
 
@@ -427,6 +427,6 @@ def test_blocks_that_do_not_fit(kind: str, shape: tuple[int, ...], count: int, s
 
 
 def test_data_take_no_blocks_without_an_axis() -> None:
-    found = Encodings({"x": Encoding(Grid("int8", Quantization(np.ones(2, np.float32), np.zeros(2, np.int64), None, 3)))})
+    found = Encodings({"x": Encoding(QParams("int8", Quantization(np.ones(2, np.float32), np.zeros(2, np.int64), None, 3)))})
     with refused(InvalidModelError, "blocks-do-not-fit", where="'x'"):
         apply(in_blocks("Gemm", (2, 6)), found)

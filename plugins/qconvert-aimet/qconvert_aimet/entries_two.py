@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, Grid, UnsupportedError, documents
+from qconvert.plugin import Array, QParams, UnsupportedError, documents
 from qconvert_aimet.grids import grid_of_bits
 
 __all__ = ["second"]
@@ -20,7 +20,7 @@ _NESTED = {"x", "x_scale"}
 _DEEPEST = 8
 
 
-def second(document: Mapping[str, Any]) -> list[tuple[str, Grid]]:
+def second(document: Mapping[str, Any]) -> list[tuple[str, QParams]]:
     """The grids of all entries by name.
 
     Raises:
@@ -30,7 +30,7 @@ def second(document: Mapping[str, Any]) -> list[tuple[str, Grid]]:
     return documents.listed(document.get("encodings"), "encodings", _entry)
 
 
-def _entry(item: Any, place: str) -> tuple[str, Grid]:
+def _entry(item: Any, place: str) -> tuple[str, QParams]:
     fields = documents.object_of(item, place, _REQUIRED, _OPTIONAL)
     name = documents.text(fields["name"], f"{place}.name")
     at = f"encodings of {name!r}"

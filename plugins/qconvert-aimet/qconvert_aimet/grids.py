@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.plugin import Array, Grid, InvalidModelError, Quantization, UnsupportedError, integer_range
+from qconvert.plugin import Array, InvalidModelError, QParams, Quantization, UnsupportedError, integer_range
 
 __all__ = ["REMEDY", "bits_of", "grid_of_bits"]
 
@@ -13,7 +13,9 @@ REMEDY = "Write qconvert's own encodings, a .json file."
 _STORED = (2, 4, 8, 16, 32)
 
 
-def grid_of_bits(bits: int, signed: bool, scale: Array, points: Array, axis: int | None = None, block_size: int = 0, *, where: str) -> Grid:
+def grid_of_bits(
+    bits: int, signed: bool, scale: Array, points: Array, axis: int | None = None, block_size: int = 0, *, where: str
+) -> QParams:
     """The grid of integers of so many bits.
 
     Args:
@@ -38,10 +40,10 @@ def grid_of_bits(bits: int, signed: bool, scale: Array, points: Array, axis: int
     with np.errstate(over="ignore", under="ignore"):
         narrow = scale.astype(np.float32)
     limits = (low, high) if stored != bits else (None, None)
-    return Grid(f"{'int' if signed else 'uint'}{stored}", Quantization(narrow, points, axis, block_size, *limits))
+    return QParams(f"{'int' if signed else 'uint'}{stored}", Quantization(narrow, points, axis, block_size, *limits))
 
 
-def bits_of(name: str, grid: Grid, *, is_constant: bool) -> int:
+def bits_of(name: str, grid: QParams, *, is_constant: bool) -> int:
     """How many bits a grid uses: AIMET's grids are whole, -2^(bits - 1) to 2^(bits - 1) - 1, or from 0.
 
     That constants leave the smallest value out changes nothing, since they are rounded already; of activations it would.

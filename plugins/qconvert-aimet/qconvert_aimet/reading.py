@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Encoding, Encodings, Grid, InvalidModelError, Place, UnsupportedError, documents, map_file
+from qconvert.plugin import Encoding, Encodings, InvalidModelError, Place, QParams, UnsupportedError, documents, map_file
 from qconvert_aimet.entries_one import PARAMETERS, SIDES, Stated, entries_of
 from qconvert_aimet.entries_two import second
 from qconvert_aimet.grids import grid_of_bits
@@ -57,7 +57,7 @@ def _document(path: Path) -> Any:
     return documents.json_of(bytes(map_file(path)), "the file")
 
 
-def _encodings(version: str, found: Iterable[tuple[str, Grid]], notes: tuple[str, ...]) -> Encodings:
+def _encodings(version: str, found: Iterable[tuple[str, QParams]], notes: tuple[str, ...]) -> Encodings:
     entries: dict[Place, Encoding] = {}
     for name, grid in found:
         if Place(name) in entries:
@@ -68,7 +68,7 @@ def _encodings(version: str, found: Iterable[tuple[str, Grid]], notes: tuple[str
     return Encodings(entries, f"AIMET's encodings {version}", metadata={"aimet.version": version}, notes=notes)
 
 
-def _first(document: Mapping[str, Any]) -> tuple[list[tuple[str, Grid]], tuple[str, ...]]:
+def _first(document: Mapping[str, Any]) -> tuple[list[tuple[str, QParams]], tuple[str, ...]]:
     """Versions 0.4 to 1.0: activations and parameters apart."""
     stated = [(side, found) for side in SIDES for found in entries_of(document.get(side, {}), side)]
     twice = _repeated([found.name for _, found in stated])
@@ -90,7 +90,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(map(repr, names[:3])) + (" …" if len(names) > 3 else "")
 
 
-def _grid(found: Stated, *, signed: bool) -> Grid:
+def _grid(found: Stated, *, signed: bool) -> QParams:
     shift = 2 ** (found.bits - 1) if signed else 0
     points = np.array([-offset - shift for offset in found.offsets], np.int64)
     return grid_of_bits(found.bits, signed, np.array(found.scales, np.float64), points, None, found.block_size, where=found.name)

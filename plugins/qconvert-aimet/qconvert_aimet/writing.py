@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, Encoding, Encodings, Graph, Grid, Place, Quantization, UnsupportedError, grid_of
+from qconvert.plugin import Array, Encoding, Encodings, Graph, Place, QParams, Quantization, UnsupportedError, grid_of
 from qconvert_aimet.grids import REMEDY, bits_of
 
 __all__ = ["write"]
@@ -57,7 +57,7 @@ def _name(place: Place) -> str:
     return place.name
 
 
-def _grid(found: Encoding) -> Grid:
+def _grid(found: Encoding) -> QParams:
     if found.grid is not None:
         return found.grid
     assert found.range is not None
@@ -70,12 +70,12 @@ def _is_parameter(name: str, found: Encoding, graph: Graph | None) -> bool:
     return found.integers is not None or (found.grid is not None and found.grid.quantization.block_size > 0)
 
 
-def _offsets(grid: Grid, bits: int) -> Array:
+def _offsets(grid: QParams, bits: int) -> Array:
     """What version 0 and 1 add to an unsigned integer."""
     return -grid.quantization.zero_point - (2 ** (bits - 1) if grid.dtype.startswith("int") else 0)
 
 
-def _zeroth(name: str, grid: Grid, is_parameter: bool) -> list[dict[str, Any]]:
+def _zeroth(name: str, grid: QParams, is_parameter: bool) -> list[dict[str, Any]]:
     q, bits = grid.quantization, bits_of(name, grid, is_constant=is_parameter)
     if q.block_size:
         raise UnsupportedError(
@@ -100,7 +100,7 @@ def _zeroth(name: str, grid: Grid, is_parameter: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _first(name: str, grid: Grid, is_parameter: bool) -> dict[str, Any]:
+def _first(name: str, grid: QParams, is_parameter: bool) -> dict[str, Any]:
     q, bits = grid.quantization, bits_of(name, grid, is_constant=is_parameter)
     scale, offsets, blocks = q.scale, _offsets(grid, bits), {}
     kind = "PER_TENSOR" if scale.size == 1 else "PER_CHANNEL"
@@ -119,7 +119,7 @@ def _first(name: str, grid: Grid, is_parameter: bool) -> dict[str, Any]:
     }
 
 
-def _second(name: str, grid: Grid, is_parameter: bool, *, is_turned: bool) -> dict[str, Any]:
+def _second(name: str, grid: QParams, is_parameter: bool, *, is_turned: bool) -> dict[str, Any]:
     """An entry of version 2: of parameters as they are stored, of activations unsigned, as AIMET writes them."""
     q, bits = grid.quantization, bits_of(name, grid, is_constant=is_parameter)
     scale, points, axis = q.scale.astype(float), q.zero_point, q.axis

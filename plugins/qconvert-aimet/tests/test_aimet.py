@@ -14,10 +14,10 @@ from qconvert import (
     Encoding,
     Encodings,
     Graph,
-    Grid,
     Op,
     Place,
     QConvertError,
+    QParams,
     Quantization,
     Tensor,
     apply,
@@ -57,7 +57,7 @@ def test_versions_say_the_same() -> None:
             grid = other[place].grid
             assert grid is not None and entry.grid is not None and grid.dtype == entry.grid.dtype
             assert grid.quantization == entry.grid.quantization, place
-    assert found[0]["x"].grid == Grid("uint8", Quantization.per_tensor(float(found[0]["x"].grid.quantization.scale[0]), 124))
+    assert found[0]["x"].grid == QParams("uint8", Quantization.per_tensor(float(found[0]["x"].grid.quantization.scale[0]), 124))
     assert "AIMET" in found[2].origin
 
 
@@ -117,7 +117,7 @@ def test_bits_between_and_floats(tmp_path: Path) -> None:
     path.write_text(json.dumps({"version": "1.0.0", "activation_encodings": [], "param_encodings": entries}))
     found = load_encodings(path)
     q = Quantization(np.float32([0.5]), np.array([0]), None, 0, -32, 31)
-    assert found.entries.keys() == {Place("w")} and found["w"].grid == Grid("int8", q)
+    assert found.entries.keys() == {Place("w")} and found["w"].grid == QParams("int8", q)
     assert "1 tensors are floats" in found.notes[0]
 
 
@@ -211,12 +211,12 @@ def test_what_is_damaged_is_one_error(case: str, tmp_path: Path) -> None:
 
 
 def test_what_aimet_has_no_words_for(tmp_path: Path) -> None:
-    grid = Grid("int8", Quantization.per_tensor(1))
+    grid = QParams("int8", Quantization.per_tensor(1))
     with pytest.raises(UnsupportedError) as caught:
         save_encodings(Encodings({Place("x", "input", 1): Encoding(grid)}), tmp_path / "a.encodings")
     assert caught.value.rule == "not-a-tensor"
     blocks = Quantization(np.ones((2, 2), np.float32), np.zeros((2, 2), np.int64), 1, 4)
-    found = Encodings({"w": Encoding(Grid("int8", blocks))})
+    found = Encodings({"w": Encoding(QParams("int8", blocks))})
     with pytest.raises(UnsupportedError) as caught:
         save_encodings(found, tmp_path / "b.encodings", aimet_version="0.6.1")
     assert caught.value.rule == "blocks-not-storable"
@@ -225,19 +225,19 @@ def test_what_aimet_has_no_words_for(tmp_path: Path) -> None:
         Quantization(np.float32([1]), np.array([0]), None, 0, -5, 9),
     ):
         with pytest.raises(UnsupportedError) as caught:
-            save_encodings(Encodings({"x": Encoding(Grid("int8", narrow))}), tmp_path / "b.encodings")
+            save_encodings(Encodings({"x": Encoding(QParams("int8", narrow))}), tmp_path / "b.encodings")
         assert caught.value.rule == "limits-not-storable" and caught.value.where == "'x'"
     with pytest.raises(UnsupportedError) as caught:
-        save_encodings(Encodings({"x": Encoding(Grid("float8e4m3fn", Quantization.per_tensor(1)))}), tmp_path / "b.encodings")
+        save_encodings(Encodings({"x": Encoding(QParams("float8e4m3fn", Quantization.per_tensor(1)))}), tmp_path / "b.encodings")
     assert caught.value.rule == "dtype-not-storable" and "float8e4m3fn" in str(caught.value)
     own_places = Quantization(np.arange(1, 17, dtype=np.float32).reshape(2, 2, 2, 2), np.zeros((2, 2, 2, 2), np.int64), 1, 4)
     for version in ("1.0.0", "2.0.0"):
         with pytest.raises(UnsupportedError) as caught:
-            save_encodings(Encodings({"w": Encoding(Grid("int8", own_places))}), tmp_path / "b.encodings", aimet_version=version)
+            save_encodings(Encodings({"w": Encoding(QParams("int8", own_places))}), tmp_path / "b.encodings", aimet_version=version)
         assert caught.value.rule == "blocks-not-storable"
     assert not list(tmp_path.iterdir())
     save_encodings(found, tmp_path / "c.encodings", aimet_version="2.0.0")
-    assert load_encodings(tmp_path / "c.encodings")["w"].grid == Grid("int8", blocks)
+    assert load_encodings(tmp_path / "c.encodings")["w"].grid == QParams("int8", blocks)
 
 
 def altered(value: Any, rng: np.random.Generator, chance: float) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Encoding, Encodings, Format, Graph, Grid, InvalidModelError, Place, Quantization, hookimpl
+from qconvert.plugin import Encoding, Encodings, Format, Graph, InvalidModelError, Place, QParams, Quantization, hookimpl
 
 HEAD = "name\ttype\taxis\tscale\tzero_point"
 
@@ -26,7 +26,7 @@ def read(path: Path, options: Mapping[str, Any]) -> Encodings:
             raise InvalidModelError(
                 f"is not a line of five columns with numbers: {error}", where=f"line {number}", rule="malformed-line"
             ) from error
-        found[Place(name)] = Encoding(Grid(dtype, q))
+        found[Place(name)] = Encoding(QParams(dtype, q))
     return Encodings(found, f"the table {path.name}")
 
 

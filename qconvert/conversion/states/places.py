@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from qconvert.conversion.states.names import below, same_path
 from qconvert.conversion.states.network import Network
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Op
 from qconvert.graph.kinds import KINDS
@@ -41,7 +41,7 @@ class Places:
 
     def __init__(self, network: Network, layers: Mapping[str, str]) -> None:
         self._network = network
-        self.behind: dict[str, Grid] = {}
+        self.behind: dict[str, QParams] = {}
         self.inner: set[str] = set()
         self.notes: list[str] = []
         self._taken: set[str] = set()
@@ -64,13 +64,13 @@ class Places:
         parameters = self._network.parameters
         self._place_inputs()
         self._place_data()
-        left: dict[str, Grid] = {}
+        left: dict[str, QParams] = {}
         for module, grid in parameters.results.items():
             if not (self._stated(module, grid) or self._of_layer(module, grid) or self._of_own_code(module, grid)):
                 left[module] = grid
         self._place_functions(left)
 
-    def _stated(self, module: str, grid: Grid) -> bool:
+    def _stated(self, module: str, grid: QParams) -> bool:
         """Where the user says."""
         name = self._network.parameters.places.get(module)
         if name is None:
@@ -81,7 +81,7 @@ class Places:
         self.put(name, grid)
         return True
 
-    def _of_layer(self, module: str, grid: Grid) -> bool:
+    def _of_layer(self, module: str, grid: QParams) -> bool:
         """Behind the operators with the module's weights, or a Relu behind them."""
         names = self._layers.get(module, [])
         for name in names:
@@ -91,7 +91,7 @@ class Places:
     def _has_constant(self, op: Op) -> bool:
         return any(self._network.constant(name) is not None for name in op.inputs)
 
-    def _of_own_code(self, module: str, grid: Grid) -> bool:
+    def _of_own_code(self, module: str, grid: QParams) -> bool:
         """Behind the operators in the module's code; what they compute for each other is its own affair."""
         real = self._ends(module)
         for name in real:
@@ -109,7 +109,7 @@ class Places:
             self.inner |= set(names) - set(ends)
         return ends
 
-    def put_behind_relu(self, name: str, grid: Grid) -> None:
+    def put_behind_relu(self, name: str, grid: QParams) -> None:
         """Puts a grid behind a tensor, or behind the Relu that alone reads it: a grid without negative values is one of both together."""
         reader = self._network.only_consumer(name)
         lowest = grid.quantization.limits(grid.dtype)[0]
@@ -119,7 +119,7 @@ class Places:
             name = reader.outputs[0]
         self.put(name, grid)
 
-    def put(self, name: str, grid: Grid) -> None:
+    def put(self, name: str, grid: QParams) -> None:
         """Puts a grid behind a tensor."""
         self.behind[name] = grid
         self._taken.add(name)
@@ -168,7 +168,7 @@ class Places:
         """What a module, in whose path "_" stands for ".", gives to others."""
         return [name for scope in self._of_scope if same_path(scope) == path for name in self._ends(scope)]
 
-    def _place_functions(self, left: dict[str, Grid]) -> None:
+    def _place_functions(self, left: dict[str, QParams]) -> None:
         """FloatFunctionals, which have no operators of their own: the one operator that fits, again and again, as fewer are left."""
         if len(left) > _MOST:
             raise InvalidModelError(
@@ -253,7 +253,7 @@ class Places:
         return list(self._network.ops)
 
 
-def _is_unused(grid: Grid) -> bool:
+def _is_unused(grid: QParams) -> bool:
     """Whether a grid is that of a module that never computed: PyTorch's FloatFunctionals have it from the start."""
     return float(grid.quantization.scale[0]) == 1.0 and int(grid.quantization.zero_point[0]) == 0
 

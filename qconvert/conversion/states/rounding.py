@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.conversion.states.names import same_path
 from qconvert.conversion.states.network import Network
 from qconvert.conversion.states.places import Places
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Op, Tensor
 from qconvert.graph.kinds import KINDS
@@ -32,7 +32,7 @@ class Rounding:
 
     def __init__(self, network: Network, places: Places, layers: Mapping[str, str]) -> None:
         self._network, self._places, self._layers = network, places, layers
-        self._grids: dict[str, Grid] = {}
+        self._grids: dict[str, QParams] = {}
         self._real: dict[str, str] = {}
         self._ops: list[Op] = []
         self._data = {same_path(path): grid for path, grid in network.parameters.data.items()} if network.parameters.trained else {}
@@ -69,7 +69,7 @@ class Rounding:
                 self._grids[name] = grid
                 self._real[name] = self._rounded(name, result, grid)
 
-    def _grid_of(self, op: Op, name: str, data: list[str]) -> Grid | None:
+    def _grid_of(self, op: Op, name: str, data: list[str]) -> QParams | None:
         """The grid that a result is put on; None if it stays real."""
         if not name or op.kind == "Dequantize" or self._network[name].dtype != "float32":
             return None
@@ -148,11 +148,11 @@ class Rounding:
         parameters = self._network.parameters
         return bool(parameters.results or parameters.inputs or parameters.data or parameters.functions)
 
-    def _rounded(self, name: str, computed: str, grid: Grid, called: str = "") -> str:
+    def _rounded(self, name: str, computed: str, grid: QParams, called: str = "") -> str:
         """A tensor on its grid and back; returns the name of its real values, which keep the tensor's name where others see it."""
         network = self._network
         tensor = network[name]
-        if grid.is_spelled:
+        if grid.runs_in_float:
             return self._spelled(computed, grid, called or name)
         on, limited = without_limits(grid)
         if limited:
@@ -167,7 +167,7 @@ class Rounding:
         self._ops.append(Op("Dequantize", (stored,), (real,), {}, ""))
         return real
 
-    def _spelled(self, name: str, grid: Grid, called: str) -> str:
+    def _spelled(self, name: str, grid: QParams, called: str) -> str:
         """The real values of data rounded as the grid says, part by part."""
         q, network = grid.quantization, self._network
         point, (low, high) = np.float32(q.zero_point[0]), q.limits(grid.dtype)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from qconvert.conversion.states.network import Network
 from qconvert.conversion.states.places import Places
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Op
 from qconvert.graph.kinds import KINDS
@@ -46,7 +46,7 @@ def place_sequences(network: Network, places: Places) -> None:
             _place_functions(network, places, path, grids)
 
 
-def _place_functions(network: Network, places: Places, path: str, grids: Sequence[Grid]) -> None:
+def _place_functions(network: Network, places: Places, path: str, grids: Sequence[QParams]) -> None:
     """The operators of a module's own code that need a grid and have none yet take these in their order.
 
     A grid that an earlier tensor has may stand for the result of an operator that keeps it, which needs none.
@@ -70,7 +70,7 @@ def _place_functions(network: Network, places: Places, path: str, grids: Sequenc
         places.put_behind_relu(op.outputs[0], grid)
 
 
-def _without_repeated(grids: Sequence[Grid], known: Iterable[Grid], most: int) -> list[Grid]:
+def _without_repeated(grids: Sequence[QParams], known: Iterable[QParams], most: int) -> list[QParams]:
     """The grids without those that stand among known ones or before in the list, the first `most` of these."""
     seen = {_key(grid) for grid in known}
     kept = []
@@ -84,7 +84,7 @@ def _without_repeated(grids: Sequence[Grid], known: Iterable[Grid], most: int) -
     return kept
 
 
-def _key(grid: Grid) -> tuple[Hashable, ...]:
+def _key(grid: QParams) -> tuple[Hashable, ...]:
     return grid.dtype, grid.quantization.key
 
 
@@ -98,7 +98,7 @@ def _needs_grid(network: Network, places: Places, op: Op) -> bool:
     return two and bool(network.data(op))
 
 
-def _place_observed(network: Network, places: Places, grids: Sequence[Grid]) -> None:
+def _place_observed(network: Network, places: Places, grids: Sequence[QParams]) -> None:
     """Places the observers of FX: of each operator that it quantizes those of its data which have none yet, then that of its result.
 
     An operator that keeps its data's grid has the same observer once more, unless a concatenation shares one among its data: so it is seen
@@ -124,7 +124,7 @@ def _place_observed(network: Network, places: Places, grids: Sequence[Grid]) -> 
         raise _uneven(grids, None)
 
 
-def _next(left: list[Grid], grids: Sequence[Grid], op: Op) -> Grid:
+def _next(left: list[QParams], grids: Sequence[QParams], op: Op) -> QParams:
     if not left:
         raise _uneven(grids, op)
     return left.pop()
@@ -136,7 +136,7 @@ def _end(network: Network, op: Op) -> str:
     return op.outputs[0] if reader is None or reader.kind != "Relu" else reader.outputs[0]
 
 
-def _uneven(grids: Sequence[Grid], op: Op | None) -> InvalidModelError:
+def _uneven(grids: Sequence[QParams], op: Op | None) -> InvalidModelError:
     found = f"they do not fit the operators from {op} on" if op is not None else "some are left after the last operator"
     return InvalidModelError(
         f"{len(grids)} observers are listed in the order of the operators, and {found}", remedy=_OF_TRAINING, rule="observers-do-not-fit"

@@ -128,8 +128,8 @@ class Substitution:
         part = PARTS.get(op.kind, {}).get(place)
         if owner is not None and part is not None:
             own = f"{owner}.{part}".removeprefix(".")
-            is_spelled = op.kind in _NORMS and name != own  # an operator of which others are made
-            if own in self._tensors and not (is_spelled and self._tensors[own].shape != self._network[name].shape):
+            runs_in_float = op.kind in _NORMS and name != own  # an operator of which others are made
+            if own in self._tensors and not (runs_in_float and self._tensors[own].shape != self._network[name].shape):
                 return own
         return name if name in self._tensors else None
 

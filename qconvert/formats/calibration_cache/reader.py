@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qconvert.encodings import BATCH_NORM, FUSED, Encoding, Encodings, Grid, Place
+from qconvert.encodings import BATCH_NORM, FUSED, Encoding, Encodings, Place, QParams
 from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
 from qconvert.graph import Quantization
@@ -99,6 +99,6 @@ def _take(entries: dict[Place, Encoding], idle: list[str], line: str, number: in
             )
         idle.append(name)
         return
-    found = Encoding(Grid("int8", Quantization.per_tensor(scale)), required=is_named)
+    found = Encoding(QParams("int8", Quantization.per_tensor(scale)), required=is_named)
     if entries.setdefault(Place(name), found) != found:
         raise InvalidModelError("the tensor has an entry already, with another scale", where=where, rule="contradicting-scales")

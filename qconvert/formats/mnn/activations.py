@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qconvert.arithmetic.dtypes import integer_range
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Quantization
 
@@ -16,7 +16,7 @@ __all__ = ["activation_grid", "integer_limits"]
 
 def activation_grid(
     scales: Sequence[float], zero_point: float, where: str, limits: tuple[float, float] = (-128, 127), *, dtype: str = "int8"
-) -> Grid:
+) -> QParams:
     """The grid of an activation.
 
     Args:
@@ -39,7 +39,7 @@ def activation_grid(
             f"the zero point is {zero_point}; MNN requires an integer of {dtype}", where=where, rule="zero-point-outside-type"
         )
     zero_points = np.full(scale.shape, int(zero_point), np.int64)
-    return Grid(dtype, Quantization(scale, zero_points, None if scale.size == 1 else 1, 0, *integer_limits(limits, where, dtype)))
+    return QParams(dtype, Quantization(scale, zero_points, None if scale.size == 1 else 1, 0, *integer_limits(limits, where, dtype)))
 
 
 def integer_limits(limits: tuple[float, float], where: str, dtype: str = "int8") -> tuple[int | None, int | None]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qconvert.encodings import Encodings, Grid
+from qconvert.encodings import Encodings, QParams
 from qconvert.errors import InvalidModelError
 from qconvert.files.documents import fail, integer, listed, number, object_of, text
 from qconvert.formats.mnn.activations import activation_grid
@@ -98,7 +98,7 @@ def _require_layout(stated: Sequence[_Stated]) -> None:
         fail(without[0], "the tensor has no zero point, although other tensors of the dump have one", rule="zero-point-missing")
 
 
-def _grids(stated: Sequence[_Stated]) -> tuple[dict[int, Grid], int]:
+def _grids(stated: Sequence[_Stated]) -> tuple[dict[int, QParams], int]:
     """Index -> grid of all tensors with scales, and how many have one for some channels alone."""
     seen: dict[int, _Stated] = {}
     for item in stated:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from qconvert.arithmetic.dtypes import integer_range
-from qconvert.encodings import Encoding, Encodings, Grid, Place
+from qconvert.encodings import Encoding, Encodings, Place, QParams
 from qconvert.errors import InvalidModelError
 from qconvert.formats.mnn.activations import activation_grid
 from qconvert.formats.mnn.network import Network, TensorGrid, read_network, renamed
@@ -97,7 +97,7 @@ def _weights(network: Network) -> Iterator[tuple[str, LayerWeights, bool]]:
         yield base, together(parts, base), False
 
 
-def _grid(found: TensorGrid, where: str) -> Grid:
+def _grid(found: TensorGrid, where: str) -> QParams:
     return activation_grid([found.scale], found.zero, where, (found.lowest, found.highest))
 
 
@@ -139,7 +139,7 @@ def weights_encoding(weights: LayerWeights, *, is_matrix: bool = False) -> Encod
         axis, block_size = 1, integers.shape[1] // scales.shape[1]
         shape, ones = (*scales.shape, *integers.shape[2:]), (1,) * (integers.ndim - 2)
         scales, zero_points = (np.broadcast_to(found.reshape(*scales.shape, *ones), shape).copy() for found in (scales, zero_points))
-    grid = Grid(dtype, Quantization(scales, zero_points, axis, block_size, *limits))
+    grid = QParams(dtype, Quantization(scales, zero_points, axis, block_size, *limits))
     return Encoding(grid, integers=integers.astype(numpy_dtype(dtype)) if is_held else None, origin="MNN")
 
 

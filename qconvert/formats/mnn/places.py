@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from qconvert.encodings import Encoding, Grid, Place
+from qconvert.encodings import Encoding, Place, QParams
 from qconvert.errors import InvalidModelError
 from qconvert.formats.mnn.network import Node
 from qconvert.formats.mnn.schema import TYPES
@@ -71,7 +71,7 @@ def misnamed(nodes: Sequence[Node], names: Sequence[str]) -> frozenset[int]:
     )
 
 
-def places(nodes: Sequence[Node], names: Sequence[str] | None, grids: Mapping[int, Grid], origin: str) -> dict[Place, Encoding]:
+def places(nodes: Sequence[Node], names: Sequence[str] | None, grids: Mapping[int, QParams], origin: str) -> dict[Place, Encoding]:
     """Entries for the tensors that have a grid.
 
     Args:
@@ -97,7 +97,9 @@ def places(nodes: Sequence[Node], names: Sequence[str] | None, grids: Mapping[in
     return found
 
 
-def _results(makers: Mapping[int, Node], names: Sequence[str] | None, grids: Mapping[int, Grid]) -> Iterator[tuple[Place, Grid, bool]]:
+def _results(
+    makers: Mapping[int, Node], names: Sequence[str] | None, grids: Mapping[int, QParams]
+) -> Iterator[tuple[Place, QParams, bool]]:
     """(place, grid, whether the name is the file's own) of results that a model has too."""
     for index, grid in grids.items():
         node = makers.get(index)
@@ -111,8 +113,8 @@ def _results(makers: Mapping[int, Node], names: Sequence[str] | None, grids: Map
 
 
 def _operands(
-    nodes: Sequence[Node], makers: Mapping[int, Node], names: Sequence[str] | None, grids: Mapping[int, Grid]
-) -> Iterator[tuple[Place, Grid, bool]]:
+    nodes: Sequence[Node], makers: Mapping[int, Node], names: Sequence[str] | None, grids: Mapping[int, QParams]
+) -> Iterator[tuple[Place, QParams, bool]]:
     """The same of operands that MNN's own operators move to the model's, where they do not have the grid of what is moved."""
     parted = {node.name.removesuffix(MATMUL) for node in nodes if node.name.endswith(MATMUL)} | {group_of(node.name) for node in nodes}
     for node in nodes:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 
 from qconvert.arithmetic import affine_range
-from qconvert.encodings import Encodings, Grid, Place
+from qconvert.encodings import Encodings, Place, QParams
 from qconvert.formats.mnn.layers import Layer
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
@@ -96,7 +96,7 @@ class _Spelling:
         self.tensors[name] = replace(like, name=name)
         return name
 
-    def operators(self, source: str, result: str, grid: Grid) -> Iterator[Op]:
+    def operators(self, source: str, result: str, grid: QParams) -> Iterator[Op]:
         """The operators that give `result`, which is `source` on a grid."""
         like = self._network.tensors.get(result) or self.tensors[result]
         step = grid.quantization.scale.reshape(-1)[0]
@@ -114,31 +114,31 @@ class _Spelling:
         return name
 
 
-def _grid(encodings: Encodings, name: str) -> Grid | None:
+def _grid(encodings: Encodings, name: str) -> QParams | None:
     """The grid of a tensor, if it is one that can be spelled."""
     found = encodings.entries.get(Place(name))
     grid = found.grid if found is not None and found.integers is None else None
     return grid if grid is not None and grid.dtype in _DTYPES and grid.quantization.scale.size == 1 else None
 
 
-def _ends(grid: Grid) -> tuple[np.float32, np.float32]:
+def _ends(grid: QParams) -> tuple[np.float32, np.float32]:
     """The smallest and the largest real number of a grid."""
     low, high = (np.float32(end.reshape(-1)[0]) for end in affine_range(grid.quantization, grid.dtype))
     return low, high
 
 
-def _steps(grid: Grid) -> tuple[float, ...]:
+def _steps(grid: QParams) -> tuple[float, ...]:
     """The real numbers of a grid: their distance, and the ends."""
     return float(grid.quantization.scale.reshape(-1)[0]), *map(float, _ends(grid))
 
 
-def _wanted(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact: Set[str]) -> dict[str, Grid]:
+def _wanted(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact: Set[str]) -> dict[str, QParams]:
     """The tensors that nothing puts onto their grids, and somebody reads who does not do it either."""
     grids = {name: grid for name in network.tensors if (grid := _grid(encodings, name)) is not None}
     readers = network.consumers()
     integer = _integer(network, grids, layers, exact)
     seen = _seen(network, grids, layers, integer)
-    held, found = {*exact, *integer}, dict[str, Grid]()
+    held, found = {*exact, *integer}, dict[str, QParams]()
     found.update((name, grids[name]) for name in network.inputs if name in grids and name in seen and name not in held)
     held.update(found)
     for op in network.ops:
@@ -163,18 +163,18 @@ def _data(op: Op) -> Sequence[str]:
     return kind.moved(op) if kind.rule == "move" else op.inputs[:1]
 
 
-def _shared(op: Op, grids: Mapping[str, Grid]) -> bool:
+def _shared(op: Op, grids: Mapping[str, QParams]) -> bool:
     """Whether data and results are on one grid."""
     names = (*_data(op), *op.outputs)
     return all(name in grids for name in names) and len({_steps(grids[name]) for name in names}) == 1
 
 
-def _keeps(network: Graph, op: Op, grids: Mapping[str, Grid]) -> bool:
+def _keeps(network: Graph, op: Op, grids: Mapping[str, QParams]) -> bool:
     """Whether an operator gives numbers of the grid on which all its tensors are."""
     return KINDS[op.kind].rule == "move" or op.kind in ("MaxPool", "Relu") or (op.kind == "Clip" and _on_steps(network, op, grids))
 
 
-def _integer(network: Graph, grids: Mapping[str, Grid], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
+def _integer(network: Graph, grids: Mapping[str, QParams], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
     """The tensors that MNN has as integers: of layers, what only moves these or takes the largest, and sums between layers."""
     scaled = {layer.data.name for layer in layers}
     found = {*(layer.result.name for layer in layers), *scaled.intersection(exact)}
@@ -188,7 +188,7 @@ def _integer(network: Graph, grids: Mapping[str, Grid], layers: Sequence[Layer],
     return found
 
 
-def _seen(network: Graph, grids: Mapping[str, Grid], layers: Sequence[Layer], integer: set[str]) -> set[str]:
+def _seen(network: Graph, grids: Mapping[str, QParams], layers: Sequence[Layer], integer: set[str]) -> set[str]:
     """The tensors that an output is, or an operator reads that MNN runs on real values, perhaps behind moves. Layers round their data."""
     own = {(layer.data.name, layer.weights) for layer in layers}
     found = set(network.outputs)
@@ -201,7 +201,7 @@ def _seen(network: Graph, grids: Mapping[str, Grid], layers: Sequence[Layer], in
     return found - integer
 
 
-def _on_steps(network: Graph, op: Op, grids: Mapping[str, Grid]) -> bool:
+def _on_steps(network: Graph, op: Op, grids: Mapping[str, QParams]) -> bool:
     """Whether the bounds of a Clip are numbers of its grid, or beyond these."""
     grid = grids.get(op.outputs[0])
     if grid is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qconvert.encodings import Encoding, Encodings, Grid, Place
+from qconvert.encodings import Encoding, Encodings, Place, QParams
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.graph import Array, Quantization
@@ -95,7 +95,7 @@ def _take(entries: dict[Place, Encoding], words: list[str], at: str) -> None:
     if place in entries:
         raise InvalidModelError(f"{key!r} occurs twice", where=at, rule="duplicate-name")
     limits = (None, None) if found is None else (-127, 127)
-    entries[place] = Encoding(Grid("int8", Quantization(scale, np.zeros(scale.shape, np.int64), None, 0, *limits)))
+    entries[place] = Encoding(QParams("int8", Quantization(scale, np.zeros(scale.shape, np.int64), None, 0, *limits)))
 
 
 def _scales(inverse: Array, at: str) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS
 
@@ -19,7 +19,7 @@ def keeps_grid(kind: str) -> bool:
     return kind in _KEEP or KINDS[kind].rule == "move"
 
 
-def carry_on(graph: Graph, grids: MutableMapping[str, Grid]) -> list[str]:
+def carry_on(graph: Graph, grids: MutableMapping[str, QParams]) -> list[str]:
     """Gives tensors without a grid that of their neighbours, until nothing changes; returns their names.
 
     Forwards, results of operators whose data all have one grid; backwards, the data of moves and of Concat, such as the result of a layer
@@ -40,7 +40,7 @@ def _real(graph: Graph, name: str) -> bool:
     return graph[name].dtype == "float32" and not graph[name].is_constant
 
 
-def _forwards(graph: Graph, op: Op, grids: MutableMapping[str, Grid]) -> list[str]:
+def _forwards(graph: Graph, op: Op, grids: MutableMapping[str, QParams]) -> list[str]:
     if not keeps_grid(op.kind):
         return []
     data = [name for name in KINDS[op.kind].data(op) if _real(graph, name)]
@@ -53,7 +53,7 @@ def _forwards(graph: Graph, op: Op, grids: MutableMapping[str, Grid]) -> list[st
     return new
 
 
-def _backwards(graph: Graph, op: Op, grids: MutableMapping[str, Grid]) -> list[str]:
+def _backwards(graph: Graph, op: Op, grids: MutableMapping[str, QParams]) -> list[str]:
     if KINDS[op.kind].rule != "move" and op.kind != "Concat":
         return []
     held = [grids.get(name) for name in KINDS[op.kind].results_of(op) if name]

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from qconvert.encodings import Encoding, Grid, grid_of
+from qconvert.encodings import Encoding, QParams, grid_of
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.graph.kinds import output_axis
@@ -18,7 +18,7 @@ __all__ = ["fit_grid", "orient"]
 _BLOCKED = frozenset(("Conv", "Gemm", "MatMul"))
 
 
-def fit_grid(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> Grid:
+def fit_grid(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> QParams:
     """Return the grid of a tensor: a range has become one, and several scales have their axis.
 
     Args:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.graph import Array, Quantization
 
 __all__ = ["without_limits"]
 
 
-def without_limits(grid: Grid) -> tuple[Quantization, list[Array]]:
+def without_limits(grid: QParams) -> tuple[Quantization, list[Array]]:
     """A grid of the whole type, and the real bounds where it uses a part of it: between these a Clip keeps what is rounded."""
     q = grid.quantization
     if q.quant_min is None and q.quant_max is None:

@@ -10,10 +10,10 @@ from qconvert.passes.stored_types import shifted
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["bypass_unsigned", "from_unsigned", "is_spelled", "to_unsigned"]
+__all__ = ["bypass_unsigned", "from_unsigned", "runs_in_float", "to_unsigned"]
 
 
-def is_spelled(tensor: Tensor, target: Target | None) -> bool:
+def runs_in_float(tensor: Tensor, target: Target | None) -> bool:
     """Whether the target has no Quantize and Dequantize of a tensor's type, but plain numbers of it."""
     q = tensor.quantization
     taken = target.activation_dtypes if target is not None else ()
@@ -26,7 +26,7 @@ def bypass_unsigned(graph: Graph, target: Target | None) -> Graph:
     rewriter = Rewriter(graph)
     for op in rewriter:
         middle = graph[op.inputs[0]] if op.kind in ("Requantize", "Dequantize") else None
-        maker = rewriter.producers.get(middle.name) if middle is not None and is_spelled(middle, target) else None
+        maker = rewriter.producers.get(middle.name) if middle is not None and runs_in_float(middle, target) else None
         if maker is None or middle is None or (maker.kind, op.kind) not in (("Quantize", "Requantize"), ("Requantize", "Dequantize")):
             continue
         other = graph[op.outputs[0] if op.kind == "Requantize" else maker.inputs[0]]

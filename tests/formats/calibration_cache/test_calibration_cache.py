@@ -17,9 +17,9 @@ import qconvert
 from qconvert import (
     Encoding,
     Encodings,
-    Grid,
     Place,
     QConvertError,
+    QParams,
     Quantization,
     apply,
     extract_scales,
@@ -77,7 +77,7 @@ def test_a_cache_as_tensorrt_writes_it(tmp_path: Path) -> None:
     found = load_encodings(path)
     assert found.weights == "max-abs" and "EntropyCalibration2" in found.origin
     grid = found["input_1:0"].grid
-    assert grid == Grid("int8", Quantization.per_tensor(np.uint32(0x3C010A14).view(np.float32)))
+    assert grid == QParams("int8", Quantization.per_tensor(np.uint32(0x3C010A14).view(np.float32)))
     assert float(grid.quantization.scale[0]) == pytest.approx(1 / 127, rel=1e-3)
     assert found["data"].required and not found["(Unnamed Layer* 4) [Fully Connected]_output"].required
     assert found["tiny"].grid.quantization.scale[0] == np.uint32(0x45).view(np.float32)  # hex() leaves zeros in front out
@@ -186,7 +186,7 @@ def test_calibrated_written_and_applied(tmp_path: Path) -> None:
 
 
 def symmetric(scale: float = 0.5) -> Encoding:
-    return Encoding(Grid("int8", Quantization.per_tensor(scale)))
+    return Encoding(QParams("int8", Quantization.per_tensor(scale)))
 
 
 def test_scales_come_back_bit_for_bit(tmp_path: Path) -> None:
@@ -201,25 +201,25 @@ def test_scales_come_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_unsigned_around_128_is_the_same_grid(tmp_path: Path) -> None:
-    save_encodings(Encodings({"x": Encoding(Grid("uint8", Quantization.per_tensor(0.5, 128)))}), tmp_path / "a.cache")
+    save_encodings(Encodings({"x": Encoding(QParams("uint8", Quantization.per_tensor(0.5, 128)))}), tmp_path / "a.cache")
     assert load_encodings(tmp_path / "a.cache")["x"].grid == symmetric().grid
 
 
 PER_AXIS = Quantization.per_axis(np.float32([1, 2]), 0)
 REFUSED = {
-    "affine": ({"x": Encoding(Grid("int8", Quantization.per_tensor(0.5, 3)))}, ("zero-point-not-storable", "x", 3)),
-    "unsigned": ({"x": Encoding(Grid("uint8", Quantization.per_tensor(0.5, 0)))}, ("zero-point-not-storable", 0, "uint8")),
-    "wide": ({"x": Encoding(Grid("int16", Quantization.per_tensor(0.5)))}, ("dtype-not-storable", "x", "int16")),
-    "per axis": ({"x": Encoding(Grid("int8", PER_AXIS))}, ("not-per-tensor", "x", 2)),
+    "affine": ({"x": Encoding(QParams("int8", Quantization.per_tensor(0.5, 3)))}, ("zero-point-not-storable", "x", 3)),
+    "unsigned": ({"x": Encoding(QParams("uint8", Quantization.per_tensor(0.5, 0)))}, ("zero-point-not-storable", 0, "uint8")),
+    "wide": ({"x": Encoding(QParams("int16", Quantization.per_tensor(0.5)))}, ("dtype-not-storable", "x", "int16")),
+    "per axis": ({"x": Encoding(QParams("int8", PER_AXIS))}, ("not-per-tensor", "x", 2)),
     "narrow": (
-        {"x": Encoding(Grid("int8", Quantization(np.float32([1]), np.array([0]), None, 0, 0, 127)))},
+        {"x": Encoding(QParams("int8", Quantization(np.float32([1]), np.array([0]), None, 0, 0, 127)))},
         ("limits-not-storable", 0, 127),
     ),
     "operator": ({Place("x", "input", 1): symmetric()}, ("not-a-tensor",)),
     "colon": ({"a: b": symmetric()}, ("name-not-storable",)),
     "line": ({"a\nb": symmetric()}, ("name-not-storable",)),
     "blank": ({" a": symmetric()}, ("name-not-storable",)),
-    "weights": ({"w": Encoding(Grid("int8", Quantization.per_tensor(1)), integers=np.int8([[1]]))}, ("graph-missing",)),
+    "weights": ({"w": Encoding(QParams("int8", Quantization.per_tensor(1)), integers=np.int8([[1]]))}, ("graph-missing",)),
 }
 
 
@@ -251,7 +251,9 @@ def test_trained_weights_are_refused_unless_tensorrt_derives_them(change: str, t
         scale = np.nextafter(scale, np.float32(np.inf))
     q = Quantization.per_axis(scale * np.float32(1.5 if change == "scale" else 1), 1 if change == "axis" else 0)
     q = Quantization.per_tensor(scale.max()) if change == "per tensor" else q
-    found = Encodings({"x": symmetric(), "w2": Encoding(Grid("int4" if change == "int4" else "int8", q)), "b": Encoding(Grid("int32", q))})
+    found = Encodings(
+        {"x": symmetric(), "w2": Encoding(QParams("int4" if change == "int4" else "int8", q)), "b": Encoding(QParams("int32", q))}
+    )
     if change in ("", "ulp", "zeros"):
         said, lacking, weighed = save_encodings(found, tmp_path / "a.cache", graph=real)
         assert "4 tensors have no scale" in lacking.text and "'y'" in lacking.text

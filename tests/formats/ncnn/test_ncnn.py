@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 
 import qconvert
-from qconvert import Encoding, Encodings, Grid, Place, Quantization
+from qconvert import Encoding, Encodings, Place, QParams, Quantization
 from qconvert.errors import InvalidModelError, OptionError, QConvertError, UnsupportedError
 from qconvert.plugins import read_encodings
 
@@ -104,7 +104,7 @@ def test_what_a_table_cannot_state_is_refused(tmp_path: Path) -> None:
     graph = qconvert.load(FLOAT)
     with refused(UnsupportedError, "quantization-not-storable"):
         qconvert.save_encodings(qconvert.calibrate(FLOAT, images), tmp_path / "a.table", graph=graph)
-    lone = Encodings({graph.inputs[0]: Encoding(Grid("int8", Quantization.per_tensor(0.1)))})
+    lone = Encodings({graph.inputs[0]: Encoding(QParams("int8", Quantization.per_tensor(0.1)))})
     with refused(OptionError, "no-scales"):
         qconvert.save_encodings(lone, tmp_path / "a.table", graph=graph)
     assert not (tmp_path / "a.table").exists()

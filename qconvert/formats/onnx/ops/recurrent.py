@@ -10,7 +10,7 @@ from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.quantized_lstm import READERS as QUANTIZED
 from qconvert.formats.onnx.ops.quantized_lstm import named_outputs, quantized_lstm_reason, write_quantized_lstm
 from qconvert.formats.onnx.ops.spelled_gates import write_spelled_gates
-from qconvert.formats.onnx.ops.spelled_lstm import is_spelled, write_spelled_lstm
+from qconvert.formats.onnx.ops.spelled_lstm import runs_in_float, write_spelled_lstm
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
 from qconvert.graph.kinds import KINDS, is_dynamic
@@ -62,7 +62,7 @@ def write_recurrence(op: Op, b: Builder) -> None:
     if op.kind == "LSTM" and op["arithmetic"] == "dynamic_tensor" and not quantized_lstm_reason(op, b):
         write_quantized_lstm(op, b)
         return
-    if op.kind == "LSTM" and is_spelled(op):
+    if op.kind == "LSTM" and runs_in_float(op):
         write_spelled_lstm(op, b)
         return
     if is_dynamic(op):

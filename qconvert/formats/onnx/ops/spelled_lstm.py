@@ -13,7 +13,7 @@ from qconvert.graph import Op
 from qconvert.graph.kinds import is_dynamic
 from qconvert.graph.kinds.recurrent import NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names
 
-__all__ = ["is_spelled", "write_spelled_lstm"]
+__all__ = ["runs_in_float", "write_spelled_lstm"]
 
 #: Inputs of an LSTM that GRU and RNN lack.
 _CELL, _PEEPHOLES = 6, 7
@@ -26,7 +26,7 @@ _CURVES = {"Tanh": (), "Relu": (), "Relu6": (0.0, 6.0), "ReluN1To1": (-1.0, 1.0)
 _EPSILON = 1e-8
 
 
-def is_spelled(op: Op) -> bool:
+def runs_in_float(op: Op) -> bool:
     """Whether ONNX's LSTM does not say what an LSTM of the graph does."""
     foreign = not {name.lower() for name in activation_names(op)} <= {name.lower() for name in ONNX_ACTIVATIONS}
     return foreign or is_dynamic(op) or bool(op["cell_clip"]) or any(op.has(index) for index in (PROJECTION, NORM))

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.states.entries import Entries, grid, plain_tensor
 from qconvert.formats.torch.stored import StoredTensor, TorchType
@@ -60,18 +60,18 @@ def converted(entries: Entries) -> Parameters:
         inputs={name: _typed(item, dtype) for name, item in inputs.items()},
         data={name: _typed(item, dtype) for name, item in data.items()},
         functions={name: tuple(_typed(item, dtype) for item in listed) for name, listed in functions.items()},
-        fixed={kind: Grid(dtype, Quantization.per_tensor(*pair[dtype == "int8"])) for kind, pair in _FIXED.items()},
+        fixed={kind: QParams(dtype, Quantization.per_tensor(*pair[dtype == "int8"])) for kind, pair in _FIXED.items()},
         dynamic=dict.fromkeys(_layers(tensors), "dynamic_reduced") if is_dynamic else {},
         notes=(_REDUCED,) if is_dynamic and _layers(tensors) else (),
     )
 
 
-def _one_type(grids: list[Grid]) -> str:
+def _one_type(grids: list[QParams]) -> str:
     """int8 where a zero point is negative; PyTorch's engines compute on uint8 unless a model says otherwise."""
     return "int8" if any(item.dtype == "int8" for item in grids) else "uint8"
 
 
-def _typed(item: Grid, dtype: str) -> Grid:
+def _typed(item: QParams, dtype: str) -> QParams:
     if dtype == "int8" and int(item.quantization.zero_point[0]) > 127:
         raise InvalidModelError(
             "some zero points are negative and others are above 127; one type cannot hold both", rule="contradicting-zero-points"
@@ -129,10 +129,10 @@ def _key(module: str, name: str) -> str:
     return f"{module}.{name}" if module else name
 
 
-def _grids(entries: Entries, tensors: Mapping[str, Tensor], is_dynamic: bool) -> tuple[dict[str, Grid], dict[str, Grid]]:
+def _grids(entries: Entries, tensors: Mapping[str, Tensor], is_dynamic: bool) -> tuple[dict[str, QParams], dict[str, QParams]]:
     """The grids of results, and those of QuantStubs, by modules."""
-    results: dict[str, Grid] = {}
-    inputs: dict[str, Grid] = {}
+    results: dict[str, QParams] = {}
+    inputs: dict[str, QParams] = {}
     names = {*entries.values, *tensors}
     for module in entries.ending("scale"):
         if _key(module, "zero_point") not in entries.values:
@@ -146,10 +146,10 @@ def _grids(entries: Entries, tensors: Mapping[str, Tensor], is_dynamic: bool) ->
     return results, inputs
 
 
-def _listed(entries: Entries) -> tuple[dict[str, Grid], dict[str, tuple[Grid, ...]]]:
+def _listed(entries: Entries) -> tuple[dict[str, QParams], dict[str, tuple[QParams, ...]]]:
     """What FX gives attributes of their own: grids of data by the path of the module, and of functions by that of the module around."""
-    data: dict[str, Grid] = {}
-    functions: dict[str, list[tuple[int, Grid]]] = {}
+    data: dict[str, QParams] = {}
+    functions: dict[str, list[tuple[int, QParams]]] = {}
     for name in entries.left():
         match = _LISTED.match(name)
         if match is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.constants import grid_of
 from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, QUANTIZED
@@ -78,7 +78,7 @@ def parent(module: str) -> str:
     return module.rpartition(".")[0]
 
 
-def grid(scale: Any, zero_point: Any, where: str, dtype: str = "", low: int | None = None, high: int | None = None) -> Grid:
+def grid(scale: Any, zero_point: Any, where: str, dtype: str = "", low: int | None = None, high: int | None = None) -> QParams:
     """The grid of one scale and one zero point.
 
     Args:
@@ -105,7 +105,7 @@ def grid(scale: Any, zero_point: Any, where: str, dtype: str = "", low: int | No
         )
     made = Quantization.per_tensor(real, int(point))
     limits = (None if low in (None, lowest) else low, None if high in (None, highest) else high)
-    return Grid(dtype, Quantization(made.scale, made.zero_point, quant_min=limits[0], quant_max=limits[1]))
+    return QParams(dtype, Quantization(made.scale, made.zero_point, quant_min=limits[0], quant_max=limits[1]))
 
 
 def plain_tensor(stored: StoredTensor, name: str) -> Tensor:

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from qconvert.arithmetic import FORMULAS, fold_batch_norm
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.formats.torch.states.entries import Entries, grid, rest
 from qconvert.graph import Array, Quantization, Tensor
@@ -105,7 +105,7 @@ def has_observers(entries: Entries) -> bool:
 
 def observed(entries: Entries, how: Observers) -> Parameters:
     """What a state_dict with OneFlow's observers holds."""
-    data: dict[str, Grid] = {}
+    data: dict[str, QParams] = {}
     folded: dict[str, Folding] = {}
     odd = 0
     for module in entries.ending(f"{_OBSERVER}.moving_max"):
@@ -115,7 +115,7 @@ def observed(entries: Entries, how: Observers) -> Parameters:
             raise InvalidModelError("the range of the data is not a pair of numbers", where=module, rule="counts-differ")
         scale, point = how.scales(low.reshape(-1), high.reshape(-1))
         data[module] = _grid(how, scale, point, module)
-        odd += data[module].is_spelled
+        odd += data[module].runs_in_float
         weight = entries.numbers(module, "weight")
         if weight is not None:
             folded[module] = _folding(entries, module, weight, how)
@@ -126,13 +126,13 @@ def observed(entries: Entries, how: Observers) -> Parameters:
     return Parameters(tensors, folded=folded, data=data, trained=True, notes=tuple(notes))
 
 
-def _grid(how: Observers, scale: Array, point: Array, module: str) -> Grid:
+def _grid(how: Observers, scale: Array, point: Array, module: str) -> QParams:
     """The grid of data, which is spelled out where its zero point is beyond the integers, as of a range without 0."""
     low, high = how.limits
     if not np.isfinite(point).all() or low <= point[0] <= high:
         return grid(scale, point, module, how.dtype, low, high)
     checked = grid(scale, 0, module, how.dtype, low, high).quantization
-    return Grid(how.dtype, Quantization(checked.scale, point.astype(np.int64), quant_min=low, quant_max=high), True)
+    return QParams(how.dtype, Quantization(checked.scale, point.astype(np.int64), quant_min=low, quant_max=high), True)
 
 
 def _folding(entries: Entries, module: str, weight: Array, how: Observers) -> Folding:

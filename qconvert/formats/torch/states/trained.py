@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import batch_norm_factor
-from qconvert.encodings import Grid
+from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.rounding import ROUNDED, integers
 from qconvert.formats.torch.states.entries import Entries, grid, parent, rest
@@ -47,9 +47,9 @@ def is_trained(entries: Entries) -> bool:
 def trained(entries: Entries) -> Parameters:
     """What a state_dict of modules under training holds."""
     folded: dict[str, Folding] = {}
-    results: dict[str, Grid] = {}
-    inputs: dict[str, Grid] = {}
-    listed: dict[str, list[tuple[int, Grid | None]]] = {}
+    results: dict[str, QParams] = {}
+    inputs: dict[str, QParams] = {}
+    listed: dict[str, list[tuple[int, QParams | None]]] = {}
     said: list[str] = []
     observed: list[str] = []
     ranges: list[str] = []
@@ -86,7 +86,7 @@ def trained(entries: Entries) -> Parameters:
     )
 
 
-def _in_order(listed: list[tuple[int, Grid | None]]) -> tuple[Grid, ...]:
+def _in_order(listed: list[tuple[int, QParams | None]]) -> tuple[QParams, ...]:
     return tuple(item for _, item in sorted(listed, key=lambda pair: pair[0]) if item is not None)
 
 
@@ -113,7 +113,7 @@ def _taken(entries: Entries, fake: str) -> _Fake:
     return _Fake(scale.reshape(-1).astype(np.float32), np.rint(zero_point.reshape(-1).astype(np.float64)), low, high)
 
 
-def _grid_of(found: _Fake, where: str) -> Grid:
+def _grid_of(found: _Fake, where: str) -> QParams:
     """The grid of activations: its limits from the range that the scale was made of, or those of the whole type."""
     if found.scale.size != 1 or found.zero_point.size != 1:
         raise InvalidModelError(
