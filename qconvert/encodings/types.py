@@ -92,7 +92,8 @@ class Encoding:
     Attributes:
         grid: its quantization parameters; or None.
         range: the dequantized values that it takes; or None.
-        integers: the stored values of a constant, of the tensor's shape in the graph: nothing is rounded then. Only with quantization parameters.
+        integers: the stored values of a constant, of the tensor's shape in the graph: nothing is rounded then. They need quantization
+            parameters.
         origin: what says so, such as "KL of 200 inputs".
         required: whether it is an error if a graph has no such place. Runtimes list tensors that are theirs alone.
     """

@@ -103,7 +103,7 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
     beyond = [begins[i] + size[i] - full[i] for i in range(2)]
     if any(beyond[i] >= strides[i] for i in range(2)):
         raise w.unsupported(
-            op, f"{beyond} positions after the last that the data reach with strides {list(strides)}", rule="positions-beyond-data"
+            op, f"{beyond} positions after the last one that the data give with strides {list(strides)}", rule="positions-beyond-data"
         )
     target, whole, padding = result, list(size), VALID
     is_same = all(-(-size[i] // strides[i]) == data[i] for i in range(2))
