@@ -41,7 +41,7 @@ def test_accuracy_stays_the_same(name: str, tmp_path: Path) -> None:
     data, known = np.load(DIGITS / "test.npz"), np.load(DIGITS / "predictions.npz")
     images, labels = data["images"], data["labels"]
     result = tmp_path / f"{name}.tflite"
-    convert(DIGITS / f"{name}.onnx", result, no_float=True if name != "pt2e" else "allow")
+    convert(DIGITS / f"{name}.onnx", result, no_float=name != "pt2e")
     found = operators(result)
     assert {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD"} <= set(found)
     assert all(found[kind] == {"INT8"} for kind in INTEGER & set(found))

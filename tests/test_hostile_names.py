@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from refusals import refused
 
 from qconvert import check, convert, diff, load, roundtrip
 from qconvert.cli import inspection, reports
@@ -117,5 +118,5 @@ def test_names_that_are_not_utf8(place: str, tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     load(path)
     path.write_bytes(model.SerializeToString().replace(names[place].encode(), names[place].encode()[:-1] + b"\xff"))
-    with pytest.raises(InvalidModelError, match="a name in the file is not UTF-8"):
+    with refused(InvalidModelError, "not-utf8"):
         load(path)

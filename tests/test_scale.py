@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
+from refusals import refused
 
 from qconvert import convert, load
 from qconvert.errors import InvalidModelError
@@ -104,7 +105,7 @@ def test_functions_that_nothing_calls_are_left_out(tmp_path: Path) -> None:
     assert [op.kind for op in load(tmp_path / "m.onnx").ops] == ["Relu"]
     called = text.replace("y = Relu (x)", "y = local.f0 (x)")
     (tmp_path / "m.onnx").write_bytes(parser.parse_model(called).SerializeToString())
-    with pytest.raises(InvalidModelError, match=r"function 'f0': the model would have .* nodes once its functions are inlined"):
+    with refused(InvalidModelError, "too-many-nodes", holds=("'f0'",)):
         load(tmp_path / "m.onnx")
 
 
@@ -125,5 +126,5 @@ def test_graphs_nested_without_end(tmp_path: Path) -> None:
             found = load(tmp_path / "m.onnx")
             assert [op.kind for op in found.ops] == ["If"] and len(found.functions) > depth
         else:
-            with pytest.raises(InvalidModelError, match="nested too deeply"):
+            with refused(InvalidModelError, "nested-too-deeply"):
                 load(tmp_path / "m.onnx")

@@ -136,7 +136,7 @@ def classify_sums(source: Array, result: Array, own: Sequence[Sum], its: Sequenc
 _FLUSHED = 4 * float(np.finfo(np.float32).tiny)
 
 _ROUNDINGS = {
-    "": "real data",
+    "": "float data",
     "blocks": "data quantized in blocks",
     "dynamic": "data quantized by rows or images",
     "dynamic_images": "data quantized by images",

@@ -45,6 +45,8 @@ def readable(file: Path, read: Callable[[], _T], what: str = "a usable input") -
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return read()
+    except OptionError:  # which says itself what does not fit
+        raise
     except _DAMAGE as error:
         said = str(error) or type(error).__name__
         raise FileAccessError(f"is not {what}: {' '.join(said.split())}", file=str(file), rule="not-readable") from error

@@ -233,7 +233,7 @@ def test_no_result_replaces_another(
     (tmp_path / "folder").mkdir()
     np.save(tmp_path / "a.npy", np.zeros((2, 1, 8, 8), np.float32))
     done = run(FLOAT, "--data", "a.npy", *words)
-    assert isinstance(done.exception, OptionError) and "two results are to be written to this file" in str(done.exception)
+    assert isinstance(done.exception, OptionError) and "two results would be written to this file" in str(done.exception)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "folder"]
 
 

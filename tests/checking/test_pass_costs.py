@@ -72,7 +72,7 @@ def test_the_measure_is_that_of_the_outputs() -> None:
 
 @pytest.mark.formats
 def test_a_pass_that_fails_is_named() -> None:
-    with refused(OptionError, "unknown-pass", where="nothing"):
+    with refused(OptionError, "unknown-pass", holds=("nothing",)):
         pass_costs(MODEL, names=["nothing"])
     with refused(OptionError, "samples-not-positive"):
         pass_costs(MODEL, samples=0)

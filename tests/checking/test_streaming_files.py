@@ -62,6 +62,6 @@ def test_a_state_whose_next_value_is_an_output_too(tmp_path: Path) -> None:
     """The result stores what it keeps as uint8 and gives it out as int8: both are the tensor that the source writes."""
     model = Path(__file__).parents[2] / "fixtures" / "mww_okay_nabu_streaming_int8.tflite"
     between = ":model/stream_2/strided_slice1"
-    qconvert.convert(model, tmp_path / "part.onnx", between=between)
+    qconvert.convert(model, tmp_path / "part.onnx", subgraph=between)
     report = qconvert.check(model, tmp_path / "part.onnx", samples=1)
     assert report.verdict == "passed" and report.outputs[0].equal == 1, report.problems

@@ -22,7 +22,7 @@ from qconvert import (
     check,
     convert,
     diff,
-    extract,
+    extract_scales,
     load,
     save,
     save_encodings,
@@ -288,7 +288,7 @@ def test_a_quantized_tensor_takes_no_encoding() -> None:
 )
 def test_a_model_apart_and_together_is_itself(case: str) -> None:
     graph = load(FIXTURES / "onnx" / f"{case}.onnx")
-    real, found = extract(graph)
+    real, found = extract_scales(graph)
     assert not any(tensor.is_quantized for tensor in real.tensors.values())
     assert diff(graph, apply(real, found)) == []
 
@@ -299,7 +299,7 @@ def test_a_model_apart_and_together_is_itself(case: str) -> None:
 def test_a_tflite_model_through_files(name: str, tmp_path: Path) -> None:
     """A float ONNX file and a JSON file give the source's integers back, for ONNX and for TFLite."""
     model = FIXTURES / f"{name}.tflite"
-    real, found = extract(model)
+    real, found = extract_scales(model)
     convert_real = tmp_path / "float.qgraph"
     save(real, convert_real)
     convert(convert_real, tmp_path / "float.onnx")
@@ -333,7 +333,7 @@ def test_functions_are_refused() -> None:
     inner = network()
     graph = Graph("outer", {"x": inner["x"]}, (), ("x",), ("x",), functions={"f": inner})
     with refused(UnsupportedError, "subgraphs-not-covered"):
-        extract(graph)
+        extract_scales(graph)
     with refused(UnsupportedError, "has-functions"):
         apply(graph, Encodings({}))
 

@@ -174,7 +174,7 @@ REFUSED = {
     "bits": (real("BitwiseAnd", Tensor("z", "int32", (1, 4, 6, 6), np.ones((1, 4, 6, 6), np.int32)), dtype="int32"), "has no such", True),
     "types": (real("Add", constant("c", np.ones(4, np.uint32)), dtype="uint32", shape=(4,)), "have a type", True),
     "holes": (real("MaxPool", kernel_shape=(2, 2), strides=(1, 1), pads=(0, 0, 0, 0), dilations=(2, 2), data_format="channels_first"),
-              "no holes", True),
+              "no dilation", True),
     "sums": (real("ScatterND", INDICES, constant("u", np.ones((2, 4, 6, 6), np.float32)), shape=(3, 4, 6, 6), reduction="add"),
              "scattered values", True),
     "one axis": (real("Softmax", shape=(6,), axis=0), "at least two axes", True),

@@ -99,7 +99,7 @@ def test_symmetric_weights_keep_their_integers(name: str) -> None:
 def test_offsets_that_no_grid_holds_leave_the_grid_alone(name: str) -> None:
     """MNN's asymmetric weights are s q + b, where b is no multiple of s: integers would stand for other real values."""
     encodings = network_encodings(FIXTURES / f"{name}.mnn")
-    assert len(encodings.notes) == 1 and "have real offsets" in encodings.notes[0]
+    assert len(encodings.notes) == 1 and "have float offsets" in encodings.notes[0]
     for layer in read_network(FIXTURES / f"{name}.mnn").layers:
         assert layer.weights is not None and layer.weights.offsets is not None
         found = encodings[Place(f"y{layer.node.name[1]}", "input", 1)]
@@ -220,7 +220,7 @@ def test_real_layers_beside_quantized_ones_are_named() -> None:
     network = read_network(FIXTURES / "KL.mnn")
     part = replace(network, layers=(replace(network.layers[0], weights=None), *network.layers[1:]))
     found = net_reader._encodings(part)
-    assert Place("a1", "input", 1) not in found.entries and "1 layers have real weights" in found.notes[0]
+    assert Place("a1", "input", 1) not in found.entries and "1 layers have float weights" in found.notes[0]
 
 
 def test_groups_of_a_convolution_are_together_again() -> None:

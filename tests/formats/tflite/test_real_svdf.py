@@ -114,7 +114,7 @@ def test_without_dynamic_keep_the_data_stay_real(asymmetric: bool, tmp_path: Pat
     assert any("compute in float" in change.text for change in report.changes)
     checked = qconvert.check(source, tmp_path / "a.onnx", samples=1, per_op=True)
     assert checked.passed, checked
-    assert [(item.verdict, item.reason.endswith("beside real data")) for item in checked.operators] == [("dynamic range", True)]
+    assert [(item.verdict, item.reason.endswith("with float data")) for item in checked.operators] == [("dynamic range", True)]
     qconvert.convert(tmp_path / "a.onnx", tmp_path / "b.tflite")
     assert load(tmp_path / "b.tflite").ops == load(source).ops
 

@@ -205,7 +205,7 @@ def test_an_observer_that_is_still_on_is_said(tmp_path: Path) -> None:
                 quant_max=255, ch_axis=-1)  # fmt: skip
     graph = read(_archive(tmp_path, [made], {"s": np.array([0.1], np.float32), "on": np.array([1], np.int64)}))
     said = "\n".join(remarks(graph))
-    assert "the file stores" in said and "observer on ('y')" in said
+    assert "the file stores" in said and "enabled ('y')" in said
 
 
 def test_what_no_output_needs_is_not_read(tmp_path: Path) -> None:
