@@ -56,6 +56,12 @@ def _without_flags(text: str) -> str:
     return "".join(parts)
 
 
+def _indented(text: str) -> str:
+    """A text whose lines but the first begin with blanks or "-": a name that a line breaks begins no line of its own."""
+    first, *more = printable(text).split("\n")
+    return "\n".join((first, *(line if line[:1] in " -" else f"  {line}" for line in more)))
+
+
 def _cut(text: str, longest: int) -> str:
     if len(text) <= longest:
         return text
@@ -98,9 +104,8 @@ class QConvertError(Exception):
     def message(self) -> str:
         """The error as the command line prints it: place and reason, and what to do."""
         places = [printable(part, one_line=True) for part in (self.file, self.where) if part]
-        first, *more = printable(self.reason).split("\n")
-        listed = [line if line[:1] in " -" else f"  {line}" for line in more]  # a name that a line breaks begins no line of its own
-        return "\n".join(filter(None, (": ".join((*places, first)), *listed, printable(self.remedy, one_line=True))))
+        reason = _indented(self.reason)
+        return "\n".join(filter(None, (": ".join((*places, reason)), _indented(self.remedy))))
 
     def to_dict(self) -> dict[str, str]:
         """The error as `--json` prints it: names as they are, which JSON escapes."""

@@ -267,7 +267,7 @@ def test_a_product_of_less_accuracy_is_named_so(bits: int, tmp_path: Path) -> No
     (found,) = run_litert((tmp_path / "m.tflite").read_bytes(), list(feed.values()))
     assert 0 < np.abs(wanted - found).max() < 0.02 * np.abs(wanted).max()
     (finding,) = check(tmp_path / "m.onnx", tmp_path / "m.tflite").operators
-    assert (finding.verdict, finding.reason) == ("dynamic range", "data quantized in blocks beside real data")
+    assert (finding.verdict, finding.reason) == ("dynamic range", "data quantized in blocks compared with float data")
 
 
 HOSTILE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [

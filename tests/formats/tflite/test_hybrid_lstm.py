@@ -107,7 +107,7 @@ def test_checks_say_what_differs_and_find_a_wrong_weight(options: dict[str, Any]
     report = qconvert.check(source, result, samples=1, per_op=True)
     assert report.passed, report
     found = {(item.verdict, item.reason) for item in report.operators if item.verdict != "equal"}
-    rounded = ("dynamic range", "data quantized symmetrically beside real data")
+    rounded = ("dynamic range", "data quantized symmetrically compared with float data")
     assert found == {("approximate", "float arithmetic") if options else rounded}
     proto = onnx.load(result)
     item = next(item for item in proto.graph.initializer if item.name == "output/R")
