@@ -42,14 +42,14 @@ _DYNAMIC = Option(
     "dynamic",
     str,
     "",
-    "dynamic quantization in ONNX: keep (data are quantized at run time) or real (float), the default for other sources.",
+    "Dynamic quantization in ONNX: keep (data are quantized at run time) or real (float), the default for other sources.",
     ("keep", "real"),
 )
 _BIASES = Option(
     "biases",
     str,
     "round",
-    "float biases of PyTorch's layers: round (integer kernels) or keep (equal results, in float, slower).",
+    "Float biases of PyTorch's layers: round (integer kernels) or keep (equal results, in float, slower).",
     ("round", "keep"),
 )
 _UNROLL = Option("unroll", int, 0, "ONNX: unroll integer LSTMs and Scans with at most this many steps; 0: none.")
@@ -57,7 +57,7 @@ _TABLES = Option(
     "tables",
     str,
     "missing",
-    "lookup tables for functions of one tensor: missing (those that the format lacks), chains (of two or more "
+    "Lookup tables for functions of one tensor: missing (those that the format lacks), chains (of two or more "
     "operators), chains16 (16 bits too).",
     ("missing", "chains", "chains16"),
 )
@@ -65,43 +65,43 @@ _FIXED_POINT = Option(
     "fixed_point",
     str,
     "single",
-    "rounding of multiplier and shift: single (once, ties up), away (once, ties away from zero), double (as TFLite's reference kernels).",
+    "Rounding of multiplier and shift: single (once, ties up), away (once, ties away from zero), double (as TFLite's reference kernels).",
     ("single", "away", "double"),
 )
 _ENCODINGS = Option("encodings", str, "", "A file with scales of the float model; the model is quantized with them.", is_file=True)
 _ENCODINGS_OPTIONS = Option("encodings_options", str, "{}", "Options of the reader of --encodings, as JSON; its own flags mean the same.")
 _FILL = Option(
-    "fill", str, "none", "infer: data movement, pools and Relu pass quantization on where the file gives none.", ("none", "infer")
+    "fill", str, "none", "With infer, data movement, pools and Relu pass quantization on where the file gives none.", ("none", "infer")
 )
 _RANGE_DTYPE = Option(
     "range_dtype", str, "int8", "The type of activations for which encodings state only a range.", ("int8", "uint8", "int16", "uint16")
 )
 _NO_FLOAT = Option("no_float", bool, False, "Refuse a quantized model in which operators would run in float.", common=True)
 _ROUNDING = Option(
-    "rounding", str, "up", "exponent that power_of_two chooses: up (the formula), nearest (may clip) or mse (least squared error).",
+    "rounding", str, "up", "Exponent that power_of_two chooses: up (the formula), nearest (may clip) or mse (least squared error).",
     ("up", "nearest", "mse"),
 )  # fmt: skip
 _SCHEME = Option(
-    "scheme", str, "types", "formulas of google_scales for activations: symmetric, affine, or types (symmetric for signed types).",
+    "scheme", str, "types", "Formulas of google_scales for activations: symmetric, affine, or types (symmetric for signed types).",
     ("types", "symmetric", "affine"),
 )  # fmt: skip
 _REDUCE = Option(
-    "reduce", str, "weights", "what reduced_range reduces to 7 bits: weights, activations or both.", ("weights", "activations", "both")
+    "reduce", str, "weights", "What reduced_range reduces to 7 bits: weights, activations or both.", ("weights", "activations", "both")
 )
 _ZERO_POINTS = Option(
-    "zero_points", str, "shift", "zero points that TensorRT lacks: shift (integers and scales are kept) or symmetric (new scales, lossy).",
+    "zero_points", str, "shift", "Zero points that TensorRT lacks: shift (integers and scales are kept) or symmetric (new scales, lossy).",
     ("shift", "symmetric"),
 )  # fmt: skip
 _PAIRS = Option(
     "pairs",
     str,
     "every",
-    "quantization that sparse_pairs keeps: every, or sparse (only where products read integers).",
+    "Quantization that sparse_pairs keeps: every, or sparse (only where products read integers).",
     ("every", "sparse"),
     by_hand="sparse",
 )
-_WEIGHT_BITS = Option("weight_bits", int, 0, "bits of weights after change_bits: 4, 8 or 16; 0 keeps them.", (0, 4, 8, 16))
-_ACTIVATION_BITS = Option("activation_bits", int, 0, "bits of activations after change_bits: 4, 8 or 16; 0 keeps them.", (0, 4, 8, 16))
+_WEIGHT_BITS = Option("weight_bits", int, 0, "Bits of weights after change_bits: 4, 8 or 16; 0 keeps them.", (0, 4, 8, 16))
+_ACTIVATION_BITS = Option("activation_bits", int, 0, "Bits of activations after change_bits: 4, 8 or 16; 0 keeps them.", (0, 4, 8, 16))
 
 #: Three change a value by one step where it is a tie, and little else: match_rounding rounds as the source's kernel does, isolate_float
 #: rounds to float32 before it quantizes, and matmul_to_gemm may add in another order.

@@ -94,7 +94,14 @@ class Option:
 
 
 #: What passes and writers share: whether results are to be equal to those of the source's kernels.
-NUMERICS = Option("numerics", str, "exact", "exact: equal to the source's kernels; fast: the fastest form.", ("exact", "fast"), common=True)
+NUMERICS = Option(
+    "numerics",
+    str,
+    "exact",
+    "Which form operators get: exact (equal to the source's kernels) or fast (the fastest).",
+    ("exact", "fast"),
+    common=True,
+)
 #: What form of ONNX is written; QONNX has nodes of its own for what a pass may spell otherwise. Other formats have forms of their own.
 FORM = Option(
     "form", str, "", "ONNX: qdq (the default), qoperator or qonnx; PyTorch: program (.pt2) or modules (.pt, .ptl).",
@@ -113,10 +120,10 @@ CACHE = (
 #: What every reader takes, besides its own: what is asked of a graph once it is read (conversion/adapting). A reader that declares an
 #: option of one of these names itself does what it asks for.
 READING = (
-    Option("subgraph", str, "", "in:out: the part of the network between these tensors; several names have commas between them."),
-    Option("input_shape", str, "", "sizes of inputs, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),
+    Option("subgraph", str, "", "The part of the network between tensors: in:out, several names separated by commas."),
+    Option("input_shape", str, "", "Sizes of inputs, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),
     Option("batch", int, 0, "How many samples each run takes, along the first axis of every input.", least=1),
-    Option("rename", str, (), "old=new: another name for an input, an output or a tensor inside; repeatable.", many=True),
+    Option("rename", str, (), "Another name for an input, an output or an inner tensor: old=new; repeatable.", many=True),
 )
 
 

@@ -75,7 +75,7 @@ def qconvert_formats() -> Iterable[Format]:
             recognizes=lambda start: start.startswith(b"7767517"),
             companions=_companions,
             narrow_ranges=True,
-            read_options=(Option("input_shape", str, "", "sizes of inputs, such as 1,3,224,224 or x=1,3,224,224; y=1,10."),),
+            read_options=(Option("input_shape", str, "", "Sizes of inputs, such as 1,3,224,224 or x=1,3,224,224; y=1,10."),),
             write_options=(NUMERICS,),
             normal_form=("io_to_states", "absorb_quantization"),
         )

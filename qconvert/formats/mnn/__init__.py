@@ -47,11 +47,11 @@ def _holds(path: Path) -> bool:
     return holds(path)
 
 
-_NAMED = "for a dump of MNN's quantizer, or a .mnn file of its method EMA: the .mnn file that names the tensors."
+_NAMED = "The .mnn file that names the tensors, for a dump of MNN's quantizer or a .mnn file of its method EMA."
 _READ_OPTIONS = (Option("mnn", str, "", _NAMED, is_file=True),)
 _WRITE_OPTIONS = (
     Option(
-        "float_layers", str, "", "layers that MNN runs in float: names of results or of source operators, or patterns, separated by commas."
+        "float_layers", str, "", "Layers that MNN runs in float: names of results or of source operators, or patterns, separated by commas."
     ),
     Option("pipeline", str, "json", "MNN's Pipeline as json or binary.", ("json", "binary")),
     Option("dump", bool, False, "MNN: also write the scales as mnnquant does."),

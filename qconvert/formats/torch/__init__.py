@@ -90,12 +90,12 @@ _WRITE_OPTIONS = (
     Option("freeze", bool, False, "TorchScript: write one function with constants, without modules."),
 )
 _READ_OPTIONS = (
-    Option("input_shape", str, "", "sizes of inputs, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),
-    Option("graph", str, "", "the network of a state_dict without quantization: .onnx or .pt2.", is_file=True, beside=True),
+    Option("input_shape", str, "", "Sizes of inputs, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),
+    Option("graph", str, "", "The network of a state_dict without quantization: .onnx or .pt2.", is_file=True, beside=True),
     Option(
-        "modules", str, "", "with --graph: module=tensor; …: the tensors of the graph that the scales of modules belong to.", beside=True
+        "modules", str, "", "With --graph, the tensors of the graph that the scales of modules belong to: module=tensor; ….", beside=True
     ),
-    Option("oneflow", str, "", "how OneFlow's observers quantize, such as google,affine,per_channel,8 or cambricon,16.", beside=True),
+    Option("oneflow", str, "", "How OneFlow's observers quantize, such as google,affine,per_channel,8 or cambricon,16.", beside=True),
     Option(
         "engine", str, "", "PyTorch's engine whose arithmetic the model has: x86, fbgemm, onednn, qnnpack; by default guessed from "
         "the file.",
