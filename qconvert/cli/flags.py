@@ -175,15 +175,14 @@ def conversion_flags(source: str = "", result: str = "", passes: Iterable[str] =
     listed: dict[Option, str | None] = {}
     for known in all_passes().values():
         listed.update({option: "Options" for option in known.options if option.common or known.name in passes})
-    listed.update(dict.fromkeys((option for option in READING if not option.many), "Options"))
-    if source in formats():
-        listed.update(dict.fromkeys(formats()[source].read_options, f"Reading {source}"))
-    if result in formats():
-        listed.update(dict.fromkeys(formats()[result].write_options, f"Writing {result}"))
-    listed.update({option: "Options" if source else None for option in READING if option.many})
-    others = [option for item in formats().values() for option in (*item.write_options, *item.read_options)]
-    others += [option for known in all_passes().values() for option in known.options if option.name == "encodings"]
-    return listed | {option: None for option in others if option not in listed}
+    listed.update({option: "Options" if source or not option.many else None for option in READING})
+    shown = [(option, f"Reading {source}") for option in (formats()[source].read_options if source in formats() else ())]
+    shown += [(option, f"Writing {result}") for option in (formats()[result].write_options if result in formats() else ())]
+    hidden = [option for item in formats().values() for option in (*item.write_options, *item.read_options)]
+    hidden += [option for known in all_passes().values() for option in known.options if option.name == "encodings"]
+    for option, heading in (*shown, *((option, None) for option in hidden)):
+        listed.setdefault(option, heading)
+    return listed
 
 
 def reading_flags(source: str = "") -> dict[Option, str | None]:
