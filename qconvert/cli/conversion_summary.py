@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qconvert.errors import counted
 from qconvert.plugins import formats, runtimes
 
 if TYPE_CHECKING:
@@ -28,11 +29,10 @@ def summary(report: ConversionReport, verbose: bool) -> list[str]:
         report: of the conversion.
         verbose: whether each step has a line, and each kind of operator that does not run on integers.
     """
-    counts = ", ".join(f"{count} {what}" for what, count in report.kept.items())
-    first = [
-        f"{report.source} -> {report.result}" + (f" for {report.target}" if report.target else ""),
-        f"kept: {counts}; none was changed" if report.kept_all else f"read: {counts}",
-    ]
+    counts = ", ".join(f"{count} {what}" for what, count in report.kept.items() if count)
+    first = [f"{report.source} -> {report.result}" + (f" for {report.target}" if report.target else "")]
+    if counts:
+        first.append(f"kept: {counts}; none was changed" if report.kept_all else f"read: {counts}")
     last = [f"verified: {name} {finding}" for name, finding in report.verified]
     last += [_result(report), *_hints(report)]
     if verbose:
@@ -75,14 +75,13 @@ def _result(report: ConversionReport) -> str:
     if report.scales:
         return f"runs: a float model, whose scales are in {report.scales}"
     total, floats = sum(report.operators.values()), sum(report.on_floats.values())
-    count = report.source_operators
-    grown = f"; the source has {count} operator{'s' * (count != 1)}" if count != total else ""
+    grown = f"; the source has {counted(report.source_operators, 'operator')}" if report.source_operators != total else ""
     if not report.quantized:
         return f"runs: {total} operators, nothing is quantized{grown}"
     if not floats:
         return f"runs: all {total} operators on integers{grown}"
     kinds = [f"{count} {kind}" for kind, count in sorted(report.on_floats.items(), key=lambda item: (-item[1], item[0]))]
-    more = f" and {len(kinds) - _NAMED} more kinds" if len(kinds) > _NAMED else ""
+    more = f" and {counted(len(kinds) - _NAMED, 'more kind')}" if len(kinds) > _NAMED else ""
     return f"runs: {total - floats} of {total} operators on integers, {floats} in float ({', '.join(kinds[:_NAMED])}{more}){grown}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ def _audited(audit: Iterable[AuditLine], verbose: bool) -> list[str]:
     audit = tuple(audit)
     integer = sum(line.count for line in audit if line.integer)
     total = sum(line.count for line in audit)
-    lines = [f"{integer} of {total} quantized operators run as integer kernels or integer moves"] if audit else []
+    lines = [f"{integer} of {total} quantized operators run on integers"] if audit else []
     return lines + [f"  {line.count} {line.kind}: {line.reason}" for line in audit if verbose or not line.integer]
 
 
@@ -137,6 +138,11 @@ def print_roundtrip(report: RoundtripReport) -> None:
         shown = ("not run", "") if worst is None else (share(min(o.equal for o in leg.outputs)), f"{worst.largest:.6g} {worst.unit}")
         rows.append((f"{form} -> {leg.form}", graph, *counts, *shown))
         form = leg.form
+    kept = report.legs[-1].kept
+    whole = f"{kept.integers} quantized integers in {kept.constants} constants and {kept.scales} quantizations"
+    same = f"{whole} are the same after {len(report.legs)} conversions"
+    ends = {PASSED: f"passed: {same}", NOT_EQUAL: "failed: see the problems below", NOT_JUDGED: f"inconclusive: {same}, but see below"}
+    show(ends[report.verdict])
     show(Rows("", ("conversion", "graph", ">constants equal", ">scales equal", ">outputs equal", ">largest"), tuple(rows)))
     notes = [f"{leg.form}: {text}" for leg in report.legs for text in (*map(str, leg.changes), *leg.notes)]
     notes += report.notes
@@ -144,19 +150,14 @@ def print_roundtrip(report: RoundtripReport) -> None:
     notes += [text for leg in report.legs for text in leg.machine]
     problems = [f"problem: {leg.form}: {text}" for leg in report.legs for text in leg.problems]
     problems += [f"inconclusive: {leg.form}: {text}" for leg in report.legs for text in leg.unjudged]
-    show("\n".join((*dict.fromkeys(notes), *problems)))
-    kept = report.legs[-1].kept
-    whole = f"{kept.integers} quantized integers in {kept.constants} constants and {kept.scales} quantizations"
-    same = f"{whole} are the same after {len(report.legs)} conversions"
-    unjudged = f"inconclusive: {same}, but see above"
-    ends = {PASSED: f"passed: {same}", NOT_EQUAL: "failed: see the problems above", NOT_JUDGED: unjudged}
-    show(ends[report.verdict])
+    if notes or problems:
+        show("\n".join((*problems, *dict.fromkeys(notes))))
 
 
 @contextmanager
 def progress(hidden: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on the error stream; gives a function (what, done, total)."""
-    if hidden:
+    if hidden or not sys.stderr.isatty():  # a bar that ends in a pipe is an empty line
         yield lambda what, done, total: None
         return
     from rich.console import Console

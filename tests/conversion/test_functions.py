@@ -48,7 +48,7 @@ def test_a_target_reaches_into_functions(nested: Graph) -> None:
     assert [op["data_format"] for op in body.ops if op.kind == "MaxPool"] == ["channels_first"]
     assert (body["x"].shape, body["x"].dtype, body["y"].shape) == ((1, 8, 8, 3), "int8", (1, 4, 4, 3))  # its border is as it was
     assert changed[changed.inputs[0]].dtype == "float32" and changed[changed.inputs[0]].shape == (1, 3, 8, 8)
-    assert "assign_layout: in function 'body': 1 spatial operators are channels_first; 2 Transposes in the graph (exact)" in map(str, notes)
+    assert "assign_layout: in function 'body': 1 spatial operator to channels_first; 2 Transposes in the graph (exact)" in map(str, notes)
 
 
 def test_passes_about_the_border_leave_functions_alone(nested: Graph) -> None:
