@@ -99,14 +99,14 @@ def print_check(report: CheckReport, every: bool = False) -> None:
     from qconvert.checking.findings import EQUAL, operators_table, outputs_table
 
     show(report.sentence)
+    if report.ran:
+        show(f"ran: {report.ran}")
     for text in report.problems[1:]:
         show(f"problem: {text}")
     for text in report.unjudged[0 if report.problems else 1 :]:
         show(f"inconclusive: {text}")
     for text in report.costs:
         show(f"cost: {text}")
-    if report.ran:
-        show(f"ran: {report.ran}")
     for title, outputs in (("Float and quantized", report.float_outputs), ("Outputs", report.outputs)):
         if listed := [item for item in outputs if every or item.differs or item.shapes or item.nan]:
             show(replace(outputs_table(listed), title=title))
