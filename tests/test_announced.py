@@ -54,7 +54,6 @@ def test_help_shows_all_commands_and_the_options_of_the_called_one(arguments: li
     else:
         for text in (
             "Convert a model to another format; suffixes say which.",
-            "Convert qgraph to onnx.",
             "List the formats, the targets and",
         ):
             assert text in shown

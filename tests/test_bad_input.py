@@ -74,7 +74,7 @@ FILES = {
     "short": (b"TFL", "at least 8 bytes"),
     "truncated": (SOUND.read_bytes()[:20_000], "past the end of the file"),
     "random": (np.random.default_rng(0).bytes(10_000), "not a TFLite file"),
-    "onnx": (b"\x08\x08\x12\x08qconvert" + bytes(50), "this is a file of the format onnx, not tflite"),
+    "onnx": (b"\x08\x08\x12\x08qconvert" + bytes(50), "the file is of the format onnx, not tflite"),
     "zip": (b"PK\x03\x04" + bytes(50), "zip archive"),
     "unordered operators": (UNORDERED, "'m' before any operator has computed it; TFLite runs operators in the order of the file"),
     "cycle": (CYCLE, "before any operator has computed it"),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 from qconvert import __version__
@@ -19,6 +20,8 @@ MODEL = FIXTURES / "tiny_kws_dscnn_int8.tflite"
 
 
 def run(*arguments: str | Path, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    if not python:
+        return forked.run(arguments)
     command = [sys.executable, *python, "-m", "qconvert", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 

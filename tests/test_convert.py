@@ -108,7 +108,7 @@ def test_standard_input_and_output(models: Path, tmp_path: Path) -> None:
     for arguments, words in (
         (("convert", MODEL, "-"), "- has no suffix that says the format"),
         (("tflite2onnx", MODEL, "-", "--external-data"), "more than one file"),
-        (("onnx2tflite", "-", "-"), "-: this is a file of the format tflite, not onnx\nUse `qconvert tflite2tflite - -`."),
+        (("onnx2tflite", "-", "-"), "-: the file is of the format tflite, not onnx\nUse `qconvert tflite2tflite - -`."),
     ):
         done = run(*arguments, input=MODEL.read_bytes())
         assert (done.returncode, done.stdout) == (2, b"")
@@ -268,7 +268,7 @@ def test_a_file_without_a_suffix_is_told_by_its_content(models: Path, tmp_path: 
     (tmp_path / "bare").write_bytes((models / "model.onnx").read_bytes())
     os.mkfifo(tmp_path / "pipe")
     for name, words in (
-        ("bare", "by its content it is a file of the format onnx\nGive it the suffix .onnx, or name the format (--from onnx)."),
+        ("bare", "by its content it is a file of the format onnx\nGive it the suffix .onnx, or name the format (from onnx)."),
         ("pipe", "the suffix '' belongs to no known format"),
         ("none", "cannot be read: No such file or directory"),
         (".", "is a directory, not a model file"),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.repository]
@@ -106,7 +105,7 @@ def test_command(command: str, folder: Path) -> None:
     writing = ("apply", "calibrate", "convert", "extract-scales", "tflite2onnx", "tflite2torch", "onnx2torch", "torch2onnx")
     if words[0] in writing and "--force" not in words and "--help" not in words:
         words.append("--force")
-    done = subprocess.run([sys.executable, "-m", "qconvert", *words], cwd=folder, capture_output=True, text=True, check=False)
+    done = forked.run(words, cwd=folder, timeout=600)
     assert done.returncode == 0, done.stderr
 
 

@@ -88,7 +88,7 @@ CASES = {
     "roundtrip of NaN on both sides": (4, ["roundtrip", "nan.onnx", "--via", "onnx:qdq"], "NaN"),
     "check of NaN on both sides": (4, ["check", "nan.onnx", "nan.onnx"], "NaN"),
     "audit for another CPU": (4, ["audit", MODEL, "--target", OTHER_CPU, "--run"], "inconclusive"),
-    "audit of a runtime that does not tell": (4, ["audit", MODEL, "--target", "tflite-micro", "--run"], "does not tell"),
+    "audit of a runtime that does not tell": (4, ["audit", MODEL, "--target", "tflite-micro", "--run"], "does not report what it runs"),
 }
 
 

@@ -165,7 +165,7 @@ def test_a_file_with_a_plugin_needs_no_installation(tmp_path: Path) -> None:
     done = run(tmp_path / "none", "plugins", "--plugin", plugin)
     assert done.returncode == 2 and "size_format.py: fails: SystemExit: boom" in done.stderr
     done = run(tmp_path / "none", "plugins", "--plugin", tmp_path / "absent.py")
-    assert done.returncode == 2 and "absent.py: there is no such plugin" in done.stderr
+    assert done.returncode == 2 and "absent.py: the plugin does not exist" in done.stderr
 
 
 def test_a_new_package_passes_its_tests_and_works(tmp_path: Path) -> None:

@@ -41,13 +41,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("roundtrip - --via onnx:qdq --samples 1 --from tflite", 0, "passed"),
         ("diff - a.onnx --from tflite", 1, "Requantize"),
         ("view - page.html --no-open --no-values --from tflite", 0, "page.html"),
-        ("extract - scales.json --from tflite", 0, "scales.json: grids"),
+        ("extract-scales - scales.json --from tflite", 0, "scales.json: scales"),
         ("passes --costs - --samples 1 --from tflite", 0, "pass"),
         ("check - a.onnx", 2, "- has no suffix that says the format"),
         ("audit - --target ort-x86", 2, "- has no suffix"),
         ("view - page.html", 2, "- has no suffix"),
         ("check - - --from tflite --to onnx", 2, "only one of two models"),
-        ("check - a.onnx --from onnx", 2, "-: this is a file of the format tflite, not onnx"),
+        ("check - a.onnx --from onnx", 2, "-: the file is of the format tflite, not onnx"),
     ],
 )
 def test_a_model_from_standard_input(words: str, code: int, said: str, folder: Path) -> None:

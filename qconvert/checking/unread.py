@@ -87,7 +87,7 @@ def _encodings(result: Side) -> Encodings | None:
     try:
         return result.format.read_encodings(result.path, result.file.options)
     except InvalidModelError as error:
-        if error.reason.startswith("has no scales"):
+        if error.rule == "no-scales":
             return None
         raise
 

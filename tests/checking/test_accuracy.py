@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import onnx
 import pytest
@@ -176,8 +176,7 @@ def test_the_command(pair: tuple[Path, Path], tmp_path: Path) -> None:
 
     def run(*words: Any) -> subprocess.CompletedProcess[str]:
         given = ("--data", tmp_path / "x.npy", "--labels", tmp_path / "labels.npy", *words)
-        command = [sys.executable, "-m", "qconvert", "accuracy", *map(str, (*pair, *given))]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return forked.run(["accuracy", *pair, *given])
 
     done = run("--class-names", tmp_path / "names.txt")
     assert done.returncode == 1 and "100.00%" in done.stdout and "0 inputs gained, 2 lost, 2 changed class" in done.stdout

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import onnx
 import pytest
@@ -345,9 +345,7 @@ def test_inputs_of_a_dynamic_batch_come_from_files(tmp_path: Path) -> None:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "qconvert", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120
-    )
+    return forked.run(arguments)
 
 
 @pytest.mark.end_to_end

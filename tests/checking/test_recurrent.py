@@ -73,7 +73,7 @@ def test_an_lstm_on_real_values_is_as_declared_and_its_drift_is_told(tmp_path: P
     report = qconvert.check(source, result, samples=1)
     assert report.verdict == "as declared" and report.passed, report
     (cost,) = report.costs
-    assert "the earliest is step" in cost and "the largest difference" in cost and "by UNIDIRECTIONAL_SEQUENCE_LSTM #1 on real" in cost
+    assert "the earliest is step" in cost and "the largest difference" in cost and "by UNIDIRECTIONAL_SEQUENCE_LSTM #1 in float" in cost
     (layer,) = [item for item in report.operators if item.operator == "UNIDIRECTIONAL_SEQUENCE_LSTM #1"]
     assert layer.verdict == "requantized" and layer.equal < 1 and layer.sqnr_db is not None and layer.sqnr_db > 40
 

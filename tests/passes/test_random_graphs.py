@@ -133,7 +133,7 @@ def test_a_pass_keeps_what_it_declares(name: str) -> None:
         seed = int(rng.integers(2**32))
         targets = ASKING.get(name, TARGETS)
         target = targets[int(rng.integers(len(targets)))]
-        options = {option.name: _value(option, rng) for option in item.options if option.name != "partial"}
+        options = {option.name: _value(option, rng) for option in item.options if option.name != "no_float"}
         share = kept(item, seed, target, options)
         shares += [share] if share is not None else []
         if len(shares) >= EXAMPLES:

@@ -325,7 +325,7 @@ def test_xnnpack_gets_no_weight_of_minus_128() -> None:
     assert weights.data is not None and weights.quantization is not None and weights.data.min() >= -127
     before, after = data * grid.scale[:, None], weights.data * weights.quantization.scale[:, None]
     assert np.array_equal(before[0], after[0]) and np.allclose(before[2], after[2], rtol=1e-6) and not np.allclose(before[1], after[1])
-    assert any("1 of 3 scales stay" in change.text and change.costs for change in changes)
+    assert any("1 of 3 scales" in change.text and change.costs for change in changes)
 
 
 @pytest.mark.cross_section
