@@ -59,8 +59,12 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
     a note says so.
     """
     said = origin(result.graph.metadata)
-    if OPTIONS not in said or said.get(VERSION) != __version__:
+    if OPTIONS not in said:
         return Remade()
+    if said.get(VERSION) != __version__:
+        return Remade(
+            notes=(f"{result.path.name} was written by qconvert {said.get(VERSION)}; {__version__} does not repeat its conversion",)
+        )
     if said.get(SOURCE_SHA256) != file_digest(source.path):
         return Remade(notes=(f"the metadata of {result.path.name} name another source file than {source.path.name}",))
     files = {option.name: source.file.options[option.name] for option in source.format.read_options if option.is_file}
