@@ -8,7 +8,7 @@ from qconvert.version import __version__
 TYPE_CHECKING = False  # typing takes 20 ms, in which the command line does not yet wait for Ctrl-C
 if TYPE_CHECKING:
     from qconvert.batches import BatchReport, batch
-    from qconvert.calibration.driver import calibrate
+    from qconvert.calibration.driver import CalibrateOptions, calibrate
     from qconvert.calibration.report import Calibration
     from qconvert.checking.accuracy import Accuracy, accuracy
     from qconvert.checking.auditing import AuditReport, audit
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "qconvert.batches": "BatchReport batch",
-    "qconvert.calibration.driver": "calibrate",
+    "qconvert.calibration.driver": "CalibrateOptions calibrate",
     "qconvert.calibration.report": "Calibration",
     "qconvert.checking.accuracy": "Accuracy accuracy",
     "qconvert.checking.auditing": "AuditReport audit",
@@ -62,6 +62,7 @@ __all__ = [
     "Accuracy",
     "AuditReport",
     "BatchReport",
+    "CalibrateOptions",
     "Calibration",
     "Change",
     "CheckReport",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -214,3 +215,12 @@ def test_values_that_do_nothing_are_refused(tmp_path: Path) -> None:
     with refused(OptionError, "idle-option", holds=("trt-version", "calibration-cache")):
         convert(MODEL, tmp_path / "a.onnx", trt_version="8.6.1")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_types_of_calibration_are_its_keywords() -> None:
+    from qconvert.calibration.driver import CalibrateOptions, calibrated
+    from qconvert.calibration.methods import METHODS
+
+    keywords = {item.name for item in signature(calibrated).parameters.values() if item.kind is item.KEYWORD_ONLY}
+    methods = {option.name for method in METHODS.values() for option in method.options}
+    assert set(get_type_hints(CalibrateOptions)) - set(get_type_hints(ReadOptions)) == keywords | methods

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, Unpack
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.passes import compute_constants
 from qconvert.plugins import target_named
+from qconvert.plugins.option_types import ReadOptions
 
 __all__ = ["calibrate", "calibrated", "prepared"]
 
@@ -55,8 +56,40 @@ CORRECTED = 64
 _TRIED = 8
 
 
+class CalibrateOptions(ReadOptions, total=False):
+    """The keywords of calibrate(), which calibrated() explains, and options of methods (docs/calibration.md)."""
+
+    format: str
+    method: str
+    activations: Literal["int8", "uint8", "int16"]
+    symmetric: bool | None
+    weights: Literal["int8", "int4"]
+    weights_method: str
+    per_channel: bool
+    equalization: bool
+    bias_correction: bool
+    sensitivity: bool
+    keep_float: int
+    skip: tuple[str, ...]
+    histograms: bool
+    target: str
+    strict: bool
+    samples: int | None
+    preparation: Preparation | None
+    runtime: Literal["onnxruntime", "litert"]
+    jobs: int
+    scheduler: str
+    progress: Progress
+    bits: int
+    clamp: int
+    constant: float
+    levels: int
+    pack: int
+    percentile: float
+
+
 @with_checked_arguments
-def calibrate(model: Model, data: Data, **options: Any) -> Encodings:
+def calibrate(model: Model, data: Data, **options: Unpack[CalibrateOptions]) -> Encodings:
     """The encodings of a float network, chosen from data.
 
     Args:
