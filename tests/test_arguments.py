@@ -122,3 +122,13 @@ def test_what_python_has_for_the_same_is_taken(tmp_path: Path) -> None:
 def test_preparations_that_mean_nothing(name: str, value: Any) -> None:
     with refused(OptionError, "empty-range" if name == "pixel_range" else "wrong-type", holds=(name,)):
         Preparation(**{name: value})
+
+
+@pytest.mark.formats
+def test_errors_are_also_those_of_python(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        qconvert.load(tmp_path / "none.tflite")
+    assert isinstance(missing.value, QConvertError) and missing.value.file.endswith("none.tflite")
+    with pytest.raises(ValueError, match="numerics") as wrong:
+        qconvert.convert(MODEL, tmp_path / "a.onnx", numerics="slow")  # type: ignore[arg-type]
+    assert isinstance(wrong.value, QConvertError) and "--" not in str(wrong.value)

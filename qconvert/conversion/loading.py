@@ -13,6 +13,7 @@ from qconvert.conversion.adapting import adapted, asked, left_to_reader
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.errors import FileAccessError, InvalidGraphError, InvalidModelError, OptionError, QConvertError, WrongFormatError
 from qconvert.files import require_utf8
+from qconvert.files.names import unreadable
 from qconvert.graph import Graph
 from qconvert.graph.validation import validate
 from qconvert.plugins import Format, format_named, format_of, formats, pass_named
@@ -148,7 +149,7 @@ def _recognized(path: Path, tried: str = "") -> str:
         with path.open("rb") as stream:
             start = stream.read(64)
     except (OSError, ValueError) as error:
-        raise FileAccessError(f"cannot be read: {getattr(error, 'strerror', '') or error}", file=str(path), rule="not-readable") from error
+        raise unreadable(path, error) from error
     names = [item.name for item in formats().values() if item.recognizes is not None and item.recognizes(start)]
     return "" if tried in names else next(iter(names), "")
 

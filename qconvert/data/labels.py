@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.data.arrays import readable, shapes
 from qconvert.data.files import SUFFIXES
 from qconvert.errors import FileAccessError, OptionError
-from qconvert.files.names import require_there
+from qconvert.files.names import require_there, unreadable
 from qconvert.graph import Array
 
 __all__ = ["Labelled", "class_names", "labelled"]
@@ -195,7 +195,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise FileAccessError("is not a text in UTF-8", file=str(path), rule="not-text") from error
     except OSError as error:
-        raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path), rule="not-readable") from error
+        raise unreadable(path, error) from error
 
 
 def _array(path: Path) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from qconvert.errors import FileAccessError, InvalidModelError
-from qconvert.files.names import require_utf8
+from qconvert.files.names import require_utf8, unreadable
 
 __all__ = ["copy_mapped", "file_digest", "map_file", "release_pages"]
 
@@ -41,7 +41,7 @@ def map_file(path: Path) -> mmap.mmap:
             weakref.finalize(mapping, os.close, descriptor)
             return mapping
     except OSError as error:
-        raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path), rule="not-readable") from error
+        raise unreadable(path, error) from error
     except ValueError as error:  # mmap of something that is not a regular file
         raise FileAccessError(f"cannot be mapped into memory: {error}", file=str(path), rule="not-readable") from error
 

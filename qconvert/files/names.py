@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qconvert.errors import FileAccessError, OptionError
+from qconvert.errors import FileAccessError, MissingFileError, OptionError, QConvertError
 
 __all__ = [
     "access_errors", "refuse_read_files", "require_replaceable", "require_there", "require_utf8", "require_writable",
-    "require_writable_folder",
+    "require_writable_folder", "unreadable",
 ]  # fmt: skip
 
 #: As many links as Linux follows.
@@ -38,6 +38,8 @@ def access_errors(path: Path) -> Iterator[None]:
     """Turns an OSError of the block into one FileAccessError that names `path`."""
     try:
         yield
+    except QConvertError:  # of a file that the block reads
+        raise
     except OSError as error:
         reason = error.strerror or str(error)
         remedy = ""
@@ -46,16 +48,20 @@ def access_errors(path: Path) -> Iterator[None]:
         raise FileAccessError(f"cannot be written: {reason}", file=str(path), remedy=remedy, rule="not-writable") from error
 
 
+def unreadable(path: Path, error: Exception) -> FileAccessError:
+    """The error for a file that cannot be read: a MissingFileError where it is not there."""
+    kind = MissingFileError if isinstance(error, FileNotFoundError) else FileAccessError
+    return kind(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path), rule="not-readable")
+
+
 def require_there(path: Path) -> None:
     """Raises FileAccessError unless a plain file or a folder is there: a pipe would be waited for."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
-        raise FileAccessError("does not exist", file=str(path), rule="file-not-found") from error
+        raise MissingFileError("does not exist", file=str(path), rule="file-not-found") from error
     except (OSError, ValueError) as error:
-        raise FileAccessError(
-            f"cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path), rule="not-readable"
-        ) from error
+        raise unreadable(path, error) from error
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise FileAccessError("is neither a file nor a folder", file=str(path), rule="not-a-regular-file")
 
