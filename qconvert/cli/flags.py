@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -128,7 +129,7 @@ def with_flags(
         before: the parameter before which they stand; by default they come last.
         fixed: values of parameters that are no flags then.
     """
-    own = inspect.signature(command, eval_str=True).parameters
+    own = _parameters(command)
     flags = [_flag(option, heading) for option, heading in _first_of_each_name(options).items() if option.name not in own]
     named = [item for item in own.values() if item.kind is not inspect.Parameter.VAR_KEYWORD and item.name not in fixed]
     place = next((index for index, item in enumerate(named) if item.name == before), len(named))
@@ -142,6 +143,12 @@ def with_flags(
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {item.name: item.annotation for item in parameters}
     return called
+
+
+@cache
+def _parameters(command: Callable[..., None]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a command, whose annotations take 2 ms to evaluate: `convert` has some twenty names."""
+    return inspect.signature(command, eval_str=True).parameters
 
 
 def _first_of_each_name(options: Mapping[Option, str | None]) -> dict[Option, str | None]:
