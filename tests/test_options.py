@@ -19,7 +19,7 @@ from qconvert import Format, Graph, Option, Pass, Target, convert, load, save
 from qconvert.conversion import normalize, run_passes
 from qconvert.conversion.pipeline import pipeline
 from qconvert.errors import OptionError
-from qconvert.plugins import declared_options, registered, registry, target_named
+from qconvert.plugins import declared_options, options_named, registered, registry, target_named
 from qconvert.plugins.option_types import ConvertOptions, ReadOptions
 from qconvert.plugins.options import READING, checked, parsed, taken
 
@@ -224,3 +224,12 @@ def test_types_of_calibration_are_its_keywords() -> None:
     keywords = {item.name for item in signature(calibrated).parameters.values() if item.kind is item.KEYWORD_ONLY}
     methods = {option.name for method in METHODS.values() for option in method.options}
     assert set(get_type_hints(CalibrateOptions)) - set(get_type_hints(ReadOptions)) == keywords | methods
+
+
+def test_options_that_the_name_of_a_pass_brings() -> None:
+    assert options_named("power_of_two:rounding=mse, edges=keep") == {"rounding": "mse", "edges": "keep"}
+    assert options_named("power_of_two") == {}
+    with refused(OptionError, "malformed-option"):
+        options_named("power_of_two:")
+    with refused(OptionError, "duplicate-option", holds=("rounding", "power_of_two")):
+        run_passes(load(MODEL), ["power_of_two:rounding=mse"], rounding="up")

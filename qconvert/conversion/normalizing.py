@@ -9,7 +9,7 @@ from qconvert.conversion.pipeline import Observer, pipeline, run_pipeline
 from qconvert.errors import InternalError, InvalidGraphError, OptionError
 from qconvert.graph import Graph
 from qconvert.graph.validation import validate
-from qconvert.plugins import Change, Format, Pass, Target, passes, target_named, targets
+from qconvert.plugins import Change, Format, Pass, Target, options_named, passes, target_named, targets
 from qconvert.plugins.options import checked
 
 __all__ = ["chosen_target", "normalize", "require_valid", "run_passes"]
@@ -34,8 +34,8 @@ def run_passes(
     given = _checked(options)
     listed = pipeline(names)
     for text, item in zip(names, listed, strict=True):
-        if twice := [option.name for option in item.options if option.name in given and f"{option.name}=" in text.replace("-", "_")]:
-            raise OptionError(f"the option {twice[0]} is given twice, once of them with the pass {item.name}", rule="duplicate-option")
+        if twice := given.keys() & options_named(text).keys():
+            raise OptionError(f"the option {min(twice)} is given twice, once of them with the pass {item.name}", rule="duplicate-option")
     return _valid(graph, listed, target or Target("", "", "no target"), given, by_hand=True, observers=observers)
 
 

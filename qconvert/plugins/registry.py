@@ -26,6 +26,7 @@ __all__ = [
     "kernels_listed",
     "kernels_named",
     "operators",
+    "options_named",
     "pass_named",
     "passes",
     "read_encodings",
@@ -221,19 +222,25 @@ def target_named(name: str) -> Target:
     return targets()[name]
 
 
+def options_named(text: str) -> dict[str, str]:
+    """The options that the name of a pass brings, as texts: {"rounding": "mse"} of `power_of_two:rounding=mse`."""
+    _, colon, options = text.partition(":")
+    return parsed(options.split(","), "--pass NAME:OPTION=VALUE") if colon else {}
+
+
 def pass_named(text: str) -> Pass:
     """Return the pass that a user names, with the options that the name brings: `power_of_two` or `power_of_two:rounding=mse,edges=change`.
 
     Raises:
         OptionError: there is no such pass, it has no such option, or the value is wrong; the known ones are listed.
     """
-    name, colon, rest = text.partition(":")
+    name = text.partition(":")[0]
     if name not in passes():
         raise _unknown("pass", name, passes())
     found = passes()[name]
-    if not colon:
+    given = checked(options_named(text), found.options, f"nothing in the pass {name}")
+    if not given:
         return found
-    given = checked(parsed(rest.split(","), "--pass NAME:OPTION=VALUE"), found.options, f"nothing in the pass {name}")
     options = tuple(replace(item, by_hand=given[item.name]) if item.name in given else item for item in found.options)
     return replace(found, options=options)
 
