@@ -15,7 +15,7 @@ from qconvert.errors import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Rows", "Shown", "line_width", "numbers", "said", "share", "shortened", "show", "shown"]
+__all__ = ["Rows", "Shown", "line_width", "narrowed", "numbers", "said", "share", "shortened", "show", "shown"]
 
 #: Of lines where nothing limits them.
 _WIDEST = 100_000
@@ -131,10 +131,7 @@ def _rich_table(item: Rows, width: int | None) -> Table:
             _least_width(column, [head, *(row[place] for row in rows)])
             for place, (column, head) in enumerate(zip(item.columns, heads, strict=True))
         ]
-        excess = sum(sizes) + _GAP * len(sizes) - width
-        while excess > 0 and any(size > limit for size, limit in zip(sizes, least, strict=True)):  # the widest gives way
-            sizes[max((place for place, size in enumerate(sizes) if size > least[place]), key=lambda place: sizes[place])] -= 1
-            excess -= 1
+        sizes = narrowed(sizes, least, width - _GAP * len(sizes))
         for row in rows:
             for place, column in enumerate(item.columns):
                 row[place] = shortened(row[place], sizes[place]) if column.startswith("~") else row[place]
@@ -144,6 +141,17 @@ def _rich_table(item: Rows, width: int | None) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def narrowed(sizes: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Widths of columns that fit into `room` together: the widest that may give way does; none falls below its least, fit or not."""
+    found = list(sizes)
+    while sum(found) > room:
+        wide = [place for place, size in enumerate(found) if size > least[place]]
+        if not wide:
+            break
+        found[max(wide, key=lambda place: found[place])] -= 1
+    return found
 
 
 def _least_width(column: str, cells: Sequence[str]) -> int:

@@ -33,15 +33,16 @@ def summary(report: ConversionReport, verbose: bool) -> list[str]:
     first = [f"{report.source} -> {report.result}" + (f" for {report.target}" if report.target else "")]
     if counts:
         first.append(f"kept: {counts}; none was changed" if report.kept_all else f"read: {counts}")
-    last = [f"verified: {name} {finding}" for name, finding in report.verified]
-    last += [_result(report), *_hints(report)]
+    verified = [f"verified: {name} {finding}" for name, finding in report.verified]
+    changes = [change for change in report.changes if change.by != report.target]  # the commands of a target are among the hints
     if verbose:
-        steps = [str(change) for change in report.changes]
         reasons = [f"  {line.count} {line.kind}: {line.reason}" for line in report.audit]
-        return [*first, *steps, *last[:1], *reasons, f"took {report.seconds:.2f} s", *last[1:]]
-    exact = dict.fromkeys(change.by for change in report.changes if _is_plain(change))
+        took = f"took {report.seconds:.2f} s"
+        return [*first, *map(str, changes), *verified, _result(report), *reasons, took, *_hints(report)]
+    last = [*verified, _result(report), *_hints(report)]
+    exact = dict.fromkeys(change.by for change in changes if _is_plain(change))
     steps = [f"exact steps: {', '.join(exact)}"] if exact else []
-    others = sorted((change for change in report.changes if not _is_plain(change) and change.by != report.target), key=_rank)
+    others = sorted((change for change in changes if not _is_plain(change)), key=_rank)
     room = max(1, _MOST - len(first) - len(steps) - len(last))
     shown = others if len(others) <= room else others[: room - 1]
     steps += [_line(change) for change in shown]

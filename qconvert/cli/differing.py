@@ -13,6 +13,7 @@ import typer
 from qconvert.cli.documents import print_document
 from qconvert.cli.exits import NOT_EQUAL
 from qconvert.cli.flags import DebugFlag, FromFlag, JsonFlag, ToFlag
+from qconvert.errors import counted, printable
 
 __all__ = ["add_diff_command", "summary_of"]
 
@@ -52,7 +53,7 @@ def summary_of(lines: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _counted(found: Counter[str]) -> str:
     if set(found) == {""}:
-        return f"{found['']} tensor{'s' * (found[''] != 1)}"
+        return counted(found[""], "tensor")
     return ", ".join(f"{count} {kind}" for kind, count in found.most_common())
 
 
@@ -69,7 +70,6 @@ def _diff(
     """Say how two models' graphs differ. Exit code 1 if they do."""
     from qconvert import diff
     from qconvert.cli.streams import read_both
-    from qconvert.errors import printable
 
     with read_both(a, b, source_format, result_format) as (before, after):
         lines = diff(before, after, a_format=source_format, b_format=result_format, **options)
@@ -79,7 +79,7 @@ def _diff(
     elif not lines:
         typer.echo("equal: the graphs do not differ")
     else:
-        typer.echo(f"differ: {len(lines)} difference{'s' * (len(lines) != 1)}")
+        typer.echo(f"differ: {counted(len(lines), 'difference')}")
         shown = lines if all_ else [*summary, *others[:_MOST]]
         for line in shown:
             typer.echo(printable(line, one_line=True))

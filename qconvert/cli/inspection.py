@@ -15,7 +15,7 @@ from qconvert.errors import QConvertError, printable
 from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import REGIONS, origin
 from qconvert.plugins import Format
-from qconvert.tables import line_width, shortened
+from qconvert.tables import line_width, narrowed, shortened
 
 __all__ = ["inspect_document", "print_inspection"]
 
@@ -147,12 +147,8 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], width: int) -> l
     cells = [[printable(str(cell), one_line=True) for cell in row] for row in rows]
     titles = [head.lstrip(">") for head in heads]
     widths = [min(width, max(len(row[place]) for row in (titles, *cells))) for place in range(len(heads))]
-    elastic = [place for place, head in enumerate(heads) if not head.startswith(">")]
-    while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        widest = max(elastic, key=lambda place: widths[place])
-        if widths[widest] <= _LEAST:
-            break
-        widths[widest] -= 1
+    least = [size if head.startswith(">") else _LEAST for head, size in zip(heads, widths, strict=True)]
+    widths = narrowed(widths, least, width - len(_GAP) * (len(widths) - 1))
     lines = [_GAP.join(_cell(text, head, size) for text, head, size in zip(row, heads, widths, strict=True)) for row in (titles, *cells)]
     return [lines[0], _GAP.join("-" * size for size in widths), *lines[1:]]
 

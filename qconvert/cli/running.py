@@ -26,7 +26,7 @@ from qconvert.cli.flags import (
     StdFlag,
 )
 from qconvert.cli.preparing import preparation_of
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, counted
 
 __all__ = ["add_run_command"]
 
@@ -89,7 +89,7 @@ def _run(
             (item["name"], item["dtype"], ",".join(map(str, item["shape"])), *map(_number, (item["min"], item["max"], item["mean"])))
             for item in document
         ]
-        show(Rows(f"{len(runs)} input{'s' * (len(runs) != 1)}, {ran}", ("~tensor", "type", "shape", ">min", ">max", ">mean"), tuple(rows)))
+        show(Rows(f"{counted(len(runs), 'input')}, {ran}", ("~tensor", "type", "shape", ">min", ">max", ">mean"), tuple(rows)))
         show(*(f"note: {text}" for text in notes), *([f"written: {output}"] if output is not None else []))
 
 
