@@ -32,10 +32,10 @@ from qconvert.data import random_inputs
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor, integer_range
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import OPTIONS
-from qconvert.graph.validation import validate
+from qconvert.operators import KINDS
 from qconvert.plugins import target_named
+from qconvert.rules.validation import validate
 
 __all__ = ["MODELS", "Mutant", "Score", "mutants", "score"]
 

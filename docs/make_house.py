@@ -28,6 +28,8 @@ FLOORS = (
     "arguments",
     "files arithmetic tables",
     "graph",
+    "operators",
+    "rules",
     "evaluate",
     "rewriting",
     "encodings",

@@ -23,15 +23,15 @@ os.environ["QCONVERT_DISABLE_PLUGINS"] = "1"  # what is installed beside qconver
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
+from qconvert import operators as kinds  # noqa: E402
 from qconvert.formats.onnx import ops as onnx_ops  # noqa: E402
 from qconvert.formats.onnx import qonnx, qoperator  # noqa: E402
 from qconvert.formats.tflite import ops as tflite_ops  # noqa: E402
 from qconvert.formats.torch import ops as torch_ops  # noqa: E402
 from qconvert.formats.torch import writers as torch_writers  # noqa: E402
-from qconvert.graph import kinds  # noqa: E402
-from qconvert.graph.kinds import Kind  # noqa: E402
-from qconvert.graph.kinds.attributes import ARITHMETIC, REQUIRED, AttributeSpec  # noqa: E402
-from qconvert.graph.kinds.kind import ROLES, RULES  # noqa: E402
+from qconvert.operators import Kind  # noqa: E402
+from qconvert.operators.attributes import ARITHMETIC, REQUIRED, AttributeSpec  # noqa: E402
+from qconvert.operators.kind import ROLES, RULES  # noqa: E402
 
 __all__ = ["cell", "documented", "pages", "table", "written"]
 
@@ -45,7 +45,7 @@ WRITTEN = """\
 **Written** names the formats with a form of their own for the kind (QOperator: the form of ONNX other than QDQ). A kind that a format
 lacks is decomposed by [passes](passes.md) where that is exact or possible in float, and is refused by name elsewhere; targets may be
 stricter than their format."""
-#: What the files of graph/kinds are called on the page.
+#: What the files of operators are called on the page.
 FAMILIES = {
     "convolution": "Convolutions", "matrix": "Products of matrices", "pool": "Pools", "resize": "Resizing", "normalize": "Normalization",
     "softmax": "Softmax", "pairs": "Arithmetic of two", "bits": "Bits", "logic": "Logic and comparisons", "elementwise": "Functions of one",
@@ -166,7 +166,7 @@ def _operators() -> Iterator[str]:
     yield WRITTEN
     header = ("kind", "meaning", "inputs", "outputs", "attributes", "rule", "written")
     for family, title in FAMILIES.items():
-        rows = [_row(one) for one in import_module(f"qconvert.graph.kinds.{family}").KINDS]
+        rows = [_row(one) for one in import_module(f"qconvert.operators.{family}").KINDS]
         yield from ("", f"## {title}", "", *table(header, rows))
     yield from ("", "## Arithmetic", "")
     yield "Kernels round differently, and a converter that is to be exact must know how. The attribute `arithmetic` says it:"

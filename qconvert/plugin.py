@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from qconvert.formats.torch.writing import Builder as TorchBuilder
     from qconvert.graph import Array, Attribute, Graph, Names, Op, Quantization, Shape, Signature, Tensor, integer_range, numpy_dtype
     from qconvert.graph.carried import Carried, Carrier, carried
-    from qconvert.graph.kinds import (
+    from qconvert.graph.metadata import STATES
+    from qconvert.graph.names import near
+    from qconvert.operators import (
         KINDS,
         REQUIRED,
         AttributeSpec,
@@ -54,10 +56,7 @@ if TYPE_CHECKING:
         text,
         texts,
     )
-    from qconvert.graph.metadata import STATES
-    from qconvert.graph.names import near
-    from qconvert.graph.shapes import infer, output_shapes
-    from qconvert.graph.validation import validate
+    from qconvert.operators.shapes import infer, output_shapes
     from qconvert.plugins import (
         API_VERSION,
         Change,
@@ -87,7 +86,8 @@ if TYPE_CHECKING:
         replaces,
     )
     from qconvert.plugins.options import NUMERICS
-    from qconvert.rewriting import Match, Pattern, Rewriter, find_matches
+    from qconvert.rewriting import Match, Pattern, Rewriter, find_matches, with_quantization
+    from qconvert.rules.validation import validate
     from qconvert.runtimes.child import Child
 
 _HOMES = {
@@ -101,11 +101,11 @@ _HOMES = {
     "qconvert.graph.carried": "Carried Carrier carried",
     "qconvert.graph.metadata": "STATES",
     "qconvert.files": "documents map_file",
-    "qconvert.rewriting": "Match Pattern Rewriter find_matches",
+    "qconvert.rewriting": "Match Pattern Rewriter find_matches with_quantization",
     "qconvert.graph.names": "near",
-    "qconvert.graph.shapes": "infer output_shapes",
-    "qconvert.graph.validation": "validate",
-    "qconvert.graph.kinds": (
+    "qconvert.operators.shapes": "infer output_shapes",
+    "qconvert.rules.validation": "validate",
+    "qconvert.operators": (
         "KINDS REQUIRED AttributeSpec Call ExactResult Kind choice flag function has integer integers kind number numbers text texts"
     ),
     "qconvert.arithmetic": "choose_grid dequantize quantize",
@@ -224,6 +224,7 @@ __all__ = [
     "text",
     "texts",
     "validate",
+    "with_quantization",
 ]
 
 __getattr__ = lazily(__name__, _HOMES)

@@ -16,8 +16,8 @@ from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, integer_range, numpy_dtype
-from qconvert.graph.validation import validate
 from qconvert.plugins import Pass, Target, format_named, target_named
+from qconvert.rules.validation import validate
 
 __all__ = ["assert_exact", "assert_round_trips", "assert_target_takes", "random_inputs", "sample_graphs"]
 

@@ -13,8 +13,8 @@ from tflite_models import run_litert
 from qconvert.conversion import normalize
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph
-from qconvert.graph.validation import validate
 from qconvert.plugins import target_named
+from qconvert.rules.validation import validate
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -15,8 +15,8 @@ import numpy as np
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, canonical_dtype, integer_range, numpy_dtype
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.shapes import infer
+from qconvert.operators import KINDS
+from qconvert.operators.shapes import infer
 
 __all__ = ["FORMS", "GRIDS", "Edge", "Form", "edges", "feeds", "joined", "one_edge"]
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.graph import Array, canonical_dtype, integer_range, numpy_dtype
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SOURCE_KERNELS
-from qconvert.graph.shapes import output_shapes
-from qconvert.graph.validation import validate
+from qconvert.operators import KINDS
+from qconvert.operators.shapes import output_shapes
+from qconvert.rules.validation import validate
 
 __all__ = ["RECIPES", "random_graph"]
 

@@ -9,7 +9,7 @@ from lstm_files import Lstm, svdf_file
 
 from qconvert.arithmetic import GATES
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.kinds.integer_recurrent import LSTM_INPUTS
+from qconvert.operators.integer_recurrent import LSTM_INPUTS
 
 __all__ = ["lstm_graph", "svdf_graph"]
 

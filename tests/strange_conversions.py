@@ -27,7 +27,7 @@ from strange_tflite import strange_tflite
 from qconvert import Graph, QConvertError, Tensor, check, convert, load
 from qconvert.arithmetic import dequantize
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
-from qconvert.graph.kinds import is_dynamic
+from qconvert.operators import is_dynamic
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 

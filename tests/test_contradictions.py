@@ -17,8 +17,8 @@ from tflite_models import OpSpec, TensorSpec, model, single_op
 from qconvert import Graph, Op, Tensor, convert, load, save
 from qconvert.errors import InvalidGraphError, InvalidModelError, UnsupportedError
 from qconvert.formats.tflite.reader import read_bytes
-from qconvert.graph.changed_values import constant_difference
-from qconvert.graph.validation import validate
+from qconvert.rules.changed_values import constant_difference
+from qconvert.rules.validation import validate
 
 pytestmark = pytest.mark.formats
 

@@ -103,7 +103,7 @@ def _tensor(x: Array, low: Array, high: Array) -> _Rounded:
     return steps, scale, scaled, at_end
 
 
-#: By the values of the attribute `arithmetic`; see graph/kinds/attributes.py.
+#: By the values of the attribute `arithmetic`; see operators/attributes.py.
 DYNAMIC_ROUNDINGS: Mapping[str, Callable[[Array, Array, Array], _Rounded]] = {
     "dynamic": _xnnpack,
     "dynamic_images": _xnnpack,

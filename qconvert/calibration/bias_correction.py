@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["ChannelMeans", "analytic_shifts", "clipped_normal_means", "correct_biases", "expected_shifts", "normalized_means"]
 

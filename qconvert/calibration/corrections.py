@@ -12,7 +12,7 @@ from qconvert.calibration.watching import watched, written
 from qconvert.data.streams import Samples
 from qconvert.encodings import Encodings, Place
 from qconvert.graph import Array, Graph, Op
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.apply_encodings import literal
 
 __all__ = ["with_corrected_biases"]

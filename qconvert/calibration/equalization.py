@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.kinds.products import is_dynamic
+from qconvert.operators import KINDS
+from qconvert.operators.products import is_dynamic
 
 __all__ = ["equalize"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.encodings import QParams
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Array, Graph, Op, Quantization
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import Target, target_named, targets
 
 __all__ = ["Group", "Plan", "Weights", "plan"]

@@ -21,8 +21,8 @@ from qconvert.data.labels import labelled
 from qconvert.errors import OptionError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
-from qconvert.graph.changed_values import declared_names
 from qconvert.plugins.option_types import ReadOptions
+from qconvert.rules.changed_values import declared_names
 from qconvert.tables import Rows, Shown, said, shown
 
 __all__ = ["Accuracy", "ChangedClass", "Share", "accuracy"]

@@ -18,9 +18,9 @@ from qconvert.data import extreme_inputs, random_inputs
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor, equal_data
-from qconvert.graph.cutting import Cut, computable, cut
-from qconvert.graph.differences import attribute_differences
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
+from qconvert.rewriting.cutting import Cut, computable, cut
+from qconvert.rules.differences import attribute_differences
 
 __all__ = ["altered_operators"]
 

@@ -11,8 +11,8 @@ from math import isclose
 from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, by_way_of_tflite
+from qconvert.operators import KINDS, is_dynamic
 from qconvert.rewriting.torch_forms import rounds_alike
 
 __all__ = ["declared_roundings", "other_attributes", "rounding_of", "same_activation"]

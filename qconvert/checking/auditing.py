@@ -16,7 +16,7 @@ from qconvert.data.stated_sizes import Bounds, stated_bounds
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, target_named, targets
 from qconvert.plugins.option_types import ReadOptions
 from qconvert.tables import Rows, Shown, said, shown

@@ -33,9 +33,9 @@ from qconvert.data.sizes import sizes_to_try
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
-from qconvert.graph.changed_values import changed_values, declared_names
 from qconvert.plugins import LoadedModel
 from qconvert.plugins.option_types import ReadOptions
+from qconvert.rules.changed_values import changed_values, declared_names
 
 __all__ = ["check"]
 

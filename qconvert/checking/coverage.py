@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from qconvert.checking.findings import NOT_COMPARED, Finding
 from qconvert.graph import Graph
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["judged_within", "left_out"]
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from qconvert.checking.checked_file import Side
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.graph import Graph, Op
-from qconvert.graph.differences import tensor_differences
-from qconvert.graph.kinds.opaque import custom_name, is_custom
+from qconvert.operators.opaque import custom_name, is_custom
+from qconvert.rules.differences import tensor_differences
 
 __all__ = ["Around", "around_custom"]
 

@@ -12,8 +12,8 @@ from qconvert.checking.classify import Sum
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
-from qconvert.graph.functions import functions_run
-from qconvert.graph.kinds import KINDS, is_dynamic
+from qconvert.operators import KINDS, is_dynamic
+from qconvert.operators.functions import functions_run
 
 __all__ = ["sums_of_functions", "sums_of_piece"]
 

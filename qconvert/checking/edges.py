@@ -13,7 +13,7 @@ from qconvert.checking.known_tensors import asks_for_sizes, takes_no_values, var
 from qconvert.checking.limits import within_limits
 from qconvert.evaluate.curves import Lookup, codes_of, curve_reals, curve_roots, curve_values, curve_way, lookup_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["moved_edges", "representatives", "same_steps", "vanished"]
 

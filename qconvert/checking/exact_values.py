@@ -11,7 +11,7 @@ from qconvert.arithmetic import dequantize, dynamic_steps
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor, in_bytes, integer_range
-from qconvert.graph.kinds import KINDS, Call, is_dynamic, range_axes
+from qconvert.operators import KINDS, Call, is_dynamic, range_axes
 
 __all__ = ["carried", "exact_value", "moved_by", "rounded_otherwise", "sum_bound"]
 

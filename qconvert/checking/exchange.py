@@ -10,8 +10,8 @@ import numpy as np
 from qconvert.checking.partners import Form
 from qconvert.checking.splitting import Splitting
 from qconvert.graph import Array, Graph, Tensor, integer_range
-from qconvert.graph.kinds.layout import permutation
 from qconvert.graph.metadata import turned_between
+from qconvert.operators.layout import permutation
 
 __all__ = ["SAME_CODES", "Exchange", "turned"]
 

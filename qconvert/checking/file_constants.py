@@ -8,8 +8,8 @@ import numpy as np
 
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph import Graph
-from qconvert.graph.changed_values import difference
-from qconvert.graph.kinds.spatial import swapped_weights
+from qconvert.operators.spatial import swapped_weights
+from qconvert.rules.changed_values import difference
 
 __all__ = ["differing_constants"]
 

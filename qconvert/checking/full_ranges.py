@@ -20,8 +20,8 @@ from qconvert.data import extreme_inputs
 from qconvert.errors import QConvertError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
-from qconvert.graph.cutting import cut
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
+from qconvert.rewriting.cutting import cut
 
 __all__ = ["over_full_ranges"]
 

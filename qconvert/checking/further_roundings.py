@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from qconvert.graph import Graph, Op, integer_range
-from qconvert.graph.cutting import computable
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
+from qconvert.rewriting.cutting import computable
 
 __all__ = ["further_reach", "is_storage"]
 

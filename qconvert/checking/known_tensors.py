@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["asks_for_sizes", "completed", "fixed_outputs", "moved", "of_inputs", "settled", "takes_no_values", "varying"]
 

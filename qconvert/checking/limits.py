@@ -10,7 +10,7 @@ from math import inf, isclose
 from qconvert.arithmetic import affine_range, dequantize
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["limits_of", "other_limits", "within_limits"]
 

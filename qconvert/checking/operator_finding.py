@@ -20,8 +20,8 @@ from qconvert.checking.unsure_steps import unsure_steps
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization
-from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.graph.metadata import by_way_of_tflite
+from qconvert.operators import KINDS, is_dynamic
 
 __all__ = ["UNKNOWN", "Judge", "name_changed"]
 

@@ -20,10 +20,10 @@ from qconvert.arithmetic import dequantize
 from qconvert.checking.checked_file import Side
 from qconvert.checking.edges import same_steps
 from qconvert.graph import Array, Graph, Op, Tensor, in_bytes
-from qconvert.graph.changed_values import paired_inputs
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import DYNAMIC_RANGE
+from qconvert.operators import KINDS
 from qconvert.plugins import Inside, Pieces
+from qconvert.rules.changed_values import paired_inputs
 
 __all__ = ["Form", "forms_of", "partners", "renamed"]
 

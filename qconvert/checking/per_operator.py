@@ -35,8 +35,8 @@ from qconvert.conversion.canonical_pieces import canonical_pieces, computed_name
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor, in_bytes
-from qconvert.graph.cutting import cut
 from qconvert.plugins import Inside, LoadedModel
+from qconvert.rewriting.cutting import cut
 
 __all__ = ["SECONDS", "check_operators"]
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, simplest_activation
-from qconvert.graph.kinds import is_dynamic
+from qconvert.operators import is_dynamic
 from qconvert.passes import remove_dead_code
 
 __all__ = ["plain"]

@@ -12,9 +12,9 @@ from qconvert.checking.requantized import sqnr
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op
-from qconvert.graph.changed_values import declared_names
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.real_recurrence import in_real_values
+from qconvert.rules.changed_values import declared_names
 
 __all__ = ["drift_costs", "on_real_values"]
 

@@ -17,9 +17,9 @@ from qconvert.errors import QConvertError
 from qconvert.files import file_digest
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph, Op
-from qconvert.graph.differences import attribute_differences, tensor_differences
 from qconvert.graph.metadata import BESIDE, OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, origin, turned_between
 from qconvert.plugins import Format, pass_named
+from qconvert.rules.differences import attribute_differences, tensor_differences
 from qconvert.version import __version__
 
 __all__ = ["Remade", "remade"]

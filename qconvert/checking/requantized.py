@@ -19,8 +19,8 @@ from qconvert.checking.verdicts import LEAST_ALONE, LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
-from qconvert.graph.changed_values import paired_activations, paired_tensors
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
+from qconvert.rules.changed_values import paired_activations, paired_tensors
 
 __all__ = ["Requantized", "costly_constants", "sqnr"]
 

@@ -25,11 +25,11 @@ from qconvert.conversion.pipeline import Observer
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph, equal_data
-from qconvert.graph.differences import diff, paired
 from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Format, format_named, kernels_listed, named_changes, runtimes, target_named
 from qconvert.plugins.option_types import ReadOptions
 from qconvert.plugins.options import checked
+from qconvert.rules.differences import diff, paired
 from qconvert.targets.violations import refuse_violations
 
 __all__ = ["roundtrip"]

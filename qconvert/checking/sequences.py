@@ -9,9 +9,9 @@ import numpy as np
 
 from qconvert.checking.outputs import Border
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.changed_values import constant_difference
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import LoadedModel
+from qconvert.rules.changed_values import constant_difference
 
 __all__ = ["STEPS", "Sequences", "drift", "restart", "state_problems"]
 

@@ -14,8 +14,8 @@ from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.encodings import Encoding, Encodings, QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import OPTIONS, PROVENANCE, SOURCE_METADATA, VERSION
+from qconvert.operators import KINDS
 from qconvert.plugins import pass_named
 
 __all__ = ["Unread", "unread"]

@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS, Call, is_dynamic
+from qconvert.operators import KINDS, Call, is_dynamic
 
 __all__ = ["unsure_steps"]
 

@@ -14,7 +14,7 @@ from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding,
 from qconvert.conversion.losses import LIMIT
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = [
     "LEAST_ALONE", "LEAST_SQNR", "LIMIT", "MOST_STEPS", "costly_alone", "differing_and_left_out", "differing_parts", "distant_outputs",

@@ -13,9 +13,9 @@ from qconvert.encodings import extracted
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.files import require_writable, whole_file
 from qconvert.graph import Graph
-from qconvert.graph.validation import validate
 from qconvert.plugins import Change, Format, Target, format_named, named_changes, target_named
 from qconvert.plugins.options import taken
+from qconvert.rules.validation import validate
 
 __all__ = ["Beside", "target_beside"]
 

@@ -16,9 +16,9 @@ import numpy as np
 from qconvert.conversion.saving import save
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.cutting import computable, cut
 from qconvert.plugins import Format, ModelFile, Pieces, Runtime
 from qconvert.plugins.options import taken
+from qconvert.rewriting.cutting import computable, cut
 
 __all__ = ["canonical_pieces", "computed_names"]
 

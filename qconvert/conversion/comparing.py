@@ -8,8 +8,9 @@ from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.conversion.loading import load
 from qconvert.conversion.read_options import load_pair
-from qconvert.graph import Graph, differences
+from qconvert.graph import Graph
 from qconvert.plugins.option_types import ReadOptions
+from qconvert.rules import differences
 
 __all__ = ["diff"]
 

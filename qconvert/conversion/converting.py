@@ -26,9 +26,9 @@ from qconvert.conversion.saving import require_place, write_file
 from qconvert.conversion.written import Written, read_back
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.graph import Graph
-from qconvert.graph.functions import all_ops
-from qconvert.graph.kinds.opaque import custom_name, is_custom
 from qconvert.graph.metadata import BESIDE, COMMAND, CORRESPONDENCE
+from qconvert.operators.functions import all_ops
+from qconvert.operators.opaque import custom_name, is_custom
 from qconvert.plugins import Change, Format, Target, format_named, format_of, formats, named_changes, target_named
 from qconvert.plugins.option_types import ConvertOptions
 from qconvert.rewriting.claims import write_claims

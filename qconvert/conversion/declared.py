@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 
 from qconvert.graph import Graph
-from qconvert.graph.changed_values import changed_names, declared_changes, declared_names, narrowed_names, paired_inputs
 from qconvert.graph.metadata import CHANGED
 from qconvert.plugins import Change, Pass
+from qconvert.rules.changed_values import changed_names, declared_changes, declared_names, narrowed_names, paired_inputs
 
 __all__ = ["Declared"]
 

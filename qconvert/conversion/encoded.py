@@ -12,9 +12,9 @@ from qconvert.encodings import Encodings, extracted
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
 from qconvert.files import whole_file
 from qconvert.graph import Graph
-from qconvert.graph.validation import validate
 from qconvert.plugins import Change, Format, encodings_format_of, format_named, named_changes, read_encodings
 from qconvert.plugins.options import checked, taken
+from qconvert.rules.validation import validate
 
 __all__ = ["apply", "extract_file", "extract_scales", "load_encodings", "save_encodings"]
 

@@ -15,10 +15,10 @@ from qconvert.errors import FileAccessError, InvalidGraphError, InvalidModelErro
 from qconvert.files import require_utf8
 from qconvert.files.names import unreadable
 from qconvert.graph import Graph
-from qconvert.graph.validation import validate
 from qconvert.plugins import Format, format_named, format_of, formats, pass_named
 from qconvert.plugins.option_types import ReadOptions
 from qconvert.plugins.options import READING, checked, taken
+from qconvert.rules.validation import validate
 
 __all__ = ["as_read", "load", "normal_form", "source_format"]
 

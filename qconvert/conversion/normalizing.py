@@ -8,9 +8,9 @@ from typing import Any
 from qconvert.conversion.pipeline import Observer, pipeline, run_pipeline
 from qconvert.errors import InternalError, InvalidGraphError, OptionError
 from qconvert.graph import Graph
-from qconvert.graph.validation import validate
 from qconvert.plugins import Change, Format, Pass, Target, options_named, passes, target_named, targets
 from qconvert.plugins.options import checked
+from qconvert.rules.validation import validate
 
 __all__ = ["chosen_target", "normalize", "require_valid", "run_passes"]
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op
-from qconvert.graph.functions import all_graphs, closed_graphs
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import (
     ASSUMED,
     DENSIFIED,
@@ -26,6 +24,8 @@ from qconvert.graph.metadata import (
     VERSION,
     origin,
 )
+from qconvert.operators import KINDS
+from qconvert.operators.functions import all_graphs, closed_graphs
 from qconvert.plugins import Change, Target, Verdict
 from qconvert.plugins.change import changes_table
 from qconvert.tables import Rows, Shown, said, shown

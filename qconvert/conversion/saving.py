@@ -11,10 +11,10 @@ from qconvert.conversion.beside import Beside
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
 from qconvert.files import require_writable, require_writable_folder, whole_file, whole_folder
 from qconvert.graph import Graph, Tensor, integer_range
-from qconvert.graph.inlining import without_calls
-from qconvert.graph.validation import validate
 from qconvert.plugins import Change, Format, format_named, format_of, named_changes
 from qconvert.plugins.options import checked, taken
+from qconvert.rewriting.inlining import without_calls
+from qconvert.rules.validation import validate
 
 __all__ = ["require_place", "save", "write_file"]
 

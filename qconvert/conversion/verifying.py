@@ -15,8 +15,8 @@ from qconvert.conversion.normalizing import require_valid
 from qconvert.errors import InternalError, InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import turned_between
+from qconvert.operators import KINDS
 from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Pass
 from qconvert.rewriting.claims import verify

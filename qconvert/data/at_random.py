@@ -13,7 +13,7 @@ from qconvert.data.bounds import Bounds, Number, input_bounds
 from qconvert.data.sizes import number_of, other_sizes, sizes_to_try
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["accepted_inputs", "extreme_inputs", "inputs_of_other_sizes", "random_inputs", "zero_inputs"]
 

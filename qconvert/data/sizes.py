@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.kinds.layout import ELEMENTWISE
+from qconvert.operators import KINDS
+from qconvert.operators.layout import ELEMENTWISE
 
 __all__ = ["number_of", "other_sizes", "sizes_to_try"]
 

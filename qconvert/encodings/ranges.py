@@ -9,7 +9,7 @@ from qconvert.arithmetic.dtypes import integer_range
 from qconvert.encodings.types import Encoding, QParams, Range
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Op, Quantization, Tensor
-from qconvert.graph.kinds import output_axis
+from qconvert.operators import output_axis
 
 __all__ = ["grid_of", "symmetric_grid", "weights_grid"]
 

@@ -11,7 +11,7 @@ from qconvert.arithmetic import dequantize
 from qconvert.encodings.types import Encoding, Encodings, Place, QParams
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["extracted"]
 

@@ -1,7 +1,7 @@
 """The exact meaning of a canonical graph: every operator as the real-valued function that it stands for, in float64.
 
 A quantized operator is the real function of its dequantized inputs, rounded once (ties to even) onto its output's grid and
-saturated. Sums of products run over whole steps and are exact below 2**53. The functions stand with their kinds (graph/kinds/).
+saturated. Sums of products run over whole steps and are exact below 2**53. The functions stand with their kinds (operators/).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qconvert.arithmetic.dtypes import REALS
 from qconvert.errors import InvalidGraphError, OptionError, UnsupportedError
 from qconvert.evaluate.control import run_control
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
-from qconvert.graph.kinds import KINDS, Call, ExactResult
+from qconvert.operators import KINDS, Call, ExactResult
 
 __all__ = ["ExactResult", "evaluate", "evaluate_op"]
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from qconvert.errors import QConvertError
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.shapes import output_shapes
+from qconvert.operators import KINDS
+from qconvert.operators.shapes import output_shapes
 
 __all__ = ["computed"]
 

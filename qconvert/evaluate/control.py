@@ -9,9 +9,9 @@ import numpy as np
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Array, Graph, Op, numpy_dtype
-from qconvert.graph.functions import in_function
-from qconvert.graph.kinds import FunctionCall, calls
-from qconvert.graph.kinds.control import scan_axes
+from qconvert.operators import FunctionCall, calls
+from qconvert.operators.control import scan_axes
+from qconvert.operators.functions import in_function
 
 __all__ = ["MOST_TURNS", "run_control"]
 

@@ -10,8 +10,8 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor, integer_range, numpy_dtype
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.kinds.layout import ELEMENTWISE
+from qconvert.operators import KINDS
+from qconvert.operators.layout import ELEMENTWISE
 
 __all__ = ["Lookup", "codes_of", "curve_reals", "curve_roots", "curve_values", "curve_way", "has_codes", "lookup_of"]
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from qconvert.errors import QConvertError
 from qconvert.graph import Array, Op, Shape, Tensor, canonical_dtype, numpy_dtype
-from qconvert.graph.kinds import KINDS, Call
-from qconvert.graph.shapes import output_shapes
-from qconvert.graph.sizes import MAX_RANK
+from qconvert.operators import KINDS, Call
+from qconvert.operators.shapes import output_shapes
+from qconvert.operators.sizes import MAX_RANK
 
 __all__ = ["LARGEST", "evaluate_constant"]
 

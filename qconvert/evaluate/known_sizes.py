@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.polynomials import Atoms, Polynomial, added, multiplied, number, of_number
 from qconvert.graph import Array, Op, Tensor, integer_range, numpy_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["KnownSizes"]
 

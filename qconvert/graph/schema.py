@@ -1,6 +1,6 @@
 """The canonical quantized graph: what every reader produces, every pass rewrites and every writer takes.
 
-Operator names, attributes and meaning are ONNX's (see kinds/ for the few additions). All classes are frozen; a pass returns a
+Operator names, attributes and meaning are ONNX's (see operators/ for the few additions). All classes are frozen; a pass returns a
 new graph that shares what it did not touch. Constant data are numpy arrays, often views on the source file.
 """
 
@@ -22,7 +22,10 @@ from qconvert.graph.names import Names
 if TYPE_CHECKING:
     from qconvert.graph.summary import Summary
 
-__all__ = ["Attribute", "Graph", "Op", "Shape", "Signature", "Tensor"]
+__all__ = ["DEFAULTS", "Attribute", "Graph", "Op", "Shape", "Signature", "Tensor"]
+
+#: Kind -> attribute -> its default. The operator set fills it in when it registers a kind (qconvert.operators).
+DEFAULTS: dict[str, Mapping[str, Any]] = {}
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 Shape = tuple[int | str, ...]
@@ -142,12 +145,7 @@ class Op:
         """The attribute `name`, or the default that the operator set gives it."""
         if name in self.attributes:
             return self.attributes[name]
-        from qconvert.graph.kinds import KINDS, REQUIRED
-
-        default = KINDS[self.kind].attributes[name].default
-        if default is REQUIRED:
-            raise KeyError(name)
-        return default
+        return DEFAULTS[self.kind][name]
 
     @property
     def name(self) -> str:
@@ -257,12 +255,6 @@ class Graph:
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
-
-    def with_quantization(self, name: str, quantization: Quantization) -> Graph:
-        """A copy in which the tensor `name` has another grid, and integer biases that depend on it have theirs; see graph/regrid.py."""
-        from qconvert.graph.regrid import with_quantization
-
-        return with_quantization(self, name, quantization)
 
     def constant(self, name: str) -> Array | None:
         """The data of the tensor `name` if it is a constant, else None."""

@@ -12,13 +12,13 @@ from qconvert.conversion import load
 from qconvert.errors import InvalidModelError
 from qconvert.formats.reading.borders import with_input_grid, with_output_grid
 from qconvert.graph import Graph, Names, Op
-from qconvert.graph.functions import named_functions
-from qconvert.graph.inlining import Inlining
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import IN_TFLITE, NAMING, READ, origin
-from qconvert.graph.shapes import compatible
-from qconvert.graph.validation import validate
+from qconvert.operators import KINDS
+from qconvert.operators.functions import named_functions
+from qconvert.operators.shapes import compatible
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
+from qconvert.rewriting.inlining import Inlining
+from qconvert.rules.validation import validate
 
 __all__ = ["composed", "named_part", "part_graph", "values_of"]
 

@@ -9,10 +9,8 @@ from pathlib import Path
 
 from qconvert.errors import OptionError, QConvertError
 from qconvert.graph import Graph, Op
-from qconvert.graph.costs import macs, stored_bytes
-from qconvert.graph.inlining import without_calls
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.validation import validate
+from qconvert.operators import KINDS
+from qconvert.partitioning.costs import macs, stored_bytes
 from qconvert.partitioning.expanding import expanded, states_of
 from qconvert.partitioning.growing import REST, grown, sorted_groups
 from qconvert.partitioning.judging import Judge, Refusal
@@ -20,6 +18,8 @@ from qconvert.partitioning.rewriting import Part, named_parts, region_graph, wit
 from qconvert.partitioning.types import Outside, Partition, Region
 from qconvert.partitioning.units import STATES, Bases, Candidate, bases_of, candidates, kinds_of
 from qconvert.plugins import Target, pass_named, target_named
+from qconvert.rewriting.inlining import without_calls
+from qconvert.rules.validation import validate
 
 __all__ = ["Cut", "Unwritable", "asked", "cut"]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from qconvert.graph import Graph, Names, Op
-from qconvert.graph.functions import functions_run
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import ACTIVATIONS, SOURCE_ENGINE, SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_OPSET
+from qconvert.operators import KINDS
+from qconvert.operators.functions import functions_run
 
 __all__ = ["KEPT", "Expanded", "expanded", "states_of"]
 

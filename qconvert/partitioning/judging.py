@@ -9,7 +9,7 @@ from qconvert.conversion.losses import LIMIT, refuse_losses
 from qconvert.conversion.normalizing import normalize
 from qconvert.errors import InternalError, QConvertError
 from qconvert.graph import Graph
-from qconvert.graph.functions import all_ops
+from qconvert.operators.functions import all_ops
 from qconvert.partitioning.expanding import Expanded
 from qconvert.plugins import Change, Codegen, Target, Violation, codegen_of, formats, operators
 from qconvert.plugins.rules import place

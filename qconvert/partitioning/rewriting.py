@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qconvert.graph import Graph, Names, Op
-from qconvert.graph.functions import with_used_functions
+from qconvert.operators.functions import with_used_functions
 from qconvert.partitioning.growing import sorted_groups
 from qconvert.partitioning.units import Bases
 

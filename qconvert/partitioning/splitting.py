@@ -17,9 +17,9 @@ from qconvert.conversion.saving import write_file
 from qconvert.errors import FileAccessError, InternalError, MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.files import file_digest, whole_folder
 from qconvert.graph import Graph, Tensor
-from qconvert.graph.costs import macs
 from qconvert.graph.metadata import TARGET
-from qconvert.graph.shapes import compatible
+from qconvert.operators.shapes import compatible
+from qconvert.partitioning.costs import macs
 from qconvert.partitioning.driver import Cut, Unwritable
 from qconvert.partitioning.manifest import NAME, FileOf, Manifest, PartFile, hashed, read_manifest, written_manifest
 from qconvert.partitioning.staging import Staged, Stretch, staged

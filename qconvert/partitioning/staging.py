@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qconvert.graph import Graph, Op
-from qconvert.graph.functions import functions_run, in_function
+from qconvert.operators.functions import functions_run, in_function
 from qconvert.partitioning.expanding import KEPT, states_of
 from qconvert.partitioning.manifest import CrossingState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.partitioning.expanding import Expanded, states_of
 from qconvert.partitioning.growing import edges, order
 from qconvert.plugins import Target

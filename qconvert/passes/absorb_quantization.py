@@ -23,7 +23,7 @@ from dataclasses import replace
 from qconvert.arithmetic import quantize
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Graph, canonical_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.absorb.casts import dequantized_casts
 from qconvert.passes.absorb.clips import fuse_clips
 from qconvert.passes.absorb.walk import Absorber

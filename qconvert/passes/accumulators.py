@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.arithmetic import is_accumulator_scale, quantize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS
-from qconvert.graph.kinds import output_axis
+from qconvert.operators import output_axis
 from qconvert.passes.guard_saturation import largest_pair_sum
 
 __all__ = ["Accumulator", "UnfitError", "accumulator_of", "limits_of"]

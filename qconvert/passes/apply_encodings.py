@@ -16,7 +16,7 @@ from qconvert.arithmetic import quantize
 from qconvert.encodings import Encoding, Encodings, QParams, weights_grid
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes import absorb_quantization, float_bias_to_int32
 from qconvert.passes.encodings.filling import carry_on
 from qconvert.passes.encodings.grids import fit_grid, orient

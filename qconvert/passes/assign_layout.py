@@ -24,8 +24,8 @@ import numpy as np
 
 from qconvert.errors import counted
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
-from qconvert.graph.kinds.layout import permutation
 from qconvert.graph.metadata import TRANSPOSED, transposed_names
+from qconvert.operators.layout import permutation
 from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
 from qconvert.passes.layout.rewrite import permute_op, permute_tensor
 from qconvert.passes.layout.roles import Role, data_inputs, role

@@ -10,7 +10,7 @@ from collections import Counter
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op
-from qconvert.graph.kinds.opaque import BEFORE_COMPILER, compiler_of, custom_name, is_custom
+from qconvert.operators.opaque import BEFORE_COMPILER, compiler_of, custom_name, is_custom
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]

@@ -16,7 +16,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.folding import GROWTH, LARGEST
 from qconvert.graph import Array, Graph, Op, numpy_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 

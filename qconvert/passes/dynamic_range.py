@@ -21,8 +21,8 @@ import numpy as np
 from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, scale_and_zero_point
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Quantization
-from qconvert.graph.kinds import KINDS, integer_weights, is_dynamic
 from qconvert.graph.metadata import DYNAMIC_RANGE
+from qconvert.operators import KINDS, integer_weights, is_dynamic
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
 

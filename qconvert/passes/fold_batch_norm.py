@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic import batch_norm_factor, fold_batch_norm
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from qconvert.arithmetic import batch_norm_factor
 from qconvert.graph import Array, Graph, Op
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import VERSION
+from qconvert.operators import KINDS
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter

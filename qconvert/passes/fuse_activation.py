@@ -21,7 +21,7 @@ import numpy as np
 from qconvert.arithmetic import affine_range, round_half_away
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.kinds import KINDS, is_dynamic
+from qconvert.operators import KINDS, is_dynamic
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.spelled_dynamic import SpelledRounding
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter

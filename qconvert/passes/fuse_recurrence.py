@@ -13,14 +13,14 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.functions import all_graphs, with_used_functions
-from qconvert.graph.inlining import prefix_of
-from qconvert.graph.kinds.recurrent import GATES
 from qconvert.graph.names import Names
+from qconvert.operators.functions import all_graphs, with_used_functions
+from qconvert.operators.recurrent import GATES
 from qconvert.passes.recurrences.cells import Cell, cell_of
 from qconvert.passes.recurrences.loops import ScanForm, scan_form
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.inlining import prefix_of
 
 __all__ = ["run"]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Attribute, Graph, Op, Quantization, Tensor
-from qconvert.graph.kinds import is_dynamic
+from qconvert.operators import is_dynamic
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 

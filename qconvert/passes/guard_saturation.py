@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS, integer_weights, is_dynamic
+from qconvert.operators import KINDS, integer_weights, is_dynamic
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter

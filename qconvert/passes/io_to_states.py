@@ -8,7 +8,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.carried import Carried, carried
 from qconvert.graph.metadata import STATES
-from qconvert.graph.shapes import compatible
+from qconvert.operators.shapes import compatible
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 

@@ -22,8 +22,8 @@ import numpy as np
 from qconvert.arithmetic import dequantize, scale_and_zero_point
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.operators import KINDS
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter

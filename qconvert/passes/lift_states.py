@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Names, Op
-from qconvert.graph.functions import all_ops, named_functions, with_used_functions
-from qconvert.graph.inlining import distinct
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
+from qconvert.operators.functions import all_ops, named_functions, with_used_functions
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.inlining import distinct
 
 __all__ = ["run"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.arithmetic import accumulator_grid, dequantize, is_accumulator_scale, saturate, scale_and_zero_point
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
-from qconvert.graph.kinds import KINDS, output_axis
+from qconvert.operators import KINDS, output_axis
 from qconvert.rewriting import Rewriter
 
 __all__ = [

@@ -25,8 +25,8 @@ from typing import Any
 
 from qconvert.arithmetic import adds_alike, dequantize, onnxruntime_add, quantize, xnnpack_adds
 from qconvert.graph import Graph, Op, Quantization
-from qconvert.graph.kinds import computes_as_tflite, convolves_as_tflite, kernels_reduction
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
+from qconvert.operators import computes_as_tflite, convolves_as_tflite, kernels_reduction
 from qconvert.passes.torch_rounding import TorchRounding, rounds_as_torch, without_torch
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter

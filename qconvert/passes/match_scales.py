@@ -19,7 +19,7 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range, dequantize, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.costs import activation_cost, tensor_cost
 from qconvert.plugins import Change, Cost, Target, at_worst
 from qconvert.rewriting import Rewriter

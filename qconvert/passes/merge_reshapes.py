@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Shape
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 

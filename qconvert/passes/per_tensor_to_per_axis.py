@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.linear import constant_weights, quantized_bias
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter

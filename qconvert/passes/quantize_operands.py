@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.costs import cost
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Change, Cost, Target, at_worst

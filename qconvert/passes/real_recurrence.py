@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
-from qconvert.graph.kinds.integer_recurrent import stored_tensors
+from qconvert.operators.integer_recurrent import stored_tensors
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.grids.activations import Choice, regrid_activations
 from qconvert.passes.grids.fitting import least_loss_ratio
 from qconvert.passes.grids.reach import Interval, hulls

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter

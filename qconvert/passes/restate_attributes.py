@@ -18,8 +18,8 @@ from qconvert.arithmetic import adds_alike, adds_as, xnnpack_add, xnnpack_adds
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS
+from qconvert.operators import KINDS
 from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter

@@ -24,9 +24,8 @@ import numpy as np
 
 from qconvert.arithmetic import accumulator_grid, dequantize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
-from qconvert.graph.changed_values import redeclared
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SHIFTED
+from qconvert.operators import KINDS
 from qconvert.passes import absorb_quantization
 from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.passes.shifting.averages import NUDGE, averages_away
@@ -35,6 +34,7 @@ from qconvert.passes.shifting.moves import carries
 from qconvert.passes.shifting.unsigned import restore_unsigned
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
+from qconvert.rules.changed_values import redeclared
 
 __all__ = ["run"]
 

@@ -26,8 +26,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op
-from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.graph.metadata import SHIFTED
+from qconvert.operators import KINDS, is_dynamic
 from qconvert.passes.isolate_float import isolated
 from qconvert.passes.shifting.averages import averages_away, join_averages, shift_average
 from qconvert.passes.shifting.edges import bypass_unsigned, from_unsigned, runs_in_float, to_unsigned

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SHIFTED
+from qconvert.operators import KINDS
 from qconvert.plugins import Change, Cost, Target
 from qconvert.rewriting import Rewriter
 

@@ -19,7 +19,7 @@ import numpy as np
 from qconvert.arithmetic import affine_range
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op
 from qconvert.graph.carried import Carried, carried_text
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import STATES
+from qconvert.operators import KINDS
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 

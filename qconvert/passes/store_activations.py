@@ -15,8 +15,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, integer_range
-from qconvert.graph.kinds import KINDS, integer_weights, is_dynamic
 from qconvert.graph.metadata import ACTIVATIONS
+from qconvert.operators import KINDS, integer_weights, is_dynamic
 from qconvert.passes.stored_types import change_storage, needs_storage, shifted
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor, integer_range, numpy_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.rewriting import Rewriter
 
 __all__ = ["SIGNED", "UNSIGNED", "change_storage", "needs_storage", "replace_grids", "shifted"]

@@ -25,7 +25,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Tensor, integer_range
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.grids.fitting import least_loss_ratio
 from qconvert.passes.grids.weights import Channel, Rescaled, Scaling, rescaled
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES, adds_alike, adds_as, xnnpack_add, xnnpack_adds
 from qconvert.graph import Graph, Op, Quantization
-from qconvert.graph.kinds import KINDS, adds_plainly, nudged_scales
 from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.operators import KINDS, adds_plainly, nudged_scales
 from qconvert.passes.torch_layers import exact_layer
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter

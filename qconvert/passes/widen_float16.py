@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Op, integer_range
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter

@@ -16,7 +16,7 @@ from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Codegen, Format, Pass, Runtime
 
 if TYPE_CHECKING:
-    from qconvert.graph.kinds import Kind
+    from qconvert.operators import Kind
 
 __all__ = ["API_VERSION", "GROUP", "Hooks", "hookimpl", "hookspec", "replaced_by", "replaces"]
 
@@ -70,7 +70,7 @@ class Hooks:
 
     @hookspec
     def qconvert_kinds(self) -> Iterable[Kind]:  # type: ignore[empty-body]
-        """Kinds to add to the canonical operator set, each made by qconvert.graph.kinds.kind()."""
+        """Kinds to add to the canonical operator set, each made by qconvert.operators.kind()."""
 
     @hookspec
     def qconvert_runtimes(self) -> Iterable[Runtime]:  # type: ignore[empty-body]

@@ -201,7 +201,7 @@ def _require_version(plugin: Any) -> None:
 def _add_kinds(plugin: Any) -> None:
     """Puts the kinds of a plugin into the operator set before anything reads a graph."""
     if hasattr(plugin, "qconvert_kinds"):
-        from qconvert.graph.kinds import register
+        from qconvert.operators import register
 
         register(plugin.qconvert_kinds())
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS, is_dynamic, nudged_scales
+from qconvert.operators import KINDS, is_dynamic, nudged_scales
 from qconvert.plugins.abilities import Abilities
 from qconvert.plugins.rules import demands, place
 from qconvert.plugins.sides import computed_on, weights_of

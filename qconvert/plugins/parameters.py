@@ -39,7 +39,7 @@ class Parameters:
         data: the grids that modules round their first input onto.
         functions: those of what stands in a module's own code, in order, by the module, in whose path "_" stands for ".".
         fixed: kinds of operators whose quantized results have one grid: it stands in no file.
-        dynamic: modules with weights that round their data at each run -> `arithmetic`, see graph/kinds/attributes.py.
+        dynamic: modules with weights that round their data at each run -> `arithmetic`, see operators/attributes.py.
         trained: whether values are rounded where `results` and `inputs` say alone, and are real between, as in quantization-aware training.
             Else what has a grid stays on one until an operator without a quantized form comes.
         finished: what is still to be done to the graph of quantized operators that comes out, such as noting whose kernels they have.

@@ -13,7 +13,7 @@ import numpy as np
 from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins.abilities import Abilities
 from qconvert.plugins.sides import data_of, quantized_data, weights_of
 

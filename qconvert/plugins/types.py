@@ -15,7 +15,7 @@ from qconvert.plugins.parameters import Parameters
 if TYPE_CHECKING:
     from qconvert.encodings import Encodings
     from qconvert.graph import Array, Graph, Op, Tensor
-    from qconvert.graph.cutting import Cut
+    from qconvert.rewriting.cutting import Cut
 
 __all__ = ["Codegen", "Engine", "Format", "Inside", "Layer", "LoadedModel", "ModelFile", "Pass", "Pieces", "Runtime"]
 

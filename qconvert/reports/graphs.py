@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.functions import all_graphs
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
+from qconvert.operators.functions import all_graphs
 from qconvert.reports.histograms import Bars, bars_of
 from qconvert.reports.words import grid_of, sized
 from qconvert.tables import shown

@@ -10,8 +10,8 @@ from typing import Any
 from qconvert.checking.findings import CheckReport
 from qconvert.files import file_digest
 from qconvert.graph import Graph
-from qconvert.graph.functions import all_graphs
 from qconvert.graph.metadata import CHANGES
+from qconvert.operators.functions import all_graphs
 from qconvert.plugins import Change, Cost
 from qconvert.reports.graphs import runs_as
 from qconvert.reports.words import grid_of, sized

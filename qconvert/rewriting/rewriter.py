@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import canonical_dtype
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.correspondence import GONE, Correspondence, Relation, compose
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["Rewriter", "needed_ops"]
 

@@ -4,7 +4,7 @@ An average of an even number of integers often is a tie, which each kernel round
 is an exact sum that is multiplied once and rounded to even. Where PyTorch takes ties by the stored integers, and not by the steps from the
 zero point, the convolution sees the data on a grid with zero point 0. An average of an odd number is never near a tie.
 
-First roundings: see graph/torch_quantize.py.
+First roundings: see rewriting/torch_quantize.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from qconvert.arithmetic import ADDITIONS, TORCH_AVERAGES, adds_alike, adds_as, 
 from qconvert.arithmetic.dtypes import integer_range
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
-from qconvert.graph.torch_quantize import fused_quantize
 from qconvert.rewriting.rewriter import Rewriter
+from qconvert.rewriting.torch_quantize import fused_quantize
 
 __all__ = ["TorchForms", "has_torch_form", "rounds_alike"]
 

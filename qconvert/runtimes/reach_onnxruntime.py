@@ -6,7 +6,7 @@ import numpy as np
 
 from qconvert.formats.onnx.kernel_faults import covers_all, kernel_fault
 from qconvert.graph import Array, Graph, Op
-from qconvert.graph.kinds import KINDS, reduced_count
+from qconvert.operators import KINDS, reduced_count
 from qconvert.runtimes.reach import Reach, Rule, fine, is_linear
 
 __all__ = ["reach"]

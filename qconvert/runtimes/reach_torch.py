@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.runtimes.reach import Reach, fine
 
 __all__ = ["reach"]

@@ -8,8 +8,8 @@ import numpy as np
 
 from qconvert.conversion.loading import as_read
 from qconvert.graph import Array, Graph
-from qconvert.graph.cutting import cut
 from qconvert.plugins import Inside, ModelFile, Pieces, format_named
+from qconvert.rewriting.cutting import cut
 from qconvert.runtimes.torch import carrying, program
 from qconvert.runtimes.torch_engines import engine_of
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qconvert.graph import Graph, Op
-from qconvert.graph.functions import closed_graphs
+from qconvert.operators.functions import closed_graphs
 from qconvert.plugins import Target, Verdict
 
 __all__ = ["AuditLine", "audit", "audited"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.kinds.opaque import custom_name, is_custom
+from qconvert.operators import KINDS
+from qconvert.operators.opaque import custom_name, is_custom
 from qconvert.plugins import Violation
 from qconvert.plugins.rules import Breach, place
 from qconvert.plugins.sides import addend, quantized_data

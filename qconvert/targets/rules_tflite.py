@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from qconvert.formats.tflite.written import written
 from qconvert.graph import Graph, Op
-from qconvert.graph.kinds.opaque import is_custom
+from qconvert.operators.opaque import is_custom
 from qconvert.plugins import Target, Violation, operators
 from qconvert.plugins.rules import Breach, Demand, demands, place
 from qconvert.plugins.sides import weights_of

@@ -53,7 +53,7 @@ def _product(graph: Graph, op: Op) -> str:
 
 def _choice(graph: Graph, op: Op) -> str:
     """Where integers of several grids, or constants, meet."""
-    from qconvert.graph.kinds import KINDS
+    from qconvert.operators import KINDS
 
     kind = KINDS[op.kind]
     names = [*kind.data(op), *(() if kind.rule == "index" else op.outputs)]
@@ -64,7 +64,7 @@ def _choice(graph: Graph, op: Op) -> str:
 
 def _move(graph: Graph, op: Op) -> str:
     """What is moved that TensorRT takes in front of Dequantize alone: constants; and what is filled in that is not the integer 0."""
-    from qconvert.graph.kinds import KINDS
+    from qconvert.operators import KINDS
 
     moved = [graph[name] for name in KINDS[op.kind].moved(op)]
     if any(tensor.is_constant for tensor in moved):

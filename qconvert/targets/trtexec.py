@@ -84,7 +84,7 @@ def _candidates(graph: Graph) -> Iterator[Mapping[str, int]]:
 def _fits(graph: Graph, numbers: Mapping[str, int]) -> bool:
     """Whether shapes contradict each other nowhere with these numbers."""
     from qconvert.data.sizes import number_of
-    from qconvert.graph.shapes import infer
+    from qconvert.operators.shapes import infer
 
     number = number_of(numbers)
     tensors = {

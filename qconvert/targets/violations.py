@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qconvert.errors import UnsupportedError, counted
-from qconvert.graph.functions import closed_graphs
+from qconvert.operators.functions import closed_graphs
 from qconvert.plugins import Target, Violation
 
 if TYPE_CHECKING:

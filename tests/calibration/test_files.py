@@ -20,7 +20,7 @@ from qconvert.calibration.driver import calibrated
 from qconvert.calibration.files import calibrate_file
 from qconvert.calibration.mnn_config import read_mnn_config
 from qconvert.errors import FileAccessError, InvalidModelError, MissingPackageError, OptionError, QConvertError
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 ROOT = Path(__file__).parents[2]

@@ -21,9 +21,9 @@ from qconvert.checking.verdicts import costly_alone
 from qconvert.conversion.declared import Declared
 from qconvert.errors import LossError
 from qconvert.graph import Quantization
-from qconvert.graph.changed_values import declared_changes, declared_names
 from qconvert.graph.metadata import CHANGED, OPTIONS
 from qconvert.plugins import Change, Pass
+from qconvert.rules.changed_values import declared_changes, declared_names
 
 KWS = Path(__file__).parents[2] / "fixtures" / "tiny_kws_dscnn_int8.tflite"
 

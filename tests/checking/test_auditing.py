@@ -15,7 +15,7 @@ from tflite_models import TensorSpec, single_op
 
 from qconvert import audit, convert, partition
 from qconvert.errors import OptionError
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import target_named
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -19,7 +19,7 @@ from qconvert import Graph, Op, Quantization, Tensor, check, convert, load, save
 from qconvert.checking.classify import classify
 from qconvert.checking.further_roundings import further_reach
 from qconvert.errors import InvalidModelError
-from qconvert.graph.changed_values import changed_values
+from qconvert.rules.changed_values import changed_values
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 VISION = FIXTURES / "onnx" / "torch_fx_fbgemm_vision.onnx"

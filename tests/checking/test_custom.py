@@ -15,7 +15,7 @@ from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import check, convert
 from qconvert.checking.findings import NOT_EQUAL, NOT_JUDGED
-from qconvert.graph.kinds.opaque import TFLITE_DOMAIN
+from qconvert.operators.opaque import TFLITE_DOMAIN
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
 

@@ -16,7 +16,7 @@ from tflite_models import OpSpec, TensorSpec, model
 from qconvert import Graph, Op, Quantization, Tensor, convert, diff, load, roundtrip
 from qconvert.checking.plain import plain
 from qconvert.errors import FileAccessError, OptionError
-from qconvert.graph.validation import validate
+from qconvert.rules.validation import validate
 
 pytestmark = pytest.mark.onnxruntime
 

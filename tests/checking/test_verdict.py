@@ -17,8 +17,8 @@ from qconvert import check, convert, load, save
 from qconvert.checking.findings import Finding, OutputComparison
 from qconvert.checking.verdicts import declared_costs_nothing, distant_outputs, grown
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.changed_values import declared_changes, declared_names
 from qconvert.graph.metadata import CHANGED
+from qconvert.rules.changed_values import declared_changes, declared_names
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 KWS = FIXTURES / "tiny_kws_dscnn_int8.tflite"

@@ -20,7 +20,7 @@ from qconvert.conversion.adapting.batch import with_batch
 from qconvert.errors import OptionError
 from qconvert.evaluate import evaluate
 from qconvert.graph.metadata import SHIFTED
-from qconvert.graph.validation import validate
+from qconvert.rules.validation import validate
 from qconvert.testing import random_inputs
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
@@ -39,7 +39,7 @@ def net(
     *ops: Op, inputs: Mapping[str, tuple[int | str, ...]], outputs: tuple[str, ...], constants: Mapping[str, Any] | None = None
 ) -> Graph:
     """A real graph; shapes of results are worked out."""
-    from qconvert.graph.shapes import infer
+    from qconvert.operators.shapes import infer
 
     tensors = {name: Tensor(name, "float32", shape) for name, shape in inputs.items()}
     for name, data in (constants or {}).items():

@@ -14,8 +14,8 @@ from qconvert.conversion.adapting.batch import with_batch
 from qconvert.errors import OptionError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph
-from qconvert.graph.functions import all_ops
-from qconvert.graph.validation import validate
+from qconvert.operators.functions import all_ops
+from qconvert.rules.validation import validate
 from qconvert.testing import random_inputs
 
 pytestmark = pytest.mark.formats

@@ -10,9 +10,9 @@ import pytest
 
 from qconvert.conversion import normalize, run_passes
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.kinds import function, has, kind
-from qconvert.graph.validation import validate
+from qconvert.operators import function, has, kind
 from qconvert.plugins import Target, target_named
+from qconvert.rules.validation import validate
 
 GRID = Quantization.per_tensor(0.1, 4)
 
@@ -28,7 +28,7 @@ def _network(name: str, shape: Any = (1, 8, 8, 3)) -> Graph:
 @pytest.fixture
 def nested(monkeypatch: pytest.MonkeyPatch) -> Graph:
     """The network, and a function with the same operators, which an operator behind it names."""
-    from qconvert.graph import kinds
+    from qconvert import operators as kinds
 
     invoke = kind(
         "Invoke", "data...", "data...", shape=lambda op, s: [None] * len(op.outputs), rule="opaque", attributes=has(body=function())

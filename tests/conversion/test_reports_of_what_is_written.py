@@ -18,7 +18,7 @@ from qconvert.formats.onnx.container import open_model
 from qconvert.formats.onnx.reader import read_inferred
 from qconvert.formats.reading.quantized import quantized
 from qconvert.formats.tflite.contents import contents
-from qconvert.graph.functions import all_ops
+from qconvert.operators.functions import all_ops
 from qconvert.plugins import target_named
 
 pytestmark = pytest.mark.torch

@@ -17,7 +17,7 @@ from torchscript_models import Quantized
 
 import qconvert
 from qconvert.errors import InvalidModelError, OptionError, QConvertError, UnsupportedError
-from qconvert.graph.differences import diff
+from qconvert.rules.differences import diff
 
 pytestmark = pytest.mark.formats
 

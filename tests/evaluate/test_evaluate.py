@@ -12,7 +12,7 @@ from refusals import refused
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Quantization
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from tests.evaluate.evaluation import close, quick, reference, run, runtime
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from qconvert.evaluate.folding import LARGEST, evaluate_constant
 from qconvert.graph import Array, Op, Quantization, Tensor, canonical_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 F = np.float32
 RNG = np.random.default_rng(3)

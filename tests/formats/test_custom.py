@@ -19,7 +19,7 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.flatbuffers import packed, unpacked
 from qconvert.formats.reading.flexbuffer import encoded
 from qconvert.formats.tflite import schema
-from qconvert.graph.kinds.opaque import TFLITE_DOMAIN
+from qconvert.operators.opaque import TFLITE_DOMAIN
 
 pytestmark = pytest.mark.litert
 

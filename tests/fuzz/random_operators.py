@@ -193,7 +193,7 @@ def _option(rng: Rng, sort: str) -> Any:
 
 def _qgraph(rng: Rng) -> bytes:
     """An operator of the canonical set."""
-    from qconvert.graph.kinds import KINDS
+    from qconvert.operators import KINDS
 
     kind = KINDS[str(one(rng, sorted(KINDS)))]
     fewest, most = kind.inputs

@@ -13,9 +13,9 @@ from refusals import refused
 from qconvert.errors import InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
-from qconvert.graph.inlining import whiles_to_loops, without_calls
-from qconvert.graph.loops import loops_to_whiles
-from qconvert.graph.validation import validate
+from qconvert.rewriting.inlining import whiles_to_loops, without_calls
+from qconvert.rewriting.loops import loops_to_whiles
+from qconvert.rules.validation import validate
 
 
 def t(name: str, dtype: str = "float32", shape: Any = (2,), data: Any = None, grid: Quantization | None = None) -> Tensor:

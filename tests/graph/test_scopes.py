@@ -24,11 +24,11 @@ from qconvert.formats.qgraph.from_document import from_document
 from qconvert.formats.qgraph.to_document import to_document
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.differences import diff
-from qconvert.graph.kinds import KINDS, function, has, kind
-from qconvert.graph.validation import validate
+from qconvert.operators import KINDS, function, has, kind
 from qconvert.passes import remove_dead_code
 from qconvert.plugins import format_named, passes, target_named, targets
+from qconvert.rules.differences import diff
+from qconvert.rules.validation import validate
 
 GRID = Quantization.per_tensor(0.5, 3)
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "qgraph.schema.json").read_text())
@@ -53,7 +53,7 @@ def counter() -> Graph:
 @pytest.fixture
 def call_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator that names a function, as control flow will."""
-    from qconvert.graph import kinds
+    from qconvert import operators as kinds
 
     made = kind(
         "Invoke", "data...", "data...", shape=lambda op, s: [None] * len(op.outputs), rule="opaque", attributes=has(body=function())

@@ -19,9 +19,9 @@ from qconvert.conversion import normalize
 from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.regions import REGIONS, put_together, taken_apart
 from qconvert.formats.tflite.reader import read_bytes
-from qconvert.graph.inlining import without_calls
 from qconvert.graph.metadata import origin
 from qconvert.plugins import target_named
+from qconvert.rewriting.inlining import without_calls
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.testing import random_inputs
 from tests.partitioning.cutting import fussy

@@ -11,10 +11,10 @@ from refusals import refused
 
 from qconvert import Graph, Op, Partition, Quantization, Tensor, diff, load, partition, save
 from qconvert.errors import FileAccessError, OptionError
-from qconvert.graph.inlining import without_calls
-from qconvert.graph.validation import validate
 from qconvert.partitioning.staging import Staged, staged
 from qconvert.plugin import Pattern
+from qconvert.rewriting.inlining import without_calls
+from qconvert.rules.validation import validate
 from tests.partitioning.cutting import fussy, network, same_runs, t
 
 GRID = Quantization.per_tensor(0.5, 3)

@@ -9,11 +9,11 @@ import pytest
 from random_graphs import random_graph
 
 from qconvert import Graph, Op, Target, partition
-from qconvert.graph.inlining import without_calls
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.validation import validate
+from qconvert.operators import KINDS
 from qconvert.partitioning import Partition
 from qconvert.partitioning.staging import staged
+from qconvert.rewriting.inlining import without_calls
+from qconvert.rules.validation import validate
 from tests.partitioning.cutting import fussy, same_outputs, same_runs
 
 

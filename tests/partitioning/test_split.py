@@ -18,9 +18,9 @@ from qconvert.errors import FileAccessError, InvalidModelError, OptionError
 from qconvert.evaluate import evaluate
 from qconvert.files import file_digest
 from qconvert.graph import Array
-from qconvert.graph.validation import validate
 from qconvert.partitioning.manifest import read_manifest
 from qconvert.plugins import registered
+from qconvert.rules.validation import validate
 from qconvert.streaming import Session
 from qconvert.testing import random_inputs
 from tests.partitioning import simulator

@@ -9,10 +9,10 @@ import numpy as np
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Array, canonical_dtype
-from qconvert.graph.shapes import infer
-from qconvert.graph.validation import validate
+from qconvert.operators.shapes import infer
 from qconvert.passes import BUILTIN
 from qconvert.plugins import Change, pass_named
+from qconvert.rules.validation import validate
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 CONV = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "data_format": "channels_first"}

@@ -7,9 +7,9 @@ import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.evaluate import evaluate, evaluate_op
-from qconvert.graph.validation import validate
 from qconvert.passes import match_scales
 from qconvert.plugins import target_named
+from qconvert.rules.validation import validate
 
 
 def averaging(own: Quantization, pads: tuple[int, ...] = (0, 0, 0, 0), counts: int = 0, dtype: str = "int8") -> Graph:

@@ -17,8 +17,8 @@ from qconvert.conversion import normalize
 from qconvert.evaluate import evaluate
 from qconvert.formats.flatbuffers import packed, unpacked
 from qconvert.formats.tflite.schema import root
-from qconvert.graph.validation import validate
 from qconvert.plugins import target_named
+from qconvert.rules.validation import validate
 from qconvert.runtimes.litert import LiteRT
 
 pytestmark = pytest.mark.onnxruntime

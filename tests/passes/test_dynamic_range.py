@@ -14,7 +14,7 @@ from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import check, convert, load, roundtrip, save
 from qconvert.graph import metadata
-from qconvert.graph.kinds import is_dynamic
+from qconvert.operators import is_dynamic
 from qconvert.runtimes.litert import LiteRT
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]

@@ -14,8 +14,8 @@ from qconvert import Graph, Op, Quantization, Tensor, load
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import integer_range, numpy_dtype
-from qconvert.graph.validation import validate
 from qconvert.plugins import pass_named, target_named
+from qconvert.rules.validation import validate
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 LAYOUT = {"data_format": "channels_first"}

@@ -9,8 +9,8 @@ import pytest
 from passes.graphs import applied, constant, make, outputs, quantized_conv, random_integers
 
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.validation import validate
 from qconvert.plugins import pass_named, target_named
+from qconvert.rules.validation import validate
 
 SCALES = (0.02, 0.004, 0.013, 0.0005)
 

@@ -9,8 +9,8 @@ from passes.graphs import CONV, applied, assert_equal, constant, make, q, random
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
-from qconvert.graph.validation import validate
 from qconvert.plugins import pass_named, target_named
+from qconvert.rules.validation import validate
 
 
 def gemm(bias_shape: tuple[int, ...] | None = (4,), per_axis: bool = True, **attributes: str) -> Graph:

@@ -14,9 +14,9 @@ import qconvert
 from qconvert.conversion import run_passes
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.functions import all_ops
-from qconvert.graph.validation import validate
+from qconvert.operators.functions import all_ops
 from qconvert.plugins import Target
+from qconvert.rules.validation import validate
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "recurrent"
 #: File -> the kinds that its loops become.

@@ -15,9 +15,9 @@ from qconvert.arithmetic import affine_range, dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
-from qconvert.graph.validation import validate
 from qconvert.passes.grids.reach import hulls, reached
 from qconvert.plugins import pass_named
+from qconvert.rules.validation import validate
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

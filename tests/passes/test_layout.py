@@ -12,10 +12,10 @@ import pytest
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.evaluate import evaluate
 from qconvert.graph.metadata import TRANSPOSED
-from qconvert.graph.validation import validate
 from qconvert.passes.assign_layout import run
 from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
 from qconvert.plugins import target_named
+from qconvert.rules.validation import validate
 
 TARGET = target_named("ort-x86")
 RNG = np.random.default_rng(2)

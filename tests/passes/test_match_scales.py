@@ -10,9 +10,9 @@ import pytest
 from qconvert import check, convert, load, save
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.changed_values import changed_values
 from qconvert.passes import match_scales
 from qconvert.plugins import Change, Target, target_named
+from qconvert.rules.changed_values import changed_values
 
 GRID = Quantization.per_tensor(0.05, 3)
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.validation import validate
 from qconvert.passes.absorb_quantization import run
+from qconvert.rules.validation import validate
 
 
 def test_a_constant_with_scales_along_an_axis_is_turned_twice() -> None:

@@ -22,9 +22,9 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Array
 from qconvert.graph.metadata import TRANSPOSED
 from qconvert.graph.printing import printed
-from qconvert.graph.validation import validate
 from qconvert.passes import BUILTIN
 from qconvert.plugins import named_changes, target_named
+from qconvert.rules.validation import validate
 
 EXAMPLES = int(os.environ.get("QCONVERT_EXAMPLES", "40"))
 STRICT = Target(

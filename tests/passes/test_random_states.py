@@ -18,8 +18,8 @@ from qconvert.conversion import normalize, run_passes
 from qconvert.conversion.verifying import Verifier
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Tensor, integer_range
-from qconvert.graph.validation import validate
 from qconvert.plugins import passes, target_named
+from qconvert.rules.validation import validate
 
 TARGETS = ("ort-x86", "ort-arm", "generic", "tflite", "tflite-uint8", "tflite-micro")
 

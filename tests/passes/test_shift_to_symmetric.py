@@ -15,8 +15,8 @@ from qconvert import Graph, Op, Quantization, Target, Tensor, load, save
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, numpy_dtype
 from qconvert.graph.metadata import SHIFTED
-from qconvert.graph.validation import validate
 from qconvert.plugins import pass_named
+from qconvert.rules.validation import validate
 
 SYMMETRIC = Target("symmetric", "onnx", "", symmetric_activations=("int8",), activation_dtypes=("int8",), unpacked_weights="int8")
 

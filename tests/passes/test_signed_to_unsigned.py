@@ -13,7 +13,7 @@ from passes.graphs import CONV, applied, constant, make, outputs, q, quantized_c
 from qconvert import Graph, Op, Tensor, diff, load
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
-from qconvert.graph.validation import validate
+from qconvert.rules.validation import validate
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 HALF = {"int8": 128, "int16": 2**15}

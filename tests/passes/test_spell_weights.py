@@ -15,8 +15,8 @@ from passes.graphs import applied, assert_equal, random_integers
 
 import qconvert
 from qconvert import Graph, Op, Quantization, Tensor
-from qconvert.graph.differences import diff
 from qconvert.passes import BUILTIN
+from qconvert.rules.differences import diff
 
 pytestmark = pytest.mark.onnxruntime
 

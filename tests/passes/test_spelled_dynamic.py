@@ -10,7 +10,7 @@ from passes.graphs import applied, constant, make, random_integers
 
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.evaluate import evaluate
-from qconvert.graph.kinds import is_dynamic
+from qconvert.operators import is_dynamic
 
 _WEIGHTS = Quantization.per_axis([0.01, 0.02, 0.03], 0)
 

@@ -20,7 +20,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.carried import Carried, carried, carried_text
 from qconvert.graph.metadata import STATES
-from qconvert.graph.validation import validate
+from qconvert.rules.validation import validate
 
 pytestmark = pytest.mark.formats
 

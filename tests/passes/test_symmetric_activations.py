@@ -12,8 +12,8 @@ from qconvert import Graph, Op, Quantization, Target, Tensor
 from qconvert.arithmetic import affine_range, dequantize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
-from qconvert.graph.validation import validate
 from qconvert.plugins import pass_named
+from qconvert.rules.validation import validate
 
 SYMMETRIC = Target("symmetric", "onnx", "", symmetric_activations=("int8",))
 JOINING = Target("joining", "onnx", "", equal_inputs={"Add": ("int8",)}, equal_scales={"Mul": ("int8",)})

@@ -17,9 +17,9 @@ from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
-from qconvert.graph.validation import validate
 from qconvert.passes import symmetric_weights
 from qconvert.plugins import Change, Target, target_named
+from qconvert.rules.validation import validate
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 

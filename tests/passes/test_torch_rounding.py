@@ -17,7 +17,7 @@ from qconvert.arithmetic import TORCH_AVERAGES, adds_alike, averaging_scale, spl
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES
-from qconvert.graph.shapes import infer
+from qconvert.operators.shapes import infer
 from qconvert.passes import match_rounding, restate_attributes
 from qconvert.plugins import ModelFile, runtimes, target_named
 

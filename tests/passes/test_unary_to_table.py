@@ -15,8 +15,8 @@ from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.evaluate import evaluate
 from qconvert.evaluate.curves import lookup_of
 from qconvert.graph import integer_range, numpy_dtype
-from qconvert.graph.validation import validate
 from qconvert.plugins import pass_named, target_named
+from qconvert.rules.validation import validate
 from qconvert.runtimes.litert import LiteRT
 
 SCALES = {8: (0.05, 0.04, 0.008, 0.016, 0.05, 0.025), 16: tuple(s / 256 for s in (0.05, 0.04, 0.008, 0.016, 0.05, 0.025))}

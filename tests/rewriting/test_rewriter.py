@@ -8,8 +8,8 @@ import numpy as np
 
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.graph.correspondence import GONE, Relation, compose
-from qconvert.graph.validation import validate
 from qconvert.rewriting import Rewriter
+from qconvert.rules.validation import validate
 
 SHAPE = (2, 3)
 

@@ -18,7 +18,7 @@ from qconvert import Graph
 from qconvert.conversion import normalize, save
 from qconvert.errors import QConvertError, RuntimeRefusedError
 from qconvert.evaluate import evaluate
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import target_named
 from qconvert.runtimes.litert import LiteRT
 from qconvert.targets.violations import violations

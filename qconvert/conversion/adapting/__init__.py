@@ -7,9 +7,9 @@ from typing import Any
 
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
-from qconvert.graph.validation import validate
 from qconvert.plugins import Format
 from qconvert.plugins.options import for_every_format
+from qconvert.rules.validation import validate
 
 __all__ = ["adapted", "asked", "left_to_reader"]
 

@@ -13,8 +13,8 @@ from qconvert.conversion.adapting.samples import Choices, Place
 from qconvert.conversion.adapting.walking import Walk
 from qconvert.errors import InvalidGraphError, OptionError, QConvertError
 from qconvert.graph import Graph, Shape
-from qconvert.graph.functions import with_used_functions
-from qconvert.graph.sizes import Size
+from qconvert.operators.functions import with_used_functions
+from qconvert.operators.sizes import Size
 
 __all__ = ["rebatched", "with_batch"]
 

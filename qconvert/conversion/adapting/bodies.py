@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from qconvert.conversion.adapting.samples import Place
 from qconvert.graph import Graph, Op
-from qconvert.graph.functions import entering, functions_run
-from qconvert.graph.kinds import FunctionCall, Port, calls
 from qconvert.graph.names import Names
+from qconvert.operators import FunctionCall, Port, calls
+from qconvert.operators.functions import entering, functions_run
 
 if TYPE_CHECKING:
     from qconvert.conversion.adapting.walking import Walk

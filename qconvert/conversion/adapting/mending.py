@@ -12,7 +12,7 @@ from qconvert.conversion.adapting.apart import RECURRENT
 from qconvert.conversion.adapting.samples import Place, Samples
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Op, Shape
-from qconvert.graph.shapes import output_shapes
+from qconvert.operators.shapes import output_shapes
 
 __all__ = ["mended"]
 

@@ -11,8 +11,8 @@ from qconvert.conversion.adapting.apart import RECURRENT
 from qconvert.errors import OptionError
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
-from qconvert.graph.shapes import UNKNOWN
-from qconvert.graph.sizes import Size
+from qconvert.operators.shapes import UNKNOWN
+from qconvert.operators.sizes import Size
 
 __all__ = ["Choices", "Place", "Samples"]
 

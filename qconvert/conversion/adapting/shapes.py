@@ -9,10 +9,10 @@ from qconvert.conversion.adapting.batch import rebatched
 from qconvert.errors import InvalidGraphError, OptionError, QConvertError, counted
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Graph, Op, Shape, Tensor
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.names import near
-from qconvert.graph.shapes import UNKNOWN, compatible, merged, output_shapes
-from qconvert.graph.sizes import Size, failure
+from qconvert.operators import KINDS
+from qconvert.operators.shapes import UNKNOWN, compatible, merged, output_shapes
+from qconvert.operators.sizes import Size, failure
 
 __all__ = ["inferred", "settled", "stated", "with_shapes"]
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from qconvert.errors import OptionError
 from qconvert.graph import Graph, Op, Signature
-from qconvert.graph.functions import all_graphs, functions_run, with_used_functions
 from qconvert.graph.names import near
+from qconvert.operators.functions import all_graphs, functions_run, with_used_functions
 
 __all__ = ["cut_out", "ends"]
 

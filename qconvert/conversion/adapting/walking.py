@@ -12,9 +12,9 @@ from qconvert.conversion.adapting.mending import mended
 from qconvert.conversion.adapting.samples import Place, Samples
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph, Op, Shape
-from qconvert.graph.functions import in_function
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.shapes import merged, output_shapes
+from qconvert.operators import KINDS
+from qconvert.operators.functions import in_function
+from qconvert.operators.shapes import merged, output_shapes
 
 __all__ = ["Walk"]
 

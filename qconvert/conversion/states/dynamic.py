@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.conversion.states.network import Network
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["round_at_run_time"]
 

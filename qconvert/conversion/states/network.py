@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from qconvert.conversion.states.names import module_of
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import Parameters
 
 __all__ = ["PARTS", "Network"]

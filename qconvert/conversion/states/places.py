@@ -10,8 +10,8 @@ from qconvert.conversion.states.network import Network
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Op
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.names import near
+from qconvert.operators import KINDS
 from qconvert.passes.encodings.filling import keeps_grid
 
 __all__ = ["Places"]

@@ -14,7 +14,7 @@ from qconvert.conversion.states.places import Places
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.encodings.filling import keeps_grid
 from qconvert.passes.encodings.literal import without_limits
 

@@ -9,7 +9,7 @@ from qconvert.conversion.states.places import Places
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Op
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.encodings.filling import keeps_grid
 
 __all__ = ["place_sequences"]

@@ -10,8 +10,8 @@ from qconvert.conversion.states.names import module_of
 from qconvert.conversion.states.network import PARTS, Network
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Op, Shape, Tensor
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.names import near
+from qconvert.operators import KINDS
 
 __all__ = ["Substitution"]
 

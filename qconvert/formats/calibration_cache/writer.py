@@ -17,7 +17,7 @@ import numpy as np
 from qconvert.encodings import Encoding, Encodings, Place, symmetric_grid, weights_grid
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import Change
 
 __all__ = ["write"]

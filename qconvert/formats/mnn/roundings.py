@@ -19,7 +19,7 @@ from qconvert.arithmetic import affine_range
 from qconvert.encodings import Encodings, Place, QParams
 from qconvert.formats.mnn.layers import Layer
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["is_rounding", "rounded"]
 

@@ -24,8 +24,8 @@ from qconvert.formats.mnn.network import read_network
 from qconvert.formats.mnn.pipeline_write import pipeline_binary, pipeline_json
 from qconvert.formats.mnn.roundings import rounded
 from qconvert.graph import Graph
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SOURCE_SHA256, VERSION
+from qconvert.operators import KINDS
 from qconvert.plugins import Change, format_named, pass_named
 
 __all__ = ["as_written", "write", "write_scales"]

@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.encodings import Encoding, Encodings, Place, symmetric_grid
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph, Op
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["write"]
 

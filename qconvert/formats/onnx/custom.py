@@ -23,7 +23,7 @@ from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.flexbuffer import decoded, encoded
 from qconvert.graph import Op, Quantization, Tensor
-from qconvert.graph.kinds.opaque import TFLITE_DOMAIN
+from qconvert.operators.opaque import TFLITE_DOMAIN
 
 __all__ = ["read_tflite_custom", "write_tflite_custom"]
 

@@ -15,7 +15,7 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.labels import labelled
 from qconvert.graph import Graph, Names, Shape, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT
-from qconvert.graph.shapes import UNKNOWN, compatible, merged
+from qconvert.operators.shapes import UNKNOWN, compatible, merged
 
 __all__ = ["Inner", "agreed_shape", "outer_shape", "read_function", "settled"]
 

@@ -12,7 +12,7 @@ from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node_types import require_types
 from qconvert.formats.onnx.spelled import is_spelled_out
 from qconvert.graph import Graph, Op, Tensor, canonical_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import operators
 
 __all__ = ["Forms", "graph_proto", "used_nodes", "value_info", "write_ops"]

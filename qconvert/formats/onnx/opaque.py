@@ -12,7 +12,7 @@ from qconvert.formats.onnx.messages import captured, subgraphs
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Op
-from qconvert.graph.kinds.opaque import TFLITE_DOMAIN
+from qconvert.operators.opaque import TFLITE_DOMAIN
 
 __all__ = ["WRITERS", "read_opaque"]
 

@@ -22,8 +22,8 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.signatures import with_signatures
 from qconvert.graph import Array, Graph, Shape
 from qconvert.graph.carried import carried
-from qconvert.graph.functions import with_used_functions
 from qconvert.graph.metadata import RELABELLED, SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, STATED_BIAS_SCALES, STATES
+from qconvert.operators.functions import with_used_functions
 
 __all__ = ["read", "read_bytes", "read_inferred"]
 

@@ -16,8 +16,8 @@ from qconvert.formats.onnx.labels import LabellingReading
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.labels import labelled
 from qconvert.graph import Array, Attribute, Names, Op, Quantization, Shape, Tensor, canonical_dtype
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.shapes import compatible, merged
+from qconvert.operators import KINDS
+from qconvert.operators.shapes import compatible, merged
 
 __all__ = ["ReadFunction", "Reading"]
 

@@ -13,7 +13,7 @@ from qconvert.formats.onnx.opaque import read_opaque
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Array, Shape, canonical_dtype
-from qconvert.graph.shapes import UNKNOWN
+from qconvert.operators.shapes import UNKNOWN
 from qconvert.plugins import operators
 
 __all__ = ["add_constants", "constant_data", "declared_values", "read_nodes"]

@@ -15,7 +15,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.contrib import OUTPUTS, SIGNATURES
 from qconvert.formats.onnx.messages import subgraphs
-from qconvert.graph.kinds.kind import Broken
+from qconvert.operators.kind import Broken
 
 __all__ = ["Signature", "check_signatures", "signature", "type_reason"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from qconvert.formats.onnx.noted_grids import on_noted_grids
 from qconvert.formats.reading.decomposed import restored
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import is_dynamic
+from qconvert.operators import is_dynamic
 
 __all__ = ["is_spelled_out", "turned_name", "with_spelled"]
 

@@ -22,8 +22,6 @@ from qconvert.formats.onnx.relabelled import relabelled_notes
 from qconvert.formats.reading.decomposed import decomposition_notes
 from qconvert.formats.reading.signatures import noted_signatures
 from qconvert.graph import Array, Graph, Op
-from qconvert.graph.functions import all_graphs, all_ops
-from qconvert.graph.inlining import require_few, whiles_to_loops, without_calls, without_regions
 from qconvert.graph.metadata import (
     DECOMPOSED,
     RELABELLED,
@@ -34,8 +32,10 @@ from qconvert.graph.metadata import (
     STATED_LIMITS,
 )
 from qconvert.graph.stated import narrow_constants, unstated
+from qconvert.operators.functions import all_graphs, all_ops
 from qconvert.plugins import operators
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.inlining import require_few, whiles_to_loops, without_calls, without_regions
 from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
 
 __all__ = ["DEFAULT_OPSET", "write"]

@@ -24,7 +24,7 @@ from qconvert.graph import (
     integer_range,
     numpy_dtype,
 )
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["from_document"]
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.formats.reading.noted import Noted, Stated, grid_of, noted, stated, stated_grid
 from qconvert.graph import Graph, Op, Quantization, Tensor, equal_data
-from qconvert.graph.functions import with_used_functions
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import DECOMPOSED
-from qconvert.graph.validation import validate
+from qconvert.operators import KINDS
+from qconvert.operators.functions import with_used_functions
+from qconvert.rules.validation import validate
 
 __all__ = ["decomposition_notes", "needed", "restored"]
 

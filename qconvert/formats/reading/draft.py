@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Shape, Tensor, canonical_dtype
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import ASSUMED
-from qconvert.graph.shapes import UNKNOWN, compatible, merged, output_shapes
-from qconvert.graph.sizes import Result, Size, failure
+from qconvert.operators import KINDS
+from qconvert.operators.shapes import UNKNOWN, compatible, merged, output_shapes
+from qconvert.operators.sizes import Result, Size, failure
 
 __all__ = ["Draft"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.errors import InvalidModelError
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Op, Quantization, Tensor, numpy_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["label_key", "labelled"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["Noted", "Stated", "grid_of", "noted", "stated", "stated_grid"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from qconvert.graph import Array, Op, Tensor
-from qconvert.graph.inlining import Inlining
-from qconvert.graph.sizes import Size
+from qconvert.operators.sizes import Size
+from qconvert.rewriting.inlining import Inlining
 
 __all__ = ["Cell", "Parameters"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qconvert.graph import Graph, Op
-from qconvert.graph.functions import all_graphs
+from qconvert.operators.functions import all_graphs
 
 __all__ = ["counters"]
 

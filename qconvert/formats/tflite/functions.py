@@ -10,7 +10,7 @@ from qconvert.formats.reading.borders import with_input_grid, with_output_grid
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Graph, Names, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS
-from qconvert.graph.shapes import compatible
+from qconvert.operators.shapes import compatible
 
 __all__ = ["Functions", "subgraphs_of"]
 
@@ -23,7 +23,7 @@ _FIELDS = {
 }
 
 
-#: Subgraphs that run within one another; a valid graph has no more (graph/validation/scopes.py).
+#: Subgraphs that run within one another; a valid graph has no more (rules/validation/scopes.py).
 _DEEPEST = 50
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from qconvert.formats.tflite.variables import first_value
 from qconvert.graph import Graph, Op
-from qconvert.graph.functions import all_ops
+from qconvert.operators.functions import all_ops
 
 __all__ = ["inner_states"]
 

@@ -19,7 +19,7 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES
 from qconvert.formats.tflite.tensors import RESOURCE, read_tensors
 from qconvert.formats.tflite.variables import VARIABLE_OPERATORS, Variables
-from qconvert.graph.kinds.opaque import BEFORE_COMPILER, compiler_of
+from qconvert.operators.opaque import BEFORE_COMPILER, compiler_of
 from qconvert.plugins import operators
 
 __all__ = ["Operations", "indices", "operator_names"]

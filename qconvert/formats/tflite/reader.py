@@ -22,8 +22,6 @@ from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature, Tensor
-from qconvert.graph.functions import with_used_functions
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import (
     CHANGED,
     DECOMPOSED,
@@ -38,6 +36,8 @@ from qconvert.graph.metadata import (
     TRANSPOSED,
     VARIABLES,
 )
+from qconvert.operators import KINDS
+from qconvert.operators.functions import with_used_functions
 
 __all__ = ["read"]
 

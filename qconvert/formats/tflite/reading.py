@@ -18,8 +18,8 @@ from qconvert.formats.tflite.functions import Functions
 from qconvert.formats.tflite.variables import Variables, first_value
 from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Shape, Tensor, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.shapes import compatible
+from qconvert.operators import KINDS
+from qconvert.operators.shapes import compatible
 
 __all__ = ["ReadFunction", "Reading"]
 

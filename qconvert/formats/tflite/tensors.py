@@ -12,7 +12,7 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.sparsity import leaves_of
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
-from qconvert.graph.sizes import UNKNOWN
+from qconvert.operators.sizes import UNKNOWN
 
 __all__ = ["DTYPE_NUMBERS", "PACKED_BITS", "RESOURCE", "dtype_of", "pack", "read_tensors"]
 

@@ -16,7 +16,7 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.graph import Graph, Names, Tensor, numpy_dtype
 from qconvert.graph.metadata import VARIABLES
-from qconvert.graph.shapes import compatible
+from qconvert.operators.shapes import compatible
 
 __all__ = ["VARIABLE_OPERATORS", "Variables", "first_value", "variable_keys"]
 

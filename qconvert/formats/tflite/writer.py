@@ -25,7 +25,6 @@ from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.formats.tflite.written import initial, taken
 from qconvert.graph import Array, Graph, Quantization, Tensor
-from qconvert.graph.functions import all_graphs, all_ops
 from qconvert.graph.metadata import (
     CHANGED,
     DECOMPOSED,
@@ -37,6 +36,7 @@ from qconvert.graph.metadata import (
     TRANSPOSED,
 )
 from qconvert.graph.stated import narrow_constants
+from qconvert.operators.functions import all_graphs, all_ops
 from qconvert.plugins import operators
 
 __all__ = ["build", "write"]
@@ -62,7 +62,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
 
 def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
     """The .tflite file of `graph`; see write()."""
-    writers = {*operators("tflite", "write"), "Call", "Loop", "Scan"}  # graph/inlining.py and loops.py have others for these
+    writers = {*operators("tflite", "write"), "Call", "Loop", "Scan"}  # rewriting/inlining.py and loops.py have others for these
     missing = Counter(str(op["op_type"]) if op.kind == "Opaque" else op.kind for op in all_ops(graph) if op.kind not in writers)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))

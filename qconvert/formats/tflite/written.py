@@ -12,11 +12,11 @@ from qconvert.formats.tflite.inner_states import inner_states
 from qconvert.formats.tflite.variables import variable_keys
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Graph, Op
-from qconvert.graph.functions import all_graphs
-from qconvert.graph.inlining import without_calls
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.loops import loops_to_whiles
+from qconvert.operators import KINDS
+from qconvert.operators.functions import all_graphs
 from qconvert.plugins import operators
+from qconvert.rewriting.inlining import without_calls
+from qconvert.rewriting.loops import loops_to_whiles
 
 __all__ = ["Written", "initial", "taken", "written"]
 

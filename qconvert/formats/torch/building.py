@@ -9,7 +9,7 @@ from typing import Any
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.writers.sums import computes_on_grids
 from qconvert.formats.torch.writing import Builder
-from qconvert.graph.kinds.opaque import custom_name
+from qconvert.operators.opaque import custom_name
 
 __all__ = ["fill"]
 

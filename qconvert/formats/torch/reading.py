@@ -24,7 +24,7 @@ from qconvert.formats.torch.signature import bound, parsed
 from qconvert.formats.torch.stored import StoredTensor, TorchType
 from qconvert.formats.torch.values import EndlessError, Packed, Ref
 from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["Call", "Operator", "ReadFunction"]
 

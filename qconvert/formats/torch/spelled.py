@@ -19,7 +19,7 @@ import numpy as np
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.labels import label_key
 from qconvert.graph import Array, Op, Quantization, integer_range, numpy_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["compute_constants", "find_fake_quantization"]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range, is_exact
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.absorb.lookahead import clip_bounds
 from qconvert.rewriting import Rewriter
 

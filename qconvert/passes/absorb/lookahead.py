@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Op, Tensor
 from qconvert.graph.activations import is_exact
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.rewriting import Rewriter
 
 __all__ = ["Lookahead", "clip_bounds"]

@@ -12,10 +12,10 @@ from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.validation.quantization import is_axis_kept
+from qconvert.operators import KINDS
 from qconvert.passes.absorb.lookahead import Lookahead
 from qconvert.rewriting import Rewriter
+from qconvert.rules.validation.quantization import is_axis_kept
 
 __all__ = ["Absorber"]
 

@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 
 from qconvert.encodings import QParams
 from qconvert.graph import Graph, Op
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["carry_on", "keeps_grid"]
 

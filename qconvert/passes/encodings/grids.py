@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.encodings import Encoding, QParams, grid_of
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Op, Quantization, Tensor
-from qconvert.graph.kinds import output_axis
+from qconvert.operators import output_axis
 
 __all__ = ["fit_grid", "orient"]
 

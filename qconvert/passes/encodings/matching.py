@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from qconvert.encodings import Encoding, Encodings, Place
 from qconvert.errors import InvalidModelError, counted
 from qconvert.graph import Graph, Op
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.names import near
+from qconvert.operators import KINDS
 
 __all__ = ["Matched", "match_entries"]
 

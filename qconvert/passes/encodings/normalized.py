@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from qconvert.encodings import BATCH_NORM, FOLDED, FUSED, Encodings, Place
 from qconvert.graph import Graph, Op
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes import compute_constants, fold_batch_norm
 
 __all__ = ["drop_unrounded", "normalize"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.absorb.clips import fuse_clips
 from qconvert.passes.costs import activation_cost, tensor_cost
 from qconvert.passes.grids.reach import Interval, reached

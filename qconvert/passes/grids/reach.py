@@ -13,7 +13,7 @@ import numpy as np
 from qconvert.arithmetic import affine_range, dequantize, quantize
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["Interval", "hulls", "reached", "tied"]
 

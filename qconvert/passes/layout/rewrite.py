@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.layout.roles import data_positions, looks_up
 
 __all__ = ["Constants", "permute_op", "permute_tensor"]

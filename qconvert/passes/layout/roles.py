@@ -13,8 +13,8 @@ from enum import Enum
 import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.kinds.layout import Suits, permutation
+from qconvert.operators import KINDS
+from qconvert.operators.layout import Suits, permutation
 
 __all__ = ["Role", "data_inputs", "data_positions", "looks_up", "role"]
 

@@ -7,8 +7,8 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.kinds import output_axis
-from qconvert.graph.kinds.spatial import SAME, axes_of_space, padding
+from qconvert.operators import output_axis
+from qconvert.operators.spatial import SAME, axes_of_space, padding
 from qconvert.passes.shifting.walk import Shifting
 
 __all__ = ["LINEAR", "is_touched", "linear_obstacle", "shift_linear", "sums_of_weights"]

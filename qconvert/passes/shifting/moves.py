@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qconvert.graph import Graph, Op
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.passes.shifting.averages import averages_away
 from qconvert.passes.shifting.linear import linear_obstacle
 from qconvert.plugins.sides import is_product_of_activations

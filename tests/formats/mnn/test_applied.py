@@ -15,7 +15,7 @@ from refusals import refused
 
 from qconvert import Encodings, Graph, apply, convert, load, load_encodings
 from qconvert.errors import InvalidModelError, OptionError
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 pytestmark = pytest.mark.onnxruntime
 

@@ -8,7 +8,7 @@ from passes.graphs import make, q
 from qconvert import Op, Tensor
 from qconvert.encodings import Place
 from qconvert.formats.mnn.floats import split
-from qconvert.graph.validation import validate
+from qconvert.rules.validation import validate
 
 
 def int8(name: str, scale: float, zero_point: int = 0) -> Tensor:

@@ -18,7 +18,7 @@ from qconvert.formats.mnn.network import Node
 from qconvert.formats.mnn.places import misnamed
 from qconvert.formats.mnn.roundings import rounded
 from qconvert.graph import Array
-from qconvert.graph.validation import validate
+from qconvert.rules.validation import validate
 from qconvert.runtimes.mnn import MNNModel
 
 pytestmark = pytest.mark.mnn

@@ -18,9 +18,9 @@ from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.reader import read_bytes
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph
-from qconvert.graph.differences import diff
-from qconvert.graph.functions import all_ops
-from qconvert.graph.validation import validate
+from qconvert.operators.functions import all_ops
+from qconvert.rules.differences import diff
+from qconvert.rules.validation import validate
 from tests.onnx_nodes import session
 
 X = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)

@@ -11,7 +11,7 @@ from onnx import parser
 
 from qconvert import load
 from qconvert.conversion import run_passes
-from qconvert.graph.validation import validate
+from qconvert.rules.validation import validate
 
 pytestmark = pytest.mark.formats
 

@@ -13,8 +13,8 @@ from refusals import refused
 from qconvert import check, convert, load
 from qconvert.conversion import run_passes
 from qconvert.errors import UnsupportedError
-from qconvert.graph.functions import named_functions
-from qconvert.graph.validation import validate
+from qconvert.operators.functions import named_functions
+from qconvert.rules.validation import validate
 
 
 def grids(folder: Path, *, sizes: bool) -> Path:

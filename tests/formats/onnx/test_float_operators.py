@@ -17,7 +17,7 @@ from refusals import refused
 from qconvert.errors import UnsupportedError
 from qconvert.formats.onnx.ops import READERS, WRITERS
 from qconvert.formats.onnx.writer import build
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 pytestmark = pytest.mark.onnxruntime
 

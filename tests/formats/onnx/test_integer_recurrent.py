@@ -15,7 +15,7 @@ from qconvert.errors import InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph, Quantization, integer_range
-from qconvert.graph.validation import validate
+from qconvert.rules.validation import validate
 
 pytestmark = pytest.mark.litert
 

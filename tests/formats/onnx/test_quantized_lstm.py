@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from qconvert import check, convert, load
 from qconvert.evaluate import evaluate
-from qconvert.graph.kinds import is_dynamic
+from qconvert.operators import is_dynamic
 
 pytestmark = pytest.mark.onnxruntime
 

@@ -13,9 +13,9 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.reader import read_bytes
 from qconvert.formats.onnx.writer import build
-from qconvert.graph.differences import diff
-from qconvert.graph.kinds.recurrent import GATES
-from qconvert.graph.validation import validate
+from qconvert.operators.recurrent import GATES
+from qconvert.rules.differences import diff
+from qconvert.rules.validation import validate
 from tests.onnx_nodes import node_model, session
 
 TIME, BATCH, SIZE, CELLS = 6, 3, 4, 5

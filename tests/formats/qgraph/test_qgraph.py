@@ -27,8 +27,8 @@ from qconvert.formats.qgraph.reader import read
 from qconvert.formats.qgraph.to_document import to_document
 from qconvert.formats.qgraph.writer import write
 from qconvert.graph import DTYPES, Graph, Op, Quantization, Signature, Tensor, integer_range, numpy_dtype
-from qconvert.graph.differences import diff
-from qconvert.graph.validation import validate
+from qconvert.rules.differences import diff
+from qconvert.rules.validation import validate
 
 pytestmark = pytest.mark.formats
 

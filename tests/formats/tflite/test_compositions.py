@@ -16,7 +16,7 @@ from tflite_models import run_litert
 from qconvert.errors import UnsupportedError
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.validation import validate
+from qconvert.rules.validation import validate
 
 pytestmark = pytest.mark.litert
 

@@ -16,9 +16,9 @@ from qconvert.formats.onnx.reader import read_bytes as read_onnx
 from qconvert.formats.tflite.reader import read_bytes
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Graph
-from qconvert.graph.differences import diff
-from qconvert.graph.functions import all_ops
-from qconvert.graph.validation import validate
+from qconvert.operators.functions import all_ops
+from qconvert.rules.differences import diff
+from qconvert.rules.validation import validate
 from tests.formats.onnx.test_control import GRAPHS, graph_of, outputs
 from tests.onnx_nodes import session
 from tests.tflite_models import OpSpec, TensorSpec, model, run_litert

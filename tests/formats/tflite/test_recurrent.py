@@ -18,7 +18,7 @@ from qconvert.errors import InvalidGraphError, InvalidModelError, UnsupportedErr
 from qconvert.evaluate import evaluate
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Graph
-from qconvert.graph.validation import validate
+from qconvert.rules.validation import validate
 
 pytestmark = pytest.mark.litert
 

@@ -20,7 +20,7 @@ from qconvert.formats.tflite.probe import with_outputs
 from qconvert.formats.tflite.reader import read_bytes
 from qconvert.formats.tflite.reading import Reading
 from qconvert.graph import Graph, Quantization
-from qconvert.graph.validation import validate
+from qconvert.rules.validation import validate
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.tflite_micro import TFLiteMicro
 from tests.tflite_models import OpSpec, TensorSpec, model

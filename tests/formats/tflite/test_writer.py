@@ -23,7 +23,7 @@ from qconvert import diff, load, save
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import operators
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"

@@ -11,7 +11,7 @@ import pytest
 
 from qconvert import convert
 from qconvert.conversion.loading import load
-from qconvert.graph.kinds import is_dynamic
+from qconvert.operators import is_dynamic
 from qconvert.runtimes.litert import LiteRT
 from tests.torchscript_models import Instance, Quantized, archive, graph_of, net, packed_conv, values_of
 

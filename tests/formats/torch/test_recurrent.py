@@ -17,7 +17,7 @@ from refusals import refused
 from qconvert import check, convert, load
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
-from qconvert.graph.kinds import is_dynamic
+from qconvert.operators import is_dynamic
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -16,7 +16,7 @@ from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate, evaluate_op
 from qconvert.formats.torch.writer import build, live
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 from qconvert.plugins import operators
 
 pytestmark = needs_torch

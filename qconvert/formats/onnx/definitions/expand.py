@@ -12,11 +12,11 @@ from qconvert.formats.onnx.contrib import CONTRIB
 from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, embedding, quantized, resize, sampling, shaping
 from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
 from qconvert.graph import Graph, Op, Tensor, equal_data
-from qconvert.graph.functions import entering
 from qconvert.graph.names import Names
-from qconvert.graph.shapes import compatible
-from qconvert.graph.validation import validate
+from qconvert.operators.functions import entering
+from qconvert.operators.shapes import compatible
 from qconvert.plugins import Target, pass_named
+from qconvert.rules.validation import validate
 
 __all__ = ["results", "run"]
 

@@ -9,8 +9,8 @@ from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.integer_lstm import int16_curve
 from qconvert.formats.onnx.ops.rescaling import AWAY, Rescale
 from qconvert.graph import Array, Op
-from qconvert.graph.kinds.basic_lstm import basic_lstm
-from qconvert.graph.kinds.integer_recurrent import BASIC_INPUTS, stored_tensors
+from qconvert.operators.basic_lstm import basic_lstm
+from qconvert.operators.integer_recurrent import BASIC_INPUTS, stored_tensors
 
 __all__ = ["WRITERS"]
 

@@ -12,7 +12,7 @@ from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.onnx.subgraphs import subgraph
 from qconvert.graph import Graph, Op, Shape, Tensor
-from qconvert.graph.shapes import UNKNOWN
+from qconvert.operators.shapes import UNKNOWN
 
 __all__ = ["READERS", "WRITERS"]
 

@@ -14,8 +14,8 @@ from qconvert.formats.onnx.ops.dynamic import dynamic_data, write_dynamic
 from qconvert.formats.onnx.ops.sixteen_bits import write_sixteen_bits
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Array, Op, Quantization
-from qconvert.graph.kinds import convolves_as_tflite
-from qconvert.graph.kinds.spatial import SAME, swapped_weights
+from qconvert.operators import convolves_as_tflite
+from qconvert.operators.spatial import SAME, swapped_weights
 
 __all__ = ["READERS", "WRITERS", "apart", "real_bias", "require_channels_first"]
 

@@ -11,7 +11,7 @@ from qconvert.arithmetic import scale_and_zero_point
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
 from qconvert.formats.onnx.spelled import turned_name
 from qconvert.graph import Array, Op, Quantization
-from qconvert.graph.kinds import is_dynamic, range_axes
+from qconvert.operators import is_dynamic, range_axes
 
 __all__ = ["dynamic_data", "write_dynamic"]
 

@@ -12,7 +12,7 @@ from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op, Quantization, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.kinds import adds_plainly, computes_as_tflite, nudged_scales
+from qconvert.operators import adds_plainly, computes_as_tflite, nudged_scales
 
 __all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named"]
 

@@ -17,7 +17,7 @@ from qconvert.formats.onnx.ops.integer_norm import normalized
 from qconvert.formats.onnx.ops.rescaling import AWAY, Emitter, Rescale
 from qconvert.formats.onnx.ops.scan_body import ScanBody
 from qconvert.graph import Array, Op
-from qconvert.graph.kinds.integer_recurrent import LSTM_INPUTS, integer_lstm, stored_tensors
+from qconvert.operators.integer_recurrent import LSTM_INPUTS, integer_lstm, stored_tensors
 
 __all__ = ["WRITERS", "int16_curve"]
 

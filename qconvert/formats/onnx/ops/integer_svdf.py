@@ -9,7 +9,7 @@ from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.rescaling import Rescale
 from qconvert.formats.onnx.ops.svdf import moved_memory, unit_sums
 from qconvert.graph import Array, Op, integer_range
-from qconvert.graph.kinds.integer_recurrent import SVDF_INPUTS, integer_svdf, stored_tensors
+from qconvert.operators.integer_recurrent import SVDF_INPUTS, integer_svdf, stored_tensors
 
 __all__ = ["WRITERS"]
 

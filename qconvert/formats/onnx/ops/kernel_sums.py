@@ -10,7 +10,7 @@ from qconvert.arithmetic import tflite_mean_multiplier, xnnpack_reduction
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
 from qconvert.formats.onnx.ops.sixteen_bits import AWAY
 from qconvert.graph import Array, Op, Quantization, integer_range
-from qconvert.graph.kinds import reduced_count
+from qconvert.operators import reduced_count
 
 __all__ = ["write_as_tflite", "write_as_xnnpack"]
 

@@ -14,7 +14,7 @@ from qconvert.formats.onnx.ops.conv import apart, real_bias
 from qconvert.formats.onnx.ops.dynamic import write_dynamic
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization, numpy_dtype
-from qconvert.graph.kinds import is_dynamic
+from qconvert.operators import is_dynamic
 
 __all__ = ["READERS", "WRITERS", "matmul_operand"]
 

@@ -17,7 +17,7 @@ from qconvert.formats.onnx.contrib import CONTRIB
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Array, Op, Quantization, Tensor
-from qconvert.graph.kinds.recurrent import NORM, PROJECTION
+from qconvert.operators.recurrent import NORM, PROJECTION
 
 __all__ = ["READERS", "named_outputs", "quantized_lstm_reason", "write_quantized_lstm"]
 

@@ -13,8 +13,8 @@ from qconvert.formats.onnx.ops.spelled_gates import write_spelled_gates
 from qconvert.formats.onnx.ops.spelled_lstm import runs_in_float, write_spelled_lstm
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
-from qconvert.graph.kinds import KINDS, is_dynamic
-from qconvert.graph.kinds.recurrent import ONNX_ACTIVATIONS, activation_names
+from qconvert.operators import KINDS, is_dynamic
+from qconvert.operators.recurrent import ONNX_ACTIVATIONS, activation_names
 
 __all__ = ["READERS", "WRITERS"]
 

@@ -12,7 +12,7 @@ from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.kernel_sums import write_as_tflite, write_as_xnnpack
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, numpy_dtype
-from qconvert.graph.kinds import kernels_reduction
+from qconvert.operators import kernels_reduction
 
 __all__ = ["READERS", "WRITERS"]
 

@@ -9,8 +9,8 @@ import numpy as np
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op, Tensor, numpy_dtype
-from qconvert.graph.kinds.segments import first_value
-from qconvert.graph.sizes import UNKNOWN
+from qconvert.operators.segments import first_value
+from qconvert.operators.sizes import UNKNOWN
 
 __all__ = ["WRITERS"]
 

@@ -13,7 +13,7 @@ from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op
-from qconvert.graph.kinds.signal import fake_quant_grid
+from qconvert.operators.signal import fake_quant_grid
 
 __all__ = ["READERS", "WRITERS"]
 

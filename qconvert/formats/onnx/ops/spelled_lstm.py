@@ -10,8 +10,8 @@ from qconvert.formats.onnx.ops.rescaling import Emitter
 from qconvert.formats.onnx.ops.scan_body import ScanBody, zero_states
 from qconvert.formats.onnx.ops.spelled_recurrence import BIAS, FLOAT32, HIDDEN, LENGTHS, Recurrence, require_plain
 from qconvert.graph import Op
-from qconvert.graph.kinds import is_dynamic
-from qconvert.graph.kinds.recurrent import NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names
+from qconvert.operators import is_dynamic
+from qconvert.operators.recurrent import NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names
 
 __all__ = ["runs_in_float", "write_spelled_lstm"]
 

@@ -7,7 +7,7 @@ import numpy as np
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.rounded_rows import product, rounded_rows, summed_exactly
 from qconvert.graph import Op
-from qconvert.graph.kinds import is_dynamic
+from qconvert.operators import is_dynamic
 
 __all__ = ["WRITERS", "moved_memory", "unit_sums"]
 

@@ -18,7 +18,7 @@ from qconvert.formats.onnx.contrib import QONNX
 from qconvert.formats.onnx.qonnx.ranges import Range, range_of
 from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import clip_range, is_exact
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["as_qonnx"]
 

@@ -8,7 +8,7 @@ from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.qoperator.forms import CONTRIB, WriteForm, one_type_reason, operand, read_form, write_form
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
-from qconvert.graph.kinds import adds_plainly
+from qconvert.operators import adds_plainly
 
 __all__ = ["READERS", "WRITERS"]
 

@@ -10,7 +10,7 @@ from qconvert.formats.reading.flexbuffer import encoded
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
-from qconvert.graph.shapes import compatible
+from qconvert.operators.shapes import compatible
 
 __all__ = ["READERS", "WRITERS"]
 

@@ -14,7 +14,7 @@ from qconvert.formats.reading.flexbuffer import decoded, encoded
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
-from qconvert.graph.kinds.opaque import TFLITE_DOMAIN, custom_name, is_custom
+from qconvert.operators.opaque import TFLITE_DOMAIN, custom_name, is_custom
 
 __all__ = ["READERS", "WRITERS", "read_custom"]
 

@@ -9,7 +9,7 @@ from qconvert.formats.reading.flexbuffer import decoded
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["READERS", "WRITERS"]
 

@@ -7,7 +7,7 @@ import numpy as np
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing, as_int32
 from qconvert.graph import Array, Op
-from qconvert.graph.sizes import UNKNOWN
+from qconvert.operators.sizes import UNKNOWN
 
 __all__ = ["READERS", "WRITERS"]
 

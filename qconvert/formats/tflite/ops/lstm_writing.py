@@ -13,9 +13,9 @@ from qconvert.formats.tflite.ops.sequence_writing import Frame, partner, require
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
-from qconvert.graph.kinds import integer_weights, is_dynamic
-from qconvert.graph.kinds.recurrent import ACTIVATIONS as KNOWN_ACTIVATIONS
-from qconvert.graph.kinds.recurrent import NORM, PROJECTION, PROJECTION_BIAS
+from qconvert.operators import integer_weights, is_dynamic
+from qconvert.operators.recurrent import ACTIVATIONS as KNOWN_ACTIVATIONS
+from qconvert.operators.recurrent import NORM, PROJECTION, PROJECTION_BIAS
 
 __all__ = ["READERS", "WRITERS", "activation_code"]
 

@@ -12,9 +12,9 @@ from qconvert.formats.tflite.ops.conv import accumulator_bias, bias_type, dynami
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
-from qconvert.graph.kinds import is_dynamic
-from qconvert.graph.shapes import compatible, merged
-from qconvert.graph.sizes import UNKNOWN
+from qconvert.operators import is_dynamic
+from qconvert.operators.shapes import compatible, merged
+from qconvert.operators.sizes import UNKNOWN
 
 __all__ = ["READERS", "WRITERS"]
 

@@ -10,7 +10,7 @@ from qconvert.formats.tflite.ops.svdf import REAL_SVDF, read_real_svdf
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Quantization, Tensor
-from qconvert.graph.kinds.integer_recurrent import LSTM_INPUTS
+from qconvert.operators.integer_recurrent import LSTM_INPUTS
 
 __all__ = ["READERS", "WRITERS"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Tensor
-from qconvert.graph.sizes import UNKNOWN
+from qconvert.operators.sizes import UNKNOWN
 
 __all__ = ["COMPLEX", "READERS", "WRITERS"]
 

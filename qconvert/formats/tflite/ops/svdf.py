@@ -6,7 +6,7 @@ from qconvert.formats.tflite.ops.hybrid import arithmetic_of, constant_int8, is_
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import ACTIVATIONS, WriteFunction, Writing
 from qconvert.graph import Op
-from qconvert.graph.kinds import is_dynamic
+from qconvert.operators import is_dynamic
 
 __all__ = ["READERS", "REAL_SVDF", "WRITERS", "read_real_svdf"]
 

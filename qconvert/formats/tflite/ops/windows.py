@@ -10,7 +10,7 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
-from qconvert.graph.kinds.windows import FUNCTIONS
+from qconvert.operators.windows import FUNCTIONS
 
 __all__ = ["READERS", "WRITERS"]
 

@@ -28,8 +28,8 @@ from qconvert.formats.torch.stored import StoredTensor, TorchType
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.metadata import NUMERICS
-from qconvert.graph.shapes import UNKNOWN
-from qconvert.graph.validation import validate
+from qconvert.operators.shapes import UNKNOWN
+from qconvert.rules.validation import validate
 
 __all__ = ["DECOMPOSED", "emit_noted", "with_noted"]
 

@@ -12,7 +12,7 @@ from qconvert.formats.torch.sizing import batched
 from qconvert.formats.torch.values import Ref
 from qconvert.formats.torch.weights import rearranged, unmoved
 from qconvert.graph import Quantization
-from qconvert.graph.kinds.spatial import swapped_weights
+from qconvert.operators.spatial import swapped_weights
 
 __all__ = ["OPERATORS"]
 

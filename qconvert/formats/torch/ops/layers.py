@@ -8,7 +8,7 @@ from typing import Any
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Packed, Ref
 from qconvert.graph import Quantization
-from qconvert.graph.kinds.spatial import swapped_weights
+from qconvert.operators.spatial import swapped_weights
 
 __all__ = ["OPERATORS", "bias_of", "kernel_of", "quantized", "require_real", "rounding_of", "rows"]
 

@@ -18,7 +18,7 @@ from qconvert.formats.torch.ops.layers import require_real
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Packed, PackedCell, Ref
 from qconvert.graph import Array, Quantization
-from qconvert.graph.kinds.recurrent import GATES, PROJECTION
+from qconvert.operators.recurrent import GATES, PROJECTION
 
 __all__ = ["OPERATORS"]
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import is_dynamic
-from qconvert.graph.kinds.spatial import SAME
+from qconvert.operators import is_dynamic
+from qconvert.operators.spatial import SAME
 
 __all__ = ["KERNELS", "is_bytes", "kernel_obstacle"]
 

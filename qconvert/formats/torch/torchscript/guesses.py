@@ -9,7 +9,7 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.torchscript.inputs import Input
 from qconvert.formats.torch.values import EndlessError
 from qconvert.graph import Op, Shape
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["Guesses", "Probe", "guessed"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Op
-from qconvert.graph.kinds import range_axes
+from qconvert.operators import range_axes
 
 __all__ = ["rounded", "rounded_data"]
 

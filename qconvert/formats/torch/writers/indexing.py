@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op, numpy_dtype
-from qconvert.graph.kinds.segments import first_value
+from qconvert.operators.segments import first_value
 
 __all__ = ["WRITERS", "gather_in_batches", "indices", "static_shape"]
 

@@ -24,7 +24,7 @@ from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS
-from qconvert.graph.kinds import reduced_count
+from qconvert.operators import reduced_count
 
 __all__ = ["averaged_as_pytorch", "end_stored", "pair_as_kernels", "reduced_as_kernels", "rounded_as_tflite"]
 

@@ -15,8 +15,8 @@ from qconvert.formats.torch.writers.sums import integer_sum, sum_as_tflite
 from qconvert.formats.torch.writers.windows import padded, pads_of, real_data, symmetric, torch_pads
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
-from qconvert.graph.kinds import is_dynamic
-from qconvert.graph.kinds.spatial import swapped_weights
+from qconvert.operators import is_dynamic
+from qconvert.operators.spatial import swapped_weights
 
 __all__ = ["WRITERS"]
 

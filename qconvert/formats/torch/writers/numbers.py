@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.formats.torch.writers.indexing import static_shape
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op, numpy_dtype
-from qconvert.graph.kinds.signal import fake_quant_grid
+from qconvert.operators.signal import fake_quant_grid
 
 __all__ = ["WRITERS"]
 

@@ -11,8 +11,8 @@ from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.writers.dynamic import rounded
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
-from qconvert.graph.kinds import is_dynamic
-from qconvert.graph.kinds.recurrent import GATES, activation_names
+from qconvert.operators import is_dynamic
+from qconvert.operators.recurrent import GATES, activation_names
 
 __all__ = ["WRITERS"]
 

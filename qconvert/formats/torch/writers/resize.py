@@ -12,7 +12,7 @@ from qconvert.formats.torch.writers.sizes import sizes_of
 from qconvert.formats.torch.writers.sums import whole
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Array, Op
-from qconvert.graph.kinds.resize import nearest, positions
+from qconvert.operators.resize import nearest, positions
 
 __all__ = ["WRITERS", "known_sizes", "nearest_operator"]
 

@@ -17,7 +17,7 @@ from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.writers.kernels import rounded_as_tflite
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
-from qconvert.graph.kinds import KINDS
+from qconvert.operators import KINDS
 
 __all__ = ["computes_on_grids", "integer_sum", "sum_as_tflite", "whole"]
 

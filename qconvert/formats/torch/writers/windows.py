@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Op, integer_range
-from qconvert.graph.kinds.spatial import SAME
+from qconvert.operators.spatial import SAME
 
 __all__ = ["padded", "padded_data", "pads_of", "real_data", "symmetric", "torch_pads"]
 

@@ -1,0 +1,147 @@
+"""The canonical operator set: one object a kind, one file a family.
+
+Names, attributes and meaning are ONNX's newest opset's, with these differences, which keep the graph independent of formats:
+
+- spatial operators carry `data_format` (channels_first or channels_last); weights are always O,I,spatial, for ConvTranspose too;
+- Gemm is y = A @ B.T + C (B is O,I); MatMul has `trans_a` and `trans_b`; Softmax has `beta`; Gather has `batch_dims`;
+- Resize takes (X, sizes) with one size for each spatial dimension; CumSum, ArgMax, TopK take their axis as an attribute;
+- Mod has the sign of the dividend (ONNX's with fmod), FloorMod that of the divisor;
+- padding of a quantized tensor is real zero, that is, the zero point;
+- `arithmetic` on an AveragePool, ReduceMean, ReduceSum, Add, Sub, Mul or Conv names a kernel's own rounding (attributes.ARITHMETIC), and
+  on a sum of products with integer weights with float data how these are rounded when it runs;
+- `activation` on an operator is a fused relu, relu6 or relu_n1_to_1: it only narrows the range of the output;
+- Quantize, Dequantize and Requantize take scale and zero point from their tensors, not from inputs;
+- the bias of a quantized Conv, ConvTranspose or Gemm is int32 at input scale * weight scale, or float32;
+- Rfft2d, Real, Imag and ComplexAbs have the two parts of complex numbers along a last axis; BitShift keeps the sign;
+- Reinterpret, Pack, Unpack, FloorDiv, FloorMod, SquaredDifference, Square, Rsqrt, ReduceAny, ReduceAll, SpaceToBatch, BatchToSpace,
+  DetectionPostProcess, SegmentSum, UnsortedSegment, DynamicUpdateSlice, SparseToDense, MatrixDiag, MatrixSetDiag, InteriorPad, Rfft2d,
+  Real, Imag, ComplexAbs, Bucketize, FakeQuant, Bitcast, Atan2, ZerosLike, Rank, BroadcastArgs, L2Pool, SelectBoxes, ReduceWindow,
+  StartGather, SVDF, IntegerLSTM, IntegerSVDF, BasicLSTM, While, Call, ReadState, WriteState and Opaque are not in ONNX;
+- If, Loop and Scan name functions of the graph, and take what these capture as inputs after their own (control.py).
+
+Plugins add kinds through the hook qconvert_kinds; register() is where they arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from types import MappingProxyType
+
+from qconvert.graph.schema import DEFAULTS
+from qconvert.operators.attributes import (
+    REQUIRED,
+    AttributeSpec,
+    choice,
+    flag,
+    function,
+    has,
+    integer,
+    integers,
+    number,
+    numbers,
+    text,
+    texts,
+)
+from qconvert.operators.call import Call, ExactResult
+from qconvert.operators.control import FunctionCall, Port, calls
+from qconvert.operators.convolution import convolves_as_tflite
+from qconvert.operators.kind import ROLES, RULES, Kind, kind
+from qconvert.operators.pairs import adds_plainly, computes_as_tflite, nudged_scales
+from qconvert.operators.products import integer_weights, is_dynamic, output_axis, range_axes
+from qconvert.operators.reduce import kernels_reduction, reduced_count
+
+__all__ = [
+    "KINDS",
+    "REQUIRED",
+    "ROLES",
+    "RULES",
+    "AttributeSpec",
+    "Call",
+    "ExactResult",
+    "FunctionCall",
+    "Kind",
+    "Port",
+    "adds_plainly",
+    "calls",
+    "choice",
+    "computes_as_tflite",
+    "convolves_as_tflite",
+    "flag",
+    "function",
+    "has",
+    "integer",
+    "integer_weights",
+    "integers",
+    "is_dynamic",
+    "kernels_reduction",
+    "kind",
+    "nudged_scales",
+    "number",
+    "numbers",
+    "output_axis",
+    "range_axes",
+    "reduced_count",
+    "register",
+    "text",
+    "texts",
+]
+
+_FAMILIES = (
+    "convolution",
+    "matrix",
+    "pool",
+    "resize",
+    "normalize",
+    "softmax",
+    "pairs",
+    "bits",
+    "logic",
+    "elementwise",
+    "activation",
+    "convert",
+    "reduce",
+    "search",
+    "join",
+    "reshape",
+    "slice",
+    "gather",
+    "segments",
+    "diagonals",
+    "windows",
+    "space",
+    "create",
+    "detection",
+    "signal",
+    "recurrent",
+    "control",
+    "state",
+    "integer_recurrent",
+    "basic_lstm",
+    "svdf",
+    "opaque",
+)
+
+_known: dict[str, Kind] = {}
+
+#: Every kind by its name.
+KINDS: Mapping[str, Kind] = MappingProxyType(_known)
+
+
+def register(kinds: Iterable[Kind]) -> None:
+    """Adds kinds to KINDS.
+
+    Raises:
+        ValueError: there is another kind of that name already; replacing one would change what existing graphs mean. None is added then.
+    """
+    new: dict[str, Kind] = {}
+    for item in kinds:
+        if _known.get(item.name, new.get(item.name, item)) is not item:
+            raise ValueError(f"there is a kind {item.name!r} already")
+        new[item.name] = item
+    _known.update(new)
+    DEFAULTS.update((item.name, item.defaults) for item in new.values())
+
+
+for _family in _FAMILIES:
+    register(import_module(f"qconvert.operators.{_family}").KINDS)

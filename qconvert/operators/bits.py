@@ -1,0 +1,66 @@
+"""Functions of the bits of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array, numpy_dtype
+from qconvert.graph.schema import Op
+from qconvert.operators.attributes import choice, has, integer, text
+from qconvert.operators.call import Call
+from qconvert.operators.common import broadcast_shape
+from qconvert.operators.kind import Kind, kind
+from qconvert.operators.layout import ELEMENTWISE
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure
+from qconvert.operators.sizes import Result as Shapes
+
+__all__ = ["KINDS"]
+
+
+def _bitwise(name: str, function: Callable[[Array, Array], Any]) -> Kind:
+    return kind(name, "data data", shape=broadcast_shape, rule="plain", layout=ELEMENTWISE, types="T T -> T",
+                evaluate=lambda call: np.asarray(function(call.raw(0), call.raw(1))))  # fmt: skip
+
+
+def bit_shift(call: Call) -> Array:
+    """BitShift of ONNX, of signed integers too: a shift to the right keeps the sign. By all bits or more, which ONNX leaves open, a shift
+    to the left gives 0, and one to the right what all bits but one give.
+    """
+    data, by = call.raw(0), call.raw(1)
+    inside = np.clip(by, 0, data.dtype.itemsize * 8 - 1).astype(data.dtype)
+    if call["direction"] == "RIGHT":
+        return np.asarray(np.right_shift(data, inside))
+    return np.where(inside == by, np.left_shift(data, inside), 0).astype(data.dtype)
+
+
+def _bitcast_shape(op: Op, s: ShapeContext) -> Shapes:
+    """The same shape, with a last axis more, or less, where the types differ in size; only the tensors say the type of the data."""
+    shape, ratio = s.shape(0), int(op["ratio"])
+    if shape is None or ratio == 1:
+        return [shape]
+    if ratio > 0:
+        return [(*shape, ratio)]
+    if not shape or (isinstance(shape[-1], int) and shape[-1] != -ratio):
+        raise failure(op, f"the last dimension of {shape} is not a whole number of {op['to']}", rule="sizes-do-not-divide")
+    return [shape[:-1]] if shape[-1] != UNKNOWN else [None]
+
+
+def bitcast(call: Call) -> Array:
+    """The same bytes as numbers of another type."""
+    data, wanted = np.ascontiguousarray(call.raw()), numpy_dtype(str(call["to"]))
+    if data.dtype.itemsize == wanted.itemsize:
+        return data.view(wanted)
+    return data[..., None].view(wanted) if data.dtype.itemsize > wanted.itemsize else data.view(wanted)[..., 0]
+
+
+KINDS = (
+    _bitwise("BitwiseAnd", np.bitwise_and),
+    _bitwise("BitwiseOr", np.bitwise_or),
+    _bitwise("BitwiseXor", np.bitwise_xor),
+    kind("BitShift", "data data", shape=broadcast_shape, rule="plain", evaluate=bit_shift, layout=ELEMENTWISE, types="T T -> T",
+         attributes=has(direction=choice(("LEFT", "RIGHT")))),
+    kind("Bitcast", shape=_bitcast_shape, rule="plain", evaluate=bitcast, types="any -> @to", attributes=has(to=text(), ratio=integer(1))),
+)  # fmt: skip

@@ -1,0 +1,145 @@
+"""Operators that run functions of the graph: choices, loops, calls.
+
+A function's inputs and outputs are those that the operator gives and takes, in order; see calls(). What a function captures are inputs of
+both, after the others. Stored values pass as they are: the tensors on either side have one type and one grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qconvert.graph.schema import Op
+from qconvert.operators.attributes import function, has, integer, integers, text
+from qconvert.operators.kind import kind
+from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import ShapeContext
+
+__all__ = ["KINDS", "FunctionCall", "Port", "calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """What stands next to an input or an output of a function.
+
+    Attributes:
+        tensor: of the operator; "" for a number that the operator itself counts or tests.
+        dtype: of such a number, which has one element.
+        axis: along which the operator's tensor is a stack of what the function takes or gives at each turn; None if both are one value.
+    """
+
+    tensor: str = ""
+    dtype: str = ""
+    axis: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """A function that an operator runs, and what it runs it with.
+
+    Attributes:
+        attribute: that names the function.
+        function: its name.
+        inputs, outputs: what stands beside those of the function.
+        carried: (output, input) of the function that are one value from one turn to the next.
+    """
+
+    attribute: str
+    function: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    carried: tuple[tuple[int, int], ...] = ()
+
+
+_CONDITION = Port(dtype="bool")
+
+
+def calls(op: Op) -> Iterator[FunctionCall]:
+    """The functions that an operator of one of these kinds runs; of others, none."""
+    if op.kind in _CALLS:
+        yield from _CALLS[op.kind](op)
+
+
+def _if(op: Op) -> Iterator[FunctionCall]:
+    inputs, outputs = (tuple(map(Port, names)) for names in (op.inputs[1:], op.outputs))
+    for name in ("then_branch", "else_branch"):
+        yield FunctionCall(name, str(op[name]), inputs, outputs)
+
+
+def _call(op: Op) -> Iterator[FunctionCall]:
+    yield FunctionCall("function", str(op["function"]), tuple(map(Port, op.inputs)), tuple(map(Port, op.outputs)))
+
+
+def _while(op: Op) -> Iterator[FunctionCall]:
+    inputs, outputs = (tuple(map(Port, names)) for names in (op.inputs, op.outputs))
+    yield FunctionCall("condition", str(op["condition"]), inputs, (_CONDITION,))
+    yield FunctionCall("body", str(op["body"]), inputs, outputs, tuple((index, index) for index in range(len(outputs))))
+
+
+def _loop(op: Op) -> Iterator[FunctionCall]:
+    count = int(op["carried"])
+    outputs = (*map(Port, op.outputs[:count]), *(Port(name, axis=0) for name in op.outputs[count:]))
+    inputs = (Port(dtype="int64"), _CONDITION, *map(Port, op.inputs[2:]))
+    yield FunctionCall("body", str(op["body"]), inputs, (_CONDITION, *outputs), tuple((index + 1, index + 2) for index in range(count)))
+
+
+def _scan(op: Op) -> Iterator[FunctionCall]:
+    count, scanned = int(op["carried"]), int(op["num_scan_inputs"])
+    stacks = op.inputs[count : count + scanned]
+    results = op.outputs[count:]
+    yield FunctionCall(
+        "body",
+        str(op["body"]),
+        (
+            *map(Port, op.inputs[:count]),
+            *(Port(name, axis=axis) for name, axis in zip(stacks, scan_axes(op, "scan_input_axes", scanned), strict=True)),
+            *map(Port, op.inputs[count + scanned :]),
+        ),
+        (
+            *map(Port, op.outputs[:count]),
+            *(Port(name, axis=axis) for name, axis in zip(results, scan_axes(op, "scan_output_axes", len(results)), strict=True)),
+        ),
+        tuple((index, index) for index in range(count)),
+    )
+
+
+def scan_axes(op: Op, name: str, count: int) -> tuple[int, ...]:
+    """The axes, or the directions, of a Scan's stacks: all 0 where it does not state them."""
+    stated = tuple(map(int, op[name]))
+    return stated if len(stated) == count else (0,) * count
+
+
+_CALLS = {"If": _if, "Call": _call, "While": _while, "Loop": _loop, "Scan": _scan}
+
+
+def _of_functions(op: Op, s: ShapeContext) -> Shapes:
+    """The functions have them; validation compares both."""
+    return [None] * len(op.outputs)
+
+
+_SCANNED = has(
+    num_scan_inputs=integer(),
+    scan_input_axes=integers(()),
+    scan_input_directions=integers(()),
+    scan_output_axes=integers(()),
+    scan_output_directions=integers(()),
+)
+
+KINDS = (
+    kind(
+        "If", "condition data...?", "data...?", shape=_of_functions, rule="control",
+        attributes=has(then_branch=function(), else_branch=function()),
+    ),
+    # trip count, condition, `carried` values, captures -> carried values, stacks; the function also takes the turn and the condition, and
+    # gives the condition first
+    kind(
+        "Loop", "index? condition? data...?", "data...?", shape=_of_functions, rule="control",
+        attributes=has(body=function(), carried=integer()),
+    ),
+    # `carried` values, stacks, captures -> carried values, stacks
+    kind("Scan", "data...?", "data...?", shape=_of_functions, rule="control", attributes=has(_SCANNED, body=function(), carried=integer())),
+    # carried values -> carried values, as long as the first function gives true
+    kind("While", "data...?", "data...?", shape=_of_functions, rule="control", attributes=has(condition=function(), body=function())),
+    # target: of a region that a partition made, what runs it
+    kind("Call", "data...?", "data...?", shape=_of_functions, rule="control", attributes=has(function=function(), target=text(""))),
+)  # fmt: skip

@@ -1,0 +1,213 @@
+"""DetectionPostProcess, as TFLite's custom kernel does it (detection_postprocess.cc): box decoding and non-maximum suppression."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.errors import UnsupportedError
+from qconvert.graph.schema import Op
+from qconvert.operators.attributes import flag, has, integer, number
+from qconvert.operators.call import (
+    Call,
+)
+from qconvert.operators.kind import kind
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, unified
+from qconvert.operators.sizes import Result as Shapes
+
+__all__ = ["KINDS"]
+
+
+def _detection_shape(op: Op, s: ShapeContext) -> Shapes:
+    """Boxes, classes, scores, count; TFLite's kernel has a row for each class of each detection, in regular suppression too."""
+    rows = int(op["max_detections"]) * int(op["max_classes_per_detection"])
+    if rows < 0:
+        raise failure(op, f"the number of detections is {rows}; it must be at least 0", rule="negative-size")
+    boxes, scores, anchors = (s.shape(i) for i in range(3))
+    for what, shape, rank in (("boxes", boxes, 3), ("scores", scores, 3), ("anchors", anchors, 2)):
+        if shape is not None and len(shape) != rank:
+            raise failure(op, f"{what} of shape {shape} do not have rank {rank}", rule="wrong-rank")
+    counts = [shape[-2] for shape in (boxes, scores, anchors) if shape is not None]
+    if counts:
+        unified(op, counts, "the numbers of boxes, scores and anchors")
+    return [(1, rows, 4), (1, rows), (1, rows), (1,)]
+
+
+def detection_postprocess(call: Call) -> list[Array]:
+    """(box encodings, class scores, anchors) -> boxes, classes, scores, count.
+
+    Rows that are not used are zero here; the kernel leaves them as they were. The count is of boxes, not of rows.
+    """
+    boxes = _decode(call)
+    scores = call.values(1)[0]
+    # Models may have a background class in front, which is never detected.
+    scores = scores[:, scores.shape[-1] - call["num_classes"] :]
+    chosen, count = _regular(call, boxes, scores) if call["use_regular_nms"] else _fast(call, boxes, scores)
+    result = np.zeros((_rows(call), 6))
+    for row, (box, category) in enumerate(chosen[: len(result)]):
+        result[row] = (*boxes[box], category, scores[box, category])
+    return [result[None, :, :4], result[None, :, 4], result[None, :, 5], np.array([float(count)])]
+
+
+def _rows(call: Call) -> int:
+    """How many rows the outputs have: what the graph says, or as many as can be filled."""
+    shape = call.results[0].static_shape
+    if shape is not None:
+        return shape[1]
+    classes = 1 if call["use_regular_nms"] else min(call["max_classes_per_detection"], call["num_classes"])
+    return int(call["max_detections"] * classes)
+
+
+def _decode(call: Call) -> Array:
+    """Boxes as (y min, x min, y max, x max) from offsets (y, x, h, w) to the anchors' centres and sizes."""
+    encodings, anchors = call.values(0)[0, :, :4], call.values(2)
+    scales = np.array([call[f"{name}_scale"] for name in "yxhw"])
+    centres = encodings[:, :2] / scales[:2] * anchors[:, 2:] + anchors[:, :2]
+    halves = 0.5 * np.exp(encodings[:, 2:] / scales[2:]) * anchors[:, 2:]
+    return np.concatenate([centres - halves, centres + halves], axis=1)
+
+
+def _overlaps(box: Array, others: Array) -> Array:
+    """Intersection over union of one box with others; 0 where either has no area."""
+    areas = [np.prod(np.atleast_2d(item)[:, 2:] - np.atleast_2d(item)[:, :2], axis=1) for item in (box, others)]
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    shared = np.prod(np.maximum(sides, 0), axis=1)
+    empty = (areas[0] <= 0) | (areas[1] <= 0)
+    return np.where(empty, 0, shared / np.where(empty, 1, areas[0] + areas[1] - shared))
+
+
+def _suppress(call: Call, boxes: Array, scores: Array, limit: int) -> list[int]:
+    """Indices of at most `limit` boxes, best first, none of which overlaps a better one too much."""
+    order = np.argsort(-scores, kind="stable")
+    order = order[scores[order] >= call["nms_score_threshold"]]
+    kept: list[int] = []
+    while len(order) and len(kept) < limit:
+        best, order = order[0], order[1:]
+        kept.append(int(best))
+        order = order[_overlaps(boxes[best], boxes[order]) <= call["nms_iou_threshold"]]
+    return kept
+
+
+def _fast(call: Call, boxes: Array, scores: Array) -> tuple[list[tuple[int, int]], int]:
+    """One suppression over the best score of each box; then the best classes of each box that is left."""
+    count = min(call["max_classes_per_detection"], call["num_classes"])
+    classes = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    kept = _suppress(call, boxes, scores.max(axis=1), call["max_detections"])
+    return [(box, int(category)) for box in kept for category in classes[box]], len(kept)
+
+
+def _regular(call: Call, boxes: Array, scores: Array) -> tuple[list[tuple[int, int]], int]:
+    """One suppression for each class; then the best of all."""
+    found: list[tuple[int, int]] = []
+    for category in range(scores.shape[1]):
+        kept = _suppress(call, boxes, scores[:, category], call["detections_per_class"])
+        found += [(box, category) for box in kept]
+        found.sort(key=lambda item: -scores[item])
+        found = found[: call["max_detections"]]
+    return found, len(found)
+
+
+def _select_shape(op: Op, s: ShapeContext) -> Shapes:
+    boxes, scores, most = s.shape(0), s.shape(1), s.ints(2)
+    if boxes is not None and (len(boxes) != 2 or boxes[1] != 4):
+        raise failure(op, f"boxes of shape {boxes}", rule="wrong-rank")
+    if boxes is not None and scores is not None:
+        unified(op, [boxes[0], *scores], "the numbers of boxes and scores")
+    rows: Shapes = [None if most is None else (most[0],)]
+    return [*rows, (), *rows][: len(op.outputs)]
+
+
+def select_boxes(call: Call) -> list[Array]:
+    """The best boxes, none of which overlaps a better one by iou_threshold or more, filled up with 0 to a fixed number; how many there
+    are; and their scores. A sigma above 0 lowers the scores of boxes that overlap instead (soft suppression, which is not evaluated).
+    """
+    boxes, scores, (most,) = call.values(0), call.values(1), call.ints(2)
+    overlap, least = float(call.raw(3).reshape(())), float(call.raw(4).reshape(()))
+    if call.has(5) and float(call.raw(5).reshape(())) != 0:
+        raise UnsupportedError("soft suppression is not evaluated", where=str(call.op), rule="not-evaluated")
+    corners = np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
+    order = np.argsort(-scores, kind="stable")
+    order = order[scores[order] > least]
+    kept: list[int] = []
+    while len(order) and len(kept) < most:
+        best, order = order[0], order[1:]
+        kept.append(int(best))
+        order = order[_overlaps(corners[best], corners[order]) < overlap] if len(order) else order
+    chosen, values = np.zeros(most, np.int64), np.zeros(most)
+    chosen[: len(kept)], values[: len(kept)] = kept, scores[kept]
+    return [chosen, np.array(len(kept)), values][: len(call.results)]
+
+
+def _suppression_shape(op: Op, s: ShapeContext) -> Shapes:
+    boxes, scores = s.shape(0), s.shape(1)
+    for what, shape in (("boxes", boxes), ("scores", scores)):
+        if shape is not None and (len(shape) != 3 or (what == "boxes" and shape[2] != 4)):
+            raise failure(op, f"{what} of shape {shape}", rule="wrong-rank")
+    if boxes is not None and scores is not None:
+        unified(op, [boxes[0], scores[0]], "the numbers of images")
+        unified(op, [boxes[1], scores[2]], "the numbers of boxes and scores")
+    return [(UNKNOWN, 3)]
+
+
+def non_max_suppression(call: Call) -> Array:
+    """NonMaxSuppression of ONNX: rows of (image, class, box), the best boxes of each class first."""
+    boxes, scores = call.values(0), call.values(1)
+    most = min(call.ints(2)[0] if call.has(2) else 0, boxes.shape[1])
+    overlap, least = (float(call.raw(index).reshape(-1)[0]) if call.has(index) else 0.0 for index in (3, 4))
+    if call["center_point_box"]:
+        boxes = np.concatenate([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], axis=-1)
+    corners = np.concatenate([np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])], axis=-1)
+    rows: list[tuple[int, int, int]] = []
+    for image, category in np.ndindex(scores.shape[:2]):
+        values = scores[image, category]
+        order = np.argsort(-values, kind="stable")
+        order, count = order[values[order] > least] if call.has(4) else order, 0
+        while len(order) and count < most:
+            best, order, count = order[0], order[1:], count + 1
+            rows.append((image, category, int(best)))
+            order = order[_overlaps(corners[image, best], corners[image, order]) <= overlap] if len(order) else order
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+KINDS = (
+    kind(
+        "NonMaxSuppression",
+        "data data index? parameter? parameter?",
+        "index",
+        shape=_suppression_shape,
+        rule="plain",
+        evaluate=non_max_suppression,
+        types="float32 float32 any float32 float32 -> int64",
+        attributes=has(center_point_box=flag(0)),
+    ),
+    kind(
+        "SelectBoxes",
+        "data data index parameter parameter parameter?",
+        "index index index?",
+        shape=_select_shape,
+        rule="plain",
+        evaluate=select_boxes,
+        types="T T any T T T -> int32 int32 float32",
+    ),
+    kind(
+        "DetectionPostProcess",
+        "data data data",
+        "data data data data",
+        shape=_detection_shape,
+        rule="index",
+        evaluate=detection_postprocess,
+        attributes=has(
+            max_detections=integer(),
+            max_classes_per_detection=integer(1),
+            detections_per_class=integer(100),
+            use_regular_nms=flag(0),
+            nms_score_threshold=number(),
+            nms_iou_threshold=number(),
+            num_classes=integer(),
+            y_scale=number(),
+            x_scale=number(),
+            h_scale=number(),
+            w_scale=number(),
+        ),
+    ),
+)

@@ -1,0 +1,263 @@
+"""Reading and writing at indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import saturate
+from qconvert.arithmetic.dtypes import Array
+from qconvert.errors import UnsupportedError
+from qconvert.graph.schema import Op, Shape
+from qconvert.operators.attributes import choice, has, integer
+from qconvert.operators.call import (
+    Call,
+    Fold,
+    Result,
+)
+from qconvert.operators.common import (
+    same_shape,
+)
+from qconvert.operators.folds import (
+    moved,
+)
+from qconvert.operators.kind import kind
+from qconvert.operators.layout import Layout, Suits
+from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import ShapeContext, failure, normalized, unified
+
+__all__ = ["KINDS"]
+
+
+def _gather_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, indices, batch = s.shape(0), s.shape(1), int(op["batch_dims"])
+    if data is None or indices is None:
+        return [None]
+    (axis,) = normalized(op, [int(op["axis"])], len(data))
+    if not 0 <= batch <= min(axis, len(indices)):
+        raise failure(op, f"{batch} batch dimensions do not fit axis {axis} and indices of shape {indices}", rule="shape-mismatch")
+    leading = [unified(op, [data[i], indices[i]], f"sizes of batch dimension {i}") for i in range(batch)]
+    return [(*leading, *data[batch:axis], *indices[batch:], *data[axis + 1 :])]
+
+
+def _indexed(op: Op, data: Shape, indices: Shape, batch: int) -> Shape | None:
+    """What the rows of `indices` choose from `data`; None if the length of a row is not known."""
+    if not indices or not 0 <= batch < len(indices):
+        raise failure(op, f"indices of shape {indices} have no rows after {batch} batch dimensions", rule="shape-mismatch")
+    if isinstance(indices[-1], str):
+        return None
+    if batch + indices[-1] > len(data):
+        raise failure(op, f"rows of {indices[-1]} indices for data of shape {data}", rule="shape-mismatch")
+    return data[batch + indices[-1] :]
+
+
+def _gather_nd_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, indices, batch = s.shape(0), s.shape(1), int(op["batch_dims"])
+    if data is None or indices is None:
+        return [None]
+    chosen = _indexed(op, data, indices, batch)
+    leading = [unified(op, [data[i], indices[i]], f"sizes of batch dimension {i}") for i in range(batch)]
+    return [None if chosen is None else (*leading, *indices[batch:-1], *chosen)]
+
+
+def _scatter_nd_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, indices, updates = s.shape(0), s.shape(1), s.shape(2)
+    if data is not None and indices is not None and updates is not None:
+        chosen = _indexed(op, data, indices, 0)
+        wanted = None if chosen is None else (*indices[:-1], *chosen)
+        if wanted is not None and len(wanted) != len(updates):
+            raise failure(op, f"updates of shape {updates}, not {wanted}", rule="shape-mismatch")
+        for axis, sizes in enumerate(zip(wanted or (), updates, strict=False)):
+            unified(op, sizes, f"sizes of updates and indexed data along axis {axis}")
+    return [data]
+
+
+def _gather_elements_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, indices = s.shape(0), s.shape(1)
+    if data is not None:
+        normalized(op, [int(op["axis"])], len(data))
+        if indices is not None and len(indices) != len(data):
+            raise failure(op, f"indices of shape {indices} for data of shape {data}", rule="shape-mismatch")
+    return [indices]
+
+
+def gather(call: Call) -> Array:
+    """Gather of ONNX; the first `batch_dims` dimensions of data and indices go together."""
+    data, indices, batch, axis = call.raw(), call.raw(1).astype(np.int64), call["batch_dims"], call["axis"]
+    axis = axis % data.ndim
+    if not batch:
+        return np.take(data, indices, axis)
+    rows = [np.take(data[at], indices[at], axis - batch) for at in np.ndindex(data.shape[:batch])]
+    return np.stack(rows).reshape(*data.shape[:batch], *rows[0].shape)
+
+
+def gather_nd(call: Call) -> Array:
+    """GatherND of ONNX."""
+    data, indices, batch = call.raw(), call.raw(1).astype(np.int64), call["batch_dims"]
+    grid = np.indices(indices.shape[:batch], sparse=True) if batch else ()
+    own = [axis.reshape(axis.shape + (1,) * (indices.ndim - 1 - batch)) for axis in grid]
+    return np.asarray(data[(*own, *np.moveaxis(indices, -1, 0))])
+
+
+_REDUCTIONS = {"mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _elements(call: Call) -> tuple[Array, ...]:
+    """The place in the data that each element of the indices names: its own, but for the operator's axis."""
+    indices = call.raw(1).astype(np.int64)
+    at: list[Array] = list(np.indices(indices.shape))
+    at[call["axis"]] = indices
+    return tuple(at)
+
+
+def scatter_nd(call: Call) -> Result:
+    """ScatterND of ONNX."""
+    return _scattered(call, tuple(_rows(call)))
+
+
+def _scattered(call: Call, at: tuple[Array, ...]) -> Result:
+    """The data with updates at some places; quantized values that meet at one place are added as float values."""
+    data, updates, reduction = call.raw(), call.raw(2), call["reduction"]
+    if reduction == "add" and call.quantization() is not None:
+        zero = int(call.real_zero())
+        total = data.astype(np.int64)
+        np.add.at(total, at, updates.astype(np.int64) - zero)
+        return saturate(total, call.results[0].dtype)
+    if reduction == "mul" and call.quantization() is not None:
+        raise UnsupportedError(
+            "the product of updates and quantized values does not keep their scale and zero point", where=str(call.op), rule="not-evaluated"
+        )
+    result = data.copy()
+    if reduction == "none":
+        result[at] = updates
+    elif reduction == "add":
+        np.add.at(result, at, updates)
+    else:
+        _REDUCTIONS[reduction].at(result, at, updates)
+    return result
+
+
+def gather_elements(call: Call) -> Array:
+    """GatherElements of ONNX."""
+    return np.asarray(call.raw()[_elements(call)])
+
+
+def scatter_elements(call: Call) -> Result:
+    """ScatterElements of ONNX."""
+    return _scattered(call, _elements(call))
+
+
+def _reverse_sequence_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, lengths = s.shape(0), s.shape(1)
+    if data is None:
+        return [None]
+    _, batch = normalized(op, [int(op["time_axis"]), int(op["batch_axis"])], len(data))
+    if lengths is not None:
+        if len(lengths) != 1:
+            raise failure(op, f"lengths of shape {lengths} are not a vector", rule="wrong-rank")
+        unified(op, [lengths[0], data[batch]], "the numbers of lengths and of sequences")
+    return [data]
+
+
+def reverse_sequence(call: Call) -> Array:
+    """ReverseSequence of ONNX: of each sequence, the first elements along time_axis, as many as its length says, in reverse order."""
+    data = np.moveaxis(call.raw(), (call["batch_axis"], call["time_axis"]), (0, 1))
+    result = data.copy()
+    for index, length in enumerate(call.ints(1)):
+        result[index, :length] = data[index, :length][::-1]
+    return np.moveaxis(result, (0, 1), (call["batch_axis"], call["time_axis"]))
+
+
+def _not_along_time(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+    return a == b and int(op["time_axis"]) % len(before) != a
+
+
+def _unbatched(function: Callable[[Call], Array]) -> Fold:
+    return lambda call: None if call["batch_dims"] else moved(function)(call)
+
+
+def _not_gathered(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+    axis = int(op["axis"]) % len(before)
+    return a != axis and b == (a if a < axis else a + len(after) - len(before))
+
+
+def _distinct(function: Callable[[Call], Result], places: Callable[[Call], Sequence[Array]]) -> Fold:
+    """The fold of a write to places that are all different, so that the order of writing does not matter, and nothing is computed."""
+
+    def run(call: Call) -> Any:
+        data = call.raw()
+        flat = np.ravel_multi_index(tuple(np.where(at < 0, at + size, at) for at, size in zip(places(call), data.shape, strict=False)),
+                                    data.shape[: len(places(call))]).reshape(-1)  # fmt: skip
+        is_plain = call["reduction"] == "none" and np.unique(flat).size == flat.size
+        return moved(function)(call) if is_plain else None
+
+    return run
+
+
+def _rows(call: Call) -> Sequence[Array]:
+    return tuple(np.moveaxis(call.raw(1).astype(np.int64), -1, 0))
+
+
+_REDUCTION = choice(("none", "add", "mul", "max", "min"), "none")
+
+KINDS = (
+    kind(
+        "Gather",
+        "data index",
+        shape=_gather_shape,
+        rule="move",
+        evaluate=gather,
+        fold=_unbatched(gather),
+        layout=Layout(Suits.KEEPS_RANK, flat=1),
+        keeps_axis=_not_gathered,
+        attributes=has(axis=integer(0), batch_dims=integer(0)),
+    ),
+    kind(
+        "GatherND",
+        "data index",
+        shape=_gather_nd_shape,
+        rule="move",
+        evaluate=gather_nd,
+        fold=_unbatched(gather_nd),
+        attributes=has(batch_dims=integer(0)),
+    ),
+    kind(
+        "GatherElements",
+        "data index",
+        shape=_gather_elements_shape,
+        rule="move",
+        evaluate=gather_elements,
+        fold=moved(gather_elements),
+        attributes=has(axis=integer(0)),
+    ),
+    kind(
+        "ScatterND",
+        "data index data",
+        shape=_scatter_nd_shape,
+        rule="move",
+        evaluate=scatter_nd,
+        fold=_distinct(scatter_nd, _rows),
+        attributes=has(reduction=_REDUCTION),
+    ),
+    kind(
+        "ScatterElements",
+        "data index data",
+        shape=same_shape,
+        rule="move",
+        evaluate=scatter_elements,
+        fold=_distinct(scatter_elements, _elements),
+        attributes=has(axis=integer(0), reduction=_REDUCTION),
+    ),
+    kind(
+        "ReverseSequence",
+        "data index",
+        shape=_reverse_sequence_shape,
+        rule="move",
+        evaluate=reverse_sequence,
+        fold=moved(reverse_sequence),
+        keeps_axis=_not_along_time,
+        attributes=has(time_axis=integer(0), batch_axis=integer(1)),
+    ),
+)

@@ -1,0 +1,260 @@
+"""Recurrent operators on integers, with grids of their inner sums: TFLite's int8 UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF.
+
+What they compute is their kernel's (arithmetic/lstm.py, svdf.py): real-valued functions do not describe them, since sums saturate and round
+several times inside. States are inputs and outputs here, as the LSTM of ONNX has them; ReadState and WriteState carry them from run to run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm, IntegerProjection, IntegerSvdf
+from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.schema import Op, Tensor
+from qconvert.operators.attributes import flag, has, integer, number
+from qconvert.operators.call import Call
+from qconvert.operators.kind import Broken, kind
+from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import ShapeContext, Size
+
+__all__ = ["BASIC_INPUTS", "KINDS", "LSTM_INPUTS", "SVDF_INPUTS", "integer_lstm", "integer_svdf", "stored_problem", "stored_tensors"]
+
+#: What each input of an IntegerLSTM is; those of TFLite in an order in which what is never absent comes first.
+LSTM_INPUTS = (
+    "data", "hidden", "cell",
+    "forget_weights", "cell_weights", "output_weights", "forget_recurrent", "cell_recurrent", "output_recurrent",
+    "forget_bias", "cell_bias", "output_bias",
+    "input_weights", "input_recurrent", "input_bias",
+    "input_peephole", "forget_peephole", "output_peephole",
+    "projection_weights", "projection_bias",
+    "input_norm", "forget_norm", "cell_norm", "output_norm",
+)  # fmt: skip
+#: Of a BasicLSTM (basic_lstm.py).
+BASIC_INPUTS = ("data", "hidden", "cell", "weights", "bias")
+SVDF_INPUTS = ("data", "memory", "feature", "time", "bias")
+
+_ROLES = {"data": "data", "hidden": "data", "cell": "data", "weights": "weights", "recurrent": "weights", "bias": "bias?",
+          "peephole": "parameter?", "norm": "parameter?"}  # fmt: skip
+#: What frexp() gives of a power of two, and the powers for which there is a tanh.
+_POWER_OF_TWO, _LOWEST_POWER, _HIGHEST_POWER = 0.5, -15, -9
+_OPTIONAL = ("input_weights", "input_recurrent", "projection_weights")
+
+
+def _role(name: str) -> str:
+    found = _ROLES.get(name) or _ROLES[name.rpartition("_")[2]]
+    return f"{found}?" if name in _OPTIONAL else found
+
+
+def stored_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
+    """Return the rule that the tensors (names: LSTM_INPUTS or SVDF_INPUTS, and "output") break, and the reason; None if they break none."""
+    for name, tensor in tensors.items():
+        q = tensor.quantization
+        if q is None and name.endswith("bias"):  # whose scale no kernel reads
+            continue
+        if q is None or not q.is_per_tensor:
+            return "not-per-tensor", f"has {tensor.name!r} with {'no scale' if q is None else f'{q.scale.size} scales'}, not one"
+        if name not in ("data", "hidden", "output", "memory") and not q.is_symmetric:
+            return "zero-point-not-zero", f"has {tensor.name!r} with a zero point, which its kernel takes for 0"
+    return _lstm_problem(op, tensors) if op.kind == "IntegerLSTM" else _svdf_problem(op, tensors)
+
+
+def _lstm_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
+    mantissa, power = math.frexp(_scale(tensors["cell"]))
+    if mantissa != _POWER_OF_TWO or not _LOWEST_POWER <= power - 1 <= _HIGHEST_POWER:
+        return (
+            "scale-not-power-of-two",
+            f"has {tensors['cell'].name!r} with the scale {_scale(tensors['cell']):g}, not a power of two from 2**-15 to 2**-9",
+        )
+    alone = {"input_weights", "input_recurrent"} & set(tensors)
+    if len(alone) == 1 or ("projection_bias" in tensors and "projection_weights" not in tensors):
+        return "incomplete-parameters", f"has {', '.join(sorted(alone)) or 'projection_bias'} alone"
+    parts = [f"{gate}_{what}" for what in ("peephole", "norm") for gate in _having(tensors, what)]
+    given = {role for role in tensors if role.endswith(("_peephole", "_norm"))}
+    if given != set(parts):
+        return "incomplete-parameters", f"has {sorted(given)}, which are not those of all gates"
+    scales = [float(op["hidden_scale"]), *(float(op[f"{gate}_scale"]) for gate in GATES)]
+    if min(scales) <= 0 or not -128 <= int(op["hidden_zero_point"]) <= 127:
+        return "invalid-quantization", "has an invalid hidden zero point or invalid scales of its gates"
+    cells = (tensors["forget_weights"].shape or (None,))[0]
+    inputs, outputs = ((tensors[name].shape or (None,))[-1] for name in ("data", "hidden"))
+    if "forget_peephole" in tensors and isinstance(outputs, int) and isinstance(cells, int) and outputs > cells:
+        return "kernel-reads-outside", f"has peepholes of {cells} cells for {outputs} outputs; its kernel would read beyond them"
+    wanted = {"weights": (cells, inputs), "recurrent": (cells, outputs), "bias": (cells,), "peephole": (cells,), "norm": (cells,)}
+    wanted |= {"projection_weights": (outputs, cells), "projection_bias": (outputs,)}
+    rows = {"hidden": (None, outputs), "cell": (None, cells)}
+    if "projection_weights" not in tensors and outputs != cells:
+        return "incomplete-parameters", f"has {cells} cells and {outputs} outputs, without a projection"
+    return _misshapen({name: rows.get(name) or wanted.get(name) or wanted.get(name.rpartition("_")[2]) for name in tensors}, tensors)
+
+
+def _having(tensors: dict[str, Tensor], what: str) -> list[str]:
+    """The gates that have peepholes, or a layer normalization, if the forget gate has: its kernel looks at that alone."""
+    gates = [gate for gate in GATES if gate != "input" or "input_weights" in tensors]
+    return [gate for gate in gates if f"forget_{what}" in tensors and (what == "norm" or gate != "cell")]
+
+
+def _svdf_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
+    filters, inputs = tensors["feature"].static_shape or (0, 0)
+    places = (tensors["time"].static_shape or (0,))[-1]
+    rank = int(op["rank"])
+    if rank < 1 or filters % rank:
+        return "shape-mismatch", f"has {filters} filters, which rank {rank} does not divide"
+    if not _same_rows((tensors["data"], 0), (tensors["memory"], 0)):
+        return "shape-mismatch", f"has data of shape {tensors['data'].shape} and memory of shape {tensors['memory'].shape}"
+    memory, time = tensors["memory"], tensors["time"]
+    if memory.dtype not in ("int8", "int16") or memory.dtype != time.dtype:
+        return "type-mismatch", f"has a memory of {memory.dtype} and weights over it of {time.dtype}, not both of int16 or of int8"
+    if memory.dtype == "int16" and memory.quantization is not None and not memory.quantization.is_symmetric:
+        return "zero-point-not-zero", f"has {memory.name!r} with a zero point, which its kernel takes for 0"
+    wanted = {"data": (None, inputs), "memory": (None, filters * places), "time": (filters, places), "bias": (filters // rank,)}
+    return _misshapen({name: wanted.get(name) for name in tensors}, tensors)
+
+
+def _same_rows(*places: tuple[Tensor, int]) -> bool:
+    """Whether tensors have as many rows along these axes, as far as that is known."""
+    known = {shape[axis] for tensor, axis in places if (shape := tensor.shape) is not None and axis < len(shape)}
+    return len({size for size in known if isinstance(size, int)}) <= 1
+
+
+def _misshapen(wanted: Mapping[str, tuple[Size | None, ...] | None], tensors: dict[str, Tensor]) -> Broken | None:
+    for name, sizes in wanted.items():
+        shape = tensors[name].shape
+        if sizes is None or shape is None:
+            continue
+        if len(shape) != len(sizes) or any(a != b for a, b in zip(shape, sizes, strict=True) if isinstance(a, int) and isinstance(b, int)):
+            return "shape-mismatch", f"has {tensors[name].name!r} of shape {shape}, not {sizes}"
+    return None
+
+
+def _scale(tensor: Tensor) -> float:
+    assert tensor.quantization is not None
+    return float(tensor.quantization.scale[0])
+
+
+def _grid(tensor: Tensor) -> tuple[float, int]:
+    assert tensor.quantization is not None
+    return _scale(tensor), int(tensor.quantization.zero_point[0])
+
+
+def _constants(tensors: dict[str, Tensor], values: dict[str, Array], name: str) -> tuple[Array, float] | None:
+    return (values[name], _scale(tensors[name])) if name in values else None
+
+
+def _needed(tensors: dict[str, Tensor], values: dict[str, Array], name: str) -> tuple[Array, float]:
+    return values[name], _scale(tensors[name])
+
+
+def integer_lstm(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -> IntegerLstm:
+    """The layer that an IntegerLSTM is, of its tensors by the names in LSTM_INPUTS, with the result under "output", and constant values."""
+    gates = {
+        gate: IntegerGate(
+            _needed(tensors, values, f"{gate}_weights"),
+            _needed(tensors, values, f"{gate}_recurrent"),
+            values.get(f"{gate}_bias"),
+            _constants(tensors, values, f"{gate}_peephole"),
+            _constants(tensors, values, f"{gate}_norm"),
+            float(np.float32(op[f"{gate}_scale"])),
+        )
+        for gate in GATES
+        if f"{gate}_weights" in values
+    }
+    projection = None
+    if "projection_weights" in values:
+        weights, clip = _needed(tensors, values, "projection_weights"), float(op["projection_clip"])
+        projection = IntegerProjection(weights, values.get("projection_bias"), clip, _scale(tensors["output"]))
+    hidden = float(np.float32(op["hidden_scale"])), int(op["hidden_zero_point"])
+    power = round(math.log2(_scale(tensors["cell"])))
+    grids = _grid(tensors["data"]), _grid(tensors["hidden"]), hidden
+    return IntegerLstm(gates, *grids, power, float(op["cell_clip"]), projection, bool(op["time_major"]))
+
+
+def integer_svdf(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -> IntegerSvdf:
+    """The layer that an IntegerSVDF is, of its tensors, with the result under "output", and constant values."""
+    feature, time = _needed(tensors, values, "feature"), _needed(tensors, values, "time")
+    grids = _grid(tensors["data"]), _grid(tensors["output"])
+    memory_scale, zero_point = _grid(tensors["memory"])
+    return IntegerSvdf(feature, time, values.get("bias"), *grids, memory_scale, int(op["rank"]), zero_point)
+
+
+def stored_tensors(op: Op, find: Callable[[str], Tensor]) -> dict[str, Tensor]:
+    """The tensors of an operator of this family by what they are to it."""
+    names = {"IntegerLSTM": LSTM_INPUTS, "IntegerSVDF": SVDF_INPUTS, "BasicLSTM": BASIC_INPUTS}[op.kind]
+    found = {role: find(name) for role, name in zip(names, op.inputs, strict=False) if name}
+    return {**found, "output": find(op.outputs[0])}
+
+
+def _parts(call: Call, names: tuple[str, ...]) -> tuple[dict[str, Tensor], dict[str, Array]]:
+    given = [name for index, name in enumerate(names) if call.has(index)]
+    tensors = {name: tensor for name in given if (tensor := call.tensors[names.index(name)]) is not None}
+    return tensors, {name: call.raw(names.index(name)) for name in given}
+
+
+def _run_lstm(call: Call) -> list[Array]:
+    tensors, values = _parts(call, LSTM_INPUTS)
+    tensors["output"] = call.results[0]
+    if problem := stored_problem(call.op, tensors):
+        raise ValueError(problem[1])
+    layer = integer_lstm(call.op, tensors, values)
+    data = values["data"] if layer.time_major else values["data"].transpose(1, 0, 2)
+    outputs, hidden, cell = layer.run(data, values["hidden"], values["cell"])
+    return [outputs if layer.time_major else outputs.transpose(1, 0, 2), hidden, cell]
+
+
+def _run_svdf(call: Call) -> list[Array]:
+    tensors, values = _parts(call, SVDF_INPUTS)
+    tensors["output"] = call.results[0]
+    if problem := stored_problem(call.op, tensors):
+        raise ValueError(problem[1])
+    places = values["time"].shape
+    outputs, memory = integer_svdf(call.op, tensors, values).run(values["data"], values["memory"].reshape(-1, *places))
+    return [outputs, memory.reshape(values["memory"].shape)]
+
+
+def _lstm_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, hidden, cell = s.shape(0), s.shape(1), s.shape(2)
+    whole = None if data is None or hidden is None or len(data) != 3 else (*data[:2], hidden[-1])
+    return [whole, hidden, cell]
+
+
+def _svdf_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, feature = s.shape(0), s.shape(2)
+    known = data is not None and feature is not None and isinstance(feature[0], int)
+    return [(data[0], int(feature[0]) // int(op["rank"])) if known and data and feature else None, s.shape(1)]
+
+
+#: The scale of each gate's sum; another one than 3 integer bits only where a layer normalization stands behind.
+_SUMS = has(**{f"{gate}_scale": number(2.0**-12) for gate in GATES})
+
+KINDS = (
+    kind(
+        "IntegerLSTM",
+        " ".join(map(_role, LSTM_INPUTS)),
+        "data data data",
+        shape=_lstm_shape,
+        rule="stored",
+        evaluate=_run_lstm,
+        types="int8 int8 int16 int8 int8 int8 int8 int8 int8 int32 int32 int32 int8 int8 int32 int16 int16 int16 int8 int32 int16"
+        " -> int8 int8 int16",
+        attributes=has(
+            _SUMS,
+            hidden_scale=number(),
+            hidden_zero_point=integer(),
+            time_major=flag(0),
+            cell_clip=number(0.0),
+            projection_clip=number(0.0),
+        ),
+    ),
+    kind(
+        "IntegerSVDF",
+        "data data weights weights bias?",
+        "data data",
+        shape=_svdf_shape,
+        rule="stored",
+        evaluate=_run_svdf,
+        types="int8 T int8 T int32 -> int8 T",
+        attributes=has(rank=integer(1)),
+    ),
+)

@@ -1,0 +1,177 @@
+"""Joining tensors and taking them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.schema import Op, Shape
+from qconvert.operators.attributes import has, integer
+from qconvert.operators.call import (
+    Call,
+    activated,
+)
+from qconvert.operators.common import (
+    ACTIVATION,
+    unless_along,
+)
+from qconvert.operators.folds import (
+    moved,
+    one_quantization,
+    per_tensor,
+)
+from qconvert.operators.kind import kind
+from qconvert.operators.layout import ALONG_AXIS
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalized, unified
+from qconvert.operators.sizes import Result as Shapes
+
+__all__ = ["KINDS"]
+
+
+def _all_shapes(op: Op, s: ShapeContext) -> list[Shape] | None:
+    """The shapes of all inputs, which must have one rank; None if the rank of none is known."""
+    known = [shape for i in range(len(op.inputs)) if (shape := s.shape(i)) is not None]
+    if len({len(shape) for shape in known}) > 1:
+        raise failure(op, f"inputs of different rank: {', '.join(map(str, known))}", rule="wrong-rank")
+    if not known:
+        return None
+    return known + [(UNKNOWN,) * len(known[0])] * (len(op.inputs) - len(known))
+
+
+def _concat_shape(op: Op, s: ShapeContext) -> Shapes:
+    shapes = _all_shapes(op, s)
+    if shapes is None:
+        return [None]
+    (axis,) = normalized(op, [int(op["axis"])], len(shapes[0]))
+    result = [
+        unified(op, sizes, f"sizes along axis {i}") if i != axis else _sum(sizes) for i, sizes in enumerate(zip(*shapes, strict=True))
+    ]
+    return [tuple(result)]
+
+
+def _sum(sizes: Sequence[Size]) -> Size:
+    total = sum(size for size in sizes if isinstance(size, int))
+    symbols = [size for size in sizes if isinstance(size, str)]
+    if not symbols:
+        return total
+    return symbols[0] if len(symbols) == 1 and total == 0 else UNKNOWN
+
+
+def _pack_shape(op: Op, s: ShapeContext) -> Shapes:
+    shapes = _all_shapes(op, s)
+    if shapes is None:
+        return [None]
+    (axis,) = normalized(op, [int(op["axis"])], len(shapes[0]) + 1)
+    sizes = [unified(op, sizes, f"sizes along axis {i}") for i, sizes in enumerate(zip(*shapes, strict=True))]
+    return [(*sizes[:axis], len(op.inputs), *sizes[axis:])]
+
+
+def _unpack_shape(op: Op, s: ShapeContext) -> Shapes:
+    data = s.shape(0)
+    if data is None:
+        return [None] * len(op.outputs)
+    (axis,) = normalized(op, [int(op["axis"])], len(data))
+    if isinstance(data[axis], int) and data[axis] != len(op.outputs):
+        raise failure(op, f"{len(op.outputs)} outputs from an axis of {data[axis]}", rule="sizes-do-not-divide")
+    return [(*data[:axis], *data[axis + 1 :])] * len(op.outputs)
+
+
+def _split_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, sizes = s.shape(0), s.ints(1)
+    if sizes is not None and (len(sizes) != len(op.outputs) or min(sizes, default=0) < 0):
+        raise failure(op, f"sizes {sizes} for {len(op.outputs)} outputs", rule="sizes-do-not-divide")
+    if data is None:
+        return [None] * len(op.outputs)
+    (axis,) = normalized(op, [int(op["axis"])], len(data))
+    if sizes is not None and isinstance(data[axis], int) and sum(sizes) != data[axis]:
+        raise failure(op, f"sizes {sizes} from an axis of {data[axis]}", rule="sizes-do-not-divide")
+    parts: Sequence[Size] = [UNKNOWN] * len(op.outputs) if sizes is None else sizes
+    return [(*data[:axis], part, *data[axis + 1 :]) for part in parts]
+
+
+def concat(call: Call) -> Array:
+    """Concat of ONNX; inputs of other scales are requantized."""
+    joined = np.concatenate(call.all_values(), axis=call["axis"])
+    return activated(joined, call["activation"])
+
+
+def _concat_fold(call: Call) -> Any:
+    if not one_quantization(call) or call["activation"] or not per_tensor(call):
+        return None
+    return np.concatenate([call.raw(i) for i in range(len(call.stored))], axis=call["axis"])
+
+
+def pack(call: Call) -> Array:
+    """Stacks the inputs along a new axis."""
+    return np.stack([call.raw(i) for i in range(len(call.stored))], axis=call["axis"])
+
+
+def unpack(call: Call) -> list[Array]:
+    """Takes an axis apart: one output for each index."""
+    return list(np.moveaxis(call.raw(), call["axis"], 0))
+
+
+def split(call: Call) -> list[Array]:
+    """Split of ONNX into parts of given sizes."""
+    return np.split(call.raw(), np.cumsum(call.ints(1))[:-1], axis=call["axis"])
+
+
+def _beside_new_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+    """Pack puts an axis between the others."""
+    return b == a + (a >= int(op["axis"]) % len(after))
+
+
+def _beside_old_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+    """Unpack takes one away."""
+    return a == b + (b >= int(op["axis"]) % len(before))
+
+
+KINDS = (
+    # Inputs of other scales are requantized.
+    kind(
+        "Concat",
+        "data...",
+        shape=_concat_shape,
+        evaluate=concat,
+        fold=_concat_fold,
+        layout=ALONG_AXIS,
+        chooses=True,
+        attributes=has(ACTIVATION, axis=integer()),
+    ),
+    kind(
+        "Pack",
+        "data...",
+        shape=_pack_shape,
+        rule="move",
+        evaluate=pack,
+        fold=moved(pack),
+        keeps_axis=_beside_new_axis,
+        attributes=has(axis=integer()),
+    ),
+    kind(
+        "Unpack",
+        "data",
+        "data...",
+        shape=_unpack_shape,
+        rule="move",
+        evaluate=unpack,
+        fold=moved(unpack),
+        keeps_axis=_beside_old_axis,
+        attributes=has(axis=integer()),
+    ),
+    kind(
+        "Split",
+        "data index",
+        "data...",
+        shape=_split_shape,
+        rule="move",
+        evaluate=split,
+        fold=moved(split),
+        layout=ALONG_AXIS,
+        keeps_axis=unless_along,
+        attributes=has(axis=integer()),
+    ),
+)

@@ -1,0 +1,219 @@
+"""What one kind of operator is: everything that is true of every operator of that kind, in one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from qconvert.arithmetic.dtypes import DTYPES
+from qconvert.graph.schema import Op, Shape
+from qconvert.operators.attributes import REQUIRED, AttributeSpec
+from qconvert.operators.call import Call, Fold, Function
+from qconvert.operators.common import same_axes
+from qconvert.operators.layout import PINNED, Layout
+from qconvert.operators.sizes import Rule as ShapeRule
+
+__all__ = ["ROLES", "RULES", "AxisRule", "Broken", "Kind", "kind"]
+
+#: The rule that an operator or a tensor breaks, as errors name it, and the reason.
+Broken = tuple[str, str]
+
+#: What an input is to an operator. Only data have the operator's layout; data, factors and fillers have its quantization.
+ROLES: Mapping[str, str] = {
+    "data": "values that the operator computes on or moves",
+    "factor": "the second operand of a product, data or weights",
+    "weights": "factors, O,I,spatial, quantized along their outputs (axis 0)",
+    "bias": "is added to the sum of products: int32 at data scale * weight scale, or float",
+    "filler": "one value that is inserted into the data: what a Pad fills with",
+    "parameter": "further floats: statistics, bounds",
+    "zero_point": "the zero point of another input, where an operator takes it as an input",
+    "index": "plain integers: shapes, axes, indices",
+    "condition": "one bool that decides what runs",
+}
+
+#: How quantization goes through an operator.
+RULES: Mapping[str, str] = {
+    "real": "the function of the dequantized inputs, rounded once to the output's quantization",
+    "move": "data movement, stored integers are never changed: data inputs and outputs have equal quantization",
+    "convert": "Quantize, Dequantize, Requantize: between floats and quantized values",
+    "index": "inputs may be quantized, outputs are plain integers (ArgMax, comparisons)",
+    "relabel": "Reinterpret: the same stored integers under another quantization, where a source's kernel does this",
+    "plain": "nothing is quantized",
+    "state": "reads or writes a value kept between runs: stored values are unchanged, with the state's quantization",
+    "control": "runs functions of the graph: stored values are passed in and out unchanged, with equal quantization on both sides",
+    "stored": "a function of the stored integers themselves, whose quantization parameters belong to the operator and must not change",
+    "opaque": "nothing is known: stored values are unchanged",
+}
+
+#: Whether axis a of the input of a data movement is axis b of its output, each index in its place:
+#: (operator, constant integers of an input by its index, shape before, shape after, a, b). Only asked where both axes have one size.
+AxisRule = Callable[[Op, Callable[[int], Any], Shape, Shape, int, int], bool]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """Everything that is true of every operator of one kind.
+
+    Attributes:
+        name: the kind, as in Op.kind.
+        roles: the role (see ROLES) of each input; the last one is that of all further inputs too.
+        inputs: fewest and most inputs; most -1 means any number.
+        outputs: likewise.
+        results: how many leading outputs hold data; -1 means all. The others are plain numbers, such as TopK's indices.
+        rule: how quantization goes through it (see RULES).
+        shape: gives a shape for each output: (operator, what it sees of its inputs) -> shapes. See operators/sizes.py.
+        evaluate: the exact meaning: stored inputs -> float values, or stored ones where nothing is rounded. None for an Opaque, and for
+            what means something within a graph alone: states, and operators that run functions (evaluate/).
+        fold: the same where every runtime gives the same bits, or None where it is not sure to; None if it never is.
+        layout: how it takes part in a change of layout.
+        keeps_axis: of a move: whether scales along an axis survive it. None means that they do not.
+        chooses: whether each element of the result is an element of its data, although several grids may meet (Max, Concat, Where).
+        attributes: every attribute.
+        types: the storage types of its inputs and outputs as words, such as "bool bool -> bool" or "T any -> T"; "" where the rule alone
+            says which go together. See operators/typing.py.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    rule: str
+    shape: ShapeRule
+    evaluate: Function | None = None
+    fold: Fold | None = None
+    layout: Layout = PINNED
+    keeps_axis: AxisRule | None = None
+    chooses: bool = False
+    results: int = -1
+    attributes: Mapping[str, AttributeSpec] = field(default_factory=dict)
+    types: str = ""
+
+    def role(self, index: int) -> str:
+        """The role of input `index`."""
+        return self.roles[min(index, len(self.roles) - 1)] if self.roles else "data"
+
+    def positions(self, op: Op, *roles: str) -> list[int]:
+        """Indices of the inputs of `op` that have one of the roles, absent ones too."""
+        return [index for index in range(len(op.inputs)) if self.role(index) in roles]
+
+    def named(self, op: Op, *roles: str) -> list[str]:
+        """Names of the inputs of `op` that have one of the roles; absent ones are left out."""
+        return [op.inputs[index] for index in self.positions(op, *roles) if op.inputs[index]]
+
+    def data(self, op: Op) -> list[str]:
+        """The inputs that hold what the operator computes on or moves: no weights, biases, shapes or indices."""
+        return self.named(op, "data", "factor")
+
+    def moved(self, op: Op) -> list[str]:
+        """The inputs whose stored values reach the outputs of a move: the data, and what fills gaps."""
+        return self.named(op, "data", "factor", "filler")
+
+    def results_of(self, op: Op) -> tuple[str, ...]:
+        """The outputs that hold data."""
+        return op.outputs if self.results < 0 else op.outputs[: self.results]
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the second input are weights, O,I,spatial: Conv, ConvTranspose, Gemm."""
+        return self.rule == "real" and "weights" in self.roles
+
+    @property
+    def sums_products(self) -> bool:
+        """Whether it adds products of its data and weights or factors in an accumulator."""
+        return self.rule == "real" and ("weights" in self.roles or "factor" in self.roles)
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the result has the same elements in the same order, in a shape that an input says (Reshape, Squeeze, Unsqueeze)."""
+        return self.keeps_axis is same_axes and "index" in self.roles
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it does something that no output shows: writing a state."""
+        return self.rule == "state" and self.outputs == (0, 0)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether it computes float values that a quantized output rounds."""
+        return self.rule in ("real", "convert")
+
+    def problems(self, op: Op) -> Iterator[Broken]:
+        """What is wrong with the inputs, outputs and attributes of an operator of this kind, whatever its tensors are."""
+        for what, given, (fewest, most) in (("inputs", op.inputs, self.inputs), ("outputs", op.outputs, self.outputs)):
+            if len(given) < fewest or 0 <= most < len(given):
+                wanted = f"at least {fewest}" if most < 0 else str(fewest) if fewest == most else f"{fewest} to {most}"
+                yield "wrong-number-of-tensors", f"has {len(given)} {what[: -1 if len(given) == 1 else None]}, not {wanted}"
+        needed = self.inputs[0] if self.inputs[1] >= 0 or self.rule in ("opaque", "control") else len(op.inputs)
+        for index, name in enumerate(op.inputs[:needed]):
+            if not name:
+                yield "input-missing", f"lacks input {index}, which is not optional"
+        for index, name in enumerate(op.outputs[: self.outputs[0]]):
+            if not name:
+                yield "output-missing", f"gives output {index}, which is not optional, no name"
+        for name in op.attributes:
+            if name not in self.attributes:
+                yield "unknown-attribute", f"has the attribute {name!r}, which its kind does not have"
+        for name, attribute in self.attributes.items():
+            if name in op.attributes:
+                problem = attribute.problem(op.attributes[name])
+                if problem:
+                    yield "attribute-value", f"has {op.attributes[name]!r} as attribute {name!r}; it must be {problem}"
+            elif attribute.default is REQUIRED:
+                yield "attribute-missing", f"lacks the attribute {name!r}"
+
+    @property
+    def result_type(self) -> str:
+        """The one storage type that output 0 has in every operator of this kind; "" if it depends on the operator."""
+        word = self.types.partition("->")[2].split()[:1]
+        return word[0] if word and word[0] in DTYPES else ""
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The default of every attribute that has one."""
+        return {name: spec.default for name, spec in self.attributes.items() if spec.default is not REQUIRED}
+
+
+def kind(
+    name: str,
+    inputs: str = "data",
+    outputs: str = "data",
+    *,
+    shape: ShapeRule,
+    rule: str = "real",
+    evaluate: Callable[[Call], Any] | None = None,
+    fold: Fold | None = None,
+    layout: Layout = PINNED,
+    keeps_axis: AxisRule | None = None,
+    chooses: bool = False,
+    types: str = "",
+    attributes: Mapping[str, AttributeSpec] = MappingProxyType({}),
+) -> Kind:
+    """A Kind whose inputs and outputs are written as the roles of each.
+
+    Args:
+        name: the kind.
+        inputs: roles separated by spaces; "?" after one makes it optional, "..." stands for any number of it, at least one, and "...?"
+            for any number at all. "data weights bias?" is a convolution.
+        outputs: likewise, of "data" and "index".
+        shape, rule, evaluate, fold, layout, keeps_axis, chooses, types: see Kind.
+        attributes: each with its specification; has() puts them together.
+    """
+    roles, span = _parsed(inputs)
+    results, produced = _parsed(outputs)
+    unknown = {*roles, *results} - {*ROLES}
+    if unknown or rule not in RULES:
+        raise ValueError(f"{name}: no such role or rule: {', '.join(sorted(unknown)) or rule}")
+    count = -1 if "index" not in results else results.index("index")
+    return Kind(
+        name, roles, span, produced, rule, shape, evaluate, fold, layout, keeps_axis, chooses, count, attributes, types
+    )  # fmt: skip
+
+
+def _parsed(text: str) -> tuple[tuple[str, ...], tuple[int, int]]:
+    """The roles in a text such as "data weights bias?", and the fewest and most there may be."""
+    words: Sequence[str] = text.split()
+    required = sum(not word.endswith("?") for word in words)
+    open_ended = any("..." in word for word in words)
+    return tuple(word.rstrip("?").removesuffix("...") for word in words), (required, -1 if open_ended else len(words))

@@ -1,0 +1,94 @@
+"""Comparisons, functions of truth values, and choices by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.operators.call import (
+    Call,
+    Function,
+)
+from qconvert.operators.common import (
+    broadcast_shape,
+    same_shape,
+)
+from qconvert.operators.folds import (
+    compare_fold,
+    logic_fold,
+    one_quantization,
+    per_tensor,
+)
+from qconvert.operators.kind import Kind, kind
+from qconvert.operators.layout import ELEMENTWISE
+
+__all__ = ["KINDS"]
+
+
+def where(call: Call) -> Array:
+    """Where of ONNX."""
+    return np.where(call.raw(0), call.values(1), call.values(2))
+
+
+def _where_fold(call: Call) -> Any:
+    if not one_quantization(call, 1) or not per_tensor(call) or call.raw(0).dtype != np.bool_:
+        return None
+    return np.where(call.raw(0), call.raw(1), call.raw(2))
+
+
+def _binary(function: Callable[[Array, Array], Any]) -> Function:
+    """An operator that is a numpy function of its two inputs."""
+    return lambda call: np.asarray(function(call.values(0), call.values(1)))
+
+
+def _compare(name: str, function: Callable[[Array, Array], Any]) -> Kind:
+    return kind(name, "data data", shape=broadcast_shape, rule="index", evaluate=_binary(function), fold=compare_fold(function),
+                layout=ELEMENTWISE, types="T T -> bool")  # fmt: skip
+
+
+def _logic(name: str, function: Callable[[Array, Array], Any]) -> Kind:
+    return kind(name, "data data", shape=broadcast_shape, rule="plain", evaluate=_binary(function), fold=logic_fold(function),
+                layout=ELEMENTWISE, types="bool bool -> bool")  # fmt: skip
+
+
+def _test(name: str, function: Callable[[Array], Any]) -> Kind:
+    """A question to each element."""
+    return kind(name, shape=same_shape, rule="index", evaluate=lambda call: np.asarray(function(call.values())), layout=ELEMENTWISE,
+                types="any -> bool")  # fmt: skip
+
+
+KINDS = (
+    _compare("Equal", np.equal),
+    _compare("NotEqual", np.not_equal),
+    _compare("Greater", np.greater),
+    _compare("GreaterOrEqual", np.greater_equal),
+    _compare("Less", np.less),
+    _compare("LessOrEqual", np.less_equal),
+    _logic("And", np.logical_and),
+    _logic("Or", np.logical_or),
+    _logic("Xor", np.logical_xor),
+    kind(
+        "Not",
+        shape=same_shape,
+        rule="plain",
+        evaluate=lambda call: np.logical_not(call.values()),
+        fold=logic_fold(np.logical_not),
+        layout=ELEMENTWISE,
+        types="bool -> bool",
+    ),
+    _test("IsNaN", np.isnan),
+    _test("IsInf", np.isinf),
+    kind(
+        "Where",
+        "index data data",
+        shape=broadcast_shape,
+        evaluate=where,
+        fold=_where_fold,
+        layout=ELEMENTWISE,
+        chooses=True,
+        types="bool any any -> any",
+    ),
+)

@@ -1,0 +1,156 @@
+"""Matrix products. Sums run over whole steps, which float64 adds exactly."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.schema import Op, Shape
+from qconvert.operators.attributes import flag, has, text
+from qconvert.operators.call import (
+    Call,
+    activated,
+)
+from qconvert.operators.common import (
+    ACTIVATION,
+)
+from qconvert.operators.kind import kind
+from qconvert.operators.products import DYNAMIC, rounded_data, with_bias, zero_point
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, failure, unified
+from qconvert.operators.sizes import Result as Shapes
+
+__all__ = ["KINDS"]
+
+
+def _gemm_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, weights = s.shape(0), s.shape(1)
+    for shape in (data, weights):
+        if shape is not None and len(shape) != 2:
+            raise failure(op, f"an operand of shape {shape} is not a matrix", rule="wrong-rank")
+    if data is not None and weights is not None:
+        unified(op, [data[1], weights[1]], "the depths of data and weights (O,I)")
+    result: Shape = (UNKNOWN if data is None else data[0], UNKNOWN if weights is None else weights[0])
+    if s.has(2) and (bias := s.shape(2)) is not None:
+        full = broadcast(op, [bias, result])
+        if full is None or len(full) != 2 or any(isinstance(r, int) and f != r for f, r in zip(full, result, strict=True)):
+            raise failure(op, f"a bias of shape {bias} does not broadcast to {result}", rule="shape-mismatch")
+    return [result]
+
+
+def _matmul_shape(op: Op, s: ShapeContext) -> Shapes:
+    a, b = s.shape(0), s.shape(1)
+    if a is None or b is None:
+        return [None]
+    if len(a) < 2 or len(b) < 2:
+        raise failure(op, f"operands of shape {a} and {b} are not matrices", rule="wrong-rank")
+    rows, depth = (a[-1], a[-2]) if op.attributes.get("trans_a") else (a[-2], a[-1])
+    other, columns = (b[-1], b[-2]) if op.attributes.get("trans_b") else (b[-2], b[-1])
+    unified(op, [depth, other], f"the depths of operands of shape {a} and {b}")
+    batch = broadcast(op, [a[:-2], b[:-2]])
+    return [None if batch is None else (*batch, rows, columns)]
+
+
+def _matmul_integer_shape(op: Op, s: ShapeContext) -> Shapes:
+    """That of MatMul; zero points are one number, a list for the rows or columns, or what broadcasts to their operand."""
+    found = _matmul_shape(op, s)
+    for index in (0, 1):
+        shape, points = s.shape(index), s.shape(2 + index) if s.has(2 + index) else None
+        if shape is None or points is None or all(size == 1 for size in points):
+            continue
+        own = shape[-2:-1] if len(points) == 1 and not index else shape[-len(points) :]
+        if len(points) > len(shape) or any(
+            isinstance(a, int) and isinstance(b, int) and a not in (1, b) for a, b in zip(points, own, strict=True)
+        ):
+            raise failure(op, f"zero points of shape {points} of an operand of shape {shape}", rule="shape-mismatch")
+    return found
+
+
+def _einsum_shape(op: Op, s: ShapeContext) -> Shapes:
+    """The sizes that the letters of the right side have on the left; without a right side, letters that occur once, sorted.
+
+    The dimensions that an ellipsis stands for broadcast; without a right side they come first.
+    """
+    left, arrow, right = str(op["equation"]).replace(" ", "").partition("->")
+    terms, shapes = left.split(","), [s.shape(i) for i in range(len(op.inputs))]
+    if len(terms) != len(shapes):
+        raise failure(op, f"{len(terms)} terms in {op['equation']!r} for {len(shapes)} inputs", rule="equation-mismatch")
+    if any(shape is None for shape in shapes):
+        return [None]
+    sizes: dict[str, list[Size]] = {}
+    rest: list[Shape | None] = []
+    for term, shape in zip(terms, shapes, strict=True):
+        assert shape is not None
+        front, dots, back = term.partition("...")
+        if len(shape) < len(front + back) or (not dots and len(shape) > len(term)):
+            raise failure(op, f"the term {term!r} does not fit the shape {shape}", rule="equation-mismatch")
+        end = len(shape) - len(back)
+        for letter, size in zip(front + back, (*shape[: len(front)], *shape[end:]), strict=True):
+            sizes.setdefault(letter, []).append(size)
+        rest.append(shape[len(front) : end])
+    joined = broadcast(op, rest)
+    wanted = right if arrow else "..." + "".join(sorted(letter for letter in sizes if left.count(letter) == 1))
+    front, dots, back = wanted.partition("...")
+    if any(letter not in sizes for letter in front + back) or (joined and not dots):
+        raise failure(op, f"the right side of {op['equation']!r} does not fit the left side", rule="equation-mismatch")
+    known = {letter: unified(op, [size for size in found if size != 1] or [1], f"sizes of {letter!r}") for letter, found in sizes.items()}
+    return [(*(known[letter] for letter in front), *(joined or ()), *(known[letter] for letter in back))]
+
+
+def gemm(call: Call) -> Array:
+    """A @ B.T + C, B being O,I."""
+    a, a_scale = rounded_data(call)
+    b, b_scale = call.factor(1, 0)
+    return activated(with_bias(call, a @ b.T, np.asarray(a_scale * b_scale)), call["activation"])
+
+
+def matmul(call: Call) -> Array:
+    """MatMul of ONNX after transposing the last two dimensions of either operand if asked to."""
+    b_rank = call.raw(1).ndim
+    a, a_scale = rounded_data(call)
+    b, b_scale = call.factor(1, b_rank - (2 if call["trans_b"] else 1))
+    a = a.swapaxes(-1, -2) if call["trans_a"] else a
+    b = b.swapaxes(-1, -2) if call["trans_b"] else b
+    real = (a @ b) * (a_scale * b_scale)
+    return activated(np.asarray(real), call["activation"])
+
+
+def matmul_integer(call: Call) -> Array:
+    """MatMulInteger of ONNX; a list of zero points has one for each row of the first and each column of the second operand."""
+    zero_points = [zero_point(call, 2), zero_point(call, 3)]
+    if zero_points[0].ndim == 1:
+        zero_points[0] = zero_points[0][:, None]
+    a, b = (call.raw(i).astype(np.int64) - zero_points[i] for i in (0, 1))
+    return np.asarray(a @ b)
+
+
+def einsum(call: Call) -> Array:
+    """Einsum of ONNX: products of whole steps, summed over the letters that the right side lacks."""
+    if all(tensor is not None and tensor.quantization is None for tensor in call.tensors):
+        return np.asarray(np.einsum(call["equation"].replace(" ", ""), *call.all_values()))
+    factors = [call.factor(index) for index in range(len(call.stored))]
+    total = np.einsum(call["equation"].replace(" ", ""), *(steps for steps, _ in factors))
+    return np.asarray(total * math.prod(float(scale) for _, scale in factors))
+
+
+KINDS = (
+    # y = A @ B.T + C, B being O,I
+    kind("Gemm", "data weights bias?", shape=_gemm_shape, evaluate=gemm, attributes=has(ACTIVATION, DYNAMIC)),
+    kind(
+        "MatMul",
+        "data factor",
+        shape=_matmul_shape,
+        evaluate=matmul,
+        attributes=has(ACTIVATION, DYNAMIC, trans_a=flag(0), trans_b=flag(0)),
+    ),
+    kind(
+        "MatMulInteger",
+        "data factor zero_point? zero_point?",
+        shape=_matmul_integer_shape,
+        rule="plain",
+        evaluate=matmul_integer,
+        types="T U T U -> int32",
+    ),
+    kind("Einsum", "data...", shape=_einsum_shape, evaluate=einsum, attributes=has(equation=text())),
+)

@@ -1,0 +1,142 @@
+"""Normalizations: data shifted and scaled by statistics that are given or are the data's own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.schema import Op, Shape
+from qconvert.operators.attributes import has, integer, number
+from qconvert.operators.call import (
+    Call,
+    channels_first,
+    channels_last,
+)
+from qconvert.operators.common import DATA_FORMAT, along_axis
+from qconvert.operators.kind import kind
+from qconvert.operators.layout import DECIDES
+from qconvert.operators.sizes import Result, ShapeContext, broadcast, failure, unified
+from qconvert.operators.spatial import channel_count
+
+__all__ = ["KINDS"]
+
+
+def _per_channel(op: Op, s: ShapeContext) -> Result:
+    """The shape of the data; every parameter is a list of one value a channel, and groups divide the channels."""
+    shape = s.shape(0)
+    if shape is None:
+        return [None]
+    channels = shape[0] if len(shape) == 1 else channel_count(op, shape) if shape else 0
+    groups = int(op["num_groups"]) if op.kind == "GroupNormalization" else 1
+    if not shape or groups < 1 or (isinstance(channels, int) and channels % groups):
+        raise failure(op, f"{groups} groups do not divide the channels of data of shape {shape}", rule="groups-do-not-divide")
+    for index in range(1, len(op.inputs)):
+        sizes = s.shape(index)
+        if sizes is not None and (len(sizes) != 1 or unified(op, [channels, *sizes], "channels and parameters") is None):
+            raise failure(op, f"parameters of shape {sizes} are not a vector", rule="wrong-rank")
+    return [shape]
+
+
+def _is_covered(full: Shape, shape: Shape) -> bool:
+    """Whether a broadcast shape is that of the data, as far as sizes are known."""
+    pairs = zip(full, shape, strict=False)
+    return len(full) == len(shape) and all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
+
+
+def _from_axis(op: Op, s: ShapeContext) -> Result:
+    """The shape of the data; scale and bias broadcast to it."""
+    (shape,) = along_axis(op, s)
+    for index in range(1, len(op.inputs)):
+        sizes = s.shape(index) if s.has(index) else ()
+        full = None if shape is None or sizes is None else broadcast(op, [shape, sizes])
+        if full is not None and shape is not None and not _is_covered(full, shape):
+            raise failure(op, f"parameters of shape {sizes} do not broadcast to data of shape {shape}", rule="shape-mismatch")
+    return [shape]
+
+
+def _standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+    """x without its mean over some axes, and divided by its standard deviation (of the population) over them."""
+    below = x - x.mean(axis=axes, keepdims=True)
+    return np.asarray(below / np.sqrt(np.square(below).mean(axis=axes, keepdims=True) + epsilon))
+
+
+def batch_normalization(call: Call) -> Array:
+    """BatchNormalization of ONNX in inference: (X, scale, B, mean, var), one value a channel."""
+    scale, bias, mean, variance = (call.values(index) for index in range(1, 5))
+    x = channels_last(call, call.values()) if call.raw().ndim > 1 else call.values()
+    y = (x - mean) / np.sqrt(variance + call["epsilon"]) * scale + bias
+    return channels_first(call, y) if y.ndim > 1 else np.asarray(y)
+
+
+def instance_normalization(call: Call) -> Array:
+    """InstanceNormalization of ONNX: (X, scale, B), statistics of each channel of each instance."""
+    x = channels_last(call, call.values())
+    y = _standardized(x, tuple(range(1, x.ndim - 1)), call["epsilon"])
+    return channels_first(call, y * call.values(1) + call.values(2))
+
+
+def group_normalization(call: Call) -> Array:
+    """GroupNormalization of ONNX (opset 21): (X, scale, B), statistics of each group of channels, scale and B one a channel."""
+    x, groups = channels_last(call, call.values()), call["num_groups"]
+    grouped = x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
+    axes = (*range(1, x.ndim - 1), x.ndim)
+    y = _standardized(grouped, axes, call["epsilon"]).reshape(x.shape)
+    return channels_first(call, y * call.values(1) + call.values(2))
+
+
+def layer_normalization(call: Call) -> Array:
+    """LayerNormalization of ONNX: (X, scale[, B]), statistics over the axes from `axis` to the last."""
+    x = call.values()
+    y = _standardized(x, tuple(range(call["axis"] % x.ndim, x.ndim)), call["epsilon"]) * call.values(1)
+    return np.asarray(y + call.values(2) if call.has(2) else y)
+
+
+def rms_normalization(call: Call) -> Array:
+    """RMSNormalization of ONNX (opset 23): x over its root mean square over the axes from `axis` to the last, times a scale."""
+    x = call.values()
+    axes = tuple(range(call["axis"] % x.ndim, x.ndim))
+    return np.asarray(x / np.sqrt(np.square(x).mean(axis=axes, keepdims=True) + call["epsilon"]) * call.values(1))
+
+
+KINDS = (
+    # Of inference.
+    kind(
+        "BatchNormalization",
+        "data parameter parameter parameter parameter",
+        shape=_per_channel,
+        evaluate=batch_normalization,
+        layout=DECIDES,
+        attributes=has(DATA_FORMAT, epsilon=number(1e-5)),
+    ),
+    kind(
+        "InstanceNormalization",
+        "data parameter parameter",
+        shape=_per_channel,
+        evaluate=instance_normalization,
+        layout=DECIDES,
+        attributes=has(DATA_FORMAT, epsilon=number(1e-5)),
+    ),
+    # One scale and bias for each channel (opset 21).
+    kind(
+        "GroupNormalization",
+        "data parameter parameter",
+        shape=_per_channel,
+        evaluate=group_normalization,
+        layout=DECIDES,
+        attributes=has(DATA_FORMAT, num_groups=integer(), epsilon=number(1e-5)),
+    ),
+    kind(
+        "LayerNormalization",
+        "data parameter parameter?",
+        shape=_from_axis,
+        evaluate=layer_normalization,
+        attributes=has(axis=integer(-1), epsilon=number(1e-5)),
+    ),
+    kind(
+        "RMSNormalization",
+        "data parameter",
+        shape=_from_axis,
+        evaluate=rms_normalization,
+        attributes=has(axis=integer(-1), epsilon=number(1e-5)),
+    ),
+)

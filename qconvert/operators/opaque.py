@@ -1,0 +1,68 @@
+"""Opaque: an operator outside this set, carried as it is.
+
+From one file of a format to another of the same format it is the same operator. A custom one, which belongs to no runtime's own set,
+goes to another format too: as TFLite's custom operator, as ONNX's node of the domain `tflite.custom`.
+"""
+
+from __future__ import annotations
+
+from qconvert.graph.schema import Op
+from qconvert.operators.attributes import has, integer, text, texts
+from qconvert.operators.kind import kind
+from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import ShapeContext
+
+__all__ = ["BEFORE_COMPILER", "KINDS", "TFLITE_DOMAIN", "compiler_of", "custom_name", "is_custom"]
+
+#: The domain of TFLite's custom operators, in ONNX files too.
+TFLITE_DOMAIN = "tflite.custom"
+#: Domains whose operators belong to ONNX and onnxruntime. A node of these that is not covered is no custom one: it means something that
+#: another format would have to state.
+_OWN = ("", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc")
+
+#: Codes of TFLite's custom operators, or what such codes begin with, that hold what a compiler has made, and the compiler.
+_COMPILED = {
+    "ethos-u": "Arm's Vela for Ethos-U",
+    "edgetpu-custom-op": "Google's Edge TPU compiler",
+    "NeutronGraph": "NXP's Neutron converter",
+    "DISPATCH_OP": "LiteRT's ahead-of-time compiler for NPUs",
+    "vsi-npu": "VeriSilicon's compiler",
+    "XC_": "XMOS's xformer for xcore",
+}
+#: What to do about the operators of a compiler.
+BEFORE_COMPILER = "Convert the file from before the compiler."
+
+
+def compiler_of(code: str) -> str:
+    """The compiler that made the custom operator of a code; "" where it is none of a compiler."""
+    return next((maker for start, maker in _COMPILED.items() if code == start or (start[-1] == "_" and code.startswith(start))), "")
+
+
+def is_custom(op: Op) -> bool:
+    """Whether an operator is one that somebody registers with a runtime, so that other formats may name it likewise."""
+    if op.kind != "Opaque":
+        return False
+    domain = str(op["domain"])
+    return op["format"] != "onnx" or not (domain in _OWN or domain.startswith(("ai.onnx.", "com.microsoft.")))
+
+
+def custom_name(op: Op) -> str:
+    """The name of a custom operator in reports."""
+    return f"{op['domain']}.{op['op_type']}"
+
+
+def _opaque_shape(op: Op, s: ShapeContext) -> Shapes:
+    return [None] * len(op.outputs)
+
+
+#: payload, in base64: of ONNX the node, without names; of TFLite the options of a custom operator, `op_type` being its code.
+KINDS = (
+    kind(
+        "Opaque",
+        "data...?",
+        "data...?",
+        shape=_opaque_shape,
+        rule="opaque",
+        attributes=has(format=text(), domain=text(), op_type=text(), version=integer(), payload=text(""), captures=texts(())),
+    ),
+)

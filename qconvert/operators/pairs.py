@@ -1,0 +1,207 @@
+"""Functions of pairs of elements, with broadcasting."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import ADDITIONS, adds_alike, adds_as, nudged_add, onnxruntime_add, pair_factors, tflite_pair
+from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.arithmetic.quantization import Quantization
+from qconvert.graph.schema import Graph, Op
+from qconvert.operators.attributes import choice, has
+from qconvert.operators.call import (
+    Call,
+    ExactResult,
+    Fold,
+    Function,
+    Result,
+    activated,
+    activated_stored,
+)
+from qconvert.operators.common import (
+    ACTIVATION,
+    broadcast_shape,
+)
+from qconvert.operators.folds import (
+    extreme,
+    floored,
+    is_undefined,
+    numeric,
+)
+from qconvert.operators.kind import Kind, kind
+from qconvert.operators.layout import ELEMENTWISE
+
+__all__ = ["KINDS", "computes_as_tflite", "nudged_scales"]
+
+
+def _activated(function: Callable[[Array, Array], Any]) -> Function:
+    """Likewise, with a fused activation."""
+    return lambda call: activated(np.asarray(function(call.values(0), call.values(1))), call["activation"])
+
+
+def divide(a: Array, b: Array) -> Array:
+    """a / b; integers are divided towards zero, as in ONNX and TFLite."""
+    if a.dtype.kind == "f" or b.dtype.kind == "f":
+        return np.asarray(a / b)
+    return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)))
+
+
+def add(call: Call) -> Result:
+    """Add; with an `arithmetic` the stored result is that of the kernel named, while the real one stays exact."""
+    real = activated(np.asarray(call.values(0) + call.values(1)), call["activation"])
+    first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
+    if call["arithmetic"] == "tflite":
+        return _as_tflite(call, real)
+    name = str(call["arithmetic"])
+    if first is None or second is None or output is None or not adds_as(name, (first, second), output):
+        return real
+    stored = ADDITIONS[name](call.raw(0), call.raw(1), (first, second), output, call.results[0].dtype)
+    return ExactResult(real, activated_stored(call, stored))
+
+
+def subtract(call: Call) -> Result:
+    """Sub."""
+    return _as_tflite(call, activated(np.asarray(call.values(0) - call.values(1)), call["activation"]))
+
+
+def multiply(call: Call) -> Result:
+    """Mul: the product of the whole steps is exact, and is scaled once."""
+    if call.quantization(0) is None and call.quantization(1) is None:
+        return activated(np.asarray(call.values(0) * call.values(1)), call["activation"])
+    (a, a_scale), (b, b_scale) = call.factor(0), call.factor(1)
+    return _as_tflite(call, activated(np.asarray(a * b * (a_scale * b_scale)), call["activation"]))
+
+
+def _as_tflite(call: Call, real: Array) -> Result:
+    """The real result; with the arithmetic "tflite" the stored one is that of TFLite's kernels of 16-bit data."""
+    first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
+    if call["arithmetic"] != "tflite" or first is None or second is None or output is None:
+        return real
+    stored = tflite_pair(call.op.kind, call.raw(0), call.raw(1), (first, second), output)
+    return ExactResult(real, activated_stored(call, stored))
+
+
+def computes_as_tflite(graph: Graph, op: Op) -> bool:
+    """Whether an Add, Sub or Mul is one of TFLite's of 16-bit data whose integers float64 holds: factors below 1, zero points 0."""
+    if op.kind not in ("Add", "Sub", "Mul"):
+        return False
+    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
+    grids = [tensor.quantization for tensor in tensors if tensor.dtype == "int16"]
+    found = [grid for grid in grids if grid is not None and grid.is_per_tensor and not grid.zero_point.any()]
+    return len(found) == 3 and pair_factors(op.kind, (found[0], found[1]), found[2])[2] < 1
+
+
+def nudged_scales(graph: Graph, op: Op) -> tuple[Quantization, Quantization] | None:
+    """The grids beside its inputs' own at which an Add in float32 gives its `arithmetic`'s integers, if it has one; None if there are none.
+
+    A constant would be read with the scale beside its own, as nothing else states it.
+    """
+    if op.kind != "Add" or op["arithmetic"] not in ADDITIONS or any(graph[name].is_constant for name in op.inputs):
+        return None
+    first, second, output = (graph[name].quantization for name in (*op.inputs, *op.outputs))
+    if first is None or second is None or output is None:
+        return None
+    return nudged_add((first, second), output, integer_range(graph[op.outputs[0]].dtype)[0], str(op["arithmetic"]))
+
+
+def adds_plainly(graph: Graph, op: Op) -> bool:
+    """Whether onnxruntime's own addition gives the integers of an Add's `arithmetic`, for all pairs of inputs."""
+    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
+    first, second, output = (tensor.quantization for tensor in tensors)
+    kernel, types = str(op["arithmetic"]), {tensor.dtype for tensor in tensors}
+    if types not in ({"int8"}, {"uint8"}) or first is None or second is None or output is None:
+        return False
+    return adds_as(kernel, (first, second), output) and adds_alike(kernel, onnxruntime_add, (first, second), output, tensors[0].dtype)
+
+
+def power(a: Array, b: Array) -> Array:
+    """a ** b; an integer to a negative power is rounded towards zero."""
+    if a.dtype.kind == "f" or b.dtype.kind == "f" or not (b < 0).any():
+        return np.asarray(a**b)
+    return np.asarray(np.trunc(a.astype(np.float64) ** b).astype(np.int64))
+
+
+def prelu(a: Array, slope: Array) -> Array:
+    """PRelu of ONNX; the slope broadcasts against the data."""
+    return np.where(a < 0, a * slope, a)
+
+
+def _divide_fold(a: Array, b: Array) -> Any:
+    """a / b; integers towards zero, and not where C leaves the result undefined."""
+    if a.dtype.kind == "f":
+        return a / b
+    if is_undefined(a, b):
+        return None
+    quotient = a // b
+    return quotient + ((quotient * b != a) & ((a < 0) != (b < 0))).astype(a.dtype)
+
+
+def _pair(name: str, function: Callable[[Array, Array], Any], fold: Fold | None = None, *, chooses: bool = False) -> Kind:
+    """An operator that is a numpy function of its two inputs."""
+
+    def evaluate(call: Call) -> Array:
+        return np.asarray(function(call.values(0), call.values(1)))
+
+    return kind(name, "data data", shape=broadcast_shape, evaluate=evaluate, fold=fold, layout=ELEMENTWISE, chooses=chooses)
+
+
+_SIXTEEN = choice(("", "tflite"), "")
+
+KINDS = (
+    kind(
+        "Add",
+        "data data",
+        shape=broadcast_shape,
+        evaluate=add,
+        fold=numeric(np.add),
+        layout=ELEMENTWISE,
+        attributes=has(ACTIVATION, arithmetic=choice(("", *ADDITIONS, "tflite"), "")),
+    ),
+    kind(
+        "Sub",
+        "data data",
+        shape=broadcast_shape,
+        evaluate=subtract,
+        fold=numeric(np.subtract),
+        layout=ELEMENTWISE,
+        attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
+    ),
+    kind(
+        "Mul",
+        "data data",
+        shape=broadcast_shape,
+        evaluate=multiply,
+        fold=numeric(np.multiply),
+        layout=ELEMENTWISE,
+        attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
+    ),
+    kind(
+        "Div",
+        "data data",
+        shape=broadcast_shape,
+        evaluate=_activated(divide),
+        fold=numeric(_divide_fold),
+        layout=ELEMENTWISE,
+        attributes=has(ACTIVATION),
+    ),
+    _pair("Max", np.maximum, extreme(np.maximum), chooses=True),
+    _pair("Min", np.minimum, extreme(np.minimum), chooses=True),
+    _pair("Pow", power),
+    _pair("FloorDiv", np.floor_divide, floored(np.floor_divide)),
+    _pair("FloorMod", np.mod, floored(np.mod)),
+    _pair("Mod", np.fmod),
+    _pair("SquaredDifference", lambda a, b: (a - b) ** 2),
+    _pair("PRelu", prelu),
+    _pair("Atan2", np.arctan2),
+    kind(
+        "Sum",
+        "data...",
+        shape=broadcast_shape,
+        evaluate=lambda call: np.asarray(functools.reduce(np.add, call.all_values())),
+        layout=ELEMENTWISE,
+    ),
+)

@@ -1,0 +1,197 @@
+"""Pools. Formulas: ONNX AveragePool and MaxPool (opset 22)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import TORCH_AVERAGES, average_away, average_up, saturate, torch_average
+from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.graph.schema import Op, Shape
+from qconvert.operators.attributes import AttributeSpec, choice, flag, has, integers
+from qconvert.operators.call import (
+    Call,
+    ExactResult,
+    Result,
+    activated,
+    activated_stored,
+    channels_first,
+    channels_last,
+    spatial_axes,
+)
+from qconvert.operators.common import (
+    ACTIVATION,
+    DATA_FORMAT,
+    WINDOW,
+)
+from qconvert.operators.kind import kind
+from qconvert.operators.layout import DECIDES
+from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import ShapeContext
+from qconvert.operators.spatial import (
+    axes_of_space,
+    channel_count,
+    padding,
+    per_spatial_axis,
+    window_sizes,
+    with_spatial,
+)
+
+__all__ = ["KINDS"]
+
+
+def _pool_shape(op: Op, s: ShapeContext) -> Shapes:
+    data = s.shape(0)
+    if data is None:
+        return [None]
+    axes = axes_of_space(op, data)
+    kernel = per_spatial_axis(op, "kernel_shape", len(axes), 1)
+    dilations = per_spatial_axis(op, "dilations", len(axes), 1) if op.attributes.get("dilations") else [1] * len(axes)
+    sizes = window_sizes(op, [data[axis] for axis in axes], kernel, dilations)
+    return [with_spatial(op, data[0], sizes, channel_count(op, data))]
+
+
+def _global_pool_shape(op: Op, s: ShapeContext) -> Shapes:
+    data = s.shape(0)
+    return [None if data is None else with_spatial(op, data[0], [1] * len(axes_of_space(op, data)), channel_count(op, data))]
+
+
+def _outside_space(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+    """Scales along batch or channels survive."""
+    return a == b and a in (0, len(before) - 1 if op["data_format"] == "channels_last" else 1)
+
+
+def _windowed(call: Call, values: Array, fill: Any, pad: Any = None) -> Array:
+    """Channels-last values as [N, *output sizes, C, *kernel].
+
+    Padding has the value `pad`, or `fill` if there is none; what ceil_mode lets hang over after it has `fill`.
+    """
+    kernel = tuple(call["kernel_shape"])
+    given: Any = call.op.attributes.get("dilations")  # AveragePool has none
+    dilations = tuple(given or (1,) * len(kernel))
+    pads = padding(call, values.shape[1:-1], kernel, dilations)
+    values = np.pad(values, [(0, 0), *pads, (0, 0)], constant_values=fill if pad is None else pad)
+    reach = [(taps - 1) * dilation + 1 for taps, dilation in zip(kernel, dilations, strict=True)]
+    over = [0] * len(kernel)
+    if call["ceil_mode"]:
+        over = [_overhang(*each) for each in zip(values.shape[1:-1], reach, call["strides"], pads, strict=True)]
+    values = np.pad(values, [(0, 0), *((0, extra) for extra in over), (0, 0)], constant_values=fill)
+    windows = np.lib.stride_tricks.sliding_window_view(values, reach, axis=tuple(range(1, 1 + len(kernel))))
+    starts = tuple(slice(None, None, stride) for stride in call["strides"])
+    return windows[(slice(None), *starts, slice(None), *(slice(None, None, dilation) for dilation in dilations))]
+
+
+def _overhang(size: int, reach: int, stride: int, pads: tuple[int, int]) -> int:
+    """Elements that a last window needs after a padded size; it must start on data or on the padding in front."""
+    start = -(-(size - reach) // stride) * stride
+    return max(start + reach - size, 0) if start < size - pads[1] else 0
+
+
+def max_pool(call: Call) -> Array:
+    """MaxPool of ONNX: the largest stored value; padding never wins."""
+    data = call.raw()
+    dtype = call.results[0].dtype
+    lowest = integer_range(dtype)[0] if "int" in dtype else -np.inf
+    windows = _windowed(call, channels_last(call, data), lowest)
+    largest = windows.max(axis=tuple(range(-len(call["kernel_shape"]), 0)))
+    return activated_stored(call, channels_first(call, largest))
+
+
+def average_pool(call: Call) -> Result:
+    """AveragePool of ONNX, where only the padding that `pads` names may count.
+
+    `arithmetic` rounds x.5 of the stored integers where both sides have one quantization; that of PyTorch's kernels counts all padding.
+    """
+    data, quantization = channels_last(call, call.raw()), call.quantization()
+    axes = tuple(range(-len(call["kernel_shape"]), 0))
+    ones = np.ones((1, *data.shape[1:-1], 1), np.int64)
+    count = _windowed(call, ones, 0, call["count_include_pad"]).sum(axis=axes)
+    if quantization is None:
+        total = _windowed(call, data.astype(np.float64), 0.0).sum(axis=axes)
+        return activated(channels_first(call, total / count), call["activation"])
+    zero_point, scale = int(quantization.zero_point[0]), float(quantization.scale[0])
+    total = _windowed(call, data.astype(np.int64) - zero_point, 0).sum(axis=axes)
+    real = activated(channels_first(call, total / count * scale), call["activation"])
+    if not call["arithmetic"] or call.results[0].quantization != quantization:
+        return real
+    if call["arithmetic"] in TORCH_AVERAGES:
+        sums, even = channels_first(call, total + zero_point * count), (count == count.flat[0]).all() if count.size else True
+        sizes = call["kernel_shape"] if even and count.size else (channels_first(call, count),)
+        stored = torch_average(call["arithmetic"], sums, quantization, sizes, call.results[0].dtype)
+        return ExactResult(real, activated_stored(call, stored))
+    average = average_up if call["arithmetic"] == "ties_up" else average_away
+    # "Away" is from the stored zero of the signed type, which uint8 storage holds as 128.
+    zero = 128 if call.results[0].dtype == "uint8" else 0
+    stored_average = average(total + (zero_point - zero) * count, count) + zero
+    stored = saturate(channels_first(call, stored_average), call.results[0].dtype)
+    return ExactResult(real, activated_stored(call, stored))
+
+
+def l2_pool(call: Call) -> Array:
+    """The square root of the mean of squares in each window; padding does not count."""
+    data = channels_last(call, call.values())
+    axes = tuple(range(-len(call["kernel_shape"]), 0))
+    count = _windowed(call, np.ones((1, *data.shape[1:-1], 1), np.int64), 0).sum(axis=axes)
+    total = _windowed(call, np.square(data), 0.0).sum(axis=axes)
+    return activated(channels_first(call, np.sqrt(total / count)), call["activation"])
+
+
+def global_average_pool(call: Call) -> Result:
+    """GlobalAveragePool of ONNX: the mean over all spatial dimensions; with an arithmetic the stored one is that of the kernel named."""
+    steps, scale = call.factor(0)
+    axes = tuple(spatial_axes(call, steps.ndim))
+    real = np.asarray(steps.mean(axis=axes, keepdims=True) * scale)
+    quantization, result = call.quantization(), call.results[0]
+    if not call["arithmetic"] or quantization is None or result.quantization != quantization:
+        return real
+    total = call.raw().astype(np.int64).sum(axis=axes, keepdims=True)
+    sizes = [steps.shape[axis] for axis in axes]
+    return ExactResult(real, torch_average(call["arithmetic"], total, quantization, sizes, result.dtype))
+
+
+def global_max_pool(call: Call) -> Array:
+    """GlobalMaxPool of ONNX: the largest stored value over all spatial dimensions."""
+    data = call.raw()
+    return np.asarray(data.max(axis=tuple(spatial_axes(call, data.ndim)), keepdims=True))
+
+
+_POOL: dict[str, AttributeSpec] = {"kernel_shape": integers(), "ceil_mode": flag(0), **WINDOW}
+
+KINDS = (
+    # Averages of few integers often are ties, so how a source rounds them belongs to the graph.
+    kind(
+        "AveragePool",
+        shape=_pool_shape,
+        evaluate=average_pool,
+        layout=DECIDES,
+        attributes=has(_POOL, ACTIVATION, arithmetic=choice(("", "ties_up", "ties_away", *TORCH_AVERAGES), ""), count_include_pad=flag(0)),
+    ),
+    kind(
+        "MaxPool",
+        shape=_pool_shape,
+        rule="move",
+        evaluate=max_pool,
+        layout=DECIDES,
+        keeps_axis=_outside_space,
+        attributes=has(_POOL, ACTIVATION, dilations=integers(())),
+    ),
+    kind("L2Pool", shape=_pool_shape, evaluate=l2_pool, layout=DECIDES, attributes=has(_POOL, ACTIVATION)),
+    kind(
+        "GlobalAveragePool",
+        shape=_global_pool_shape,
+        evaluate=global_average_pool,
+        layout=DECIDES,
+        attributes=has(DATA_FORMAT, arithmetic=choice(("", *TORCH_AVERAGES), "")),
+    ),
+    kind(
+        "GlobalMaxPool",
+        shape=_global_pool_shape,
+        rule="move",
+        evaluate=global_max_pool,
+        layout=DECIDES,
+        keeps_axis=_outside_space,
+        attributes=has(DATA_FORMAT),
+    ),
+)

@@ -1,0 +1,198 @@
+"""Reductions and running sums. No axes at all mean all of them, as in ONNX with noop_with_empty_axes = 0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import TORCH_AVERAGES, tflite_mean, tflite_mean_multiplier, torch_average, xnnpack_reduced
+from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.graph.schema import Graph, Op, Shape
+from qconvert.operators.attributes import AttributeSpec, choice, flag, has, integer
+from qconvert.operators.call import Call, ExactResult, Fold, Function, Result
+from qconvert.operators.common import (
+    KEEPDIMS,
+    same_shape,
+    without_axes,
+)
+from qconvert.operators.folds import (
+    reduced,
+)
+from qconvert.operators.kind import Kind, kind
+from qconvert.operators.layout import ALONG_AXIS, REDUCES
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, normalized
+from qconvert.operators.sizes import Result as Shapes
+
+__all__ = ["KINDS", "kernels_reduction", "reduced_count"]
+
+#: Below this sums of 8-bit data are exact in float32, and so in whatever order they are made.
+_EXACT_IN_FLOAT32 = 2**24
+#: The type in which XNNPACK takes the data, by the arithmetic.
+_XNNPACK = {"xnnpack_qs8": "int8", "xnnpack_qu8": "uint8"}
+
+
+def _reduce_shape(op: Op, s: ShapeContext) -> Shapes:
+    """No axes at all means all of them, as in ONNX with noop_with_empty_axes = 0."""
+    data, axes = s.shape(0), s.ints(1)
+    if data is None:
+        return [None]
+    if s.has(1) and axes is None:
+        shape = s.shape(1)
+        count = shape[0] if shape is not None and len(shape) == 1 else ""
+        left = len(data) if op["keepdims"] else len(data) - count if isinstance(count, int) and count else -1
+        return [None if left < 0 else (UNKNOWN,) * left]
+    return [without_axes(op, data, normalized(op, axes or range(len(data)), len(data)))]
+
+
+def _arguments(call: Call) -> dict[str, Any]:
+    """Arguments of a numpy reduction; no axes at all mean all of them, as in ONNX."""
+    return {"axis": tuple(call.ints(1)) or None, "keepdims": bool(call["keepdims"])}
+
+
+def reduced_count(graph: Graph, op: Op) -> int | None:
+    """How many elements of its data a reduction makes one of; None if that is not known."""
+    data, axes = graph[op.inputs[0]], graph.constant(op.inputs[1]) if op.has(1) else np.array([], np.int64)
+    if axes is None or data.shape is None:
+        return None
+    sizes = [data.shape[int(axis)] for axis in (axes.reshape(-1) if axes.size else range(len(data.shape)))]
+    return math.prod(size for size in sizes if isinstance(size, int)) if all(isinstance(size, int) for size in sizes) else None
+
+
+def kernels_reduction(graph: Graph, op: Op) -> str:
+    """The `arithmetic` of LiteRT's default kernels for a ReduceMean or ReduceSum, where ONNX can spell it exactly; else ""."""
+    if op.kind not in ("ReduceMean", "ReduceSum"):
+        return ""
+    data, result, count = graph[op.inputs[0]], graph[op.outputs[0]], reduced_count(graph, op)
+    given, output = data.quantization, result.quantization
+    if not count or data.dtype != result.dtype or given is None or output is None or not (given.is_per_tensor and output.is_per_tensor):
+        return ""
+    if not 2.0**-100 < float(given.scale[0]) / float(output.scale[0]) < 2.0**100:
+        return ""  # float32 does not hold the factor
+    if data.dtype in _XNNPACK.values():
+        return next(name for name, dtype in _XNNPACK.items() if dtype == data.dtype) if count * 255 < _EXACT_IN_FLOAT32 else ""
+    if data.dtype != "int16" or op.kind != "ReduceMean" or count * 2**15 >= 2**31 or given.zero_point.any() or output.zero_point.any():
+        return ""
+    shift = tflite_mean_multiplier(given, output, count)[1]
+    return "tflite" if shift >= -31 and count * 2.0 ** (15 + max(shift, 0)) < 2**31 else ""
+
+
+def _as_kernels(function: Callable[[Call], Array]) -> Callable[[Call], Result]:
+    """The real result; with an arithmetic the stored one is that of the kernel named."""
+
+    def evaluated(call: Call) -> Result:
+        real, tensor, result = function(call), call.tensors[0], call.results[0]
+        given, output, arithmetic = call.quantization(), result.quantization, str(call["arithmetic"])
+        if not arithmetic or tensor is None or tensor.dtype != result.dtype or given is None or output is None:
+            return real
+        total = np.asarray(call.raw().astype(np.int64).sum(**_arguments(call)))
+        count, dtype = call.raw().size // max(total.size, 1), result.dtype
+        if arithmetic == "tflite":
+            return ExactResult(real, tflite_mean(total, count, given, output, dtype))
+        if arithmetic in TORCH_AVERAGES:
+            same = given == output and given.is_per_tensor
+            return ExactResult(real, torch_average(arithmetic, total, given, (count,), dtype)) if same else real
+        own = _XNNPACK[arithmetic]
+        shift = integer_range(dtype)[0] - integer_range(own)[0]
+        grids = given.shifted(-shift), output.shifted(-shift)
+        stored = xnnpack_reduced(total - shift * count, count, call.op.kind == "ReduceMean", *grids, own)
+        return ExactResult(real, (stored.astype(np.int64) + shift).astype(dtype))
+
+    return evaluated
+
+
+def _of_stored(function: Callable[..., Any]) -> Function:
+    """A reduction that only chooses among stored values, or that is of plain values."""
+    return lambda call: np.asarray(function(call.raw(), **_arguments(call)))
+
+
+def _sum(call: Call) -> tuple[Array, Array | float]:
+    """The sum over the axes as (whole steps, scale)."""
+    steps, scale = call.factor(0)
+    return np.asarray(steps.sum(**_arguments(call))), scale
+
+
+def reduce_sum(call: Call) -> Array:
+    """ReduceSum of ONNX; plain integers wrap."""
+    if call.quantization() is None:
+        return np.asarray(call.values().sum(**_arguments(call)))
+    total, scale = _sum(call)
+    return np.asarray(total * scale)
+
+
+def reduce_mean(call: Call) -> Array:
+    """ReduceMean of ONNX; plain integers are divided towards zero."""
+    count = math.prod(call.raw().shape[axis] for axis in call.ints(1) or range(call.raw().ndim))
+    if call.quantization() is None and call.raw().dtype.kind in "iu":
+        total = call.values().sum(**_arguments(call))
+        return np.asarray(np.sign(total) * (np.abs(total) // count))
+    total, scale = _sum(call)
+    return np.asarray(total / count * scale)
+
+
+def reduce_l1(call: Call) -> Array:
+    """ReduceL1 of ONNX: the sum of absolute values."""
+    steps, scale = call.factor(0) if call.quantization() is not None else (call.values(), 1)
+    return np.asarray(np.abs(steps).sum(**_arguments(call)) * scale)
+
+
+def reduce_sum_square(call: Call) -> Array:
+    """ReduceSumSquare of ONNX: the sum of squares."""
+    steps, scale = call.factor(0) if call.quantization() is not None else (call.values(), 1)
+    return np.asarray(np.square(steps).sum(**_arguments(call)) * (scale * scale))
+
+
+def reduce_log_sum_exp(call: Call) -> Array:
+    """ReduceLogSumExp of ONNX, log(sum(exp(x))), with the largest value taken out so that nothing overflows."""
+    return np.asarray(np.logaddexp.reduce(call.values().astype(np.float64), **_arguments(call)))
+
+
+def cumulative_sum(call: Call) -> Array:
+    """CumSum of ONNX, with its exclusive and reverse forms."""
+    steps, scale = call.factor(0) if call.quantization() is not None else (call.values(), 1)
+    axis = int(call["axis"])
+    steps = np.flip(steps, axis) if call["reverse"] else steps
+    total = np.cumsum(steps, axis)
+    total = total - steps if call["exclusive"] else total
+    return np.asarray((np.flip(total, axis) if call["reverse"] else total) * scale)
+
+
+def _kept(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+    """Scales along a dimension that remains survive."""
+    gone = constant(1) % len(before)
+    return a not in gone and b == (a if op["keepdims"] else a - int((gone < a).sum()))
+
+
+_ARITHMETIC = choice(("", *_XNNPACK, "tflite"), "")
+
+
+def _reduction(name: str, evaluate: Callable[[Call], Result], fold: Fold | None = None, *, rule: str = "real", types: str = "",
+               **attributes: AttributeSpec) -> Kind:  # fmt: skip
+    keeps_axis = _kept if rule == "move" else None
+    return kind(name, "data index", shape=_reduce_shape, rule=rule, evaluate=evaluate, fold=fold, layout=REDUCES, keeps_axis=keeps_axis,
+                types=types, attributes=has(KEEPDIMS, **attributes))  # fmt: skip
+
+
+KINDS = (
+    _reduction("ReduceMean", _as_kernels(reduce_mean), arithmetic=choice((*_ARITHMETIC.choices, *TORCH_AVERAGES), "")),
+    _reduction("ReduceSum", _as_kernels(reduce_sum), reduced(np.sum), arithmetic=_ARITHMETIC),
+    _reduction("ReduceProd", lambda call: np.asarray(call.values().prod(**_arguments(call))), reduced(np.prod)),
+    _reduction("ReduceL1", reduce_l1),
+    _reduction("ReduceL2", lambda call: np.sqrt(reduce_sum_square(call))),
+    _reduction("ReduceSumSquare", reduce_sum_square),
+    _reduction("ReduceLogSum", lambda call: np.log(reduce_sum(call))),
+    _reduction("ReduceLogSumExp", reduce_log_sum_exp),
+    _reduction("ReduceMax", _of_stored(np.max), reduced(np.max), rule="move"),
+    _reduction("ReduceMin", _of_stored(np.min), reduced(np.min), rule="move"),
+    _reduction("ReduceAny", _of_stored(np.any), rule="plain", types="bool any -> bool"),
+    _reduction("ReduceAll", _of_stored(np.all), rule="plain", types="bool any -> bool"),
+    kind(
+        "CumSum",
+        shape=same_shape,
+        evaluate=cumulative_sum,
+        layout=ALONG_AXIS,
+        attributes=has(axis=integer(), exclusive=flag(0), reverse=flag(0)),
+    ),
+)

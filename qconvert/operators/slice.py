@@ -1,0 +1,139 @@
+"""Cutting edges off, and adding some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.schema import Op, Shape
+from qconvert.operators.attributes import choice, has
+from qconvert.operators.call import (
+    Call,
+)
+from qconvert.operators.folds import (
+    moved,
+)
+from qconvert.operators.kind import kind
+from qconvert.operators.layout import Layout, Suits, per_axis
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalized
+from qconvert.operators.sizes import Result as Shapes
+
+__all__ = ["KINDS"]
+
+_FAR = 2**31 - 1  # an end from here on means "to the end of the axis" (ONNX Slice)
+
+
+def _slice_shape(op: Op, s: ShapeContext) -> Shapes:
+    """Starts, ends, axes and steps as numpy has them, which is ONNX's meaning too."""
+    data, axes = s.shape(0), s.ints(3)
+    if axes is None:
+        return [None if data is None else (UNKNOWN,) * len(data)]
+    count = len(axes)
+    starts, ends, steps = (s.sizes(index, count) if s.has(index) else [1] * count for index in (1, 2, 4))
+    if any(len(column) != count for column in (starts, ends, steps)) or 0 in steps:
+        raise failure(op, f"starts {starts}, ends {ends} and steps {steps} do not fit axes {axes}", rule="counts-differ")
+    if data is None:
+        return [None]
+    result: list[Size] = list(data)
+    for i, axis in enumerate(normalized(op, axes, len(data))):
+        result[axis] = _sliced(data[axis], starts[i], ends[i], steps[i])
+    return [tuple(result)]
+
+
+def _sliced(size: Size, start: Size, end: Size, step: Size) -> Size:
+    if start == 0 and step == 1 and isinstance(end, str) and end == size:
+        return size
+    if isinstance(start, str) or isinstance(end, str) or isinstance(step, str):
+        return UNKNOWN
+    if isinstance(size, int):
+        return len(range(*slice(start, end, step).indices(size)))
+    whole = (start == 0 and end >= _FAR and step == 1) or (start == -1 and end <= -_FAR and step == -1)
+    return size if whole else UNKNOWN
+
+
+def _pad_shape(op: Op, s: ShapeContext) -> Shapes:
+    data = s.shape(0)
+    if data is None:
+        return [None]
+    rank = len(data)
+    pads = s.sizes(1, 2 * rank)
+    if len(pads) != 2 * rank:
+        raise failure(op, f"{len(pads)} pads for data of shape {data}", rule="counts-differ")
+    result: list[Size] = []
+    for axis, size in enumerate(data):
+        before, after = pads[axis], pads[rank + axis]
+        if isinstance(before, str) or isinstance(after, str):
+            result.append(UNKNOWN)
+            continue
+        extra = before + after
+        if isinstance(size, int) and size + extra < 0:
+            raise failure(op, f"pads of {extra} along axis {axis} of shape {data}", rule="crop-too-large")
+        result.append(size + extra if isinstance(size, int) else size if not extra else UNKNOWN)
+    return [tuple(result)]
+
+
+def slice_(call: Call) -> Array:
+    """Slice of ONNX: (data, starts, ends, axes[, steps]); an end far below zero runs to the first element."""
+    data = call.raw()
+    starts, ends, axes = (call.ints(index) for index in (1, 2, 3))
+    steps = call.ints(4) if call.has(4) else [1] * len(axes)
+    index = [slice(None)] * data.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        index[axis] = slice(start, end if end > -(2**31) else None, step)
+    return data[tuple(index)]
+
+
+def pad(call: Call) -> Array:
+    """Pad of ONNX; a constant pad is real zero where no value is given."""
+    data, edges = call.raw(), call.ints(1)
+    widths = list(zip(edges[: data.ndim], edges[data.ndim :], strict=True))
+    # Negative pads cut.
+    data = data[tuple(slice(max(-a, 0), size - max(-b, 0)) for (a, b), size in zip(widths, data.shape, strict=True))]
+    widths = [(max(a, 0), max(b, 0)) for a, b in widths]
+    if call["mode"] != "constant":
+        return np.pad(data, widths, mode=call["mode"])
+    value = call.raw(2).reshape(()) if call.has(2) else call.real_zero()
+    return np.pad(data, widths, constant_values=value)
+
+
+def _pad_fold(call: Call) -> Any:
+    return moved(pad)(call) if call["mode"] == "constant" else None
+
+
+def _not_sliced(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+    axes = constant(3)
+    return a == b and axes.size > 0 and a not in axes % len(before)
+
+
+def _not_padded(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+    pads, rank = constant(1), len(before)
+    return a == b and pads.size == 2 * rank and not pads[[a, rank + a]].any()
+
+
+KINDS = (
+    kind(
+        "Slice",
+        "data index index index index?",
+        shape=_slice_shape,
+        rule="move",
+        evaluate=slice_,
+        fold=moved(slice_),
+        layout=Layout(Suits.KEEPS_RANK, axes=3),
+        keeps_axis=_not_sliced,
+    ),
+    # Padding of a quantized tensor is real zero, that is, the zero point, where no value is given.
+    kind(
+        "Pad",
+        "data index filler?",
+        shape=_pad_shape,
+        rule="move",
+        evaluate=pad,
+        fold=_pad_fold,
+        layout=per_axis(1, "pads"),
+        keeps_axis=_not_padded,
+        attributes=has(mode=choice(("constant", "reflect", "symmetric", "edge", "wrap"), "constant")),
+    ),
+)

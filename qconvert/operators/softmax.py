@@ -1,0 +1,55 @@
+"""Functions of all elements along an axis."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.operators.attributes import has, integer, number
+from qconvert.operators.call import (
+    Call,
+    activated,
+)
+from qconvert.operators.common import (
+    ACTIVATION,
+    along_axis,
+)
+from qconvert.operators.kind import kind
+from qconvert.operators.layout import ALONG_AXIS
+
+__all__ = ["KINDS"]
+
+
+def softmax(call: Call) -> Array:
+    """exp(beta * x) over its sum along the axis."""
+    axis = call["axis"]
+    x = call["beta"] * call.values()
+    raised = np.exp(x - x.max(axis=axis, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=axis, keepdims=True))
+
+
+def log_softmax(call: Call) -> Array:
+    """The logarithm of Softmax."""
+    axis, x = call["axis"], call.values()
+    below = x - x.max(axis=axis, keepdims=True)
+    return np.asarray(below - np.log(np.exp(below).sum(axis=axis, keepdims=True)))
+
+
+def lp_normalization(call: Call) -> Array:
+    """LpNormalization of ONNX: x over its norm along the axis; a vector of zeros stays."""
+    x, order = call.values(), call["p"]
+    norm = (np.abs(x) ** order).sum(axis=call["axis"], keepdims=True) ** (1 / order)
+    return activated(np.asarray(x / np.where(norm == 0, 1, norm)), call["activation"])
+
+
+KINDS = (
+    kind("Softmax", shape=along_axis, evaluate=softmax, layout=ALONG_AXIS, attributes=has(axis=integer(-1), beta=number(1.0))),
+    kind("LogSoftmax", shape=along_axis, evaluate=log_softmax, layout=ALONG_AXIS, attributes=has(axis=integer(-1))),
+    kind(
+        "LpNormalization",
+        shape=along_axis,
+        evaluate=lp_normalization,
+        layout=ALONG_AXIS,
+        attributes=has(ACTIVATION, axis=integer(-1), p=integer(2)),
+    ),
+)

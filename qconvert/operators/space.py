@@ -1,0 +1,212 @@
+"""Moves between space, depth and batch. Formulas: ONNX SpaceToDepth, DepthToSpace (opset 13); TensorFlow's space_to_batch_nd."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.schema import Op, Shape
+from qconvert.operators.attributes import choice, has, integer
+from qconvert.operators.call import (
+    Call,
+    channels_first,
+    channels_last,
+)
+from qconvert.operators.common import (
+    DATA_FORMAT,
+)
+from qconvert.operators.folds import (
+    moved,
+)
+from qconvert.operators.kind import kind
+from qconvert.operators.layout import DECIDES
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure
+from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.spatial import (
+    axes_of_space,
+    block_size,
+    channel_count,
+    product_size,
+    quotient,
+    with_spatial,
+)
+
+__all__ = ["KINDS"]
+
+
+def _depth_to_space_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, block = s.shape(0), block_size(op)
+    if data is None:
+        return [None]
+    axes = axes_of_space(op, data)
+    depth = quotient(op, channel_count(op, data), block ** len(axes), "a depth")
+    return [with_spatial(op, data[0], [product_size(data[axis], block) for axis in axes], depth)]
+
+
+def _space_to_depth_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, block = s.shape(0), block_size(op)
+    if data is None:
+        return [None]
+    axes = axes_of_space(op, data)
+    sizes = [quotient(op, data[axis], block, "a spatial size") for axis in axes]
+    return [with_spatial(op, data[0], sizes, product_size(channel_count(op, data), block ** len(axes)))]
+
+
+def _blocks(op: Op, s: ShapeContext, data: Shape) -> tuple[list[int], list[Size], int] | None:
+    """Block sizes, the sum of both edges for each, and the first axis that they divide."""
+    blocks, stated = s.ints(1), s.ints(2)
+    if stated is not None and len(stated) % 2:
+        raise failure(op, f"crops or pads {stated} must be two for each block", rule="counts-differ")
+    if blocks is None:
+        return None
+    edges = s.sizes(2, 2 * len(blocks))
+    first = 1 if op["data_format"] == "channels_last" or len(data) != 4 else 2
+    if (
+        not blocks
+        or first + len(blocks) > len(data)
+        or len(edges) != 2 * len(blocks)
+        or min([*blocks, 1]) < 1
+        or any(isinstance(edge, int) and edge < 0 for edge in edges)
+    ):
+        raise failure(op, f"blocks {blocks} and crops or pads {edges} do not fit data of shape {data}", rule="shape-mismatch")
+    return blocks, [_sum(edges[i], edges[len(blocks) + i]) for i in range(len(blocks))], first
+
+
+def _sum(a: Size, b: Size) -> Size:
+    return a + b if isinstance(a, int) and isinstance(b, int) else UNKNOWN
+
+
+def _space_to_batch_shape(op: Op, s: ShapeContext) -> Shapes:
+    data = s.shape(0)
+    found = None if data is None else _blocks(op, s, data)
+    if data is None or found is None:
+        return [None if data is None else (UNKNOWN,) * len(data)]
+    blocks, edges, first = found
+    sizes: list[Size] = list(data)
+    sizes[0] = product_size(data[0], math.prod(blocks))
+    for axis, (block, edge) in enumerate(zip(blocks, edges, strict=True), first):
+        size = data[axis]
+        padded: Size = size + edge if isinstance(size, int) and isinstance(edge, int) else size if edge == 0 else UNKNOWN
+        sizes[axis] = quotient(op, padded, block, "a padded size")
+    return [tuple(sizes)]
+
+
+def _batch_to_space_shape(op: Op, s: ShapeContext) -> Shapes:
+    data = s.shape(0)
+    found = None if data is None else _blocks(op, s, data)
+    if data is None or found is None:
+        return [None if data is None else (UNKNOWN,) * len(data)]
+    blocks, edges, first = found
+    sizes: list[Size] = list(data)
+    sizes[0] = quotient(op, data[0], math.prod(blocks), "a batch")
+    for axis, (block, edge) in enumerate(zip(blocks, edges, strict=True), first):
+        whole = product_size(data[axis], block)
+        if isinstance(whole, int) and isinstance(edge, int):
+            if whole < edge:
+                raise failure(op, f"a crop of {edge} is larger than the {whole} positions there are", rule="crop-too-large")
+            sizes[axis] = whole - edge
+        else:
+            sizes[axis] = whole if edge == 0 else UNKNOWN
+    return [tuple(sizes)]
+
+
+def depth_to_space(call: Call) -> Array:
+    """DepthToSpace of ONNX: channels split as (row, column, depth) in mode DCR, as (depth, row, column) in mode CRD."""
+    x, block = channels_last(call, call.raw()), call["blocksize"]
+    n, h, w, c = x.shape
+    if call["mode"] == "CRD":
+        x = x.reshape(n, h, w, c // block**2, block, block).transpose(0, 1, 2, 4, 5, 3)
+    x = x.reshape(n, h, w, block, block, c // block**2).transpose(0, 1, 3, 2, 4, 5)
+    return channels_first(call, x.reshape(n, h * block, w * block, c // block**2))
+
+
+def space_to_depth(call: Call) -> Array:
+    """SpaceToDepth of ONNX, the reverse of DepthToSpace."""
+    x, block = channels_last(call, call.raw()), call["blocksize"]
+    n, h, w, c = x.shape
+    x = x.reshape(n, h // block, block, w // block, block, c).transpose(0, 1, 3, 2, 4, 5)
+    return channels_first(call, x.reshape(n, h // block, w // block, c * block**2))
+
+
+def _batch_axes(call: Call, rank: int, count: int) -> list[int]:
+    """The dimensions that SpaceToBatch and BatchToSpace cut: those after the batch, and after the channels if they come first."""
+    first = 2 if call["data_format"] == "channels_first" and rank == 4 else 1
+    return [first + i for i in range(count)]
+
+
+def space_to_batch(call: Call) -> Array:
+    """SpaceToBatchND of TensorFlow: (data, block sizes, pads before and after)."""
+    x, blocks, pads = call.raw(), call.ints(1), call.ints(2)
+    count = len(blocks)
+    axes = _batch_axes(call, x.ndim, count)
+    widths = [(0, 0)] * x.ndim
+    for i, axis in enumerate(axes):
+        widths[axis] = (pads[i], pads[count + i])
+    x = np.pad(x, widths, constant_values=call.real_zero())
+    shape: list[int] = []
+    for axis, size in enumerate(x.shape):
+        shape += [size // blocks[axes.index(axis)], blocks[axes.index(axis)]] if axis in axes else [size]
+    inner = [axis + axes.index(axis) + 1 for axis in axes]
+    outer = [i for i in range(len(shape)) if i not in inner]
+    moved = x.reshape(shape).transpose(inner + outer)
+    sizes = [shape[i] for i in outer]
+    return moved.reshape(sizes[0] * math.prod(blocks), *sizes[1:])
+
+
+def batch_to_space(call: Call) -> Array:
+    """BatchToSpaceND of TensorFlow: (data, block sizes, crops before and after)."""
+    x, blocks, crops = call.raw(), call.ints(1), call.ints(2)
+    count = len(blocks)
+    axes = _batch_axes(call, x.ndim, count)
+    spread = x.reshape(*blocks, x.shape[0] // math.prod(blocks), *x.shape[1:])
+    order: list[int] = []
+    for axis in range(x.ndim):
+        order += [count + axis, axes.index(axis)] if axis in axes else [count + axis]
+    sizes = [size * (blocks[axes.index(a)] if a in axes else 1) for a, size in enumerate(spread.shape[count:])]
+    joined = spread.transpose(order).reshape(sizes)
+    index = [slice(None)] * x.ndim
+    for i, axis in enumerate(axes):
+        index[axis] = slice(crops[i], sizes[axis] - crops[count + i])
+    return joined[tuple(index)]
+
+
+KINDS = (
+    kind(
+        "DepthToSpace",
+        shape=_depth_to_space_shape,
+        rule="move",
+        evaluate=depth_to_space,
+        fold=moved(depth_to_space),
+        layout=DECIDES,
+        attributes=has(DATA_FORMAT, blocksize=integer(), mode=choice(("DCR", "CRD"), "DCR")),
+    ),
+    kind(
+        "SpaceToDepth",
+        shape=_space_to_depth_shape,
+        rule="move",
+        evaluate=space_to_depth,
+        fold=moved(space_to_depth),
+        layout=DECIDES,
+        attributes=has(DATA_FORMAT, blocksize=integer()),
+    ),
+    kind(
+        "SpaceToBatch",
+        "data index index",
+        shape=_space_to_batch_shape,
+        rule="move",
+        evaluate=space_to_batch,
+        layout=DECIDES,
+        attributes=has(DATA_FORMAT),
+    ),
+    kind(
+        "BatchToSpace",
+        "data index index",
+        shape=_batch_to_space_shape,
+        rule="move",
+        evaluate=batch_to_space,
+        layout=DECIDES,
+        attributes=has(DATA_FORMAT),
+    ),
+)

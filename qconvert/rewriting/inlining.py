@@ -1,0 +1,236 @@
+"""Functions put in the place of operators that run them, for formats that have no such operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.errors import UnsupportedError
+from qconvert.graph.names import Names
+from qconvert.graph.schema import Graph, Op, Tensor
+from qconvert.operators.functions import all_ops, named_functions, with_used_functions
+
+__all__ = [
+    "Inlining", "distinct", "inlined_ops", "needed", "prefix_of", "require_few", "require_few_inlined", "rewritten", "whiles_to_loops",
+    "without_calls", "without_regions",
+]  # fmt: skip
+
+#: Operators that may come into one graph in the place of calls: functions that call others twice double at each step.
+_MOST = 50_000
+
+
+class Inlining:
+    """A graph that is rebuilt, with functions in the place of some of its operators.
+
+    Args:
+        graph: whose tensors stay.
+
+    Attributes:
+        tensors: those of the graph, and the new ones.
+        ops: so far.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.tensors: dict[str, Tensor] = dict(graph.tensors)
+        self.ops: list[Op] = []
+        self._names = Names(self.tensors)
+        self._inlined = 0
+
+    def add(self, tensor: Tensor, hint: str = "") -> str:
+        """Adds a tensor under a free name, which is returned."""
+        name = self._names.fresh(hint or tensor.name)
+        self.tensors[name] = replace(tensor, name=name)
+        return name
+
+    def integers(self, values: Sequence[int], hint: str) -> str:
+        """Adds a constant of int64 along one axis, under a free name, which is returned."""
+        return self.add(Tensor("", "int64", (len(values),), np.array(values, np.int64)), hint)
+
+    def _inner(self, tensor: Tensor, prefix: str) -> str:
+        """The name of a tensor of a function in the graph."""
+        known = self.tensors.get(tensor.name)
+        if not prefix and tensor.is_constant and known is not None and known.data is tensor.data and known.shares_grid(tensor):
+            return tensor.name
+        return self.add(tensor, f"{prefix}/{tensor.name}" if prefix else tensor.name)
+
+    def inline(self, function: Graph, inputs: Sequence[str], outputs: Sequence[str], prefix: str) -> None:
+        """Adds the operators of a function.
+
+        Args:
+            function: the function.
+            inputs: what it is given.
+            outputs: what its outputs become; "" for one that nobody reads.
+            prefix: stands before the names of its other tensors; "" for a region, which has them from the graph around, and
+                constants that others have too.
+
+        Raises:
+            UnsupportedError: there would be more operators than any network has.
+        """
+        self.ops += inlined_ops(function, inputs, outputs, lambda tensor: self._inner(tensor, prefix))
+        self._inlined += len(function.ops)
+        require_few_inlined(self._inlined)
+
+    def copy(self, name: str) -> str:
+        """Add an Identity of a tensor, whose result is returned."""
+        copy = self.add(replace(self.tensors[name], data=None), f"{name}/kept")
+        self.ops.append(Op("Identity", (name,), (copy,)))
+        return copy
+
+
+def inlined_ops(function: Graph, inputs: Sequence[str], outputs: Sequence[str], add: Callable[[Tensor], str]) -> list[Op]:
+    """Return the operators of a function as they stand in another graph.
+
+    Args:
+        function: the function.
+        inputs: what it is given.
+        outputs: what its outputs become; "" for one that nobody reads.
+        add: adds one of its other tensors to that graph and returns its name there.
+    """
+    names = dict(zip(function.inputs, inputs, strict=True))
+    written = {name for op in function.ops for name in op.outputs}
+    names |= {name: outer for name, outer in zip(function.outputs, outputs, strict=True) if outer and name in written}
+    names |= {name: add(tensor) for name, tensor in function.tensors.items() if name not in names}
+    ops = [
+        replace(op, inputs=tuple(names.get(x, "") for x in op.inputs), outputs=tuple(names.get(x, "") for x in op.outputs))
+        for op in function.ops
+    ]
+    ends = zip(function.outputs, outputs, strict=True)
+    return ops + [Op("Identity", (names[name],), (outer,)) for name, outer in ends if outer and names[name] != outer]
+
+
+def require_few_inlined(count: int) -> None:
+    """Raise UnsupportedError if functions bring more operators into a graph than any network has."""
+    if count > _MOST:
+        raise UnsupportedError(
+            f"inlining the functions that are called would give more than {_MOST:,} operators", rule="too-many-operators"
+        )
+
+
+def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -> Graph:
+    """The graph with functions in the place of every Call, in its functions too, but for those that are `kept`."""
+
+    def inlined(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
+        if kept(op):
+            new.ops.append(op)
+            return
+        new.inline(functions[str(op["function"])], op.inputs, op.outputs, "" if op["target"] else prefix_of(op))
+
+    return rewritten(graph, "Call", inlined)
+
+
+def without_regions(graph: Graph) -> tuple[Graph, dict[str, str]]:
+    """The graph with the operators of regions in the place of their calls, and tensor -> the region, by its function, that computes it."""
+    if not any(op.kind == "Call" and op["target"] for op in graph.ops):
+        return graph, {}
+    new, found = Inlining(graph), dict[str, str]()
+    for op in graph.ops:
+        if op.kind != "Call" or not op["target"]:
+            new.ops.append(op)
+            continue
+        first, name = len(new.ops), str(op["function"])
+        new.inline(graph.functions[name], op.inputs, op.outputs, "")
+        found |= {result: name for inner in new.ops[first:] for result in inner.outputs if result}
+    return with_used_functions(graph.evolve(tensors=new.tensors.values(), ops=new.ops)), found
+
+
+def require_few(graph: Graph) -> None:
+    """For formats that hold a function inside each operator that names it.
+
+    Raises:
+        UnsupportedError: that would be more operators than any network has, as where each of many functions names the next one twice.
+    """
+    sizes: dict[str, int] = {}
+    for name in _callees_first(graph):
+        inner = graph.functions[name]
+        sizes[name] = len(inner.ops) + sum(sizes[one] for op in inner.ops for one in named_functions(op))
+    if sum(sizes[one] for op in graph.ops for one in named_functions(op)) > _MOST:
+        raise UnsupportedError(
+            f"the functions inside of operators would expand to more than {_MOST:,} operators", rule="too-many-operators"
+        )
+
+
+def whiles_to_loops(graph: Graph) -> Graph:
+    """The graph with a Loop in the place of every While, in its functions too: the condition is asked before it, and after its body."""
+
+    def looped(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
+        condition, body = (functions[str(op[name])] for name in ("condition", "body"))
+        first = new.add(replace(condition[condition.outputs[0]], data=None), f"{prefix_of(op)}/condition")
+        new.inline(condition, op.inputs, (first,), f"{prefix_of(op)}/first")
+        name = names.fresh(str(op["body"]))
+        functions[name] = _loop_body(body, condition)
+        new.ops.append(Op("Loop", ("", first, *op.inputs), op.outputs, {"body": name, "carried": len(op.outputs)}, op.source))
+
+    return rewritten(graph, "While", looped)
+
+
+def rewritten(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[str, Graph], Names], None]) -> Graph:
+    """The graph with something else in the place of each operator of a kind; functions change before those that name them."""
+    if all(op.kind != kind for op in all_ops(graph)):
+        return graph
+    functions = dict(graph.functions)
+    names = Names(functions)
+
+    def changed(inner: Graph) -> Graph:
+        if all(op.kind != kind for op in inner.ops):
+            return inner
+        new = Inlining(inner)
+        for op in inner.ops:
+            if op.kind == kind:
+                change(new, op, functions, names)
+            else:
+                new.ops.append(op)
+        return inner.evolve(tensors=new.tensors.values(), ops=new.ops)
+
+    for name in _callees_first(graph):
+        functions[name] = changed(functions[name])
+    main = changed(graph)
+    return with_used_functions(replace(main, functions=functions))
+
+
+def _callees_first(graph: Graph) -> list[str]:
+    """The functions, each after those that it names."""
+    called = {name: {one for op in inner.ops for one in named_functions(op)} for name, inner in graph.functions.items()}
+    order: dict[str, None] = {}
+    while len(order) < len(called):
+        order.update((name, None) for name in called if called[name] <= order.keys())
+    return list(order)
+
+
+def prefix_of(op: Op) -> str:
+    """What stands before names of tensors that come in the place of an operator."""
+    return next(filter(None, op.outputs), op.kind)
+
+
+def _loop_body(body: Graph, condition: Graph) -> Graph:
+    """The function that a Loop runs: the number of the turn and the condition, which it does not need, and what a While carries."""
+    new = Inlining(body)
+    turn = new.add(Tensor("turn", "int64", ()))
+    before = new.add(Tensor("condition", "bool", ()))
+    new.ops = list(body.ops)
+    outputs = distinct(body.outputs, body.inputs, new.copy)
+    after = new.add(replace(condition[condition.outputs[0]], data=None), "again")
+    new.inline(condition, outputs, (after,), "condition")
+    return body.evolve(tensors=new.tensors.values(), ops=new.ops, inputs=(turn, before, *body.inputs), outputs=(after, *outputs))
+
+
+def distinct(outputs: Sequence[str], inputs: Iterable[str], copy: Callable[[str], str]) -> tuple[str, ...]:
+    """Return outputs of which each is a value of its own: `copy` makes an Identity of one that is not, and returns its result."""
+    taken = set(inputs)
+    found = []
+    for name in outputs:
+        name = copy(name) if name in taken else name
+        taken.add(name)
+        found.append(name)
+    return tuple(found)
+
+
+def needed(ops: Sequence[Op], outputs: Iterable[str]) -> list[Op]:
+    """The operators that outputs need, in their order."""
+    wanted, kept = set(outputs), []
+    for op in reversed(ops):
+        if wanted.intersection(op.outputs):
+            wanted.update(op.inputs)
+            kept.append(op)
+    return kept[::-1]

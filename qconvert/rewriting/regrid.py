@@ -1,0 +1,81 @@
+"""Another grid for one tensor of a graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import accumulator_grid
+from qconvert.arithmetic.dtypes import numpy_dtype
+from qconvert.arithmetic.quantization import Quantization
+from qconvert.arithmetic.rounding import quantize
+from qconvert.errors import OptionError
+from qconvert.graph.schema import Graph, Op, Tensor
+from qconvert.operators import KINDS
+
+__all__ = ["with_quantization"]
+
+
+def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Graph:
+    """A copy of a graph in which a tensor has another grid of its storage type.
+
+    The integers of a constant become those of its float values on the new grid, rounded half to even. Integer biases of operators that read
+    the tensor beside quantized data or weights move to the product of the two scales. What a move (Reshape, Concat) gives out keeps its
+    grid: where that must be the same, validate() says so.
+
+    Args:
+        graph: that has the tensor.
+        name: of a quantized tensor.
+        quantization: its new grid.
+
+    Raises:
+        OptionError: there is no such tensor, it is not quantized, or a bias does not fit its new grid.
+    """
+    tensor = graph.tensors.get(name)
+    if tensor is None:
+        raise OptionError("is not a tensor of the graph", where=repr(name), rule="unknown-tensor")
+    if tensor.quantization is None:
+        raise OptionError("is not quantized", where=repr(name), rule="not-quantized")
+    changed = {name: _on(tensor, quantization)}
+    for op in graph.ops:
+        bias = _integer_bias(graph, op)
+        if bias is None or name not in op.inputs[:2]:
+            continue
+        data, weights = (changed.get(given, graph[given]).quantization for given in op.inputs[:2])
+        if data is not None and weights is not None:
+            found = _on(bias, accumulator_grid(data, weights, (bias.rank or 1) - 1))
+            if bias.name in changed and changed[bias.name] != found:
+                raise OptionError(
+                    "is the bias of operators whose accumulators would have different scales",
+                    where=repr(bias.name),
+                    rule="bias-scales-differ",
+                )
+            changed[bias.name] = found
+    return graph.evolve(tensors=changed.values())
+
+
+def _integer_bias(graph: Graph, op: Op) -> Tensor | None:
+    if not KINDS[op.kind].sums_products or len(op.inputs) < 3 or not op.inputs[2]:
+        return None
+    bias = graph[op.inputs[2]]
+    return bias if bias.is_constant and bias.is_quantized else None
+
+
+def _on(tensor: Tensor, quantization: Quantization) -> Tensor:
+    """The tensor on another grid; of a constant the float values, rounded."""
+    if tensor.data is None:
+        return replace(tensor, quantization=quantization)
+    real = tensor.real()
+    stored = quantize(real, quantization, tensor.dtype)
+    back = replace(tensor, data=stored.astype(numpy_dtype(tensor.dtype)), quantization=quantization)
+    if tensor.dtype == "int32" and (np.abs(back.real() - real) > _half_step(quantization, real.shape)).any():
+        raise OptionError(
+            f"does not fit {tensor.dtype} with its new scale and zero point", where=repr(tensor.name), rule="integers-too-large"
+        )
+    return back
+
+
+def _half_step(quantization: Quantization, shape: tuple[int, ...]) -> np.ndarray:
+    """Half a step of each element of a bias, whose channels run along its last axis, and what float64 adds."""
+    return np.broadcast_to(np.abs(quantization.scale.astype(np.float64)) * 0.5001, shape)

@@ -1,0 +1,1 @@
+"""What holds of graphs: validation, and what two graphs hold otherwise."""

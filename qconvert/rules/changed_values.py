@@ -1,0 +1,405 @@
+"""What two graphs hold otherwise in tensors of one name: integers and float values of constants, scales and zero points; and which of that
+a conversion declared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize, quantize
+from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.arithmetic.quantization import Quantization
+from qconvert.graph.metadata import CHANGED
+from qconvert.graph.schema import Graph, Op, Tensor
+from qconvert.graph.spread import spread_weights
+from qconvert.operators import KINDS
+
+__all__ = [
+    "changed_names",
+    "changed_values",
+    "constant_difference",
+    "declared_changes",
+    "declared_names",
+    "difference",
+    "digest",
+    "narrowed_names",
+    "off",
+    "paired_activations",
+    "paired_inputs",
+    "paired_tensors",
+    "redeclared",
+    "unread_labels",
+]
+
+_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32)} | {"int64"}
+_REALS = {"float16", "bfloat16", "float32", "float64"}
+#: What real numbers may differ by, as a share of the larger, where one side holds them as integers with a scale: a rounding to float32.
+_ROUNDING = 2.0**-22
+
+
+def changed_values(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
+    """What differs in each constant and in the grid of each quantized tensor, by the tensor's name, in words.
+
+    Tensors are paired by name, and constants of which only one side has the name by the operator that reads them. How a constant is
+    stored does not count: integers are compared less their zero points, and a zero point less the lowest integer of its type, so that
+    int8 may have become uint8; axes may have been transposed. Plain integers (sizes, axes, indices) are left out, since a layout changes
+    them.
+
+    Args:
+        graph: before.
+        other: after.
+        declared: names in `other` that are left out.
+    """
+    return {own: text for own, name, text in _differences(graph, other) if name not in declared}
+
+
+def changed_names(graph: Graph, other: Graph) -> set[str]:
+    """The names in `other` of the tensors that changed_values() names."""
+    return {name for _, name, _ in _differences(graph, other)}
+
+
+def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
+    """The name in each graph, and what differs.
+
+    A scale that the source states and nothing computes with may be another where the other side's comes from what it computes.
+    """
+    idle = unread_labels(graph) - unread_labels(other)
+    bounds, others = _bounds(graph), _bounds(other)
+    by_name = ((None, tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors)
+    by_reader = ((op, a, b) for op, a, b in paired_inputs(graph, other) if a.is_constant and b.is_constant)
+    for op, tensor, pair in (*by_name, *by_reader):
+        if pair is tensor or tensor.is_constant != pair.is_constant or (tensor.name in idle and not tensor.is_constant):
+            continue
+        if tensor.data is None:
+            text = _activation(tensor, pair)
+        else:
+            own, its = bounds.get(tensor.name, {}), others.get(pair.name, {})
+            text = _bound(tensor, pair, own if op is None else {key: own[key] for key in op.outputs if key in own}, its)
+        if text:
+            yield tensor.name, pair.name, text
+
+
+def _bound(a: Tensor, b: Tensor, own: Mapping[str, Tensor], its: Mapping[str, Tensor]) -> str:
+    """What differs in a constant, for each Clip that reads it in both graphs (`own` and `its`, by the result); else for any of them."""
+    shared = [text for key in own.keys() & its.keys() if (text := constant_difference(own[key], its[key]))]
+    if own.keys() & its.keys():
+        return shared[0] if shared else ""
+    texts = [constant_difference(left, right) for left in own.values() or [a] for right in its.values() or [b]]
+    return "" if "" in texts else texts[0]
+
+
+def unread_labels(graph: Graph) -> set[str]:
+    """The tensors with scales that nothing rounds to and nothing reads: their integers are given, moved and then relabelled."""
+    readers = graph.consumers()
+    given = {name for name, tensor in graph.tensors.items() if tensor.is_quantized} - {name for op in graph.ops for name in op.outputs}
+    for op in graph.ops:
+        if op.kind == "Reinterpret" or (KINDS[op.kind].rule == "move" and given.issuperset(KINDS[op.kind].moved(op))):
+            given.update(op.outputs)
+    found: set[str] = set()
+    for name in [name for op in reversed(graph.ops) for name in reversed(op.outputs)] + list(graph.inputs):
+        behind = readers.get(name, [])
+        relabelled = all(op.kind == "Reinterpret" or (KINDS[op.kind].rule == "move" and found.issuperset(op.outputs)) for op in behind)
+        if name in given and behind and relabelled and name not in graph.outputs:
+            found.add(name)
+    return found
+
+
+def _bounds(graph: Graph) -> dict[str, dict[str, Tensor]]:
+    """The real bounds of each Clip onto a grid as it has them, by the Clip's result: the nearest value of the grid, its last one for what
+    is beyond; likewise what Max, Min and Where choose from, since to round and to choose are the same in either order. Operators onto
+    several grids may share a constant."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for op in graph.ops:
+        chosen = op.inputs[1:] if op.kind == "Clip" else op.inputs if KINDS[op.kind].chooses else ()
+        result = graph[op.outputs[0]] if chosen else None
+        if result is None or result.quantization is None or not result.quantization.is_per_tensor:
+            continue
+        for name in filter(None, chosen):
+            tensor = graph[name]
+            if tensor.data is not None and tensor.dtype == "float32":
+                stored = quantize(tensor.data, result.quantization, result.dtype)
+                rounded = np.asarray(dequantize(stored, result.quantization), np.float32)
+                found.setdefault(name, {})[result.name] = replace(tensor, data=rounded)
+    return found
+
+
+#: Kinds that stand for each other in two graphs, with the same operands.
+_SAME_KIND = {"MatMul": "Gemm"}
+#: What a conversion may put behind an operator.
+_BEHIND = {
+    "Transpose", "Identity", "Requantize", "Reshape", "Squeeze", "Unsqueeze", "Quantize", "Dequantize", "Relu", "Clip", "Max", "Min",
+}  # fmt: skip
+
+
+def paired_tensors(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]]:
+    """The tensors that changed_values() compares."""
+    yield from ((tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors)
+    for _, a, b in paired_inputs(graph, other):
+        if a.is_constant and b.is_constant:
+            yield a, b
+
+
+def paired_activations(graph: Graph, other: Graph) -> dict[str, Tensor]:
+    """What stands in `other` for activations of `graph` whose names it has not: what the same operators read, and before these
+    what is only moved."""
+    found: dict[str, Tensor] = {}
+    pairs = {(id(op), a.name): b for op, a, b in paired_inputs(graph, other) if not (a.is_constant or b.is_constant)}
+    for op in reversed(graph.ops):
+        kind, result = KINDS[op.kind], op.outputs[0] if op.outputs else ""
+        moved = kind.moved(op) if kind.rule == "move" else []
+        for name in filter(None, op.inputs):
+            stands = pairs.get((id(op), name))
+            if name in moved and graph[name].shares_grid(graph[result]):
+                stands = found.get(result) or other.tensors.get(result) or stands
+            if stands is not None and not (stands.is_constant or graph[name].is_constant or name in other.tensors):
+                found.setdefault(name, stands)
+    return found
+
+
+def paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tensor]]:
+    """Inputs of other names, by the operators that compute what has one name in both graphs."""
+    writers = other.producers()
+    for op in graph.ops:
+        pair = writers.get(op.outputs[0]) if op.outputs else None
+        while pair is not None and pair.kind in _BEHIND and pair.kind != op.kind:
+            # What computes another tensor of the source stands for another operator.
+            pair = None if pair.inputs[0] in graph.tensors else writers.get(pair.inputs[0])
+        if pair is None or _SAME_KIND.get(op.kind, op.kind) != _SAME_KIND.get(pair.kind, pair.kind):
+            continue
+        for position, (own, name) in enumerate(zip(op.inputs, pair.inputs, strict=False)):
+            if own and name and own != name and (own not in other.tensors or name not in graph.tensors):
+                a, b = graph[own], other[name]
+                yield op, _spread(op, a, b) if position == 1 else a, b
+
+
+def _spread(op: Op, weights: Tensor, other: Tensor) -> Tensor:
+    """Weights as the other graph may have them: with zeros for groups and holes (passes/dense_weights.py)."""
+    data, found, shape = weights.data, other.data, weights.shape or ()
+    if op.kind not in ("Conv", "ConvTranspose") or data is None or found is None or data.size == found.size or data.ndim < 3:
+        return weights
+    group = int(op["group"])
+    for holes in ((1,) * (data.ndim - 2), tuple(int(step) for step in op["dilations"])):
+        spans = [(taps - 1) * step + 1 for taps, step in zip(data.shape[2:], holes, strict=True)]
+        if data.shape == shape and shape[0] % group == 0 and found.size == math.prod([shape[0], shape[1] * group, *spans]):
+            dense = spread_weights(weights, group, holes)
+            return replace(weights, shape=dense.shape, data=dense)
+    return weights
+
+
+def _activation(a: Tensor, b: Tensor) -> str:
+    """A zero point or scale of an activation that is not the source's."""
+    if a.quantization is None or b.quantization is None or not {a.dtype, b.dtype} <= _INTEGERS:
+        return ""
+    old, new = (_zero_points(item, item.dtype if a.dtype == b.dtype else "") for item in (a, b))
+    if old.size in (1, new.size) and not np.array_equal(np.broadcast_to(old, new.shape), new):
+        place = int(np.flatnonzero(np.broadcast_to(old, new.shape) != new)[0])
+        return f"the zero point of {a.name!r} is {new[place]} instead of {np.broadcast_to(old, new.shape)[place]}"
+    return off(a.name, a.quantization, b.quantization.scale)
+
+
+def _zero_points(tensor: Tensor, same: str) -> Array:
+    assert tensor.quantization is not None
+    return tensor.quantization.zero_point.reshape(-1) - (0 if same else integer_range(tensor.dtype)[0])
+
+
+def constant_difference(a: Tensor, b: Tensor) -> str:
+    """What differs in two constants of one shape, in words; see changed_values()."""
+    assert a.data is not None and b.data is not None
+    grids = a.quantization, b.quantization
+    if grids[0] is not None and grids[1] is not None and {a.dtype, b.dtype} <= _INTEGERS:
+        if grids[0].block_size or grids[1].block_size:
+            return _real_difference(a, b)
+        return difference(a, _centred(b), b.quantization)
+    if _is_spelled_out(a, b) or _is_spelled_out(b, a):
+        return ""
+    if any(grids) or {a.dtype, b.dtype} <= _REALS:
+        return _real_difference(a, b)
+    return ""
+
+
+def _is_spelled_out(a: Tensor, b: Tensor) -> bool:
+    """Whether b holds a's stored integers as plain numbers: an operator that is decomposed has the scale and zero point elsewhere."""
+    if a.data is None or b.data is None or a.quantization is None or b.quantization is not None or not {a.dtype, b.dtype} <= _INTEGERS:
+        return False
+    low = integer_range(a.dtype)[0] - integer_range(b.dtype)[0]
+    return _differing(a.data.astype(np.int64) - low, b.data.astype(np.int64)) == 0
+
+
+def _centred(tensor: Tensor) -> Array:
+    """The integers of a constant less their zero points."""
+    assert tensor.data is not None and tensor.quantization is not None
+    own = tensor.quantization
+    zero_point = own.zero_point.reshape(-1)
+    if zero_point.size > 1:
+        rank = tensor.data.ndim
+        zero_point = zero_point.reshape([-1 if i == (own.axis or 0) % rank else 1 for i in range(rank)])
+    return np.asarray(tensor.data.astype(np.int64) - zero_point)
+
+
+def difference(tensor: Tensor, integers: Array, grid: Quantization | None) -> str:
+    """What differs between a quantized constant and integers less their zero points on a grid, in words; "" if nothing does.
+
+    Raises:
+        AttributeError: the constant has no data or no quantization.
+    """
+    wanted = _centred(tensor)
+    wrong = _differing(wanted, integers)
+    if wrong:
+        return f"{wrong} of {wanted.size} integers of {tensor.name!r} are not the source's"
+    if not wanted.any():
+        return ""  # zero is zero on every grid
+    return "" if grid is None or tensor.quantization is None else off(tensor.name, tensor.quantization, grid.scale)
+
+
+def _differing(wanted: Array, found: Array) -> int:
+    """How many elements differ, in whichever order of the axes fits best."""
+    if wanted.size != found.size:
+        one = wanted.reshape(-1)[:1] if wanted.size == 1 else found.reshape(-1)[:1] if found.size == 1 else None
+        return int(one is None or bool((wanted != one).any() or (found != one).any())) and max(wanted.size, found.size)
+    if wanted.shape == found.shape and np.array_equal(wanted, found):
+        return 0
+    return min(int((form != found.reshape(form.shape)).sum()) for form in _orders(wanted, found))
+
+
+def _orders(wanted: Array, found: Array) -> Iterator[Array]:
+    """`wanted` with its axes in every order in which `found` may have it, but for axes of one element."""
+    target = tuple(size for size in found.shape if size != 1)
+    squeezed = wanted.reshape([size for size in wanted.shape if size != 1])
+    yield wanted
+    for order in permutations(range(squeezed.ndim)) if 1 < squeezed.ndim <= 4 else ():
+        if tuple(squeezed.shape[axis] for axis in order) == target:
+            yield squeezed.transpose(order)
+
+
+def _real_difference(a: Tensor, b: Tensor) -> str:
+    """Float values that are not the source's, one side at least holding no integers of a single grid."""
+    left, right = (_real(item) for item in (a, b))
+    if a.quantization is None and b.quantization is None and a.dtype == b.dtype:
+        wrong = _differing(left, right) if not np.isnan(left).any() else 0
+    elif left.size != right.size:
+        return ""
+    else:
+        wrong = min(_off_by_more(form, right.reshape(form.shape)) for form in _orders(left, right))
+    return f"{wrong} of {left.size} values of {a.name!r} are not the source's" if wrong else ""
+
+
+def _off_by_more(values: Array, others: Array) -> int:
+    """How many values differ by more than a rounding to float32; row by row, so that nothing of the size of the values is made."""
+    rows = zip(np.atleast_1d(values), np.atleast_1d(others), strict=True)
+    return sum(int(np.count_nonzero(np.abs(row - other) > _ROUNDING * np.abs(row))) for row, other in rows)
+
+
+def _real(tensor: Tensor) -> Array:
+    assert tensor.data is not None
+    if tensor.quantization is None:
+        with np.errstate(invalid="ignore"):  # NaNs that signal
+            return np.asarray(tensor.data.astype(np.float64))
+    return dequantize(tensor.data, tensor.quantization)
+
+
+def off(name: str, grid: Quantization, scale: Array) -> str:
+    """A scale that is not the source's, in words."""
+    own, scale = grid.scale.reshape(-1).astype(np.float64), scale.reshape(-1).astype(np.float64)
+    if scale.size not in (1, own.size) and own.size != 1:
+        return f"{name!r} has {scale.size} scales instead of {own.size}"
+    with np.errstate(all="ignore"):
+        share = np.where(scale == own, 0.0, np.abs(scale / own - 1))
+    largest = float(np.nan_to_num(share, nan=np.inf).max(initial=0))
+    return f"a scale of {name!r} is off by {100 * largest:.3g}%" if largest else ""
+
+
+def digest(tensor: Tensor) -> str:
+    """A short name of a tensor's grid and, of a constant, its values, however they are stored; of one in blocks, which few formats have,
+    its float values alone."""
+    grid = tensor.quantization
+    if grid is not None and grid.block_size and tensor.data is not None:
+        return digest(Tensor("", "float32", tensor.shape, _real(tensor).astype(np.float32)))
+    parts: list[Array] = []
+    if grid is not None:
+        scale = grid.scale.reshape(-1)
+        parts.append(scale[:1] if (scale == scale[:1]).all() else scale)
+    if tensor.data is not None:
+        parts.append(_centred(tensor) if grid is not None and tensor.dtype in _INTEGERS and not grid.block_size else _real(tensor))
+    elif grid is not None:
+        parts.append(_zero_points(tensor, ""))
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(np.ascontiguousarray(part.astype(np.float64 if part.dtype.kind == "f" else np.int64)).tobytes())
+    return found.hexdigest()[:16]
+
+
+def narrowed_names(graph: Graph, other: Graph) -> set[str]:
+    """The activations that saturate at other integers of the same grid in `other`, which changed_values() leaves out."""
+    pairs = ((tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors and tensor.data is None)
+    return {a.name for a, b in pairs if a.dtype == b.dtype and _limits(a) != _limits(b) and digest(a) == digest(b)}
+
+
+def _limits(tensor: Tensor) -> tuple[int, int] | None:
+    return None if tensor.quantization is None else tensor.quantization.limits(tensor.dtype)
+
+
+def _narrowed_digest(tensor: Tensor) -> str:
+    """A digest with the limits of the grid."""
+    return f"{digest(tensor)} {_limits(tensor)}"
+
+
+def _narrowed(found: Mapping[str, object]) -> set[str]:
+    """Of which tensors the declared digests have limits."""
+    return {name for name, wanted in found.items() if " " in str(wanted)}
+
+
+def declared_changes(graph: Graph, names: Iterable[str], narrowed: Collection[str] = ()) -> dict[str, str]:
+    """What a conversion writes next to its result: the digest of each tensor that a pass gave other values or another grid; of those in
+    `narrowed` with the limits, which alone are others."""
+    return {name: (_narrowed_digest if name in narrowed else digest)(graph[name]) for name in sorted(names) if name in graph.tensors}
+
+
+def declared_names(graph: Graph, source: Graph | None = None) -> frozenset[str]:
+    """The tensors of a result that are what its conversion declared of them.
+
+    Args:
+        graph: the result.
+        source: what it is compared with: tensors that have its values and grid are left out. An earlier conversion may have declared them,
+            of which the source is the result.
+    """
+    found = _read(graph.metadata.get(CHANGED))
+    names = [name for name, wanted in found.items() if name in graph.tensors and _is(graph[name], wanted)]
+    if source is None:
+        return frozenset(names)
+    own = declared_changes(source, names, _narrowed(found))
+    return frozenset(name for name in names if name not in own or not _is(graph[name], own[name]))
+
+
+def redeclared(before: Graph, after: Graph) -> Graph:
+    """`after`, which says in another way what `before` said, with the declarations of its tensors: those of `before` that hold still do."""
+    found = _read(before.metadata.get(CHANGED))
+    names = [name for name, wanted in found.items() if name in before.tensors and name in after.tensors and _is(before[name], wanted)]
+    if not names:
+        return after
+    text = json.dumps({**found, **declared_changes(after, names, _narrowed(found))})
+    return replace(after, metadata={**after.metadata, CHANGED: text})
+
+
+def _is(tensor: Tensor, wanted: object) -> bool:
+    """Whether a tensor has a digest, as it stands or, a matrix, transposed."""
+    if digest(tensor) == wanted or _narrowed_digest(tensor) == wanted:
+        return True
+    if tensor.data is None or tensor.data.ndim != 2 or (tensor.quantization is not None and tensor.quantization.block_size):
+        return False
+    grid = tensor.quantization
+    turned = None if grid is None else Quantization(grid.scale, grid.zero_point, None if grid.axis is None else 1 - grid.axis)
+    return digest(Tensor(tensor.name, tensor.dtype, tensor.data.T.shape, tensor.data.T, turned)) == wanted
+
+
+def _read(text: str | None) -> dict[str, object]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,257 @@
+"""Invariants of scales and zero points: of each tensor, and of the rule by which operators pass them on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
+from qconvert.arithmetic.dtypes import REALS, SMALL_FLOATS
+from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
+from qconvert.operators import KINDS
+from qconvert.operators.basic_lstm import basic_problem
+from qconvert.operators.integer_recurrent import stored_problem, stored_tensors
+from qconvert.operators.kind import Broken
+from qconvert.operators.typing import type_problems
+from qconvert.rules.validation.structure import Problems, located
+
+__all__ = ["is_axis_kept", "quantization"]
+
+_NO_INDEX = (*REALS, *SMALL_FLOATS, "complex64", "string")
+_NOT_QUANTIZED = (*REALS, "bool", "complex64", "string", "unknown")
+
+
+def quantization(graph: Graph) -> Problems:
+    """Every tensor's parameters are sound, and every operator's fit its rule (operators/kind.py)."""
+    for tensor in graph.tensors.values():
+        if tensor.quantization is not None:
+            yield from ((f"tensor {tensor.name!r}", *broken) for broken in _parameters(tensor, tensor.quantization))
+    for op in graph.ops:
+        yield from ((located(op), *broken) for broken in _operator(graph, op))
+
+
+def _operator(graph: Graph, op: Op) -> Iterator[Broken]:
+    rule = KINDS[op.kind].rule
+    yield from _indices(graph, op)
+    if rule == "move":
+        yield from _moves(graph, op)
+    elif rule == "real":
+        yield from _computes(graph, op)
+    elif rule == "convert":
+        yield from _converts(graph, op)
+    elif rule == "relabel":
+        yield from _relabels(graph, op)
+    elif rule == "stored":
+        tensors = stored_tensors(op, graph.__getitem__)
+        problem = basic_problem(tensors) if op.kind == "BasicLSTM" else stored_problem(op, tensors)
+        if problem:
+            yield problem
+    elif rule == "index":
+        for name in op.outputs:
+            if name and graph[name].is_quantized:
+                yield "index-quantized", f"gives plain integers, but {name!r} is quantized"
+    if KINDS[op.kind].has_weights:
+        yield from _accumulates(graph, op)
+    sides = ([graph[name] if name else None for name in names] for names in (op.inputs, op.outputs))
+    yield from type_problems(KINDS[op.kind], op, *sides)
+
+
+def _parameters(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
+    """Scales are positive and finite, zero points fit the type, each index or block has one of each.
+
+    Scales of constants in blocks may be negative or zero, as onnxruntime's quantizer makes them: nothing is ever rounded to them.
+    """
+    if tensor.dtype in _NOT_QUANTIZED:
+        yield "not-quantizable", f"is quantized although its type is {tensor.dtype}"
+        return
+    if q.scale.dtype != np.float32 or q.zero_point.dtype != np.int64:
+        yield "parameter-types", f"has scales of {q.scale.dtype} and zero points of {q.zero_point.dtype}, not float32 and int64"
+        return
+    if (q.scale.ndim != 1 and not q.block_size) or q.scale.size == 0:
+        yield "counts-differ", f"has scales of shape {q.scale.shape}, not a list of at least one"
+        return
+    if q.zero_point.shape != q.scale.shape:
+        yield "counts-differ", f"has {q.scale.size} scales and {q.zero_point.size} zero points"
+    unsound = q.scale[~(np.isfinite(q.scale) & ((q.scale > 0) | (q.block_size > 0 and tensor.is_constant)))]
+    if unsound.size:
+        yield "scale-not-positive", f"has the scale {unsound[0]:g}, which is not positive and finite"
+    if tensor.dtype in SMALL_FLOATS:
+        if q.zero_point.any():
+            yield "zero-point-outside-type", f"has the zero point {int(q.zero_point.max())}, which {tensor.dtype} cannot have"
+        if q.quant_min is not None or q.quant_max is not None:
+            yield "invalid-range", f"states a range of stored values, {q.quant_min} to {q.quant_max}, which {tensor.dtype} cannot have"
+        yield from _axis(tensor, q)
+        return
+    low, high = integer_range(tensor.dtype)
+    lowest, highest = q.limits(tensor.dtype)
+    if not low <= lowest < highest <= high:
+        yield "invalid-range", f"uses the stored values {lowest} to {highest}, which is not a range within {tensor.dtype} ({low} to {high})"
+    elif (lowest > low or highest < high) and tensor.data is not None and not _is_within(tensor.data, lowest, highest):
+        yield "data-out-of-range", f"has data outside its range of stored values, {lowest} to {highest}"
+    if not _is_within(q.zero_point, low, high):
+        outside = next(int(point) for point in q.zero_point.reshape(-1) if not low <= int(point) <= high)
+        yield "zero-point-outside-type", f"has the zero point {outside}, which is outside {tensor.dtype} ({low} to {high})"
+    yield from _axis(tensor, q)
+
+
+def _is_within(values: Array, lowest: int, highest: int) -> bool:
+    return not values.size or bool(values.min() >= lowest and values.max() <= highest)
+
+
+def _axis(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
+    if q.block_size < 0:
+        yield "block-scales", f"has blocks of {q.block_size} elements"
+        return
+    if q.axis is None:
+        if q.scale.size != 1 or q.block_size:
+            yield "scales-without-axis", f"has {q.scale.size} scales in blocks of {q.block_size}, but no axis"
+        return
+    if tensor.shape is None or not 0 <= q.axis < len(tensor.shape):
+        yield "axis-out-of-range", f"is quantized along axis {q.axis} of shape {tensor.shape}"
+        return
+    size = tensor.shape[q.axis]
+    if isinstance(size, str):
+        yield "dynamic-dimension", f"is quantized along axis {q.axis}, whose size {size!r} is dynamic"
+        return
+    if q.block_size:
+        wanted = tuple(-(-size // q.block_size) if axis == q.axis else other for axis, other in enumerate(tensor.shape))
+        if q.scale.shape != wanted:
+            yield (
+                "counts-differ",
+                f"has scales of shape {q.scale.shape} in blocks of {q.block_size} for shape {tensor.shape}, not {wanted}",
+            )
+    elif q.scale.size != size:
+        yield "counts-differ", f"has {q.scale.size} scales along axis {q.axis} of shape {tensor.shape}, not {size}"
+
+
+def _moves(graph: Graph, op: Op) -> Iterator[Broken]:
+    """Stored integers are moved, never changed: all data sides have one type and one quantization."""
+    inputs = KINDS[op.kind].moved(op)
+    outputs = [name for name in KINDS[op.kind].results_of(op) if name]
+    source = graph[inputs[0]]
+    for other in (graph[name] for name in (*inputs[1:], *outputs)):
+        if other.dtype != source.dtype:
+            yield "type-mismatch", f"moves {source.dtype} of {source.name!r} into {other.dtype} of {other.name!r}"
+        elif not _is_moved(graph, op, source, other, is_output=other.name in outputs):
+            pair = f"{source.name!r} and {other.name!r}"
+            yield "quantization-mismatch", f"moves stored integers, but {pair} have different quantizations"
+
+
+def _indices(graph: Graph, op: Op) -> Iterator[Broken]:
+    """Shapes, axes, indices and conditions are plain integers or truth values."""
+    for name in KINDS[op.kind].named(op, "index"):
+        tensor = graph[name]
+        if tensor.dtype in _NO_INDEX or tensor.is_quantized or (tensor.dtype == "bool" and op.kind != "Where"):
+            sort = f"quantized {tensor.dtype}" if tensor.is_quantized else tensor.dtype
+            yield "not-plain-integers", f"takes {name!r} as indices or sizes, which must be plain integers, but it is {sort}"
+
+
+def _computes(graph: Graph, op: Op) -> Iterator[Broken]:
+    """What is not quantized has one type on all sides; what is quantized on one side is float on the others."""
+    kind = KINDS[op.kind]
+    for name in kind.named(op, "parameter"):
+        if graph[name].dtype in ("bool", "string", "complex64"):
+            yield "not-numbers", f"has {name!r} of {graph[name].dtype}, which is not numeric"
+    if op.attributes.get("activation") and graph[op.outputs[0]].dtype in ("bool", "string"):
+        yield "not-numbers", f"fuses {op['activation']} on {graph[op.outputs[0]].dtype}"
+    operands = kind.data(op)[: 1 if op.kind == "Pow" else None]  # whose exponent may have a type of its own
+    sides = [graph[name] for name in (*operands, *kind.results_of(op)) if name]
+    plain = [tensor for tensor in sides if not tensor.is_quantized and tensor.dtype != "unknown"]
+    is_quantized = any(tensor.is_quantized for tensor in sides)
+    for tensor in plain:
+        if is_quantized and tensor.dtype != "float32":
+            yield "float-type", f"has {tensor.name!r} of plain {tensor.dtype} with quantized operands; it must be float32"
+        elif tensor.dtype != plain[0].dtype:
+            yield (
+                "type-mismatch",
+                f"has {plain[0].name!r} of {plain[0].dtype} and {tensor.name!r} of {tensor.dtype}, which must have one type",
+            )
+
+
+def _is_moved(graph: Graph, op: Op, source: Tensor, other: Tensor, *, is_output: bool) -> bool:
+    """Whether the stored integers mean the same float values on both sides."""
+    a, b = source.quantization, other.quantization
+    if a is None or b is None or a.axis is None or b.axis is None:
+        return a == b
+    if not is_output:
+        return a == b and op.kind == "Pack"
+    if a.block_size:
+        return a == b if op.kind == "Identity" else op.kind == "Transpose" and a.transposed(op["perm"]) == b
+    if a.with_axis(b.axis) != b or source.shape is None or other.shape is None:
+        return False
+    return is_axis_kept(graph, op, source.shape, other.shape, a.axis, b.axis)
+
+
+def is_axis_kept(graph: Graph, op: Op, before: Shape, after: Shape, a: int, b: int) -> bool:
+    """Whether axis `a` of a move's input is axis `b` of its output, each index in its place."""
+    keeps = KINDS[op.kind].keeps_axis
+    return before[a] == after[b] and keeps is not None and keeps(op, lambda index: _constant(graph, op, index), before, after, a, b)
+
+
+def _constant(graph: Graph, op: Op, index: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The integers of constant input `index`; none if it is computed at run time."""
+    data = graph.constant(op.inputs[index])
+    return np.zeros(0, np.int64) if data is None else np.asarray(data, np.int64).reshape(-1)
+
+
+def _converts(graph: Graph, op: Op) -> Iterator[Broken]:
+    """Quantize: real to quantized; Dequantize: quantized to real; Requantize: quantized to quantized."""
+    from_quantized, to_quantized = op.kind != "Quantize", op.kind != "Dequantize"
+    for name, is_wanted in ((op.inputs[0], from_quantized), (op.outputs[0], to_quantized)):
+        tensor = graph[name]
+        if is_wanted and not tensor.is_quantized:
+            yield "not-quantized", f"needs {name!r} to be quantized, but it is plain {tensor.dtype}"
+        elif not is_wanted and tensor.dtype not in REALS:
+            yield "not-float", f"needs {name!r} to be float, but it is {tensor.dtype}"
+
+
+def _relabels(graph: Graph, op: Op) -> Iterator[Broken]:
+    """The same stored integers under another quantization, or with none on one side."""
+    source, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    if source.dtype != result.dtype or not (source.is_quantized or result.is_quantized):
+        sides = " and ".join(f"{side.name!r} ({side.dtype})" for side in (source, result))
+        yield "type-mismatch", f"needs quantized tensors of one type, not {sides}"
+
+
+def _accumulates(graph: Graph, op: Op) -> Iterator[Broken]:
+    """Weights are quantized along O; an integer bias has the products' scale, input * weight, and no zero point."""
+    data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
+    sides = (data, weights, graph[op.outputs[0]])
+    plain = [tensor for tensor in sides if not tensor.is_quantized and tensor.dtype != "unknown"]
+    for tensor in plain:
+        if tensor.dtype not in REALS:
+            yield "float-type", f"has {tensor.name!r} of plain {tensor.dtype}, which is neither quantized nor float"
+        elif tensor.dtype != plain[0].dtype:
+            yield (
+                "type-mismatch",
+                f"has {plain[0].name!r} of {plain[0].dtype} and {tensor.name!r} of {tensor.dtype}, which must have one type",
+            )
+        elif data.is_quantized and tensor.dtype != "float32":
+            yield "float-type", f"has {tensor.name!r} of {tensor.dtype} with quantized data; it must be float32"
+    along = weights.quantization
+    if along is not None and along.axis not in (None, 0) and not along.block_size:
+        yield "weight-axis", f"has weights {weights.name!r} quantized along axis {along.axis}, not along their outputs (0)"
+    if data.quantization is not None and data.quantization.axis is not None:
+        yield "not-per-tensor", f"has data {data.name!r} quantized per axis; it must be quantized per tensor"
+    if len(op.inputs) < 3 or not op.inputs[2] or data.quantization is None or weights.quantization is None:
+        return
+    bias = graph[op.inputs[2]]
+    if bias.dtype == "float32" and not bias.is_quantized:
+        return
+    allowed = ("int32", "int64") if data.dtype == "int16" else ("int32",)
+    if bias.quantization is None or bias.dtype not in allowed:
+        sort = "quantized" if bias.is_quantized else "plain"
+        yield "bias-type", f"has the bias {bias.name!r} of {sort} {bias.dtype}, not quantized {' or '.join(allowed)}, or float32"
+        return
+    if bias.quantization.zero_point.any():
+        yield "bias-zero-point", f"has the bias {bias.name!r} with a zero point other than 0"
+    exact = accumulator_scale(data.quantization, weights.quantization)
+    stated = bias.quantization.scale
+    if stated.size not in (1, exact.size) and exact.size != 1:
+        yield "counts-differ", f"has the bias {bias.name!r} with {stated.size} scales, but the weights have {exact.size}"
+    elif not is_accumulator_scale(stated, exact):
+        both = np.broadcast_arrays(stated, exact)
+        worst = int(np.argmax(np.abs(both[0] / both[1] - 1)))
+        scales = f"{both[0][worst]:.9g} is not input scale * weight scale, {both[1][worst]:.9g}"
+        yield "bias-scale", f"has the bias {bias.name!r} whose scale {scales}"
