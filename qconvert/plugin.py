@@ -56,7 +56,9 @@ if TYPE_CHECKING:
         text,
         texts,
     )
+    from qconvert.operators.formulas import Formula, lowers
     from qconvert.operators.shapes import infer, output_shapes
+    from qconvert.operators.values import Value, apply, constant_of, dtype_of, shape_of
     from qconvert.plugins import (
         API_VERSION,
         Change,
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     )
     from qconvert.plugins.options import NUMERICS
     from qconvert.rewriting import Match, Pattern, Rewriter, find_matches, with_quantization
+    from qconvert.rewriting.lowering import Scope, conditions, since
     from qconvert.rules.validation import validate
     from qconvert.runtimes.child import Child
 
@@ -104,6 +107,9 @@ _HOMES = {
     "qconvert.rewriting": "Match Pattern Rewriter find_matches with_quantization",
     "qconvert.graph.names": "near",
     "qconvert.operators.shapes": "infer output_shapes",
+    "qconvert.operators.formulas": "Formula lowers",
+    "qconvert.operators.values": "Value apply constant_of dtype_of shape_of",
+    "qconvert.rewriting.lowering": "Scope conditions since",
     "qconvert.rules.validation": "validate",
     "qconvert.operators": (
         "KINDS REQUIRED AttributeSpec Call ExactResult Kind choice flag function has integer integers kind number numbers text texts"
@@ -147,6 +153,7 @@ __all__ = [
     "FileAccessError",
     "Folding",
     "Format",
+    "Formula",
     "Graph",
     "Inside",
     "InvalidGraphError",
@@ -177,6 +184,7 @@ __all__ = [
     "Rewriter",
     "Runtime",
     "RuntimeRefusedError",
+    "Scope",
     "Shape",
     "Signature",
     "Target",
@@ -185,15 +193,20 @@ __all__ = [
     "TfliteWriting",
     "TorchBuilder",
     "UnsupportedError",
+    "Value",
     "Verdict",
     "Violation",
     "WrongFormatError",
+    "apply",
     "carried",
     "choice",
     "choose_grid",
+    "conditions",
+    "constant_of",
     "convert",
     "dequantize",
     "documents",
+    "dtype_of",
     "evaluate",
     "find_matches",
     "flag",
@@ -208,6 +221,7 @@ __all__ = [
     "kind",
     "load",
     "loaded",
+    "lowers",
     "map_file",
     "near",
     "normalize",
@@ -221,6 +235,8 @@ __all__ = [
     "replaces",
     "run_passes",
     "save",
+    "shape_of",
+    "since",
     "text",
     "texts",
     "validate",

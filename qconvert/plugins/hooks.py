@@ -17,6 +17,7 @@ from qconvert.plugins.types import Codegen, Format, Pass, Runtime
 
 if TYPE_CHECKING:
     from qconvert.operators import Kind
+    from qconvert.operators.formulas import Formula
 
 __all__ = ["API_VERSION", "GROUP", "Hooks", "hookimpl", "hookspec", "replaced_by", "replaces"]
 
@@ -71,6 +72,10 @@ class Hooks:
     @hookspec
     def qconvert_kinds(self) -> Iterable[Kind]:  # type: ignore[empty-body]
         """Kinds to add to the canonical operator set, each made by qconvert.operators.kind()."""
+
+    @hookspec
+    def qconvert_formulas(self) -> Iterable[Formula]:  # type: ignore[empty-body]
+        """Formulas to add, each a function that qconvert.operators.formulas.lowers() decorates: a kind as others, for all formats."""
 
     @hookspec
     def qconvert_runtimes(self) -> Iterable[Runtime]:  # type: ignore[empty-body]

@@ -172,7 +172,7 @@ def register(plugin: Any, name: str = "") -> None:
 
 @contextmanager
 def registered(plugin: Any, name: str = "") -> Iterator[None]:
-    """A plugin that is there for a while: for tests. Kinds that it brings stay. See register()."""
+    """A plugin that is there for a while: for tests. Kinds and formulas that it brings stay. See register()."""
     before = set(_host().origins)
     register(plugin, name)
     (name,) = _host().origins.keys() - before
@@ -199,11 +199,15 @@ def _require_version(plugin: Any) -> None:
 
 
 def _add_kinds(plugin: Any) -> None:
-    """Puts the kinds of a plugin into the operator set before anything reads a graph."""
+    """Puts the kinds of a plugin, and its formulas, into the operator set before anything reads a graph."""
     if hasattr(plugin, "qconvert_kinds"):
         from qconvert.operators import register
 
         register(plugin.qconvert_kinds())
+    if hasattr(plugin, "qconvert_formulas"):
+        from qconvert.operators import formulas
+
+        formulas.register(plugin.qconvert_formulas())
 
 
 #: What the hooks without arguments give, and what one is called.

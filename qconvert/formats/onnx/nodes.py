@@ -14,6 +14,7 @@ from qconvert.formats.onnx.spelled import is_spelled_out
 from qconvert.graph import Graph, Op, Tensor, canonical_dtype
 from qconvert.operators import KINDS
 from qconvert.plugins import operators
+from qconvert.rewriting.lowering import Lowered
 
 __all__ = ["Forms", "graph_proto", "used_nodes", "value_info", "write_ops"]
 
@@ -28,6 +29,7 @@ class Forms:
         spelled: ids of the operators that became other nodes than their own.
         guards: whether nodes stand in the way of onnxruntime's optimizer where it would change values.
         regions: tensor of the main graph -> the region that computes it; "" or no entry for the rest.
+        lowered: what lowering did.
         owners: id of a node of the main graph -> its region.
     """
 
@@ -36,6 +38,19 @@ class Forms:
     spelled: set[int] = field(default_factory=set)
     guards: bool = True
     regions: Mapping[str, str] = field(default_factory=dict)
+    lowered: Lowered | None = None
+
+    def whole(self, op: Op) -> Op:
+        """The operator that one is a part of, or itself."""
+        return op if self.lowered is None else self.lowered.whole.get(id(op), op)
+
+    def keep(self, op: Op, reason: str) -> None:
+        """Count an operator that has no QOperator form; one that was lowered once, with the reason for that."""
+        whole = self.whole(op)
+        if self.kept is not None and op.outputs == whole.outputs:
+            lowered = "" if self.lowered is None else self.lowered.reasons.get(id(whole), "")
+            self.kept[whole.kind, lowered or reason] += 1
+
     owners: dict[int, str] = field(default_factory=dict)
 
 
@@ -48,10 +63,11 @@ def write_ops(b: Builder) -> None:
         reason = _write_qoperator(op, b) if b.forms.form == "qoperator" else None
         if reason != "":
             writers[op.kind](op, b)
-        region = b.forms.regions.get(op.outputs[0], "") if b.forms.regions and op.outputs else ""
+        whole = b.forms.whole(op)
+        region = b.forms.regions.get(whole.outputs[0], "") if b.forms.regions and whole.outputs else ""
         b.forms.owners.update((id(node), region) for node in b.nodes[first:] if region)
-        if reason and b.forms.kept is not None:
-            b.forms.kept[op.kind, reason] += 1
+        if reason:
+            b.forms.keep(op, reason)
         if reason != "" and is_spelled_out(op, [node.op_type for node in b.nodes[first:]]):
             b.forms.spelled.add(id(op))
 

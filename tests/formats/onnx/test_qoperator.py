@@ -418,7 +418,7 @@ REASONS: dict[str, tuple[list[Op], list[Tensor]]] = {
         [Tensor("a", "int8", (2, 3), None, q(0.1)), constant("w", np.ones((4, 3), np.int8), q(0.1)),
          constant("c", np.ones(4, np.float32)), Tensor("y", "int8", None, None, q(1))],
     ),
-    "QLinearSoftmax has no beta": (
+    "Softmax has no beta": (
         [Op("Softmax", ("a",), ("y",), {"beta": 2.0})],
         [Tensor("a", "int8", (2, 3), None, q(0.1)), Tensor("y", "int8", None, None, q(1 / 256, -128))],
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_na
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
-from qconvert.graph.metadata import SOURCE_OPSET
+from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_OPSET
+from qconvert.rewriting.lowering import conditions, since
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -50,62 +52,39 @@ def write_parametric(op: Op, b: Builder) -> None:
     b.finish(op, b.node(op.kind, b.reals(op), hint=f"{op.outputs[0]}/real_result", **attributes)[0])
 
 
+@conditions(since(14))
 def write_hard_swish(op: Op, b: Builder) -> None:
-    """HardSwish, as x * HardSigmoid(x) below opset 14."""
-    x = b.real(op.inputs[0])
-    if b.opset >= 14:
-        b.finish(op, b.node("HardSwish", [x], hint=f"{op.outputs[0]}/real_result")[0])
-        return
-    gate = b.node("HardSigmoid", [x], hint=f"{op.outputs[0]}/gate", alpha=1 / 6, beta=0.5)[0]
-    b.finish(op, b.node("Mul", [x, gate], hint=f"{op.outputs[0]}/real_result")[0])
+    """HardSwish."""
+    write_same_named(op, b)
 
 
+@conditions(since(24))
 def write_swish(op: Op, b: Builder) -> None:
-    """Swish (opset 24); below, its definition x * sigmoid(alpha * x)."""
-    x, name, alpha = b.real(op.inputs[0]), op.outputs[0], float(op["alpha"])
-    if b.opset >= 24:
-        b.finish(op, b.node("Swish", [x], hint=f"{name}/real_result", alpha=alpha)[0])
-        return
-    slope = x if alpha == 1.0 else b.node("Mul", [x, b.const(np.array(alpha, real_dtype(op, b)), f"{name}/alpha")])[0]
-    b.finish(op, b.node("Mul", [x, b.node("Sigmoid", [slope])[0]], hint=f"{name}/real_result")[0])
+    """Swish."""
+    b.finish(op, b.node("Swish", b.reals(op), hint=f"{op.outputs[0]}/real_result", alpha=float(op["alpha"]))[0])
 
 
+@conditions(since(18))
 def write_mish(op: Op, b: Builder) -> None:
-    """Mish (opset 18); below, its definition x * tanh(softplus(x)) (Misra, 2019)."""
-    x, name = b.real(op.inputs[0]), op.outputs[0]
-    if b.opset >= 18:
-        b.finish(op, b.node("Mish", [x], hint=f"{name}/real_result")[0])
-        return
-    curve = b.node("Tanh", b.node("Softplus", [x]))[0]
-    b.finish(op, b.node("Mul", [x, curve], hint=f"{name}/real_result")[0])
+    """Mish."""
+    write_same_named(op, b)
 
 
+def _has_own_gelu(metadata: Mapping[str, str]) -> bool:
+    """Whether the source may have onnxruntime's own operators, which compute the same bits as the Gelu of opset 20."""
+    opset = metadata.get(SOURCE_OPSET, "")
+    return metadata.get(SOURCE_FORMAT) == "onnx" and opset.isdigit() and int(opset) < 20
+
+
+@conditions(lambda op, scope: "" if _has_own_gelu(scope.metadata) else since(20)(op, scope))
 def write_gelu(op: Op, b: Builder) -> None:
-    """Gelu (opset 20); below, onnxruntime's own operators where they are the source's, which compute the same bits, or else its
-    definition by erf or tanh (Hendrycks and Gimpel, 2016)."""
-    x, name = b.real(op.inputs[0]), op.outputs[0]
+    """Gelu; below opset 20 onnxruntime's own operators, where they may be the source's."""
+    x, hint = b.reals(op), f"{op.outputs[0]}/real_result"
     if b.opset >= 20:
-        b.finish(op, b.node("Gelu", [x], hint=f"{name}/real_result", approximate=op["approximate"])[0])
+        b.finish(op, b.node("Gelu", x, hint=hint, approximate=op["approximate"])[0])
         return
-    metadata = b.graph.metadata
-    source = metadata.get(SOURCE_OPSET, "")
-    if b.graph.is_from("onnx") and source.isdigit() and int(source) < 20:
-        kind = "FastGelu" if op["approximate"] == "tanh" else "Gelu"
-        b.finish(op, b.node(kind, [x], hint=f"{name}/real_result", domain="com.microsoft")[0])
-        return
-    dtype = real_dtype(op, b)
-
-    def number(value: float) -> str:
-        return b.const(np.array(value, dtype), f"{name}/constant")
-
-    if op["approximate"] == "tanh":
-        cube = b.node("Mul", [b.node("Mul", [b.node("Mul", [x, x])[0], x])[0], number(0.044715)])[0]
-        inner = b.node("Mul", [b.node("Add", [x, cube])[0], number(math.sqrt(2 / math.pi))])[0]
-        curve = b.node("Tanh", [inner])[0]
-    else:
-        curve = b.node("Erf", b.node("Mul", [x, number(math.sqrt(0.5))]))[0]
-    half = b.node("Mul", [x, number(0.5)])[0]
-    b.finish(op, b.node("Mul", [half, b.node("Add", [curve, number(1.0)])[0]], hint=f"{name}/real_result")[0])
+    kind = "FastGelu" if op["approximate"] == "tanh" else "Gelu"
+    b.finish(op, b.node(kind, x, hint=hint, domain="com.microsoft")[0])
 
 
 def real_dtype(op: Op, b: Builder) -> Any:
@@ -120,12 +99,10 @@ def real_dtype(op: Op, b: Builder) -> Any:
     return np.dtype(np.float32) if tensor.is_quantized else numpy_dtype(tensor.dtype)
 
 
+@conditions(lambda op, scope: "" if op["beta"] == 1 else "Softmax has no beta")
 def write_softmax(op: Op, b: Builder) -> None:
-    """Softmax; TFLite's beta multiplies the input first. In float64 where onnxruntime's integer kernel would be wrong."""
+    """Softmax; in float64 where onnxruntime's integer kernel would be wrong."""
     value, hint = b.real(op.inputs[0]), f"{op.outputs[0]}/real_result"
-    if op["beta"] != 1.0:
-        real = "float16" if b.tensor(op.inputs[0]).dtype == "float16" else "float32"
-        value = b.node("Mul", [value, b.const(np.array(op["beta"], real), f"{op.outputs[0]}/beta")])[0]
     if kernel_fault(b.graph, op):
         b.finish(op, b.node_in_float64("Softmax", [value], hint, axis=int(op["axis"])))
     else:

@@ -50,8 +50,6 @@ def write_sigmoid(op: Op, b: Builder) -> str:
 
 def write_softmax(op: Op, b: Builder) -> str:
     """Softmax."""
-    if op["beta"] != 1.0:
-        return "QLinearSoftmax has no beta"
     return _write_one(op, b, "QLinearSoftmax", axis=int(op["axis"]), opset=b.opset)
 
 

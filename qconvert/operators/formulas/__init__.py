@@ -1,0 +1,11 @@
+"""What decomposes into what: each kind as a formula of others, a family a file, for all formats and plugins."""
+
+from __future__ import annotations
+
+from qconvert.operators.formulas import activations, arithmetic, normalization, reductions
+from qconvert.operators.formulas.formula import FORMULAS, Formula, lowers, register
+
+__all__ = ["FORMULAS", "Formula", "lowers", "register"]
+
+for _family in (activations, arithmetic, normalization, reductions):
+    register(item for item in vars(_family).values() if isinstance(item, Formula))

@@ -1,0 +1,94 @@
+"""Arithmetic, comparisons and logic as formulas."""
+
+from __future__ import annotations
+
+import math
+
+from qconvert.operators.formulas.formula import lowers
+from qconvert.operators.values import Value, absolute, apply, dtype_of, sign, sqrt, where
+
+__all__: list[str] = []
+
+
+@lowers("Square")
+def square(x: Value) -> Value:
+    """x * x."""
+    return x * x
+
+
+@lowers("SquaredDifference")
+def squared_difference(x: Value, y: Value) -> Value:
+    """(x - y) squared."""
+    return apply("Square", x - y)
+
+
+@lowers("Rsqrt")
+def rsqrt(x: Value) -> Value:
+    """1 / sqrt(x)."""
+    return apply("Reciprocal", sqrt(x))
+
+
+@lowers("Reciprocal")
+def reciprocal(x: Value) -> Value:
+    """1 / x."""
+    return 1.0 / x
+
+
+@lowers("Tan")
+def tan(x: Value) -> Value:
+    """sin(x) / cos(x)."""
+    return apply("Sin", x) / apply("Cos", x)
+
+
+@lowers("IsNaN")
+def is_nan(x: Value) -> Value:
+    """x != x."""
+    return apply("NotEqual", x, x)
+
+
+@lowers("IsInf")
+def is_inf(x: Value) -> Value:
+    """|x| = infinity."""
+    return apply("Equal", absolute(x), math.inf)
+
+
+@lowers("NotEqual")
+def not_equal(x: Value, y: Value) -> Value:
+    """Not equal."""
+    return apply("Not", apply("Equal", x, y))
+
+
+@lowers("Xor")
+def xor(x: Value, y: Value) -> Value:
+    """x != y, of bools."""
+    return apply("NotEqual", x, y)
+
+
+@lowers("Mod")
+def mod(x: Value, y: Value) -> Value:
+    """The remainder of the magnitudes, which is exact, with the sign of the dividend."""
+    return apply("FloorMod", absolute(x), absolute(y)) * sign(x)
+
+
+@lowers("FloorDiv")
+def floor_div(x: Value, y: Value) -> Value:
+    """The quotient, rounded down."""
+    return apply("Floor", x / y) if "float" in dtype_of(x) else None
+
+
+@lowers("FloorMod")
+def floor_mod(x: Value, y: Value) -> Value:
+    """C's fmod, which is exact; one more divisor brings the remainder to the divisor's side of zero."""
+    if "float" not in dtype_of(x):
+        return None
+    remainder = apply("Mod", x, y)
+    return where(apply("Less", remainder * y, 0.0), remainder + y, remainder)
+
+
+@lowers("Sum")
+def sum_of_all(*terms: Value) -> Value:
+    """Sums of pairs from the left."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total

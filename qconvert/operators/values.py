@@ -1,0 +1,153 @@
+"""Operators as functions of values: what formulas are written with.
+
+`apply("Softplus", x)` is the one primitive: it takes any kind of the operator set. On numpy arrays it computes, by the evaluation of the
+kind's object; on other values, such as the symbols of rewriting/lowering.py, it asks these what to do. So a formula is ordinary Python:
+
+    def swish(x, alpha):
+        return x * sigmoid(x * alpha)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array, canonical_dtype
+from qconvert.graph.schema import Op, Tensor
+from qconvert.operators.call import Call, ExactResult
+
+__all__ = [
+    "Value", "Values", "absolute", "apply", "clip", "constant_of", "dtype_of", "erf", "exp", "log", "maximum", "minimum", "rank_of",
+    "reduce", "relu", "reshape", "shape_of", "sigmoid", "sign", "sqrt", "square", "tanh", "transpose", "where",
+]  # fmt: skip
+
+#: What formulas take and give: an array, a number, or an object of a class below Values.
+Value = Any
+
+
+def _method(kind: str, *, is_reversed: bool = False) -> Callable[[Value, Value], Value]:
+    """A method for one of Python's operators with two operands."""
+
+    def method(self: Value, other: Value) -> Value:
+        return apply(kind, *((other, self) if is_reversed else (self, other)))
+
+    return method
+
+
+class Values:
+    """Values that are no arrays, with Python's operators. A class below says what apply() does with them."""
+
+    __array_ufunc__ = None  # numpy's arrays leave mixed operations to these methods
+
+    @property
+    def shape(self) -> tuple[int | str, ...] | None:
+        """See shape_of()."""
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> str:
+        """See dtype_of()."""
+        raise NotImplementedError
+
+    @property
+    def constant(self) -> Array | None:
+        """See constant_of()."""
+        raise NotImplementedError
+
+    __add__, __radd__ = _method("Add"), _method("Add", is_reversed=True)
+    __sub__, __rsub__ = _method("Sub"), _method("Sub", is_reversed=True)
+    __mul__, __rmul__ = _method("Mul"), _method("Mul", is_reversed=True)
+    __truediv__, __rtruediv__ = _method("Div"), _method("Div", is_reversed=True)
+    __matmul__ = _method("MatMul")
+
+    def __neg__(self) -> Value:
+        return apply("Neg", self)
+
+    def apply(self, kind: str, operands: Sequence[Value], attributes: Mapping[str, Any], outputs: int) -> Any:
+        """Return what an operator makes of operands, of which this is one; a list where `outputs` is more than 1."""
+        raise NotImplementedError
+
+
+def apply(kind: str, *operands: Value, outputs: int = 1, **attributes: Any) -> Any:
+    """Return what an operator of a kind makes of values.
+
+    Args:
+        kind: of the operator.
+        operands: its inputs: arrays, numbers, other values; None for an optional one that is absent.
+        outputs: how many results it has; a list is returned for more than 1.
+        attributes: of the operator; others have their defaults.
+    """
+    for item in operands:
+        if isinstance(item, Values):
+            return item.apply(kind, operands, attributes, outputs)
+    return _computed(kind, operands, attributes, outputs)
+
+
+def _computed(kind: str, operands: Sequence[Value], attributes: Mapping[str, Any], outputs: int) -> Any:
+    """Return what the evaluation of a kind gives for arrays."""
+    from qconvert.operators import KINDS
+
+    arrays = tuple(None if item is None else np.asarray(item) for item in operands)
+    tensors = tuple(
+        None if item is None else Tensor(f"operand_{place}", canonical_dtype(item.dtype), item.shape) for place, item in enumerate(arrays)
+    )
+    names = tuple("" if tensor is None else tensor.name for tensor in tensors)
+    dtype = next((canonical_dtype(item.dtype) for item in arrays if item is not None), "float64")
+    results = tuple(Tensor(f"result_{place}", dtype, None) for place in range(outputs))
+    evaluate = KINDS[kind].evaluate
+    if evaluate is None:
+        raise TypeError(f"{kind} means something within a graph alone")
+    with np.errstate(all="ignore"):
+        found = evaluate(Call(Op(kind, names, tuple(item.name for item in results), attributes), arrays, tensors, results))
+    listed = [_array(item) for item in (found if isinstance(found, list) else [found])]
+    return listed if outputs > 1 else listed[0]
+
+
+def _array(item: Array | ExactResult) -> Array:
+    if isinstance(item, ExactResult):
+        return item.stored if item.real is None else item.real
+    return np.asarray(item)
+
+
+def shape_of(value: Value) -> tuple[int | str, ...] | None:
+    """The shape of a value; None if not even its rank is known. A dynamic size is a string."""
+    return value.shape if isinstance(value, Values) else tuple(np.shape(value))
+
+
+def rank_of(value: Value) -> int | None:
+    """The rank of a value; None if it is not known."""
+    shape = shape_of(value)
+    return None if shape is None else len(shape)
+
+
+def dtype_of(value: Value) -> str:
+    """The type of the numbers of a value; quantized ones are float32."""
+    return value.dtype if isinstance(value, Values) else canonical_dtype(np.asarray(value).dtype)
+
+
+def constant_of(value: Value) -> Array | None:
+    """The numbers of a constant; None of what is computed at run time, or stored as integers on scales."""
+    return value.constant if isinstance(value, Values) else np.asarray(value)
+
+
+exp, log, sqrt, square, tanh, sigmoid, erf = (partial(apply, kind) for kind in ("Exp", "Log", "Sqrt", "Square", "Tanh", "Sigmoid", "Erf"))
+absolute, sign, relu, maximum, minimum = (partial(apply, kind) for kind in ("Abs", "Sign", "Relu", "Max", "Min"))
+clip, where = partial(apply, "Clip"), partial(apply, "Where")
+
+
+def reduce(kind: str, x: Value, axes: Sequence[int], *, keepdims: bool = True) -> Value:
+    """Return a reduction such as "ReduceSum" along axes."""
+    return apply(kind, x, np.array(axes, np.int64), keepdims=int(keepdims))
+
+
+def reshape(x: Value, sizes: Sequence[int]) -> Value:
+    """Return a value in another shape; one size may be -1."""
+    return apply("Reshape", x, np.array(sizes, np.int64))
+
+
+def transpose(x: Value, axes: Sequence[int]) -> Value:
+    """Return a value with its axes in another order."""
+    return apply("Transpose", x, perm=tuple(axes))

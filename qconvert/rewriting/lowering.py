@@ -1,0 +1,324 @@
+"""Lowering: operators that a format or a runtime lacks, written with others by the formulas of operators/formulas/.
+
+An operator of a formula reads a quantized tensor as its float values, and rounds once onto a quantized result, as every canonical operator
+does. So the first operators of a formula read the quantized tensors, what is between is float, and the last one writes the result. Data
+movement keeps stored integers: forwards from a quantized operand, backwards from a quantized result.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array, canonical_dtype, numpy_dtype
+from qconvert.errors import QConvertError
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.activations import ACTIVATIONS
+from qconvert.operators import KINDS
+from qconvert.operators.formulas import FORMULAS, Formula
+from qconvert.operators.shapes import merged, output_shapes
+from qconvert.operators.values import Values
+from qconvert.rewriting.rewriter import Rewriter
+
+__all__ = ["Condition", "Conditional", "Legal", "Lowered", "Scope", "Symbol", "conditions", "legality", "lower", "lowered_op", "since"]
+
+#: Why a format or a runtime does not take an operator, given the tensors that it names; "" if it does.
+Legal = Callable[[Mapping[str, Tensor], Op], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where an operator is to be written.
+
+    Attributes:
+        tensors: those that it names, and others.
+        version: of the format, as its writers count it.
+        metadata: of the graph.
+    """
+
+    tensors: Mapping[str, Tensor]
+    version: int = 0
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+#: The reason why a writer does not take an operator; "" if it does.
+Condition = Callable[[Op, Scope], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """A writer that does not take every operator of its kind.
+
+    Attributes:
+        write: writes the operator.
+        lacks: why it does not take one.
+    """
+
+    write: Callable[..., Any]
+    lacks: Condition
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.write(*arguments)
+
+
+def conditions(lacks: Condition) -> Callable[[Callable[..., Any]], Conditional]:
+    """Decorate a writer that does not take every operator of its kind: what it does not take is lowered."""
+    return lambda write: Conditional(write, lacks)
+
+
+def since(version: int) -> Condition:
+    """The condition that a format has a kind from a version on."""
+    return lambda op, scope: "" if scope.version >= version else f"{op.kind} needs version {version}, not {scope.version}"
+
+
+def legality(writers: Mapping[str, Any], version: int = 0, metadata: Mapping[str, str] | None = None, also: Sequence[str] = ()) -> Legal:
+    """Return what says which operators a format takes.
+
+    Args:
+        writers: kind -> the function that writes it, perhaps a Conditional.
+        version, metadata: see Scope.
+        also: further kinds that are dealt with elsewhere.
+    """
+
+    def legal(tensors: Mapping[str, Tensor], op: Op) -> str:
+        write = writers.get(op.kind)
+        if write is None:
+            return "" if op.kind in also else f"has no {op.kind}"
+        return write.lacks(op, Scope(tensors, version, metadata or {})) if isinstance(write, Conditional) else ""
+
+    return legal
+
+
+@dataclass(frozen=True, eq=False)
+class Symbol(Values):
+    """A tensor while a formula runs: types, shapes and constants are known, values are not."""
+
+    emission: Emission
+    name: str
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.emission.tensor(self.name)
+
+    @property
+    def shape(self) -> tuple[int | str, ...] | None:
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.emission.real if self.tensor.is_quantized else self.tensor.dtype
+
+    @property
+    def constant(self) -> Array | None:
+        return None if self.tensor.is_quantized else self.tensor.data
+
+    def apply(self, kind: str, operands: Sequence[Any], attributes: Mapping[str, Any], outputs: int) -> Any:
+        return self.emission.emit(kind, operands, attributes, outputs)
+
+
+@dataclass(eq=False)
+class Emission:
+    """The operators that one formula becomes.
+
+    Attributes:
+        given: the tensors of the graph around it.
+        real: the type of float values between quantized tensors.
+        source: of the operators.
+        hint: what names of tensors begin with.
+        tensors: those that were added.
+        ops: in their order.
+    """
+
+    given: Mapping[str, Tensor]
+    real: str
+    source: str
+    hint: str
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+
+    def tensor(self, name: str) -> Tensor:
+        return self.tensors[name] if name in self.tensors else self.given[name]
+
+    def emit(self, kind: str, operands: Sequence[Any], attributes: Mapping[str, Any], outputs: int) -> Any:
+        """Add an operator on symbols, arrays and numbers; return a Symbol, or a list of them."""
+        spec = KINDS[kind]
+        dtype = next(
+            (item.dtype for place, item in enumerate(operands) if isinstance(item, Symbol) and spec.role(place) != "index"), self.real
+        )
+        names = tuple(self._name(item, spec.role(place), dtype) for place, item in enumerate(operands))
+        results = tuple(self._add(Tensor(f"{self.hint}/{kind.lower()}", "", None)) for _ in range(outputs))
+        op = Op(kind, names, results, attributes, self.source)
+        read = {name: self.tensor(name) for name in names if name}
+        like = read[spec.moved(op)[0]] if spec.rule == "move" else Tensor("", spec.result_type or str(attributes.get("to", dtype)), None)
+        for name, shape in zip(results, output_shapes(read, op), strict=True):
+            self.tensors[name] = replace(like, name=name, shape=merged(name, shape, None), data=None)
+        self.ops.append(op)
+        symbols = [Symbol(self, name) for name in results]
+        return symbols if outputs > 1 else symbols[0]
+
+    def _name(self, item: Any, role: str, dtype: str) -> str:
+        """The name of an operand; of a number or an array a constant of the type that the others have."""
+        if item is None:
+            return ""
+        if isinstance(item, Symbol):
+            return item.name
+        data = np.asarray(item)
+        if role != "index" and data.dtype.kind in "iuf":
+            data = data.astype(numpy_dtype(dtype))
+        for tensor in self.tensors.values():
+            if tensor.data is not None and tensor.dtype == canonical_dtype(data.dtype) and np.array_equal(tensor.data, data):
+                return tensor.name
+        return self._add(Tensor(f"{self.hint}/constant", canonical_dtype(data.dtype), data.shape, data))
+
+    def _add(self, tensor: Tensor) -> str:
+        name, number = tensor.name, 0
+        while name in self.tensors or name in self.given:
+            number += 1
+            name = f"{tensor.name}_{number}"
+        self.tensors[name] = replace(tensor, name=name)
+        return name
+
+    def finish(self, op: Op, results: Sequence[Symbol]) -> None:
+        """Let the results be the outputs of the operator, with its fused activation."""
+        activation = str(op.attributes.get("activation", ""))
+        if activation:
+            results = [self._activated(results[0], activation), *results[1:]]
+        taken: set[str] = set()
+        for name, symbol in zip(op.outputs, results, strict=False):
+            if not name:
+                continue
+            made = [place for place, item in enumerate(self.ops) if symbol.name in item.outputs]
+            if not made or symbol.name in taken:
+                self.ops.append(Op("Identity", (symbol.name,), (name,), {}, self.source))
+            else:
+                self._rename(symbol.name, name)
+            self.tensors[name] = self.given[name]
+            taken.add(symbol.name)
+        self._keep_quantization_of_results(op)
+
+    def _activated(self, symbol: Symbol, activation: str) -> Symbol:
+        last = self.ops[-1] if self.ops else None
+        if last is not None and last.outputs == (symbol.name,) and "activation" in KINDS[last.kind].attributes and not last["activation"]:
+            self.ops[-1] = last.with_attributes(activation=activation)
+            return symbol
+        low, high = ACTIVATIONS[activation]
+        found: Symbol = self.emit("Relu", [symbol], {}, 1) if (low, high) == (0.0, None) else self.emit("Clip", [symbol, low, high], {}, 1)
+        return found
+
+    def _rename(self, old: str, new: str) -> None:
+        del self.tensors[old]
+
+        def named(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(new if name == old else name for name in names)
+
+        self.ops = [
+            replace(op, inputs=named(op.inputs), outputs=named(op.outputs)) if old in (*op.inputs, *op.outputs) else op for op in self.ops
+        ]
+
+    def _keep_quantization_of_results(self, op: Op) -> None:
+        """What is moved into a quantized result is quantized like it."""
+        for item in reversed(self.ops):
+            result = self.tensor(item.outputs[0])
+            spec = KINDS[item.kind]
+            if spec.rule != "move" or not result.is_quantized:
+                continue
+            for name in spec.moved(item):
+                if name in self.tensors and name not in op.outputs and self.tensors[name].data is None:
+                    self.tensors[name] = replace(self.tensors[name], dtype=result.dtype, quantization=result.quantization)
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A graph without operators that are not legal and have a formula.
+
+    Attributes:
+        graph: the graph.
+        whole: id of an operator that was emitted -> the operator that it is a part of.
+        reasons: id of an operator that was lowered -> why it was not legal.
+    """
+
+    graph: Graph
+    whole: Mapping[int, Op]
+    reasons: Mapping[int, str]
+
+
+def lower(
+    graph: Graph, legal: Legal, *, real: Callable[[Graph, Op], str] = lambda graph, op: "float32", prefers: Sequence[str] = ()
+) -> Lowered:
+    """Put formulas in the place of operators that are not legal; what has no formula that helps stays.
+
+    An operator of a formula that is not legal is lowered in its turn, by formulas without kinds that are being lowered already: so it ends.
+
+    Args:
+        graph: with its functions, which are lowered too.
+        legal: says why an operator is not.
+        real: the type of the float values between the operators that one becomes, where its tensors are quantized.
+        prefers: names of formulas that are tried before others.
+    """
+    whole: dict[int, Op] = {}
+    reasons: dict[int, str] = {}
+    functions = {name: lower(inner, legal, real=real, prefers=prefers) for name, inner in graph.functions.items()}
+    for item in functions.values():
+        whole.update(item.whole)
+        reasons.update(item.reasons)
+    if any(functions[name].graph is not inner for name, inner in graph.functions.items()):
+        graph = replace(graph, functions={name: item.graph for name, item in functions.items()})
+    rewriter = Rewriter(graph)
+    for op in rewriter:
+        if reason := legal(graph.tensors, op):
+            found = lowered_op(graph.tensors, op, legal, real(graph, op), prefers)
+            if found is None:
+                continue
+            rewriter.replace(op, *found.ops)
+            for tensor in found.tensors.values():
+                if tensor.name not in op.outputs:
+                    rewriter.define(tensor)
+            whole.update((id(part), op) for part in found.ops)
+            reasons[id(op)] = reason
+    return Lowered(rewriter.finish(), whole, reasons)
+
+
+def lowered_op(
+    tensors: Mapping[str, Tensor], op: Op, legal: Legal, real: str = "float32", prefers: Sequence[str] = (), within: tuple[str, ...] = ()
+) -> Emission | None:
+    """Return what one operator becomes by the first of its formulas of which all is legal in the end; None if there is none."""
+    formulas = [item for item in FORMULAS.get(op.kind, ()) if item.is_emitted and item.name not in within]
+    for formula in sorted(formulas, key=lambda item: item.name not in prefers):
+        found = _emitted(tensors, op, formula, real)
+        if found is None:
+            continue
+        added, ops = dict(found.tensors), list[Op]()
+        around = ChainMap(added, tensors)  # type: ignore[arg-type]  # which is only read through
+        for part in found.ops:
+            if not legal(around, part):
+                ops.append(part)
+                continue
+            inner = lowered_op(around, part, legal, real, prefers, (*within, formula.name))
+            if inner is None:
+                break
+            ops += inner.ops
+            added |= inner.tensors
+        else:
+            return Emission(tensors, real, op.source, found.hint, added, ops)
+    return None
+
+
+def _emitted(tensors: Mapping[str, Tensor], op: Op, formula: Formula, real: str) -> Emission | None:
+    """The operators of one formula; None if it does not hold."""
+    attributes = formula.attributes(op)
+    if attributes is None:
+        return None
+    emission = Emission(tensors, real, op.source, op.outputs[0] if op.outputs else op.kind)
+    try:
+        found = formula.function(*(Symbol(emission, name) if name else None for name in op.inputs), **attributes)
+    except QConvertError:  # shapes that do not fit
+        return None
+    results = list(found) if isinstance(found, tuple) else [found]
+    if not all(isinstance(item, Symbol) for item in results):
+        return None
+    emission.finish(op, results)
+    return emission

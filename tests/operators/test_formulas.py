@@ -1,0 +1,165 @@
+"""Formulas: on arrays they give what the kind's own evaluation gives, and lowering puts operators that mean the same in its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qconvert import Quantization
+from qconvert.evaluate import evaluate
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.operators import KINDS
+from qconvert.operators.formulas import FORMULAS, Formula
+from qconvert.operators.shapes import infer
+from qconvert.operators.values import apply
+from qconvert.rewriting.lowering import lower
+from qconvert.rules.validation import validate
+
+FORMULA = [pytest.param(item, id=item.name) for items in FORMULAS.values() for item in items]
+
+#: Attributes for which formulas of a kind hold, several ways each.
+ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
+    "HardSigmoid": [{"alpha": 0.2, "beta": 0.5}, {"alpha": 1 / 6, "beta": 0.4}],
+    "Swish": [{"alpha": 1.0}, {"alpha": 1.7}],
+    "Gelu": [{"approximate": "none"}, {"approximate": "tanh"}],
+    "Elu": [{"alpha": 0.7}],
+    "Celu": [{"alpha": 1.0}, {"alpha": 0.3}],
+    "Shrink": [{"lambd": 0.5, "bias": 0.0}, {"lambd": 0.4, "bias": 0.7}],
+    "Softmax": [{"axis": 1, "beta": 2.5}, {"axis": -2, "beta": 0.5}],
+    "LpNormalization": [{"axis": 1, "p": 1}, {"axis": -1, "p": 2}],
+    "LogSoftmax": [{"axis": 1}, {"axis": 0}],
+    "LayerNormalization": [{"axis": -1}, {"axis": -2, "epsilon": 1e-3}],
+    "RMSNormalization": [{"axis": -1}],
+    "InstanceNormalization": [{"data_format": "channels_first"}, {"data_format": "channels_last"}],
+    "GroupNormalization": [{"data_format": "channels_first", "num_groups": 2}, {"data_format": "channels_last", "num_groups": 2}],
+    "BatchNormalization": [{"data_format": "channels_first"}, {"data_format": "channels_last"}],
+    **{kind: [{"keepdims": 0}, {"keepdims": 1}] for kind in FORMULAS if kind.startswith("Reduce")},
+}
+_SHAPE = (2, 4, 3, 4)
+
+
+def _operands(kind: str, attributes: dict[str, Any]) -> list[Array]:
+    """Data and parameters for an operator of a kind."""
+    rng = np.random.default_rng(len(kind))
+    x = rng.normal(0, 2, _SHAPE)
+    if kind.startswith("Reduce"):
+        return [np.abs(x) if kind == "ReduceLogSum" else x, np.array([1, -1])]
+    if kind == "LayerNormalization":
+        shape = _SHAPE[attributes["axis"] :]
+        return [x, rng.normal(1, 0.2, shape), rng.normal(0, 1, shape)]
+    if kind == "RMSNormalization":
+        return [x, rng.normal(1, 0.2, _SHAPE[-1:])]
+    if kind in ("InstanceNormalization", "GroupNormalization"):
+        return [x, rng.normal(1, 0.2, 4), rng.normal(0, 1, 4)]
+    if kind == "BatchNormalization":
+        return [x, *rng.normal(1, 0.2, (3, 4)), rng.uniform(0.5, 2, 4)]
+    if kind == "Xor":
+        return [x > 0, rng.normal(0, 1, _SHAPE) > 0]
+    if kind in ("IsNaN", "IsInf"):
+        x[0, 0], x[0, 1] = np.nan, -np.inf
+        return [x]
+    if kind == "NotEqual":
+        return [np.round(x), np.round(rng.normal(0, 2, _SHAPE))]
+    if kind in ("Rsqrt", "Reciprocal"):
+        return [np.abs(x) + 0.1]
+    if kind == "Sum":
+        return [x, x * 2, x - 1]
+    pairs = KINDS[kind].inputs[0] == 2
+    return [x, rng.normal(0, 2, _SHAPE) if kind != "PRelu" else rng.normal(0, 1, (4, 1, 1))] if pairs else [x]
+
+
+@pytest.mark.parametrize("formula", FORMULA)
+def test_a_formula_on_arrays_is_the_evaluation_of_its_kind(formula: Formula) -> None:
+    held = 0
+    for attributes in ATTRIBUTES.get(formula.kind, [{}]):
+        operands = _operands(formula.kind, attributes)
+        op = Op(formula.kind, tuple("x" * (i + 1) for i in range(len(operands))), ("y",), attributes)
+        taken = formula.attributes(op)
+        found = None if taken is None else formula.function(*operands, **taken)
+        if found is not None:
+            held += 1
+            np.testing.assert_allclose(found, apply(formula.kind, *operands, **attributes), rtol=1e-9, atol=1e-9)
+    assert held
+
+
+def _graph(kind: str, attributes: dict[str, Any], quantization: Quantization | None) -> tuple[Graph, dict[str, Array]]:
+    """A graph of one operator, and its inputs."""
+    operands = _operands(kind, attributes)
+    tensors, feed = [], {}
+    for place, operand in enumerate(operands):
+        role = KINDS[kind].role(place)
+        real = operand.astype(np.float32) if operand.dtype.kind == "f" else operand
+        name = f"input_{place}"
+        if role in ("data", "factor") and quantization is not None and real.dtype.kind == "f":
+            data = np.clip(np.round(np.nan_to_num(real, posinf=9, neginf=-9) / 0.05) + 3, -128, 127).astype(np.int8)
+            tensors.append(Tensor(name, "int8", data.shape, None, quantization))
+            feed[name] = data
+        elif role in ("data", "factor"):
+            tensors.append(Tensor(name, str(real.dtype), real.shape))
+            feed[name] = real
+        else:
+            tensors.append(Tensor(name, str(real.dtype), real.shape, real))
+    kept = KINDS[kind].result_type
+    result = (
+        Tensor("y", "int8", None, None, Quantization.per_tensor(0.06, -5))
+        if quantization is not None and not kept
+        else Tensor("y", kept or "float32", None)
+    )
+    op = Op(kind, tuple(tensor.name for tensor in tensors), ("y",), attributes, "layer")
+    return infer(Graph("g", {item.name: item for item in (*tensors, result)}, (op,), tuple(feed), ("y",))), feed
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("kind", sorted(FORMULAS))
+def test_what_is_lowered_computes_the_same(kind: str, quantized: bool) -> None:
+    has_quantization = quantized and kind not in ("Xor", "IsNaN", "IsInf", "NotEqual")
+    quantization = Quantization.per_tensor(0.05, 3) if has_quantization else None
+    for attributes in ATTRIBUTES.get(kind, [{}]):
+        graph, feed = _graph(kind, attributes, quantization)
+        before = graph.ops[0]
+        found = lower(graph, lambda tensors, op, before=before: "not here" if op == before else "")
+        assert found.graph.ops != graph.ops
+        assert {id(whole) for whole in found.whole.values()} == {id(before)}
+        assert found.graph.ops[-1].outputs == ("y",) and found.graph["y"] == graph["y"]
+        validate(found.graph)
+        wanted, got = evaluate(graph, feed)["y"], evaluate(found.graph, feed)["y"]
+        if kind in ("Mod", "FloorMod", "FloorDiv", "Shrink") and has_quantization:  # jumps, at multiples of a step that float32 may miss
+            assert (np.abs(wanted.astype(int) - got.astype(int)) > 1).mean() < 0.05
+        elif wanted.dtype.kind in "ib":
+            assert np.abs(wanted.astype(int) - got.astype(int)).max() <= (1 if quantized else 0)
+        else:
+            np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_data_movement_keeps_integers() -> None:
+    """Softmax along another axis than the last one stays an operator on integers, between two moves of integers."""
+    quantization = Quantization.per_tensor(0.05, 3)
+    graph, _ = _graph("Softmax", {"axis": 1}, quantization)
+    found = lower(graph, lambda tensors, op: "its axis is not the last one" if op.kind == "Softmax" and op["axis"] != -1 else "").graph
+    assert [op.kind for op in found.ops] == ["Transpose", "Softmax", "Transpose"]
+    assert found[found.ops[1].inputs[0]].quantization == quantization
+    assert found[found.ops[1].outputs[0]].quantization == graph["y"].quantization
+    assert {found[name].dtype for op in found.ops for name in op.outputs} == {"int8"}
+
+
+def test_the_activation_is_fused_into_the_last_operator_if_that_has_one() -> None:
+    graph, feed = _graph("LpNormalization", {"axis": 1, "activation": "relu6"}, None)
+    found = lower(graph, lambda tensors, op: "no" if op.kind == "LpNormalization" else "").graph
+    assert (found.ops[-1].kind, found.ops[-1]["activation"]) == ("Div", "relu6")
+    np.testing.assert_allclose(evaluate(found, feed)["y"], evaluate(graph, feed)["y"], rtol=1e-5)
+
+
+def test_what_helps_in_no_way_stays() -> None:
+    graph, _ = _graph("Mish", {}, None)
+    assert lower(graph, lambda tensors, op: "no" if op.kind in ("Mish", "Tanh") else "").graph is graph
+
+
+def test_the_format_says_which_formula_it_prefers() -> None:
+    graph, _ = _graph("Softmax", {"axis": 1, "beta": 2.0}, None)
+    legal = lambda tensors, op: "no" if op.kind == "Softmax" and (op["beta"] != 1 or op["axis"] != -1) else ""  # noqa: E731
+    kinds = [op.kind for op in lower(graph, legal).graph.ops]
+    turned = [op.kind for op in lower(graph, legal, prefers=("softmax_along_last",)).graph.ops]
+    assert kinds == ["Mul", "Transpose", "Softmax", "Transpose"]
+    assert turned == ["Transpose", "Mul", "Softmax", "Transpose"]
