@@ -24,7 +24,20 @@ from qconvert.operators.shapes import merged, output_shapes
 from qconvert.operators.values import Values
 from qconvert.rewriting.rewriter import Rewriter
 
-__all__ = ["Condition", "Conditional", "Legal", "Lowered", "Scope", "Symbol", "conditions", "legality", "lower", "lowered_op", "since"]
+__all__ = [
+    "Condition",
+    "Conditional",
+    "Legal",
+    "Lowered",
+    "Scope",
+    "Symbol",
+    "conditions",
+    "emitted",
+    "legality",
+    "lower",
+    "lowered_op",
+    "since",
+]
 
 #: Why a format or a runtime does not take an operator, given the tensors that it names; "" if it does.
 Legal = Callable[[Mapping[str, Tensor], Op], str]
@@ -288,7 +301,7 @@ def lowered_op(
     """Return what one operator becomes by the first of its formulas of which all is legal in the end; None if there is none."""
     formulas = [item for item in FORMULAS.get(op.kind, ()) if item.is_emitted and item.name not in within]
     for formula in sorted(formulas, key=lambda item: item.name not in prefers):
-        found = _emitted(tensors, op, formula, real)
+        found = emitted(tensors, op, formula, real)
         if found is None:
             continue
         added, ops = dict(found.tensors), list[Op]()
@@ -307,7 +320,7 @@ def lowered_op(
     return None
 
 
-def _emitted(tensors: Mapping[str, Tensor], op: Op, formula: Formula, real: str) -> Emission | None:
+def emitted(tensors: Mapping[str, Tensor], op: Op, formula: Formula, real: str) -> Emission | None:
     """The operators of one formula; None if it does not hold."""
     attributes = formula.attributes(op)
     if attributes is None:

@@ -133,7 +133,7 @@ def test_rows_are_as_long_as_the_weights_say(trans_b: int) -> None:
     assert np.array_equal(evaluate(changed, {"x": x})["y"], x @ (weights.T if trans_b else weights))
 
 
-# fuse_gelu
+# fuse_functions
 
 
 @pytest.mark.onnxruntime
@@ -147,7 +147,7 @@ def test_a_gelu_in_parts(first: bool) -> None:
         else [Op("Mul", ("x", "g"), ("p",)), Op("Mul", ("p", "half"), ("y",))]
     )
     graph = make(ops, [Tensor("x", "float32", (3, 40)), *numbers], "x", "y")
-    changed, notes = applied(graph, "fuse_gelu")
+    changed, notes = applied(graph, "fuse_functions")
     assert kinds(changed) == ["Gelu"] and changed.ops[0].inputs == ("x",) and len(notes) == 1
     x = np.random.default_rng(5).normal(size=(3, 40)).astype(np.float32) * 3
     assert np.allclose(outputs(graph, {"x": x})[0], outputs(changed, {"x": x})[0], atol=1e-6)
@@ -157,7 +157,7 @@ def test_other_products_with_erf_stay() -> None:
     numbers = [constant(name, np.float32(value)) for name, value in (("root", 1.5), ("one", 1), ("half", 0.5))]
     ops = [Op("Div", ("x", "root"), ("d",)), Op("Erf", ("d",), ("e",)), Op("Add", ("e", "one"), ("g",)), Op("Mul", ("x", "half"), ("h",))]
     graph = make([*ops, Op("Mul", ("h", "g"), ("y",))], [Tensor("x", "float32", (3, 4)), *numbers], "x", "y")
-    assert applied(graph, "fuse_gelu")[0] is graph
+    assert applied(graph, "fuse_functions")[0] is graph
 
 
 # quantize_operands

@@ -80,7 +80,7 @@ FAVOURED = {
     "dynamic_range": (recipes.hybrid,),
     "fuse_dynamic": (recipes.rounded,),
     "widen_float16": (recipes.narrow,),
-    "fuse_gelu": (recipes.gelu, recipes.convert),
+    "fuse_functions": (recipes.gelu, recipes.convert),
     "fuse_dilation": (recipes.dilated,),
     "fuse_pad": (recipes.padded,),
     "integer_io": (recipes.convert,),

@@ -32,6 +32,18 @@ def layer_normalization(x: Value, scale: Value, bias: Value = None, *, axis: int
     return None if rank is None else _scaled(_normalized(x, range(axis % rank, rank), epsilon), scale, bias)
 
 
+@lowers("LayerNormalization", is_emitted=False)
+def layer_normalization_by_squares(x: Value, scale: Value, bias: Value = None, *, axis: int, epsilon: float) -> Value:
+    """With the variance as mean(x * x) - mean(x) * mean(x), of which little is left where the mean is large."""
+    rank = rank_of(x)
+    if rank is None:
+        return None
+    axes = range(axis % rank, rank)
+    mean = reduce("ReduceMean", x, axes)
+    variance = reduce("ReduceMean", x * x, axes) - mean * mean
+    return _scaled((x - mean) * apply("Rsqrt", variance + epsilon), scale, bias)
+
+
 @lowers("RMSNormalization")
 def rms_normalization(x: Value, scale: Value, *, axis: int, epsilon: float) -> Value:
     """Over the axes from `axis` on, without a mean (Zhang and Sennrich, 2019)."""

@@ -1,0 +1,238 @@
+"""Normal forms of float computations: what is computed, whatever the order in which an exporter writes it.
+
+A form is a polynomial with real coefficients over atoms: tensors at which the search stops, and functions (Erf, ReduceMean, a clipped
+value ...) of polynomials. So commutativity, associativity, distribution, division by constants, Pow, Square and Sqrt make no difference.
+Forms are of real numbers: x / x is 1, and sqrt takes what is not negative. They do not see broadcasting, so who compares forms compares
+shapes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qconvert.graph import Op, Tensor
+from qconvert.graph.activations import ACTIVATIONS
+
+__all__ = ["Form", "Forms", "TooLargeError"]
+
+#: A polynomial: {((atom, power), ...): coefficient}; () is the key of the constant term.
+Form = dict[tuple[tuple[int, float], ...], float]
+
+_MOST_TERMS = 16
+_TOLERANCE = 1e-6
+#: Kinds that pass real values on.
+_SAME = ("Identity", "Dequantize")
+_POWERS = {"Square": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0}
+_REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
+
+
+class TooLargeError(Exception):
+    """A polynomial has more terms than any decomposition needs."""
+
+
+@dataclass
+class Forms:
+    """Normal forms that can be compared: equal atoms have one number.
+
+    Attributes:
+        atoms: what each stands for: a word, and what it is a function of.
+    """
+
+    atoms: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def atom(self, *key: Any) -> Form:
+        """Return the form that is one atom."""
+        for number, known in enumerate(self.atoms):
+            if self._alike(key, known):
+                return {((number, 1.0),): 1.0}
+        self.atoms.append(key)
+        return {((len(self.atoms) - 1, 1.0),): 1.0}
+
+    def same(self, a: Form, b: Form) -> bool:
+        """Whether two forms are equal; their numbers may differ in the last bits of float32."""
+        return a.keys() == b.keys() and all(self._alike(a[key], b[key]) for key in a)
+
+    def _alike(self, a: Any, b: Any) -> bool:
+        if isinstance(a, dict):
+            return isinstance(b, dict) and self.same(a, b)
+        if isinstance(a, tuple):
+            return isinstance(b, tuple) and len(a) == len(b) and all(map(self._alike, a, b))
+        return math.isclose(a, b, rel_tol=_TOLERANCE) if isinstance(a, float) and isinstance(b, float) else bool(a == b)
+
+    def tensors(self, form: Form) -> set[str]:
+        """The tensors at which the search for a form stopped."""
+        return {str(atom[1]) for atom in self._within(form) if atom[0] == "tensor"}
+
+    def depends(self, form: Form, leaf: Form) -> bool:
+        """Whether the atom `leaf` is in a form."""
+        (((number, _),),) = leaf
+        return any(atom is self.atoms[number] for atom in self._within(form))
+
+    def _within(self, form: Form) -> list[tuple[Any, ...]]:
+        """The atoms of a form, and those of the forms that they are functions of."""
+        found: list[tuple[Any, ...]] = []
+        waiting = [form]
+        while waiting:
+            for number in {atom for key in waiting.pop() for atom, _ in key}:
+                if self.atoms[number] not in found:
+                    found.append(self.atoms[number])
+                    waiting += [part for part in self.atoms[number] if isinstance(part, dict)]
+        return found
+
+    def of(self, name: str, tensors: Mapping[str, Tensor], producers: Mapping[str, Op], leaves: Mapping[str, Form]) -> Form:
+        """Return the form of a tensor.
+
+        Args:
+            name: of the tensor.
+            tensors, producers: of its graph.
+            leaves: tensors at which the search stops, with their forms; it stops at inputs, at constants that are not single numbers and at
+                quantized tensors too, which were rounded.
+
+        Raises:
+            TooLargeError: it has too many terms.
+        """
+        known = dict(leaves)
+
+        def visit(item: str) -> Form:
+            if item not in known:
+                is_rounded = tensors[item].is_quantized and item != name
+                known[item] = self.atom("tensor", item) if is_rounded else self._computed(item, tensors, producers, visit)
+            return known[item]
+
+        return visit(name)
+
+    def _computed(self, name: str, tensors: Mapping[str, Tensor], producers: Mapping[str, Op], visit: Callable[[str], Form]) -> Form:
+        data, op = tensors[name].data, producers.get(name)
+        if data is not None and data.size == 1 and data.dtype.kind in "fiu":
+            number = float(np.asarray(data).reshape(-1)[0])
+            return {(): number} if number else {}
+        if op is None:
+            return self.atom("tensor", name)
+        form = self._plain(op, name, tensors, visit)
+        low, high = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+        return form if low is None and high is None else self._clipped(form, *_limits(low, high))
+
+    def _plain(self, op: Op, name: str, tensors: Mapping[str, Tensor], visit: Callable[[str], Form]) -> Form:
+        """The form of an operator without its activation."""
+        kind, items = op.kind, [item for item in op.inputs if item]
+        if not items:
+            return self.atom("tensor", name)
+        if kind in _SAME or (kind == "Cast" and all("float" in tensors[item].dtype for item in (items[0], name))):
+            return visit(items[0])
+        if kind in _POWERS:
+            return self._power(visit(items[0]), _POWERS[kind])
+        if kind == "Neg":
+            return _scaled(visit(items[0]), -1.0)
+        if kind in ("Add", "Sub"):
+            return _sum(visit(items[0]), visit(items[1]), 1.0 if kind == "Add" else -1.0)
+        if kind in ("Mul", "Div"):
+            second = visit(items[1])
+            return _product(visit(items[0]), second if kind == "Mul" else self._power(second, -1.0))
+        if kind == "SquaredDifference":
+            return self._power(_sum(visit(items[0]), visit(items[1]), -1.0), 2.0)
+        if kind == "Pow" and set(visit(items[1])) <= {()}:
+            return self._power(visit(items[0]), visit(items[1]).get((), 0.0))
+        if kind == "HardSigmoid":
+            return self._clipped(_sum(_scaled(visit(items[0]), float(op["alpha"])), {(): float(op["beta"])}), 0.0, 1.0)
+        if kind in ("Relu", "Clip", "Max", "Min") and (limits := _numbers(op, visit)) is not None:
+            return self._clipped(visit(items[0]), *limits)
+        if kind in _REDUCTIONS:
+            return self._reduced(op, tensors, visit)
+        attributes = tuple(sorted((key, value) for key, value in op.attributes.items() if key != "activation"))
+        return self.atom(kind, attributes, op.outputs.index(name), *(visit(item) for item in items))
+
+    def _reduced(self, op: Op, tensors: Mapping[str, Tensor], visit: Callable[[str], Form]) -> Form:
+        rank, axes = tensors[op.inputs[0]].rank, tensors[op.inputs[1]].data if op.has(1) else None
+        if rank is None or axes is None or not axes.size:
+            return self.atom("tensor", op.outputs[0])
+        along = tuple(sorted(int(axis) % rank for axis in axes.reshape(-1)))
+        if op.kind == "ReduceL2":
+            return self._power(self.atom("ReduceSum", along, int(op["keepdims"]), self._power(visit(op.inputs[0]), 2.0)), 0.5)
+        return self.atom(op.kind, along, int(op["keepdims"]), visit(op.inputs[0]))
+
+    def _power(self, form: Form, power: float) -> Form:
+        """A whole power of one term is one term; other bases are atoms, so that 1 / sqrt(p) and rsqrt(p) are alike."""
+        if len(form) == 1 and (power == int(power) or () in form):
+            ((monomial, number),) = form.items()
+            if number < 0 and power != int(power):
+                raise TooLargeError
+            return {tuple((atom, exponent * power) for atom, exponent in monomial): number**power}
+        if power == 2.0:
+            return _product(form, form)
+        if not form:
+            raise TooLargeError
+        lead = abs(form[min(form, key=len)])
+        (((base, _),),) = self.atom("base", _scaled(form, 1 / lead))
+        return {((base, power),): lead**power}
+
+    def _clipped(self, form: Form, low: float, high: float) -> Form:
+        """clip(a * p + c, low, high) as c + a * clip(p, ...), so that hard sigmoids are alike in whatever units they clip."""
+        inner = self._limited(form)
+        if inner is not None:
+            return self._clipped(inner[0], max(low, inner[1]), min(high, inner[2]))
+        offset = form.get((), 0.0)
+        rest = {key: value for key, value in form.items() if key}
+        factor = rest[min(rest)] if rest else 1.0
+        low, high = sorted(((low - offset) / factor, (high - offset) / factor))
+        return _sum(_scaled(self.atom("clip", _scaled(rest, 1 / factor), float(low), float(high)), factor), {(): offset})
+
+    def _limited(self, form: Form) -> tuple[Form, float, float] | None:
+        """What a clipped value clips, and its limits, where the form is one times a positive factor, plus a number."""
+        rest = [key for key in form if key]
+        if len(rest) != 1 or len(rest[0]) != 1 or rest[0][0][1] != 1.0 or form[rest[0]] <= 0:
+            return None
+        atom = self.atoms[rest[0][0][0]]
+        if atom[0] != "clip":
+            return None
+        factor, offset = form[rest[0]], form.get((), 0.0)
+        return _sum(_scaled(atom[1], factor), {(): offset}), atom[2] * factor + offset, atom[3] * factor + offset
+
+
+def _limits(low: float | None, high: float | None) -> tuple[float, float]:
+    return (-math.inf if low is None else low), (math.inf if high is None else high)
+
+
+def _numbers(op: Op, visit: Callable[[str], Form]) -> tuple[float, float] | None:
+    """The limits of an operator that clips; None if they are not single numbers."""
+    if op.kind == "Relu":
+        return 0.0, math.inf
+    found: list[float | None] = []
+    for name in op.inputs[1:]:
+        form = visit(name) if name else None
+        if form is not None and not set(form) <= {()}:
+            return None
+        found.append(None if form is None else form.get((), 0.0))
+    if op.kind == "Clip":
+        return _limits(*[*found, None, None][:2])
+    if len(found) != 1 or found[0] is None:
+        return None
+    return (found[0], math.inf) if op.kind == "Max" else (-math.inf, found[0])
+
+
+def _sum(a: Form, b: Form, sign: float = 1.0) -> Form:
+    found = {key: a.get(key, 0.0) + sign * b.get(key, 0.0) for key in {**a, **b}}
+    most = max(map(abs, (*a.values(), *b.values())), default=0.0)
+    return {key: value for key, value in found.items() if abs(value) > 1e-9 * most}
+
+
+def _scaled(form: Form, factor: float) -> Form:
+    return {key: value * factor for key, value in form.items()}
+
+
+def _product(a: Form, b: Form) -> Form:
+    if len(a) * len(b) > _MOST_TERMS:
+        raise TooLargeError
+    found: Form = {}
+    for (first, x), (second, y) in itertools.product(a.items(), b.items()):
+        powers = dict(first)
+        for atom, power in second:
+            powers[atom] = powers.get(atom, 0.0) + power
+        key = tuple(sorted((atom, power) for atom, power in powers.items() if power))
+        found[key] = found.get(key, 0.0) + x * y
+    return found
