@@ -69,6 +69,10 @@ class Forms:
         """The tensors at which the search for a form stopped."""
         return {str(atom[1]) for atom in self._within(form) if atom[0] == "tensor"}
 
+    def words(self, form: Form) -> frozenset[str]:
+        """The functions in a form."""
+        return frozenset(str(atom[0]) for atom in self._within(form)) - {"leaf", "tensor", "base"}
+
     def depends(self, form: Form, leaf: Form) -> bool:
         """Whether the atom `leaf` is in a form."""
         (((number, _),),) = leaf

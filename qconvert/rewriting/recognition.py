@@ -35,11 +35,19 @@ _MOST_TRIES = 200
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A formula with the attributes that choose between its forms, and the functions that every such decomposition has."""
+    """A formula with the attributes that choose between its forms.
+
+    Attributes:
+        formula: the formula.
+        choices: these attributes.
+        functions: that every such decomposition has.
+        words: the functions of its normal forms, one set for each form.
+    """
 
     formula: Formula
     choices: Mapping[str, Any]
-    functions: frozenset[str]
+    functions: frozenset[str] = frozenset()
+    words: frozenset[frozenset[str]] = frozenset()
 
 
 class Recognizer:
@@ -126,8 +134,8 @@ class Recognizer:
             except (TooLargeError, OverflowError, ZeroDivisionError):
                 continue
             read = forms.tensors(wanted)
-            if not forms.depends(wanted, leaf) or not read <= set(constants):
-                continue  # it is computed of something else too
+            if not forms.depends(wanted, leaf) or not read <= set(constants) or forms.words(wanted) not in way.words:
+                continue  # it is computed of something else too, or by other functions
             for attributes in _attributes(way, numbers, axes, tensor.rank or 0):
                 for chosen in _parameters(formula, sorted(read)):
                     tries += 1
@@ -184,12 +192,16 @@ def _ways(formula: Formula) -> Iterator[_Way]:
     for values in itertools.product(*(spec.choices for spec in specs.values())):
         choices = dict(zip(specs, values, strict=True))
         found: list[set[str]] = []
-        for attributes in _attributes(_Way(formula, choices, frozenset()), [0.5], [-1], 3):
+        words: set[frozenset[str]] = set()
+        for attributes in _attributes(_Way(formula, choices), [0.5], [-1], 3):
             emission = emitted(tensors, Op(formula.kind, tuple(names), ("result",), attributes), formula, "float32")
             if emission is not None:
+                forms, producers = Forms(), {name: op for op in emission.ops for name in op.outputs}
+                form = forms.of("result", {**tensors, **emission.tensors}, producers, {names[0]: forms.atom("leaf")})
                 found.append(set().union(*(_names(op) for op in emission.ops)))
+                words.add(forms.words(form))
         if found:
-            yield _Way(formula, choices, frozenset(set.intersection(*found)))
+            yield _Way(formula, choices, frozenset(set.intersection(*found)), frozenset(words))
 
 
 def _attributes(way: _Way, numbers: Sequence[float], axes: Sequence[int], rank: int) -> Iterator[dict[str, Any]]:
