@@ -194,6 +194,7 @@ def test_what_is_refused_is_named_with_its_rule(name: str, builder: Builder) -> 
     assert builder.build(write(graph, 0, {}, numerics="fast").SerializeToString()).built is not refuses
 
 
+@pytest.mark.tensorrt
 @pytest.mark.formats
 def test_rtx_lacks_operators_that_tensorrt_has(builder: Builder) -> None:
     graph = real("NonZero", shape=(2, 3))
@@ -255,12 +256,14 @@ def test_weights_in_blocks_are_four_bits_with_zero_point_0_where_they_fit(dtype:
     assert not built(builder, changed, "sm75").built
 
 
+@pytest.mark.tensorrt
 @pytest.mark.formats
 def test_weights_in_parts_of_blocks_are_real(builder: Builder) -> None:
     changed = normalized(blocks("int4", 0, size=60))
     assert [tensor.dtype for tensor in changed.constants()] == ["float32"] and built(builder, changed).built
 
 
+@pytest.mark.tensorrt
 @pytest.mark.formats
 @pytest.mark.parametrize(("dtype", "point"), [("int4", 0), ("uint4", 8), ("uint4", 2), ("int2", 0)])
 def test_weights_of_fewer_bits_beside_int8_are_int8(dtype: str, point: int, builder: Builder) -> None:
@@ -302,6 +305,7 @@ def test_eight_bit_floats_pass_through(kind: str, builder: Builder) -> None:
     assert not built(builder, changed, "sm80").built
 
 
+@pytest.mark.tensorrt
 @pytest.mark.onnxruntime
 def test_random_networks_are_built_and_compute_what_they_did(builder: Builder) -> None:
     """Those that the target takes. Ties of averages are the source's kernels' own; one step there may be two behind."""
@@ -336,6 +340,7 @@ def models() -> list[Path]:
     return sorted(path for path in found if path.suffix in (".tflite", ".onnx", ".pt", ".pt2", ".ptl"))
 
 
+@pytest.mark.tensorrt
 @pytest.mark.formats
 @pytest.mark.parametrize("path", models(), ids=lambda path: path.name)
 def test_whole_models_are_built_as_the_target_says(path: Path, tmp_path: Path, builder: Builder) -> None:
@@ -358,6 +363,7 @@ def test_the_graph_can_be_read_again() -> None:
     assert again.outputs == graph.outputs and again.inputs == graph.inputs
 
 
+@pytest.mark.tensorrt
 @pytest.mark.formats
 def test_loops_that_read_a_condition_which_they_are_not_given_are_refused(tmp_path: Path, builder: Builder) -> None:
     """TensorRT's parser knows no such tensor; with the condition it takes the loop."""
