@@ -24,6 +24,7 @@ import numpy as np
 
 from qconvert.evaluate.curves import curve_roots, curve_values, curve_way, has_codes
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.operators.formulas import FORMULAS
 from qconvert.plugins import Change, Target, operators
 from qconvert.rewriting import Rewriter
 
@@ -84,7 +85,8 @@ class _Roots:
 def _missing(graph: Graph, target: Target | None, roots: _Roots) -> tuple[dict[str, str], set[str]]:
     """Return the tensors on whose way an operator has no writer, each with the root in front of these, and the kinds that have none."""
     writers = operators(target.format, "write") if target is not None and target.format else {}
-    known = {kind for kind, write in writers.items() if not getattr(write, "comes_near", False)}
+    formulas = {kind for kind, items in FORMULAS.items() if any(item.is_emitted and not item.is_near for item in items)}
+    known = {*writers, *formulas} if writers else set()
     missing: dict[str, str] = {}
     lacked: set[str] = set()
     if not known or all(op.kind in known for op in graph.ops):

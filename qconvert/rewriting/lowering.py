@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.dtypes import Array, canonical_dtype, numpy_dtype
-from qconvert.errors import QConvertError
+from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import KINDS
@@ -181,6 +181,8 @@ class Emission:
             return item.name
         data = np.asarray(item)
         if role != "index" and data.dtype.kind in "iuf":
+            if "int" in dtype and (data != np.round(data)).any():
+                raise UnsupportedError(f"has {item} next to {dtype}", rule="operand-types")
             data = data.astype(numpy_dtype(dtype))
         for tensor in self.tensors.values():
             if tensor.data is not None and tensor.dtype == canonical_dtype(data.dtype) and np.array_equal(tensor.data, data):
@@ -328,7 +330,7 @@ def emitted(tensors: Mapping[str, Tensor], op: Op, formula: Formula, real: str) 
     emission = Emission(tensors, real, op.source, op.outputs[0] if op.outputs else op.kind)
     try:
         found = formula.function(*(Symbol(emission, name) if name else None for name in op.inputs), **attributes)
-    except QConvertError:  # shapes that do not fit
+    except QConvertError:  # shapes or types that do not fit
         return None
     results = list(found) if isinstance(found, tuple) else [found]
     if not all(isinstance(item, Symbol) for item in results):

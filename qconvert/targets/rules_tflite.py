@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from qconvert.formats.tflite.written import written
 from qconvert.graph import Graph, Op
 from qconvert.operators.opaque import is_custom
-from qconvert.plugins import Target, Violation, operators
+from qconvert.plugins import Target, Violation
 from qconvert.plugins.rules import Breach, Demand, demands, place
 from qconvert.plugins.sides import weights_of
 from qconvert.targets.tflite import TARGETS
@@ -126,7 +126,6 @@ def own_rules(graph: Graph, rules: Sequence[Rule], file_rules: Sequence[Rule]) -
         rules: of the graph's operators.
         file_rules: of the operators that the file would hold.
     """
-    writers = {*operators("tflite", "write"), "Call", "Loop", "Scan"}  # which are written as others
     found = written(graph)
     late: dict[int, list[Violation]] = {}
     for op, error in found.failures:
@@ -140,7 +139,7 @@ def own_rules(graph: Graph, rules: Sequence[Rule], file_rules: Sequence[Rule]) -
 
     def broken(op: Op) -> Iterator[Violation]:
         foreign = op.kind == "Opaque" and not is_custom(op)
-        if op.kind not in writers or foreign:
+        if id(op) in found.without_form or foreign:
             kind = f"{op['domain'] or 'ai.onnx'}.{op['op_type']}" if foreign else op.kind
             yield Violation(f"{place(op)}: {kind}", _NO_FORM, "replace the operator before the model is exported")
         for rule in rules:

@@ -28,7 +28,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "Celu": [{"alpha": 1.0}, {"alpha": 0.3}],
     "Shrink": [{"lambd": 0.5, "bias": 0.0}, {"lambd": 0.4, "bias": 0.7}],
     "Softmax": [{"axis": 1, "beta": 2.5}, {"axis": -2, "beta": 0.5}],
-    "LpNormalization": [{"axis": 1, "p": 1}, {"axis": -1, "p": 2}],
+    "LpNormalization": [{"axis": 1, "p": 1}, {"axis": 1, "p": 2}, {"axis": -1, "p": 2}],
     "LogSoftmax": [{"axis": 1}, {"axis": 0}],
     "LayerNormalization": [{"axis": -1}, {"axis": -2, "epsilon": 1e-3}],
     "RMSNormalization": [{"axis": -1}],

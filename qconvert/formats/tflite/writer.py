@@ -36,8 +36,8 @@ from qconvert.graph.metadata import (
     TRANSPOSED,
 )
 from qconvert.graph.stated import narrow_constants
-from qconvert.operators.functions import all_graphs, all_ops
-from qconvert.plugins import operators
+from qconvert.operators.formulas import FORMULAS
+from qconvert.operators.functions import all_graphs
 
 __all__ = ["build", "write"]
 
@@ -62,17 +62,21 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
 
 def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
     """The .tflite file of `graph`; see write()."""
-    writers = {*operators("tflite", "write"), "Call", "Loop", "Scan"}  # rewriting/inlining.py and loops.py have others for these
-    missing = Counter(str(op["op_type"]) if op.kind == "Opaque" else op.kind for op in all_ops(graph) if op.kind not in writers)
-    if missing:
-        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
-        raise UnsupportedError(f"operators without a TFLite form: {listed}", rule="operators-not-writable")
     size = sum(tensor.data.nbytes for _, inner in all_graphs(graph) for tensor in inner.constants() if tensor.data is not None)
     if size > LARGEST:
         raise QConvertError(
             f"{size / 1e9:.1f} GB of constants are above 2 GB, the limit of a FlatBuffer", where=graph.name, rule="file-too-large"
         )
     found = taken(graph)
+    missing = Counter(
+        str(op["op_type"]) if op.kind == "Opaque" else op.kind
+        for writing in (found.writing, *found.functions)
+        for op in writing.graph.ops
+        if id(op) in found.without_form and op.kind not in FORMULAS
+    )
+    if missing:
+        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
+        raise UnsupportedError(f"operators without a TFLite form: {listed}", rule="operators-not-writable")
     if found.failures:
         raise found.failures[0][1]
     for writing in (found.writing, *found.functions):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +53,7 @@ class Writing:
         subgraphs: function -> the number of the subgraph that it becomes.
         counters: inputs that are numbers of turns.
         variable_keys: state -> container and shared name.
+        whole: id of an operator that lowering emitted -> the one that it is a part of.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -80,6 +81,7 @@ class Writing:
         self.subgraphs: dict[str, int] = {}
         self.counters: frozenset[str] = frozenset()
         self.variable_keys: dict[str, tuple[str, str]] = {}
+        self.whole: Mapping[int, Op] = {}
 
     def function(self, name: str) -> int:
         """The number of the subgraph that a function becomes."""
@@ -421,7 +423,8 @@ class Writing:
         if custom is None:
             version = version_of(builtin, [self.tensors.get(name) for name in names[0]], [self.tensors[name] for name in names[1]], options)
         self._made_of.setdefault(id(self._current), []).append(self._made)
-        self._operators[self._made] = Operator(builtin, names[0], names[1], options, version, custom, self._current, intermediates)
+        origin = self.whole.get(id(self._current), self._current)
+        self._operators[self._made] = Operator(builtin, names[0], names[1], options, version, custom, origin, intermediates)
         self._made += 1
         self._uses.update((*names[0], *names[1]))
         return names[1]

@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.errors import QConvertError
 from qconvert.formats.tflite.counters import counters
 from qconvert.formats.tflite.inner_states import inner_states
 from qconvert.formats.tflite.variables import variable_keys
 from qconvert.formats.tflite.writing import Writing
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import KINDS
-from qconvert.operators.functions import all_graphs
+from qconvert.operators.formulas import FORMULAS
+from qconvert.operators.functions import all_graphs, all_ops
 from qconvert.plugins import operators
 from qconvert.rewriting.inlining import without_calls
 from qconvert.rewriting.loops import loops_to_whiles
+from qconvert.rewriting.lowering import Legal, legality, lower
 
 __all__ = ["Written", "initial", "taken", "written"]
 
@@ -30,14 +33,18 @@ class Written:
         writing: what the writers made.
         functions: the same of each function, in the order of their subgraphs.
         failures: the operators that they refused, and why.
+        without_form: ids of the operators that have no writer, and were not lowered either.
     """
 
     graph: Graph
     writing: Writing
     functions: tuple[Writing, ...]
     failures: tuple[tuple[Op, QConvertError], ...]
+    without_form: frozenset[int]
 
 
+#: Formulas that TFLite prefers to others.
+_PREFERRED = ("softmax_along_last", "lp_normalization_along_last")
 #: Where the subgraph with the first values of variables stands: behind the main one.
 _INITIAL = 1
 
@@ -78,14 +85,46 @@ def initial(graph: Graph) -> Writing | None:
 
 def _write(graph: Graph) -> Written:
     failures: list[tuple[Op, QConvertError]] = []
-    spelled = loops_to_whiles(without_calls(graph, lambda op: _is_composite(graph, op)))
+    writers = operators("tflite", "write")
+    lowered = lower(loops_to_whiles(without_calls(graph, lambda op: _is_composite(graph, op))), _legality(writers), prefers=_PREFERRED)
+    spelled = lowered.graph
+    without_form = frozenset(id(op) for op in all_ops(spelled) if op.kind not in writers)
     first = _INITIAL + (inner_states(graph) != set(graph.states))
     subgraphs = {name: first + position for position, name in enumerate(spelled.functions)}
     counted = counters(spelled)
-    named = {"subgraphs": subgraphs, "variable_keys": variable_keys(graph)}
+    named = {"subgraphs": subgraphs, "variable_keys": variable_keys(graph), "whole": lowered.whole}
     made = (_written(inner, {**named, "counters": counted.get(name, frozenset())}, failures) for name, inner in all_graphs(spelled))
     writing, *functions = made
-    return Written(graph, writing, tuple(functions), tuple(failures))
+    return Written(graph, writing, tuple(functions), tuple(failures), without_form)
+
+
+def _legality(writers: Mapping[str, Any]) -> Legal:
+    """What TFLite takes: operators that have a writer which takes them, on quantized data or on real ones."""
+    has_writer = legality(writers, also=("Call", "Loop", "Scan"))  # which are written as others
+
+    def legal(tensors: Mapping[str, Tensor], op: Op) -> str:
+        return has_writer(tensors, op) or _mixture(tensors, op)
+
+    return legal
+
+
+def _mixture(tensors: Mapping[str, Tensor], op: Op) -> str:
+    """Why an operator of a formula would make an invalid file: it has quantized data next to real ones."""
+    kind = KINDS[op.kind]
+    if kind.rule not in ("real", "index"):
+        return ""
+    sides = [tensors[name] for name in (*kind.data(op), *kind.results_of(op)) if name]
+    mixed = any(item.is_quantized for item in sides) and any(item.dtype in REALS for item in sides)
+    return "it has quantized data next to real ones" if mixed else ""
+
+
+def _not_lowered(op: Op, writing: Writing) -> QConvertError:
+    """The error for an operator that would be several on these data."""
+    sides = [writing.tensor(name) for name in (*op.inputs, *op.outputs) if name]
+    quantized = next((item.name for item in sides if item.is_quantized), "")
+    what = f"quantized {quantized!r}" if quantized else f"data of {sides[0].dtype}"
+    rule = "quantized-data" if quantized else "operand-types"
+    return writing.unsupported(op, f"{what}, which TFLite composes of several operators,", rule=rule)
 
 
 def _is_composite(graph: Graph, op: Op) -> bool:
@@ -106,9 +145,11 @@ def _written(graph: Graph, known: Mapping[str, Any], failures: list[tuple[Op, QC
         writing.emit("CALL_ONCE", [], [], "CallOnceOptions", initSubgraphIndex=_INITIAL)
     for op in graph.ops:
         if op.kind not in writers:
+            if op.kind in FORMULAS:
+                failures.append((writing.whole.get(id(op), op), _not_lowered(op, writing)))
             continue
         try:
             writing.write(op, writers[op.kind])
         except QConvertError as error:
-            failures.append((op, error))
+            failures.append((writing.whole.get(id(op), op), error))
     return writing

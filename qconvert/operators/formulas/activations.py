@@ -22,7 +22,7 @@ def hard_sigmoid(x: Value, *, alpha: float, beta: float) -> Value:
     return clip(x * alpha + beta, 0.0, 1.0)
 
 
-@lowers("Swish")
+@lowers("Swish", is_near=True)
 def swish(x: Value, *, alpha: float) -> Value:
     """x * sigmoid(alpha * x) (Ramachandran et al., 2017)."""
     return x * sigmoid(x if alpha == 1.0 else x * alpha)
@@ -92,7 +92,7 @@ def prelu(x: Value, slope: Value) -> Value:
     return relu(x) + minimum(x, 0.0) * slope
 
 
-@lowers("Shrink")
+@lowers("Shrink", is_near=True)
 def shrink(x: Value, *, lambd: float, bias: float) -> Value:
     """x + bias below -lambd, x - bias above lambd, 0 between."""
     above = where(apply("Greater", x, lambd), x - bias, 0.0)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 
 from qconvert.operators.formulas.formula import lowers
-from qconvert.operators.values import Value, absolute, apply, exp, log, rank_of, reduce, sqrt, square, transpose, where
+from qconvert.operators.values import Value, absolute, apply, exp, log, maximum, rank_of, reduce, sqrt, square, transpose
 
 __all__: list[str] = []
 
@@ -46,8 +49,9 @@ def reduce_log_sum(x: Value, axes: Value = None, *, keepdims: int) -> Value:
 @lowers("ReduceLogSumExp")
 def reduce_log_sum_exp(x: Value, axes: Value = None, *, keepdims: int) -> Value:
     """max + log(sum(exp(x - max))), which does not overflow."""
-    centred = x - apply("ReduceMax", x, axes, keepdims=1)
-    return _total(centred, axes, keepdims, exp, log) + apply("ReduceMax", x, axes, keepdims=keepdims)
+    largest = apply("ReduceMax", x, axes, keepdims=1)
+    centred = x - largest
+    return _total(centred, axes, keepdims, exp, log) + (largest if keepdims else apply("ReduceMax", x, axes, keepdims=0))
 
 
 @lowers("Softmax")
@@ -59,15 +63,13 @@ def softmax(x: Value, *, axis: int, beta: float) -> Value:
 @lowers("Softmax")
 def softmax_along_last(x: Value, *, axis: int, beta: float) -> Value:
     """Along the last axis, between two Transposes."""
-    order = _last(x, axis)
-    return None if order is None else transpose(apply("Softmax", transpose(x, order), axis=-1, beta=beta), order)
+    return _along_last("Softmax", x, axis, beta=beta)
 
 
 @lowers("LogSoftmax")
 def log_softmax_along_last(x: Value, *, axis: int) -> Value:
     """Along the last axis, between two Transposes."""
-    order = _last(x, axis)
-    return None if order is None else transpose(apply("LogSoftmax", transpose(x, order), axis=-1), order)
+    return _along_last("LogSoftmax", x, axis)
 
 
 @lowers("LpNormalization")
@@ -76,14 +78,19 @@ def lp_normalization(x: Value, *, axis: int, p: int) -> Value:
     if p not in (1, 2):
         return None
     norm = reduce("ReduceL1" if p == 1 else "ReduceL2", x, [axis])
-    return x / where(apply("Equal", norm, 0.0), 1.0, norm)
+    return x / maximum(norm, float(np.finfo(np.float32).tiny))
 
 
-def _last(x: Value, axis: int) -> list[int] | None:
-    """The order of axes that exchanges an axis with the last one; None if it is the last one, or the rank is not known."""
+@lowers("LpNormalization")
+def lp_normalization_along_last(x: Value, *, axis: int, p: int) -> Value:
+    """The Euclidean norm along the last axis, between two Transposes."""
+    return _along_last("LpNormalization", x, axis, p=p) if p == 2 else None
+
+
+def _along_last(kind: str, x: Value, axis: int, **attributes: Any) -> Value:
+    """An operator along the last axis in place of one along another; None if that is the last one, or the rank is not known."""
     rank = rank_of(x)
     if rank is None or axis % max(rank, 1) == rank - 1:
         return None
-    order = list(range(rank))
-    order[axis % rank], order[-1] = order[-1], order[axis % rank]
-    return order
+    order = [*(place for place in range(rank) if place != axis % rank), axis % rank]
+    return transpose(apply(kind, transpose(x, order), axis=-1, **attributes), [order.index(place) for place in range(rank)])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.dtypes import REALS
-from qconvert.formats.tflite.ops.compositions import Formula
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.rewriting.lowering import Scope, conditions
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -122,40 +121,28 @@ def write_gelu(op: Op, w: Writing) -> None:
     w.emit("GELU", op.inputs, op.outputs, "GeluOptions", approximate=op["approximate"] == "tanh")
 
 
-def _along_last(builtin: str, table: str, fields: Callable[[Op, Writing], dict[str, Any]]) -> WriteFunction:
-    """The writer of an operator that TFLite has along the last axis alone: along another it lies between two TRANSPOSEs."""
-
-    def write(op: Op, w: Writing) -> None:
-        name, result = op.inputs[0], op.outputs[0]
-        rank = w.tensor(name).rank
-        axis = -1 if int(op["axis"]) == -1 else w.axis(op, op["axis"], name)
-        if rank is None or axis in (-1, rank - 1):
-            w.emit(builtin, [name], [result], table, **fields(op, w))
-            return
-        perm = [*(i for i in range(rank) if i != axis), axis]
-        back = [perm.index(i) for i in range(rank)]
-        shape = w.tensor(name).shape or ()
-        moved = tuple(shape[i] for i in perm)
-        inner, outer = w.like(f"{result}/transposed_input", name, moved), w.like(f"{result}/transposed", result, moved)
-        w.emit("TRANSPOSE", [name, w.ints(perm, f"{result}/perm")], [inner], "TransposeOptions")
-        w.emit(builtin, [inner], [outer], table, **fields(op, w))
-        w.emit("TRANSPOSE", [outer, w.ints(back, f"{result}/perm_back")], [result], "TransposeOptions")
-
-    return write
+def _is_along_last(op: Op, scope: Scope) -> str:
+    """TFLite has functions along the last axis alone."""
+    rank = scope.tensors[op.inputs[0]].rank
+    is_last = int(op["axis"]) == -1 or (rank is not None and int(op["axis"]) % max(rank, 1) == rank - 1)
+    return "" if is_last or rank is None else f"its axis {op['axis']} is not the last one"
 
 
+def write_softmax(op: Op, w: Writing) -> None:
+    """SOFTMAX."""
+    w.emit("SOFTMAX", op.inputs, op.outputs, "SoftmaxOptions", beta=float(op["beta"]))
+
+
+@conditions(lambda op, scope: _is_along_last(op, scope) or ("" if int(op["p"]) == 2 else "its norm is not the Euclidean one"))
 def write_lp_normalization(op: Op, w: Writing) -> None:
-    """L2_NORMALIZATION; the sum of sizes instead of the Euclidean norm is a division by it, of float values."""
-    if int(op["p"]) == 2:
-        _along_last("L2_NORMALIZATION", "L2NormOptions", _norm_fields)(op, w)
-        return
-    f, axis = Formula(op, w), w.axis(op, op["axis"], op.inputs[0])
-    total = f("SUM", f("ABS", f.data), w.ints([axis], f"{f.result}/axes"), shape=f.reduced([axis]), keepDims=True)
-    f.end("DIV", f.data, f("MAXIMUM", total, float(np.finfo(np.float32).tiny)))
+    """L2_NORMALIZATION."""
+    w.emit("L2_NORMALIZATION", op.inputs, op.outputs, "L2NormOptions", fusedActivationFunction=w.activation(op))
 
 
-def _norm_fields(op: Op, w: Writing) -> dict[str, Any]:
-    return {"fusedActivationFunction": w.activation(op)}
+@conditions(lambda op, scope: "" if float(op["alpha"]) == 1 else f"its alpha is {op['alpha']}, not 1")
+def write_elu(op: Op, w: Writing) -> None:
+    """ELU."""
+    w.emit("ELU", op.inputs, op.outputs)
 
 
 #: Real bounds of the clipping operators.
@@ -231,7 +218,8 @@ WRITERS: dict[str, WriteFunction] = {
     "HardSwish": _written("HARD_SWISH", "HardSwishOptions"),
     "Sigmoid": _written("LOGISTIC"),
     "Tanh": _written("TANH"),
-    "Softmax": _along_last("SOFTMAX", "SoftmaxOptions", lambda op, w: {"beta": float(op["beta"])}),
-    "LogSoftmax": _along_last("LOG_SOFTMAX", "LogSoftmaxOptions", lambda op, w: {}),
+    "Elu": write_elu,
+    "Softmax": conditions(_is_along_last)(write_softmax),
+    "LogSoftmax": conditions(_is_along_last)(_written("LOG_SOFTMAX", "LogSoftmaxOptions")),
     "LpNormalization": write_lp_normalization,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from qconvert.formats.tflite.ops.compositions import Formula, composed
+from qconvert.formats.tflite.ops.compositions import Composition, composed
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.graph import Op
@@ -25,7 +25,7 @@ class _Term:
         self.letters = letters
 
 
-def _terms(op: Op, f: Formula) -> tuple[list[_Term], str]:
+def _terms(op: Op, f: Composition) -> tuple[list[_Term], str]:
     """The operands and the letters of the result; an ellipsis becomes capital letters that nothing else uses."""
     left, arrow, result = str(op["equation"]).replace(" ", "").partition("->")
     ranks = [f.w.tensor(name).rank for name in op.inputs]
@@ -48,7 +48,7 @@ def _terms(op: Op, f: Formula) -> tuple[list[_Term], str]:
     return [_Term(name, text) for name, text in zip(op.inputs, texts, strict=True)], wanted
 
 
-def _einsum(f: Formula) -> None:
+def _einsum(f: Composition) -> None:
     """The operands multiplied from the left, two at a time."""
     terms, wanted = _terms(f.op, f)
     sizes: _Sizes = {}
@@ -64,7 +64,7 @@ def _einsum(f: Formula) -> None:
     f.end("RESHAPE", last.name, _whole(f, [sizes[letter] for letter in wanted]))
 
 
-def _product(f: Formula, a: _Term, b: _Term, needed: set[str], sizes: _Sizes) -> _Term:
+def _product(f: Composition, a: _Term, b: _Term, needed: set[str], sizes: _Sizes) -> _Term:
     """Two operands multiplied and summed over the letters that nothing else needs."""
     a = _summed(f, a, needed | set(b.letters), sizes)
     b = _summed(f, b, needed | set(a.letters), sizes)
@@ -84,7 +84,7 @@ def _product(f: Formula, a: _Term, b: _Term, needed: set[str], sizes: _Sizes) ->
     return _Term(f("RESHAPE", value, _whole(f, whole), shape=tuple(whole)), letters)
 
 
-def _matrix(f: Formula, term: _Term, parts: Sequence[str], sizes: _Sizes) -> str:
+def _matrix(f: Composition, term: _Term, parts: Sequence[str], sizes: _Sizes) -> str:
     shape = tuple(_count(part, sizes) for part in parts)
     return f("RESHAPE", term.name, _whole(f, shape), shape=shape)
 
@@ -96,7 +96,7 @@ def _count(letters: str, sizes: _Sizes) -> int | str:
     return "*".join((*named, *([str(known)] if known != 1 else []))) if named else known
 
 
-def _whole(f: Formula, shape: Sequence[int | str]) -> str:
+def _whole(f: Composition, shape: Sequence[int | str]) -> str:
     """The sizes for a RESHAPE, which finds out one of them by itself if no other is 0."""
     known = [size if isinstance(size, int) else -1 for size in shape]
     if known.count(-1) > 1 or (-1 in known and 0 in known):
@@ -106,7 +106,7 @@ def _whole(f: Formula, shape: Sequence[int | str]) -> str:
     return _ints(f, known)
 
 
-def _summed(f: Formula, term: _Term, needed: set[str], sizes: _Sizes) -> _Term:
+def _summed(f: Composition, term: _Term, needed: set[str], sizes: _Sizes) -> _Term:
     axes = [axis for axis, letter in enumerate(term.letters) if letter not in needed]
     if not axes:
         return term
@@ -115,14 +115,14 @@ def _summed(f: Formula, term: _Term, needed: set[str], sizes: _Sizes) -> _Term:
     return _Term(f("SUM", term.name, _ints(f, axes), shape=shape, keepDims=False), letters)
 
 
-def _ordered(f: Formula, term: _Term, letters: str, sizes: _Sizes) -> _Term:
+def _ordered(f: Composition, term: _Term, letters: str, sizes: _Sizes) -> _Term:
     if term.letters == letters:
         return term
     perm = [term.letters.index(letter) for letter in letters]
     return _Term(f("TRANSPOSE", term.name, _ints(f, perm), shape=tuple(sizes[letter] for letter in letters)), letters)
 
 
-def _ints(f: Formula, values: Sequence[int]) -> str:
+def _ints(f: Composition, values: Sequence[int]) -> str:
     return f.w.ints(list(values), f"{f.result}/sizes")
 
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.compositions import Formula
+from qconvert.formats.tflite.ops.compositions import Composition
 from qconvert.formats.tflite.ops.gather import counts_from_the_front, sizes_of, wrapped
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
@@ -150,7 +150,7 @@ def write_scatter_elements(op: Op, w: Writing) -> None:
     sizes, alone = sizes_of(w, data.name), w.like(f"{result}/alone", updates.name, data.shape)
     w.emit("SCATTER_ND", [places, flat, sizes], [alone], "ScatterNdOptions")
     if op["reduction"] == "add":
-        Formula(op, w).end("ADD", data.name, alone)
+        Composition(op, w).end("ADD", data.name, alone)
         return
     counts, mask = w.add(f"{result}/counts", "int32", data.shape), w.add(f"{result}/mask", "bool", data.shape)
     w.emit("SCATTER_ND", [places, w.cast(ones), sizes], [counts], "ScatterNdOptions")
@@ -181,7 +181,7 @@ def _scatter(op: Op, w: Writing, places: str, rows: Array | None) -> None:
         raise w.unsupported(op, "several updates at one index", rule="duplicate-index")
     sizes = w.ints(w.shape(data.name, op), f"{result}/shape")
     if op["reduction"] == "add":
-        f = Formula(op, w)
+        f = Composition(op, w)
         f.end("ADD", data.name, f("SCATTER_ND", places, updates.name, sizes, shape=data.shape, dtype=data.dtype))
         return
     alone = w.like(f"{result}/alone", updates.name, data.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.arithmetic import dequantize, tflite_requantize
-from qconvert.formats.tflite.ops.compositions import Formula
+from qconvert.formats.tflite.ops.compositions import Composition
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -124,7 +124,7 @@ def write_relabel(op: Op, w: Writing) -> None:
 
 def write_dynamic_quantize(op: Op, w: Writing) -> None:
     """DynamicQuantizeLinear as ONNX defines it, (high - low) / 255 of a range that holds 0 and the rest from that, in float32."""
-    f = Formula(op, w)
+    f = Composition(op, w)
     rank = w.tensor(f.data).rank
     if rank is None:
         raise w.unsupported(op, "data of unknown rank", rule="unknown-rank")

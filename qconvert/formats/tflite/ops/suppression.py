@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.compositions import Formula
+from qconvert.formats.tflite.ops.compositions import Composition
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -52,7 +52,7 @@ def write_suppression(op: Op, w: Writing) -> None:
     result = op.outputs[0]
     numbers = [w.const(np.array(most, np.int32), f"{result}/most")]
     numbers += [w.const(np.float32(value), f"{result}/threshold") for value in (np.nextafter(np.float32(overlap), np.float32(2)), least)]
-    f, parts = Formula(op, w), [(images, count, 4), (images * classes, count)]
+    f, parts = Composition(op, w), [(images, count, 4), (images * classes, count)]
     boxes = _unpacked(w, _corners(f, op.inputs[0]) if op["center_point_box"] else op.inputs[0], parts[0])
     scores = _unpacked(w, f("RESHAPE", op.inputs[1], w.ints(parts[1], f"{result}/of_class"), shape=parts[1]), parts[1])
     chosen, found = [], []
@@ -64,7 +64,7 @@ def write_suppression(op: Op, w: Writing) -> None:
     _write_rows(op, w, _packed(w, chosen, (len(scores), most)), _packed(w, found, (len(scores),)), classes)
 
 
-def _corners(f: Formula, boxes: str) -> str:
+def _corners(f: Composition, boxes: str) -> str:
     """Boxes of centres and sizes as two corners."""
     shape = (*(f.w.tensor(boxes).shape or ())[:-1], 2)
     begins, sizes = ([f.w.ints([0, 0, start], f"{boxes}/begin") for start in (0, 2)], f.w.ints([-1, -1, 2], f"{boxes}/size"))
