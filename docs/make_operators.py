@@ -31,6 +31,7 @@ from qconvert.formats.torch import ops as torch_ops  # noqa: E402
 from qconvert.formats.torch import writers as torch_writers  # noqa: E402
 from qconvert.operators import Kind  # noqa: E402
 from qconvert.operators.attributes import ARITHMETIC, REQUIRED, AttributeSpec  # noqa: E402
+from qconvert.operators.formulas import FORMULAS  # noqa: E402
 from qconvert.operators.kind import ROLES, RULES  # noqa: E402
 
 __all__ = ["cell", "documented", "pages", "table", "written"]
@@ -42,8 +43,8 @@ are outputs, inputs, then the axes of the window. What each format's own operato
 [operators that are read](reference/operators-read.md).
 """
 WRITTEN = """\
-**Written** names the formats with a form of their own for the kind (QOperator: the form of ONNX other than QDQ). A kind that a format
-lacks is decomposed by [passes](passes.md) where that is exact or possible in float, and is refused by name elsewhere; targets may be
+**Written** names the formats with a form of their own for the kind (QOperator: the form of ONNX other than QDQ), in parentheses those
+that write it as others, by a formula for all formats (operators/formulas/). A kind that a format lacks is decomposed by [passes](passes.md) where that is exact or possible in float, and is refused by name elsewhere; targets may be
 stricter than their format."""
 #: What the files of operators are called on the page.
 FAMILIES = {
@@ -153,8 +154,18 @@ def _row(one: Kind) -> list[str]:
         _outputs(one),
         ", ".join(_attribute(name, spec) for name, spec in one.attributes.items()).replace("|", "\\|"),
         cell(one.rule) + types.replace("|", "\\|"),
-        ", ".join(name for name, writers in WRITERS.items() if one.name in writers),
+        ", ".join(_written(one.name)),
     ]
+
+
+def _written(kind: str) -> Iterator[str]:
+    """The formats that write a kind, in parentheses those that write it as others by a formula."""
+    is_lowered = any(item.is_emitted for item in FORMULAS.get(kind, ()))
+    for name, writers in WRITERS.items():
+        if kind in writers:
+            yield name
+        elif is_lowered and name != "QOperator":
+            yield f"({name})"
 
 
 def _operators() -> Iterator[str]:
