@@ -45,7 +45,8 @@ are outputs, inputs, then the axes of the window. What each format's own operato
 WRITTEN = """\
 **Written** names the formats with a form of their own for the kind (QOperator: the form of ONNX other than QDQ), in parentheses those
 that write it as others, by a formula for all formats (operators/formulas/). What a format lacks otherwise is decomposed by
-[passes](passes.md) where that is exact or possible in float, and is refused by name elsewhere; targets may be stricter than their format."""
+[passes](passes.md) where that is exact or possible in float, and is refused by name elsewhere; targets may be stricter
+than their format."""
 #: What the files of operators are called on the page.
 FAMILIES = {
     "convolution": "Convolutions", "matrix": "Products of matrices", "pool": "Pools", "resize": "Resizing", "normalize": "Normalization",

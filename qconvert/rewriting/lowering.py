@@ -83,6 +83,11 @@ def conditions(lacks: Condition) -> Callable[[Callable[..., Any]], Conditional]:
     return lambda write: Conditional(write, lacks)
 
 
+def taking_as(other: Any, write: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a writer that takes the operators that another one takes, which it calls for some of them."""
+    return Conditional(write, other.lacks) if isinstance(other, Conditional) else write
+
+
 def since(version: int) -> Condition:
     """The condition that a format has a kind from a version on."""
     return lambda op, scope: "" if scope.version >= version else f"{op.kind} needs version {version}, not {scope.version}"

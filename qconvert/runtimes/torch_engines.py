@@ -19,6 +19,7 @@ from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.plugins import operators
+from qconvert.rewriting.lowering import taking_as
 
 __all__ = ["engine_of", "running", "writers_of"]
 
@@ -70,7 +71,7 @@ def _either(packed: Callable[[Op, Builder], Any], otherwise: WriteFunction) -> W
         else:
             b.set(op.outputs[0], b.function(found[0], *found[1:]))
 
-    return write
+    return taking_as(otherwise, write)
 
 
 def _is_quantized(tensor: Tensor) -> bool:

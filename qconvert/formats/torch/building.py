@@ -9,11 +9,25 @@ from typing import Any
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.writers.sums import computes_on_grids
 from qconvert.formats.torch.writing import Builder
+from qconvert.graph import Graph
 from qconvert.operators.opaque import custom_name
+from qconvert.rewriting.lowering import Lowered, legality, lower
 
-__all__ = ["fill"]
+__all__ = ["fill", "lowered"]
 
 _REMEDY = "Write these operators in a plugin (hook qconvert_operators, format torch), or convert to ONNX, which carries custom operators."
+
+
+def lowered(graph: Graph, known: Mapping[str, Callable[..., Any]], *, is_exact: bool) -> Lowered:
+    """The graph without operators that PyTorch lacks, where formulas have others for them.
+
+    Args:
+        graph: the graph.
+        known: functions for the kinds.
+        is_exact: whether real values between integers are float64.
+    """
+    real = (lambda graph, op: "float64" if computes_on_grids(graph, op) else "float32") if is_exact else (lambda graph, op: "float32")
+    return lower(graph, legality(known), real=real)
 
 
 def fill(builder: Builder, known: Mapping[str, Callable[..., Any]]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from qconvert.data.sizes import number_of, sizes_to_try
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.reading.noted import stated
-from qconvert.formats.torch.building import fill
+from qconvert.formats.torch.building import fill, lowered
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.notes import NOTES, graph_notes
@@ -48,7 +48,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     made = Module(builder.nodes, builder.outputs)
     program, notes = _exported(builder, made.module)
     buffer = io.BytesIO()
-    extra = {NOTES: json.dumps(_notes(builder, made, program, dict(options.get("provenance") or {})), ensure_ascii=False)}
+    extra = {NOTES: json.dumps(_notes(graph, builder, made, program, dict(options.get("provenance") or {})), ensure_ascii=False)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.export.save(program, buffer, extra_files=extra)
@@ -58,8 +58,10 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
 
 def build(graph: Graph, numerics: str = "exact", instead: Mapping[str, WriteFunction] | None = None) -> Builder:
     """The calls and constants of a graph; see write() and live()."""
-    builder = Builder(graph, numerics)
-    fill(builder, {**operators("torch", "write"), **(instead or {})})
+    writers = {**operators("torch", "write"), **(instead or {})}
+    found = lowered(graph, writers, is_exact=numerics == "exact")
+    builder = Builder(found.graph, numerics, found.whole)
+    fill(builder, writers)
     return builder
 
 
@@ -119,9 +121,8 @@ def _sample(builder: Builder, name: str, samples: Mapping[str, int]) -> Any:
     return torch.zeros([samples.get(size, size) for size in tensor.shape], dtype=torch_type(tensor.dtype))  # type: ignore[arg-type]
 
 
-def _notes(builder: Builder, made: Module, program: Any, provenance: Mapping[str, str]) -> dict[str, Any]:
+def _notes(graph: Graph, builder: Builder, made: Module, program: Any, provenance: Mapping[str, str]) -> dict[str, Any]:
     """What a reader finds again: names of tensors and operators by the program's own, and the graph's metadata."""
-    graph = builder.graph
     nodes = _aligned(made, program)
     buffers = {target: builder.names[node] for node, target in made.buffers.items() if node in builder.names}
     return {

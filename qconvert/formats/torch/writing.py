@@ -6,7 +6,7 @@ dequantize_per_channel of quantized_decomposed, one for each reader, as PyTorch'
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class Builder:
     Args:
         graph: the canonical graph that is written.
         numerics: "exact" or "fast", see numerics.py.
+        whole: id of an operator that lowering emitted -> the one that it is a part of.
 
     Attributes:
         graph: likewise.
@@ -49,11 +50,12 @@ class Builder:
         outputs: what the program returns.
     """
 
-    def __init__(self, graph: Graph, numerics: str = "exact") -> None:
+    def __init__(self, graph: Graph, numerics: str = "exact", whole: Mapping[int, Op] | None = None) -> None:
         self.graph = graph
+        self._whole = whole or {}
         self.is_exact = numerics == "exact"
         self.wide = False
-        self.spelled: dict[int, Op] = {}
+        self.spelled = {id(op): op for op in self._whole.values()}
         self.nodes: list[Node] = []
         self.names: dict[Node, str] = {}
         self.sources: dict[Node, str] = {}
@@ -140,7 +142,8 @@ class Builder:
             return None
         tensor = self.graph.tensors[name]
         if tensor.quantization is None:
-            return self.widened(self.stored(name)) if self.wide and tensor.dtype in REALS else self.stored(name)
+            is_narrow = tensor.dtype in REALS and tensor.dtype != "float64"
+            return self.widened(self.stored(name)) if self.wide and is_narrow else self.stored(name)
         return self.dequantize(self.stored(name), tensor.dtype, tensor.quantization, name)
 
     def widened(self, node: Node) -> Node:
@@ -150,7 +153,7 @@ class Builder:
 
     def note_operator(self) -> None:
         """Says that the operator being written is spelled so that only a note finds it again."""
-        if self.op is not None:
+        if self.op is not None and id(self.op) not in self._whole:
             self.spelled[id(self.op)] = self.op
 
     def reals(self, op: Op) -> list[Any]:
@@ -219,7 +222,7 @@ class Builder:
             node = self.clipped(node, *(bounds if self.wide else self._on_grid(tensor, bounds)))
         if tensor.quantization is not None:
             node = self.quantize(node, tensor)
-        elif self.wide and tensor.dtype in REALS:
+        elif self.wide and tensor.dtype in REALS and tensor.dtype != "float64":
             node = self.aten("to.dtype", node, self.dtype(tensor.dtype))
         self.set(tensor.name, node)
 

@@ -11,6 +11,7 @@ from qconvert.formats.torch.quantized_modules import elementwise, joins, layers,
 from qconvert.formats.torch.quantized_modules.builder import ModuleFunction
 from qconvert.formats.torch.quantized_modules.kernels import kernel_obstacle
 from qconvert.formats.torch.writing import WriteFunction
+from qconvert.rewriting.lowering import taking_as
 
 __all__ = ["WRITERS", "module_writers"]
 
@@ -24,4 +25,4 @@ def module_writers(real: Mapping[str, WriteFunction]) -> Mapping[str, ModuleFunc
 
 
 def _either(write: ModuleFunction, real: WriteFunction) -> ModuleFunction:
-    return lambda op, b: real(op, b) if kernel_obstacle(b.graph, op) else write(op, b)
+    return taking_as(real, lambda op, b: real(op, b) if kernel_obstacle(b.graph, op) else write(op, b))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.errors import QConvertError
-from qconvert.formats.torch.building import fill
+from qconvert.formats.torch.building import fill, lowered
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.formats.torch.notes import NOTES, graph_notes
 from qconvert.formats.torch.quantized_modules import module_writers
@@ -47,8 +47,9 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
 
 def build(graph: Graph) -> ModuleBuilder:
     """The calls, layers and constants of a graph; see write()."""
-    builder = ModuleBuilder(graph)
-    fill(builder, module_writers(operators("torch", "write")))
+    writers = module_writers(operators("torch", "write"))
+    builder = ModuleBuilder(lowered(graph, writers, is_exact=False).graph)
+    fill(builder, writers)
     return builder
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from qconvert.formats.torch.writers.kernels import pair_as_kernels
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
+from qconvert.rewriting.lowering import Scope, conditions
 
 __all__ = ["WRITERS", "bounds_of"]
 
@@ -82,40 +83,35 @@ def _bound(op: Op, b: Builder, name: str) -> Any:
     return int(value)
 
 
-def write_prelu(op: Op, b: Builder) -> None:
-    """PRelu with one slope, or one for each channel, by aten.prelu; slopes of other shapes spelled out."""
-    data, slopes = b.tensor(op.inputs[0]), b.tensor(op.inputs[1])
-    shape = slopes.static_shape
-    rank = data.rank or 0
-    per_channel = shape is not None and len(shape) in (rank - 1, rank) and rank > 1
+def _slopes(op: Op, scope: Scope) -> str:
+    """ "one" for one slope, "channels" for one a channel, which aten.prelu takes; "" for others."""
+    data, slopes = scope.tensors[op.inputs[0]], scope.tensors[op.inputs[1]]
+    shape, rank = slopes.static_shape, data.rank or 0
+    if shape is None:
+        return ""
+    count = np.prod(shape, dtype=int)
     channels = data.shape[1] if data.shape is not None and rank > 1 else None
-    if shape is not None and np.prod(shape, dtype=int) == 1:
-        b.finish(op, b.aten("prelu", b.real(data.name), b.aten("reshape", b.real(slopes.name), [1])))
-    elif per_channel and shape is not None and np.prod(shape, dtype=int) == channels == shape[1 - rank]:
-        b.finish(op, b.aten("prelu", b.real(data.name), b.aten("reshape", b.real(slopes.name), [-1])))
-    else:
-        node = b.real(data.name)
-        below = b.aten("mul.Tensor", b.aten("minimum", node, b.aten("zeros_like", node)), b.real(slopes.name))
-        b.finish(op, b.aten("add.Tensor", b.aten("relu", node), below))
+    per_channel = len(shape) in (rank - 1, rank) and rank > 1 and count == channels == shape[1 - rank]
+    return "one" if count == 1 else "channels" if per_channel else ""
 
 
+@conditions(lambda op, scope: "" if _slopes(op, scope) else "it has neither one slope nor one a channel")
+def write_prelu(op: Op, b: Builder) -> None:
+    """PRelu with one slope, or one for each channel."""
+    is_one = _slopes(op, Scope(b.graph.tensors)) == "one"
+    b.finish(op, b.aten("prelu", b.real(op.inputs[0]), b.aten("reshape", b.real(op.inputs[1]), [1 if is_one else -1])))
+
+
+@conditions(lambda op, scope: "" if np.float32(op["alpha"]) == np.float32(1 / 6) and op["beta"] == 0.5 else "PyTorch has other numbers")
 def write_hard_sigmoid(op: Op, b: Builder) -> None:
-    """HardSigmoid: aten's where its numbers are PyTorch's, a sixth and a half; else clamp(alpha * x + beta, 0, 1)."""
-    node = b.real(op.inputs[0])
-    if np.float32(op["alpha"]) == np.float32(1 / 6) and op["beta"] == 0.5:
-        b.finish(op, b.aten("hardsigmoid", node))
-        return
-    line = b.aten("add.Tensor", b.aten("mul.Tensor", node, float(op["alpha"])), float(op["beta"]))
-    b.finish(op, b.aten("hardtanh", line, 0.0, 1.0))
+    """HardSigmoid with PyTorch's numbers, a sixth and a half."""
+    b.finish(op, b.aten("hardsigmoid", b.real(op.inputs[0])))
 
 
+@conditions(lambda op, scope: "" if op["alpha"] == 1 else "its alpha is not 1")
 def write_swish(op: Op, b: Builder) -> None:
-    """Swish: silu where alpha is 1."""
-    node = b.real(op.inputs[0])
-    if op["alpha"] == 1:
-        b.finish(op, b.aten("silu", node))
-    else:
-        b.finish(op, b.aten("mul.Tensor", node, b.aten("sigmoid", b.aten("mul.Tensor", node, float(op["alpha"])))))
+    """Swish with an alpha of 1, silu."""
+    b.finish(op, b.aten("silu", b.real(op.inputs[0])))
 
 
 def write_div(op: Op, b: Builder) -> None:
@@ -127,34 +123,15 @@ def write_div(op: Op, b: Builder) -> None:
         b.finish(op, b.aten("div.Tensor_mode", *b.reals(op), rounding_mode="trunc"))
 
 
-def write_sum(op: Op, b: Builder) -> None:
-    """Sum of several tensors."""
-    first, *others = b.reals(op)
-    for other in others:
-        first = b.aten("add.Tensor", first, other)
-    b.finish(op, first)
-
-
-def write_squared_difference(op: Op, b: Builder) -> None:
-    """(a - b) ** 2."""
-    b.finish(op, b.aten("square", b.aten("sub.Tensor", *b.reals(op))))
-
-
 def write_thresholded_relu(op: Op, b: Builder) -> None:
     """ThresholdedRelu: x above alpha, else 0."""
     b.finish(op, b.aten("threshold", b.real(op.inputs[0]), float(op["alpha"]), 0.0))
 
 
+@conditions(lambda op, scope: "" if float(op["bias"]) in (0.0, float(op["lambd"])) else "its bias is neither 0 nor its limit")
 def write_shrink(op: Op, b: Builder) -> None:
-    """Shrink: aten's hard and soft forms; others are moved beyond each limit."""
-    bias, limit = float(op["bias"]), float(op["lambd"])
-    if bias not in (0.0, limit):
-        node = b.real(op.inputs[0])
-        inner = b.aten("where.self", b.aten("gt.Scalar", node, limit), b.aten("sub.Tensor", node, bias), b.aten("zeros_like", node))
-        b.note_operator()
-        b.finish(op, b.aten("where.self", b.aten("lt.Scalar", node, -limit), b.aten("add.Tensor", node, bias), inner))
-        return
-    b.finish(op, b.aten("softshrink" if bias else "hardshrink", b.real(op.inputs[0]), limit))
+    """Shrink: aten's hard and soft forms."""
+    b.finish(op, b.aten("softshrink" if float(op["bias"]) else "hardshrink", b.real(op.inputs[0]), float(op["lambd"])))
 
 
 def write_selu(op: Op, b: Builder) -> None:
@@ -172,13 +149,6 @@ def write_floor_div(op: Op, b: Builder) -> None:
     """FloorDiv."""
     b.note_operator()
     b.finish(op, b.aten("div.Tensor_mode", *b.reals(op), rounding_mode="floor"))
-
-
-def write_softsign(op: Op, b: Builder) -> None:
-    """Softsign: x / (1 + |x|)."""
-    node = b.real(op.inputs[0])
-    b.note_operator()
-    b.finish(op, b.aten("div.Tensor", node, b.aten("add.Tensor", b.aten("abs", node), 1.0)))
 
 
 _UNARY = {
@@ -211,7 +181,6 @@ WRITERS: Mapping[str, WriteFunction] = {
     "Sqrt": write_sqrt,
     **{kind: write_pair(_BINARY[kind]) for kind in ("Add", "Sub", "Mul")},
     "FloorDiv": write_floor_div,
-    "Softsign": write_softsign,
     "Clip": write_clip,
     "LeakyRelu": simple("leaky_relu", "alpha"),
     "Elu": simple("elu", "alpha"),
@@ -224,7 +193,5 @@ WRITERS: Mapping[str, WriteFunction] = {
     "ThresholdedRelu": write_thresholded_relu,
     "Shrink": write_shrink,
     "Div": write_div,
-    "Sum": write_sum,
-    "SquaredDifference": write_squared_difference,
     "Where": write_where,
 }

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from qconvert.formats.torch.writers.kernels import reduced_as_kernels
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
+from qconvert.rewriting.lowering import conditions
 
 __all__ = ["WRITERS", "axes_of"]
 
@@ -56,17 +57,15 @@ def write_group_norm(op: Op, b: Builder) -> None:
     b.finish(op, b.aten("group_norm", data, int(op["num_groups"]), weight, bias, float(op["epsilon"])))
 
 
-def write_softmax(op: Op, b: Builder) -> None:
-    """Softmax, of data times beta, and LogSoftmax."""
-    node = b.real(op.inputs[0])
-    if int(op["axis"]) < 0:  # a reader counts axes from the front
-        b.note_operator()
-    if op.kind == "LogSoftmax":
-        b.finish(op, b.aten("log_softmax.int", node, int(op["axis"])))
-        return
-    if op["beta"] != 1:
-        node = b.aten("mul.Tensor", node, float(op["beta"]))
-    b.finish(op, b.aten("softmax.int", node, int(op["axis"])))
+def write_softmax(operator: str) -> WriteFunction:
+    """Softmax and LogSoftmax."""
+
+    def write(op: Op, b: Builder) -> None:
+        if int(op["axis"]) < 0:  # a reader counts axes from the front
+            b.note_operator()
+        b.finish(op, b.aten(operator, b.real(op.inputs[0]), int(op["axis"])))
+
+    return write
 
 
 def write_reduction(operator: str) -> WriteFunction:
@@ -120,28 +119,6 @@ def write_norm(op: Op, b: Builder) -> None:
     b.finish(op, b.aten("div.Tensor", node, length))
 
 
-def write_rms_norm(op: Op, b: Builder) -> None:
-    """RMSNormalization: divided by the root of the mean of squares over the axes from `axis` on."""
-    rank = b.rank(op)
-    node, weight = b.reals(op)
-    mean = b.aten("mean.dim", b.aten("square", node), list(range(int(op["axis"]) % rank, rank)), True)
-    root = b.aten("sqrt", b.aten("add.Tensor", mean, float(op["epsilon"])))
-    b.note_operator()
-    b.finish(op, b.aten("mul.Tensor", b.aten("div.Tensor", node, root), weight))
-
-
-def write_of_sum(before: str, after: str) -> WriteFunction:
-    """A reduction that is a sum of a function, or a function of a sum."""
-
-    def write(op: Op, b: Builder) -> None:
-        node = b.real(op.inputs[0])
-        node = b.aten("sum.dim_IntList", b.aten(before, node) if before else node, axes_of(op, b), bool(op["keepdims"]))
-        b.note_operator()
-        b.finish(op, b.aten(after, node) if after else node)
-
-    return write
-
-
 def write_product(op: Op, b: Builder) -> None:
     """ReduceProd, one axis after the other."""
     node = b.real(op.inputs[0])
@@ -186,8 +163,8 @@ WRITERS: Mapping[str, WriteFunction] = {
     "LayerNormalization": write_layer_norm,
     "InstanceNormalization": write_instance_norm,
     "GroupNormalization": write_group_norm,
-    "Softmax": write_softmax,
-    "LogSoftmax": write_softmax,
+    "Softmax": conditions(lambda op, scope: "" if op["beta"] == 1 else "Softmax has no beta")(write_softmax("softmax.int")),
+    "LogSoftmax": write_softmax("log_softmax.int"),
     "LpNormalization": write_norm,
     "ReduceMean": write_reduction("mean.dim"),
     "ReduceSum": write_reduction("sum.dim_IntList"),
@@ -195,11 +172,6 @@ WRITERS: Mapping[str, WriteFunction] = {
     "ReduceMin": write_reduction("amin"),
     "ReduceAll": write_reduction("all.dims"),
     "ReduceAny": write_reduction("any.dims"),
-    "RMSNormalization": write_rms_norm,
-    "ReduceL1": write_of_sum("abs", ""),
-    "ReduceL2": write_of_sum("square", "sqrt"),
-    "ReduceSumSquare": write_of_sum("square", ""),
-    "ReduceLogSum": write_of_sum("", "log"),
     "ReduceLogSumExp": write_reduction("logsumexp"),
     "ReduceProd": write_product,
     "CumSum": write_cumulative_sum,
