@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +89,14 @@ class Forms:
                     waiting += [part for part in self.atoms[number] if isinstance(part, dict)]
         return found
 
-    def of(self, name: str, tensors: Mapping[str, Tensor], producers: Mapping[str, Op], leaves: Mapping[str, Form]) -> Form:
+    def of(
+        self,
+        name: str,
+        tensors: Mapping[str, Tensor],
+        producers: Mapping[str, Op],
+        leaves: Mapping[str, Form],
+        within: Container[str] | None = None,
+    ) -> Form:
         """Return the form of a tensor.
 
         Args:
@@ -97,6 +104,7 @@ class Forms:
             tensors, producers: of its graph.
             leaves: tensors at which the search stops, with their forms; it stops at inputs, at constants that are not single numbers and at
                 quantized tensors too, which were rounded.
+            within: the tensors that are looked into; all by default. So the search has an end in networks of any depth.
 
         Raises:
             TooLargeError: it has too many terms.
@@ -106,7 +114,8 @@ class Forms:
         def visit(item: str) -> Form:
             if item not in known:
                 is_rounded = tensors[item].is_quantized and item != name
-                known[item] = self.atom("tensor", item) if is_rounded else self._computed(item, tensors, producers, visit)
+                is_outside = within is not None and item != name and item not in within
+                known[item] = self.atom("tensor", item) if is_rounded or is_outside else self._computed(item, tensors, producers, visit)
             return known[item]
 
         return visit(name)

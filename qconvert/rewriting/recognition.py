@@ -123,14 +123,14 @@ class Recognizer:
         graph, result = self._graph, self._graph[end.outputs[0]]
         forms, formula, tries = Forms(), way.formula, 0
         constants = [name for name in cone if graph[name].data is not None and not graph[name].is_quantized]
-        numbers, axes = self._numbers(constants), self._axes(cone)
+        numbers, axes, inside = self._numbers(constants), self._axes(cone), frozenset(cone)
         for data in cone:
             tensor = graph[data]
             if tensor.data is not None or tensor.shape != result.shape or ("float" not in tensor.dtype and not tensor.is_quantized):
                 continue
             try:
                 leaf = forms.atom("leaf")
-                wanted = forms.of(result.name, graph.tensors, self._producers, {data: leaf})
+                wanted = forms.of(result.name, graph.tensors, self._producers, {data: leaf}, inside)
             except (TooLargeError, OverflowError, ZeroDivisionError):
                 continue
             read = forms.tensors(wanted)

@@ -189,18 +189,6 @@ def write_mod(op: Op, b: Builder) -> None:
     b.finish(op, b.node("Mod", b.reals(op), hint=f"{op.outputs[0]}/real_result", fmod=1)[0])
 
 
-def write_squared_difference(op: Op, b: Builder) -> None:
-    """(x - y) squared."""
-    difference = b.node("Sub", b.reals(op), hint=f"{op.outputs[0]}/difference")[0]
-    b.finish(op, b.node("Mul", [difference, difference], hint=f"{op.outputs[0]}/real_result")[0])
-
-
-def write_square(op: Op, b: Builder) -> None:
-    """x squared."""
-    x = b.real(op.inputs[0])
-    b.finish(op, b.node("Mul", [x, x], hint=f"{op.outputs[0]}/real_result")[0])
-
-
 def write_sqrt(op: Op, b: Builder) -> None:
     """Sqrt; with the arithmetic "tflite" rounded down to a step of the result's grid, as TFLite's kernel does in float32."""
     grid = b.tensor(op.outputs[0]).quantization
@@ -212,18 +200,9 @@ def write_sqrt(op: Op, b: Builder) -> None:
     b.finish(op, b.node("Mul", [*steps, scale], hint=f"{op.outputs[0]}/real_result")[0])
 
 
-def write_rsqrt(op: Op, b: Builder) -> None:
-    """1 / sqrt(x)."""
-    root = b.node("Sqrt", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/root")
-    b.finish(op, b.node("Reciprocal", root, hint=f"{op.outputs[0]}/real_result")[0])
-
-
 def write_comparison(op: Op, b: Builder) -> None:
-    """A comparison of float values. ONNX has no NotEqual, and onnxruntime compares booleans for equality alone."""
-    if op.kind == "NotEqual":
-        b.node("Not", b.node("Equal", b.reals(op), hint=f"{op.outputs[0]}/equal"), op.outputs)
-    else:
-        b.node(op.kind, b.reals(op), op.outputs)
+    """A comparison of float values."""
+    b.node(op.kind, b.reals(op), op.outputs)
 
 
 def write_logic(op: Op, b: Builder) -> None:
@@ -341,7 +320,7 @@ WRITERS: dict[str, WriteFunction] = {
     "Sub": write_arithmetic,
     "Mul": write_arithmetic,
     **dict.fromkeys(("Max", "Min"), write_extreme),
-    **dict.fromkeys(f"{_COMPARISONS} NotEqual".split(), write_comparison),
+    **dict.fromkeys(_COMPARISONS.split(), write_comparison),
     **dict.fromkeys(("And", "Or", "Xor", "Not"), write_logic),
     **dict.fromkeys(("IsNaN", "IsInf"), write_is),
     "Add": write_add,
@@ -349,10 +328,7 @@ WRITERS: dict[str, WriteFunction] = {
     "FloorDiv": write_floor_div,
     "FloorMod": write_floor_mod,
     "Mod": write_mod,
-    "SquaredDifference": write_squared_difference,
-    "Square": write_square,
     "Sqrt": write_sqrt,
-    "Rsqrt": write_rsqrt,
     "Where": write_where,
     "Cast": write_cast,
     "Einsum": write_einsum,
