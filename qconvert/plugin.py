@@ -56,7 +56,10 @@ if TYPE_CHECKING:
         text,
         texts,
     )
+    from qconvert.operators.bounds import any_value, between, within_data, within_data_or_zero
     from qconvert.operators.formulas import Formula, lowers
+    from qconvert.operators.layout import ALONG_AXIS, DECIDES, ELEMENTWISE, PINNED, REDUCES
+    from qconvert.operators.samples import FIRST, MIXES, UNLESS_ALONG, WHEREVER, Samples, before_last, in_rows
     from qconvert.operators.shapes import infer, output_shapes
     from qconvert.operators.values import Value, apply, constant_of, dtype_of, shape_of
     from qconvert.plugins import (
@@ -107,7 +110,10 @@ _HOMES = {
     "qconvert.rewriting": "Match Pattern Rewriter find_matches with_quantization",
     "qconvert.graph.names": "near",
     "qconvert.operators.shapes": "infer output_shapes",
+    "qconvert.operators.bounds": "any_value between within_data within_data_or_zero",
     "qconvert.operators.formulas": "Formula lowers",
+    "qconvert.operators.layout": "ALONG_AXIS DECIDES ELEMENTWISE PINNED REDUCES",
+    "qconvert.operators.samples": "FIRST MIXES UNLESS_ALONG WHEREVER Samples before_last in_rows",
     "qconvert.operators.values": "Value apply constant_of dtype_of shape_of",
     "qconvert.rewriting.lowering": "Scope conditions since",
     "qconvert.rules.validation": "validate",
@@ -130,11 +136,20 @@ _HOMES = {
 }
 
 __all__ = [
+    "ALONG_AXIS",
     "API_VERSION",
+    "DECIDES",
+    "ELEMENTWISE",
+    "FIRST",
     "KINDS",
+    "MIXES",
     "NUMERICS",
+    "PINNED",
+    "REDUCES",
     "REQUIRED",
     "STATES",
+    "UNLESS_ALONG",
+    "WHEREVER",
     "Array",
     "Attribute",
     "AttributeSpec",
@@ -184,6 +199,7 @@ __all__ = [
     "Rewriter",
     "Runtime",
     "RuntimeRefusedError",
+    "Samples",
     "Scope",
     "Shape",
     "Signature",
@@ -197,7 +213,10 @@ __all__ = [
     "Verdict",
     "Violation",
     "WrongFormatError",
+    "any_value",
     "apply",
+    "before_last",
+    "between",
     "carried",
     "choice",
     "choose_grid",
@@ -214,6 +233,7 @@ __all__ = [
     "grid_of",
     "has",
     "hookimpl",
+    "in_rows",
     "infer",
     "integer",
     "integer_range",
@@ -241,6 +261,8 @@ __all__ = [
     "texts",
     "validate",
     "with_quantization",
+    "within_data",
+    "within_data_or_zero",
 ]
 
 __getattr__ = lazily(__name__, _HOMES)

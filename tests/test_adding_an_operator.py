@@ -91,7 +91,7 @@ def test_scales_along_another_axis_than_time_survive() -> None:
 PLUGIN = """
 import numpy as np
 import qconvert
-from qconvert.plugin import has, integer, kind, replaces
+from qconvert.plugin import Samples, has, integer, kind, replaces
 
 def reverse(call):
     data = np.moveaxis(call.raw(), (call["batch"], call["time"]), (0, 1))
@@ -103,6 +103,7 @@ def reverse(call):
 @qconvert.hookimpl
 def qconvert_kinds():
     return [kind("acme.Reverse", "data index", shape=lambda op, s: [s.shape(0)], rule="move", evaluate=reverse,
+                 samples=Samples(lambda op, index, axis, rank: axis == (0 if index == 1 else op["batch"] % rank)),
                  attributes=has(time=integer(), batch=integer()))]
 
 @replaces("REVERSE_SEQUENCE")

@@ -19,8 +19,6 @@ from qconvert.operators.products import is_dynamic
 
 __all__ = ["equalize"]
 
-#: What may stand between two layers: each channel by itself, and f(s * x) = s * f(x) for s > 0.
-_BETWEEN = frozenset({"Relu", "LeakyRelu", "PRelu", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Identity"})
 #: Layers in a row are equalized again and again until no factor is farther from 1 than this, or so often.
 _NEAR, _ROUNDS = 1e-3, 50
 
@@ -81,7 +79,7 @@ class _Layer:
     def of(cls, graph: Graph, op: Op) -> _Layer:
         weights, bias = graph.constant(op.inputs[1]), graph.constant(op.inputs[2]) if op.has(2) else None
         assert weights is not None
-        groups = 1 if op.kind == "Gemm" else int(op["group"])
+        groups = int(str(op.attributes.get("group", 1)))
         wide = None if bias is None else np.broadcast_to(bias.reshape(-1), weights.shape[:1]).astype(np.float64)
         return cls(weights.astype(np.float64), groups, wide)
 
@@ -148,9 +146,9 @@ def _layer_behind(graph: Graph, first: Op, readers: Mapping[str, list[Op]]) -> O
         if _is_layer(graph, op, readers):
             weights, own = graph[op.inputs[1]].static_shape, graph[first.inputs[1]].static_shape
             assert weights is not None and own is not None
-            inputs = weights[1] * (1 if op.kind == "Gemm" else int(op["group"]))
+            inputs = weights[1] * (int(str(op.attributes.get("group", 1))))
             return op if inputs == own[0] else None
-        if op.kind not in _BETWEEN:
+        if not KINDS[op.kind].scales_channels:
             return None
     return None
 

@@ -154,7 +154,7 @@ def _near(graph: Graph, other: Graph, lookup: Lookup, name: str, expected: Array
 
 def _clips(graph: Graph, op: Op) -> bool:
     """Whether an operator clips integers on one grid, which another that writes or reads them may do."""
-    return op.kind in ("Relu", "Clip") and graph[op.inputs[0]].quantization == graph[op.outputs[0]].quantization
+    return KINDS[op.kind].clips and graph[op.inputs[0]].quantization == graph[op.outputs[0]].quantization
 
 
 def _rounds(graph: Graph, op: Op) -> bool:
@@ -184,7 +184,7 @@ def _seen_behind(graph: Graph, other: Graph) -> set[str]:
 
 def _keeps_all(op: Op) -> bool:
     """Whether what an operator carries are all elements of its input, of which none is cut off."""
-    return op.kind in ("Requantize", "Transpose") or (KINDS[op.kind].rule == "move" and KINDS[op.kind].keeps_order)
+    return op.kind == "Requantize" or KINDS[op.kind].keeps_elements
 
 
 def _is_dequantized(op: Op, writers: Mapping[str, Op], names: Collection[str]) -> bool:
@@ -312,7 +312,7 @@ def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
     limits = within_limits(graph, op, root)
     if limits and not b.is_quantized:
         return True
-    back = op.kind in ("Quantize", "Requantize", "Transpose") or (KINDS[op.kind].rule == "move" and KINDS[op.kind].keeps_order)
+    back = op.kind in ("Quantize", "Requantize") or KINDS[op.kind].keeps_elements
     return (back or limits) and (
         (a.dtype, a.quantization) == (b.dtype, b.quantization) or same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
     )
@@ -355,7 +355,7 @@ def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
         return same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
     if op.kind == "Reinterpret":  # integers that ONNX has without a label between two operators that move them
         return stored and a.quantization is None
-    keeps = op.kind == "Transpose" or (KINDS[op.kind].rule == "move" and KINDS[op.kind].keeps_order)
+    keeps = KINDS[op.kind].keeps_elements
     moved = keeps and a.name.startswith(f"{name}/")
     return moved or op.kind == "Identity" or (op.kind == "Dequantize" and not stored)
 

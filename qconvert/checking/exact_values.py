@@ -22,8 +22,6 @@ _FURTHER_ROUNDINGS = 4
 _OF_DYNAMIC_RANGE = 4
 #: Attributes that limit or round what a sum is of.
 _ROUNDS = ("activation", "arithmetic")
-_LIMITS = ("Relu", "Clip")
-_POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
 
 
 def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, writers: Mapping[str, Op]) -> tuple[Array, Op] | None:
@@ -70,7 +68,7 @@ def carried(graph: Graph, op: Op) -> Collection[int]:
     if op.kind in ("Add", "Sub"):
         return () if any(graph[name].is_quantized for name in (*op.inputs, *op.outputs)) else range(2)
     single = KINDS[op.kind].rule in ("move", "relabel") and KINDS[op.kind].moved(op) == [op.inputs[0]]
-    return range(1) if single or op.kind in _LIMITS else ()
+    return range(1) if single or KINDS[op.kind].clips else ()
 
 
 def sum_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
@@ -84,7 +82,7 @@ def sum_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None
         return _normalized_bound(graph, op, values)
     if op.kind in ("Add", "Sub"):
         op = Op("Add", op.inputs, op.outputs, {}, op.source)
-    elif not (KINDS[op.kind].sums_products or op.kind in _POOLS):
+    elif not (KINDS[op.kind].sums_products or KINDS[op.kind].averages):
         return None
     found = _absolute(graph, op, values)
     if found is None:
@@ -176,9 +174,9 @@ def _terms(graph: Graph, op: Op, values: Mapping[str, Array], result: Array) -> 
         weights = _stored(graph, op.inputs[1], values)
         return 1 if weights is None else weights.size / max(weights.shape[0], 1)
     data = _stored(graph, op.inputs[0], values)
-    if op.kind == "MatMul":
+    if KINDS[op.kind].sums_products:
         return 1 if data is None or not data.ndim else data.shape[-1]
-    if op.kind == "AveragePool":
+    if "kernel_shape" in op.attributes:
         return float(np.prod(op["kernel_shape"]))
     return 1 if data is None else data.size / max(result.size, 1)
 

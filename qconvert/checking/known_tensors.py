@@ -84,13 +84,13 @@ def _rounds_nothing(graph: Graph, op: Op) -> bool:
     return rule in ("move", "relabel", "index", "plain") or op.kind == "Dequantize" or plain
 
 
-#: Operators, of ONNX too, whose results depend on the sizes of their data alone.
-_OF_SIZES = frozenset(("Shape", "Size", "Rank", "EyeLike", "ZerosLike"))
+#: Operators of ONNX that have no kind of their own and depend on the sizes of their data alone.
+_OF_SIZES = frozenset(("Size", "EyeLike"))
 
 
 def asks_for_sizes(op: Op) -> bool:
     """Whether the result of an operator depends on the sizes of its data alone."""
-    return (str(op["op_type"]) if op.kind == "Opaque" else op.kind) in _OF_SIZES
+    return str(op["op_type"]) in _OF_SIZES if op.kind == "Opaque" else KINDS[op.kind].reads_shape
 
 
 def takes_no_values(graph: Graph, op: Op) -> bool:

@@ -12,7 +12,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import KINDS
 
-__all__ = ["limits_of", "other_limits", "within_limits"]
+__all__ = ["ends_of", "limits_of", "other_limits", "within_limits"]
 
 #: By how many steps of its grid an end may be off: what is halfway between two of them, kernels round to either side.
 _TIE = 0.75
@@ -46,8 +46,8 @@ def other_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[
 
 def within_limits(graph: Graph, op: Op, name: str) -> bool:
     """Whether an operator does nothing but limit values, and the grid of a tensor has none beyond its limits."""
-    limits = op.kind in ("Relu", "Clip", "Max", "Min") and _passed(graph, op) == op.inputs[0]
-    ends, (low, high) = _of_op(graph, op), _of_grid(graph[name])
+    limits = (KINDS[op.kind].clips or _bound(graph, op) is not None) and _passed(graph, op) == op.inputs[0]
+    ends, (low, high) = ends_of(graph, op), _of_grid(graph[name])
     return limits and (ends[0] <= low or _near(0.0, ends[0], low)) and (ends[1] >= high or _near(0.0, ends[1], high))
 
 
@@ -83,7 +83,7 @@ class _Reach:
         low, high, names = -inf, inf, {name}
         while True:
             op = writers.get(name)
-            for ends in (_of_grid(graph[name]), _of_op(graph, op)):
+            for ends in (_of_grid(graph[name]), ends_of(graph, op)):
                 low, high = max(low, ends[0]), min(high, ends[1])
             name = _passed(graph, op)
             if not name:
@@ -106,20 +106,14 @@ def _step(tensor: Tensor) -> float:
     return float(grid.scale[0]) if grid is not None and grid.is_per_tensor else 0.0
 
 
-def _of_op(graph: Graph, op: Op | None) -> Limits:
-    """The ends that an operator by itself sets."""
+def ends_of(graph: Graph, op: Op | None) -> Limits:
+    """The ends that an operator by itself sets, with its constants and its activation, whatever its other inputs are."""
     if op is None:
         return -inf, inf
+    given = {name: (-inf, inf) if (value := _number(graph, name)) is None else (value, value) for name in op.inputs if name}
+    ends = KINDS[op.kind].interval(graph, op, given)
     low, high = ACTIVATIONS[str(op.attributes.get("activation") or "")]
-    ends = [(-inf if low is None else low), (inf if high is None else high)]
-    if op.kind == "Relu":
-        ends[0] = max(ends[0], 0.0)
-    bounds = [_number(graph, item) for item in op.inputs[1:]] if op.kind == "Clip" else [_bound(graph, op)] * 2
-    if op.kind in ("Clip", "Max") and bounds and bounds[0] is not None:
-        ends[0] = max(ends[0], bounds[0])
-    if op.kind in ("Clip", "Min") and len(bounds) > 1 and bounds[1] is not None:
-        ends[1] = min(ends[1], bounds[1])
-    return ends[0], ends[1]
+    return max(ends[0], -inf if low is None else low), min(ends[1], inf if high is None else high)
 
 
 def _passed(graph: Graph, op: Op | None) -> str:
@@ -127,9 +121,9 @@ def _passed(graph: Graph, op: Op | None) -> str:
     if op is None:
         return ""
     kind = KINDS[op.kind]
-    if op.kind in ("Relu", "Clip", "Identity", "Transpose") or kind.rule == "convert" or (kind.rule == "move" and kind.keeps_order):
+    if kind.clips or kind.rule == "convert" or kind.keeps_elements or op.kind == "Identity":
         return op.inputs[0]
-    if op.kind in ("Max", "Min") and _bound(graph, op) is not None:
+    if _bound(graph, op) is not None:
         return next(name for name in op.inputs if _number(graph, name) is None)
     return ""
 

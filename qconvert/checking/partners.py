@@ -33,8 +33,6 @@ _Value = TypeVar("_Value")
 _MOST_AXES = 4
 #: The difference of two tensors that stand for each other is at most this share of them, as root mean squares: 20 dB.
 _LARGEST_SHARE = 0.1
-#: What a product of the result may have in itself: a bias, and limits.
-_PARTS = ("Add", "Relu", "Clip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ def _next(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
     stands: dict[str, str] = {}
     for op in reversed(graph.ops):
         kind = KINDS[op.kind]
-        moved = op.inputs[:1] if op.kind == "Transpose" or (kind.rule == "move" and kind.keeps_order) else ()
+        moved = op.inputs[:1] if kind.keeps_elements else ()
         for name in filter(None, op.inputs):
             own = direct.get(name, stands.get(op.outputs[0], "") if name in moved else "")
             if own and own not in taken and name not in other.tensors and name not in stands:
@@ -86,15 +84,20 @@ def _next(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
                 yield name, own
 
 
+def _is_part(op: Op) -> bool:
+    """Whether a product of the result may have the operator in itself: a bias, or limits."""
+    return op.kind == "Add" or KINDS[op.kind].clips
+
+
 def _behind_bias(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
     """The data of products whose bias, or limit, is an operator of its own in the source and a part of the product in the result."""
     writers, others = graph.producers(), other.producers()
     for op in graph.ops:
-        pair = others.get(op.outputs[0]) if op.kind in _PARTS and op.outputs else None
+        pair = others.get(op.outputs[0]) if _is_part(op) and op.outputs else None
         while pair is not None and KINDS[pair.kind].keeps_order and pair.inputs[0] not in graph.tensors:
             pair = others.get(pair.inputs[0])
         before: Op | None = op
-        while before is not None and before.kind in _PARTS:
+        while before is not None and _is_part(before):
             computed = [name for name in before.inputs if name and not graph[name].is_constant]
             before = writers.get(computed[0]) if len(computed) == 1 else None
         if pair is None or before is None or not (KINDS[pair.kind].has_weights and KINDS[before.kind].sums_products):

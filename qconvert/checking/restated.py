@@ -6,19 +6,18 @@ at run time. None of this changes a value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from qconvert.arithmetic import dequantize
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.operators import KINDS
 from qconvert.passes import absorb_quantization, fuse_pad
 from qconvert.plugins import Target
 
 __all__ = ["restated"]
 
-_GLOBAL = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
 _NO_TARGET = Target("", "", "no target")
 
 
@@ -29,7 +28,7 @@ def restated(graph: Graph) -> Graph:
     graph, _ = absorb_quantization.run(graph, None)
     graph, _ = fuse_pad.run(_without_identities(graph), _NO_TARGET)
     tensors: dict[str, Tensor] = {}
-    ops = [_SPELLINGS[op.kind](graph, op, tensors) if op.kind in _SPELLINGS else op for op in graph.ops]
+    ops = [op if (canonical := KINDS[op.kind].canonical) is None else canonical(graph, op, tensors) for op in graph.ops]
     ops = [_with_real_bounds(graph, part, tensors) for op in ops for part in _parts(graph, op, tensors)]
     return graph.evolve(tensors=tensors.values(), ops=ops)
 
@@ -60,11 +59,6 @@ def _with_real_bounds(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
             real = np.asarray(dequantize(tensor.data, tensor.quantization), np.float32)
             tensors[names[index]] = Tensor(names[index], "float32", tensor.shape, real)
     return replace(op, inputs=tuple(names))
-
-
-def _without_zero_bias(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
-    bias = graph.constant(op.inputs[2]) if len(op.inputs) > 2 else None
-    return op if bias is None or bias.any() else replace(op, inputs=op.inputs[:2])
 
 
 def _without_names_of_sizes(graph: Graph) -> Graph:
@@ -106,54 +100,3 @@ def _without_identities(graph: Graph) -> Graph:
         if id(op) not in gone
     ]
     return graph.evolve(tensors=tensors, ops=ops)
-
-
-def _as_reduction(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
-    rank = graph[op.inputs[0]].rank
-    if rank is None:
-        return op
-    axes = np.arange(2, rank) if op["data_format"] == "channels_first" else np.arange(1, rank - 1)
-    name = _constant(graph, f"{op.outputs[0]}/axes", axes, tensors)
-    return Op(_GLOBAL[op.kind], (op.inputs[0], name), op.outputs, {"keepdims": 1}, op.source)
-
-
-def _with_positive_axes(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
-    rank = graph[op.inputs[0]].rank
-    axes = graph.constant(op.inputs[1]) if op.has(1) else None
-    if rank is None or axes is None:
-        return op
-    return replace(op, inputs=(op.inputs[0], _constant(graph, f"{op.outputs[0]}/axes", np.sort(axes % rank), tensors), *op.inputs[2:]))
-
-
-def _with_sizes(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
-    """Sizes of a Reshape as the result has them, -1 for one that is known only at run time."""
-    shape = graph[op.outputs[0]].shape
-    if shape is None or sum(isinstance(size, str) for size in shape) > 1:
-        return op
-    sizes = np.array([-1 if isinstance(size, str) else size for size in shape])
-    return Op("Reshape", (op.inputs[0], _constant(graph, f"{op.outputs[0]}/sizes", sizes, tensors)), op.outputs, {}, op.source)
-
-
-def _with_last_axis(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
-    return op.with_attributes(axis=-1) if op["axis"] + 1 in (0, graph[op.inputs[0]].rank) else op
-
-
-def _without_padding(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
-    """Whether padding counts says nothing where there is none."""
-    return op if any(op["pads"]) or op["auto_pad"] != "NOTSET" else op.with_attributes(count_include_pad=0)
-
-
-def _constant(graph: Graph, wanted: str, values: Array, tensors: dict[str, Tensor]) -> str:
-    name = graph.names(tensors).fresh(wanted)
-    tensors[name] = Tensor(name, "int64", values.shape, values.astype(np.int64))
-    return name
-
-
-_SPELLINGS: dict[str, Callable[[Graph, Op, dict[str, Tensor]], Op]] = {
-    **dict.fromkeys(_GLOBAL, _as_reduction),
-    **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum"), _with_positive_axes),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _with_last_axis),
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm"), _without_zero_bias),
-    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten"), _with_sizes),
-    "AveragePool": _without_padding,
-}

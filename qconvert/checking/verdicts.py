@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding, OutputComparison
+from qconvert.checking.limits import ends_of
 from qconvert.conversion.losses import LIMIT
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
@@ -36,8 +37,6 @@ _LEAST_TOP1 = 0.5
 #: Outputs that are nearly all zero, as those of a Softmax, have little signal: they hold if no element is off by more of such steps than
 #: the first number, and their mean is by no more than the second.
 _FAINT = 8.0, 0.5
-#: Their results are places of values among others, or in their order: what is a little off may be in another place.
-_RANKING = ("ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "SelectBoxes", "DetectionPostProcess")
 #: Operators that a note names.
 _LISTED = 3
 #: The largest difference, in LSB or 1/255 of the range, that may be an accumulation of single roundings where nothing tells more.
@@ -46,8 +45,6 @@ _ROUNDING = 1.0
 _LAST_BITS = 2.0**-20
 #: An SQNR below this, in dB, is that of an output which is zero in every element of the source, and so has no range of its own.
 _NO_SIGNAL = -1000.0
-#: What these give is at most 1, so that 1 is the range of an output that is zero everywhere.
-_UP_TO_1 = ("HardSigmoid", "Sigmoid", "Softmax", "Tanh")
 
 
 def hardly_vary(outputs: Iterable[OutputComparison], fixed: Collection[str] = ()) -> str:
@@ -162,14 +159,14 @@ def _in_last_bits(graph: Graph, item: OutputComparison) -> bool:
     op = writers.get(item.name)
     while op is not None and KINDS[op.kind].rule == "move":
         op = writers.get(op.inputs[0])
-    return item.sqnr_db > _NO_SIGNAL or (op is not None and op.kind in _UP_TO_1)
+    return item.sqnr_db > _NO_SIGNAL or (op is not None and max(map(abs, ends_of(graph, op))) <= 1)
 
 
 def _ranked(graph: Graph) -> set[str]:
     """The tensors that are computed from the place of values among others."""
     found: set[str] = set()
     for op in graph.ops:
-        if op.kind in _RANKING or not found.isdisjoint(op.inputs):
+        if KINDS[op.kind].ranks or not found.isdisjoint(op.inputs):
             found.update(op.outputs)
     return found
 

@@ -9,11 +9,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from qconvert.data.bounds import Bounds, Number, input_bounds
+from qconvert.data.bounds import input_bounds
 from qconvert.data.sizes import number_of, other_sizes, sizes_to_try
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators import KINDS
+from qconvert.operators.bounds import Interval, Number
 
 __all__ = ["accepted_inputs", "extreme_inputs", "inputs_of_other_sizes", "random_inputs", "zero_inputs"]
 
@@ -29,8 +30,6 @@ _LENGTH = re.compile(r"length|seq_?lens?|(^|[^a-z])lens?([^a-z]|$)")
 _MOST_DIMENSIONS = 32 if np.__version__.startswith("1.") else 64
 #: So many sets of inputs are made; they are all in memory.
 _MOST = 1_000_000
-#: What hands values on: to which range they go is seen behind it.
-_PASSED = ("Cast", "Ceil", "Clip", "Floor", "Identity", "Max", "Min", "Relu", "Round")
 #: A limit that is none.
 _HUGE = 1e9
 #: By what share of its span a float input goes beyond the range onto which it is quantized.
@@ -114,7 +113,7 @@ def accepted_inputs(
 
 
 def extreme_inputs(
-    graph: Graph, like: Mapping[str, Array], seed: int, within: Mapping[str, Bounds] = MappingProxyType({})
+    graph: Graph, like: Mapping[str, Array], seed: int, within: Mapping[str, Interval] = MappingProxyType({})
 ) -> Iterator[dict[str, Array]]:
     """Sets of inputs over their whole ranges and at the ends of these, each made when it is asked for: each element anywhere, all at the
     lower end, all at the upper one, each element at one of both, each input at one of both (twice), and flat at a value between.
@@ -172,7 +171,7 @@ def _zeros(tensor: Tensor, ends: tuple[float, float] | None, like: Array) -> Arr
     return np.full_like(like, zero if ends is None else np.clip(zero, *ends))
 
 
-def _ends_of_inputs(graph: Graph, within: Mapping[str, Bounds]) -> dict[str, tuple[float, float]]:
+def _ends_of_inputs(graph: Graph, within: Mapping[str, Interval]) -> dict[str, tuple[float, float]]:
     """Return the smallest and the largest value of each input that has such; see extreme_inputs()."""
     readers, bounds, ends = graph.consumers(), input_bounds(graph, number_of({})), {}
     for name in graph.inputs:
@@ -189,7 +188,7 @@ def inputs_of_other_sizes(graph: Graph, like: Mapping[str, Array], seed: int) ->
     return [random_inputs(graph, 1, seed, sizes=sizes)[0] for sizes in other_sizes(graph, shapes)]
 
 
-def _both(a: Bounds | None, b: Bounds | None) -> Bounds | None:
+def _both(a: Interval | None, b: Interval | None) -> Interval | None:
     """Bounds within both; those of `a` where nothing is."""
     if a is None or b is None:
         return a or b
@@ -197,7 +196,7 @@ def _both(a: Bounds | None, b: Bounds | None) -> Bounds | None:
     return both if both[0] <= both[1] else a
 
 
-def _ends(tensor: Tensor, real: Bounds | None, bounds: Bounds | None) -> tuple[float, float] | None:
+def _ends(tensor: Tensor, real: Interval | None, bounds: Interval | None) -> tuple[float, float] | None:
     """The smallest and the largest stored value of an input; None where it has none: plain integers, and floats that nothing limits."""
     if tensor.dtype in _INTEGERS and not _is_plain(tensor):
         if tensor.quantization is not None and not tensor.quantization.is_per_tensor:
@@ -244,7 +243,7 @@ def _is_plain(tensor: Tensor) -> bool:
     return tensor.dtype in _INTEGERS and not tensor.is_quantized and tensor.dtype not in _BYTES
 
 
-def _range(graph: Graph, readers: list[Op]) -> Bounds | None:
+def _range(graph: Graph, readers: list[Op]) -> Interval | None:
     """The real range of the Quantize that reads an input, if one does."""
     for op in (op for op in readers if op.kind == "Quantize"):
         tensor = graph[op.outputs[0]]
@@ -255,10 +254,11 @@ def _range(graph: Graph, readers: list[Op]) -> Bounds | None:
     return None
 
 
-def _range_behind(graph: Graph, readers: Mapping[str, list[Op]], name: str) -> Bounds | None:
+def _range_behind(graph: Graph, readers: Mapping[str, list[Op]], name: str) -> Interval | None:
     """The real range onto which a tensor is rounded, clipped or cast by what reads it, perhaps after it is moved; the widest of several."""
     found = [] if (own := _range(graph, readers.get(name, []))) is None else [own]
     for op in readers.get(name, []):
+        kind = KINDS[op.kind]
         if op.kind == "Cast" and op["to"] in _INTEGERS and op["to"] not in ("int64", "uint64"):
             found.append(integer_range(str(op["to"])))
         elif op.kind == "Clip" and (limits := [graph.constant(item) for item in op.inputs[1:] if item]):
@@ -266,12 +266,12 @@ def _range_behind(graph: Graph, readers: Mapping[str, list[Op]], name: str) -> B
                 float(item.reshape(-1)[0]) for item in limits if item is not None and item.size and abs(float(item.reshape(-1)[0])) < _HUGE
             ]
             found += [(min(ends) - 1, max(ends) + 1)] if ends else []
-        if op.kind in _PASSED or KINDS[op.kind].rule == "move":
+        if kind.rule == "move" or kind.clips or kind.nearby or kind.chooses:
             found += [range_ for item in op.outputs if (range_ := _range_behind(graph, readers, item)) is not None]
     return (min(low for low, _ in found), max(high for _, high in found)) if found else None
 
 
-def _named(graph: Graph, name: str, bounds: Bounds | None, number: Number) -> Bounds | None:
+def _named(graph: Graph, name: str, bounds: Interval | None, number: Number) -> Interval | None:
     """The bounds of an input: of plain integers that are called length the sizes of other inputs, of those called mask 0 and 1, where
     operators set none."""
     words = name.lower()
@@ -286,7 +286,9 @@ def _named(graph: Graph, name: str, bounds: Bounds | None, number: Number) -> Bo
     return (0, 1) if bounds is None and "mask" in words else bounds
 
 
-def _random(tensor: Tensor, rng: np.random.Generator, real: Bounds | None, bounds: Bounds | None, largest: int, number: Number) -> Array:
+def _random(
+    tensor: Tensor, rng: np.random.Generator, real: Interval | None, bounds: Interval | None, largest: int, number: Number
+) -> Array:
     if tensor.shape is None:
         raise OptionError(
             "its shape is not known, so that no random input can be made",
@@ -314,7 +316,7 @@ def _random(tensor: Tensor, rng: np.random.Generator, real: Bounds | None, bound
     return _floats(rng, shape, real, bounds).astype(numpy_dtype(dtype))
 
 
-def _integers(tensor: Tensor, bounds: Bounds | None, largest: int) -> tuple[int, int]:
+def _integers(tensor: Tensor, bounds: Interval | None, largest: int) -> tuple[int, int]:
     """The smallest and the largest integer of an input."""
     low, high = integer_range("int64" if tensor.dtype == "uint64" else tensor.dtype)
     if tensor.quantization is not None:
@@ -328,7 +330,7 @@ def _integers(tensor: Tensor, bounds: Bounds | None, largest: int) -> tuple[int,
     return low, max(low, min(high, int(limit)))
 
 
-def _on_grid(grid: Quantization, bounds: Bounds, low: int, high: int) -> tuple[int, int]:
+def _on_grid(grid: Quantization, bounds: Interval, low: int, high: int) -> tuple[int, int]:
     """The stored integers from `low` to `high` whose real values are within bounds; all, if there are none."""
     scale, zero_point = float(grid.scale[0]), int(grid.zero_point[0])
     least = max(low, ceil(bounds[0] / scale) + zero_point) if isfinite(bounds[0]) else low
@@ -336,7 +338,7 @@ def _on_grid(grid: Quantization, bounds: Bounds, low: int, high: int) -> tuple[i
     return (least, most) if least <= most else (low, high)
 
 
-def _floats(rng: np.random.Generator, shape: tuple[int, ...], real: Bounds | None, bounds: Bounds | None) -> Array:
+def _floats(rng: np.random.Generator, shape: tuple[int, ...], real: Interval | None, bounds: Interval | None) -> Array:
     # Five standard deviations span the range: 1.2% of the values saturate.
     found = rng.uniform(-1, 1, shape) if real is None else rng.normal(sum(real) / 2, (real[1] - real[0]) / 5, shape)
     if bounds is None:

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-from qconvert.graph.schema import DEFAULTS
+from qconvert.graph.schema import DEFAULTS, Op
 from qconvert.operators.attributes import (
     REQUIRED,
     AttributeSpec,
@@ -48,7 +48,7 @@ from qconvert.operators.control import FunctionCall, Port, calls
 from qconvert.operators.convolution import convolves_as_tflite
 from qconvert.operators.kind import ROLES, RULES, Kind, kind
 from qconvert.operators.pairs import adds_plainly, computes_as_tflite, nudged_scales
-from qconvert.operators.products import integer_weights, is_dynamic, output_axis, range_axes
+from qconvert.operators.products import is_dynamic, output_axis, range_axes
 from qconvert.operators.reduce import kernels_reduction, reduced_count
 
 __all__ = [
@@ -126,6 +126,11 @@ _known: dict[str, Kind] = {}
 
 #: Every kind by its name.
 KINDS: Mapping[str, Kind] = MappingProxyType(_known)
+
+
+def integer_weights(op: Op) -> tuple[int, ...]:
+    """The inputs of an operator of dynamic range that are integer weights, those alone that it has."""
+    return tuple(index for index in KINDS[op.kind].weights if op.has(index))
 
 
 def register(kinds: Iterable[Kind]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from qconvert.arithmetic import quantize
 from qconvert.arithmetic.dtypes import Array
 from qconvert.operators.attributes import choice, has, number
+from qconvert.operators.bounds import Interval, Operands, any_value, between
 from qconvert.operators.call import (
     Call,
 )
@@ -122,15 +123,75 @@ def hard_sigmoid(call: Call) -> Array:
 
 _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
+
+def _clipped(operands: Operands) -> Interval:
+    low, high = operands.data[0]
+    floor, ceiling = operands.interval(1)[0], operands.interval(2)[1]
+    return min(max(low, floor), ceiling), min(max(high, floor), ceiling)
+
+
 KINDS = (
-    kind("Clip", "data parameter? parameter?", shape=same_shape, evaluate=clip, fold=_clip_fold, layout=ELEMENTWISE),
-    kind("LeakyRelu", shape=same_shape, evaluate=leaky_relu, layout=ELEMENTWISE, attributes=has(alpha=number(0.01))),
-    kind("Elu", shape=same_shape, evaluate=elu, layout=ELEMENTWISE, attributes=has(alpha=number(1.0))),
-    kind("Celu", shape=same_shape, evaluate=celu, layout=ELEMENTWISE, attributes=has(alpha=number(1.0))),
-    kind("Selu", shape=same_shape, evaluate=selu, layout=ELEMENTWISE, attributes=has(alpha=number(_SELU_ALPHA), gamma=number(_SELU_GAMMA))),
-    kind("ThresholdedRelu", shape=same_shape, evaluate=thresholded_relu, layout=ELEMENTWISE, attributes=has(alpha=number(1.0))),
-    kind("Shrink", shape=same_shape, evaluate=shrink, layout=ELEMENTWISE, attributes=has(lambd=number(0.5), bias=number(0.0))),
-    kind("Swish", shape=same_shape, evaluate=swish, layout=ELEMENTWISE, attributes=has(alpha=number(1.0))),
-    kind("HardSigmoid", shape=same_shape, evaluate=hard_sigmoid, layout=ELEMENTWISE, attributes=has(alpha=number(0.2), beta=number(0.5))),
-    kind("Gelu", shape=same_shape, evaluate=gelu, layout=ELEMENTWISE, attributes=has(approximate=choice(("none", "tanh"), "none"))),
+    kind(
+        "Clip",
+        "data parameter? parameter?",
+        bounds=_clipped,
+        clips=True,
+        keeps_range=True,
+        shape=same_shape,
+        evaluate=clip,
+        fold=_clip_fold,
+        layout=ELEMENTWISE,
+    ),
+    kind(
+        "LeakyRelu",
+        bounds=any_value,
+        scales_channels=True,
+        shape=same_shape,
+        evaluate=leaky_relu,
+        layout=ELEMENTWISE,
+        attributes=has(alpha=number(0.01)),
+    ),
+    kind("Elu", bounds=any_value, shape=same_shape, evaluate=elu, layout=ELEMENTWISE, attributes=has(alpha=number(1.0))),
+    kind("Celu", bounds=any_value, shape=same_shape, evaluate=celu, layout=ELEMENTWISE, attributes=has(alpha=number(1.0))),
+    kind(
+        "Selu",
+        bounds=any_value,
+        shape=same_shape,
+        evaluate=selu,
+        layout=ELEMENTWISE,
+        attributes=has(alpha=number(_SELU_ALPHA), gamma=number(_SELU_GAMMA)),
+    ),
+    kind(
+        "ThresholdedRelu",
+        bounds=any_value,
+        shape=same_shape,
+        evaluate=thresholded_relu,
+        layout=ELEMENTWISE,
+        attributes=has(alpha=number(1.0)),
+    ),
+    kind(
+        "Shrink",
+        bounds=any_value,
+        shape=same_shape,
+        evaluate=shrink,
+        layout=ELEMENTWISE,
+        attributes=has(lambd=number(0.5), bias=number(0.0)),
+    ),
+    kind("Swish", bounds=any_value, shape=same_shape, evaluate=swish, layout=ELEMENTWISE, attributes=has(alpha=number(1.0))),
+    kind(
+        "HardSigmoid",
+        bounds=between(0.0, 1.0),
+        shape=same_shape,
+        evaluate=hard_sigmoid,
+        layout=ELEMENTWISE,
+        attributes=has(alpha=number(0.2), beta=number(0.5)),
+    ),
+    kind(
+        "Gelu",
+        bounds=any_value,
+        shape=same_shape,
+        evaluate=gelu,
+        layout=ELEMENTWISE,
+        attributes=has(approximate=choice(("none", "tanh"), "none")),
+    ),
 )

@@ -8,6 +8,8 @@ from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.call import Call
 from qconvert.operators.integer_recurrent import BASIC_INPUTS
 from qconvert.operators.kind import Broken, kind
+from qconvert.operators.products import products_of_rows
+from qconvert.operators.samples import in_rows
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext
 
@@ -69,6 +71,8 @@ KINDS = (
         "BasicLSTM",
         "data data data weights parameter",
         "data data data",
+        samples=in_rows(lambda op: {0: 0, 1: 0, 2: 0}),
+        products=products_of_rows(3),
         shape=_shape,
         rule="stored",
         evaluate=_run,

@@ -14,6 +14,7 @@ from qconvert.operators.call import Call
 from qconvert.operators.common import broadcast_shape
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.layout import ELEMENTWISE
+from qconvert.operators.samples import WHEREVER
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure
 from qconvert.operators.sizes import Result as Shapes
 
@@ -62,5 +63,6 @@ KINDS = (
     _bitwise("BitwiseXor", np.bitwise_xor),
     kind("BitShift", "data data", shape=broadcast_shape, rule="plain", evaluate=bit_shift, layout=ELEMENTWISE, types="T T -> T",
          attributes=has(direction=choice(("LEFT", "RIGHT")))),
-    kind("Bitcast", shape=_bitcast_shape, rule="plain", evaluate=bitcast, types="any -> @to", attributes=has(to=text(), ratio=integer(1))),
+    kind("Bitcast", samples=WHEREVER, shape=_bitcast_shape, rule="plain", evaluate=bitcast, types="any -> @to",
+         attributes=has(to=text(), ratio=integer(1))),
 )  # fmt: skip

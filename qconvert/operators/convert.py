@@ -21,6 +21,7 @@ from qconvert.operators.folds import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import ELEMENTWISE
+from qconvert.operators.samples import MIXES
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext
 
@@ -105,9 +106,19 @@ def _dequantize_fold(call: Call) -> Any:
 
 
 KINDS = (
-    kind("Identity", shape=same_shape, rule="move", evaluate=Call.raw, fold=Call.raw, layout=ELEMENTWISE, keeps_axis=same_axes),
+    kind(
+        "Identity",
+        scales_channels=True,
+        shape=same_shape,
+        rule="move",
+        evaluate=Call.raw,
+        fold=Call.raw,
+        layout=ELEMENTWISE,
+        keeps_axis=same_axes,
+    ),
     kind(
         "Cast",
+        nearby=True,
         shape=same_shape,
         rule="plain",
         evaluate=cast,
@@ -133,6 +144,7 @@ KINDS = (
         "DynamicQuantizeLinear",
         "data",
         "data data data",
+        samples=MIXES,
         shape=_dynamic_quantize_shape,
         rule="plain",
         evaluate=dynamic_quantize,

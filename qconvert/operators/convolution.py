@@ -12,6 +12,7 @@ from qconvert.arithmetic import DYNAMIC_ROUNDINGS, effective_scale, tflite_sums
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Graph, Op, Shape
 from qconvert.operators.attributes import AttributeSpec, choice, has, integer, integers
+from qconvert.operators.bounds import any_value
 from qconvert.operators.call import (
     Call,
     ExactResult,
@@ -20,13 +21,23 @@ from qconvert.operators.call import (
     channels_first,
     channels_last,
 )
+from qconvert.operators.canonical import without_zero_bias
 from qconvert.operators.common import (
     ACTIVATION,
     WINDOW,
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import DECIDES
-from qconvert.operators.products import DYNAMIC, rounded_data, rounded_steps, with_bias, zero_point
+from qconvert.operators.products import (
+    DYNAMIC,
+    products_of_transposed,
+    products_of_windows,
+    rounded_data,
+    rounded_steps,
+    sum_of_products,
+    with_bias,
+    zero_point,
+)
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, unified
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.spatial import (
@@ -242,6 +253,9 @@ KINDS = (
     kind(
         "Conv",
         "data weights bias?",
+        bounds=sum_of_products,
+        products=products_of_windows,
+        canonical=without_zero_bias,
         shape=_conv_shape,
         evaluate=conv,
         layout=DECIDES,
@@ -250,6 +264,9 @@ KINDS = (
     kind(
         "ConvTranspose",
         "data weights bias?",
+        bounds=any_value,
+        products=products_of_transposed,
+        canonical=without_zero_bias,
         shape=_conv_transpose_shape,
         evaluate=conv_transpose,
         layout=DECIDES,
@@ -258,6 +275,7 @@ KINDS = (
     kind(
         "ConvInteger",
         "data weights zero_point? zero_point?",
+        products=products_of_windows,
         shape=_conv_shape,
         rule="plain",
         evaluate=conv_integer,

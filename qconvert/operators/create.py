@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array, numpy_dtype
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import flag, has, integer
+from qconvert.operators.bounds import Demand, Number, Operands
 from qconvert.operators.call import (
     Call,
 )
@@ -18,6 +19,7 @@ from qconvert.operators.folds import (
     numbers,
 )
 from qconvert.operators.kind import kind
+from qconvert.operators.samples import MIXES, WHEREVER, before_last
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, normalized
 from qconvert.operators.sizes import Result as Shapes
 
@@ -128,27 +130,63 @@ def broadcast_args(call: Call) -> Array:
     return np.array(np.broadcast_shapes(call.ints(0), call.ints(1)), call.raw().dtype)
 
 
+#: The largest depth of a OneHot that is computed at run time.
+_DEPTH = 8
+
+
+def _below_depth(operands: Operands, number: Number) -> Iterator[Demand]:
+    depth = operands.constant(1)
+    if depth is None:  # which may be an input that a whole tensor is made of
+        yield 1, 1, _DEPTH
+        yield 0, 0, _DEPTH - 1
+    elif depth.size == 1:
+        yield 0, 0, int(depth.reshape(-1)[0]) - 1
+
+
 KINDS = (
-    kind("Rank", shape=lambda op, s: [()], rule="index", evaluate=lambda call: np.array(call.raw().ndim), types="any -> index"),
-    kind("BroadcastArgs", "index index", shape=_broadcast_args_shape, rule="plain", evaluate=broadcast_args, types="T T -> T"),
+    kind(
+        "Rank",
+        samples=MIXES,
+        reads_shape=True,
+        shape=lambda op, s: [()],
+        rule="index",
+        evaluate=lambda call: np.array(call.raw().ndim),
+        types="any -> index",
+    ),
+    kind(
+        "BroadcastArgs", "index index", samples=MIXES, shape=_broadcast_args_shape, rule="plain", evaluate=broadcast_args, types="T T -> T"
+    ),
     kind(
         "ZerosLike",
+        samples=WHEREVER,
+        reads_shape=True,
         shape=lambda op, s: [s.shape(0)],
         rule="plain",
         evaluate=lambda call: np.zeros_like(call.raw()),
         fold=lambda call: np.zeros_like(call.raw()),
         types="T -> T",
     ),
-    kind("Shape", shape=_shape_shape, rule="index", evaluate=shape_of, types="any -> index"),
-    kind("Range", "data data data", shape=_range_shape, rule="plain", evaluate=range_, fold=_range_fold, types="T T T -> T"),
+    kind("Shape", samples=MIXES, reads_shape=True, shape=_shape_shape, rule="index", evaluate=shape_of, types="any -> index"),
+    kind("Range", "data data data", samples=MIXES, shape=_range_shape, rule="plain", evaluate=range_, fold=_range_fold, types="T T T -> T"),
     kind(
         "OneHot",
         "data index data",
+        samples=WHEREVER,
+        domain=_below_depth,
         shape=_one_hot_shape,
         rule="plain",
         evaluate=one_hot,
         types="any any T -> T",
         attributes=has(axis=integer(-1), wraps=flag(0)),
     ),
-    kind("Trilu", "data index?", shape=_trilu_shape, rule="plain", evaluate=trilu, types="T any -> T", attributes=has(upper=flag(1))),
+    kind(
+        "Trilu",
+        "data index?",
+        samples=before_last(2),
+        shape=_trilu_shape,
+        rule="plain",
+        evaluate=trilu,
+        types="T any -> T",
+        attributes=has(upper=flag(1)),
+    ),
 )

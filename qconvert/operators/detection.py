@@ -12,6 +12,7 @@ from qconvert.operators.call import (
     Call,
 )
 from qconvert.operators.kind import kind
+from qconvert.operators.samples import MIXES
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, unified
 from qconvert.operators.sizes import Result as Shapes
 
@@ -174,6 +175,8 @@ KINDS = (
         "NonMaxSuppression",
         "data data index? parameter? parameter?",
         "index",
+        samples=MIXES,
+        ranks=True,
         shape=_suppression_shape,
         rule="plain",
         evaluate=non_max_suppression,
@@ -184,6 +187,8 @@ KINDS = (
         "SelectBoxes",
         "data data index parameter parameter parameter?",
         "index index index?",
+        samples=MIXES,
+        ranks=True,
         shape=_select_shape,
         rule="plain",
         evaluate=select_boxes,
@@ -193,6 +198,8 @@ KINDS = (
         "DetectionPostProcess",
         "data data data",
         "data data data data",
+        samples=MIXES,
+        ranks=True,
         shape=_detection_shape,
         rule="index",
         evaluate=detection_postprocess,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Unpack
 
 import numpy as np
 
 from qconvert.arithmetic import dequantize, saturate
 from qconvert.arithmetic.dtypes import Array
 from qconvert.operators.attributes import choice, has
+from qconvert.operators.bounds import POSITIVE, Bounds, Demand, Interval, Number, Operands, any_value, between, of_positive_data
 from qconvert.operators.call import (
     Call,
     ExactResult,
@@ -23,7 +24,7 @@ from qconvert.operators.common import (
 from qconvert.operators.folds import (
     numeric,
 )
-from qconvert.operators.kind import Kind, kind
+from qconvert.operators.kind import Kind, More, kind
 from qconvert.operators.layout import ELEMENTWISE
 
 __all__ = ["KINDS", "erf", "sigmoid"]
@@ -54,48 +55,63 @@ def square_root(call: Call) -> Result:
     return ExactResult(real, saturate(steps.astype(np.float64) + int(output.zero_point[0]), call.results[0].dtype))
 
 
-def _unary(name: str, function: Callable[[Array], Any], fold: Fold | None = None) -> Kind:
+def _at_least_zero(operands: Operands) -> Interval:
+    ((low, high),) = operands.data
+    return max(low, 0.0), max(high, 0.0)
+
+
+def _above_zero(operands: Operands, number: Number) -> Iterator[Demand]:
+    """Kernels refuse to run on quantized data that are not positive (TFLite's elementwise.cc)."""
+    tensor = operands.tensor(0)
+    q = None if tensor is None else tensor.quantization
+    yield 0, POSITIVE if q is None else float(q.scale.max()), math.inf
+
+
+def _unary(name: str, function: Callable[[Array], Any], fold: Fold | None = None, bounds: Bounds = any_value, **more: Unpack[More]) -> Kind:
     """An operator that is a numpy function of its input."""
-    return kind(name, shape=same_shape, evaluate=lambda call: np.asarray(function(call.values())), fold=fold, layout=ELEMENTWISE)
+    return kind(name, shape=same_shape, evaluate=lambda call: np.asarray(function(call.values())), fold=fold, layout=ELEMENTWISE,
+                bounds=bounds, **more)  # fmt: skip
 
 
 KINDS = (
-    _unary("Abs", np.abs, numeric(np.abs)),
+    _unary("Abs", np.abs, numeric(np.abs), between(0.0)),
     _unary("Neg", np.negative, numeric(np.negative)),
-    _unary("Exp", np.exp),
-    _unary("Log", np.log),
+    _unary("Exp", np.exp, None, between(0.0)),
+    _unary("Log", np.log, domain=of_positive_data()),
     kind(
         "Sqrt",
         shape=same_shape,
         evaluate=square_root,
+        bounds=between(0.0),
+        domain=of_positive_data(0.0),
         fold=lambda call: numeric(np.sqrt)(call) if call.raw().dtype.kind == "f" else None,
         layout=ELEMENTWISE,
         attributes=has(arithmetic=choice(("", "tflite"), "")),
     ),
-    _unary("Rsqrt", lambda x: 1 / np.sqrt(x)),
-    _unary("Square", np.square, numeric(np.square)),
-    _unary("Reciprocal", lambda x: 1 / x),
-    _unary("Erf", lambda x: np.asarray(erf(x), np.float64)),
-    _unary("Round", np.rint),
-    _unary("Floor", np.floor),
-    _unary("Ceil", np.ceil),
-    _unary("Sign", np.sign, numeric(np.sign, floats=False)),
-    _unary("Sin", np.sin),
-    _unary("Cos", np.cos),
+    _unary("Rsqrt", lambda x: 1 / np.sqrt(x), None, between(0.0), domain=_above_zero),
+    _unary("Square", np.square, numeric(np.square), between(0.0)),
+    _unary("Reciprocal", lambda x: 1 / x, domain=of_positive_data()),
+    _unary("Erf", lambda x: np.asarray(erf(x), np.float64), None, between(-1.0, 1.0)),
+    _unary("Round", np.rint, nearby=True),
+    _unary("Floor", np.floor, nearby=True),
+    _unary("Ceil", np.ceil, nearby=True),
+    _unary("Sign", np.sign, numeric(np.sign, floats=False), between(-1.0, 1.0)),
+    _unary("Sin", np.sin, None, between(-1.0, 1.0)),
+    _unary("Cos", np.cos, None, between(-1.0, 1.0)),
     _unary("Tan", np.tan),
     _unary("Asin", np.arcsin),
     _unary("Acos", np.arccos),
     _unary("Atan", np.arctan),
     _unary("Sinh", np.sinh),
-    _unary("Cosh", np.cosh),
+    _unary("Cosh", np.cosh, None, between(1.0)),
     _unary("Asinh", np.arcsinh),
     _unary("Acosh", np.arccosh),
     _unary("Atanh", np.arctanh),
-    _unary("Relu", lambda x: np.maximum(x, 0)),
+    _unary("Relu", lambda x: np.maximum(x, 0), None, _at_least_zero, clips=True, keeps_range=True, scales_channels=True),
     _unary("HardSwish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
-    _unary("Sigmoid", sigmoid),
-    _unary("Tanh", np.tanh),
-    _unary("Softplus", softplus),
-    _unary("Softsign", lambda x: x / (1 + np.abs(x))),
+    _unary("Sigmoid", sigmoid, None, between(0.0, 1.0)),
+    _unary("Tanh", np.tanh, None, between(-1.0, 1.0)),
+    _unary("Softplus", softplus, None, between(0.0)),
+    _unary("Softsign", lambda x: x / (1 + np.abs(x)), None, between(-1.0, 1.0)),
     _unary("Mish", lambda x: x * np.tanh(softplus(x))),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from qconvert.arithmetic.dtypes import Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import choice, has, integer
+from qconvert.operators.bounds import ANY, Demand, Interval, Number, Operands, hull
 from qconvert.operators.call import (
     Call,
     Fold,
@@ -25,6 +26,7 @@ from qconvert.operators.folds import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import Layout, Suits
+from qconvert.operators.samples import MIXES, UNLESS_ALONG, Samples
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext, failure, normalized, unified
 
@@ -202,10 +204,33 @@ def _rows(call: Call) -> Sequence[Array]:
 
 _REDUCTION = choice(("none", "add", "mul", "max", "min"), "none")
 
+_BESIDE_INDICES = Samples(lambda op, index, axis, rank: index == 1 or axis != op["axis"] % rank or op["batch_dims"] > axis)
+
+
+def _unless_reduced(operands: Operands) -> Interval:
+    return hull(operands.data) if operands.op["reduction"] == "none" else ANY
+
+
+def _along_axis(operands: Operands, number: Number) -> Iterator[Demand]:
+    yield 1, 0, operands.size(0, operands.op["axis"], number) - 1
+
+
+def _coordinates(operands: Operands, number: Number) -> Iterator[Demand]:
+    """The smallest of the sizes that the last axis of the indices counts in."""
+    batch, depth = int(str(operands.op.attributes.get("batch_dims", 0))), operands.size(1, -1, number)
+    yield 1, 0, min((operands.size(0, batch + axis, number) for axis in range(depth)), default=1) - 1
+
+
+def _lengths(operands: Operands, number: Number) -> Iterator[Demand]:
+    yield 1, 1, operands.size(0, operands.op["time_axis"], number)
+
+
 KINDS = (
     kind(
         "Gather",
         "data index",
+        samples=_BESIDE_INDICES,
+        domain=_along_axis,
         shape=_gather_shape,
         rule="move",
         evaluate=gather,
@@ -217,6 +242,8 @@ KINDS = (
     kind(
         "GatherND",
         "data index",
+        samples=Samples(lambda op, index, axis, rank: index == 1 or op["batch_dims"] > axis),
+        domain=_coordinates,
         shape=_gather_nd_shape,
         rule="move",
         evaluate=gather_nd,
@@ -226,6 +253,8 @@ KINDS = (
     kind(
         "GatherElements",
         "data index",
+        samples=UNLESS_ALONG,
+        domain=_along_axis,
         shape=_gather_elements_shape,
         rule="move",
         evaluate=gather_elements,
@@ -235,6 +264,9 @@ KINDS = (
     kind(
         "ScatterND",
         "data index data",
+        samples=MIXES,
+        bounds=_unless_reduced,
+        domain=_coordinates,
         shape=_scatter_nd_shape,
         rule="move",
         evaluate=scatter_nd,
@@ -244,6 +276,9 @@ KINDS = (
     kind(
         "ScatterElements",
         "data index data",
+        samples=UNLESS_ALONG,
+        bounds=_unless_reduced,
+        domain=_along_axis,
         shape=same_shape,
         rule="move",
         evaluate=scatter_elements,
@@ -253,6 +288,8 @@ KINDS = (
     kind(
         "ReverseSequence",
         "data index",
+        samples=Samples(lambda op, index, axis, rank: axis == (0 if index == 1 else op["batch_axis"] % rank)),
+        domain=_lengths,
         shape=_reverse_sequence_shape,
         rule="move",
         evaluate=reverse_sequence,

@@ -17,6 +17,8 @@ from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.attributes import flag, has, integer, number
 from qconvert.operators.call import Call
 from qconvert.operators.kind import Broken, kind
+from qconvert.operators.products import products_of_rows
+from qconvert.operators.samples import in_rows
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext, Size
 
@@ -40,6 +42,7 @@ _ROLES = {"data": "data", "hidden": "data", "cell": "data", "weights": "weights"
           "peephole": "parameter?", "norm": "parameter?"}  # fmt: skip
 #: What frexp() gives of a power of two, and the powers for which there is a tanh.
 _POWER_OF_TWO, _LOWEST_POWER, _HIGHEST_POWER = 0.5, -15, -9
+_LSTM_WEIGHTS = tuple(index for index, name in enumerate(LSTM_INPUTS) if name.endswith(("weights", "recurrent")))
 _OPTIONAL = ("input_weights", "input_recurrent", "projection_weights")
 
 
@@ -233,6 +236,8 @@ KINDS = (
         "IntegerLSTM",
         " ".join(map(_role, LSTM_INPUTS)),
         "data data data",
+        samples=in_rows(lambda op: {0: 1 if op["time_major"] else 0, 1: 0, 2: 0}),
+        products=products_of_rows(*_LSTM_WEIGHTS),
         shape=_lstm_shape,
         rule="stored",
         evaluate=_run_lstm,
@@ -251,6 +256,8 @@ KINDS = (
         "IntegerSVDF",
         "data data weights weights bias?",
         "data data",
+        samples=in_rows(lambda op: {0: 0, 1: 0}),
+        products=products_of_rows(2, 3),
         shape=_svdf_shape,
         rule="stored",
         evaluate=_run_svdf,

@@ -10,6 +10,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import has, integer
+from qconvert.operators.bounds import within_data
 from qconvert.operators.call import (
     Call,
     activated,
@@ -25,6 +26,7 @@ from qconvert.operators.folds import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import ALONG_AXIS
+from qconvert.operators.samples import UNLESS_ALONG, WHEREVER, Samples
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalized, unified
 from qconvert.operators.sizes import Result as Shapes
 
@@ -129,11 +131,21 @@ def _beside_old_axis(op: Op, constant: Callable[[int], Any], before: Shape, afte
     return a == b + (b >= int(op["axis"]) % len(before))
 
 
+def _all_inputs(op: Op, axis: int) -> dict[int, int]:
+    """A constant beside the samples stands for one of them."""
+    return dict.fromkeys(range(len(op.inputs)), axis)
+
+
+_JOINS = Samples(UNLESS_ALONG.apart, _all_inputs)
+
 KINDS = (
     # Inputs of other scales are requantized.
     kind(
         "Concat",
         "data...",
+        samples=_JOINS,
+        bounds=within_data,
+        keeps_range=True,
         shape=_concat_shape,
         evaluate=concat,
         fold=_concat_fold,
@@ -144,6 +156,7 @@ KINDS = (
     kind(
         "Pack",
         "data...",
+        samples=Samples(WHEREVER.apart, _all_inputs),
         shape=_pack_shape,
         rule="move",
         evaluate=pack,
@@ -155,6 +168,7 @@ KINDS = (
         "Unpack",
         "data",
         "data...",
+        samples=UNLESS_ALONG,
         shape=_unpack_shape,
         rule="move",
         evaluate=unpack,
@@ -166,6 +180,7 @@ KINDS = (
         "Split",
         "data index",
         "data...",
+        samples=UNLESS_ALONG,
         shape=_split_shape,
         rule="move",
         evaluate=split,

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from qconvert.arithmetic.dtypes import DTYPES
-from qconvert.graph.schema import Op, Shape
+from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators.attributes import REQUIRED, AttributeSpec
+from qconvert.operators.bounds import ANY, Bounds, Domain, Interval, Operands, any_value, within_data
 from qconvert.operators.call import Call, Fold, Function
 from qconvert.operators.common import same_axes
-from qconvert.operators.layout import PINNED, Layout
+from qconvert.operators.layout import PINNED, Layout, Suits
+from qconvert.operators.samples import FIRST, MIXES, WHEREVER, Samples
 from qconvert.operators.sizes import Rule as ShapeRule
 
-__all__ = ["ROLES", "RULES", "AxisRule", "Broken", "Kind", "kind"]
+__all__ = ["ROLES", "RULES", "AxisRule", "Broken", "Canonical", "Kind", "More", "Products", "kind"]
 
 #: The rule that an operator or a tensor breaks, as errors name it, and the reason.
 Broken = tuple[str, str]
@@ -50,6 +52,10 @@ RULES: Mapping[str, str] = {
 #: Whether axis a of the input of a data movement is axis b of its output, each index in its place:
 #: (operator, constant integers of an input by its index, shape before, shape after, a, b). Only asked where both axes have one size.
 AxisRule = Callable[[Op, Callable[[int], Any], Shape, Shape, int, int], bool]
+#: The same operator in the one form that comparisons know: (graph, operator, where new constants go) -> operator.
+Canonical = Callable[[Graph, Op, dict[str, Tensor]], Op]
+#: How many products an operator sums in one run: (operator, sizes of its inputs, sizes of its first output) -> number.
+Products = Callable[[Op, Sequence[tuple[int, ...]], tuple[int, ...]], int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +75,21 @@ class Kind:
         fold: the same where every runtime gives the same bits, or None where it is not sure to; None if it never is.
         layout: how it takes part in a change of layout.
         keeps_axis: of a move: whether scales along an axis survive it. None means that they do not.
+        samples: what it does with the samples of a batch. Elementwise kinds keep them apart, wherever they stand, and spatial kinds have
+            them first; every other kind says so.
+        bounds: between which real values its results lie. A move gives values of its data; a kind whose rule is "real" says so.
+        domain: which values it takes; None: all.
+        products: how many products it sums in one run; None: none. A kind with weights or factors says so.
+        weights: the inputs that may be integer weights beside real data (dynamic range).
+        canonical: gives the form in which two graphs are compared, where a kind has several ways to say one thing; None: it has one.
         chooses: whether each element of the result is an element of its data, although several grids may meet (Max, Concat, Where).
+        clips: whether each element of the result is that of its data, or an end of a range (Relu, Clip).
+        nearby: whether it is that of its data, or a number next to it (Floor, Cast).
+        averages: whether each element of the result is a sum of data, or their mean (AveragePool, ReduceSum).
+        keeps_range: whether its results lie in the range of its data, so that by convention they share its quantization.
+        scales_channels: whether each channel is computed by itself, with f(s * x) = s * f(x) for s > 0 (Relu, MaxPool).
+        ranks: whether its results say the place of values among others (ArgMax).
+        reads_shape: whether it takes nothing but the shape of its input (Shape).
         attributes: every attribute.
         types: the storage types of its inputs and outputs as words, such as "bool bool -> bool" or "T any -> T"; "" where the rule alone
             says which go together. See operators/typing.py.
@@ -85,7 +105,20 @@ class Kind:
     fold: Fold | None = None
     layout: Layout = PINNED
     keeps_axis: AxisRule | None = None
+    samples: Samples = MIXES
+    bounds: Bounds = any_value
+    domain: Domain | None = None
+    products: Products | None = None
+    weights: tuple[int, ...] = ()
+    canonical: Canonical | None = None
     chooses: bool = False
+    clips: bool = False
+    nearby: bool = False
+    averages: bool = False
+    keeps_range: bool = False
+    scales_channels: bool = False
+    ranks: bool = False
+    reads_shape: bool = False
     results: int = -1
     attributes: Mapping[str, AttributeSpec] = field(default_factory=dict)
     types: str = ""
@@ -130,6 +163,11 @@ class Kind:
         return self.keeps_axis is same_axes and "index" in self.roles
 
     @property
+    def keeps_elements(self) -> bool:
+        """Whether the result has the elements of its data, all of them, in another shape or order (Reshape, Transpose)."""
+        return self.keeps_order or self.layout.suits is Suits.TRANSPOSES
+
+    @property
     def has_effect(self) -> bool:
         """Whether it does something that no output shows: writing a state."""
         return self.rule == "state" and self.outputs == (0, 0)
@@ -138,6 +176,12 @@ class Kind:
     def rounds(self) -> bool:
         """Whether it computes float values that a quantized output rounds."""
         return self.rule in ("real", "convert")
+
+    def interval(self, graph: Graph, op: Op, found: Mapping[str, Interval]) -> Interval:
+        """Between which real values the results of `op` lie, before its activation; `found` has the intervals of its inputs by name."""
+        tensors = tuple(graph[name] if name else None for name in op.inputs)
+        intervals = tuple(found[name] if name else ANY for name in op.inputs)
+        return self.bounds(Operands(op, tensors, intervals, tuple(found[name] for name in self.moved(op))))
 
     def problems(self, op: Op) -> Iterator[Broken]:
         """What is wrong with the inputs, outputs and attributes of an operator of this kind, whatever its tensors are."""
@@ -175,6 +219,24 @@ class Kind:
         return {name: spec.default for name, spec in self.attributes.items() if spec.default is not REQUIRED}
 
 
+class More(TypedDict, total=False):
+    """The fields of Kind that hold for few kinds."""
+
+    keeps_axis: AxisRule | None
+    domain: Domain | None
+    products: Products | None
+    weights: tuple[int, ...]
+    canonical: Canonical | None
+    chooses: bool
+    clips: bool
+    nearby: bool
+    averages: bool
+    keeps_range: bool
+    scales_channels: bool
+    ranks: bool
+    reads_shape: bool
+
+
 def kind(
     name: str,
     inputs: str = "data",
@@ -185,10 +247,11 @@ def kind(
     evaluate: Callable[[Call], Any] | None = None,
     fold: Fold | None = None,
     layout: Layout = PINNED,
-    keeps_axis: AxisRule | None = None,
-    chooses: bool = False,
+    samples: Samples | None = None,
+    bounds: Bounds | None = None,
     types: str = "",
     attributes: Mapping[str, AttributeSpec] = MappingProxyType({}),
+    **more: Unpack[More],
 ) -> Kind:
     """A Kind whose inputs and outputs are written as the roles of each.
 
@@ -197,8 +260,12 @@ def kind(
         inputs: roles separated by spaces; "?" after one makes it optional, "..." stands for any number of it, at least one, and "...?"
             for any number at all. "data weights bias?" is a convolution.
         outputs: likewise, of "data" and "index".
-        shape, rule, evaluate, fold, layout, keeps_axis, chooses, types: see Kind.
+        shape, rule, evaluate, fold, layout, samples, bounds, types: see Kind.
         attributes: each with its specification; has() puts them together.
+        more: the further fields of Kind.
+
+    Raises:
+        ValueError: a role or rule is unknown, or a field is lacking that the rule does not imply.
     """
     roles, span = _parsed(inputs)
     results, produced = _parsed(outputs)
@@ -206,9 +273,35 @@ def kind(
     if unknown or rule not in RULES:
         raise ValueError(f"{name}: no such role or rule: {', '.join(sorted(unknown)) or rule}")
     count = -1 if "index" not in results else results.index("index")
+    if samples is None:
+        samples = _implied_samples(name, rule, layout)
+    if bounds is None:
+        if rule == "real":
+            raise ValueError(
+                f"{name}: lacks bounds, between which values its results lie: any_value, if nothing is known (operators/bounds.py)"
+            )
+        bounds = within_data if rule in ("move", "convert") else any_value
+    if rule == "real" and {"weights", "factor"}.intersection(roles):
+        if more.get("products") is None:
+            raise ValueError(f"{name}: has weights or factors and lacks products, how many of them it sums (operators/products.py)")
+        more.setdefault("weights", (1,))
+    more.setdefault("keeps_range", rule == "move")
     return Kind(
-        name, roles, span, produced, rule, shape, evaluate, fold, layout, keeps_axis, chooses, count, attributes, types
+        name, roles, span, produced, rule, shape, evaluate, fold, layout, samples=samples, bounds=bounds, results=count, types=types,
+        attributes=attributes, **more,
     )  # fmt: skip
+
+
+def _implied_samples(name: str, rule: str, layout: Layout) -> Samples:
+    """What the layout says of samples: each element of a result belongs to one sample where operands are broadcast; data that have a
+    channel axis have the samples first."""
+    if layout.suits is Suits.BROADCASTS:
+        return WHEREVER
+    if layout.suits is Suits.DECIDES:
+        return FIRST
+    if rule in ("control", "state", "opaque"):
+        return MIXES
+    raise ValueError(f"{name}: lacks samples, what it does with the samples of a batch: MIXES, if nothing is known (operators/samples.py)")
 
 
 def _parsed(text: str) -> tuple[tuple[str, ...], tuple[int, int]]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
+from qconvert.operators.bounds import within_data
 from qconvert.operators.call import (
     Call,
     Function,
@@ -84,6 +85,7 @@ KINDS = (
     kind(
         "Where",
         "index data data",
+        bounds=within_data,
         shape=broadcast_shape,
         evaluate=where,
         fold=_where_fold,

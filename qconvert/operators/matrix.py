@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import flag, has, text
+from qconvert.operators.bounds import any_value
 from qconvert.operators.call import (
     Call,
     activated,
 )
+from qconvert.operators.canonical import without_zero_bias
 from qconvert.operators.common import (
     ACTIVATION,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.products import DYNAMIC, rounded_data, with_bias, zero_point
+from qconvert.operators.products import DYNAMIC, rounded_data, sum_of_products, with_bias, zero_point
+from qconvert.operators.samples import WHEREVER, before_last
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, failure, unified
 from qconvert.operators.sizes import Result as Shapes
 
@@ -134,12 +139,45 @@ def einsum(call: Call) -> Array:
     return np.asarray(total * math.prod(float(scale) for _, scale in factors))
 
 
+def _gemm_products(op: Op, inputs: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
+    return prod(inputs[0][:-1]) * prod(inputs[1])
+
+
+def _matmul_products(op: Op, inputs: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
+    data = inputs[0]
+    return prod(result) * (data[-2] if len(data) > 1 and op.attributes.get("trans_a") else data[-1] if data else 1)
+
+
+def _einsum_products(op: Op, inputs: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
+    """The product of all sizes; with one operand, or with an ellipsis, none are counted."""
+    sizes: dict[str, int] = {}
+    terms = str(op["equation"]).replace(" ", "").split("->")[0].split(",")
+    if "." in str(op["equation"]):
+        return 0
+    for term, shape in zip(terms, inputs, strict=False):
+        sizes.update(zip(term, shape, strict=False))
+    return prod(sizes.values()) if len(terms) > 1 else 0
+
+
 KINDS = (
     # y = A @ B.T + C, B being O,I
-    kind("Gemm", "data weights bias?", shape=_gemm_shape, evaluate=gemm, attributes=has(ACTIVATION, DYNAMIC)),
+    kind(
+        "Gemm",
+        "data weights bias?",
+        samples=before_last(1),
+        bounds=sum_of_products,
+        products=_gemm_products,
+        canonical=without_zero_bias,
+        shape=_gemm_shape,
+        evaluate=gemm,
+        attributes=has(ACTIVATION, DYNAMIC),
+    ),
     kind(
         "MatMul",
         "data factor",
+        samples=WHEREVER,
+        bounds=any_value,
+        products=_matmul_products,
         shape=_matmul_shape,
         evaluate=matmul,
         attributes=has(ACTIVATION, DYNAMIC, trans_a=flag(0), trans_b=flag(0)),
@@ -147,10 +185,21 @@ KINDS = (
     kind(
         "MatMulInteger",
         "data factor zero_point? zero_point?",
+        samples=before_last(1),
+        products=_matmul_products,
         shape=_matmul_integer_shape,
         rule="plain",
         evaluate=matmul_integer,
         types="T U T U -> int32",
     ),
-    kind("Einsum", "data...", shape=_einsum_shape, evaluate=einsum, attributes=has(equation=text())),
+    kind(
+        "Einsum",
+        "data...",
+        samples=WHEREVER,
+        bounds=any_value,
+        products=_einsum_products,
+        shape=_einsum_shape,
+        evaluate=einsum,
+        attributes=has(equation=text()),
+    ),
 )

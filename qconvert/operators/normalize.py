@@ -7,6 +7,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import has, integer, number
+from qconvert.operators.bounds import any_value
 from qconvert.operators.call import (
     Call,
     channels_first,
@@ -15,6 +16,7 @@ from qconvert.operators.call import (
 from qconvert.operators.common import DATA_FORMAT, along_axis
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import DECIDES
+from qconvert.operators.samples import Samples
 from qconvert.operators.sizes import Result, ShapeContext, broadcast, failure, unified
 from qconvert.operators.spatial import channel_count
 
@@ -98,11 +100,14 @@ def rms_normalization(call: Call) -> Array:
     return np.asarray(x / np.sqrt(np.square(x).mean(axis=axes, keepdims=True) + call["epsilon"]) * call.values(1))
 
 
+_BEFORE_AXIS = Samples(lambda op, index, axis, rank: axis < op["axis"] % rank)
+
 KINDS = (
     # Of inference.
     kind(
         "BatchNormalization",
         "data parameter parameter parameter parameter",
+        bounds=any_value,
         shape=_per_channel,
         evaluate=batch_normalization,
         layout=DECIDES,
@@ -111,6 +116,7 @@ KINDS = (
     kind(
         "InstanceNormalization",
         "data parameter parameter",
+        bounds=any_value,
         shape=_per_channel,
         evaluate=instance_normalization,
         layout=DECIDES,
@@ -120,6 +126,7 @@ KINDS = (
     kind(
         "GroupNormalization",
         "data parameter parameter",
+        bounds=any_value,
         shape=_per_channel,
         evaluate=group_normalization,
         layout=DECIDES,
@@ -128,6 +135,8 @@ KINDS = (
     kind(
         "LayerNormalization",
         "data parameter parameter?",
+        samples=_BEFORE_AXIS,
+        bounds=any_value,
         shape=_from_axis,
         evaluate=layer_normalization,
         attributes=has(axis=integer(-1), epsilon=number(1e-5)),
@@ -135,6 +144,8 @@ KINDS = (
     kind(
         "RMSNormalization",
         "data parameter",
+        samples=_BEFORE_AXIS,
+        bounds=any_value,
         shape=_from_axis,
         evaluate=rms_normalization,
         attributes=has(axis=integer(-1), epsilon=number(1e-5)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.schema import Graph, Op
 from qconvert.operators.attributes import choice, has
+from qconvert.operators.bounds import POSITIVE, Bounds, Demand, Domain, Interval, Number, Operands, any_value, between
 from qconvert.operators.call import (
     Call,
     ExactResult,
@@ -140,13 +142,51 @@ def _divide_fold(a: Array, b: Array) -> Any:
     return quotient + ((quotient * b != a) & ((a < 0) != (b < 0))).astype(a.dtype)
 
 
-def _pair(name: str, function: Callable[[Array, Array], Any], fold: Fold | None = None, *, chooses: bool = False) -> Kind:
+def _sum(operands: Operands) -> Interval:
+    a, b = operands.data
+    return a[0] + b[0], a[1] + b[1]
+
+
+def _difference(operands: Operands) -> Interval:
+    a, b = operands.data
+    return a[0] - b[1], a[1] - b[0]
+
+
+def _product(operands: Operands) -> Interval:
+    ends = [0.0 if 0 in (x, y) else x * y for x in operands.data[0] for y in operands.data[1]]
+    return min(ends), max(ends)
+
+
+def _largest(operands: Operands) -> Interval:
+    return max(low for low, _ in operands.data), max(high for _, high in operands.data)
+
+
+def _smallest(operands: Operands) -> Interval:
+    return min(low for low, _ in operands.data), min(high for _, high in operands.data)
+
+
+def _divisor(operands: Operands, number: Number) -> Iterator[Demand]:
+    tensor = operands.tensor(1)
+    if tensor is not None and not tensor.is_quantized:
+        yield 1, 1.0 if "int" in tensor.dtype else POSITIVE, math.inf
+
+
+def _exponent(operands: Operands, number: Number) -> Iterator[Demand]:
+    """A real power of a negative number is no number, a large one no finite one."""
+    exponent, data = operands.constant(1), operands.tensor(0)
+    if data is not None and "float" in data.dtype and (exponent is None or (exponent != np.rint(exponent)).any()):
+        yield 0, POSITIVE, math.inf
+
+
+def _pair(name: str, function: Callable[[Array, Array], Any], fold: Fold | None = None, bounds: Bounds = any_value, *,
+          domain: Domain | None = None, chooses: bool = False, scales_channels: bool = False) -> Kind:  # fmt: skip
     """An operator that is a numpy function of its two inputs."""
 
     def evaluate(call: Call) -> Array:
         return np.asarray(function(call.values(0), call.values(1)))
 
-    return kind(name, "data data", shape=broadcast_shape, evaluate=evaluate, fold=fold, layout=ELEMENTWISE, chooses=chooses)
+    return kind(name, "data data", shape=broadcast_shape, evaluate=evaluate, fold=fold, layout=ELEMENTWISE, bounds=bounds, domain=domain,
+                chooses=chooses, scales_channels=scales_channels)  # fmt: skip
 
 
 _SIXTEEN = choice(("", "tflite"), "")
@@ -157,6 +197,7 @@ KINDS = (
         "data data",
         shape=broadcast_shape,
         evaluate=add,
+        bounds=_sum,
         fold=numeric(np.add),
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=choice(("", *ADDITIONS, "tflite"), "")),
@@ -166,6 +207,7 @@ KINDS = (
         "data data",
         shape=broadcast_shape,
         evaluate=subtract,
+        bounds=_difference,
         fold=numeric(np.subtract),
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
@@ -175,6 +217,7 @@ KINDS = (
         "data data",
         shape=broadcast_shape,
         evaluate=multiply,
+        bounds=_product,
         fold=numeric(np.multiply),
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
@@ -184,23 +227,26 @@ KINDS = (
         "data data",
         shape=broadcast_shape,
         evaluate=_activated(divide),
+        bounds=any_value,
+        domain=_divisor,
         fold=numeric(_divide_fold),
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION),
     ),
-    _pair("Max", np.maximum, extreme(np.maximum), chooses=True),
-    _pair("Min", np.minimum, extreme(np.minimum), chooses=True),
-    _pair("Pow", power),
+    _pair("Max", np.maximum, extreme(np.maximum), _largest, chooses=True),
+    _pair("Min", np.minimum, extreme(np.minimum), _smallest, chooses=True),
+    _pair("Pow", power, domain=_exponent),
     _pair("FloorDiv", np.floor_divide, floored(np.floor_divide)),
     _pair("FloorMod", np.mod, floored(np.mod)),
     _pair("Mod", np.fmod),
-    _pair("SquaredDifference", lambda a, b: (a - b) ** 2),
-    _pair("PRelu", prelu),
-    _pair("Atan2", np.arctan2),
+    _pair("SquaredDifference", lambda a, b: (a - b) ** 2, None, between(0.0)),
+    _pair("PRelu", prelu, scales_channels=True),
+    _pair("Atan2", np.arctan2, None, between(-np.pi, np.pi)),
     kind(
         "Sum",
         "data...",
         shape=broadcast_shape,
+        bounds=lambda operands: (sum(low for low, _ in operands.data), sum(high for _, high in operands.data)),
         evaluate=lambda call: np.asarray(functools.reduce(np.add, call.all_values())),
         layout=ELEMENTWISE,
     ),

@@ -9,8 +9,9 @@ import numpy as np
 
 from qconvert.arithmetic import TORCH_AVERAGES, average_away, average_up, saturate, torch_average
 from qconvert.arithmetic.dtypes import Array, integer_range
-from qconvert.graph.schema import Op, Shape
+from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators.attributes import AttributeSpec, choice, flag, has, integers
+from qconvert.operators.bounds import between, within_data, within_data_or_zero
 from qconvert.operators.call import (
     Call,
     ExactResult,
@@ -21,6 +22,7 @@ from qconvert.operators.call import (
     channels_last,
     spatial_axes,
 )
+from qconvert.operators.canonical import as_reduction
 from qconvert.operators.common import (
     ACTIVATION,
     DATA_FORMAT,
@@ -157,12 +159,22 @@ def global_max_pool(call: Call) -> Array:
     return np.asarray(data.max(axis=tuple(spatial_axes(call, data.ndim)), keepdims=True))
 
 
+def _without_padding(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
+    """Whether padding counts says nothing where there is none."""
+    return op if any(op["pads"]) or op["auto_pad"] != "NOTSET" else op.with_attributes(count_include_pad=0)
+
+
 _POOL: dict[str, AttributeSpec] = {"kernel_shape": integers(), "ceil_mode": flag(0), **WINDOW}
 
 KINDS = (
     # Averages of few integers often are ties, so how a source rounds them belongs to the graph.
     kind(
         "AveragePool",
+        bounds=within_data_or_zero,
+        canonical=_without_padding,
+        averages=True,
+        keeps_range=True,
+        scales_channels=True,
         shape=_pool_shape,
         evaluate=average_pool,
         layout=DECIDES,
@@ -170,6 +182,8 @@ KINDS = (
     ),
     kind(
         "MaxPool",
+        bounds=within_data_or_zero,
+        scales_channels=True,
         shape=_pool_shape,
         rule="move",
         evaluate=max_pool,
@@ -177,9 +191,14 @@ KINDS = (
         keeps_axis=_outside_space,
         attributes=has(_POOL, ACTIVATION, dilations=integers(())),
     ),
-    kind("L2Pool", shape=_pool_shape, evaluate=l2_pool, layout=DECIDES, attributes=has(_POOL, ACTIVATION)),
+    kind("L2Pool", bounds=between(0.0), shape=_pool_shape, evaluate=l2_pool, layout=DECIDES, attributes=has(_POOL, ACTIVATION)),
     kind(
         "GlobalAveragePool",
+        bounds=within_data,
+        canonical=as_reduction("ReduceMean"),
+        averages=True,
+        keeps_range=True,
+        scales_channels=True,
         shape=_global_pool_shape,
         evaluate=global_average_pool,
         layout=DECIDES,
@@ -187,6 +206,8 @@ KINDS = (
     ),
     kind(
         "GlobalMaxPool",
+        canonical=as_reduction("ReduceMax"),
+        scales_channels=True,
         shape=_global_pool_shape,
         rule="move",
         evaluate=global_max_pool,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -10,27 +11,21 @@ from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, dy
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import AttributeSpec, choice
+from qconvert.operators.bounds import ANY, Interval, Operands, hull
 from qconvert.operators.call import Call
 
-__all__ = ["DYNAMIC", "DYNAMIC_ROWS", "integer_weights", "is_dynamic", "output_axis", "range_axes", "rounded_data", "rounded_rows",
-           "rounded_steps", "with_bias", "zero_point"]  # fmt: skip
+__all__ = ["DYNAMIC", "DYNAMIC_ROWS", "is_dynamic", "output_axis", "products_of_rows", "products_of_transposed", "products_of_windows",
+           "range_axes", "rounded_data", "rounded_rows", "rounded_steps", "sum_of_products", "with_bias", "zero_point"]  # fmt: skip
 
 #: Of operators with integer weights beside real data; without it the weights count as the real values that they stand for.
 DYNAMIC: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *(name for name in DYNAMIC_ROUNDINGS if name != "dynamic_rows")), "")}
 #: Of TFLite's recurrent operators, whose kernels have rows alone, and another rounding of them.
 DYNAMIC_ROWS: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *OF_ROWS), "")}
-#: The inputs that may be integer weights, of the kinds of which it is not input 1 alone.
-_WEIGHTS = {"LSTM": (1, 2, 7, 8), "GRU": (1, 2), "RNN": (1, 2), "SVDF": (2, 3)}
 
 
 def is_dynamic(op: Op) -> bool:
     """Whether an operator has integer weights with float data, which it rounds to integers when it runs (dynamic range)."""
     return str(op.attributes.get("arithmetic", "")).startswith("dynamic")
-
-
-def integer_weights(op: Op) -> tuple[int, ...]:
-    """The inputs of an operator of dynamic range that are integer weights, those alone that it has."""
-    return tuple(index for index in _WEIGHTS.get(op.kind, (1,)) if op.has(index))
 
 
 def output_axis(op: Op, rank: int) -> int:
@@ -52,9 +47,7 @@ def range_axes(op: Op, rank: int, kernel: Sequence[int]) -> Sequence[int]:
     """
     if op["arithmetic"] in OF_WHOLE_TENSORS:
         return range(rank)
-    if op.kind in _WEIGHTS:
-        return [rank - 1]
-    if op.kind in ("Gemm", "MatMul"):
+    if "strides" not in op.attributes:  # a product of matrices, or a recurrence
         return [rank - (2 if op.attributes.get("trans_a") else 1)]
     alone = op.kind == "Conv" and {1} == {*kernel, *op["strides"], int(op["group"])} and not any(op["pads"])
     if alone and op["arithmetic"] == "dynamic":
@@ -105,3 +98,43 @@ def with_bias(call: Call, total: Array, scale: Array | float) -> Array:
 def zero_point(call: Call, index: int) -> Array:
     """The zero point that input `index` of an integer product holds; 0 if it is absent."""
     return call.raw(index).astype(np.int64) if call.has(index) else np.zeros((), np.int64)
+
+
+def sum_of_products(operands: Operands) -> Interval:
+    """Between which values a sum of products with constant integer weights lies; padding gives zeros."""
+    weights, (low, high), bias = operands.tensor(1), hull([*operands.data[:1], (0.0, 0.0)]), operands.tensor(2)
+    if weights is None or weights.data is None or not math.isfinite(low) or not math.isfinite(high) or "float" in weights.dtype:
+        return ANY
+    if weights.quantization is None or weights.quantization.block_size or not weights.data.size or (bias is not None and bias.data is None):
+        return ANY
+    real, added = operands.real(1), operands.real(2)
+    assert real is not None
+    rows = real.reshape(len(real), -1)
+    positive, negative = np.maximum(rows, 0).sum(1), np.minimum(rows, 0).sum(1)
+    offset = 0.0 if added is None else added.reshape(-1)
+    least, most = positive * low + negative * high + offset, positive * high + negative * low + offset
+    return float(least.min()), float(most.max())
+
+
+def products_of_windows(op: Op, inputs: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
+    """A convolution uses each weight at each place of its result."""
+    return _at_places(op, result, inputs[1])
+
+
+def products_of_transposed(op: Op, inputs: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
+    """A transposed convolution uses each weight at each place of its data."""
+    return _at_places(op, inputs[0], inputs[1])
+
+
+def _at_places(op: Op, places: tuple[int, ...], weights: tuple[int, ...]) -> int:
+    channels = places[-1 if op["data_format"] == "channels_last" else 1] if len(places) > 1 else 1
+    return math.prod(places) // max(channels, 1) * math.prod(weights)
+
+
+def products_of_rows(*weights: int) -> Callable[[Op, Sequence[tuple[int, ...]], tuple[int, ...]], int]:
+    """Each row of the data is multiplied by all of the weights, which are these inputs."""
+
+    def products(op: Op, inputs: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
+        return math.prod(inputs[0][:-1]) * sum(math.prod(inputs[index]) for index in weights if op.has(index))
+
+    return products

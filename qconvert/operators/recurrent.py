@@ -22,9 +22,11 @@ from qconvert.arithmetic import OF_ROWS, OF_WHOLE_TENSORS
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import AttributeSpec, choice, flag, has, integer, number, numbers, texts
+from qconvert.operators.bounds import any_value
 from qconvert.operators.call import Call
 from qconvert.operators.kind import kind
-from qconvert.operators.products import rounded_rows
+from qconvert.operators.products import products_of_rows, rounded_rows
+from qconvert.operators.samples import in_rows
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext, Size, failure
 
@@ -312,12 +314,23 @@ _COMMON: Mapping[str, AttributeSpec] = has(
     arithmetic=choice(("", *sorted(OF_WHOLE_TENSORS), *OF_ROWS), ""),
 )
 
+
+def _rows(op: Op) -> dict[int, int]:
+    """Where data, lengths and initial values have a row for each sample."""
+    axis = 0 if op["layout"] else 1
+    return {0: axis, 4: 0, 5: axis, 6: axis}
+
+
 KINDS = (
     # sequence, W, R, B, lengths, initial h, initial c, P, weights and bias of the projection, norms -> all h, last h, last c
     kind(
         "LSTM",
         "data parameter parameter parameter? index? data? data? parameter? parameter? parameter? parameter?",
         "data? data? data?",
+        samples=in_rows(_rows),
+        bounds=any_value,
+        products=products_of_rows(1, 2, 8),
+        weights=(1, 2, 7, 8),
         shape=_shape,
         evaluate=_recurrence(_lstm_step, 2),
         types="any any any any int32 any any any any any any -> any",
@@ -328,6 +341,10 @@ KINDS = (
         "GRU",
         "data parameter parameter parameter? index? data?",
         "data? data?",
+        samples=in_rows(_rows),
+        bounds=any_value,
+        products=products_of_rows(1, 2),
+        weights=(1, 2),
         shape=_shape,
         evaluate=_recurrence(_gru_step, 1),
         types="any any any any int32 any -> any",
@@ -337,6 +354,10 @@ KINDS = (
         "RNN",
         "data parameter parameter parameter? index? data?",
         "data? data?",
+        samples=in_rows(_rows),
+        bounds=any_value,
+        products=products_of_rows(1, 2),
+        weights=(1, 2),
         shape=_shape,
         evaluate=_recurrence(_rnn_step, 1),
         types="any any any any int32 any -> any",

@@ -12,7 +12,9 @@ from qconvert.arithmetic import TORCH_AVERAGES, tflite_mean, tflite_mean_multipl
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.graph.schema import Graph, Op, Shape
 from qconvert.operators.attributes import AttributeSpec, choice, flag, has, integer
+from qconvert.operators.bounds import Bounds, any_value, between, within_data
 from qconvert.operators.call import Call, ExactResult, Fold, Function, Result
+from qconvert.operators.canonical import with_positive_axes
 from qconvert.operators.common import (
     KEEPDIMS,
     same_shape,
@@ -23,6 +25,7 @@ from qconvert.operators.folds import (
 )
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.layout import ALONG_AXIS, REDUCES
+from qconvert.operators.samples import UNLESS_ALONG, WHEREVER
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, normalized
 from qconvert.operators.sizes import Result as Shapes
 
@@ -169,19 +172,28 @@ _ARITHMETIC = choice(("", *_XNNPACK, "tflite"), "")
 
 
 def _reduction(name: str, evaluate: Callable[[Call], Result], fold: Fold | None = None, *, rule: str = "real", types: str = "",
+               bounds: Bounds | None = any_value, averages: bool = False, keeps_range: bool = False,
                **attributes: AttributeSpec) -> Kind:  # fmt: skip
     keeps_axis = _kept if rule == "move" else None
     return kind(name, "data index", shape=_reduce_shape, rule=rule, evaluate=evaluate, fold=fold, layout=REDUCES, keeps_axis=keeps_axis,
-                types=types, attributes=has(KEEPDIMS, **attributes))  # fmt: skip
+                types=types, attributes=has(KEEPDIMS, **attributes), samples=WHEREVER, bounds=None if rule == "move" else bounds,
+                canonical=with_positive_axes, averages=averages, keeps_range=keeps_range or rule == "move")  # fmt: skip
 
 
 KINDS = (
-    _reduction("ReduceMean", _as_kernels(reduce_mean), arithmetic=choice((*_ARITHMETIC.choices, *TORCH_AVERAGES), "")),
-    _reduction("ReduceSum", _as_kernels(reduce_sum), reduced(np.sum), arithmetic=_ARITHMETIC),
+    _reduction(
+        "ReduceMean",
+        _as_kernels(reduce_mean),
+        bounds=within_data,
+        averages=True,
+        keeps_range=True,
+        arithmetic=choice((*_ARITHMETIC.choices, *TORCH_AVERAGES), ""),
+    ),
+    _reduction("ReduceSum", _as_kernels(reduce_sum), reduced(np.sum), averages=True, arithmetic=_ARITHMETIC),
     _reduction("ReduceProd", lambda call: np.asarray(call.values().prod(**_arguments(call))), reduced(np.prod)),
-    _reduction("ReduceL1", reduce_l1),
-    _reduction("ReduceL2", lambda call: np.sqrt(reduce_sum_square(call))),
-    _reduction("ReduceSumSquare", reduce_sum_square),
+    _reduction("ReduceL1", reduce_l1, bounds=between(0.0)),
+    _reduction("ReduceL2", lambda call: np.sqrt(reduce_sum_square(call)), bounds=between(0.0)),
+    _reduction("ReduceSumSquare", reduce_sum_square, bounds=between(0.0)),
     _reduction("ReduceLogSum", lambda call: np.log(reduce_sum(call))),
     _reduction("ReduceLogSumExp", reduce_log_sum_exp),
     _reduction("ReduceMax", _of_stored(np.max), reduced(np.max), rule="move"),
@@ -192,6 +204,8 @@ KINDS = (
         "CumSum",
         shape=same_shape,
         evaluate=cumulative_sum,
+        samples=UNLESS_ALONG,
+        bounds=any_value,
         layout=ALONG_AXIS,
         attributes=has(axis=integer(), exclusive=flag(0), reverse=flag(0)),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,11 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import flag, has, integers
+from qconvert.operators.bounds import Demand, Number, Operands
 from qconvert.operators.call import (
     Call,
 )
+from qconvert.operators.canonical import with_sizes
 from qconvert.operators.common import (
     same_axes,
 )
@@ -23,6 +25,7 @@ from qconvert.operators.folds import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import TRANSPOSES, per_axis
+from qconvert.operators.samples import WHEREVER
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, failure, normalized
 from qconvert.operators.sizes import Result as Shapes
 
@@ -167,10 +170,16 @@ def _not_repeated(op: Op, constant: Callable[[int], Any], before: Shape, after: 
     return a == b and repeats.size == len(before) and bool(repeats[a] == 1)
 
 
+def _repeats(operands: Operands, number: Number) -> Iterator[Demand]:
+    yield 1, 1, 2
+
+
 KINDS = (
     kind(
         "Reshape",
         "data index",
+        samples=WHEREVER,
+        canonical=with_sizes,
         shape=_reshape_shape,
         rule="move",
         evaluate=reshape,
@@ -178,10 +187,31 @@ KINDS = (
         keeps_axis=same_axes,
         attributes=has(allowzero=flag(0)),
     ),
-    kind("Squeeze", "data index", shape=_squeeze_shape, rule="move", evaluate=squeeze, fold=moved(squeeze), keeps_axis=same_axes),
-    kind("Unsqueeze", "data index", shape=_unsqueeze_shape, rule="move", evaluate=unsqueeze, fold=moved(unsqueeze), keeps_axis=same_axes),
+    kind(
+        "Squeeze",
+        "data index",
+        samples=WHEREVER,
+        canonical=with_sizes,
+        shape=_squeeze_shape,
+        rule="move",
+        evaluate=squeeze,
+        fold=moved(squeeze),
+        keeps_axis=same_axes,
+    ),
+    kind(
+        "Unsqueeze",
+        "data index",
+        samples=WHEREVER,
+        canonical=with_sizes,
+        shape=_unsqueeze_shape,
+        rule="move",
+        evaluate=unsqueeze,
+        fold=moved(unsqueeze),
+        keeps_axis=same_axes,
+    ),
     kind(
         "Transpose",
+        samples=WHEREVER,
         shape=_transpose_shape,
         rule="move",
         evaluate=transpose,
@@ -193,6 +223,8 @@ KINDS = (
     kind(
         "Tile",
         "data index",
+        samples=WHEREVER,
+        domain=_repeats,
         shape=_tile_shape,
         rule="move",
         evaluate=tile,
@@ -200,5 +232,14 @@ KINDS = (
         layout=per_axis(1, "repeats"),
         keeps_axis=_not_repeated,
     ),
-    kind("Expand", "data index", shape=_expand_shape, rule="move", evaluate=expand, fold=moved(expand), keeps_axis=_broadcast_axis),
+    kind(
+        "Expand",
+        "data index",
+        samples=WHEREVER,
+        shape=_expand_shape,
+        rule="move",
+        evaluate=expand,
+        fold=moved(expand),
+        keeps_axis=_broadcast_axis,
+    ),
 )

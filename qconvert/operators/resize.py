@@ -11,6 +11,7 @@ from qconvert.arithmetic.dtypes import Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import choice, has
+from qconvert.operators.bounds import any_value
 from qconvert.operators.call import (
     Call,
     ExactResult,
@@ -110,6 +111,8 @@ KINDS = (
     kind(
         "Resize",
         "data index",
+        bounds=any_value,
+        keeps_range=True,
         shape=_resize_shape,
         evaluate=resize,
         layout=DECIDES,

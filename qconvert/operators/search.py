@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import flag, has, integer
+from qconvert.operators.bounds import Demand, Number, Operands
 from qconvert.operators.call import (
     Call,
     Function,
@@ -21,6 +22,7 @@ from qconvert.operators.common import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import ALONG_AXIS, Layout, Suits
+from qconvert.operators.samples import MIXES, UNLESS_ALONG
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalized
 from qconvert.operators.sizes import Result as Shapes
 
@@ -89,10 +91,16 @@ def _unique_shape(op: Op, s: ShapeContext) -> Shapes:
     return [(UNKNOWN,), data]
 
 
+def _count(operands: Operands, number: Number) -> Iterator[Demand]:
+    yield 1, 1, operands.size(0, operands.op["axis"], number)
+
+
 KINDS = (
-    kind("Unique", "data", "data index", shape=_unique_shape, rule="plain", evaluate=unique, types="T -> T index"),
+    kind("Unique", "data", "data index", samples=MIXES, shape=_unique_shape, rule="plain", evaluate=unique, types="T -> T index"),
     kind(
         "ArgMax",
+        samples=UNLESS_ALONG,
+        ranks=True,
         shape=_arg_shape,
         rule="index",
         evaluate=_search(np.argmax),
@@ -102,6 +110,8 @@ KINDS = (
     ),
     kind(
         "ArgMin",
+        samples=UNLESS_ALONG,
+        ranks=True,
         shape=_arg_shape,
         rule="index",
         evaluate=_search(np.argmin),
@@ -113,6 +123,9 @@ KINDS = (
         "TopK",
         "data index",
         "data index",
+        samples=UNLESS_ALONG,
+        domain=_count,
+        ranks=True,
         shape=_topk_shape,
         rule="move",
         evaluate=top_k,
@@ -123,6 +136,7 @@ KINDS = (
     ),
     kind(
         "NonZero",
+        samples=MIXES,
         shape=_non_zero_shape,
         rule="index",
         evaluate=lambda call: np.array(np.nonzero(call.values())),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,10 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import choice, has
+from qconvert.operators.bounds import Demand, Number, Operands
 from qconvert.operators.call import Call
 from qconvert.operators.kind import kind
+from qconvert.operators.samples import MIXES
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure
 from qconvert.operators.sizes import Result as Shapes
 
@@ -106,12 +108,19 @@ def sparse_to_dense(call: Call) -> Array:
     return result
 
 
+def _segment_ids(operands: Operands, number: Number) -> Iterator[Demand]:
+    count = operands.constant(2)
+    if count is not None and count.size == 1:
+        yield 1, 0, int(count.reshape(-1)[0]) - 1
+
+
 KINDS = (
-    kind("SegmentSum", "data index", shape=_segment_sum_shape, rule="plain", types="T any -> T",
+    kind("SegmentSum", "data index", samples=MIXES, shape=_segment_sum_shape, rule="plain", types="T any -> T",
          evaluate=_segments(lambda call: "sum", lambda call: int(call.raw(1).max(initial=-1)) + 1)),
-    kind("UnsortedSegment", "data index index", shape=_unsorted_shape, rule="plain", types="T any any -> T",
+    kind("UnsortedSegment", "data index index", samples=MIXES, domain=_segment_ids, shape=_unsorted_shape, rule="plain",
+         types="T any any -> T",
          evaluate=_segments(lambda call: str(call["reduction"]), lambda call: call.ints(2)[0]),
          attributes=has(reduction=choice(REDUCTIONS))),
-    kind("DynamicUpdateSlice", "data data index", shape=_update_shape, rule="move", evaluate=dynamic_update_slice),
-    kind("SparseToDense", "index index data filler", shape=_sparse_shape, rule="move", evaluate=sparse_to_dense),
+    kind("DynamicUpdateSlice", "data data index", samples=MIXES, shape=_update_shape, rule="move", evaluate=dynamic_update_slice),
+    kind("SparseToDense", "index index data filler", samples=MIXES, shape=_sparse_shape, rule="move", evaluate=sparse_to_dense),
 )  # fmt: skip

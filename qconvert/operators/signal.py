@@ -9,10 +9,12 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import flag, has, integer, number
+from qconvert.operators.bounds import any_value
 from qconvert.operators.call import Call
 from qconvert.operators.common import DATA_FORMAT, same_shape
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.layout import DECIDES, ELEMENTWISE
+from qconvert.operators.samples import WHEREVER, before_last
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure
 from qconvert.operators.sizes import Result as Shapes
 
@@ -47,7 +49,7 @@ _FEWEST_BITS, _MOST_BITS = 2, 16
 
 
 def _part(name: str, function: Callable[[Array, Array], Array]) -> Kind:
-    return kind(name, shape=_parts_shape, rule="plain", types="T -> T",
+    return kind(name, shape=_parts_shape, rule="plain", samples=WHEREVER, types="T -> T",
                 evaluate=lambda call: function(call.values()[..., 0], call.values()[..., 1]))  # fmt: skip
 
 
@@ -96,12 +98,12 @@ def fake_quant_grid(lowest: float, highest: float, bits: int, narrow: bool) -> t
 
 
 KINDS = (
-    kind("Rfft2d", "data index", shape=_rfft2d_shape, rule="plain", evaluate=rfft2d, types="T any -> T"),
+    kind("Rfft2d", "data index", samples=before_last(2), shape=_rfft2d_shape, rule="plain", evaluate=rfft2d, types="T any -> T"),
     _part("Real", lambda real, imaginary: real),
     _part("Imag", lambda real, imaginary: imaginary),
     _part("ComplexAbs", np.hypot),
-    kind("Bucketize", "data parameter", shape=same_shape, rule="index", evaluate=bucketize, types="any any -> int32"),
-    kind("LRN", shape=same_shape, evaluate=local_response_normalization, layout=DECIDES,
+    kind("Bucketize", "data parameter", samples=WHEREVER, shape=same_shape, rule="index", evaluate=bucketize, types="any any -> int32"),
+    kind("LRN", bounds=any_value, shape=same_shape, evaluate=local_response_normalization, layout=DECIDES,
          attributes=has(DATA_FORMAT, size=integer(), alpha=number(1e-4), beta=number(0.75), bias=number(1.0))),
     kind("FakeQuant", shape=_fake_quant_shape, rule="plain", evaluate=fake_quant, layout=ELEMENTWISE, types="T -> T",
          attributes=has(min=number(), max=number(), num_bits=integer(8), narrow_range=flag(0))),

@@ -10,6 +10,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import choice, has
+from qconvert.operators.bounds import Interval, Operands, hull
 from qconvert.operators.call import (
     Call,
 )
@@ -18,6 +19,7 @@ from qconvert.operators.folds import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import Layout, Suits, per_axis
+from qconvert.operators.samples import WHEREVER
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalized
 from qconvert.operators.sizes import Result as Shapes
 
@@ -113,10 +115,15 @@ def _not_padded(op: Op, constant: Callable[[int], Any], before: Shape, after: Sh
     return a == b and pads.size == 2 * rank and not pads[[a, rank + a]].any()
 
 
+def _with_filler(operands: Operands) -> Interval:
+    return hull([*operands.data, (0.0, 0.0)])
+
+
 KINDS = (
     kind(
         "Slice",
         "data index index index index?",
+        samples=WHEREVER,
         shape=_slice_shape,
         rule="move",
         evaluate=slice_,
@@ -128,6 +135,8 @@ KINDS = (
     kind(
         "Pad",
         "data index filler?",
+        samples=WHEREVER,
+        bounds=_with_filler,
         shape=_pad_shape,
         rule="move",
         evaluate=pad,

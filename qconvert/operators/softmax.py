@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
 from qconvert.operators.attributes import has, integer, number
+from qconvert.operators.bounds import between
 from qconvert.operators.call import (
     Call,
     activated,
 )
+from qconvert.operators.canonical import with_last_axis
 from qconvert.operators.common import (
     ACTIVATION,
     along_axis,
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import ALONG_AXIS
+from qconvert.operators.samples import UNLESS_ALONG
 
 __all__ = ["KINDS"]
 
@@ -43,10 +48,30 @@ def lp_normalization(call: Call) -> Array:
 
 
 KINDS = (
-    kind("Softmax", shape=along_axis, evaluate=softmax, layout=ALONG_AXIS, attributes=has(axis=integer(-1), beta=number(1.0))),
-    kind("LogSoftmax", shape=along_axis, evaluate=log_softmax, layout=ALONG_AXIS, attributes=has(axis=integer(-1))),
+    kind(
+        "Softmax",
+        samples=UNLESS_ALONG,
+        bounds=between(0.0, 1.0),
+        canonical=with_last_axis,
+        shape=along_axis,
+        evaluate=softmax,
+        layout=ALONG_AXIS,
+        attributes=has(axis=integer(-1), beta=number(1.0)),
+    ),
+    kind(
+        "LogSoftmax",
+        samples=UNLESS_ALONG,
+        bounds=between(-math.inf, 0.0),
+        canonical=with_last_axis,
+        shape=along_axis,
+        evaluate=log_softmax,
+        layout=ALONG_AXIS,
+        attributes=has(axis=integer(-1)),
+    ),
     kind(
         "LpNormalization",
+        samples=UNLESS_ALONG,
+        bounds=between(-1.0, 1.0),
         shape=along_axis,
         evaluate=lp_normalization,
         layout=ALONG_AXIS,

@@ -12,10 +12,12 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import has, integer
+from qconvert.operators.bounds import any_value
 from qconvert.operators.call import Call, activated
 from qconvert.operators.common import ACTIVATION
 from qconvert.operators.kind import kind
-from qconvert.operators.products import DYNAMIC_ROWS, rounded_rows
+from qconvert.operators.products import DYNAMIC_ROWS, products_of_rows, rounded_rows
+from qconvert.operators.samples import in_rows
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext, Size, failure
 
@@ -67,6 +69,10 @@ KINDS = (
         "SVDF",
         "data data parameter parameter parameter?",
         "data data",
+        samples=in_rows(lambda op: {0: 0, 1: 0}),
+        bounds=any_value,
+        products=products_of_rows(2, 3),
+        weights=(2, 3),
         shape=_shape,
         evaluate=_run,
         types="any any any any any -> any",

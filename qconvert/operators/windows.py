@@ -12,6 +12,7 @@ from qconvert.graph.schema import Op
 from qconvert.operators.attributes import choice, has, integer, integers
 from qconvert.operators.call import Call
 from qconvert.operators.kind import kind
+from qconvert.operators.samples import MIXES
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure
 from qconvert.operators.sizes import Result as Shapes
 
@@ -95,9 +96,9 @@ def start_gather(call: Call) -> Array:
 
 
 KINDS = (
-    kind("ReduceWindow", "data filler", shape=_window_shape, rule="plain", evaluate=reduce_window, types="T T -> T",
+    kind("ReduceWindow", "data filler", samples=MIXES, shape=_window_shape, rule="plain", evaluate=reduce_window, types="T T -> T",
          attributes=has({name: integers() for name in _LISTS}, function=choice(FUNCTIONS))),
-    kind("StartGather", "data index", shape=_start_gather_shape, rule="move", evaluate=start_gather,
+    kind("StartGather", "data index", samples=MIXES, shape=_start_gather_shape, rule="move", evaluate=start_gather,
          attributes=has(offset_dims=integers(), collapsed_dims=integers(), start_index_map=integers(), index_vector_dim=integer(),
                         slice_sizes=integers())),
 )  # fmt: skip

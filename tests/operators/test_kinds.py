@@ -7,7 +7,9 @@ import pytest
 from qconvert.arithmetic.dtypes import DTYPES
 from qconvert.graph import Op
 from qconvert.operators import KINDS, REQUIRED, RULES, choice, flag, integer, integers, kind, number, register, text, texts
-from qconvert.operators.layout import Suits
+from qconvert.operators.bounds import any_value, within_data
+from qconvert.operators.layout import ELEMENTWISE, Suits
+from qconvert.operators.samples import WHEREVER
 
 
 def test_roles_say_how_many_inputs_there_are() -> None:
@@ -90,7 +92,7 @@ def test_defaults() -> None:
 
 def test_a_kind_cannot_be_replaced() -> None:
     with pytest.raises(ValueError, match="'Conv' already"):
-        register([kind("Conv", shape=KINDS["Relu"].shape)])
+        register([kind("Conv", shape=KINDS["Relu"].shape, layout=ELEMENTWISE, bounds=any_value)])
     assert KINDS["Conv"].has_weights
 
 
@@ -101,11 +103,25 @@ def test_roles_and_rules_are_known_ones() -> None:
     assert {item.rule for item in KINDS.values()} == set(RULES)
 
 
+def test_what_a_kind_must_say_is_asked_for_by_name() -> None:
+    shape = KINDS["Relu"].shape
+    with pytest.raises(ValueError, match=r"acme\.Odd: lacks samples, what it does with the samples of a batch"):
+        kind("acme.Odd", shape=shape, rule="plain")
+    with pytest.raises(ValueError, match=r"acme\.Odd: lacks bounds, between which values its results lie"):
+        kind("acme.Odd", shape=shape, layout=ELEMENTWISE)
+    with pytest.raises(ValueError, match=r"acme\.Odd: has weights or factors and lacks products"):
+        kind("acme.Odd", "data factor", shape=shape, layout=ELEMENTWISE, bounds=any_value)
+    moved = kind("acme.Odd", shape=shape, rule="move", layout=ELEMENTWISE)
+    assert moved.samples is WHEREVER and moved.bounds is within_data and moved.keeps_range and not moved.clips
+
+
 def test_of_kinds_that_cannot_all_be_added_none_is() -> None:
-    twin, fresh = (kind(name, shape=lambda op, s: [s.shape(0)]) for name in ("Conv", "acme.Fresh"))
+    twin, fresh, other = (
+        kind(name, shape=lambda op, s: [s.shape(0)], layout=ELEMENTWISE, bounds=any_value) for name in ("Conv", "acme.Fresh", "acme.Fresh")
+    )
     with pytest.raises(ValueError, match="there is a kind 'Conv' already"):
         register((fresh, twin))
     assert "acme.Fresh" not in KINDS and KINDS["Conv"] is not twin
     with pytest.raises(ValueError, match=r"there is a kind 'acme\.Fresh' already"):
-        register((fresh, kind("acme.Fresh", shape=lambda op, s: [s.shape(0)])))
+        register((fresh, other))
     assert "acme.Fresh" not in KINDS

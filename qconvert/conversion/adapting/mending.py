@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.conversion.adapting.apart import RECURRENT
 from qconvert.conversion.adapting.samples import Place, Samples
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Op, Shape
+from qconvert.operators import KINDS
 from qconvert.operators.shapes import output_shapes
 
 __all__ = ["mended"]
@@ -28,14 +28,7 @@ def mended(samples: Samples, op: Op) -> Op:
     if op.kind == "Slice" and data in samples.places:
         return _sliced(samples, op, samples.places[data].axis)
     placed = next((name for name in op.inputs if name in samples.places), "")
-    if op.kind in ("Concat", "Pack") and placed:
-        return _repeated(samples, op, dict.fromkeys(range(len(op.inputs)), samples.places[placed].axis))
-    if op.kind in RECURRENT and placed == data:
-        axis = 0 if op["layout"] else 1
-        return _repeated(samples, op, {4: 0, 5: axis, 6: axis})
-    if op.kind == "IntegerLSTM" and placed == data:
-        return _repeated(samples, op, {1: 0, 2: 0})
-    return op
+    return _repeated(samples, op, KINDS[op.kind].samples.rows(op, samples.places[placed].axis)) if placed else op
 
 
 def _reshaped(samples: Samples, op: Op, data: str, place: Place) -> Op:
@@ -112,8 +105,7 @@ def _repeated(samples: Samples, op: Op, axes: Mapping[int, int]) -> Op:
         if not name or name in samples.places:
             continue
         tensor = samples.graph[name]
-        own = op["axis"] if op.kind == "Concat" else None
-        if tensor.shape is None or axis >= len(tensor.shape) or (own is not None and own % len(tensor.shape) == axis):
+        if tensor.shape is None or axis >= len(tensor.shape) or not KINDS[op.kind].samples.apart(op, index, axis, len(tensor.shape)):
             continue
         op = samples.with_repeated(op, index, axis)
     return op

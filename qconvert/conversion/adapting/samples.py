@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qconvert.conversion.adapting.apart import RECURRENT
 from qconvert.errors import OptionError
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
+from qconvert.operators import KINDS
 from qconvert.operators.shapes import UNKNOWN
 from qconvert.operators.sizes import Size
 
@@ -112,8 +112,8 @@ class Samples:
         """The state that is read, with rows for each sample, and their axis; None if it has no rows for the old number."""
         state, places = self.graph.states[str(op["state"])], set[int]()
         for reader in self.graph.ops:
-            if reader.kind in RECURRENT and op.outputs[0] in reader.inputs[5:7]:
-                places.add(0 if reader["layout"] else 1)
+            rows = KINDS[reader.kind].samples.rows(reader, -1)
+            places.update(axis for index, axis in rows.items() if axis >= 0 and reader.has(index) and reader.inputs[index] == op.outputs[0])
         axis = places.pop() if len(places) == 1 else 0
         shape, data = state.static_shape, state.data
         if shape is None or data is None or len(shape) < 2 or shape[axis] != self.old:

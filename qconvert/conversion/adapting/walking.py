@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from qconvert.conversion.adapting.apart import APART, RESHAPES
 from qconvert.conversion.adapting.bodies import controlled
 from qconvert.conversion.adapting.mending import mended
 from qconvert.conversion.adapting.samples import Place, Samples
@@ -14,6 +13,7 @@ from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph, Op, Shape
 from qconvert.operators import KINDS
 from qconvert.operators.functions import in_function
+from qconvert.operators.samples import MIXES
 from qconvert.operators.shapes import merged, output_shapes
 
 __all__ = ["Walk"]
@@ -54,14 +54,15 @@ class Walk(Samples):
             raise self.refused(op, f"does not take {self.new} samples: {error.reason}") from error
         self.touched.update(filter(None, op.outputs))
         placed = [name for name in op.inputs if name in self.places]
-        if placed and op.kind not in ("Shape", "Rank"):
+        gives_sizes = KINDS[op.kind].reads_shape and KINDS[op.kind].rule == "index"
+        if placed and not gives_sizes:
             self._require_apart(op)
         results = []
         for name, shape in zip(op.outputs, shapes, strict=True):
             if name:
                 results.append(name)
                 self.tensors[name] = replace(self.tensors[name], shape=merged(name, shape, None))
-        if op.kind not in ("Shape", "Rank"):
+        if not gives_sizes:
             for name in results:
                 self._place(op, name, bool(placed))
         return op
@@ -76,12 +77,12 @@ class Walk(Samples):
 
     def _require_apart(self, op: Op) -> None:
         """Raises where an operator computes across samples, or is not known not to."""
-        apart = APART.get(op.kind)
-        if apart is None:
+        samples = KINDS[op.kind].samples
+        if samples is MIXES:
             raise self.refused(op, "is not known to keep samples separate")
         for index, name in enumerate(op.inputs):
             place = self.places.get(name)
-            if place is not None and not apart(op, index, place.axis, len(self.before(name).shape or ())):
+            if place is not None and not samples.apart(op, index, place.axis, len(self.before(name).shape or ())):
                 raise self.refused(op, f"computes along axis {place.axis} of {name!r}, the batch axis")
 
     def _place(self, op: Op, name: str, is_placed: bool) -> None:
@@ -119,10 +120,10 @@ class Walk(Samples):
         place = self.places[first]
         shape, old = self.graph[name].static_shape, self.before(first).static_shape
         if shape is None or old is None:
-            if given == {1} and op.kind not in RESHAPES:
+            if given == {1} and not KINDS[op.kind].keeps_order:
                 return 1
             raise self.refused(op, f"gives {name!r} a dynamic shape")
-        if op.kind in RESHAPES:
+        if KINDS[op.kind].keeps_order:
             whole = math.prod(old[: place.axis]) * place.before
             outer = math.prod(shape[:axis])
             inner = whole // outer if outer else 0

@@ -15,7 +15,6 @@ from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Op, Tensor
 from qconvert.operators import KINDS
-from qconvert.passes.encodings.filling import keeps_grid
 from qconvert.passes.encodings.literal import without_limits
 
 __all__ = ["Rounding"]
@@ -81,7 +80,7 @@ class Rounding:
             return None
         if op.kind in self._network.parameters.fixed:
             return self._network.parameters.fixed[op.kind] if self._leads_to_layer(name) else None
-        return held[0] if keeps_grid(op.kind) else None
+        return held[0] if KINDS[op.kind].keeps_range else None
 
     def _islands(self) -> set[str]:
         """Results that stay real although their operators could keep a grid: what leads to one that has another grid.
@@ -92,7 +91,7 @@ class Rounding:
         found: set[str] = set()
         for name, grid in self._places.behind.items():
             op = self._network.producers.get(name)
-            if op is None or not keeps_grid(op.kind) or op.kind in ("Concat", "Relu"):
+            if op is None or not KINDS[op.kind].keeps_range or op.kind in ("Concat", "Relu"):
                 continue
             between: set[str] = set()
             waiting, before = list(self._network.data(op)), None
@@ -100,7 +99,7 @@ class Rounding:
                 item = waiting.pop()
                 before = self._places.behind.get(item)
                 made = self._network.producers.get(item)
-                if before is None and made is not None and keeps_grid(made.kind) and item not in between:
+                if before is None and made is not None and KINDS[made.kind].keeps_range and item not in between:
                     between.add(item)
                     waiting += self._network.data(made)
             if before is not None and (before.dtype, before.quantization) != (grid.dtype, grid.quantization):

@@ -8,15 +8,7 @@ from qconvert.encodings import QParams
 from qconvert.graph import Graph, Op
 from qconvert.operators import KINDS
 
-__all__ = ["carry_on", "keeps_grid"]
-
-#: Operators whose results lie in the range of their data.
-_KEEP = frozenset(("Relu", "Clip", "AveragePool", "GlobalAveragePool", "ReduceMean", "Resize", "Concat"))
-
-
-def keeps_grid(kind: str) -> bool:
-    """Whether the results of a kind of operator fit the grid of its data."""
-    return kind in _KEEP or KINDS[kind].rule == "move"
+__all__ = ["carry_on"]
 
 
 def carry_on(graph: Graph, grids: MutableMapping[str, QParams]) -> list[str]:
@@ -41,7 +33,7 @@ def _real(graph: Graph, name: str) -> bool:
 
 
 def _forwards(graph: Graph, op: Op, grids: MutableMapping[str, QParams]) -> list[str]:
-    if not keeps_grid(op.kind):
+    if not KINDS[op.kind].keeps_range:
         return []
     data = [name for name in KINDS[op.kind].data(op) if _real(graph, name)]
     held = [grids.get(name) for name in data]
@@ -54,7 +46,7 @@ def _forwards(graph: Graph, op: Op, grids: MutableMapping[str, QParams]) -> list
 
 
 def _backwards(graph: Graph, op: Op, grids: MutableMapping[str, QParams]) -> list[str]:
-    if KINDS[op.kind].rule != "move" and op.kind != "Concat":
+    if KINDS[op.kind].rule != "move" and not (KINDS[op.kind].chooses and KINDS[op.kind].keeps_range):
         return []
     held = [grids.get(name) for name in KINDS[op.kind].results_of(op) if name]
     first = held[0] if held else None
