@@ -14,8 +14,8 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.names import Names
+from qconvert.operators.cells import GATES
 from qconvert.operators.functions import all_graphs, with_used_functions
-from qconvert.operators.recurrent import GATES
 from qconvert.passes.recurrences.cells import Cell, cell_of
 from qconvert.passes.recurrences.loops import ScanForm, scan_form
 from qconvert.plugins import Change, Target

@@ -16,8 +16,9 @@ from qconvert.formats.tflite.inner_states import inner_states
 from qconvert.formats.tflite.ops.float_rnn import rnn_activation_code
 from qconvert.formats.tflite.ops.lstm_writing import activation_code
 from qconvert.graph import Graph, Names, Op, Quantization, Tensor
+from qconvert.operators.cells import GATES
 from qconvert.operators.functions import all_graphs
-from qconvert.operators.recurrent import GATES, NORM, PROJECTION, PROJECTION_BIAS, stated_activations
+from qconvert.operators.recurrent import NORM, PROJECTION, PROJECTION_BIAS, stated_activations
 from qconvert.operators.sizes import Size
 from qconvert.plugins import Target
 from qconvert.rewriting.inlining import Inlining, prefix_of

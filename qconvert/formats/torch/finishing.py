@@ -10,7 +10,7 @@ from qconvert.formats.torch.scaled_products import scale_weights
 from qconvert.formats.torch.session import Session
 from qconvert.formats.torch.spelled import compute_constants, find_fake_quantization
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators.recurrent import GATES
+from qconvert.operators.cells import GATES
 
 __all__ = ["finished"]
 

@@ -7,7 +7,8 @@ from qconvert.formats.onnx.ops.rescaling import Emitter
 from qconvert.formats.onnx.ops.scan_body import ScanBody, zero_states
 from qconvert.formats.onnx.ops.spelled_recurrence import BIAS, FLOAT32, HIDDEN, LENGTHS, Recurrence, require_plain
 from qconvert.graph import Op
-from qconvert.operators.recurrent import GATES, activation_names
+from qconvert.operators.cells import GATES
+from qconvert.operators.recurrent import activation_names
 
 __all__ = ["write_spelled_gates"]
 

@@ -14,7 +14,7 @@ from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 from qconvert.operators import integer_weights, is_dynamic
-from qconvert.operators.recurrent import ACTIVATIONS as KNOWN_ACTIVATIONS
+from qconvert.operators.cells import ACTIVATIONS as KNOWN_ACTIVATIONS
 from qconvert.operators.recurrent import NORM, PROJECTION, PROJECTION_BIAS
 
 __all__ = ["READERS", "WRITERS", "activation_code"]

@@ -18,7 +18,8 @@ from qconvert.formats.torch.ops.layers import require_real
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Packed, PackedCell, Ref
 from qconvert.graph import Array, Quantization
-from qconvert.operators.recurrent import GATES, PROJECTION
+from qconvert.operators.cells import GATES
+from qconvert.operators.recurrent import PROJECTION
 
 __all__ = ["OPERATORS"]
 

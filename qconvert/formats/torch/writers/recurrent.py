@@ -12,7 +12,8 @@ from qconvert.formats.torch.writers.dynamic import rounded
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
-from qconvert.operators.recurrent import GATES, activation_names
+from qconvert.operators.cells import GATES
+from qconvert.operators.recurrent import activation_names
 
 __all__ = ["WRITERS"]
 
