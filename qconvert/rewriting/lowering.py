@@ -168,7 +168,7 @@ class Emission:
             (item.dtype for place, item in enumerate(operands) if isinstance(item, Symbol) and spec.role(place) != "index"), self.real
         )
         names = tuple(self._name(item, spec.role(place), dtype) for place, item in enumerate(operands))
-        results = tuple(self._add(Tensor(f"{self.hint}/{kind.lower()}", "", None)) for _ in range(outputs))
+        results = tuple(self.add(Tensor(f"{self.hint}/{kind.lower()}", "", None)) for _ in range(outputs))
         op = Op(kind, names, results, attributes, self.source)
         read = {name: self.tensor(name) for name in names if name}
         like = read[spec.moved(op)[0]] if spec.rule == "move" else Tensor("", spec.result_type or str(attributes.get("to", dtype)), None)
@@ -192,9 +192,10 @@ class Emission:
         for tensor in self.tensors.values():
             if tensor.data is not None and tensor.dtype == canonical_dtype(data.dtype) and np.array_equal(tensor.data, data):
                 return tensor.name
-        return self._add(Tensor(f"{self.hint}/constant", canonical_dtype(data.dtype), data.shape, data))
+        return self.add(Tensor(f"{self.hint}/constant", canonical_dtype(data.dtype), data.shape, data))
 
-    def _add(self, tensor: Tensor) -> str:
+    def add(self, tensor: Tensor) -> str:
+        """Add a tensor under its name or, if that is taken, a similar one, which is returned."""
         name, number = tensor.name, 0
         while name in self.tensors or name in self.given:
             number += 1

@@ -8,37 +8,39 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.cells import Cell, Parameters
 from qconvert.formats.tflite.inner_states import inner_states
 from qconvert.formats.tflite.ops.float_rnn import rnn_activation_code
 from qconvert.formats.tflite.ops.lstm_writing import activation_code
 from qconvert.graph import Graph, Names, Op, Quantization, Tensor
-from qconvert.operators.cells import GATES
+from qconvert.operators.cells import CELLS, Activation, Parts
 from qconvert.operators.functions import all_graphs
-from qconvert.operators.recurrent import NORM, PROJECTION, PROJECTION_BIAS, stated_activations
+from qconvert.operators.recurrent import NORM, PROJECTION, PROJECTION_BIAS, activations_of
 from qconvert.operators.sizes import Size
+from qconvert.operators.values import Value, apply, where
 from qconvert.plugins import Target
 from qconvert.rewriting.inlining import Inlining, prefix_of
+from qconvert.rewriting.lowering import Emission, Symbol
 
 __all__ = ["run"]
 
-_STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
 #: Inputs behind data and weights.
 _BIAS, _LENGTHS, _FIRST, _PEEPHOLES = 3, 4, 5, 7
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Spells the recurrences of the network and of its functions, all at once: their steps are functions of the network."""
-    if target is None or target.format != "tflite" or all(op.kind not in _STATES for _, inner in all_graphs(graph) for op in inner.ops):
+    if target is None or target.format != "tflite" or all(op.kind not in CELLS for _, inner in all_graphs(graph) for op in inner.ops):
         return graph, ()
     functions, counts, done = dict(graph.functions), Counter[str](), dict[str, Graph]()
     for key, inner in all_graphs(graph):
         new, inner_ones = Inlining(inner), inner_states(inner)
         for op in inner.ops:
-            if op.kind not in _STATES or _goes_on(inner, op, inner_ones) or not _is_real(inner, op):
+            if op.kind not in CELLS or _goes_on(inner, op, inner_ones) or not _is_real(inner, op):
                 new.ops.append(op)
                 continue
             _Recurrence(new, op, functions).write()
@@ -61,14 +63,12 @@ def _goes_on(graph: Graph, op: Op, inner: frozenset[str]) -> bool:
     if any(not graph[name].is_constant for name in named[1:_LENGTHS] if name):
         return False
     makers = graph.producers()
-    reads = [makers.get(name) for name in named[_FIRST : _FIRST + _STATES[op.kind]]]
+    reads = [makers.get(name) for name in named[_FIRST : _FIRST + CELLS[op.kind].states]]
     return all(read is not None and read.kind == "ReadState" and str(read["state"]) in inner for read in reads)
 
 
 def _is_real(graph: Graph, op: Op) -> bool:
-    """Whether what goes in and comes out are float values of float32, nothing is normalized, and the weights divide by directions."""
-    if any(op.inputs[NORM : NORM + 1]):
-        return False
+    """Whether what goes in and comes out are float values of float32, and the weights divide by directions."""
     data = [name for index, name in enumerate(op.inputs) if name and index != _LENGTHS]
     for name in (*data, *filter(None, op.outputs)):
         tensor = graph[name]
@@ -93,7 +93,8 @@ class _Recurrence:
     def __init__(self, new: Inlining, op: Op, functions: dict[str, Graph]) -> None:
         self._new, self._op, self._functions = new, op, functions
         self._prefix = prefix_of(op)
-        self._cells, self._rows = int(op["hidden_size"]), GATES[op.kind] * int(op["hidden_size"])
+        self._cell, self._cells = CELLS[op.kind], int(op["hidden_size"])
+        self._rows = self._cell.gates * self._cells
         self._width = int((new.tensors[op.inputs[2]].static_shape or (0,))[-1])  # of what a step gives: a projection of its cells
         self._count = 2 if op["direction"] == "bidirectional" else 1
         shape = new.tensors[op.inputs[0]].shape or ()
@@ -104,7 +105,7 @@ class _Recurrence:
         op = self._op
         data = self._transposed(op.inputs[0], (1, 0, 2)) if op["layout"] else op.inputs[0]
         results: list[list[str]] = [[] for _ in op.outputs]
-        for direction, activations in enumerate(stated_activations(op)):
+        for direction, activations in enumerate(activations_of(op)):
             for place, name in enumerate(self._direction(direction, activations, data)):
                 if place < len(results):
                     results[place].append(name)
@@ -112,7 +113,7 @@ class _Recurrence:
             if name:
                 self._joined(name, parts, is_whole=place == 0)
 
-    def _direction(self, direction: int, activations: Sequence[tuple[str, float, float]], data: str) -> list[str]:
+    def _direction(self, direction: int, activations: Sequence[Activation], data: str) -> list[str]:
         """All hidden values of a direction ("" where nobody reads them), and its last states."""
         op, new = self._op, self._new
         backwards = op["direction"] == "reverse" or direction == 1
@@ -120,26 +121,31 @@ class _Recurrence:
         turned = backwards and bool(lengths)  # each sequence by itself, which a Scan cannot
         sequence = self._reversed(data, lengths) if turned else data
         shape = new.tensors[data].shape or ()
-        body = Inlining(Graph(f"{self._prefix}/step", {}, (), (), ()))
-        sizes = (self._width, self._cells)[: _STATES[op.kind]]
-        states = [body.add(Tensor("", "float32", (self._batch, size)), word) for size, word in zip(sizes, ("hidden", "cell"), strict=False)]
-        element = body.add(Tensor("", "float32", shape[1:]), "element")
+        body = Emission({}, "float32", "", f"{self._prefix}/step")
+        sizes = (self._width, self._cells)[: self._cell.states]
+        states = [self._symbol(body, (self._batch, size), word) for size, word in zip(sizes, ("hidden", "cell"), strict=False)]
+        element = self._symbol(body, shape[1:], "element")
         inputs, given = [*states, element], [*self._first(direction), sequence]
         if lengths:
-            inputs.append(body.add(Tensor("", "int32", ()), "turn"))
+            inputs.append(self._symbol(body, (), "turn", "int32"))
             given.append(self._turns(data))
         captures: list[tuple[str, str]] = []
-        cell = Cell(op, body, self._batch, activations, self._parameters(direction, body, captures))
-        after = cell.step(element, states)
+        theirs, parts = self._parts_of(direction, activations, element, body, captures)
+        after = list(self._cell.step(parts, theirs, *states))
         shown = after[0]
         if lengths:
             after, shown = self._masked(body, inputs[-1], lengths, states, after, captures)
         is_read = bool(op.outputs[0])
         if is_read:  # an output of its own, beside the state
-            shown = self._in_body(body, "Identity", (shown,), (self._batch, self._width), "float32")
+            shown = apply("Identity", shown)
         name = Names(self._functions).fresh(body_name := f"{self._prefix}/step")
-        self._functions[name] = Graph(body_name, body.tensors, tuple(body.ops), (*inputs, *(inside for _, inside in captures)),
-                                      (*after, *([shown] if is_read else [])))  # fmt: skip
+        self._functions[name] = Graph(
+            body_name,
+            body.tensors,
+            tuple(body.ops),
+            (*(item.name for item in inputs), *(inside for _, inside in captures)),
+            tuple(item.name for item in (*after, *([shown] if is_read else []))),
+        )
         outputs = [new.add(Tensor("", "float32", (self._batch, size)), f"{self._prefix}/last") for size in sizes]
         whole = new.add(Tensor("", "float32", (shape[0], self._batch, self._width)), f"{self._prefix}/all") if is_read else ""
         scanned = 2 if lengths else 1
@@ -168,7 +174,7 @@ class _Recurrence:
     def _first(self, direction: int) -> list[str]:
         """The states before the first step."""
         found = []
-        for index, size in zip(range(_FIRST, _FIRST + _STATES[self._op.kind]), (self._width, self._cells), strict=False):
+        for index, size in zip(range(_FIRST, _FIRST + self._cell.states), (self._width, self._cells), strict=False):
             shape = (self._batch, size)
             name = self._op.inputs[index] if index < len(self._op.inputs) else ""
             if name:
@@ -196,22 +202,35 @@ class _Recurrence:
         self._add("Shape", (self._op.inputs[0],), sizes)
         return self._make("Gather", (sizes, self._ints([axis])), (1,), "int64", axis=0)
 
-    def _parameters(self, direction: int, body: Inlining, captures: list[tuple[str, str]]) -> Parameters:
-        """What belongs to a direction: constants of the body, or captures of what is computed."""
+    def _parts_of(
+        self, direction: int, activations: Sequence[Activation], element: Symbol, body: Emission, captures: list[tuple[str, str]]
+    ) -> tuple[Value, Parts]:
+        """The sums of a step's data, and what a direction computes with: constants of the body, or captures of what is computed."""
         op, cells, rows = self._op, self._cells, self._rows
         own = [2 * cells, cells] if op.kind == "GRU" and not op["linear_before_reset"] else [rows]
 
-        def parts(index: int, sizes: list[int]) -> tuple[str, ...]:
-            if index >= len(op.inputs) or not op.inputs[index]:
-                return ()
-            return tuple(self._parts(index, direction, sizes, body, captures))
+        def parts(index: int, sizes: list[int]) -> list[Symbol]:
+            if not op.has(index):
+                return []
+            return [Symbol(body, name) for name in self._parts(index, direction, sizes, body, captures)]
 
-        bias = parts(_BIAS, [rows, *own])
-        peepholes = parts(_PEEPHOLES, [cells] * 3) if op.kind == "LSTM" else ()
-        projection = (*parts(PROJECTION, [self._width]), *parts(PROJECTION_BIAS, [self._width])) if op.kind == "LSTM" else ()
-        return Parameters(parts(1, [rows]), parts(2, own), bias[:1], bias[1:], peepholes, projection)
+        w, r, norms = parts(1, [rows]), parts(2, own), parts(NORM, [cells] * self._cell.gates)
+        bias = parts(_BIAS, [cells] * 2 * self._cell.gates if norms else [rows, *own])
+        more: dict[str, Any] = {}
+        if norms:
+            added = [one + other for one, other in zip(bias[: len(norms)], bias[len(norms) :], strict=True)] or [None] * len(norms)
+            more["norms"], bias = list(zip(norms, added, strict=True)), []
+        if matrix := parts(PROJECTION, [self._width]):
+            more["projected"] = partial(_product, [*matrix, *parts(PROJECTION_BIAS, [self._width])])
 
-    def _parts(self, index: int, direction: int, sizes: list[int], body: Inlining, captures: list[tuple[str, str]]) -> list[str]:
+        def product(values: Value, first: int, count: int) -> Value:
+            place = 1 if first else 0  # the rows behind the reset gate stand by themselves
+            return _product([r[place], *bias[1 + place : 2 + place]], values)
+
+        found = Parts(op, activations, product, peepholes=parts(_PEEPHOLES, [cells] * 3), **more)
+        return _product([*w, *bias[:1]], element), found
+
+    def _parts(self, index: int, direction: int, sizes: list[int], body: Emission, captures: list[tuple[str, str]]) -> list[str]:
         tensor = self._new.tensors[self._op.inputs[index]]
         ends = [int(end) for end in np.cumsum(sizes)]
         spans = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
@@ -226,7 +245,7 @@ class _Recurrence:
         shapes = [(size, *(tensor.shape or ())[2:]) for size in sizes]
         outer = [self._new.add(Tensor("", "float32", shape), f"{tensor.name}/part") for shape in shapes]
         self._new.ops.append(Op("Split", (whole, self._ints(sizes)), tuple(outer), {"axis": 0}, self._op.source))
-        inside = [body.add(Tensor("", "float32", shape), tensor.name) for shape in shapes]
+        inside = [body.add(Tensor(tensor.name, "float32", shape)) for shape in shapes]
         captures += zip(outer, inside, strict=True)
         return inside
 
@@ -247,19 +266,20 @@ class _Recurrence:
         return self._make("Range", (ends[0], limit, ends[1]), ((self._new.tensors[data].shape or ("",))[0],), "int32")
 
     def _masked(
-        self, body: Inlining, turn: str, lengths: str, states: Sequence[str], after: Sequence[str], captures: list[tuple[str, str]]
-    ) -> tuple[list[str], str]:
+        self,
+        body: Emission,
+        turn: Value,
+        lengths: str,
+        states: Sequence[Value],
+        after: Sequence[Value],
+        captures: list[tuple[str, str]],
+    ) -> tuple[list[Value], Value]:
         """The states that stay after the end of a sequence, and what is shown there: zeros."""
         column = self._make("Unsqueeze", (lengths, self._ints([1])), (self._batch, 1), "int32")
-        inside = body.add(Tensor("", "int32", (self._batch, 1)), "lengths")
-        captures.append((column, inside))
-        runs = self._in_body(body, "Less", (turn, inside), (self._batch, 1), "bool")
-        zero = body.add(Tensor("", "float32", (), np.zeros((), np.float32)), "zero")
-
-        def chosen(new: str, old: str) -> str:
-            return self._in_body(body, "Where", (runs, new, old), body.tensors[new].shape or (), "float32")
-
-        return [chosen(new, old) for old, new in zip(states, after, strict=True)], chosen(after[0], zero)
+        inside = self._symbol(body, (self._batch, 1), "lengths", "int32")
+        captures.append((column, inside.name))
+        runs = apply("Less", turn, inside)
+        return [where(runs, new, old) for old, new in zip(states, after, strict=True)], where(runs, after[0], 0.0)
 
     def _reversed(self, name: str, lengths: str) -> str:
         """Each sequence backwards, as far as it goes."""
@@ -271,10 +291,8 @@ class _Recurrence:
         return self._make("Transpose", (name,), tuple(shape[axis] for axis in perm), "float32", perm=perm)
 
     @staticmethod
-    def _in_body(body: Inlining, kind: str, inputs: tuple[str, ...], shape: tuple[Size, ...], dtype: str) -> str:
-        name = body.add(Tensor("", dtype, shape), kind)
-        body.ops.append(Op(kind, inputs, (name,)))
-        return name
+    def _symbol(body: Emission, shape: tuple[Size, ...], name: str, dtype: str = "float32") -> Symbol:
+        return Symbol(body, body.add(Tensor(name, dtype, shape)))
 
     def _make(self, kind: str, inputs: tuple[str, ...], shape: tuple[Size, ...], dtype: str, **attributes: object) -> str:
         name = self._new.add(Tensor("", dtype, shape), f"{self._prefix}/{kind}")
@@ -286,6 +304,11 @@ class _Recurrence:
 
     def _ints(self, values: Sequence[int]) -> str:
         return self._new.integers(values, f"{self._prefix}/numbers")
+
+
+def _product(parameters: Sequence[Value], value: Value) -> Value:
+    """Rows of weights times a value, and their bias."""
+    return apply("Gemm", value, *parameters)
 
 
 def _grid(grid: Quantization | None, direction: int, rows: slice) -> Quantization | None:
