@@ -219,7 +219,18 @@ class Emission:
                 self._rename(symbol.name, name)
             self.tensors[name] = self.given[name]
             taken.add(symbol.name)
+        self._drop_unread(op)
         self._keep_quantization_of_results(op)
+
+    def _drop_unread(self, op: Op) -> None:
+        """Without what only absent outputs need."""
+        read, kept = set(op.outputs), list[Op]()
+        for item in reversed(self.ops):
+            if not read.isdisjoint(item.outputs):
+                read.update(item.inputs)
+                kept.append(item)
+        self.ops = kept[::-1]
+        self.tensors = {name: tensor for name, tensor in self.tensors.items() if name in read or any(name in item.outputs for item in kept)}
 
     def _activated(self, symbol: Symbol, activation: str) -> Symbol:
         last = self.ops[-1] if self.ops else None

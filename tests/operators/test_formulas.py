@@ -11,6 +11,7 @@ from qconvert import Quantization
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import KINDS
+from qconvert.operators.cells import CELLS
 from qconvert.operators.formulas import FORMULAS, Formula
 from qconvert.operators.shapes import infer
 from qconvert.operators.values import apply
@@ -35,13 +36,29 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "InstanceNormalization": [{"data_format": "channels_first"}, {"data_format": "channels_last"}],
     "GroupNormalization": [{"data_format": "channels_first", "num_groups": 2}, {"data_format": "channels_last", "num_groups": 2}],
     "BatchNormalization": [{"data_format": "channels_first"}, {"data_format": "channels_last"}],
+    **{
+        kind: [
+            {"hidden_size": 5},
+            {"hidden_size": 5, "direction": "reverse", "layout": 1, "clip": 0.7},
+            {
+                "hidden_size": 5,
+                "direction": "bidirectional",
+                "activations": (("Sigmoid",) * 2 + ("Affine",))[-len(cell.activations) :] * 2,
+                "activation_alpha": (0.5, 0.4),
+                "activation_beta": (0.1, -0.1),
+            },
+            *[{"hidden_size": 5, "linear_before_reset": 1} for _ in range(kind == "GRU")],
+            *[{"hidden_size": 5, "input_forget": 1, "cell_clip": 0.5, "projection_clip": 0.3} for _ in range(kind == "LSTM")],
+        ]
+        for kind, cell in CELLS.items()
+    },
     **{kind: [{"keepdims": 0}, {"keepdims": 1}] for kind in FORMULAS if kind.startswith("Reduce")},
 }
 _SHAPE = (2, 4, 3, 4)
 
 
-def _operands(kind: str, attributes: dict[str, Any]) -> list[Array]:
-    """Data and parameters for an operator of a kind."""
+def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
+    """Data and parameters for an operator of a kind, None for absent ones."""
     rng = np.random.default_rng(len(kind))
     x = rng.normal(0, 2, _SHAPE)
     if kind.startswith("Reduce"):
@@ -66,6 +83,15 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Array]:
         return [np.abs(x) + 0.1]
     if kind == "Sum":
         return [x, x * 2, x - 1]
+    if kind in CELLS:
+        ways, rows = 2 if attributes.get("direction") == "bidirectional" else 1, CELLS[kind].gates * 5
+        width = 4 if attributes.get("projection_clip") else 5
+        found = [rng.normal(0, 1, (3, 2, 3)), rng.normal(0, 0.7, (ways, rows, 3)), rng.normal(0, 0.7, (ways, rows, width)),
+                 rng.normal(0, 0.5, (ways, 2 * rows))]  # fmt: skip
+        if attributes.get("projection_clip"):  # an LSTM of TFLite, with all that it may have
+            found += [None, rng.normal(0, 1, (ways, 2, width)), rng.normal(0, 1, (ways, 2, 5)), rng.normal(0, 1, (ways, 15)), rng.normal(0, 1, (ways, width, 5)), rng.normal(0, 1, (ways, width)),
+                      rng.normal(1, 0.1, (ways, rows))]  # fmt: skip
+        return found
     pairs = KINDS[kind].inputs[0] == 2
     return [x, rng.normal(0, 2, _SHAPE) if kind != "PRelu" else rng.normal(0, 1, (4, 1, 1))] if pairs else [x]
 
@@ -75,11 +101,12 @@ def test_a_formula_on_arrays_is_the_evaluation_of_its_kind(formula: Formula) -> 
     held = 0
     for attributes in ATTRIBUTES.get(formula.kind, [{}]):
         operands = _operands(formula.kind, attributes)
-        op = Op(formula.kind, tuple("x" * (i + 1) for i in range(len(operands))), ("y",), attributes)
+        op = Op(formula.kind, tuple("" if item is None else "x" * (i + 1) for i, item in enumerate(operands)), ("y",), attributes)
         taken = formula.attributes(op)
         found = None if taken is None else formula.function(*operands, **taken)
         if found is not None:
             held += 1
+            found = found[0] if isinstance(found, tuple) else found
             np.testing.assert_allclose(found, apply(formula.kind, *operands, **attributes), rtol=1e-9, atol=1e-9)
     assert held
 
@@ -89,6 +116,8 @@ def _graph(kind: str, attributes: dict[str, Any], quantization: Quantization | N
     operands = _operands(kind, attributes)
     tensors, feed = [], {}
     for place, operand in enumerate(operands):
+        if operand is None:
+            continue
         role = KINDS[kind].role(place)
         real = operand.astype(np.float32) if operand.dtype.kind == "f" else operand
         name = f"input_{place}"
@@ -107,7 +136,8 @@ def _graph(kind: str, attributes: dict[str, Any], quantization: Quantization | N
         if quantization is not None and not kept
         else Tensor("y", kept or "float32", None)
     )
-    op = Op(kind, tuple(tensor.name for tensor in tensors), ("y",), attributes, "layer")
+    names = tuple("" if operand is None else f"input_{place}" for place, operand in enumerate(operands))
+    op = Op(kind, names, ("y",), attributes, "layer")
     return infer(Graph("g", {item.name: item for item in (*tensors, result)}, (op,), tuple(feed), ("y",))), feed
 
 

@@ -15,6 +15,7 @@ from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
 from qconvert.operators import KINDS, is_dynamic
 from qconvert.operators.recurrent import ONNX_ACTIVATIONS, activation_names
+from qconvert.rewriting.lowering import Scope, conditions
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -57,6 +58,15 @@ def _cells(r: Reading) -> int:
     return int(stated if stated is not None or shape is None else shape[-1])
 
 
+def _lacks(op: Op, scope: Scope) -> str:
+    if is_dynamic(op) or (op.kind == "LSTM" and runs_in_float(op)):
+        return ""
+    if foreign := _foreign(activation_names(op)):
+        return f"the activation {foreign}"
+    return "the batch as the first axis needs opset 14" if op["layout"] and scope.version < 14 else ""
+
+
+@conditions(_lacks)
 def write_recurrence(op: Op, b: Builder) -> None:
     """The node of its own; what is quantized is real between DequantizeLinear and QuantizeLinear."""
     if op.kind == "LSTM" and op["arithmetic"] == "dynamic_tensor" and not quantized_lstm_reason(op, b):
@@ -68,12 +78,8 @@ def write_recurrence(op: Op, b: Builder) -> None:
     if is_dynamic(op):
         write_spelled_gates(op, b)
         return
-    if foreign := _foreign(activation_names(op)):
-        raise b.unsupported(op, f"the activation {foreign}", rule="activation-not-covered")
     stated: dict[str, Any] = {name: value for name, value in op.attributes.items() if value not in ((), 0, 0.0, "", "forward")}
     lists = {name: list(value) for name, value in stated.items() if isinstance(value, tuple)}
-    if stated.get("layout") and b.opset < 14:
-        raise b.unsupported(op, "the batch as the first axis, which needs opset 14,", rule="opset-too-old")
     names = [b.stored(name) if index == 4 else b.real(name) for index, name in enumerate(op.inputs)]
     values = [b.name(f"{name}/value") if name else "" for name in op.outputs]
     b.node(op.kind, names, values, **{**stated, **lists})

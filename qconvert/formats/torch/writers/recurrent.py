@@ -14,6 +14,7 @@ from qconvert.graph import Op
 from qconvert.operators import is_dynamic
 from qconvert.operators.cells import GATES
 from qconvert.operators.recurrent import activation_names
+from qconvert.rewriting.lowering import Scope, conditions
 
 __all__ = ["WRITERS"]
 
@@ -26,7 +27,7 @@ _MOST_STEPS = 256
 
 def write_recurrence(op: Op, b: Builder) -> None:
     """aten::lstm, gru, rnn_tanh or rnn_relu, on real values; a layer that begins at the end of its data reads them turned round."""
-    name = _operator(op, b)
+    name = f"rnn_{activation_names(op)[0].lower()}" if op.kind == "RNN" else op.kind.lower()
     directions = 2 if op["direction"] == "bidirectional" else 1
     data = b.real(op.inputs[0])
     data = b.aten("transpose.int", data, 0, 1) if op["layout"] else data
@@ -52,25 +53,18 @@ def write_recurrence(op: Op, b: Builder) -> None:
             b.finish(op, node, index)
 
 
-def _operator(op: Op, b: Builder) -> str:
-    """The name of PyTorch's layer; raises UnsupportedError for what it cannot say."""
+def _lacks(op: Op, scope: Scope) -> str:
+    """What PyTorch's layer cannot say."""
     for attribute in ("clip", "input_forget", "cell_clip", "projection_clip", "activation_alpha", "activation_beta"):
         if op.attributes.get(attribute):
-            raise b.unsupported(op, attribute)
+            return attribute
     if op.kind == "GRU" and not op["linear_before_reset"]:
-        raise b.unsupported(op, "a reset before the product with the hidden values", rule="variant-not-writable")
+        return "a reset before the product with the hidden values"
     if any(op.has(index) for index in (_LENGTHS, *range(_PEEPHOLES, len(op.inputs)))):
-        raise b.unsupported(op, "lengths of sequences, peepholes, a projection or a normalization")
-    names = {item.lower() for item in activation_names(op)}
-    wanted = {"LSTM": {"sigmoid", "tanh"}, "GRU": {"sigmoid", "tanh"}}.get(op.kind)
-    if (wanted is not None and [item.lower() for item in activation_names(op)] != _plain(op)) or (wanted is None and len(names) != 1):
-        raise b.unsupported(op, f"activations {', '.join(activation_names(op))}")
-    if op.kind != "RNN":
-        return op.kind.lower()
-    curve = names.pop()
-    if curve not in ("tanh", "relu"):
-        raise b.unsupported(op, f"the activation {curve}")
-    return f"rnn_{curve}"
+        return "lengths of sequences, peepholes, a projection or a normalization"
+    stated = [item.lower() for item in activation_names(op)]
+    known = len({*stated}) == 1 and stated[0] in ("tanh", "relu") if op.kind == "RNN" else stated == _plain(op)
+    return "" if known else f"activations {', '.join(activation_names(op))}"
 
 
 def _plain(op: Op) -> list[str]:
@@ -179,4 +173,4 @@ def _gates(op: Op, b: Builder, node: Node) -> list[Node]:
 
 _STEPS: Mapping[str, Any] = {"RNN": _rnn_step, "GRU": _gru_step, "LSTM": _lstm_step}
 
-WRITERS: dict[str, WriteFunction] = dict.fromkeys(GATES, write_recurrence)
+WRITERS: dict[str, WriteFunction] = dict.fromkeys(GATES, conditions(_lacks)(write_recurrence))

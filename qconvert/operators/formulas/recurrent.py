@@ -1,0 +1,164 @@
+"""Recurrences as formulas: each step stands in the graph by itself, for formats and runtimes that lack the operator or what it states.
+
+Loops over steps, which also take sequences whose length is known only at run time, are made by the formats that have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from qconvert.graph.schema import Op
+from qconvert.operators.cells import CELLS, Cell, Parts
+from qconvert.operators.formulas.formula import lowers
+from qconvert.operators.recurrent import activations_of
+from qconvert.operators.values import Value, apply, constant_of, reshape, shape_of, transpose
+
+__all__ = ["MOST_STEPS", "unrolled"]
+
+#: So many steps stand one after the other; longer sequences are left to loops.
+MOST_STEPS = 64
+
+
+@lowers("LSTM")
+def unrolled_lstm(
+    x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, cell: Value = None,
+    peepholes: Value = None, projection: Value = None, projection_bias: Value = None, norm: Value = None, *, hidden_size: int,
+    direction: str, activations: Any, activation_alpha: Any, activation_beta: Any, clip: float, layout: int, input_forget: int,
+    cell_clip: float, projection_clip: float,
+) -> Any:  # fmt: skip
+    """The steps of an LSTM."""
+    stated = {
+        "hidden_size": hidden_size, "direction": direction, "activations": activations, "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta, "clip": clip, "layout": layout, "input_forget": input_forget, "cell_clip": cell_clip,
+        "projection_clip": projection_clip,
+    }  # fmt: skip
+    more = (peepholes, projection, projection_bias, norm)
+    return None if lengths is not None else unrolled(CELLS["LSTM"], Op("LSTM", (), (), stated), (x, w, r, bias), (hidden, cell), more)
+
+
+@lowers("GRU")
+def unrolled_gru(
+    x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, *, hidden_size: int, direction: str,
+    activations: Any, activation_alpha: Any, activation_beta: Any, clip: float, layout: int, linear_before_reset: int,
+) -> Any:  # fmt: skip
+    """The steps of a GRU."""
+    stated = {
+        "hidden_size": hidden_size, "direction": direction, "activations": activations, "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta, "clip": clip, "layout": layout, "linear_before_reset": linear_before_reset,
+    }  # fmt: skip
+    return None if lengths is not None else unrolled(CELLS["GRU"], Op("GRU", (), (), stated), (x, w, r, bias), (hidden,))
+
+
+@lowers("RNN")
+def unrolled_rnn(
+    x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, *, hidden_size: int, direction: str,
+    activations: Any, activation_alpha: Any, activation_beta: Any, clip: float, layout: int,
+) -> Any:  # fmt: skip
+    """The steps of an RNN."""
+    stated = {
+        "hidden_size": hidden_size, "direction": direction, "activations": activations, "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta, "clip": clip, "layout": layout,
+    }  # fmt: skip
+    return None if lengths is not None else unrolled(CELLS["RNN"], Op("RNN", (), (), stated), (x, w, r, bias), (hidden,))
+
+
+def unrolled(cell: Cell, op: Op, inputs: Sequence[Value], first: Sequence[Value], more: Sequence[Value] = (None,) * 4) -> Any:
+    """All results of a recurrence, step by step; None if the number of steps is open, or larger than MOST_STEPS.
+
+    Args:
+        cell: of the recurrence.
+        op: whose attributes hold.
+        inputs: the data, (steps, rows, values) or with the rows first, weights of data and of hidden values, and the bias or None.
+        first: the states before the first step, or None.
+        more: peepholes, projection, its bias and normalizations of an LSTM, or None.
+    """
+    x, (w, r, bias) = inputs[0], inputs[1:]
+    x = transpose(x, (1, 0, 2)) if op["layout"] else x
+    steps, rows, values = shape_of(x) or ("", "", "")
+    sizes = (shape_of(r) or ("",))[-1], op["hidden_size"]
+    if not isinstance(steps, int) or not 0 < steps <= MOST_STEPS or not isinstance(values, int) or not isinstance(sizes[0], int):
+        return None
+    if not isinstance(rows, int) and any(item is None for item in first):
+        return None
+    shown: list[Value] = []
+    last: list[list[Value]] = [[] for _ in first]
+    for direction, activations in enumerate(activations_of(op, cell)):
+        weights = [_part(item, direction) for item in (w, r, bias, *more)]
+        parts, (matrix, added) = _parts(cell, op, activations, weights)
+        sums = apply("Gemm", reshape(x, [-1, values]), *([matrix] if added is None else [matrix, added]))
+        theirs = _unstacked(reshape(sums, [steps, -1, cell.gates * op["hidden_size"]]), steps)
+        states = [
+            np.zeros((int(rows), int(size)), np.float32) if item is None else _part(item, direction, int(op["layout"]))
+            for item, size in zip(first, sizes, strict=False)
+        ]
+        backwards = op["direction"] == "reverse" or direction == 1
+        found = []
+        for part in reversed(theirs) if backwards else theirs:
+            states = list(cell.step(parts, part, *states))
+            found.append(states[0])
+        shown.append(_stacked(found[::-1] if backwards else found, 0))
+        for state, item in zip(last, states, strict=True):
+            state.append(item)
+    results = [_stacked(shown, 1), *(_stacked(state, 0) for state in last)]
+    if op["layout"]:
+        results = [transpose(results[0], (2, 0, 1, 3)), *(transpose(item, (1, 0, 2)) for item in results[1:])]
+    return tuple(results)
+
+
+def _parts(cell: Cell, op: Op, activations: Any, weights: Sequence[Value]) -> tuple[Parts, tuple[Value, Value]]:
+    """What a direction computes with; and the weights of the data, and what is added to their products."""
+    w, r, bias, peepholes, projection, projection_bias, norm = weights
+    size, gates = op["hidden_size"], cell.gates
+    both: list[Value] = [None, None] if bias is None else [_rows(bias, 0, gates * size), _rows(bias, gates * size, 2 * gates * size)]
+    more: dict[str, Any] = {}
+    if peepholes is not None:
+        more["peepholes"] = [_rows(peepholes, size * gate, size * (gate + 1)) for gate in range(3)]
+    if norm is not None:
+        added = None if bias is None else both[0] + both[1]
+        more["norms"] = [
+            (_rows(norm, size * gate, size * (gate + 1)), None if added is None else _rows(added, size * gate, size * (gate + 1)))
+            for gate in range(gates)
+        ]
+        both = [None, None]
+    if projection is not None:
+        more["projected"] = partial(_gemm, projection, projection_bias)
+
+    def product(values: Value, first: int, count: int) -> Value:
+        start, end = first * size, (first + count) * size
+        return _gemm(_rows(r, start, end), None if both[1] is None else _rows(both[1], start, end), values)
+
+    return Parts(op, activations, product, **more), (w, both[0])
+
+
+def _gemm(weights: Value, bias: Value, values: Value) -> Value:
+    return apply("Gemm", values, weights, *([] if bias is None else [bias]))
+
+
+def _part(value: Value, index: int, axis: int = 0) -> Value:
+    """One element along an axis, without the axis."""
+    if value is None:
+        return None
+    known = constant_of(value)
+    return apply("Gather", value, np.array(index), axis=axis) if known is None else known.take(index, axis)
+
+
+def _rows(value: Value, start: int, end: int) -> Value:
+    known = constant_of(value)
+    if known is not None:
+        return known[start:end]
+    if (start, end) == (0, (shape_of(value) or ("",))[0]):
+        return value
+    return apply("Slice", value, *(np.array([number]) for number in (start, end, 0)))
+
+
+def _unstacked(value: Value, count: int) -> list[Value]:
+    found = apply("Unpack", value, outputs=count, axis=0)
+    return list(found) if count > 1 else [found]
+
+
+def _stacked(values: Sequence[Value], axis: int) -> Value:
+    return apply("Pack", *values, axis=axis)
