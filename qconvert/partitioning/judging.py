@@ -13,6 +13,7 @@ from qconvert.operators.functions import all_ops
 from qconvert.partitioning.expanding import Expanded
 from qconvert.plugins import Change, Codegen, Target, Violation, codegen_of, formats, operators
 from qconvert.plugins.rules import place
+from qconvert.rewriting.lowering import legality, lower
 from qconvert.targets.violations import violations
 
 __all__ = ["Judge", "Refusal", "fitted"]
@@ -80,6 +81,7 @@ class Judge:
             raise
         except QConvertError as error:
             return Refusal(" ".join(error.reason.split()), (error.where,))
+        made = self._lowered(made)
         costs = [change for change in changes if any(cost.sqnr_db is not None for cost in change.costs)] if self.lossless else ()
         if costs:
             return Refusal(f"{costs[0].by} would change values", tuple(cost.tensor for cost in costs[0].costs))
@@ -87,6 +89,13 @@ class Judge:
         if found:
             return Refusal(_said(found[0], made), tuple(violation.where for violation in found))
         return None if self.codegen is not None else self._unwritable(made)
+
+    def _lowered(self, made: Graph) -> Graph:
+        """With formulas in the place of kinds that the target's format lacks, as its writer puts them."""
+        writers = operators(self.target.format, "write")
+        if not writers or all(op.kind in writers or op.kind in _WRITTEN_OTHERWISE for op in all_ops(made)):
+            return made
+        return lower(made, legality({}, also=frozenset((*writers, *_WRITTEN_OTHERWISE)))).graph
 
     def _unwritable(self, made: Graph) -> Refusal | None:
         """That the target's format has no form of an operator; code generators take graphs."""

@@ -8,7 +8,7 @@ movement keeps stored integers: forwards from a quantized operand, backwards fro
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import KINDS
 from qconvert.operators.formulas import FORMULAS, Formula
+from qconvert.operators.functions import all_graphs
 from qconvert.operators.shapes import merged, output_shapes
 from qconvert.operators.values import Values
 from qconvert.rewriting.rewriter import Rewriter
@@ -36,6 +37,8 @@ __all__ = [
     "legality",
     "lower",
     "lowered_op",
+    "not_legal",
+    "require_legal",
     "since",
 ]
 
@@ -93,7 +96,7 @@ def since(version: int) -> Condition:
     return lambda op, scope: "" if scope.version >= version else f"{op.kind} needs version {version}, not {scope.version}"
 
 
-def legality(writers: Mapping[str, Any], version: int = 0, metadata: Mapping[str, str] | None = None, also: Sequence[str] = ()) -> Legal:
+def legality(writers: Mapping[str, Any], version: int = 0, metadata: Mapping[str, str] | None = None, also: Collection[str] = ()) -> Legal:
     """Return what says which operators a format takes.
 
     Args:
@@ -109,6 +112,20 @@ def legality(writers: Mapping[str, Any], version: int = 0, metadata: Mapping[str
         return write.lacks(op, Scope(tensors, version, metadata or {})) if isinstance(write, Conditional) else ""
 
     return legal
+
+
+def require_legal(graph: Graph, legal: Legal, format: str) -> None:
+    """Raise UnsupportedError for an operator that a writer does not take and that no formula could be put in the place of."""
+    for _, inner in all_graphs(graph):
+        for op in inner.ops:
+            if reason := legal(inner.tensors, op):
+                raise not_legal(op, reason, format)
+
+
+def not_legal(op: Op, reason: str, format: str) -> UnsupportedError:
+    """The error for one operator."""
+    where = f"{op.source} {op}".strip()
+    return UnsupportedError(f"{op.kind} cannot be written to {format}: {reason}", where=where, rule="variant-not-writable")
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import qconvert
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators.cells import CELLS
+from qconvert.operators.formulas import recurrent
 from qconvert.operators.shapes import infer
 
 _STEPS, _ROWS, _VALUES, _CELLS = 4, 2, 3, 5
@@ -55,3 +57,14 @@ def test_every_format_computes_what_the_operator_means(kind: str, stated: dict[s
     wanted, found = evaluate(graph, feed), qconvert.run(path, feed)
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.formats
+@pytest.mark.torch
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_steps_that_are_too_many_to_stand_one_by_one_are_refused(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written that lacks what the operator states."""
+    monkeypatch.setattr(recurrent, "MOST_STEPS", _STEPS - 1)
+    with refused(qconvert.UnsupportedError, "variant-not-writable", "layer", "Relu6"):
+        qconvert.convert(_recurrence("RNN", activations=("Relu6",)), tmp_path / f"model{suffix}")
+    assert not list(tmp_path.iterdir())

@@ -89,8 +89,8 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
         found = [rng.normal(0, 1, (3, 2, 3)), rng.normal(0, 0.7, (ways, rows, 3)), rng.normal(0, 0.7, (ways, rows, width)),
                  rng.normal(0, 0.5, (ways, 2 * rows))]  # fmt: skip
         if attributes.get("projection_clip"):  # an LSTM of TFLite, with all that it may have
-            found += [None, rng.normal(0, 1, (ways, 2, width)), rng.normal(0, 1, (ways, 2, 5)), rng.normal(0, 1, (ways, 15)), rng.normal(0, 1, (ways, width, 5)), rng.normal(0, 1, (ways, width)),
-                      rng.normal(1, 0.1, (ways, rows))]  # fmt: skip
+            shapes = ((ways, 2, width), (ways, 2, 5), (ways, 15), (ways, width, 5), (ways, width), (ways, rows))
+            found += [None, *(rng.normal(0, 1, shape) for shape in shapes)]
         return found
     pairs = KINDS[kind].inputs[0] == 2
     return [x, rng.normal(0, 2, _SHAPE) if kind != "PRelu" else rng.normal(0, 1, (4, 1, 1))] if pairs else [x]

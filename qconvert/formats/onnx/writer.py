@@ -36,7 +36,7 @@ from qconvert.operators.functions import all_graphs, all_ops
 from qconvert.plugins import operators
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.inlining import require_few, whiles_to_loops, without_calls, without_regions
-from qconvert.rewriting.lowering import legality, lower
+from qconvert.rewriting.lowering import legality, lower, require_legal
 from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
 
 __all__ = ["DEFAULT_OPSET", "write"]
@@ -108,12 +108,14 @@ def build(
     opset = _chosen_opset(graph, opset)
     writers = operators("onnx", "write")
     source = graph
-    lowered = lower(_with_torch_forms(graph), legality(writers, opset, graph.metadata))
+    legal = legality(writers, opset, graph.metadata)
+    lowered = lower(_with_torch_forms(graph), legal)
     graph = lowered.graph
     missing = Counter(op.kind for op in all_ops(graph) if op.kind not in writers)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
         raise UnsupportedError(f"operators without an ONNX form: {listed}", rule="operators-not-writable")
+    require_legal(graph, legal, "ONNX")
     others = {id(op) for op in source.ops if has_torch_form(op)} | {id(op) for op in lowered.whole.values()}
     forms = Forms(form, kept, others, guards, regions, lowered)
     builder = Builder(graph, opset, numerics, forms)

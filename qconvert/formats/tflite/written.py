@@ -19,7 +19,7 @@ from qconvert.operators.functions import all_graphs, all_ops
 from qconvert.plugins import operators
 from qconvert.rewriting.inlining import without_calls
 from qconvert.rewriting.loops import loops_to_whiles
-from qconvert.rewriting.lowering import Legal, legality, lower
+from qconvert.rewriting.lowering import Legal, legality, lower, not_legal
 
 __all__ = ["Written", "initial", "taken", "written"]
 
@@ -137,6 +137,7 @@ def _is_composite(graph: Graph, op: Op) -> bool:
 def _written(graph: Graph, known: Mapping[str, Any], failures: list[tuple[Op, QConvertError]]) -> Writing:
     """The operators of one graph; those that are refused join `failures`, and `known` are attributes of a Writing."""
     writers, writing = operators("tflite", "write"), Writing(graph)
+    has_writer = legality(writers)
     for name, value in known.items():
         setattr(writing, name, value)
     for name in graph.inputs:
@@ -147,6 +148,9 @@ def _written(graph: Graph, known: Mapping[str, Any], failures: list[tuple[Op, QC
         if op.kind not in writers:
             if op.kind in FORMULAS:
                 failures.append((writing.whole.get(id(op), op), _not_lowered(op, writing)))
+            continue
+        if reason := has_writer(graph.tensors, op):
+            failures.append((writing.whole.get(id(op), op), not_legal(op, reason, "TFLite")))
             continue
         try:
             writing.write(op, writers[op.kind])

@@ -11,7 +11,7 @@ from qconvert.formats.torch.writers.sums import computes_on_grids
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Graph
 from qconvert.operators.opaque import custom_name
-from qconvert.rewriting.lowering import Lowered, legality, lower
+from qconvert.rewriting.lowering import Lowered, legality, lower, require_legal
 
 __all__ = ["fill", "lowered"]
 
@@ -41,6 +41,7 @@ def fill(builder: Builder, known: Mapping[str, Callable[..., Any]]) -> None:
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
         raise UnsupportedError(f"PyTorch has no operators for: {listed}", remedy=_REMEDY, rule="operators-not-writable")
+    require_legal(graph, legality(known), "PyTorch")
     for name in graph.inputs:
         builder.take_input(name)
     for op in graph.ops:

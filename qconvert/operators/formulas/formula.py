@@ -22,9 +22,9 @@ _ASIDE = ("activation",)
 class Formula:
     """A kind as a function of others (operators/values.py).
 
-    The function takes the operator's inputs in their order, None for absent ones, and by name those attributes that it depends on. It
-    gives a value, or a tuple with one for each output; None where it does not hold. It may branch on types, shapes and constants alone
-    (dtype_of(), shape_of(), constant_of()).
+    The function takes the operator's inputs in their order, None for absent ones, and by name those attributes that it depends on, or all
+    as **attributes. It gives a value, or a tuple with one for each output; None where it does not hold. It may branch on types, shapes and
+    constants alone (dtype_of(), shape_of(), constant_of()).
 
     Attributes:
         kind: that it stands for.
@@ -46,6 +46,8 @@ class Formula:
     def parameters(self) -> frozenset[str]:
         """The attributes that the function takes."""
         found = inspect.signature(self.function).parameters.values()
+        if any(item.kind is inspect.Parameter.VAR_KEYWORD for item in found):
+            return frozenset(KINDS[self.kind].attributes) - {*_ASIDE}
         return frozenset(item.name for item in found if item.kind is inspect.Parameter.KEYWORD_ONLY)
 
     def attributes(self, op: Op) -> dict[str, Any] | None:

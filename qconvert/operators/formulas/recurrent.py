@@ -5,7 +5,7 @@ Loops over steps, which also take sequences whose length is known only at run ti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.graph.schema import Op
 from qconvert.operators.cells import CELLS, Cell, Parts
-from qconvert.operators.formulas.formula import lowers
+from qconvert.operators.formulas.formula import Formula, lowers
 from qconvert.operators.recurrent import activations_of
 from qconvert.operators.values import Value, apply, constant_of, reshape, shape_of, transpose
 
@@ -23,64 +23,69 @@ __all__ = ["MOST_STEPS", "unrolled"]
 MOST_STEPS = 64
 
 
+def _steps_first(kind: str) -> Formula:
+    """The recurrence of data whose steps come first, which is what runtimes have."""
+
+    def steps_first(x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, *more: Value, **stated: Any) -> Any:
+        if not stated["layout"]:
+            return None
+        states, others = more[: CELLS[kind].states], more[CELLS[kind].states :]
+        first = [None if item is None else transpose(item, (1, 0, 2)) for item in states]
+        inputs = (transpose(x, (1, 0, 2)), w, r, bias, lengths, *first, *others)
+        found = apply(kind, *inputs, outputs=1 + CELLS[kind].states, **{**stated, "layout": 0})
+        return (transpose(found[0], (2, 0, 1, 3)), *(transpose(item, (1, 0, 2)) for item in found[1:]))
+
+    return Formula(kind, steps_first)
+
+
+lstm_steps_first, gru_steps_first, rnn_steps_first = map(_steps_first, CELLS)
+
+
 @lowers("LSTM")
 def unrolled_lstm(
     x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, cell: Value = None,
-    peepholes: Value = None, projection: Value = None, projection_bias: Value = None, norm: Value = None, *, hidden_size: int,
-    direction: str, activations: Any, activation_alpha: Any, activation_beta: Any, clip: float, layout: int, input_forget: int,
-    cell_clip: float, projection_clip: float,
+    peepholes: Value = None, projection: Value = None, projection_bias: Value = None, norm: Value = None, **stated: Any,
 ) -> Any:  # fmt: skip
     """The steps of an LSTM."""
-    stated = {
-        "hidden_size": hidden_size, "direction": direction, "activations": activations, "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta, "clip": clip, "layout": layout, "input_forget": input_forget, "cell_clip": cell_clip,
-        "projection_clip": projection_clip,
-    }  # fmt: skip
     more = (peepholes, projection, projection_bias, norm)
-    return None if lengths is not None else unrolled(CELLS["LSTM"], Op("LSTM", (), (), stated), (x, w, r, bias), (hidden, cell), more)
+    return None if lengths is not None else unrolled("LSTM", stated, (x, w, r, bias), (hidden, cell), more)
 
 
 @lowers("GRU")
 def unrolled_gru(
-    x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, *, hidden_size: int, direction: str,
-    activations: Any, activation_alpha: Any, activation_beta: Any, clip: float, layout: int, linear_before_reset: int,
+    x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, **stated: Any
 ) -> Any:  # fmt: skip
     """The steps of a GRU."""
-    stated = {
-        "hidden_size": hidden_size, "direction": direction, "activations": activations, "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta, "clip": clip, "layout": layout, "linear_before_reset": linear_before_reset,
-    }  # fmt: skip
-    return None if lengths is not None else unrolled(CELLS["GRU"], Op("GRU", (), (), stated), (x, w, r, bias), (hidden,))
+    return None if lengths is not None else unrolled("GRU", stated, (x, w, r, bias), (hidden,))
 
 
 @lowers("RNN")
 def unrolled_rnn(
-    x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, *, hidden_size: int, direction: str,
-    activations: Any, activation_alpha: Any, activation_beta: Any, clip: float, layout: int,
+    x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, **stated: Any
 ) -> Any:  # fmt: skip
     """The steps of an RNN."""
-    stated = {
-        "hidden_size": hidden_size, "direction": direction, "activations": activations, "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta, "clip": clip, "layout": layout,
-    }  # fmt: skip
-    return None if lengths is not None else unrolled(CELLS["RNN"], Op("RNN", (), (), stated), (x, w, r, bias), (hidden,))
+    return None if lengths is not None else unrolled("RNN", stated, (x, w, r, bias), (hidden,))
 
 
-def unrolled(cell: Cell, op: Op, inputs: Sequence[Value], first: Sequence[Value], more: Sequence[Value] = (None,) * 4) -> Any:
-    """All results of a recurrence, step by step; None if the number of steps is open, or larger than MOST_STEPS.
+def unrolled(
+    kind: str, stated: Mapping[str, Any], inputs: Sequence[Value], first: Sequence[Value], more: Sequence[Value] = (None,) * 4
+) -> Any:
+    """All results of a recurrence, step by step; None if the number of steps is open or larger than MOST_STEPS, or data are rounded.
 
     Args:
-        cell: of the recurrence.
-        op: whose attributes hold.
+        kind: LSTM, GRU or RNN.
+        stated: the operator's attributes.
         inputs: the data, (steps, rows, values) or with the rows first, weights of data and of hidden values, and the bias or None.
         first: the states before the first step, or None.
         more: peepholes, projection, its bias and normalizations of an LSTM, or None.
     """
+    op, cell = Op(kind, (), (), stated), CELLS[kind]
     x, (w, r, bias) = inputs[0], inputs[1:]
     x = transpose(x, (1, 0, 2)) if op["layout"] else x
     steps, rows, values = shape_of(x) or ("", "", "")
     sizes = (shape_of(r) or ("",))[-1], op["hidden_size"]
-    if not isinstance(steps, int) or not 0 < steps <= MOST_STEPS or not isinstance(values, int) or not isinstance(sizes[0], int):
+    known = all(isinstance(size, int) for size in (steps, values, sizes[0]))
+    if op["arithmetic"] or not known or not 0 < int(steps) <= MOST_STEPS:
         return None
     if not isinstance(rows, int) and any(item is None for item in first):
         return None
@@ -89,8 +94,8 @@ def unrolled(cell: Cell, op: Op, inputs: Sequence[Value], first: Sequence[Value]
     for direction, activations in enumerate(activations_of(op, cell)):
         weights = [_part(item, direction) for item in (w, r, bias, *more)]
         parts, (matrix, added) = _parts(cell, op, activations, weights)
-        sums = apply("Gemm", reshape(x, [-1, values]), *([matrix] if added is None else [matrix, added]))
-        theirs = _unstacked(reshape(sums, [steps, -1, cell.gates * op["hidden_size"]]), steps)
+        sums = apply("Gemm", reshape(x, [-1, int(values)]), *([matrix] if added is None else [matrix, added]))
+        theirs = _unstacked(reshape(sums, [int(steps), -1, cell.gates * op["hidden_size"]]), int(steps))
         states = [
             np.zeros((int(rows), int(size)), np.float32) if item is None else _part(item, direction, int(op["layout"]))
             for item, size in zip(first, sizes, strict=False)

@@ -63,7 +63,7 @@ def _lacks(op: Op, scope: Scope) -> str:
         return ""
     if foreign := _foreign(activation_names(op)):
         return f"the activation {foreign}"
-    return "the batch as the first axis needs opset 14" if op["layout"] and scope.version < 14 else ""
+    return "onnxruntime has no batch as the first axis" if op["layout"] else ""
 
 
 @conditions(_lacks)
