@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["ChannelMeans", "analytic_shifts", "clipped_normal_means", "correct_biases", "expected_shifts", "normalized_means"]
 
@@ -73,7 +73,7 @@ def analytic_shifts(graph: Graph, rounded: Mapping[str, Array], means: Mapping[s
     """
     found = {}
     for op in graph.ops:
-        if KINDS[op.kind].has_weights and op.inputs[0] in means and op.inputs[1] in rounded:
+        if kind_of(op).has_weights and op.inputs[0] in means and op.inputs[1] in rounded:
             weights = graph.constant(op.inputs[1])
             if weights is not None:
                 groups = 1 if op.kind == "Gemm" else int(op["group"])
@@ -172,7 +172,7 @@ def correct_biases(graph: Graph, shifts: Mapping[str, Array]) -> tuple[Graph, tu
 
 def _obstacle(graph: Graph, op: Op) -> str:
     """Why nothing can be added to the bias of an operator; "" if it can."""
-    if not KINDS[op.kind].has_weights:
+    if not kind_of(op).has_weights:
         return "it is not a layer with a bias"
     bias = op.inputs[2] if len(op.inputs) > 2 else ""
     if bias and (graph.constant(bias) is None or graph[bias].dtype != "float32" or graph[bias].is_quantized):

@@ -12,7 +12,7 @@ from qconvert.calibration.watching import watched, written
 from qconvert.data.streams import Samples
 from qconvert.encodings import Encodings, Place
 from qconvert.graph import Array, Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.apply_encodings import literal
 
 __all__ = ["with_corrected_biases"]
@@ -55,7 +55,7 @@ def with_corrected_biases(
         folder: gives an empty one, for the file of a network.
         progress: told of each layer.
     """
-    layers = [op for op in graph.ops if KINDS[op.kind].has_weights and Place(op.inputs[1]) in encodings.entries]
+    layers = [op for op in graph.ops if kind_of(op).has_weights and Place(op.inputs[1]) in encodings.entries]
     results = [op.outputs[0] for op in layers]
     expected = _means(graph, results, samples, runtime, folder())
     changed, notes = graph, list[str]()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.products import is_dynamic
 
 __all__ = ["equalize"]
@@ -148,14 +148,14 @@ def _layer_behind(graph: Graph, first: Op, readers: Mapping[str, list[Op]]) -> O
             assert weights is not None and own is not None
             inputs = weights[1] * (int(str(op.attributes.get("group", 1))))
             return op if inputs == own[0] else None
-        if not KINDS[op.kind].scales_channels:
+        if not kind_of(op).scales_channels:
             return None
     return None
 
 
 def _is_layer(graph: Graph, op: Op, readers: Mapping[str, list[Op]]) -> bool:
     """Whether an operator has float32 weights that nothing else reads, and a constant float32 bias if any."""
-    if not KINDS[op.kind].has_weights or is_dynamic(op):
+    if not kind_of(op).has_weights or is_dynamic(op):
         return False
     bias = op.inputs[2] if len(op.inputs) > 2 else ""
     parameters = [graph[name] for name in (op.inputs[1], bias) if name]

@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.encodings import QParams
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Array, Graph, Op, Quantization
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 from qconvert.plugins import Target, target_named, targets
 
 __all__ = ["Group", "Plan", "Weights", "plan"]
@@ -122,7 +122,7 @@ class _Planner:
         kernels, readers = self.kernels(), self.graph.consumers()
         for op in self.graph.ops:
             if op.kind in kernels and self._is_covered(op):
-                needed.update(self._real((*self._operands(op), *(KINDS[op.kind].results_of(op) if KINDS[op.kind].rule == "real" else ()))))
+                needed.update(self._real((*self._operands(op), *(kind_of(op).results_of(op) if kind_of(op).rule == "real" else ()))))
             for names in self._shared(op):
                 union.join(list(self._real(names)))
         covered = {name for name in self.graph.tensors if name in needed and not self._is_clipped(name, readers)}
@@ -157,7 +157,7 @@ class _Planner:
 
     def _is_covered(self, op: Op) -> bool:
         """Whether all that it multiplies or adds is real: weights are constants, and nothing is quantized yet."""
-        spec = KINDS[op.kind]
+        spec = kind_of(op)
         weights = spec.named(op, "weights")
         if any(self.graph[name].data is None for name in weights):
             self.notes.append(f"{op} stays float: its weights are computed at run time")
@@ -167,14 +167,14 @@ class _Planner:
 
     def _operands(self, op: Op) -> list[str]:
         """Its data, without factors that count as weights."""
-        return [name for name in KINDS[op.kind].data(op) if not (KINDS[op.kind].sums_products and self.graph[name].is_constant)]
+        return [name for name in kind_of(op).data(op) if not (kind_of(op).sums_products and self.graph[name].is_constant)]
 
     def _real(self, names: Iterable[str]) -> Iterator[str]:
         return (name for name in names if name and self.graph[name].dtype == "float32" and not self.graph[name].is_quantized)
 
     def _shared(self, op: Op) -> Iterator[tuple[str, ...]]:
         """The tensors of an operator that have one grid."""
-        spec = KINDS[op.kind]
+        spec = kind_of(op)
         if spec.rule == "move" or self._is_equal(op, "equal_scales"):
             yield (*spec.moved(op), *spec.results_of(op))
         elif self._is_equal(op, "equal_inputs"):
@@ -193,7 +193,7 @@ class _Planner:
             op = readers[name][0]
             if op.kind == "Relu" or (op.kind == "Clip" and all(not bound or self.graph[bound].is_constant for bound in op.inputs[1:])):
                 return True
-            spec = KINDS[op.kind]
+            spec = kind_of(op)
             if spec.rule != "move" or len(op.outputs) != 1 or not set(spec.roles[1:]) <= {"index"}:
                 return False
             name = op.outputs[0]
@@ -212,7 +212,7 @@ class _Planner:
     def weights(self) -> Iterator[Weights]:
         kernels, told = self.kernels(), dict[str, Weights]()
         for op in self.graph.ops:
-            spec = KINDS[op.kind]
+            spec = kind_of(op)
             if op.kind not in kernels or not spec.sums_products or not self._is_covered(op):
                 continue
             for index, name in enumerate(op.inputs[:2]):
@@ -226,7 +226,7 @@ class _Planner:
         """The axis along which weights may have several scales; None where one of the formats has no place for them."""
         if op.kind == "ConvTranspose" and op.attributes.get("group", 1) != 1:
             return None  # ONNX has scales along the channels of one group
-        if KINDS[op.kind].has_weights:
+        if kind_of(op).has_weights:
             return 0
         is_layer = index == 1 and self.graph[op.inputs[1]].rank == 2
         return 1 if is_layer and (self._is_rows(op) or not any(item.activation_granularity for item in self.targets)) else None

@@ -18,7 +18,7 @@ from qconvert.data import extreme_inputs, random_inputs
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor, equal_data
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.rewriting.cutting import Cut, computable, cut
 from qconvert.rules.differences import attribute_differences
 
@@ -91,7 +91,7 @@ def _handed_on(graph: Graph) -> set[str]:
     return {
         name
         for op in graph.ops
-        if op.kind in ("Dequantize", "Identity") or KINDS[op.kind].rule in ("move", "relabel")
+        if op.kind in ("Dequantize", "Identity") or kind_of(op).rule in ("move", "relabel")
         for name in op.outputs
         if name and "float" in graph[name].dtype
     }

@@ -12,7 +12,7 @@ from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, by_way_of_tflite
-from qconvert.operators import KINDS, is_dynamic
+from qconvert.operators import is_dynamic, kind_of
 from qconvert.rewriting.torch_forms import rounds_alike
 
 __all__ = ["declared_roundings", "other_attributes", "rounding_of", "same_activation"]
@@ -140,14 +140,14 @@ def _factor(graph: Graph, op: Op | None) -> float:
 
 def _formula(op: Op, pair: Op) -> list[str]:
     """Another formula of one function, which a coarse grid hardly shows."""
-    own, its = (str(item["approximate"]) if "approximate" in KINDS[op.kind].attributes else "" for item in (op, pair))
+    own, its = (str(item["approximate"]) if "approximate" in kind_of(op).attributes else "" for item in (op, pair))
     return [f"approximate is {its!r} instead of {own!r}"] if own != its else []
 
 
 def _numbers(op: Op, pair: Op, factor: float) -> list[str]:
     """Other numbers that are no integers, defaults included; a factor in front of the result's Softmax counts as its beta."""
     found = []
-    for name, spec in KINDS[op.kind].attributes.items():
+    for name, spec in kind_of(op).attributes.items():
         if spec.sort != "number":
             continue
         try:

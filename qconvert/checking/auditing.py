@@ -16,7 +16,7 @@ from qconvert.data.stated_sizes import Bounds, stated_bounds
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, target_named, targets
 from qconvert.plugins.option_types import ReadOptions
 from qconvert.tables import Rows, Shown, said, shown
@@ -267,7 +267,7 @@ def _unseen(operators: tuple[AuditedOperator, ...]) -> list[str]:
 
 def _on_floats(graph: Graph, target: Target) -> dict[str, str]:
     """Tensor -> why the operator that computes it is predicted to run on real values, those without a quantized side too."""
-    verdicts = ((op, verdict) for op, verdict in target.verdicts(graph, final=False) if KINDS[op.kind].rule != "convert")
+    verdicts = ((op, verdict) for op, verdict in target.verdicts(graph, final=False) if kind_of(op).rule != "convert")
     return {name: verdict.rule for op, verdict in verdicts if verdict.runs != "integers" for name in op.outputs if name}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from qconvert.checking.findings import NOT_COMPARED, Finding
 from qconvert.graph import Graph
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["judged_within", "left_out"]
 
@@ -46,7 +46,7 @@ def left_out(graph: Graph, compared: Collection[str], within: Collection[int], r
     useful = set(graph.outputs)
     found: dict[str, Finding] = {}
     for position, op in reversed(list(enumerate(graph.ops))):
-        if KINDS[op.kind].rule == "state":
+        if kind_of(op).rule == "state":
             useful.update(op.inputs)
             continue
         if not any(name in useful for name in op.outputs):

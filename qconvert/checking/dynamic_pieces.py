@@ -12,7 +12,7 @@ from qconvert.checking.classify import Sum
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
-from qconvert.operators import KINDS, is_dynamic
+from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.functions import functions_run
 
 __all__ = ["sums_of_functions", "sums_of_piece"]
@@ -72,9 +72,7 @@ def sums_of_piece(
 
 def _all_declared(graph: Graph, other: Graph, ops: Sequence[Op]) -> bool:
     """Whether the result may compute on real data where each of the operators rounds it; recurrent ones: sums have bounds of their own."""
-    return all(
-        not KINDS[item.kind].sums_products and "" in declared_roundings(graph, other, item.outputs, rounding_of(item)) for item in ops
-    )
+    return all(not kind_of(item).sums_products and "" in declared_roundings(graph, other, item.outputs, rounding_of(item)) for item in ops)
 
 
 def _piece(graph: Graph, writers: Mapping[str, Op], op: Op, values: Mapping[str, Array]) -> list[Op]:

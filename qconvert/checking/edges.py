@@ -13,7 +13,7 @@ from qconvert.checking.known_tensors import asks_for_sizes, takes_no_values, var
 from qconvert.checking.limits import within_limits
 from qconvert.evaluate.curves import Lookup, codes_of, curve_reals, curve_roots, curve_values, curve_way, lookup_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["moved_edges", "representatives", "same_steps", "vanished"]
 
@@ -154,14 +154,14 @@ def _near(graph: Graph, other: Graph, lookup: Lookup, name: str, expected: Array
 
 def _clips(graph: Graph, op: Op) -> bool:
     """Whether an operator clips integers on one grid, which another that writes or reads them may do."""
-    return KINDS[op.kind].clips and graph[op.inputs[0]].quantization == graph[op.outputs[0]].quantization
+    return kind_of(op).clips and graph[op.inputs[0]].quantization == graph[op.outputs[0]].quantization
 
 
 def _rounds(graph: Graph, op: Op) -> bool:
     """Whether an operator rounds onto a grid; a Quantize of a graph's input may be done by the program around."""
     if op.kind in ("Quantize", "Requantize"):
         return op.inputs[0] not in graph.inputs
-    return KINDS[op.kind].rule == "real"
+    return kind_of(op).rule == "real"
 
 
 def _seen_behind(graph: Graph, other: Graph) -> set[str]:
@@ -184,7 +184,7 @@ def _seen_behind(graph: Graph, other: Graph) -> set[str]:
 
 def _keeps_all(op: Op) -> bool:
     """Whether what an operator carries are all elements of its input, of which none is cut off."""
-    return op.kind == "Requantize" or KINDS[op.kind].keeps_elements
+    return op.kind == "Requantize" or kind_of(op).keeps_elements
 
 
 def _is_dequantized(op: Op, writers: Mapping[str, Op], names: Collection[str]) -> bool:
@@ -210,7 +210,7 @@ def _is_computed(graph: Graph, other: Graph, writers: Mapping[str, Op], name: st
     if name not in other.tensors:
         return False
     op = writers.get(name)
-    while op is not None and (_clips(other, op) or KINDS[op.kind].rule in ("move", "convert")):
+    while op is not None and (_clips(other, op) or kind_of(op).rule in ("move", "convert")):
         if op.inputs[0] in graph.tensors:
             return False
         op = writers.get(op.inputs[0])
@@ -222,7 +222,7 @@ def _carries(graph: Graph, op: Op, name: str) -> bool:
     if op.inputs[0] != name or not op.outputs:
         return False
     grids = [(graph[item].quantization, graph[item].dtype) for item in (name, op.outputs[0])]
-    return _clips(graph, op) or KINDS[op.kind].rule == "move" or (op.kind == "Requantize" and same_steps(*grids[0], *grids[1]))
+    return _clips(graph, op) or kind_of(op).rule == "move" or (op.kind == "Requantize" and same_steps(*grids[0], *grids[1]))
 
 
 def same_steps(a: Quantization | None, first: str, b: Quantization | None, second: str) -> bool:
@@ -278,7 +278,7 @@ def representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]:
     for op in graph.ops:
         what = (op.kind, tuple(found.get(name, name) for name in op.inputs), repr(sorted(op.attributes.items())))
         for index, name in enumerate(op.outputs):
-            if name and KINDS[op.kind].rule not in ("opaque", "control", "state"):
+            if name and kind_of(op).rule not in ("opaque", "control", "state"):
                 first = found[name] = equals.setdefault((what, index, _steps(graph[name])), name)
                 if name in preferred:
                     chosen.setdefault(first, name)
@@ -312,7 +312,7 @@ def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
     limits = within_limits(graph, op, root)
     if limits and not b.is_quantized:
         return True
-    back = op.kind in ("Quantize", "Requantize") or KINDS[op.kind].keeps_elements
+    back = op.kind in ("Quantize", "Requantize") or kind_of(op).keeps_elements
     return (back or limits) and (
         (a.dtype, a.quantization) == (b.dtype, b.quantization) or same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
     )
@@ -355,7 +355,7 @@ def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
         return same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
     if op.kind == "Reinterpret":  # integers that ONNX has without a label between two operators that move them
         return stored and a.quantization is None
-    keeps = KINDS[op.kind].keeps_elements
+    keeps = kind_of(op).keeps_elements
     moved = keeps and a.name.startswith(f"{name}/")
     return moved or op.kind == "Identity" or (op.kind == "Dequantize" and not stored)
 

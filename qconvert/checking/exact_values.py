@@ -11,7 +11,7 @@ from qconvert.arithmetic import dequantize, dynamic_steps
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor, in_bytes, integer_range
-from qconvert.operators import KINDS, Call, is_dynamic, range_axes
+from qconvert.operators import KINDS, Call, is_dynamic, kind_of, range_axes
 
 __all__ = ["carried", "exact_value", "moved_by", "rounded_otherwise", "sum_bound"]
 
@@ -36,7 +36,7 @@ def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, w
         index: of the output.
         writers: the operator that computes each tensor.
     """
-    rule = KINDS[op.kind].rule if op.kind in KINDS else "opaque"
+    rule = kind_of(op).rule if op.kind in KINDS else "opaque"
     inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values.get(name) for name in op.inputs]
     lacking = [i for i, (name, value) in enumerate(zip(op.inputs, inputs, strict=True)) if name and value is None]
     if rule in ("real", "convert") and not lacking:
@@ -54,7 +54,7 @@ def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, w
         return None
     given, tensors = list[Array | None](inputs), [graph[name] if name else None for name in op.inputs]
     given[passed[0]], tensors[passed[0]] = before[0], _real(graph[op.inputs[passed[0]]])
-    function = KINDS[op.kind].evaluate
+    function = kind_of(op).evaluate
     try:
         moved = None if function is None else function(Call(op, tuple(given), tuple(tensors), (_real(graph[op.outputs[0]]),)))
     except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError):
@@ -67,8 +67,8 @@ def carried(graph: Graph, op: Op) -> Collection[int]:
     """The inputs of an operator whose errors its result has as they are, or smaller: of moves, limits, and sums of real numbers."""
     if op.kind in ("Add", "Sub"):
         return () if any(graph[name].is_quantized for name in (*op.inputs, *op.outputs)) else range(2)
-    single = KINDS[op.kind].rule in ("move", "relabel") and KINDS[op.kind].moved(op) == [op.inputs[0]]
-    return range(1) if single or KINDS[op.kind].clips else ()
+    single = kind_of(op).rule in ("move", "relabel") and kind_of(op).moved(op) == [op.inputs[0]]
+    return range(1) if single or kind_of(op).clips else ()
 
 
 def sum_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
@@ -82,7 +82,7 @@ def sum_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None
         return _normalized_bound(graph, op, values)
     if op.kind in ("Add", "Sub"):
         op = Op("Add", op.inputs, op.outputs, {}, op.source)
-    elif not (KINDS[op.kind].sums_products or KINDS[op.kind].averages):
+    elif not (kind_of(op).sums_products or kind_of(op).averages):
         return None
     found = _absolute(graph, op, values)
     if found is None:
@@ -95,7 +95,7 @@ def _normalized_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Arra
     """x * factor + (bias - mean * factor), factor being scale / sqrt(var + epsilon): each product has the roundings of the factor (the sum
     with epsilon, the root, the quotient) besides its own and those of the two sums."""
     inputs = [_stored(graph, name, values) for name in op.inputs]
-    function = KINDS[op.kind].evaluate
+    function = kind_of(op).evaluate
     if function is None or len(inputs) != 5 or any(value is None or value.dtype.kind != "f" for value in inputs):
         return None
     data, scale, bias, mean, variance = (np.asarray(value, np.float64) for value in inputs)
@@ -132,7 +132,7 @@ def moved_by(graph: Graph, op: Op, errors: Array, values: Mapping[str, Array]) -
 
 def _absolute(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
     """The operator, without its activation, on the absolute values of what it sums."""
-    kind = KINDS[op.kind]
+    kind = kind_of(op)
     plain = Op(op.kind, op.inputs, op.outputs, {**op.attributes, **{key: "" for key in _ROUNDS if op.attributes.get(key)}}, op.source)
     inputs: list[Array | None] = []
     tensors: list[Tensor | None] = []
@@ -170,11 +170,11 @@ def _terms(graph: Graph, op: Op, values: Mapping[str, Array], result: Array) -> 
     """How many terms a sum has at most."""
     if op.kind == "Add":
         return 1
-    if KINDS[op.kind].has_weights:
+    if kind_of(op).has_weights:
         weights = _stored(graph, op.inputs[1], values)
         return 1 if weights is None else weights.size / max(weights.shape[0], 1)
     data = _stored(graph, op.inputs[0], values)
-    if KINDS[op.kind].sums_products:
+    if kind_of(op).sums_products:
         return 1 if data is None or not data.ndim else data.shape[-1]
     if "kernel_shape" in op.attributes:
         return float(np.prod(op["kernel_shape"]))

@@ -20,7 +20,7 @@ from qconvert.data import extreme_inputs
 from qconvert.errors import QConvertError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.rewriting.cutting import cut
 
 __all__ = ["over_full_ranges"]
@@ -48,7 +48,7 @@ def over_full_ranges(
     writers, twins = graph.producers(), representatives(graph, shared)
     # What an operator only moves or converts is computed, so that tensors with the same values keep these; so is what the result
     # computes for itself.
-    free = {name for name in shared if name not in writers or KINDS[writers[name].kind].rule not in _PASSING}
+    free = {name for name in shared if name not in writers or kind_of(writers[name]).rule not in _PASSING}
     free -= _bypassed(graph, other, shared, free)
     try:
         part = cut(graph, free, frozenset(computed_names(graph, {*shared})))

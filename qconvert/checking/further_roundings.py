@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from qconvert.graph import Graph, Op, integer_range
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.rewriting.cutting import computable
 
 __all__ = ["further_reach", "is_storage"]
@@ -43,7 +43,7 @@ def _roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collecti
     inner: dict[str, float] = {}
     onto = set(declared)
     for op in reversed(ops):  # what is only moved to a declared grid was rounded onto it before
-        if KINDS[op.kind].rule == "move" and op.outputs[0] in onto:
+        if kind_of(op).rule == "move" and op.outputs[0] in onto:
             onto.update(op.inputs[:1] if other[op.inputs[0]].quantization == other[op.outputs[0]].quantization else ())
     for op in ops:
         output = other[op.outputs[0]] if op.outputs else None
@@ -51,7 +51,7 @@ def _roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collecti
             continue
         step = float(output.quantization.scale[0])
         before = max((inner.get(name, 0.0) for name in op.inputs if name not in shared), default=0.0)
-        rounds = KINDS[op.kind].rule in ("real", "convert") and not is_storage(other, op)
+        rounds = kind_of(op).rule in ("real", "convert") and not is_storage(other, op)
         coarse = 0.5 if op.kind == "Requantize" and rounds and before else 0.0
         for name in op.outputs:
             if name in shared:
@@ -75,7 +75,7 @@ def is_storage(graph: Graph, op: Op) -> bool:
 def _rounded_bias(graph: Graph, op: Op) -> float:
     """What a float bias rounded to int32 adds to the reach, in steps: half of input scale * weight scale."""
     result = graph[op.outputs[0]].quantization if op.outputs else None
-    if not KINDS[op.kind].has_weights or result is None or len(op.inputs) < 3 or not op.inputs[2] or graph[op.inputs[2]].dtype != "float32":
+    if not kind_of(op).has_weights or result is None or len(op.inputs) < 3 or not op.inputs[2] or graph[op.inputs[2]].dtype != "float32":
         return 0.0
     grids = [graph[name].quantization for name in op.inputs[:2]]
     steps = [float(np.max(grid.scale)) for grid in grids if grid is not None]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 
 __all__ = ["asks_for_sizes", "completed", "fixed_outputs", "moved", "of_inputs", "settled", "takes_no_values", "varying"]
 
@@ -22,7 +22,7 @@ def completed(graph: Graph, values: Mapping[str, Array], states: MutableMapping[
     """
     found = dict(values)
     for op in graph.ops:
-        if states is not None and KINDS[op.kind].rule == "state":
+        if states is not None and kind_of(op).rule == "state":
             _pass_state(graph, op, found, states)
         if all(not name or name in found for name in op.outputs):
             continue
@@ -53,7 +53,7 @@ def moved(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     found = dict(values)
     for op in graph.ops:
         known = all(not name or graph[name].is_constant or name in found for name in op.inputs)
-        if not known or KINDS[op.kind].rule not in ("move", "relabel") or all(not name or name in found for name in op.outputs):
+        if not known or kind_of(op).rule not in ("move", "relabel") or all(not name or name in found for name in op.outputs):
             continue
         inputs = [None if not name else graph.constant(name) if graph[name].is_constant else found[name] for name in op.inputs]
         try:
@@ -77,7 +77,7 @@ def settled(graph: Graph, given: Iterable[str]) -> set[str]:
 
 
 def _rounds_nothing(graph: Graph, op: Op) -> bool:
-    rule = KINDS[op.kind].rule if op.kind in KINDS else "opaque"
+    rule = kind_of(op).rule if op.kind in KINDS else "opaque"
     if op.kind == "DynamicQuantizeLinear" or rule in ("state", "control", "opaque"):
         return False
     plain = all(not name or ("float" not in graph[name].dtype and graph[name].quantization is None) for name in op.outputs)
@@ -90,7 +90,7 @@ _OF_SIZES = frozenset(("Size", "EyeLike"))
 
 def asks_for_sizes(op: Op) -> bool:
     """Whether the result of an operator depends on the sizes of its data alone."""
-    return str(op["op_type"]) in _OF_SIZES if op.kind == "Opaque" else KINDS[op.kind].reads_shape
+    return str(op["op_type"]) in _OF_SIZES if op.kind == "Opaque" else kind_of(op).reads_shape
 
 
 def takes_no_values(graph: Graph, op: Op) -> bool:
@@ -104,7 +104,7 @@ def fixed_outputs(graph: Graph) -> set[str]:
     """The outputs that are the same whatever the values of the inputs are."""
     fixed = {tensor.name for tensor in graph.constants()}
     for op in graph.ops:
-        if KINDS[op.kind].rule != "state" and (takes_no_values(graph, op) or all(not name or name in fixed for name in op.inputs)):
+        if kind_of(op).rule != "state" and (takes_no_values(graph, op) or all(not name or name in fixed for name in op.inputs)):
             fixed.update(op.outputs)
     return fixed.intersection(graph.outputs)
 

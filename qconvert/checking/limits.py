@@ -10,7 +10,7 @@ from math import inf, isclose
 from qconvert.arithmetic import affine_range, dequantize
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["ends_of", "limits_of", "other_limits", "within_limits"]
 
@@ -46,7 +46,7 @@ def other_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[
 
 def within_limits(graph: Graph, op: Op, name: str) -> bool:
     """Whether an operator does nothing but limit values, and the grid of a tensor has none beyond its limits."""
-    limits = (KINDS[op.kind].clips or _bound(graph, op) is not None) and _passed(graph, op) == op.inputs[0]
+    limits = (kind_of(op).clips or _bound(graph, op) is not None) and _passed(graph, op) == op.inputs[0]
     ends, (low, high) = ends_of(graph, op), _of_grid(graph[name])
     return limits and (ends[0] <= low or _near(0.0, ends[0], low)) and (ends[1] >= high or _near(0.0, ends[1], high))
 
@@ -87,7 +87,7 @@ class _Reach:
                 low, high = max(low, ends[0]), min(high, ends[1])
             name = _passed(graph, op)
             if not name:
-                computes = op is not None and KINDS[op.kind].rule == "real" and not KINDS[op.kind].chooses
+                computes = op is not None and kind_of(op).rule == "real" and not kind_of(op).chooses
                 kind = _SAME_KIND.get(op.kind, op.kind) if op is not None and computes else ""
                 return cls((low, high), kind, frozenset(names), max(_step(graph[item]) for item in names))
             names.add(name)
@@ -111,7 +111,7 @@ def ends_of(graph: Graph, op: Op | None) -> Limits:
     if op is None:
         return -inf, inf
     given = {name: (-inf, inf) if (value := _number(graph, name)) is None else (value, value) for name in op.inputs if name}
-    ends = KINDS[op.kind].interval(graph, op, given)
+    ends = kind_of(op).interval(graph, op, given)
     low, high = ACTIVATIONS[str(op.attributes.get("activation") or "")]
     return max(ends[0], -inf if low is None else low), min(ends[1], inf if high is None else high)
 
@@ -120,7 +120,7 @@ def _passed(graph: Graph, op: Op | None) -> str:
     """The tensor whose values an operator passes on within its ends; "" of one that computes others."""
     if op is None:
         return ""
-    kind = KINDS[op.kind]
+    kind = kind_of(op)
     if kind.clips or kind.rule == "convert" or kind.keeps_elements or op.kind == "Identity":
         return op.inputs[0]
     if _bound(graph, op) is not None:

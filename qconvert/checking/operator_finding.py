@@ -21,7 +21,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.graph.metadata import by_way_of_tflite
-from qconvert.operators import KINDS, is_dynamic
+from qconvert.operators import is_dynamic, kind_of
 
 __all__ = ["UNKNOWN", "Judge", "name_changed"]
 
@@ -85,7 +85,7 @@ class Judge:
             b = np.where(_is_beyond(values[op.inputs[0]], a), a, b)
             pair = a, b
         if a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-            moves = KINDS[op.kind].rule in ("move", "relabel") and a.dtype.kind in "iu"
+            moves = kind_of(op).rule in ("move", "relabel") and a.dtype.kind in "iu"
             return Finding("equal", "integers are moved" if moves else "", 1.0, 0.0, 0.0, 0)
         if a.shape != b.shape:
             return Finding("unexplained", f"shape {b.shape} instead of {a.shape}", 0.0, float("inf"), 0.0, a.size)
@@ -273,7 +273,7 @@ class Judge:
         """Two outputs of one shape that differ."""
         a, b = pair
         name = op.outputs[index]
-        if KINDS[op.kind].rule == "control" and a.dtype.kind == "f" and (alike := sums_of_functions(self.graph, op, index, values, a)):
+        if kind_of(op).rule == "control" and a.dtype.kind == "f" and (alike := sums_of_functions(self.graph, op, index, values, a)):
             return classify_sums(a, b, alike[:1], alike)
         found = exact_value(self.graph, op, values, index, self.writers)
         if found is not None:
@@ -289,7 +289,7 @@ class Judge:
                     judged = classify(self.graph, rounder, a, b, real, (own, _LITERT), self.further.get(name, 0.0), summed)
                 return judged
         known = all(self.graph[item].is_constant or item in values for item in op.inputs if item)
-        if known and KINDS[op.kind].rule in ("move", "relabel", "index") and a.dtype.kind in "iu":
+        if known and kind_of(op).rule in ("move", "relabel", "index") and a.dtype.kind in "iu":
             return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self._kernels(op, name))
         plain = _compared(a, b)
         if plain.verdict == "unexplained" and (alike := sums_of_piece((self.graph, self.other), self.writers, op, index, values, a)):
@@ -306,9 +306,7 @@ class Judge:
     def _kernels(self, op: Op, name: str) -> tuple[str, str]:
         """What computes a tensor on both sides. What chooses elements rounds none itself in the result: a QUANTIZE before it does."""
         result = self.sides[1]
-        return self.sides[0].kernels_of(name), result.choice_for(name) if KINDS[op.kind].chooses else result.kernels_of(
-            name, with_parts=True
-        )
+        return self.sides[0].kernels_of(name), result.choice_for(name) if kind_of(op).chooses else result.kernels_of(name, with_parts=True)
 
     def _real(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array], pair: tuple[Array, Array], stated: Array) -> Finding:
         """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them; `stated` are the exact ones, as it rounds."""
@@ -354,7 +352,7 @@ class Judge:
         names = (*rounder.outputs, *op.outputs, *(result.outputs if result is not None else ()))
         stated = rounding_of(rounder)
         its = {stated} | declared_roundings(self.graph, self.other, names, stated)
-        if not KINDS[rounder.kind].sums_products:  # recurrent operators round as they say, whatever the set of kernels
+        if not kind_of(rounder).sums_products:  # recurrent operators round as they say, whatever the set of kernels
             return {stated}, its
         return _as_run({stated}, self.sides[0]), _as_run(its, self.sides[1])
 
@@ -374,7 +372,7 @@ class Judge:
         if is_dynamic(changed) not in bounds:
             bounds[is_dynamic(changed)] = self._spread(op, rounder, sum_bound(self.graph, changed, values), like)
         bound = bounds[is_dynamic(changed)]
-        if real is not None and is_dynamic(rounder) and not KINDS[rounder.kind].sums_products:
+        if real is not None and is_dynamic(rounder) and not kind_of(rounder).sums_products:
             bound = np.full(like.shape, _share(like) * (float(np.abs(real).max(initial=0)) or 1.0))
         if real is None or bound is None or real.shape != like.shape:
             return None
@@ -384,7 +382,7 @@ class Judge:
 
     def _with_ties(self, op: Op, rounder: Op, found: Sum, values: Mapping[str, Array]) -> Sum:
         """A sum with what ties of its data may move."""
-        ties = rounded_otherwise(self.graph, _rounding_as(rounder, found.rounding), values) if KINDS[rounder.kind].sums_products else 0.0
+        ties = rounded_otherwise(self.graph, _rounding_as(rounder, found.rounding), values) if kind_of(rounder).sums_products else 0.0
         wide = self._spread(op, rounder, ties, found.exact) if isinstance(ties, np.ndarray) else None
         return found if wide is None else replace(found, bound=found.bound + wide)
 
@@ -392,20 +390,20 @@ class Judge:
         """The bounds of `rounder`'s elements as those of what `op` made of them; the largest for all where they were moved about."""
         if bound is None or bound.shape == like.shape:
             return bound
-        keeps = bound.size == like.size and KINDS[op.kind].keeps_order and self.writers.get(op.inputs[0]) == rounder
+        keeps = bound.size == like.size and kind_of(op).keeps_order and self.writers.get(op.inputs[0]) == rounder
         return bound.reshape(like.shape) if keeps else np.full(like.shape, bound.max(initial=0))
 
     def _result_of(self, op: Op) -> Op | None:
         """The operator of the result that computes an output, past what only moves it."""
         found = self.others.get(op.outputs[0])
-        while found is not None and KINDS[found.kind].rule == "move" and found.inputs[0] not in self.cuts:
+        while found is not None and kind_of(found).rule == "move" and found.inputs[0] not in self.cuts:
             found = self.others.get(found.inputs[0])
         return found
 
 
 def _rounding_as(op: Op, way: str) -> Op:
     """The operator, where it rounds its data in one way."""
-    states = "arithmetic" in KINDS[op.kind].attributes and (way or is_dynamic(op))
+    states = "arithmetic" in kind_of(op).attributes and (way or is_dynamic(op))
     return op.with_attributes(arithmetic=way) if states else op
 
 

@@ -21,7 +21,7 @@ from qconvert.checking.checked_file import Side
 from qconvert.checking.edges import same_steps
 from qconvert.graph import Array, Graph, Op, Tensor, in_bytes
 from qconvert.graph.metadata import DYNAMIC_RANGE
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import Inside, Pieces
 from qconvert.rules.changed_values import paired_inputs
 
@@ -75,7 +75,7 @@ def _next(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
     taken = {*graph.tensors, *other.inputs, *other.outputs}
     stands: dict[str, str] = {}
     for op in reversed(graph.ops):
-        kind = KINDS[op.kind]
+        kind = kind_of(op)
         moved = op.inputs[:1] if kind.keeps_elements else ()
         for name in filter(None, op.inputs):
             own = direct.get(name, stands.get(op.outputs[0], "") if name in moved else "")
@@ -86,7 +86,7 @@ def _next(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
 
 def _is_part(op: Op) -> bool:
     """Whether a product of the result may have the operator in itself: a bias, or limits."""
-    return op.kind == "Add" or KINDS[op.kind].clips
+    return op.kind == "Add" or kind_of(op).clips
 
 
 def _behind_bias(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
@@ -94,13 +94,13 @@ def _behind_bias(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
     writers, others = graph.producers(), other.producers()
     for op in graph.ops:
         pair = others.get(op.outputs[0]) if _is_part(op) and op.outputs else None
-        while pair is not None and KINDS[pair.kind].keeps_order and pair.inputs[0] not in graph.tensors:
+        while pair is not None and kind_of(pair).keeps_order and pair.inputs[0] not in graph.tensors:
             pair = others.get(pair.inputs[0])
         before: Op | None = op
         while before is not None and _is_part(before):
             computed = [name for name in before.inputs if name and not graph[name].is_constant]
             before = writers.get(computed[0]) if len(computed) == 1 else None
-        if pair is None or before is None or not (KINDS[pair.kind].has_weights and KINDS[before.kind].sums_products):
+        if pair is None or before is None or not (kind_of(pair).has_weights and kind_of(before).sums_products):
             continue
         name, own = before.inputs[0], pair.inputs[0]
         if name != own and not (graph[name].is_constant or other[own].is_constant):

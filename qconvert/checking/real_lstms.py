@@ -12,7 +12,7 @@ from qconvert.checking.requantized import sqnr
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.real_recurrence import in_real_values
 from qconvert.rules.changed_values import declared_names
 
@@ -60,7 +60,7 @@ def _is_declared(other: Graph, name: str) -> bool:
     """Whether a tensor of the result is what an LSTM gives, rounded onto a grid that the conversion declared."""
     writers, declared = other.producers(), declared_names(other)
     is_rounded = False
-    while (op := writers.get(name)) is not None and (KINDS[op.kind].rule in ("move", "relabel") or op.kind in ("Quantize", "Requantize")):
+    while (op := writers.get(name)) is not None and (kind_of(op).rule in ("move", "relabel") or op.kind in ("Quantize", "Requantize")):
         is_rounded = is_rounded or (op.kind == "Quantize" and name in declared)
         name = op.inputs[0]
     return is_rounded and op is not None and op.kind == "LSTM"

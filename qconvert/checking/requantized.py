@@ -19,7 +19,7 @@ from qconvert.checking.verdicts import LEAST_ALONE, LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.rules.changed_values import paired_activations, paired_tensors
 
 __all__ = ["Requantized", "costly_constants", "sqnr"]
@@ -63,7 +63,7 @@ class Requantized:
         restated = [_restated(old, edges.get(new.name, new)) for old, new in pairs if new.name in declared]
         found = {tensor.name: tensor for tensor in restated if tensor is not None}
         for op in source.ops:  # what is moved, and has its grid, moves along: the result may only have it before, in its own layout
-            kind, name = KINDS[op.kind], op.outputs[0] if op.outputs else ""
+            kind, name = kind_of(op), op.outputs[0] if op.outputs else ""
             moved = [found[item] for item in kind.moved(op) if item in found] if kind.rule == "move" else []
             if len(moved) == 1 and moved[0].data is None and name not in other.tensors and _moves_alone(source, op):
                 found.setdefault(name, replace(source[name], dtype=moved[0].dtype, quantization=moved[0].quantization))
@@ -152,7 +152,7 @@ class Requantized:
         name, result = op.inputs[0] if op.inputs else "", graph[op.outputs[index]].quantization
         to, before = self.entering.get(name), self.graph[name].quantization if name else None
         rounder = judge.others.get(to.name) if to is not None else None
-        if not KINDS[op.kind].has_weights or to is None or to.quantization is None or before is None or rounder is None or result is None:
+        if not kind_of(op).has_weights or to is None or to.quantization is None or before is None or rounder is None or result is None:
             return None
         step = float(to.quantization.scale[0])
         exact = dequantize(values[name], before) / step
@@ -194,7 +194,7 @@ def _entering(source: Graph, other: Graph, declared: Collection[str], found: Col
             continue
         name = op.inputs[0]
         while name not in source.tensors and (before := writers.get(name)) is not None:
-            if KINDS[before.kind].rule != "move" and not is_storage(other, before):
+            if kind_of(before).rule != "move" and not is_storage(other, before):
                 break
             name = before.inputs[0]
         if name in source.tensors and name not in found and source[name].is_quantized and not source[name].is_constant:
@@ -206,7 +206,7 @@ def _computed_of(graph: Graph, names: set[str]) -> frozenset[str]:
     under the source's name perhaps."""
     found, same = set[str](), set(names)
     for op in graph.ops:
-        plain = KINDS[op.kind].rule == "move" or is_storage(graph, op)
+        plain = kind_of(op).rule == "move" or is_storage(graph, op)
         if not same.isdisjoint(op.inputs):
             found.update(op.outputs)
             same.update(op.outputs if plain else ())
@@ -223,7 +223,7 @@ def _stored_edges(graph: Graph) -> dict[str, Tensor]:
 
 def _moves_alone(graph: Graph, op: Op) -> bool:
     """Whether an operator moves one tensor, and gives it the same grid."""
-    return KINDS[op.kind].moved(op) == [op.inputs[0]] and graph[op.inputs[0]].shares_grid(graph[op.outputs[0]])
+    return kind_of(op).moved(op) == [op.inputs[0]] and graph[op.inputs[0]].shares_grid(graph[op.outputs[0]])
 
 
 def costly_constants(graph: Graph, other: Graph, declared: Collection[str], chosen: bool = False) -> dict[str, str]:
@@ -262,7 +262,7 @@ def _least_sqnr(dtype: str) -> float:
 def _steps_off(graph: Graph, readers: Collection[Op], old: Tensor, restated: Tensor) -> float | None:
     """How far the values of a constant are from those that it gets in the source, too: the operators that read it choose among elements,
     and round them onto their results' grids. In steps of the coarser scale; None if another operator reads it, or one without a grid."""
-    grids = [graph[op.outputs[0]].quantization for op in readers if KINDS[op.kind].chooses]
+    grids = [graph[op.outputs[0]].quantization for op in readers if kind_of(op).chooses]
     if not grids or len(grids) != len(readers):
         return None
     real, found = _real(old, _data(old)), _real(restated, _data(restated))

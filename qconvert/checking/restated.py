@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization, fuse_pad
 from qconvert.plugins import Target
 
@@ -28,7 +28,7 @@ def restated(graph: Graph) -> Graph:
     graph, _ = absorb_quantization.run(graph, None)
     graph, _ = fuse_pad.run(_without_identities(graph), _NO_TARGET)
     tensors: dict[str, Tensor] = {}
-    ops = [op if (canonical := KINDS[op.kind].canonical) is None else canonical(graph, op, tensors) for op in graph.ops]
+    ops = [op if (canonical := kind_of(op).canonical) is None else canonical(graph, op, tensors) for op in graph.ops]
     ops = [_with_real_bounds(graph, part, tensors) for op in ops for part in _parts(graph, op, tensors)]
     return graph.evolve(tensors=tensors.values(), ops=ops)
 

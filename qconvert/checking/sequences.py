@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.checking.outputs import Border
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import LoadedModel
 from qconvert.rules.changed_values import constant_difference
 
@@ -137,7 +137,7 @@ def _written(graph: Graph, shared: Collection[str]) -> dict[str, str]:
 
     def stored(name: str) -> str:
         """The tensor of which another is another form."""
-        while (maker := producers.get(name)) is not None and KINDS[maker.kind].rule in ("relabel", "convert"):
+        while (maker := producers.get(name)) is not None and kind_of(maker).rule in ("relabel", "convert"):
             name = maker.inputs[0]
         return name
 
@@ -152,7 +152,7 @@ def _written(graph: Graph, shared: Collection[str]) -> dict[str, str]:
                 words = _of_state(maker)
             elif name in shared or stored(name) in forms:
                 words = repr(name if name in shared else forms[stored(name)])
-            name = maker.inputs[0] if maker is not None and KINDS[maker.kind].rule in ("move", "relabel", "convert") else ""
+            name = maker.inputs[0] if maker is not None and kind_of(maker).rule in ("move", "relabel", "convert") else ""
         found[str(op["state"])] = words
     return found
 

@@ -15,7 +15,7 @@ from qconvert.encodings import Encoding, Encodings, QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.metadata import OPTIONS, PROVENANCE, SOURCE_METADATA, VERSION
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import pass_named
 
 __all__ = ["Unread", "unread"]
@@ -98,7 +98,7 @@ def _layers(graph: Graph, encodings: Encodings) -> dict[str, bool]:
     return {
         op.outputs[0]: op.outputs[0] in given
         for op in graph.ops
-        if KINDS[op.kind].has_weights and graph[op.inputs[1]].is_quantized and graph[op.outputs[0]].is_quantized
+        if kind_of(op).has_weights and graph[op.inputs[1]].is_quantized and graph[op.outputs[0]].is_quantized
     }
 
 
@@ -107,7 +107,7 @@ def _real(graph: Graph, encodings: Encodings) -> list[str]:
     given = {place.name for place in encodings.entries if place.role == "tensor"}
     found = []
     for op in graph.ops:
-        rounded = KINDS[op.kind].rule == "real" and op.kind not in ("Relu", "Clip", "MaxPool")
+        rounded = kind_of(op).rule == "real" and op.kind not in ("Relu", "Clip", "MaxPool")
         rounded |= op.kind == "Quantize" and op.inputs[0] not in graph.inputs and op.inputs[0] not in given
         if rounded and graph[op.outputs[0]].is_quantized and given.isdisjoint((op.outputs[0], *_behind(graph, op))):
             found.append(op.outputs[0])
@@ -118,7 +118,7 @@ def _moved(graph: Graph, names: Collection[str]) -> set[str]:
     """Tensors, and what only moves them about."""
     found = set(names)
     for op in graph.ops:
-        if KINDS[op.kind].rule == "move" and (data := KINDS[op.kind].moved(op)) and found.issuperset(data):
+        if kind_of(op).rule == "move" and (data := kind_of(op).moved(op)) and found.issuperset(data):
             found.update(op.outputs)
     return found
 
@@ -140,7 +140,7 @@ def _layer(graph: Graph, name: str) -> Op | None:
     op = writers.get(name)
     if op is not None and op.kind in ("Relu", "Clip"):
         op = writers.get(op.inputs[0])
-    return op if op is not None and KINDS[op.kind].has_weights else None
+    return op if op is not None and kind_of(op).has_weights else None
 
 
 def _altered(graph: Graph, encodings: Encodings) -> Iterator[tuple[str, str]]:

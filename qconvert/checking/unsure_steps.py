@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.operators import KINDS, Call, is_dynamic
+from qconvert.operators import Call, is_dynamic, kind_of
 
 __all__ = ["unsure_steps"]
 
@@ -79,7 +79,7 @@ def _runs(graph: Graph, op: Op, values: Mapping[str, Array]) -> list[dict[str, A
 
     states = [np.repeat(np.asarray(real[place]), _RUNS, axis=1) for place in (_HIDDEN, _CELL)]
     states[0] = states[0] + off(states[0])  # a runtime's own states are what it computed before
-    function = KINDS[op.kind].evaluate
+    function = kind_of(op).evaluate
     assert function is not None
     order = range(len(data))
     for step in reversed(order) if op["direction"] == "reverse" else order:

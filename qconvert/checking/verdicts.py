@@ -15,7 +15,7 @@ from qconvert.checking.limits import ends_of
 from qconvert.conversion.losses import LIMIT
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = [
     "LEAST_ALONE", "LEAST_SQNR", "LIMIT", "MOST_STEPS", "costly_alone", "differing_and_left_out", "differing_parts", "distant_outputs",
@@ -157,7 +157,7 @@ def _in_last_bits(graph: Graph, item: OutputComparison) -> bool:
         return False
     writers = graph.producers()
     op = writers.get(item.name)
-    while op is not None and KINDS[op.kind].rule == "move":
+    while op is not None and kind_of(op).rule == "move":
         op = writers.get(op.inputs[0])
     return item.sqnr_db > _NO_SIGNAL or (op is not None and max(map(abs, ends_of(graph, op))) <= 1)
 
@@ -166,7 +166,7 @@ def _ranked(graph: Graph) -> set[str]:
     """The tensors that are computed from the place of values among others."""
     found: set[str] = set()
     for op in graph.ops:
-        if KINDS[op.kind].ranks or not found.isdisjoint(op.inputs):
+        if kind_of(op).ranks or not found.isdisjoint(op.inputs):
             found.update(op.outputs)
     return found
 
@@ -231,7 +231,7 @@ def judged_by_limit(graph: Graph, outputs: Iterable[OutputComparison], findings:
     for op in graph.ops:
         if not behind.isdisjoint(op.inputs):
             behind.update(op.outputs)
-        moved = KINDS[op.kind].rule in ("move", "relabel", "convert")
+        moved = kind_of(op).rule in ("move", "relabel", "convert")
         if any(name in added or (name in differing and not (moved and name in alone)) for name in op.inputs):
             added.update(op.outputs)
         elif moved and not alone.isdisjoint(op.inputs):

@@ -24,7 +24,7 @@ from qconvert.graph.metadata import (
     VERSION,
     origin,
 )
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.functions import all_graphs, closed_graphs
 from qconvert.plugins import Change, Target, Verdict
 from qconvert.plugins.change import changes_table
@@ -202,7 +202,7 @@ def refuse_floats(graph: Graph, target: Target) -> None:
 
 
 def _on_floats(graph: Graph, op: Op, verdict: Verdict | None) -> bool:
-    if KINDS[op.kind].rule in ("move", "relabel", "state", "control", "convert"):
+    if kind_of(op).rule in ("move", "relabel", "state", "control", "convert"):
         return False
     if verdict is not None and any(name and graph[name].is_quantized for name in (*op.inputs, *op.outputs)):
         return verdict.runs == "floats"

@@ -16,7 +16,7 @@ from qconvert.errors import InternalError, InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
 from qconvert.graph.metadata import turned_between
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Pass
 from qconvert.rewriting.claims import verify
@@ -189,8 +189,8 @@ def _stored(graph: Graph, name: str) -> Tensor:
     Real values of a coarse grid are a few steps of it, so that a rounding is a large share of the largest of them.
     """
     producers, found = graph.producers(), name
-    while (op := producers.get(found)) is not None and (op.kind == "Dequantize" or KINDS[op.kind].rule == "move"):
-        found = op.inputs[0] if op.kind == "Dequantize" else KINDS[op.kind].moved(op)[0]
+    while (op := producers.get(found)) is not None and (op.kind == "Dequantize" or kind_of(op).rule == "move"):
+        found = op.inputs[0] if op.kind == "Dequantize" else kind_of(op).moved(op)[0]
         if graph[found].is_quantized:
             return graph[found]
     return graph[name]

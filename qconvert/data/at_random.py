@@ -13,7 +13,7 @@ from qconvert.data.bounds import input_bounds
 from qconvert.data.sizes import number_of, other_sizes, sizes_to_try
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.bounds import Interval, Number
 
 __all__ = ["accepted_inputs", "extreme_inputs", "inputs_of_other_sizes", "random_inputs", "zero_inputs"]
@@ -258,7 +258,7 @@ def _range_behind(graph: Graph, readers: Mapping[str, list[Op]], name: str) -> I
     """The real range onto which a tensor is rounded, clipped or cast by what reads it, perhaps after it is moved; the widest of several."""
     found = [] if (own := _range(graph, readers.get(name, []))) is None else [own]
     for op in readers.get(name, []):
-        kind = KINDS[op.kind]
+        kind = kind_of(op)
         if op.kind == "Cast" and op["to"] in _INTEGERS and op["to"] not in ("int64", "uint64"):
             found.append(integer_range(str(op["to"])))
         elif op.kind == "Clip" and (limits := [graph.constant(item) for item in op.inputs[1:] if item]):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from qconvert.graph import Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.bounds import ANY, Demand, Domain, Interval, Number, Operands
 
 __all__ = ["input_bounds"]
@@ -40,7 +40,7 @@ def input_bounds(graph: Graph, number: Number) -> dict[str, Interval]:
 
 def _own(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
     """What the operator itself demands."""
-    domain = KINDS[op.kind].domain
+    domain = kind_of(op).domain
     if op.kind == "Opaque":
         domain = _OPAQUE.get(str(op["op_type"]))
     if domain is not None:
@@ -76,7 +76,7 @@ def _passed(graph: Graph, op: Op, found: dict[str, Interval]) -> Iterator[_Deman
     if not wanted:
         return
     low, high = max(bounds[0] for bounds in wanted), min(bounds[1] for bounds in wanted)
-    kind = KINDS[op.kind]
+    kind = kind_of(op)
     if kind.rule in ("move", "convert") or kind.clips or kind.nearby or kind.chooses:
         # A limit that the operator sets itself frees its data on that side.
         ends = kind.interval(graph, op, {name: _constant_range(graph, name) or ANY for name in op.inputs if name})

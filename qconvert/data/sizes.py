@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.layout import ELEMENTWISE
 
 __all__ = ["number_of", "other_sizes", "sizes_to_try"]
@@ -146,7 +146,7 @@ def _demands(graph: Graph, op: Op, batches: set[str]) -> Iterator[tuple[str, int
         yield from (pair for a, b in zip(shapes[0][-len(shapes[1]) :], shapes[1], strict=False) for pair in _equal(a, b))
     elif op.kind == "Split" and len(tensors) > 1 and shapes[0] and tensors[1].data is not None:
         yield from _equal(shapes[0][op["axis"]], int(tensors[1].data.sum()))
-    elif KINDS[op.kind].layout == ELEMENTWISE and len(tensors) > 1:
+    elif kind_of(op).layout == ELEMENTWISE and len(tensors) > 1:
         yield from _broadcast(tensors)
 
 

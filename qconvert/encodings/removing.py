@@ -11,7 +11,7 @@ from qconvert.arithmetic import dequantize
 from qconvert.encodings.types import Encoding, Encodings, Place, QParams
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["extracted"]
 
@@ -29,7 +29,7 @@ def extracted(graph: Graph) -> tuple[Graph, Encodings]:
         raise UnsupportedError("quantization can be removed from graphs without functions and states only", rule="subgraphs-not-covered")
     for op in graph.ops:
         quantized = any(graph[name].is_quantized for name in (*op.inputs, *op.outputs) if name)
-        if KINDS[op.kind].rule in ("relabel", "opaque", "stored") and quantized:
+        if kind_of(op).rule in ("relabel", "opaque", "stored") and quantized:
             raise UnsupportedError(
                 f"{op.kind} takes integers as they are stored, so its quantization cannot be removed",
                 where=str(op),
@@ -37,7 +37,7 @@ def extracted(graph: Graph) -> tuple[Graph, Encodings]:
             )
     entries = {Place(name): _encoding(tensor) for name, tensor in graph.tensors.items() if tensor.is_quantized}
     tensors = [_real(tensor) for tensor in graph.tensors.values() if tensor.is_quantized]
-    ops = [replace(op, kind="Identity") if KINDS[op.kind].rule == "convert" else _plain(op) for op in graph.ops]
+    ops = [replace(op, kind="Identity") if kind_of(op).rule == "convert" else _plain(op) for op in graph.ops]
     real = graph.evolve(tensors=tensors, ops=ops)
     origin = f"the model {graph.name!r}" if graph.name else "a quantized model"
     return _without_identities(real, entries), Encodings(entries, origin)

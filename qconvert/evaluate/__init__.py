@@ -16,7 +16,7 @@ from qconvert.arithmetic.dtypes import REALS
 from qconvert.errors import InvalidGraphError, OptionError, UnsupportedError
 from qconvert.evaluate.control import run_control
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
-from qconvert.operators import KINDS, Call, ExactResult
+from qconvert.operators import KINDS, Call, ExactResult, kind_of
 
 __all__ = ["ExactResult", "evaluate", "evaluate_op"]
 
@@ -39,9 +39,9 @@ def evaluate_op(
         UnsupportedError: the operator, or an attribute's value, has no function here.
         InvalidGraphError: the inputs do not fit the operator.
     """
-    if op.kind in KINDS and KINDS[op.kind].rule == "control":
+    if op.kind in KINDS and kind_of(op).rule == "control":
         return _of_functions(graph, op, inputs, states)
-    function = KINDS[op.kind].evaluate if op.kind in KINDS else None
+    function = kind_of(op).evaluate if op.kind in KINDS else None
     if function is None:
         raise UnsupportedError(f"the operator {op.kind} is not evaluated", where=f"{op.source} {op}".strip(), rule="not-evaluated")
     tensors = tuple(graph.tensors[name] if name else None for name in op.inputs)
@@ -79,7 +79,7 @@ def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
     if isinstance(value, ExactResult):
         return value
     dtype = numpy_dtype(tensor.dtype)
-    rounds = KINDS[op.kind].rounds and tensor.quantization is not None
+    rounds = kind_of(op).rounds and tensor.quantization is not None
     if rounds and tensor.quantization is not None:
         real = np.asarray(value, np.float64)
         return ExactResult(real, quantize(real, tensor.quantization, tensor.dtype))
@@ -113,7 +113,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array], states: MutableMapping[s
         if state.data is not None:
             kept.setdefault(name, state.data)
     for op in graph.ops:
-        if op.kind in KINDS and KINDS[op.kind].rule == "state":
+        if op.kind in KINDS and kind_of(op).rule == "state":
             _pass_state(op, values, kept)
         else:
             results = evaluate_op(graph, op, [values[name] if name else None for name in op.inputs], kept)

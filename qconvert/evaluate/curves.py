@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor, integer_range, numpy_dtype
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.layout import ELEMENTWISE
 
 __all__ = ["Lookup", "codes_of", "curve_reals", "curve_roots", "curve_values", "curve_way", "has_codes", "lookup_of"]
@@ -33,7 +33,7 @@ def curve_roots(graph: Graph) -> dict[str, tuple[str, ...]]:
     """
     found: dict[str, tuple[str, ...]] = {}
     for op in graph.ops:
-        kind = KINDS[op.kind]
+        kind = kind_of(op)
         if kind.layout is not ELEMENTWISE or len(op.outputs) != 1 or kind.evaluate is None:
             continue
         tensors = [graph[name] for name in op.inputs if name]

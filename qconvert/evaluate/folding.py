@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.errors import QConvertError
 from qconvert.graph import Array, Op, Shape, Tensor, canonical_dtype, numpy_dtype
-from qconvert.operators import KINDS, Call
+from qconvert.operators import KINDS, Call, kind_of
 from qconvert.operators.shapes import output_shapes
 from qconvert.operators.sizes import MAX_RANK
 
@@ -41,7 +41,7 @@ def evaluate_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Ar
     """
     if op.kind == "Shape":
         return _shape(op, tensors, values)
-    fold = KINDS[op.kind].fold if op.kind in KINDS else None
+    fold = kind_of(op).fold if op.kind in KINDS else None
     if fold is None or [bool(name) for name in op.inputs] != [value is not None for value in values]:
         return None
     given = {name: _given(name, value, tensors.get(name)) for name, value in zip(op.inputs, values, strict=True) if value is not None}
@@ -75,7 +75,7 @@ def _given(name: str, value: Array, tensor: Tensor | None) -> Tensor:
 
 def _data(op: Op, given: Mapping[str, Tensor]) -> Tensor:
     """The input whose type the outputs have where nothing else says it."""
-    return given[KINDS[op.kind].data(op)[0]]
+    return given[kind_of(op).data(op)[0]]
 
 
 def _shape(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Array | None]) -> list[Array] | None:

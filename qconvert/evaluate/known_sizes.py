@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.polynomials import Atoms, Polynomial, added, multiplied, number, of_number
 from qconvert.graph import Array, Op, Tensor, integer_range, numpy_dtype
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["KnownSizes"]
 
@@ -126,7 +126,7 @@ class KnownSizes:
         if op.kind == "Shape":
             shape = self._tensors[op.inputs[0]].shape
             return None if shape is None else [[self.size(size) for size in shape]]
-        kind = KINDS[op.kind]
+        kind = kind_of(op)
         if (kind.rule == "move" or op.kind in _JOINING) and kind.fold is not None and op.kind not in _CHOOSING:
             return self._moved(op)
         inputs = [self._found.get(name) for name in op.inputs]
@@ -182,7 +182,7 @@ class KnownSizes:
     def _moved(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
         """A move of numbered elements, which is undone after it: number 0 is the number zero, which a Pad fills with."""
         numbered: list[Polynomial] = [()]
-        moved = set(KINDS[op.kind].positions(op, "data", "factor", "filler"))
+        moved = set(kind_of(op).positions(op, "data", "factor", "filler"))
         tensors: dict[str, Tensor] = {}
         values: list[Array | None] = []
         for position, name in enumerate(op.inputs):

@@ -76,6 +76,7 @@ __all__ = [
     "is_dynamic",
     "kernels_reduction",
     "kind",
+    "kind_of",
     "nudged_scales",
     "number",
     "numbers",
@@ -128,9 +129,14 @@ _known: dict[str, Kind] = {}
 KINDS: Mapping[str, Kind] = MappingProxyType(_known)
 
 
+def kind_of(op: Op) -> Kind:
+    """Everything that is true of operators of its kind. Raises KeyError for a kind that is not registered."""
+    return KINDS[op.kind]
+
+
 def integer_weights(op: Op) -> tuple[int, ...]:
     """The inputs of an operator of dynamic range that are integer weights, those alone that it has."""
-    return tuple(index for index in KINDS[op.kind].weights if op.has(index))
+    return tuple(index for index in kind_of(op).weights if op.has(index))
 
 
 def register(kinds: Iterable[Kind]) -> None:

@@ -6,21 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from qconvert.graph.schema import Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 
 __all__ = ["all_graphs", "all_ops", "closed_graphs", "entering", "functions_run", "in_function", "named_functions", "with_used_functions"]
 
 
 def named_functions(op: Op) -> list[str]:
     """The functions that an operator names."""
-    attributes = KINDS[op.kind].attributes if op.kind in KINDS else {}
+    attributes = kind_of(op).attributes if op.kind in KINDS else {}
     return [str(value) for name, value in op.attributes.items() if name in attributes and attributes[name].sort == "function"]
 
 
 def entering(op: Op, names: Mapping[str, str]) -> Op:
     """The operator with other names of its functions."""
     own = {
-        name: names[str(op[name])] for name, spec in KINDS[op.kind].attributes.items() if spec.sort == "function" and str(op[name]) in names
+        name: names[str(op[name])] for name, spec in kind_of(op).attributes.items() if spec.sort == "function" and str(op[name]) in names
     }
     return replace(op, attributes={**op.attributes, **own}) if own else op
 

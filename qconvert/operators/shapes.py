@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.sizes import UNKNOWN, Known, Result, ShapeContext, Size, failure
 
 __all__ = ["UNKNOWN", "ShapeContext", "compatible", "infer", "merged", "output_shapes"]
@@ -28,7 +28,7 @@ def output_shapes(tensors: Mapping[str, Tensor], op: Op, known: Known | None = N
         InvalidGraphError: inputs and attributes contradict each other; the error names the operator.
     """
     try:
-        return KINDS[op.kind].shape(op, ShapeContext(tensors, op, known))
+        return kind_of(op).shape(op, ShapeContext(tensors, op, known))
     except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise failure(op, f"its inputs or attributes do not fit its kind ({error})", rule="wrong-arguments") from error
 

@@ -13,7 +13,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.reading.borders import with_input_grid, with_output_grid
 from qconvert.graph import Graph, Names, Op
 from qconvert.graph.metadata import IN_TFLITE, NAMING, READ, origin
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 from qconvert.operators.functions import named_functions
 from qconvert.operators.shapes import compatible
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
@@ -178,7 +178,7 @@ def _renamed(graph: Graph, functions: Mapping[str, str], states: Mapping[str, st
     ops = []
     for op in graph.ops:
         changes = {key: functions[value] for key, value in op.attributes.items() if value in named_functions(op) and value in functions}
-        if op.kind in KINDS and KINDS[op.kind].rule == "state":
+        if op.kind in KINDS and kind_of(op).rule == "state":
             changes["state"] = states[str(op["state"])]
         ops.append(op.with_attributes(**changes) if changes else op)
     return replace(graph, ops=tuple(ops), functions={}, states={})

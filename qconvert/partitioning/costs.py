@@ -6,7 +6,7 @@ from math import prod
 
 from qconvert.arithmetic.dtypes import numpy_dtype
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 
 __all__ = ["macs", "stored_bytes"]
 
@@ -16,7 +16,7 @@ def macs(graph: Graph, op: Op) -> int:
 
     Sizes that are open count as 1. What functions of the operator multiply is left out, since a loop may run them any number of times.
     """
-    products = KINDS[op.kind].products if op.kind in KINDS else None
+    products = kind_of(op).products if op.kind in KINDS else None
     if products is None:
         return 0
     return products(op, [_sizes(graph[name].shape) if name else () for name in op.inputs], _sizes(graph[op.outputs[0]].shape))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qconvert.errors import OptionError, QConvertError
 from qconvert.graph import Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.partitioning.costs import macs, stored_bytes
 from qconvert.partitioning.expanding import expanded, states_of
 from qconvert.partitioning.growing import REST, grown, sorted_groups
@@ -239,7 +239,7 @@ def _given_back(owners: _Owners, regions: Sequence[_Found], min_ops: int, min_ma
             break
         ops = [owners.bases.graph.graph.ops[place] for place in owners.bases.places(bases)]
         total = sum(macs(owners.bases.graph.graph, op) for op in ops)
-        count = sum(KINDS[op.kind].rule != "convert" for op in ops)
+        count = sum(kind_of(op).rule != "convert" for op in ops)
         if count < min_ops:
             reason = f"its region would have {count} operators without conversions, fewer than {min_ops}"
         elif total < min_macs:

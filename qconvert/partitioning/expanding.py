@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from qconvert.graph import Graph, Names, Op
 from qconvert.graph.metadata import ACTIVATIONS, SOURCE_ENGINE, SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_OPSET
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 from qconvert.operators.functions import functions_run
 
 __all__ = ["KEPT", "Expanded", "expanded", "states_of"]
@@ -98,9 +98,9 @@ def expanded(graph: Graph) -> Expanded:
 
 def states_of(graph: Graph, op: Op) -> tuple[str, ...]:
     """The states that an operator reads or writes, itself or by a function that it runs."""
-    found = dict.fromkeys([str(op["state"])] if op.kind in KINDS and KINDS[op.kind].rule == "state" else ())
+    found = dict.fromkeys([str(op["state"])] if op.kind in KINDS and kind_of(op).rule == "state" else ())
     for name in sorted(functions_run(graph, [op])):
-        found.update(dict.fromkeys(state for inner in graph.functions[name].ops if KINDS[inner.kind].rule == "state"
+        found.update(dict.fromkeys(state for inner in graph.functions[name].ops if kind_of(inner).rule == "state"
                                    for state in [str(inner["state"])]))  # fmt: skip
     return tuple(found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.partitioning.expanding import Expanded, states_of
 from qconvert.partitioning.growing import edges, order
 from qconvert.plugins import Target
@@ -109,7 +109,7 @@ def _quantized_behind(bases: Bases) -> list[frozenset[int]]:
     for base in range(len(bases.ops)):
         main = graph.graph.ops[bases.main(base)]
         own = [place for name in main.outputs for place in graph.readers.get(name, ()) if graph.graph.ops[place].kind == "Quantize"]
-        found.append(frozenset(bases.of[place] for place in own) if KINDS[main.kind].rule not in ("convert", "state") else frozenset())
+        found.append(frozenset(bases.of[place] for place in own) if kind_of(main).rule not in ("convert", "state") else frozenset())
     return found
 
 

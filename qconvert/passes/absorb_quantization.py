@@ -23,7 +23,7 @@ from dataclasses import replace
 from qconvert.arithmetic import quantize
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Graph, canonical_dtype
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.absorb.casts import dequantized_casts
 from qconvert.passes.absorb.clips import fuse_clips
 from qconvert.passes.absorb.walk import Absorber
@@ -36,7 +36,7 @@ __all__ = ["run"]
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Absorb what can be absorbed exactly; the note counts the operators that became quantized, and the conversions that are left."""
     read = dequantized_casts(_remove_identities(graph))
-    if not any(KINDS[op.kind].rule == "convert" or op.kind in ("Relu", "Clip") for op in read.ops):
+    if not any(kind_of(op).rule == "convert" or op.kind in ("Relu", "Clip") for op in read.ops):
         return graph, ()
     rewriter = Rewriter(_merge_equal(_quantize_constants(read)))
     absorber = Absorber(rewriter)
@@ -45,7 +45,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     changed = fuse_clips(rewriter.finish(prune=True))
     if changed.ops == graph.ops:
         return graph, ()
-    left, before = (sum(KINDS[op.kind].rule == "convert" for op in item.ops) for item in (changed, graph))
+    left, before = (sum(kind_of(op).rule == "convert" for op in item.ops) for item in (changed, graph))
     return changed, (f"{absorber.count} operators are quantized; of {before} Quantize and Dequantize {left} are left",)
 
 

@@ -16,7 +16,7 @@ from qconvert.arithmetic import quantize
 from qconvert.encodings import Encoding, Encodings, QParams, weights_grid
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization, float_bias_to_int32
 from qconvert.passes.encodings.filling import carry_on
 from qconvert.passes.encodings.grids import fit_grid, orient
@@ -136,7 +136,7 @@ class _Encoding:
         """Put weights without an entry, of layers whose data have one, on int8 grids; return their names."""
         made = []
         for op in self._graph.ops:
-            if not KINDS[op.kind].sums_products or not self._has_grid(op, 0) or (op.outputs[0], 1) in self._operands:
+            if not kind_of(op).sums_products or not self._has_grid(op, 0) or (op.outputs[0], 1) in self._operands:
                 continue
             tensor = self._graph[op.inputs[1]]
             if tensor.data is None or tensor.dtype != "float32" or tensor.name in self._constants or (tensor.rank or 0) < 2:
@@ -242,9 +242,9 @@ def _left(graph: Graph) -> list[str]:
     kinds: Counter[str] = Counter()
     lacking: dict[str, None] = {}
     for op in graph.ops:
-        if KINDS[op.kind].rule not in ("real", "move"):
+        if kind_of(op).rule not in ("real", "move"):
             continue
-        real = [name for name in (*KINDS[op.kind].data(op), *KINDS[op.kind].results_of(op)) if name and graph[name].dtype == "float32"]
+        real = [name for name in (*kind_of(op).data(op), *kind_of(op).results_of(op)) if name and graph[name].dtype == "float32"]
         if real:
             kinds[op.kind] += 1
             lacking.update(dict.fromkeys(real))

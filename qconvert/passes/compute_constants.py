@@ -16,7 +16,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.folding import GROWTH, LARGEST
 from qconvert.graph import Array, Graph, Op, numpy_dtype
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -84,7 +84,7 @@ def _fixed(graph: Graph) -> tuple[dict[str, Op], list[str]]:
     fixed: dict[str, Op] = {}
     computed: dict[str, None] = {}
     for op in graph.ops:
-        kind = KINDS[op.kind]
+        kind = kind_of(op)
         given = all(not name or name in fixed or graph[name].is_constant for name in op.inputs)
         if not op.inputs or not given or not all(op.outputs) or kind.evaluate is None or kind.rule in ("opaque", "state", "control"):
             continue
@@ -101,7 +101,7 @@ def _is_small(graph: Graph, op: Op) -> bool:
     given, made = (_bytes(graph, names) for names in (op.inputs, op.outputs))
     if made is None:
         return False
-    terms = math.prod(graph[op.inputs[1]].static_shape or (1,)) if KINDS[op.kind].sums_products else 1
+    terms = math.prod(graph[op.inputs[1]].static_shape or (1,)) if kind_of(op).sums_products else 1
     size = made // numpy_dtype(graph[op.outputs[0]].dtype).itemsize
     return made <= max(LARGEST, _UNPACKED * (given or 0)) and size * terms <= _MOST_WORK
 

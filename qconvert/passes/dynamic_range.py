@@ -22,7 +22,7 @@ from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, sc
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Quantization
 from qconvert.graph.metadata import DYNAMIC_RANGE
-from qconvert.operators import KINDS, integer_weights, is_dynamic
+from qconvert.operators import integer_weights, is_dynamic, kind_of
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
 
@@ -101,7 +101,7 @@ class _Fitting:
         found = {}
         for name, rounding in noted.items():
             op = self._rewriter.producers.get(name)
-            while op is not None and (op.kind in ("Relu", "Clip") or KINDS[op.kind].rule == "move"):
+            while op is not None and (op.kind in ("Relu", "Clip") or kind_of(op).rule == "move"):
                 op = self._rewriter.producers.get(op.inputs[0])
             if op is not None:
                 found[id(op)] = rounding
@@ -167,7 +167,7 @@ class _Fitting:
 
     def _restated(self, op: Op, stated: str) -> Op:
         """The operator with the integers of its weights, if they are constants behind a Dequantize and it can have the arithmetic."""
-        known, places, inputs = KINDS[op.kind].attributes.get("arithmetic"), integer_weights(op), list(op.inputs)
+        known, places, inputs = kind_of(op).attributes.get("arithmetic"), integer_weights(op), list(op.inputs)
         if known is None or stated not in known.choices or not places or self._graph[op.inputs[0]].dtype != "float32":
             return op
         for index in places:

@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic import batch_norm_factor, fold_batch_norm
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -26,7 +26,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     count = 0
     for op in rewriter:
         before = rewriter.producers.get(op.inputs[0]) if op.kind == "BatchNormalization" else None
-        if before is None or not KINDS[before.kind].has_weights or rewriter.is_replaced(before):
+        if before is None or not kind_of(before).has_weights or rewriter.is_replaced(before):
             continue
         reason = _obstacle(graph, before, op) if rewriter.is_read_once(before.outputs[0]) else "something else reads its input"
         if reason:

@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.arithmetic import batch_norm_factor
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.metadata import VERSION
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -66,7 +66,7 @@ def _between(rewriter: Rewriter, op: Op) -> list[Op]:
         name = next(item for item in before.inputs if graph.constant(item) is None)
     fits = (
         before is not None
-        and KINDS[before.kind].has_weights
+        and kind_of(before).has_weights
         and graph[before.inputs[0]].is_quantized
         and graph[before.inputs[1]].is_quantized
         and not graph[before.outputs[0]].is_quantized

@@ -21,7 +21,7 @@ import numpy as np
 from qconvert.arithmetic import affine_range, round_half_away
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.operators import KINDS, is_dynamic
+from qconvert.operators import is_dynamic, kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -163,7 +163,7 @@ def _can_carry(op: Op) -> bool:
     if op.kind == "Concat":  # the schema has room, and no kernel uses it
         return False
     own_rounding = op.attributes.get("arithmetic") and not is_dynamic(op)
-    return "activation" in KINDS[op.kind].attributes and not op["activation"] and not own_rounding and len(op.outputs) == 1
+    return "activation" in kind_of(op).attributes and not op["activation"] and not own_rounding and len(op.outputs) == 1
 
 
 def _stays_equal(inner: Tensor, result: Tensor, bounds: Bounds) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.spelled_dynamic import SpelledRounding
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -71,7 +71,7 @@ class _Fusing:
 
     def unspelled(self, op: Op) -> Op | None:
         """Return a product of rounded data and weights behind a Dequantize as an operator of dynamic range; None if it is none."""
-        if "arithmetic" not in KINDS[op.kind].attributes or not KINDS[op.kind].sums_products or op["arithmetic"]:
+        if "arithmetic" not in kind_of(op).attributes or not kind_of(op).sums_products or op["arithmetic"]:
             return None
         unpacking = self._maker(op.inputs[1], "Dequantize")
         weights = None if unpacking is None else self._graph[unpacking.inputs[0]]

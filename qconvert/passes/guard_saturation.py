@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.operators import KINDS, integer_weights, is_dynamic
+from qconvert.operators import integer_weights, is_dynamic, kind_of
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -81,7 +81,7 @@ def _recurrent(rewriter: Rewriter, largest: int) -> set[str]:
 def _weights(graph: Graph, op: Op, activations: str, kernels: Collection[str]) -> Tensor | None:
     """The 8-bit constant weights of an operator with an integer kernel whose data are stored as `activations`."""
     stored = activations if is_dynamic(op) else graph[op.inputs[0]].dtype
-    if not KINDS[op.kind].sums_products or op.kind not in kernels or stored != activations:
+    if not kind_of(op).sums_products or op.kind not in kernels or stored != activations:
         return None
     weights = graph[op.inputs[1]]
     if weights.data is None or weights.dtype not in ("int8", "uint8") or weights.quantization is None:

@@ -23,7 +23,7 @@ from qconvert.arithmetic import dequantize, scale_and_zero_point
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.metadata import SOURCE_KERNELS
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -73,7 +73,7 @@ def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
     """Raise UnsupportedError where operators would run on real values: those that were isolated, and those that did so before."""
     reasons, first = Counter(isolating.reasons), isolating.first
     for op, verdict in target.verdicts(graph, final=False):
-        if verdict.isolated_for or KINDS[op.kind].rule in ("convert", "move"):  # which compute nothing
+        if verdict.isolated_for or kind_of(op).rule in ("convert", "move"):  # which compute nothing
             continue
         results = [graph[name] for name in op.outputs if name]
         if any("float" in result.dtype and not result.is_quantized for result in results):
@@ -92,7 +92,7 @@ def _read_as_weights(graph: Graph) -> set[str]:
     """Tensors that are the weights of an operator, but for groups of a volume, which are taken apart when they are written."""
     found: set[str] = set()
     for op in graph.ops:
-        names = KINDS[op.kind].named(op, "weights")
+        names = kind_of(op).named(op, "weights")
         found.update(name for name in names if op.attributes.get("group", 1) == 1 or (graph[name].rank or 0) <= _FLAT_RANK)
     return found
 

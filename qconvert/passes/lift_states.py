@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Names, Op
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.functions import all_ops, named_functions, with_used_functions
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -94,7 +94,7 @@ class _Lifting:
         """
         current = dict(values)
         for op in rewriter:
-            state = str(op["state"]) if KINDS[op.kind].rule == "state" else ""
+            state = str(op["state"]) if kind_of(op).rule == "state" else ""
             if state in current and op.kind == "ReadState":
                 rewriter.replace(op, Op("Identity", (current[state],), op.outputs, {}, op.source))
             elif state in current:
@@ -146,7 +146,7 @@ class _Lifting:
         if name not in self._used:
             reads, writes = set[str](), set[str]()
             for op in self._graph.functions[name].ops:
-                if KINDS[op.kind].rule == "state":
+                if kind_of(op).rule == "state":
                     (reads if op.kind == "ReadState" else writes).add(str(op["state"]))
                 for inner in named_functions(op):
                     found = self._states(inner)
@@ -164,7 +164,7 @@ def _copy(rewriter: Rewriter, name: str) -> str:
 
 def _functions(op: Op) -> list[tuple[str, str]]:
     """Return the functions of an operator, by the attributes that name them."""
-    return [(name, str(op[name])) for name, spec in KINDS[op.kind].attributes.items() if spec.sort == "function" and name in op.attributes]
+    return [(name, str(op[name])) for name, spec in kind_of(op).attributes.items() if spec.sort == "function" and name in op.attributes]
 
 
 def _places(op: Op) -> tuple[int, int, int, int]:

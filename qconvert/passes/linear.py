@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.arithmetic import accumulator_grid, dequantize, is_accumulator_scale, saturate, scale_and_zero_point
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
-from qconvert.operators import KINDS, output_axis
+from qconvert.operators import kind_of, output_axis
 from qconvert.rewriting import Rewriter
 
 __all__ = [
@@ -27,7 +27,7 @@ def constant_weights(graph: Graph) -> dict[str, int]:
             if not name or graph[name].quantization is None or graph[name].data is None:
                 continue
             rank = graph[name].rank or 0
-            is_weight = KINDS[op.kind].sums_products and position == 1 and rank >= 2
+            is_weight = kind_of(op).sums_products and position == 1 and rank >= 2
             axes.setdefault(name, set()).add(output_axis(op, rank) if is_weight else -1)
     return {name: min(found) for name, found in axes.items() if len(found) == 1 and found != {-1} and name not in graph.public}
 
@@ -59,7 +59,7 @@ def weight_uses(graph: Graph) -> list[WeightUse]:
             tensor = graph[name] if name else None
             if tensor is None or tensor.quantization is None or tensor.data is None:
                 continue
-            if KINDS[op.kind].sums_products and position == 1 and (tensor.rank or 0) >= 2:
+            if kind_of(op).sums_products and position == 1 and (tensor.rank or 0) >= 2:
                 key = (name, output_axis(op, tensor.rank or 0), graph[op.inputs[0]].dtype)
                 ways[name] += key not in uses
                 uses.setdefault(key, []).append(index)
@@ -106,7 +106,7 @@ def is_quantized(graph: Graph, op: Op) -> bool:
 
 def quantized_bias(graph: Graph, op: Op) -> Tensor | None:
     """The constant bias of a quantized linear operator."""
-    if not KINDS[op.kind].sums_products or len(op.inputs) < 3 or not op.inputs[2] or not is_quantized(graph, op):
+    if not kind_of(op).sums_products or len(op.inputs) < 3 or not op.inputs[2] or not is_quantized(graph, op):
         return None
     bias = graph[op.inputs[2]]
     return bias if bias.is_constant else None

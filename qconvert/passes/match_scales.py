@@ -19,7 +19,7 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range, dequantize, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.costs import activation_cost, tensor_cost
 from qconvert.plugins import Change, Cost, Target, at_worst
 from qconvert.rewriting import Rewriter
@@ -80,7 +80,7 @@ class _Matching:
             return self._give(op, result, replace(result, quantization=wanted))
         if result.dtype not in self._target.equal_scales.get(op.kind, ()):
             return (self._met(op, None) if result.dtype in self._target.equal_inputs.get(op.kind, ()) else op,)
-        if KINDS[op.kind].chooses:
+        if kind_of(op).chooses:
             return (self._join(op, result),)
         if op.kind == "AveragePool" and self._is_convolution(op, result):
             return (self._convolve(op, result),)
@@ -182,7 +182,7 @@ class _Matching:
         return replace(op, inputs=tuple(moved.get(name, name) for name in op.inputs)) if moved else op
 
     def _data(self, op: Op) -> list[Tensor]:
-        return [self._rewriter[name] for name in KINDS[op.kind].moved(op) if name]
+        return [self._rewriter[name] for name in kind_of(op).moved(op) if name]
 
     def _pay(self, step: str, cost: Cost | None) -> None:
         self.costs[step] += [cost] if cost is not None else []

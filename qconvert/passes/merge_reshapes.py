@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Shape
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -21,7 +21,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     rewriter = Rewriter(graph)
     starts: dict[str, str] = {}  # result of an operator of a chain -> what the first of the chain reads
     for op in rewriter:
-        if not KINDS[op.kind].keeps_order:
+        if not kind_of(op).keeps_order:
             continue
         data = rewriter.resolve(op.inputs[0])
         first = starts[op.outputs[0]] = starts.get(data, data)

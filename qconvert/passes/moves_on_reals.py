@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -45,7 +45,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         pairs = [(name, real) for name, real in zip(op.outputs, outputs, strict=True) if name != real]
         quantizes = (Op("Quantize", (real,), (name,), {}, op.source) for name, real in pairs)
         rewriter.replace(op, replace(op, inputs=inputs, outputs=outputs), *quantizes)
-        if KINDS[op.kind].rule == "move":  # what is moved is on its grid already
+        if kind_of(op).rule == "move":  # what is moved is on its grid already
             reals.update(pairs)
             moved += [name for name, _ in pairs]
         count += 1
@@ -58,7 +58,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _is_concerned(graph: Graph, op: Op) -> bool:
-    kind = KINDS[op.kind]
+    kind = kind_of(op)
     if op.kind in _TAKEN or not (kind.rule in ("move", "index") or kind.chooses or op.kind in _ON_INTEGERS):
         return False
     return any(_is_quantized(graph, name) and graph[name].dtype in _FEW for name in (*op.inputs, *op.outputs))

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.linear import constant_weights, quantized_bias
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -44,7 +44,7 @@ def _is_for_channels(rewriter: Rewriter, op: Op, bias: Tensor) -> bool:
         return False
     weights = rewriter.graph.constant(op.inputs[1])
     channels = 0 if weights is None else len(weights)
-    only_biases = all(KINDS[reader.kind].sums_products for reader in rewriter.readers[bias.name])
+    only_biases = all(kind_of(reader).sums_products for reader in rewriter.readers[bias.name])
     return only_biases and channels == bias.shape[-1] == bias.data.size
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.costs import cost
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Change, Cost, Target, at_worst
@@ -63,7 +63,7 @@ def _runs_on_integers(kind: str, dtype: str, target: Target | None) -> bool:
 
 
 def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
-    kind = KINDS[op.kind]
+    kind = kind_of(op)
     if kind.rule != "real" or kind.sums_products:
         return []
     result = graph[op.outputs[0]]
@@ -80,7 +80,7 @@ def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
 
 def _narrow_constants(graph: Graph, op: Op) -> list[str]:
     """The quantized constants of 8 bits that an operator on int16 reads as data."""
-    kind = KINDS[op.kind]
+    kind = kind_of(op)
     if kind.rule != "real" or kind.sums_products or not op.outputs or graph[op.outputs[0]].dtype != "int16":
         return []
     operands = [graph[name] for name in dict.fromkeys(kind.data(op))]
@@ -115,7 +115,7 @@ def _quantized(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[Op, list[C
         values = 1 / data.astype(np.float64) if op.kind == "Div" else data.astype(np.float64)
         if not np.isfinite(values).all():
             return op, []
-        if KINDS[op.kind].chooses and result.quantization is not None and result.quantization.is_per_tensor:
+        if kind_of(op).chooses and result.quantization is not None and result.quantization.is_per_tensor:
             stored = quantize(values, result.quantization, result.dtype)
             renamed[name] = rewriter.constant(f"{name}/{dtype}", stored, result.dtype, result.quantization)
             continue

@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.grids.activations import Choice, regrid_activations
 from qconvert.passes.grids.fitting import least_loss_ratio
 from qconvert.passes.grids.reach import Interval, hulls
@@ -75,7 +75,7 @@ def _chooser(graph: Graph) -> Choice:
 def _clipped_at_once(graph: Graph, reach: Mapping[str, Interval]) -> set[str]:
     """Tensors that are rounded and that nothing reads but Clips on their own grid to 7 bits: what this pass leaves in front of a Clip."""
     limited = {op.inputs[0] for op in graph.ops if op.kind == "Clip" and _is_limit(graph, op, reach)}
-    rounded = {name for op in graph.ops if KINDS[op.kind].rounds for name in op.outputs}
+    rounded = {name for op in graph.ops if kind_of(op).rounds for name in op.outputs}
     readers = graph.consumers()
     return {name for name in limited & rounded - graph.public if all(_is_limit(graph, op, reach) for op in readers[name])}
 

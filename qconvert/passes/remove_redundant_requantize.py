@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -30,13 +30,13 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     rewriter = Rewriter(graph)
     shortener = _Shortener(rewriter)
     for op in rewriter:
-        if KINDS[op.kind].rule == "convert":
+        if kind_of(op).rule == "convert":
             shortener.shorten(op)
     for name, output in shortener.outward.items():
         rewriter.rename(name, output)
     if not rewriter.is_changed:
         return graph, ()
-    changed = rewriter.finish(prune=lambda op: KINDS[op.kind].rule == "convert" and op.outputs[0] in rewriter.readers)
+    changed = rewriter.finish(prune=lambda op: kind_of(op).rule == "convert" and op.outputs[0] in rewriter.readers)
     before, after = (Counter(op.kind for op in item.ops) for item in (graph, changed))
     conversions = (kind for kind, item in KINDS.items() if item.rule == "convert" and before[kind] != after[kind])
     listed = ", ".join(f"{before[kind]} {kind} became {after[kind]}" for kind in conversions)
@@ -70,7 +70,7 @@ class _Shortener:
     def _shorter(self, op: Op) -> Op | None:
         """Return the conversion without the one before it; None if that one is needed."""
         before = self._producers.get(op.inputs[0])
-        if before is None or KINDS[before.kind].rule != "convert":
+        if before is None or kind_of(before).rule != "convert":
             return None
         if before.kind == "Dequantize":
             is_pair = op.kind == "Quantize" and self._graph[op.inputs[0]].dtype == "float32"

@@ -19,7 +19,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -88,7 +88,7 @@ def _with_stated(graph: Graph, op: Op, stated: Any) -> Op:
     if op.kind == "Add" and not op["arithmetic"] and graph.is_from("tflite") and _adds_as(graph, op, arithmetic):
         op = op.with_attributes(arithmetic=str(arithmetic))
     known = isinstance(activation, str) and activation in ACTIVATIONS
-    if not activation or not known or "activation" not in KINDS[op.kind].attributes or not result.is_quantized:
+    if not activation or not known or "activation" not in kind_of(op).attributes or not result.is_quantized:
         return op
     same = clip_range(result, ACTIVATIONS[activation]) == clip_range(result, ACTIVATIONS[str(op["activation"])])
     return op.with_attributes(activation=activation) if same else op

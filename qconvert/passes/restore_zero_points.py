@@ -25,7 +25,7 @@ import numpy as np
 from qconvert.arithmetic import accumulator_grid, dequantize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SHIFTED
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
 from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.passes.shifting.averages import NUDGE, averages_away
@@ -207,17 +207,17 @@ class _Restoring:
 
     def _moves(self, op: Op) -> bool:
         """Whether an operator gives the same integers with the zero points back, all its sides having one."""
-        kind = KINDS[op.kind]
+        kind = kind_of(op)
         sides = [name for name in (*kind.data(op), *kind.results_of(op)) if name and self._graph[name].is_quantized]
         found = {self._points.get(name) for name in sides if not self._graph[name].is_constant}
         return len(found) == 1 and None not in found and carries(self._graph, op)
 
     def _filled(self, op: Op, inputs: tuple[str, ...]) -> tuple[str, ...]:
         """Return the inputs of a move: constants among the data on the grid that the rest has; a filler that is real zero is none."""
-        data = next(name for name in KINDS[op.kind].data(op) if name in self._points)
+        data = next(name for name in kind_of(op).data(op) if name in self._points)
         grid, point = self._rewriter[data].quantization, self._points[data]
         changed = list(inputs)
-        for position in KINDS[op.kind].positions(op, "data", "factor", "filler"):
+        for position in kind_of(op).positions(op, "data", "factor", "filler"):
             tensor = self._graph[op.inputs[position]] if op.inputs[position] else None
             if tensor is None or tensor.data is None or not tensor.is_quantized:
                 continue

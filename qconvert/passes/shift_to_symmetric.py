@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from qconvert.graph import Graph, Op
 from qconvert.graph.metadata import SHIFTED
-from qconvert.operators import KINDS, is_dynamic
+from qconvert.operators import is_dynamic, kind_of
 from qconvert.passes.isolate_float import isolated
 from qconvert.passes.shifting.averages import averages_away, join_averages, shift_average
 from qconvert.passes.shifting.edges import bypass_unsigned, from_unsigned, runs_in_float, to_unsigned
@@ -98,13 +98,13 @@ def _points(graph: Graph, dtypes: tuple[str, ...]) -> dict[str, int]:
 
 def _held(graph: Graph) -> set[str]:
     """Tensors that somebody needs as they are: a user, or an operator that takes integers for plain numbers."""
-    literal = [op for op in graph.ops if KINDS[op.kind].rule in _LITERAL]
+    literal = [op for op in graph.ops if kind_of(op).rule in _LITERAL]
     return {*graph.inputs, *graph.public}.union(*((*op.inputs, *op.outputs) for op in literal))
 
 
 def _emit(s: Shifting, op: Op, target: Target | None) -> None:
     """Emit what an operator becomes."""
-    if KINDS[op.kind].rule in _LITERAL:
+    if kind_of(op).rule in _LITERAL:
         s.rewriter.emit(op)
         for name in op.outputs:
             s.settle(name)
@@ -116,7 +116,7 @@ def _emit(s: Shifting, op: Op, target: Target | None) -> None:
         from_unsigned(s, op)
     elif op.kind == "Requantize" and runs_in_float(s.graph[op.outputs[0]], target):
         to_unsigned(s, op)
-    elif KINDS[op.kind].rule == "convert" and (s.shift(op.inputs[0]) or s.shift(op.outputs[0])):
+    elif kind_of(op).rule == "convert" and (s.shift(op.inputs[0]) or s.shift(op.outputs[0])):
         _convert(s, op)
     elif averages_away(s.graph, op) and s.shift(op.inputs[0]):
         shift_average(s, op)

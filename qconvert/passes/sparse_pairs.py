@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import SHIFTED
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import Change, Cost, Target
 from qconvert.rewriting import Rewriter
 
@@ -46,7 +46,7 @@ def _gone(rewriter: Rewriter) -> set[str]:
     found = {
         name
         for name, op in producers.items()
-        if _is_plain_grid(graph[name]) and name not in graph.public and (op.kind in _REAL or KINDS[op.kind].rule == "move")
+        if _is_plain_grid(graph[name]) and name not in graph.public and (op.kind in _REAL or kind_of(op).rule == "move")
     }
     while True:
         kept = {name for name in found if not (_is_unneeded(readers.get(name, ()), found) and _is_real(producers[name], found))}
@@ -61,11 +61,11 @@ def _is_plain_grid(tensor: Tensor) -> bool:
 
 def _is_unneeded(readers: Sequence[Op], gone: set[str]) -> bool:
     """Whether all readers take real values, or move what goes on as such."""
-    return all(op.kind == "Dequantize" or (KINDS[op.kind].rule == "move" and gone.issuperset(op.outputs)) for op in readers)
+    return all(op.kind == "Dequantize" or (kind_of(op).rule == "move" and gone.issuperset(op.outputs)) for op in readers)
 
 
 def _is_real(op: Op, gone: set[str]) -> bool:
-    return op.kind in _REAL or gone.issuperset(KINDS[op.kind].moved(op))
+    return op.kind in _REAL or gone.issuperset(kind_of(op).moved(op))
 
 
 class _Removal:
@@ -81,7 +81,7 @@ class _Removal:
         elif self._gone.isdisjoint(op.outputs):
             if inputs != op.inputs:
                 self._rewriter.replace(op, replace(op, inputs=inputs))
-        elif KINDS[op.kind].rule == "move":
+        elif kind_of(op).rule == "move":
             self._rewriter.replace(op, replace(op, inputs=inputs, outputs=tuple(self._new(name, "real") for name in op.outputs)))
         elif op.kind == "Quantize":
             self._rewriter.replace(op, self._clip(op, inputs[0]))

@@ -19,7 +19,7 @@ import numpy as np
 from qconvert.arithmetic import affine_range
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -60,7 +60,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 def _bounds(graph: Graph, op: Op, readers: Mapping[str, Sequence[Op]]) -> Bounds | None:
     """The real range that an operator's activation, or the grid of its result, leaves; None where neither says anything."""
-    if "activation" not in KINDS[op.kind].attributes or len(op.outputs) != 1 or op.kind == "Concat":
+    if "activation" not in kind_of(op).attributes or len(op.outputs) != 1 or op.kind == "Concat":
         return None
     result = graph[op.outputs[0]]
     bounds = ACTIVATIONS[str(op["activation"])]

@@ -11,7 +11,7 @@ from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op
 from qconvert.graph.carried import Carried, carried_text
 from qconvert.graph.metadata import STATES
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -50,7 +50,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 def _require_main(graph: Graph) -> None:
     for name, inner in graph.functions.items():
-        if any(KINDS[op.kind].rule == "state" for op in inner.ops):
+        if any(kind_of(op).rule == "state" for op in inner.ops):
             raise UnsupportedError(
                 "it reads or writes a state; only states of the network can become inputs and outputs",
                 where=f"function {name!r}",

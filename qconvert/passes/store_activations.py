@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from qconvert.graph import Graph, Op, integer_range
 from qconvert.graph.metadata import ACTIVATIONS
-from qconvert.operators import KINDS, integer_weights, is_dynamic
+from qconvert.operators import integer_weights, is_dynamic, kind_of
 from qconvert.passes.stored_types import change_storage, needs_storage, shifted
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -111,7 +111,7 @@ def _inner(graph: Graph, dtype: str) -> bool:
 
 def _has_signed_weights(graph: Graph, op: Op) -> bool:
     """Whether an operator multiplies uint8 data with signed weights: a pass made them, since the source's kernel would take no such."""
-    if not KINDS[op.kind].has_weights or graph[op.inputs[0]].dtype != "uint8" or not graph[op.inputs[0]].is_quantized:
+    if not kind_of(op).has_weights or graph[op.inputs[0]].dtype != "uint8" or not graph[op.inputs[0]].is_quantized:
         return False
     weights = graph[op.inputs[1]]
     return weights.is_quantized and weights.dtype in ("int8", "int4")
@@ -125,7 +125,7 @@ def _source_type(graph: Graph, target: Target) -> str:
         return ""
     symmetric = True
     for op in graph.ops:
-        weights = graph[op.inputs[1]] if KINDS[op.kind].sums_products and len(op.inputs) > 1 else None
+        weights = graph[op.inputs[1]] if kind_of(op).sums_products and len(op.inputs) > 1 else None
         if weights is None or weights.quantization is None or not weights.is_constant or graph[op.inputs[0]].dtype not in _EIGHT_BITS:
             continue
         if weights.dtype not in _EIGHT_BITS or not weights.quantization.is_per_tensor:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor, integer_range, numpy_dtype
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.rewriting import Rewriter
 
 __all__ = ["SIGNED", "UNSIGNED", "change_storage", "needs_storage", "replace_grids", "shifted"]
@@ -33,23 +33,23 @@ def needs_storage(graph: Graph, op: Op) -> bool:
     A state moves along with what is read and written, unless functions may name it, the operator stands in one, or what it is read for
     takes integers as they are.
     """
-    if KINDS[op.kind].rule == "state":
+    if kind_of(op).rule == "state":
         state = op["state"]
         return bool(graph.functions) or state not in graph.states or state in _states_as_stored(graph)
-    if KINDS[op.kind].rule in ("opaque", "plain", "control", "stored") or op.attributes.get("reduction") == "mul":
+    if kind_of(op).rule in ("opaque", "plain", "control", "stored") or op.attributes.get("reduction") == "mul":
         return True
     if op.kind == "Reinterpret":  # beside plain integers, which stay what they are
         return not all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
     if op.kind == "AveragePool" and op["arithmetic"] == "ties_away":  # away from a stored zero, which only uint8 is known to keep at 128
         return graph[op.inputs[0]].dtype not in ("int8", "uint8")
-    return op.has(2) and KINDS[op.kind].has_weights and graph[op.inputs[2]].dtype == "int64"
+    return op.has(2) and kind_of(op).has_weights and graph[op.inputs[2]].dtype == "int64"
 
 
 def _states_as_stored(graph: Graph) -> frozenset[str]:
     """The states that operators on stored integers read or write."""
-    stored = [op for op in graph.ops if KINDS[op.kind].rule == "stored"]
+    stored = [op for op in graph.ops if kind_of(op).rule == "stored"]
     names = {name for op in stored for name in (*op.inputs, *op.outputs)}
-    passing = (op for op in graph.ops if KINDS[op.kind].rule == "state")
+    passing = (op for op in graph.ops if kind_of(op).rule == "state")
     return frozenset(str(op["state"]) for op in passing if names.intersection((*op.inputs, *op.outputs)))
 
 
@@ -66,7 +66,7 @@ def change_storage(
         keep_io: whether graph inputs and outputs stay as they are.
     """
     changed = {tensor.name: shifted(tensor, dtypes[tensor.dtype]) for tensor in moved}
-    follow = {str(op["state"]) for op in graph.ops if KINDS[op.kind].rule == "state" and not keeps(graph, op)}
+    follow = {str(op["state"]) for op in graph.ops if kind_of(op).rule == "state" and not keeps(graph, op)}
     states = {
         name: shifted(state, dtypes[state.dtype])
         for name, state in graph.states.items()

@@ -25,7 +25,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Tensor, integer_range
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.grids.fitting import least_loss_ratio
 from qconvert.passes.grids.weights import Channel, Rescaled, Scaling, rescaled
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
@@ -158,7 +158,7 @@ def _one_scale(graph: Graph, use: WeightUse, target: Target | None) -> bool:
     """Whether the target takes no scale for each output channel here; what a MatMul multiplies are data."""
     if target is None:
         return False
-    are_data = any(not KINDS[graph.ops[index].kind].has_weights for index in use.readers)
+    are_data = any(not kind_of(graph.ops[index]).has_weights for index in use.readers)
     return target.weight_granularity == "per_tensor" or (are_data and target.activation_granularity == "per_tensor")
 
 

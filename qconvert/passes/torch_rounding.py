@@ -12,7 +12,7 @@ from dataclasses import replace
 from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES, adds_alike, adds_as, xnnpack_add, xnnpack_adds
 from qconvert.graph import Graph, Op, Quantization
 from qconvert.graph.metadata import SOURCE_KERNELS
-from qconvert.operators import KINDS, adds_plainly, nudged_scales
+from qconvert.operators import adds_plainly, kind_of, nudged_scales
 from qconvert.passes.torch_layers import exact_layer
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -108,7 +108,7 @@ class TorchRounding(TorchForms):
 
     def _on_8_bits(self, op: Op) -> bool:
         """Whether data and result are of 8 bits with one scale each."""
-        sides = [self._graph[name] for name in (*KINDS[op.kind].data(op), *op.outputs)]
+        sides = [self._graph[name] for name in (*kind_of(op).data(op), *op.outputs)]
         return all(t.dtype in ("int8", "uint8") and t.quantization is not None and t.quantization.is_per_tensor for t in sides)
 
     def _on_reals(self, op: Op) -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Op, integer_range
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
@@ -31,7 +31,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     beside zero points."""
     if target is None or any(op.kind == "Opaque" for op in graph.ops):
         return graph, ()
-    found = {graph[op.outputs[0]].dtype for op in graph.ops if KINDS[op.kind].sums_products and op.outputs}
+    found = {graph[op.outputs[0]].dtype for op in graph.ops if kind_of(op).sums_products and op.outputs}
     converted = {graph[name].dtype for op in graph.ops if op.kind in ("Quantize", "Dequantize") for name in (op.inputs[0], op.outputs[0])}
     narrow = (found | converted).intersection(_NARROW)
     lacking = bool(target.product_types) and not narrow.issubset(target.product_types)
@@ -52,7 +52,7 @@ def _widen(rewriter: Rewriter) -> tuple[int, int]:
     graph = rewriter.graph
     count = kept = 0
     wide: dict[str, str] = {}  # narrow tensor -> the float32 one in its place
-    weights = {op.inputs[1] for op in graph.ops if KINDS[op.kind].sums_products and len(op.inputs) > 1}
+    weights = {op.inputs[1] for op in graph.ops if kind_of(op).sums_products and len(op.inputs) > 1}
     rounded = {op.outputs[0] for op in graph.ops if op.kind == "Cast" and op["to"] == "float16" and not _is_narrow(graph, op)}
     borders = {*graph.inputs, *graph.public, *rounded}
     for name, tensor in graph.tensors.items():

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS, is_dynamic, nudged_scales
+from qconvert.operators import is_dynamic, kind_of, nudged_scales
 from qconvert.plugins.abilities import Abilities
 from qconvert.plugins.rules import demands, place
 from qconvert.plugins.sides import computed_on, weights_of
@@ -40,7 +40,7 @@ def judged(target: Abilities, graph: Graph, ops: Iterable[Op], final: bool) -> I
 def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     """Where the target's kernels would run the operator."""
     quantized = any(name and graph[name].is_quantized for name in (*op.inputs, *op.outputs))
-    rule = KINDS[op.kind].rule
+    rule = kind_of(op).rule
     if is_dynamic(op) and target.dynamic_range:
         return Verdict("integers", _DYNAMIC)
     if op.kind in target.forbidden:
@@ -92,7 +92,7 @@ def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdic
 def _unmoved(target: Abilities, graph: Graph, op: Op) -> str:
     """Why the target has no kernel that moves the operator's integers; "" if it has."""
     types = target.integer_kernels.get(op.kind, ())
-    dtypes = [graph[name].dtype for name in KINDS[op.kind].moved(op) if name and graph[name].is_quantized]
+    dtypes = [graph[name].dtype for name in kind_of(op).moved(op) if name and graph[name].is_quantized]
     missing = next((f"{dtype} data" for dtype in dtypes if types and dtype not in types), "") or _missing(target, graph, op)
     return f"{target.name} has no integer kernel for {missing}" if missing else ""
 
@@ -111,7 +111,7 @@ def _on_stored_integers(graph: Graph, op: Op) -> str:
         return "clips stored integers"
     if op.kind == "Concat" and all(graph[name].shares_grid(result) for name in op.inputs if name):
         return "moves stored integers"
-    shares = result.dtype in ("int8", "uint8") and all(graph[name].shares_grid(result) for name in KINDS[op.kind].data(op))
+    shares = result.dtype in ("int8", "uint8") and all(graph[name].shares_grid(result) for name in kind_of(op).data(op))
     if op.kind in ("Max", "Min") and shares:
         return "compares stored integers"
     if op.kind == "Resize" and op["mode"] == "nearest" and shares:
@@ -126,7 +126,7 @@ def _real_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     if op.kind in target.real_sums:
         return [graph[name] for name in op.inputs[:2] if not graph[name].is_quantized]
     rounded = all(graph[name].is_quantized for name in op.outputs if name)
-    taken = KINDS[op.kind].named(op, "bias") if rounded and op.kind in target.real_biases else []
+    taken = kind_of(op).named(op, "bias") if rounded and op.kind in target.real_biases else []
     given = op.outputs if op.kind in target.real_results and graph[op.inputs[1]].is_quantized else ()
     names = [name for name in (*op.inputs, *op.outputs) if name and name not in (*taken, *given)]
     return [graph[name] for name in names if not graph[name].is_quantized]
@@ -143,7 +143,7 @@ def _weights_of_no_kernel(target: Abilities, graph: Graph, op: Op) -> str:
 
 def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
     """Why a quantized operator cannot run on integers: for a list of many, and for one; empty if it can."""
-    data, rule = computed_on(graph, op), KINDS[op.kind].rule
+    data, rule = computed_on(graph, op), kind_of(op).rule
     results = [graph[name] for name in op.outputs if name] if rule == "real" else []
     real = {tensor.name for tensor in _real_sides(target, graph, op)}
     if rule in ("real", "index") and any(tensor.name in real for tensor in (*data, *results)):

@@ -13,7 +13,7 @@ import numpy as np
 from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins.abilities import Abilities
 from qconvert.plugins.sides import data_of, quantized_data, weights_of
 
@@ -64,14 +64,14 @@ def listed(words: Sequence[str], last: str = "and") -> str:
 def _inner(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     """The quantized data of an operator; where edges are free, without the outer side of a conversion at the edge of the graph, and without
     what passes on as it is, or as plain numbers: who computes with it is asked."""
-    found, rule = quantized_data(graph, op), KINDS[op.kind].rule
+    found, rule = quantized_data(graph, op), kind_of(op).rule
     if not target.free_edges or rule not in ("convert", *_PASSING):
         return found
     return [tensor for tensor in found if rule == "convert" and tensor.name not in graph.inputs and tensor.name not in graph.public]
 
 
 def _wrong_activation_type(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    more = target.conversion_dtypes if KINDS[op.kind].rule == "convert" else ()
+    more = target.conversion_dtypes if kind_of(op).rule == "convert" else ()
     for tensor in _inner(target, graph, op):
         if tensor.dtype not in (*target.activation_dtypes, *more):
             yield tensor.name, f"is {tensor.dtype}"
@@ -91,7 +91,7 @@ def _asymmetric_activation(target: Abilities, graph: Graph, op: Op) -> Iterator[
 
 
 def _mixed_types(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    if KINDS[op.kind].rule in ("convert", "stored", "control"):  # what functions take are as many values as operands
+    if kind_of(op).rule in ("convert", "stored", "control"):  # what functions take are as many values as operands
         return
     found = quantized_data(graph, op)
     for tensor in found[1:]:
@@ -100,7 +100,7 @@ def _mixed_types(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
 
 
 def _mixed_sides(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    rule = KINDS[op.kind].rule
+    rule = kind_of(op).rule
     if rule not in ("real", "move", "index") or op.kind in ("Shape", "NonZero"):
         return
     found = data_of(graph, op, results=rule != "index")

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["addend", "computed_on", "data_of", "is_product_of_activations", "quantized_data", "weights_of"]
 
 
 def data_of(graph: Graph, op: Op, *, results: bool = True) -> list[Tensor]:
     """The tensors that hold an operator's data: no shapes, indices, weights or biases."""
-    names = KINDS[op.kind].moved(op)
+    names = kind_of(op).moved(op)
     return [graph[name] for name in (*names, *(op.outputs if results else ())) if name]
 
 
 def computed_on(graph: Graph, op: Op) -> list[Tensor]:
     """The inputs whose values an operator computes on, weights and biases too."""
-    return [graph[name] for name in KINDS[op.kind].named(op, "data", "factor", "weights", "bias")]
+    return [graph[name] for name in kind_of(op).named(op, "data", "factor", "weights", "bias")]
 
 
 def quantized_data(graph: Graph, op: Op) -> list[Tensor]:
@@ -30,7 +30,7 @@ def quantized_data(graph: Graph, op: Op) -> list[Tensor]:
 
 def weights_of(graph: Graph, op: Op) -> tuple[Tensor, Tensor] | None:
     """Data and weights of an operator that multiplies quantized data with weights O,I,spatial; None for others."""
-    if not KINDS[op.kind].has_weights or not graph[op.inputs[0]].is_quantized:
+    if not kind_of(op).has_weights or not graph[op.inputs[0]].is_quantized:
         return None
     return graph[op.inputs[0]], graph[op.inputs[1]]
 

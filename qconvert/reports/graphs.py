@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.functions import all_graphs
 from qconvert.reports.histograms import Bars, bars_of
 from qconvert.reports.words import grid_of, sized
@@ -61,7 +61,7 @@ def runs_as(graph: Graph, op: Op) -> str:
     """ "integer" where data and results have grids, "converts", "moves", or "float"."""
     if op.kind in ("Quantize", "Dequantize", "Requantize"):
         return "converts"
-    if KINDS[op.kind].rule in ("move", "relabel", "state", "control"):
+    if kind_of(op).rule in ("move", "relabel", "state", "control"):
         return "moves"
     results: Sequence[str] = [item for item in op.outputs if item]
     return "integer" if results and all(graph[item].is_quantized or "float" not in graph[item].dtype for item in results) else "float"

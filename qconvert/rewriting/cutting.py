@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from qconvert.errors import InvalidModelError
 from qconvert.graph.schema import Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["Cut", "computable", "cut"]
 
@@ -60,7 +60,7 @@ def computable(graph: Graph, cuts: Collection[str], wanted: frozenset[str] | Non
     known = {*shared, *(tensor.name for tensor in graph.constants())}
     stems: list[Op] = []
     for op in graph.ops:
-        if KINDS[op.kind].rule != "state" and all(not name or name in known for name in op.inputs):
+        if kind_of(op).rule != "state" and all(not name or name in known for name in op.inputs):
             stems.append(op)
             known.update(op.outputs)
     needed: set[str] = set()

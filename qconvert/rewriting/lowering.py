@@ -18,7 +18,7 @@ from qconvert.arithmetic.dtypes import Array, canonical_dtype, numpy_dtype
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 from qconvert.operators.formulas import FORMULAS, Formula
 from qconvert.operators.functions import all_graphs
 from qconvert.operators.shapes import merged, output_shapes
@@ -251,7 +251,7 @@ class Emission:
 
     def _activated(self, symbol: Symbol, activation: str) -> Symbol:
         last = self.ops[-1] if self.ops else None
-        if last is not None and last.outputs == (symbol.name,) and "activation" in KINDS[last.kind].attributes and not last["activation"]:
+        if last is not None and last.outputs == (symbol.name,) and "activation" in kind_of(last).attributes and not last["activation"]:
             self.ops[-1] = last.with_attributes(activation=activation)
             return symbol
         low, high = ACTIVATIONS[activation]
@@ -272,7 +272,7 @@ class Emission:
         """What is moved into a quantized result is quantized like it."""
         for item in reversed(self.ops):
             result = self.tensor(item.outputs[0])
-            spec = KINDS[item.kind]
+            spec = kind_of(item)
             if spec.rule != "move" or not result.is_quantized:
                 continue
             for name in spec.moved(item):

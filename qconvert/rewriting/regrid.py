@@ -12,7 +12,7 @@ from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.rounding import quantize
 from qconvert.errors import OptionError
 from qconvert.graph.schema import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["with_quantization"]
 
@@ -56,7 +56,7 @@ def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Gr
 
 
 def _integer_bias(graph: Graph, op: Op) -> Tensor | None:
-    if not KINDS[op.kind].sums_products or len(op.inputs) < 3 or not op.inputs[2]:
+    if not kind_of(op).sums_products or len(op.inputs) < 3 or not op.inputs[2]:
         return None
     bias = graph[op.inputs[2]]
     return bias if bias.is_constant and bias.is_quantized else None

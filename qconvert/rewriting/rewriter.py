@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import canonical_dtype
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.correspondence import GONE, Correspondence, Relation, compose
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["Rewriter", "needed_ops"]
 
@@ -224,7 +224,7 @@ def needed_ops(graph: Graph, can_go: Callable[[Op], bool] | None = None) -> list
     wanted = set(graph.public)
     kept = []
     for op in reversed(graph.ops):
-        if wanted.intersection(filter(None, op.outputs)) or KINDS[op.kind].has_effect or (can_go and not can_go(op)):
+        if wanted.intersection(filter(None, op.outputs)) or kind_of(op).has_effect or (can_go and not can_go(op)):
             wanted.update(op.inputs)
             kept.append(op)
     return kept[::-1]

@@ -18,7 +18,7 @@ from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.metadata import CHANGED
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.graph.spread import spread_weights
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = [
     "changed_names",
@@ -99,12 +99,12 @@ def unread_labels(graph: Graph) -> set[str]:
     readers = graph.consumers()
     given = {name for name, tensor in graph.tensors.items() if tensor.is_quantized} - {name for op in graph.ops for name in op.outputs}
     for op in graph.ops:
-        if op.kind == "Reinterpret" or (KINDS[op.kind].rule == "move" and given.issuperset(KINDS[op.kind].moved(op))):
+        if op.kind == "Reinterpret" or (kind_of(op).rule == "move" and given.issuperset(kind_of(op).moved(op))):
             given.update(op.outputs)
     found: set[str] = set()
     for name in [name for op in reversed(graph.ops) for name in reversed(op.outputs)] + list(graph.inputs):
         behind = readers.get(name, [])
-        relabelled = all(op.kind == "Reinterpret" or (KINDS[op.kind].rule == "move" and found.issuperset(op.outputs)) for op in behind)
+        relabelled = all(op.kind == "Reinterpret" or (kind_of(op).rule == "move" and found.issuperset(op.outputs)) for op in behind)
         if name in given and behind and relabelled and name not in graph.outputs:
             found.add(name)
     return found
@@ -116,7 +116,7 @@ def _bounds(graph: Graph) -> dict[str, dict[str, Tensor]]:
     several grids may share a constant."""
     found: dict[str, dict[str, Tensor]] = {}
     for op in graph.ops:
-        chosen = op.inputs[1:] if op.kind == "Clip" else op.inputs if KINDS[op.kind].chooses else ()
+        chosen = op.inputs[1:] if op.kind == "Clip" else op.inputs if kind_of(op).chooses else ()
         result = graph[op.outputs[0]] if chosen else None
         if result is None or result.quantization is None or not result.quantization.is_per_tensor:
             continue
@@ -151,7 +151,7 @@ def paired_activations(graph: Graph, other: Graph) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     pairs = {(id(op), a.name): b for op, a, b in paired_inputs(graph, other) if not (a.is_constant or b.is_constant)}
     for op in reversed(graph.ops):
-        kind, result = KINDS[op.kind], op.outputs[0] if op.outputs else ""
+        kind, result = kind_of(op), op.outputs[0] if op.outputs else ""
         moved = kind.moved(op) if kind.rule == "move" else []
         for name in filter(None, op.inputs):
             stands = pairs.get((id(op), name))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 
 __all__ = ["attribute_differences", "diff", "equal", "paired", "tensor_differences"]
 
@@ -157,7 +157,7 @@ def _whole(data: Array) -> Array:
 
 def _attributes(op: Op) -> dict[str, str]:
     """Every attribute's value as text, defaults included."""
-    values = {**(KINDS[op.kind].defaults if op.kind in KINDS else {}), **op.attributes}
+    values = {**(kind_of(op).defaults if op.kind in KINDS else {}), **op.attributes}
     return {name: repr(value) for name, value in values.items()}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from qconvert.formats.onnx.kernel_faults import covers_all, kernel_fault
 from qconvert.graph import Array, Graph, Op
-from qconvert.operators import KINDS, reduced_count
+from qconvert.operators import kind_of, reduced_count
 from qconvert.runtimes.reach import Reach, Rule, fine, is_linear
 
 __all__ = ["reach"]
@@ -23,8 +23,8 @@ def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
 def _partial_sums(graph: Graph, op: Op, exact: Array) -> float:
     """Sums of n products in float32, whose parts may be as large as the largest result; their errors add up as sqrt(n) of them do (Higham,
     Accuracy and Stability of Numerical Algorithms, section 2.8)."""
-    sizes = graph[op.inputs[1]].static_shape if KINDS[op.kind].sums_products else None
-    count = 1.0 if not sizes else float(np.prod(sizes[1:])) if KINDS[op.kind].has_weights else float(sizes[max(len(sizes) - 2, 0)])
+    sizes = graph[op.inputs[1]].static_shape if kind_of(op).sums_products else None
+    count = 1.0 if not sizes else float(np.prod(sizes[1:])) if kind_of(op).has_weights else float(sizes[max(len(sizes) - 2, 0)])
     return float(np.sqrt(count) * 2.0**-23 * np.abs(exact).max(initial=0))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.runtimes.reach import Reach, fine
 
 __all__ = ["reach"]
@@ -19,7 +19,7 @@ _FINE = frozenset(
 
 def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
     """See plugins.Runtime. quantize multiplies by the reciprocal of the scale, another rounding of float32 (fx/_decomposed.py)."""
-    if KINDS[op.kind].sums_products:
+    if kind_of(op).sums_products:
         return 10 * fine(exact) + _partial_sums(graph, op, exact), False
     return (20 * fine(exact) if op.kind in _FINE else np.full(exact.shape, 0.01)), False
 
@@ -28,5 +28,5 @@ def _partial_sums(graph: Graph, op: Op, exact: Array) -> Array:
     """Sums of n products in float32, whose parts may be larger than the result: their errors add up as sqrt(n) of them do (Higham,
     Accuracy and Stability of Numerical Algorithms, section 2.8)."""
     sizes = graph[op.inputs[1]].static_shape
-    count = 1.0 if not sizes else float(np.prod(sizes[1:])) if KINDS[op.kind].has_weights else float(sizes[max(len(sizes) - 2, 0)])
+    count = 1.0 if not sizes else float(np.prod(sizes[1:])) if kind_of(op).has_weights else float(sizes[max(len(sizes) - 2, 0)])
     return np.asarray(np.sqrt(count) * 2.0**-22 * np.maximum(np.abs(exact).max(initial=0), 255.0))

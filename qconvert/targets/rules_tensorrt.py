@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.opaque import custom_name, is_custom
 from qconvert.plugins import Violation
 from qconvert.plugins.rules import Breach, place
@@ -143,7 +143,7 @@ def _constants(graph: Graph, op: Op) -> Iterator[Breach]:
     """Constants of few bits that are taken as plain numbers, or handed on as they are."""
     if op.kind in ("Clip", "Dequantize"):
         return
-    literal = KINDS[op.kind].rule in ("plain", "opaque", "control", "state", "relabel")
+    literal = kind_of(op).rule in ("plain", "opaque", "control", "state", "relabel")
     for name in dict.fromkeys(filter(None, op.inputs)):
         tensor = graph[name]
         if tensor.is_constant and tensor.dtype in _STORED and (literal or not tensor.is_quantized):
@@ -151,7 +151,7 @@ def _constants(graph: Graph, op: Op) -> Iterator[Breach]:
 
 
 def _granularity(graph: Graph, op: Op) -> Iterator[Breach]:
-    weights = KINDS[op.kind].named(op, "factor")
+    weights = kind_of(op).named(op, "factor")
     for tensor in quantized_data(graph, op):
         q = tensor.quantization
         if q is not None and not q.is_per_tensor and not (tensor.is_constant and tensor.name in weights):

@@ -53,9 +53,9 @@ def _product(graph: Graph, op: Op) -> str:
 
 def _choice(graph: Graph, op: Op) -> str:
     """Where integers of several grids, or constants, meet."""
-    from qconvert.operators import KINDS
+    from qconvert.operators import kind_of
 
-    kind = KINDS[op.kind]
+    kind = kind_of(op)
     names = [*kind.data(op), *(() if kind.rule == "index" else op.outputs)]
     if any(not graph[name].shares_grid(graph[names[0]]) for name in names) or op.attributes.get("activation"):
         return "data with several scales"
@@ -64,9 +64,9 @@ def _choice(graph: Graph, op: Op) -> str:
 
 def _move(graph: Graph, op: Op) -> str:
     """What is moved that TensorRT takes in front of Dequantize alone: constants; and what is filled in that is not the integer 0."""
-    from qconvert.operators import KINDS
+    from qconvert.operators import kind_of
 
-    moved = [graph[name] for name in KINDS[op.kind].moved(op)]
+    moved = [graph[name] for name in kind_of(op).moved(op)]
     if any(tensor.is_constant for tensor in moved):
         return "constants among the moved data"
     if op.kind == "MaxPool" and moved[0].rank == _RANK_OF_VOLUMES:

@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.conversion.adapting.samples import Place, Samples
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Op, Shape
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.shapes import output_shapes
 
 __all__ = ["mended"]
@@ -28,7 +28,7 @@ def mended(samples: Samples, op: Op) -> Op:
     if op.kind == "Slice" and data in samples.places:
         return _sliced(samples, op, samples.places[data].axis)
     placed = next((name for name in op.inputs if name in samples.places), "")
-    return _repeated(samples, op, KINDS[op.kind].samples.rows(op, samples.places[placed].axis)) if placed else op
+    return _repeated(samples, op, kind_of(op).samples.rows(op, samples.places[placed].axis)) if placed else op
 
 
 def _reshaped(samples: Samples, op: Op, data: str, place: Place) -> Op:
@@ -105,7 +105,7 @@ def _repeated(samples: Samples, op: Op, axes: Mapping[int, int]) -> Op:
         if not name or name in samples.places:
             continue
         tensor = samples.graph[name]
-        if tensor.shape is None or axis >= len(tensor.shape) or not KINDS[op.kind].samples.apart(op, index, axis, len(tensor.shape)):
+        if tensor.shape is None or axis >= len(tensor.shape) or not kind_of(op).samples.apart(op, index, axis, len(tensor.shape)):
             continue
         op = samples.with_repeated(op, index, axis)
     return op

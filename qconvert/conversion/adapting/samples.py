@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.errors import OptionError
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.shapes import UNKNOWN
 from qconvert.operators.sizes import Size
 
@@ -112,7 +112,7 @@ class Samples:
         """The state that is read, with rows for each sample, and their axis; None if it has no rows for the old number."""
         state, places = self.graph.states[str(op["state"])], set[int]()
         for reader in self.graph.ops:
-            rows = KINDS[reader.kind].samples.rows(reader, -1)
+            rows = kind_of(reader).samples.rows(reader, -1)
             places.update(axis for index, axis in rows.items() if axis >= 0 and reader.has(index) and reader.inputs[index] == op.outputs[0])
         axis = places.pop() if len(places) == 1 else 0
         shape, data = state.static_shape, state.data

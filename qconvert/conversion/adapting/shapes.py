@@ -10,7 +10,7 @@ from qconvert.errors import InvalidGraphError, OptionError, QConvertError, count
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.names import near
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.shapes import UNKNOWN, compatible, merged, output_shapes
 from qconvert.operators.sizes import Size, failure
 
@@ -180,7 +180,7 @@ def inferred(graph: Graph, inputs: Mapping[str, Shape]) -> Graph:
     behind: set[tuple[str, ...]] = set()
     for op in graph.ops:
         if op.kind != "WriteState" and not touched.isdisjoint(op.inputs):  # validation says whether a state still fits
-            if KINDS[op.kind].rule in _UNSIZED:
+            if kind_of(op).rule in _UNSIZED:
                 raise OptionError(
                     "the result of this operator for other input sizes is not known",
                     where=f"{op.source} {op}".strip(),
@@ -205,7 +205,7 @@ def _walked(
         return None if forms is None else [UNKNOWN if (size := known.named(form)) is None else size for form in forms]
 
     for op in graph.ops:
-        if op.outputs not in behind or KINDS[op.kind].rule in _UNSIZED:
+        if op.outputs not in behind or kind_of(op).rule in _UNSIZED:
             continue
         for name, shape in zip(op.outputs, output_shapes(tensors, op, integers), strict=True):
             if name:

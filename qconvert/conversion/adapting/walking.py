@@ -11,7 +11,7 @@ from qconvert.conversion.adapting.mending import mended
 from qconvert.conversion.adapting.samples import Place, Samples
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph, Op, Shape
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.functions import in_function
 from qconvert.operators.samples import MIXES
 from qconvert.operators.shapes import merged, output_shapes
@@ -45,7 +45,7 @@ class Walk(Samples):
             return op
         if op.kind == "WriteState":
             return self._written(op)
-        if KINDS[op.kind].rule == "control":
+        if kind_of(op).rule == "control":
             return controlled(self, op)
         try:
             op = mended(self, op)
@@ -54,7 +54,7 @@ class Walk(Samples):
             raise self.refused(op, f"does not take {self.new} samples: {error.reason}") from error
         self.touched.update(filter(None, op.outputs))
         placed = [name for name in op.inputs if name in self.places]
-        gives_sizes = KINDS[op.kind].reads_shape and KINDS[op.kind].rule == "index"
+        gives_sizes = kind_of(op).reads_shape and kind_of(op).rule == "index"
         if placed and not gives_sizes:
             self._require_apart(op)
         results = []
@@ -77,7 +77,7 @@ class Walk(Samples):
 
     def _require_apart(self, op: Op) -> None:
         """Raises where an operator computes across samples, or is not known not to."""
-        samples = KINDS[op.kind].samples
+        samples = kind_of(op).samples
         if samples is MIXES:
             raise self.refused(op, "is not known to keep samples separate")
         for index, name in enumerate(op.inputs):
@@ -120,10 +120,10 @@ class Walk(Samples):
         place = self.places[first]
         shape, old = self.graph[name].static_shape, self.before(first).static_shape
         if shape is None or old is None:
-            if given == {1} and not KINDS[op.kind].keeps_order:
+            if given == {1} and not kind_of(op).keeps_order:
                 return 1
             raise self.refused(op, f"gives {name!r} a dynamic shape")
-        if KINDS[op.kind].keeps_order:
+        if kind_of(op).keeps_order:
             whole = math.prod(old[: place.axis]) * place.before
             outer = math.prod(shape[:axis])
             inner = whole // outer if outer else 0

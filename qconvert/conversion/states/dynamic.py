@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.conversion.states.network import Network
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["round_at_run_time"]
 
@@ -47,7 +47,7 @@ def round_at_run_time(network: Network, layers: Mapping[str, str]) -> None:
 def _with_arithmetic(network: Network, ops: list[Op], op: Op, how: str) -> Op:
     """The operator on its stored weights, with the rounding of its data as an attribute."""
     made = next((item for item in ops if item.kind == "Dequantize" and item.outputs == (op.inputs[1],)), None)
-    if made is None or "arithmetic" not in KINDS[op.kind].attributes:
+    if made is None or "arithmetic" not in kind_of(op).attributes:
         raise UnsupportedError(f"{op.kind} with dynamic quantization of its data is not covered", where=str(op), rule="dynamic-operator")
     return replace(op, inputs=(op.inputs[0], made.inputs[0], *op.inputs[2:])).with_attributes(arithmetic=how)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from qconvert.conversion.states.names import module_of
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import Parameters
 
 __all__ = ["PARTS", "Network"]
@@ -117,7 +117,7 @@ class Network:
 
     def data(self, op: Op) -> list[str]:
         """The inputs of an operator that it computes on, and that are no constants and no weights that are dequantized."""
-        return [name for name in KINDS[op.kind].data(op) if self.constant(name) is None and self.stored(name) is None]
+        return [name for name in kind_of(op).data(op) if self.constant(name) is None and self.stored(name) is None]
 
     def stored(self, name: str) -> Tensor | None:
         """The constant that a Dequantize makes a tensor of; None if it is something else."""

@@ -11,7 +11,7 @@ from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Op
 from qconvert.graph.names import near
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["Places"]
 
@@ -218,7 +218,7 @@ class Places:
         """Whether an operator computes a real value of values, and no module is known to be it."""
         if not op.outputs or op.outputs[0] in self._taken or op.outputs[0] in self.inner or op.outputs[0] in self._module_of:
             return False
-        own_grid = KINDS[op.kind].rule == "real" and (not KINDS[op.kind].keeps_range or op.kind == "Concat")
+        own_grid = kind_of(op).rule == "real" and (not kind_of(op).keeps_range or op.kind == "Concat")
         return own_grid and (op.kind not in _FUNCTIONS or (len(op.inputs) > 1 and not self._has_constant(op)))
 
     def _stands_in(self, op: Op, module: str) -> bool:

@@ -14,7 +14,7 @@ from qconvert.conversion.states.places import Places
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.encodings.literal import without_limits
 
 __all__ = ["Rounding"]
@@ -73,14 +73,14 @@ class Rounding:
         if not name or op.kind == "Dequantize" or self._network[name].dtype != "float32":
             return None
         found = self._places.behind.get(name)
-        if found is not None or self._network.parameters.trained or name in self._places.inner or name not in KINDS[op.kind].results_of(op):
+        if found is not None or self._network.parameters.trained or name in self._places.inner or name not in kind_of(op).results_of(op):
             return found
         held = [self._grids.get(item) for item in data]
         if not held or any(item is None for item in held) or name in self._kept_real:
             return None
         if op.kind in self._network.parameters.fixed:
             return self._network.parameters.fixed[op.kind] if self._leads_to_layer(name) else None
-        return held[0] if KINDS[op.kind].keeps_range else None
+        return held[0] if kind_of(op).keeps_range else None
 
     def _islands(self) -> set[str]:
         """Results that stay real although their operators could keep a grid: what leads to one that has another grid.
@@ -91,7 +91,7 @@ class Rounding:
         found: set[str] = set()
         for name, grid in self._places.behind.items():
             op = self._network.producers.get(name)
-            if op is None or not KINDS[op.kind].keeps_range or op.kind in ("Concat", "Relu"):
+            if op is None or not kind_of(op).keeps_range or op.kind in ("Concat", "Relu"):
                 continue
             between: set[str] = set()
             waiting, before = list(self._network.data(op)), None
@@ -99,7 +99,7 @@ class Rounding:
                 item = waiting.pop()
                 before = self._places.behind.get(item)
                 made = self._network.producers.get(item)
-                if before is None and made is not None and KINDS[made.kind].keeps_range and item not in between:
+                if before is None and made is not None and kind_of(made).keeps_range and item not in between:
                     between.add(item)
                     waiting += self._network.data(made)
             if before is not None and (before.dtype, before.quantization) != (grid.dtype, grid.quantization):

@@ -9,7 +9,7 @@ from qconvert.conversion.states.places import Places
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Op
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["place_sequences"]
 
@@ -89,9 +89,9 @@ def _key(grid: QParams) -> tuple[Hashable, ...]:
 
 def _needs_grid(network: Network, places: Places, op: Op) -> bool:
     """Whether an operator of values computes what no grid of its data fits: sums and products of two values, activations, norms."""
-    if not op.outputs or op.outputs[0] in places.behind or op.outputs[0] in places.inner or KINDS[op.kind].rule != "real":
+    if not op.outputs or op.outputs[0] in places.behind or op.outputs[0] in places.inner or kind_of(op).rule != "real":
         return False
-    if KINDS[op.kind].keeps_range or op.kind in network.parameters.fixed or network[op.outputs[0]].dtype != "float32":
+    if kind_of(op).keeps_range or op.kind in network.parameters.fixed or network[op.outputs[0]].dtype != "float32":
         return False
     two = op.kind not in ("Add", "Mul", "Sub", "Div") or not any(network.constant(name) is not None for name in op.inputs)
     return two and bool(network.data(op))
@@ -115,7 +115,7 @@ def _place_observed(network: Network, places: Places, grids: Sequence[QParams]) 
         name = _end(network, op)
         fused.add(name)
         held, grid = places.behind[data[0]], _next(left, grids, op)
-        keeps = op.kind != "Concat" and (KINDS[op.kind].keeps_range or (op.kind in ("Add", "Mul") and len(data) == 1))
+        keeps = op.kind != "Concat" and (kind_of(op).keeps_range or (op.kind in ("Add", "Mul") and len(data) == 1))
         if keeps and _key(held) != _key(grid) and not any(reader.kind == "Concat" for reader in network.consumers.get(name, [])):
             raise _uneven(grids, op)
         places.put(name, grid)

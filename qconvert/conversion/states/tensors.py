@@ -11,7 +11,7 @@ from qconvert.conversion.states.network import PARTS, Network
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Op, Shape, Tensor
 from qconvert.graph.names import near
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["Substitution"]
 
@@ -78,7 +78,7 @@ class Substitution:
 
     def _layer(self, op: Op) -> str | None:
         """The module of an operator with weights, if the file holds them."""
-        if not KINDS[op.kind].has_weights:
+        if not kind_of(op).has_weights:
             return None
         network = self._network
         scope = network.scope(op)
@@ -118,7 +118,7 @@ class Substitution:
                 self._miss(op, place, name)
                 continue
             inputs[place] = self._put(op, place, name, key, before)
-        if owner is not None and KINDS[op.kind].has_weights:
+        if owner is not None and kind_of(op).has_weights:
             inputs = self._with_bias(op, inputs, owner)
             self.layers[op.outputs[0]] = owner
         return [*before, replace(op, inputs=tuple(inputs))]

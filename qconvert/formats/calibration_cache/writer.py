@@ -17,7 +17,7 @@ import numpy as np
 from qconvert.encodings import Encoding, Encodings, Place, symmetric_grid, weights_grid
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import Change
 
 __all__ = ["write"]
@@ -109,7 +109,7 @@ def _readers(graph: Graph | None) -> dict[str, Op]:
     """Constant weights -> a layer that reads them."""
     found: dict[str, Op] = {}
     for op in graph.ops if graph is not None else ():
-        if KINDS[op.kind].sums_products and graph is not None and graph[op.inputs[1]].is_constant:
+        if kind_of(op).sums_products and graph is not None and graph[op.inputs[1]].is_constant:
             found.setdefault(op.inputs[1], op)
     return found
 

@@ -19,7 +19,7 @@ from qconvert.arithmetic import affine_range
 from qconvert.encodings import Encodings, Place, QParams
 from qconvert.formats.mnn.layers import Layer
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["is_rounding", "rounded"]
 
@@ -155,11 +155,11 @@ def _wanted(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact
 
 def _passes_back(op: Op) -> bool:
     """Whether MNN takes the scale of a result for that of the data too, which then are rounded where they were computed."""
-    return KINDS[op.kind].rule == "move" or op.kind in _PASSED_BACK
+    return kind_of(op).rule == "move" or op.kind in _PASSED_BACK
 
 
 def _data(op: Op) -> Sequence[str]:
-    kind = KINDS[op.kind]
+    kind = kind_of(op)
     return kind.moved(op) if kind.rule == "move" else op.inputs[:1]
 
 
@@ -171,7 +171,7 @@ def _shared(op: Op, grids: Mapping[str, QParams]) -> bool:
 
 def _keeps(network: Graph, op: Op, grids: Mapping[str, QParams]) -> bool:
     """Whether an operator gives numbers of the grid on which all its tensors are."""
-    return KINDS[op.kind].rule == "move" or op.kind in ("MaxPool", "Relu") or (op.kind == "Clip" and _on_steps(network, op, grids))
+    return kind_of(op).rule == "move" or op.kind in ("MaxPool", "Relu") or (op.kind == "Clip" and _on_steps(network, op, grids))
 
 
 def _integer(network: Graph, grids: Mapping[str, QParams], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
@@ -179,7 +179,7 @@ def _integer(network: Graph, grids: Mapping[str, QParams], layers: Sequence[Laye
     scaled = {layer.data.name for layer in layers}
     found = {*(layer.result.name for layer in layers), *scaled.intersection(exact)}
     for op in network.ops:
-        moves = (KINDS[op.kind].rule == "move" or op.kind == "MaxPool") and _shared(op, grids)
+        moves = (kind_of(op).rule == "move" or op.kind == "MaxPool") and _shared(op, grids)
         pools = op.kind == "AveragePool" and (_shared(op, grids) or scaled.issuperset(op.outputs))
         if (moves or pools) and found.issuperset(_data(op)):
             found.update(op.outputs)
@@ -195,7 +195,7 @@ def _seen(network: Graph, grids: Mapping[str, QParams], layers: Sequence[Layer],
     for op in reversed(network.ops):
         if op.inputs[:2] in own:
             continue
-        moves = KINDS[op.kind].rule == "move" and _shared(op, grids)
+        moves = kind_of(op).rule == "move" and _shared(op, grids)
         if not (found.isdisjoint(op.outputs) if moves else integer.issuperset(op.outputs)):
             found.update(op.inputs)
     return found - integer

@@ -25,7 +25,7 @@ from qconvert.formats.mnn.pipeline_write import pipeline_binary, pipeline_json
 from qconvert.formats.mnn.roundings import rounded
 from qconvert.graph import Graph
 from qconvert.graph.metadata import SOURCE_SHA256, VERSION
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import Change, format_named, pass_named
 
 __all__ = ["as_written", "write", "write_scales"]
@@ -182,7 +182,7 @@ def _unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
         if op.kind != "Dequantize" or op.outputs[0] not in graph.outputs:
             continue
         path, before = [op.outputs[0], op.inputs[0]], writers.get(op.inputs[0])
-        while before is not None and (KINDS[before.kind].rule == "move" or before.kind in ("Relu", "Clip")):
+        while before is not None and (kind_of(before).rule == "move" or before.kind in ("Relu", "Clip")):
             path, before = [*path, before.inputs[0]], writers.get(before.inputs[0])
         if before is not None and rounded.isdisjoint(path):
             names.append(op.outputs[0])

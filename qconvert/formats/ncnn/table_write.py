@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.encodings import Encoding, Encodings, Place, symmetric_grid
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["write"]
 
@@ -36,7 +36,7 @@ def write(encodings: Encodings, graph: Graph | None, path: Path) -> tuple[str, .
         )
     weights, data = list[str](), list[str]()
     for op in graph.ops:
-        if not KINDS[op.kind].has_weights:
+        if not kind_of(op).has_weights:
             continue
         found = [_of(encodings, op, index) for index in (0, 1)]
         if found[0] is None or found[1] is None:

@@ -12,7 +12,7 @@ from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node_types import require_types
 from qconvert.formats.onnx.spelled import is_spelled_out
 from qconvert.graph import Graph, Op, Tensor, canonical_dtype
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import Lowered
 
@@ -82,7 +82,7 @@ def _write_qoperator(op: Op, b: Builder) -> str | None:
     if not reason:
         reason = writers[op.kind](op, b) if op.kind in writers else f"QOperator has no {op.kind}"
     is_quantized = any(b.tensor(name).is_quantized for name in (*op.inputs, *op.outputs) if name)
-    return reason if not reason or (is_quantized and KINDS[op.kind].rule == "real") else None
+    return reason if not reason or (is_quantized and kind_of(op).rule == "real") else None
 
 
 def used_nodes(b: Builder, outputs: Sequence[str]) -> tuple[list[Any], set[str]]:

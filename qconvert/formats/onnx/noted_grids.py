@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["on_noted_grids"]
 
@@ -39,7 +39,7 @@ class _Grids:
         self._graph = graph
         self._noted = {id(op) for op in ops}
         # What moves integers is the same on any grid; it takes that of its data.
-        self._fixed = {id(op) for op in ops if KINDS[op.kind].rule != "move"}
+        self._fixed = {id(op) for op in ops if kind_of(op).rule != "move"}
         given = {name for op in ops if id(op) in self._fixed for name in (*op.inputs, *op.outputs) if name}
         self._found = {name: grid for name in given if graph[name].quantization is None and (grid := labelled[name].quantization)}
         self._added: dict[str, Tensor] = {}
@@ -72,15 +72,15 @@ class _Grids:
 
     def _look_back(self, op: Op) -> None:
         """Takes the grid of what an operator moves to where another reads it."""
-        data, results = KINDS[op.kind].moved(op), KINDS[op.kind].results_of(op)
-        if id(op) in self._fixed or KINDS[op.kind].rule != "move" or len(data) != 1 or len(results) != 1:
+        data, results = kind_of(op).moved(op), kind_of(op).results_of(op)
+        if id(op) in self._fixed or kind_of(op).rule != "move" or len(data) != 1 or len(results) != 1:
             return
         grid = self._found.get(results[0])
         if grid is not None and grid.is_per_tensor and self._grid(data[0]) is None:
             self._found[data[0]] = grid
 
     def _settle(self, op: Op) -> None:
-        kind = KINDS[op.kind]
+        kind = kind_of(op)
         touched = any(name in self._found for name in (*op.inputs, *op.outputs))
         if kind.rule == "relabel":
             self._relabel(op)
@@ -105,8 +105,8 @@ class _Grids:
 
     def _move(self, op: Op) -> None:
         """A move of integers, on the one grid that its data have; without any if they have several."""
-        moved = KINDS[op.kind].moved(op)
-        results = [name for name in KINDS[op.kind].results_of(op) if name]
+        moved = kind_of(op).moved(op)
+        results = [name for name in kind_of(op).results_of(op) if name]
         sources = [self._whole.get(name, name) for name in moved]
         grids = self._distinct(name for name in sources if self._tensor(name).data is None) or self._distinct(sources)
         grid = grids[0] if len(grids) == 1 and (grids[0] is None or grids[0].is_per_tensor) else None

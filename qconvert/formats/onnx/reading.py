@@ -16,7 +16,7 @@ from qconvert.formats.onnx.labels import LabellingReading
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.labels import labelled
 from qconvert.graph import Array, Attribute, Names, Op, Quantization, Shape, Tensor, canonical_dtype
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 from qconvert.operators.shapes import compatible, merged
 
 __all__ = ["ReadFunction", "Reading"]
@@ -155,7 +155,7 @@ class Reading(LabellingReading):
 
     def _axis_stays(self, op: Op, axis: int, after: Shape | None) -> bool:
         """Whether a movement leaves the axis of a label where it is."""
-        keeps, before = KINDS[op.kind].keeps_axis, self._draft.tensors[op.inputs[0]].shape
+        keeps, before = kind_of(op).keeps_axis, self._draft.tensors[op.inputs[0]].shape
         if keeps is None or before is None or after is None or axis >= min(len(before), len(after)) or before[axis] != after[axis]:
             return False
         return op.kind != "Pad" and keeps(  # it is filled with one integer, which has no axis

@@ -15,7 +15,7 @@ from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.formats.reading.noted import Noted, Stated, grid_of, noted, stated, stated_grid
 from qconvert.graph import Graph, Op, Quantization, Tensor, equal_data
 from qconvert.graph.metadata import DECOMPOSED
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.functions import with_used_functions
 from qconvert.rules.validation import validate
 
@@ -116,7 +116,7 @@ def _is_decomposition(graph: Graph, labelled: Graph, op: Op, rewritten: Callable
         return False
     inputs = tuple(dict.fromkeys(name for name in op.inputs if name and not graph[name].is_constant))
     tensors = {name: labelled[name] for name in names}
-    if KINDS[op.kind].rule == "move":  # integers, whatever grid others name for one side
+    if kind_of(op).rule == "move":  # integers, whatever grid others name for one side
         tensors = {name: replace(graph[name], quantization=None) for name in names}
     alone = Graph("", tensors, (op,), inputs, op.outputs, metadata=graph.metadata)
     try:
@@ -165,7 +165,7 @@ def _inputs_of_alike(
 
 def _same_attributes(a: Graph, one: Op, b: Graph, two: Op) -> bool:
     """Whether two operators of one kind state the same, functions by what they compute."""
-    called = [name for name, spec in KINDS[one.kind].attributes.items() if spec.sort == "function" and name in one.attributes]
+    called = [name for name, spec in kind_of(one).attributes.items() if spec.sort == "function" and name in one.attributes]
     if {**one.attributes, **dict.fromkeys(called, "")} != {**two.attributes, **dict.fromkeys(called, "")}:
         return False
     return all(_same_function(a.functions[str(one[name])], b.functions[str(two[name])]) for name in called)

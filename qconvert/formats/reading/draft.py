@@ -9,7 +9,7 @@ from dataclasses import replace
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.metadata import ASSUMED
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.shapes import UNKNOWN, compatible, merged, output_shapes
 from qconvert.operators.sizes import Result, Size, failure
 
@@ -76,7 +76,7 @@ class Draft:
         Raises:
             InvalidGraphError: it does not.
         """
-        for rule, reason in KINDS[op.kind].problems(op):
+        for rule, reason in kind_of(op).problems(op):
             raise failure(op, reason, rule=rule)
         return op
 
@@ -158,7 +158,7 @@ class Draft:
         """Drops the operators that no output depends on."""
         wanted, kept = set(outputs), []
         for op in reversed(self.ops):
-            if wanted.intersection(op.outputs) or KINDS[op.kind].has_effect:
+            if wanted.intersection(op.outputs) or kind_of(op).has_effect:
                 wanted.update(op.inputs)
                 kept.append(op)
         self.ops = kept[::-1]

@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.errors import InvalidModelError
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Op, Quantization, Tensor, numpy_dtype
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["label_key", "labelled"]
 
@@ -81,8 +81,8 @@ def _label(draft: Draft, tensor: Tensor, quantization: Quantization) -> bool:
         per_tensor = quantization.axis is None or op.kind == "Identity"
         if op.kind in ("Concat", "Pack", "ScatterND", "ScatterElements"):  # the other integers that join would need the label too
             return False
-        if source is None or KINDS[op.kind].rule != "move" or source.quantization is not None or not per_tensor or len(op.outputs) > 1:
-            return KINDS[op.kind].rule in ("plain", "opaque", "index") and _keep(draft, chain, quantization)
+        if source is None or kind_of(op).rule != "move" or source.quantization is not None or not per_tensor or len(op.outputs) > 1:
+            return kind_of(op).rule in ("plain", "opaque", "index") and _keep(draft, chain, quantization)
         chain.append(source)
     return _keep(draft, chain, quantization)
 
@@ -114,7 +114,7 @@ def _holders(draft: Draft, chain: list[Tensor], quantization: Quantization) -> t
     while waiting:
         name = waiting.pop().name
         for op in draft.readers.get(name, []):
-            kind = KINDS[op.kind]
+            kind = kind_of(op)
             if kind.rule in ("real", "index", "control"):
                 return None
             if kind.rule != "move" or name not in kind.moved(op):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 
 __all__ = ["Noted", "Stated", "grid_of", "noted", "stated", "stated_grid"]
 
@@ -58,7 +58,7 @@ def stated(graph: Graph, op: Op, on_grids: Callable[[Op], Sequence[str]] | None 
         "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
         "grids": {name: stated_grid(grid) for name in names if name and (grid := graph[name].quantization) is not None
                   and not grid.block_size and (grid.is_per_tensor or graph[name].is_constant)},
-        "constants": {name: _listed(graph[name]) for name in KINDS[op.kind].named(op, "index", "parameter") if _is_small(graph[name])},
+        "constants": {name: _listed(graph[name]) for name in kind_of(op).named(op, "index", "parameter") if _is_small(graph[name])},
         **({"types": types} if types else {}),
     }  # fmt: skip
 
@@ -83,7 +83,7 @@ def noted(item: Mapping[str, Any]) -> Noted:
 
 def _on_grids(op: Op) -> tuple[str, ...]:
     """The tensors whose grids an operator needs; one that moves integers is the same on any."""
-    return () if KINDS[op.kind].rule == "move" else (*op.inputs, *op.outputs)
+    return () if kind_of(op).rule == "move" else (*op.inputs, *op.outputs)
 
 
 def _is_small(tensor: Tensor) -> bool:

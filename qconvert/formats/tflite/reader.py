@@ -36,7 +36,7 @@ from qconvert.graph.metadata import (
     TRANSPOSED,
     VARIABLES,
 )
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.functions import with_used_functions
 
 __all__ = ["read"]
@@ -111,7 +111,7 @@ def _rewritten(graph: Graph) -> Graph:
 def _used_states(draft: Draft) -> dict[str, Tensor]:
     """The states that operators are left to read or to write."""
     ops = chain(draft.ops, *(function.ops for function in draft.functions.values()))
-    used = {str(op["state"]) for op in ops if KINDS[op.kind].rule == "state"}
+    used = {str(op["state"]) for op in ops if kind_of(op).rule == "state"}
     return {name: state for name, state in draft.states.items() if name in used}
 
 

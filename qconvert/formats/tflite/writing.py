@@ -17,7 +17,7 @@ from qconvert.formats.tflite.operator import Operator
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE
 from qconvert.formats.tflite.versions import version_of
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["WriteFunction", "Writing", "as_int32"]
 
@@ -210,7 +210,7 @@ class Writing:
                 continue
             if op is None or op.kind not in _OF_SIZES or "int" not in self.tensor(current).dtype:
                 return False
-            new = [other for other in KINDS[op.kind].moved(op) if other not in seen]
+            new = [other for other in kind_of(op).moved(op) if other not in seen]
             waiting += new
             seen.update(new)
         return not waiting

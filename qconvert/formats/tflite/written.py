@@ -13,7 +13,7 @@ from qconvert.formats.tflite.inner_states import inner_states
 from qconvert.formats.tflite.variables import variable_keys
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.functions import all_graphs, all_ops
 from qconvert.plugins import operators
@@ -110,7 +110,7 @@ def _legality(writers: Mapping[str, Any]) -> Legal:
 
 def _mixture(tensors: Mapping[str, Tensor], op: Op) -> str:
     """Why an operator of a formula would make an invalid file: it has quantized data next to real ones."""
-    kind = KINDS[op.kind]
+    kind = kind_of(op)
     if kind.rule not in ("real", "index"):
         return ""
     sides = [tensors[name] for name in (*kind.data(op), *kind.results_of(op)) if name]
@@ -131,7 +131,7 @@ def _is_composite(graph: Graph, op: Op) -> bool:
     """Whether a region of a partition becomes a composite: it computes alone, without variables and without subgraphs of its own."""
     if not op["target"] or not op.outputs:
         return False
-    return all(KINDS[inner.kind].rule not in ("state", "control") for inner in graph.functions[str(op["function"])].ops)
+    return all(kind_of(inner).rule not in ("state", "control") for inner in graph.functions[str(op["function"])].ops)
 
 
 def _written(graph: Graph, known: Mapping[str, Any], failures: list[tuple[Op, QConvertError]]) -> Writing:

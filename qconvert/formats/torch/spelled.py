@@ -19,7 +19,7 @@ import numpy as np
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.labels import label_key
 from qconvert.graph import Array, Op, Quantization, integer_range, numpy_dtype
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["compute_constants", "find_fake_quantization"]
 
@@ -219,7 +219,7 @@ def compute_constants(draft: Draft) -> None:
     unpacked: set[str] = set()
     kept = []
     for op in draft.ops:
-        kind = KINDS[op.kind]
+        kind = kind_of(op)
         if op.kind in ("Dequantize", "Quantize") or not unpacked.isdisjoint(op.inputs) or kind.has_effect or not op.inputs:
             if (op.kind == "Dequantize" and draft.known.get(op.inputs[0]) is not None) or not unpacked.isdisjoint(op.inputs):
                 unpacked.update(op.outputs)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qconvert.graph.schema import Op
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 
 __all__ = ["FORMULAS", "Formula", "lowers", "register"]
 
@@ -52,7 +52,7 @@ class Formula:
 
     def attributes(self, op: Op) -> dict[str, Any] | None:
         """Return what the function takes of an operator's attributes; None if one that it does not take says something."""
-        for name, spec in KINDS[op.kind].attributes.items():
+        for name, spec in kind_of(op).attributes.items():
             if name not in self.parameters and name not in _ASIDE and op.attributes.get(name, spec.default) != spec.default:
                 return None
         return {name: op[name] for name in self.parameters}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Op, Tensor
 from qconvert.graph.activations import is_exact
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.rewriting import Rewriter
 
 __all__ = ["Lookahead", "clip_bounds"]
@@ -89,5 +89,5 @@ def clip_bounds(values: Sequence[Array | None], op: Op) -> tuple[float | None, f
 
 def _moves_one(op: Op) -> bool:
     """Whether an operator moves one tensor and nothing else, so that rounding before or after it is the same."""
-    spec = KINDS[op.kind]
+    spec = kind_of(op)
     return spec.rule == "move" and len(op.outputs) == 1 and set(spec.roles[1:]) <= {"index"} and spec.inputs[1] > 0

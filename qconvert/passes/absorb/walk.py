@@ -12,7 +12,7 @@ from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.absorb.lookahead import Lookahead
 from qconvert.rewriting import Rewriter
 from qconvert.rules.validation.quantization import is_axis_kept
@@ -62,7 +62,7 @@ class Absorber:
 
     def _moved(self, op: Op) -> bool:
         """Move integers instead of the real values behind a Dequantize, if all data have one grid."""
-        spec = KINDS[op.kind]
+        spec = kind_of(op)
         if spec.rule != "move":
             return False
         data = spec.positions(op, "data")
@@ -146,7 +146,7 @@ class Absorber:
 
     def _absorbed(self, op: Op) -> bool:
         """Give an operator the integers behind its real inputs, and its result a grid, where both are there."""
-        spec = KINDS[op.kind]
+        spec = kind_of(op)
         taken = self._taken(op)
         if not any(taken):
             return False
@@ -163,7 +163,7 @@ class Absorber:
 
     def _taken(self, op: Op) -> list[str]:
         """Return for each input the tensor of stored integers that the operator reads in its place, or ""; empty if it reads none."""
-        spec = KINDS[op.kind]
+        spec = kind_of(op)
         stored = [self._stored_of(name) for name in op.inputs]
         if not any(stored) or len(op.outputs) != 1:
             return []

@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 
 from qconvert.encodings import QParams
 from qconvert.graph import Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["carry_on"]
 
@@ -33,25 +33,25 @@ def _real(graph: Graph, name: str) -> bool:
 
 
 def _forwards(graph: Graph, op: Op, grids: MutableMapping[str, QParams]) -> list[str]:
-    if not KINDS[op.kind].keeps_range:
+    if not kind_of(op).keeps_range:
         return []
-    data = [name for name in KINDS[op.kind].data(op) if _real(graph, name)]
+    data = [name for name in kind_of(op).data(op) if _real(graph, name)]
     held = [grids.get(name) for name in data]
     first = held[0] if held else None
     if first is None or first.quantization.axis is not None or any(item != first for item in held):
         return []
-    new = [name for name in KINDS[op.kind].results_of(op) if name and name not in grids and _real(graph, name)]
+    new = [name for name in kind_of(op).results_of(op) if name and name not in grids and _real(graph, name)]
     grids.update(dict.fromkeys(new, first))
     return new
 
 
 def _backwards(graph: Graph, op: Op, grids: MutableMapping[str, QParams]) -> list[str]:
-    if KINDS[op.kind].rule != "move" and not (KINDS[op.kind].chooses and KINDS[op.kind].keeps_range):
+    if kind_of(op).rule != "move" and not (kind_of(op).chooses and kind_of(op).keeps_range):
         return []
-    held = [grids.get(name) for name in KINDS[op.kind].results_of(op) if name]
+    held = [grids.get(name) for name in kind_of(op).results_of(op) if name]
     first = held[0] if held else None
     if first is None or first.quantization.axis is not None or any(item != first for item in held):
         return []
-    new = [name for name in dict.fromkeys(KINDS[op.kind].data(op)) if name not in grids and _real(graph, name)]
+    new = [name for name in dict.fromkeys(kind_of(op).data(op)) if name not in grids and _real(graph, name)]
     grids.update(dict.fromkeys(new, first))
     return new

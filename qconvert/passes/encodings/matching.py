@@ -9,7 +9,7 @@ from qconvert.encodings import Encoding, Encodings, Place
 from qconvert.errors import InvalidModelError, counted
 from qconvert.graph import Graph, Op
 from qconvert.graph.names import near
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["Matched", "match_entries"]
 
@@ -115,7 +115,7 @@ def _behind(name: str, graph: Graph, consumers: Mapping[str, list[Op]], named: C
 
 
 def _is_layer(op: Op | None) -> bool:
-    return op is not None and KINDS[op.kind].sums_products
+    return op is not None and kind_of(op).sums_products
 
 
 def _put(found: Matched, where: tuple[str, int], encoding: Encoding, place: Place) -> None:

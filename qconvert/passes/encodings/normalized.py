@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from qconvert.encodings import BATCH_NORM, FOLDED, FUSED, Encodings, Place
 from qconvert.graph import Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes import compute_constants, fold_batch_norm
 
 __all__ = ["drop_unrounded", "normalize"]
@@ -24,7 +24,7 @@ def drop_unrounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
         return encodings, 0
     readers, gone = graph.consumers(), set[Place]()
     for op in graph.ops:
-        if not (KINDS[op.kind].sums_products or op.kind == "Add"):
+        if not (kind_of(op).sums_products or op.kind == "Add"):
             continue
         name, before = op.outputs[0], list[Place]()
         while (behind := _fused_behind(name, graph, readers)) is not None:
@@ -76,4 +76,4 @@ def _named(graph: Graph, encodings: Encodings) -> set[str]:
 
 
 def _is_layer(op: Op | None) -> bool:
-    return op is not None and KINDS[op.kind].has_weights
+    return op is not None and kind_of(op).has_weights

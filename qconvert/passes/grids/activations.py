@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.absorb.clips import fuse_clips
 from qconvert.passes.costs import activation_cost, tensor_cost
 from qconvert.passes.grids.reach import Interval, reached
@@ -135,7 +135,7 @@ def regrid_activations(
     pairs = tuple((old[name], tensor) for name, tensor in changed.items())
 
     def stays(graph: Graph, op: Op) -> bool:
-        return str(op["state"]) not in states if KINDS[op.kind].rule == "state" else keeps(graph, op)
+        return str(op["state"]) not in states if kind_of(op).rule == "state" else keeps(graph, op)
 
     result, count = replace_grids(graph, changed, lambda tensor: suffix, keeps=stays, keep_io=keep_io, states=states)
     if result.ops == graph.ops and all(result[name] is tensor for name, tensor in graph.tensors.items()):
@@ -153,7 +153,7 @@ def _moving(graph: Graph, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     found: dict[str, list[Tensor | None]] = {}
     for op in graph.ops:
-        if KINDS[op.kind].rule == "state" and op["state"] in graph.states and not graph.functions:
+        if kind_of(op).rule == "state" and op["state"] in graph.states and not graph.functions:
             found.setdefault(str(op["state"]), []).extend(changed.get(name) for name in (*op.inputs, *op.outputs))
     grids = {
         name: tensors[0]
@@ -169,8 +169,8 @@ def keeps_integers(graph: Graph, op: Op) -> bool:
     How an average rounds ties has no meaning on another grid; what a state keeps is on one grid for all; a bias of 64 bits, which only
     16-bit data can have, follows.
     """
-    unbiased = replace(op, inputs=op.inputs[:2]) if KINDS[op.kind].has_weights else op
-    return KINDS[op.kind].rule in ("relabel", "state") or (op.kind != "AveragePool" and needs_storage(graph, unbiased))
+    unbiased = replace(op, inputs=op.inputs[:2]) if kind_of(op).has_weights else op
+    return kind_of(op).rule in ("relabel", "state") or (op.kind != "AveragePool" and needs_storage(graph, unbiased))
 
 
 def _moved(tensor: Tensor, dtype: str, grid: Quantization) -> Tensor:
@@ -184,7 +184,7 @@ def _only_converted(graph: Graph, keeps: Callable[[Graph, Op], bool], keep_io: b
     for op in graph.ops:
         if keeps(graph, op):
             held.update(op.inputs, op.outputs)
-        elif KINDS[op.kind].rule != "convert":
+        elif kind_of(op).rule != "convert":
             free.difference_update(op.inputs, op.outputs)
     return held & free
 
@@ -205,7 +205,7 @@ def _saturated(graph: Graph, old: Mapping[str, Tensor], strictly: bool) -> tuple
     clips = 0
     for op in rewriter:
         name = op.outputs[0] if len(op.outputs) == 1 else ""
-        bounds = _lost_bounds(old[name], graph[name], reach[name], strictly) if name in old and KINDS[op.kind].rounds else (None, None)
+        bounds = _lost_bounds(old[name], graph[name], reach[name], strictly) if name in old and kind_of(op).rounds else (None, None)
         if bounds == (None, None):
             continue
         whole = rewriter.add(f"{name}/whole", graph[name])

@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic import affine_range, dequantize, quantize
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.bounds import ANY, Interval, hull
 
 __all__ = ["Interval", "hulls", "reached", "tied"]
@@ -22,9 +22,9 @@ def reached(graph: Graph) -> dict[str, Interval]:
     """The interval of each tensor's real values; on a grid of several scales, or none that is known, any value."""
     found = {tensor.name: _given(tensor) for tensor in graph.tensors.values()}
     for op in graph.ops:
-        for name in KINDS[op.kind].results_of(op):
+        for name in kind_of(op).results_of(op):
             if name:
-                found[name] = _rounded(_activated(op, KINDS[op.kind].interval(graph, op, found)), graph[name])
+                found[name] = _rounded(_activated(op, kind_of(op).interval(graph, op, found)), graph[name])
     return found
 
 
@@ -38,8 +38,8 @@ def tied(graph: Graph) -> dict[str, str]:
         return name
 
     for op in graph.ops:
-        if KINDS[op.kind].rule == "move":
-            names = [name for name in (*KINDS[op.kind].moved(op), *KINDS[op.kind].results_of(op)) if name and graph[name].is_quantized]
+        if kind_of(op).rule == "move":
+            names = [name for name in (*kind_of(op).moved(op), *kind_of(op).results_of(op)) if name and graph[name].is_quantized]
             above.update({top(name): top(names[0]) for name in names})
     return {tensor.name: top(tensor.name) for tensor in graph.tensors.values() if tensor.is_quantized}
 

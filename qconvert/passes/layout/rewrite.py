@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.layout.roles import data_positions, looks_up
 
 __all__ = ["Constants", "permute_op", "permute_tensor"]
@@ -32,7 +32,7 @@ def permute_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant:
     """Return `op` for data in the other layout; its data inputs and outputs keep their names."""
     rank = len(perm)
     moved = op
-    kind = KINDS[op.kind]
+    kind = kind_of(op)
     if "data_format" in op.attributes:
         first = _operand(graph, op.inputs[0], perm, constant, single=True)
         return replace(op.with_attributes(data_format=wanted), inputs=(first, *op.inputs[1:]))

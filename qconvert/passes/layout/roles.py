@@ -13,7 +13,7 @@ from enum import Enum
 import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.layout import Suits, permutation
 
 __all__ = ["Role", "data_inputs", "data_positions", "looks_up", "role"]
@@ -30,7 +30,7 @@ class Role(Enum):
 
 def role(graph: Graph, op: Op, wanted: str, rank: int) -> Role:
     """The role of `op` when spatial operators on data of `rank` dimensions want the data_format `wanted`."""
-    suits = KINDS[op.kind].layout.suits
+    suits = kind_of(op).layout.suits
     if suits is Suits.DECIDES:
         return Role.SOURCE if op["data_format"] == wanted or graph[op.inputs[0]].rank != rank else Role.TARGET
     if suits is Suits.TRANSPOSES:
@@ -47,7 +47,7 @@ def data_positions(graph: Graph, op: Op) -> list[int]:
     """Where the inputs of data_inputs() stand. What is broadcast with the data has their layout too, such as Where's condition; and so have
     the indices into a table of one dimension, in whose place its values stand.
     """
-    kind = KINDS[op.kind]
+    kind = kind_of(op)
     if looks_up(graph, op):
         return [kind.layout.flat]
     return kind.positions(op, "data", "factor", *(["index"] if kind.layout.suits is Suits.BROADCASTS else []))
@@ -55,12 +55,12 @@ def data_positions(graph: Graph, op: Op) -> list[int]:
 
 def looks_up(graph: Graph, op: Op) -> bool:
     """Whether an operator gives, for each index, a value of a table of one dimension."""
-    return KINDS[op.kind].layout.flat >= 0 and graph[op.inputs[0]].rank == 1 and not op["batch_dims"]
+    return kind_of(op).layout.flat >= 0 and graph[op.inputs[0]].rank == 1 and not op["batch_dims"]
 
 
 def _keeps_rank(graph: Graph, op: Op, perm: tuple[int, ...]) -> bool:
     """Data and results have the rank concerned, and what names axes or has values for each is constant."""
-    kind, layout = KINDS[op.kind], KINDS[op.kind].layout
+    kind, layout = kind_of(op), kind_of(op).layout
     if looks_up(graph, op):
         return graph[op.inputs[layout.flat]].rank == len(perm)
     if any(graph[name].rank != len(perm) for name in (*kind.data(op), *kind.results_of(op))):

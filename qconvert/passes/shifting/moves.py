@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qconvert.graph import Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.passes.shifting.averages import averages_away
 from qconvert.passes.shifting.linear import linear_obstacle
 from qconvert.plugins.sides import is_product_of_activations
@@ -28,7 +28,7 @@ def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
         points: the zero points that go, by tensor.
     """
     touched = points.keys() & {*op.inputs, *op.outputs}
-    if not touched or KINDS[op.kind].rule in _OWN_WAY or carries(graph, op) or averages_away(graph, op):
+    if not touched or kind_of(op).rule in _OWN_WAY or carries(graph, op) or averages_away(graph, op):
         return ""
     if is_product_of_activations(graph, op):
         return ""
@@ -39,7 +39,7 @@ def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
 
 def carries(graph: Graph, op: Op) -> bool:
     """Whether an operator gives the same stored integers whatever one zero point all its sides have."""
-    kind = KINDS[op.kind]
+    kind = kind_of(op)
     names = [name for name in (*kind.moved(op), *kind.results_of(op)) if name and graph[name].is_quantized]
     if op.attributes.get("activation") or op.attributes.get("reduction", "none") != "none":
         return False

@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.dtypes import REALS, SMALL_FLOATS
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 from qconvert.operators.basic_lstm import basic_problem
 from qconvert.operators.integer_recurrent import stored_problem, stored_tensors
 from qconvert.operators.kind import Broken
@@ -32,7 +32,7 @@ def quantization(graph: Graph) -> Problems:
 
 
 def _operator(graph: Graph, op: Op) -> Iterator[Broken]:
-    rule = KINDS[op.kind].rule
+    rule = kind_of(op).rule
     yield from _indices(graph, op)
     if rule == "move":
         yield from _moves(graph, op)
@@ -51,10 +51,10 @@ def _operator(graph: Graph, op: Op) -> Iterator[Broken]:
         for name in op.outputs:
             if name and graph[name].is_quantized:
                 yield "index-quantized", f"gives plain integers, but {name!r} is quantized"
-    if KINDS[op.kind].has_weights:
+    if kind_of(op).has_weights:
         yield from _accumulates(graph, op)
     sides = ([graph[name] if name else None for name in names] for names in (op.inputs, op.outputs))
-    yield from type_problems(KINDS[op.kind], op, *sides)
+    yield from type_problems(kind_of(op), op, *sides)
 
 
 def _parameters(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
@@ -127,8 +127,8 @@ def _axis(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
 
 def _moves(graph: Graph, op: Op) -> Iterator[Broken]:
     """Stored integers are moved, never changed: all data sides have one type and one quantization."""
-    inputs = KINDS[op.kind].moved(op)
-    outputs = [name for name in KINDS[op.kind].results_of(op) if name]
+    inputs = kind_of(op).moved(op)
+    outputs = [name for name in kind_of(op).results_of(op) if name]
     source = graph[inputs[0]]
     for other in (graph[name] for name in (*inputs[1:], *outputs)):
         if other.dtype != source.dtype:
@@ -140,7 +140,7 @@ def _moves(graph: Graph, op: Op) -> Iterator[Broken]:
 
 def _indices(graph: Graph, op: Op) -> Iterator[Broken]:
     """Shapes, axes, indices and conditions are plain integers or truth values."""
-    for name in KINDS[op.kind].named(op, "index"):
+    for name in kind_of(op).named(op, "index"):
         tensor = graph[name]
         if tensor.dtype in _NO_INDEX or tensor.is_quantized or (tensor.dtype == "bool" and op.kind != "Where"):
             sort = f"quantized {tensor.dtype}" if tensor.is_quantized else tensor.dtype
@@ -149,7 +149,7 @@ def _indices(graph: Graph, op: Op) -> Iterator[Broken]:
 
 def _computes(graph: Graph, op: Op) -> Iterator[Broken]:
     """What is not quantized has one type on all sides; what is quantized on one side is float on the others."""
-    kind = KINDS[op.kind]
+    kind = kind_of(op)
     for name in kind.named(op, "parameter"):
         if graph[name].dtype in ("bool", "string", "complex64"):
             yield "not-numbers", f"has {name!r} of {graph[name].dtype}, which is not numeric"
@@ -185,7 +185,7 @@ def _is_moved(graph: Graph, op: Op, source: Tensor, other: Tensor, *, is_output:
 
 def is_axis_kept(graph: Graph, op: Op, before: Shape, after: Shape, a: int, b: int) -> bool:
     """Whether axis `a` of a move's input is axis `b` of its output, each index in its place."""
-    keeps = KINDS[op.kind].keeps_axis
+    keeps = kind_of(op).keeps_axis
     return before[a] == after[b] and keeps is not None and keeps(op, lambda index: _constant(graph, op, index), before, after, a, b)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qconvert.graph.schema import Graph, Op, Shape, Signature, Tensor
-from qconvert.operators import KINDS, FunctionCall, Port, calls
+from qconvert.operators import KINDS, FunctionCall, Port, calls, kind_of
 from qconvert.operators.functions import all_graphs, named_functions
 from qconvert.operators.kind import Broken
 from qconvert.operators.shapes import compatible
@@ -71,7 +71,7 @@ def _named(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
         if name not in graph.functions:
             yield "unknown-function", f"names the function {name!r}, which does not exist"
             return
-    if op.kind not in KINDS or KINDS[op.kind].rule != "state" or "state" not in op.attributes:
+    if op.kind not in KINDS or kind_of(op).rule != "state" or "state" not in op.attributes:
         return
     state = graph.states.get(str(op.attributes["state"]))
     if state is None:
@@ -113,7 +113,7 @@ def _run(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
 
 def _counts(op: Op) -> Iterator[Broken]:
     """What an operator says of the number of its values fits those that it has."""
-    known = KINDS[op.kind].attributes
+    known = kind_of(op).attributes
     stated = tuple(int(op[name]) if name in known else 0 for name in ("carried", "num_scan_inputs"))
     inputs = len(op.inputs) - (2 if op.kind == "Loop" else 0)
     if min(stated) < 0 or sum(stated) > inputs or stated[0] > len(op.outputs) or (op.kind == "Scan" and not stated[1]):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from qconvert.graph import DTYPES, Graph, Op, Tensor, numpy_dtype
 from qconvert.graph.schema import Signature
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 from qconvert.operators.kind import Broken
 
 __all__ = ["Problems", "located", "names", "operators", "order", "tensors"]
@@ -118,7 +118,7 @@ def operators(graph: Graph) -> Problems:
         if op.kind not in KINDS:
             yield located(op), "unknown-kind", f"the operator set has no kind {op.kind!r}"
             return
-        yield from ((located(op), *broken) for broken in KINDS[op.kind].problems(op))
+        yield from ((located(op), *broken) for broken in kind_of(op).problems(op))
 
 
 def tensors(graph: Graph) -> Problems:

@@ -18,7 +18,7 @@ from qconvert.formats.onnx.contrib import QONNX
 from qconvert.formats.onnx.qonnx.ranges import Range, range_of
 from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import clip_range, is_exact
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["as_qonnx"]
 
@@ -61,7 +61,7 @@ class _Writer:
         return self._graph.evolve(tensors=self._tensors.values(), ops=self._ops)
 
     def _visit(self, op: Op) -> None:
-        rule = KINDS[op.kind].rule
+        rule = kind_of(op).rule
         first = self._graph[op.inputs[0]] if op.inputs and op.inputs[0] else None
         if not any(name and self._graph[name].is_quantized for name in (*op.inputs, *op.outputs)):
             self._ops.append(replace(op, inputs=tuple(self._real.get(name, name) for name in op.inputs)))
@@ -89,7 +89,7 @@ class _Writer:
     def _compute(self, op: Op) -> None:
         """The operator in float, with a Quant after each quantized result that it computes."""
         attributes = {name: value for name, value in op.attributes.items() if name != "arithmetic"}
-        moves = KINDS[op.kind].rule == "move"
+        moves = kind_of(op).rule == "move"
         outputs, rounded = [], []
         for name in op.outputs:
             tensor = self._graph[name] if name else None

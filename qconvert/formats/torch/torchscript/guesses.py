@@ -9,7 +9,7 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.torchscript.inputs import Input
 from qconvert.formats.torch.values import EndlessError
 from qconvert.graph import Op, Shape
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["Guesses", "Probe", "guessed"]
 
@@ -80,7 +80,7 @@ class Probe(Draft):
                 data, axis = data[:1], 0  # of rows that are one step of a sequence
             elif op.kind not in _THROUGH and not (op.kind in _PAIRS and len(data) == 1):
                 return None
-            if not data or not KINDS[op.kind].data(op):
+            if not data or not kind_of(op).data(op):
                 return None
             name = data[0]
         return name, axis

@@ -17,7 +17,7 @@ from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.writers.kernels import rounded_as_tflite
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
-from qconvert.operators import KINDS
+from qconvert.operators import kind_of
 
 __all__ = ["computes_on_grids", "integer_sum", "sum_as_tflite", "whole"]
 
@@ -27,7 +27,7 @@ _TYPES = ("int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2")
 
 def computes_on_grids(graph: Graph, op: Op) -> bool:
     """Whether an operator computes real values of integers on grids, or rounds real values onto one."""
-    if KINDS[op.kind].rule not in ("real", "index", "convert") or op.kind == "Dequantize":
+    if kind_of(op).rule not in ("real", "index", "convert") or op.kind == "Dequantize":
         return False
     grids = [graph[name].quantization for name in (*op.inputs, *op.outputs) if name]
     return any(grid is not None for grid in grids) and not any(grid is not None and grid.block_size for grid in grids)
@@ -46,7 +46,7 @@ def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
     """
     x, w = b.tensor(op.inputs[0]), b.tensor(op.inputs[1])
     grids = x.quantization, w.quantization
-    if not b.wide or grids[0] is None or grids[1] is None or not (_fits(x, None) and _fits(w, 0 if KINDS[op.kind].has_weights else None)):
+    if not b.wide or grids[0] is None or grids[1] is None or not (_fits(x, None) and _fits(w, 0 if kind_of(op).has_weights else None)):
         return None
     bias = b.tensor(op.inputs[2]) if op.has(2) else None
     scale = grids[0].scale.astype(np.float64) * grids[1].scale.astype(np.float64)
