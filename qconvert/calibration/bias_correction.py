@@ -120,7 +120,7 @@ def normalized_means(graph: Graph) -> dict[str, Array]:
             if scale is not None and mean is not None:
                 normal[op.outputs[0]] = mean, scale
                 found[op.outputs[0]] = mean.astype(np.float64)
-        elif op.kind in ("Relu", "Clip") and op.inputs[0] in normal:
+        elif kind_of(op).clips and op.inputs[0] in normal:
             bounds = _bounds(graph, op)
             if bounds is not None:
                 found[op.outputs[0]] = clipped_normal_means(*normal[op.inputs[0]], *bounds)

@@ -107,7 +107,7 @@ def _real(graph: Graph, encodings: Encodings) -> list[str]:
     given = {place.name for place in encodings.entries if place.role == "tensor"}
     found = []
     for op in graph.ops:
-        rounded = kind_of(op).rule == "real" and op.kind not in ("Relu", "Clip", "MaxPool")
+        rounded = kind_of(op).rule == "real" and not kind_of(op).clips
         rounded |= op.kind == "Quantize" and op.inputs[0] not in graph.inputs and op.inputs[0] not in given
         if rounded and graph[op.outputs[0]].is_quantized and given.isdisjoint((op.outputs[0], *_behind(graph, op))):
             found.append(op.outputs[0])
@@ -131,14 +131,14 @@ def _unrounded(graph: Graph, real: Collection[str]) -> list[str]:
 
 def _behind(graph: Graph, op: Op) -> list[str]:
     """What activations make of a result, which is rounded behind them."""
-    return [reader.outputs[0] for reader in graph.ops if reader.kind in ("Relu", "Clip") and reader.inputs[0] == op.outputs[0]]
+    return [reader.outputs[0] for reader in graph.ops if kind_of(reader).clips and reader.inputs[0] == op.outputs[0]]
 
 
 def _layer(graph: Graph, name: str) -> Op | None:
     """The operator with weights that computes a tensor, perhaps with an activation behind it."""
     writers = graph.producers()
     op = writers.get(name)
-    if op is not None and op.kind in ("Relu", "Clip"):
+    if op is not None and kind_of(op).clips:
         op = writers.get(op.inputs[0])
     return op if op is not None and kind_of(op).has_weights else None
 

@@ -36,7 +36,7 @@ __all__ = ["run"]
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Absorb what can be absorbed exactly; the note counts the operators that became quantized, and the conversions that are left."""
     read = dequantized_casts(_remove_identities(graph))
-    if not any(kind_of(op).rule == "convert" or op.kind in ("Relu", "Clip") for op in read.ops):
+    if not any(kind_of(op).rule == "convert" or kind_of(op).clips for op in read.ops):
         return graph, ()
     rewriter = Rewriter(_merge_equal(_quantize_constants(read)))
     absorber = Absorber(rewriter)

@@ -101,7 +101,7 @@ class _Fitting:
         found = {}
         for name, rounding in noted.items():
             op = self._rewriter.producers.get(name)
-            while op is not None and (op.kind in ("Relu", "Clip") or kind_of(op).rule == "move"):
+            while op is not None and (kind_of(op).clips or kind_of(op).rule == "move"):
                 op = self._rewriter.producers.get(op.inputs[0])
             if op is not None:
                 found[id(op)] = rounding

@@ -16,8 +16,8 @@ from qconvert.rewriting import Rewriter
 __all__ = ["run"]
 
 _FEW = ("int2", "uint2", "int4", "uint4")
-#: Those that write functions would have on the integers; others round real values in any case.
-_ON_INTEGERS = ("Relu", "Clip", "Resize")
+#: What write functions would have on the integers, besides moves and limits; others round real values in any case.
+_ON_INTEGERS = ("Resize",)
 _TAKEN = ("Transpose",)
 
 
@@ -59,7 +59,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 def _is_concerned(graph: Graph, op: Op) -> bool:
     kind = kind_of(op)
-    if op.kind in _TAKEN or not (kind.rule in ("move", "index") or kind.chooses or op.kind in _ON_INTEGERS):
+    if op.kind in _TAKEN or not (kind.rule in ("move", "index") or kind.chooses or kind.clips or op.kind in _ON_INTEGERS):
         return False
     return any(_is_quantized(graph, name) and graph[name].dtype in _FEW for name in (*op.inputs, *op.outputs))
 

@@ -79,7 +79,7 @@ def _may_be_negative(graph: Graph, op: Op) -> bool:
 
 def _limited_behind(readers: Sequence[Op]) -> bool:
     """Whether nothing but a Relu or a Clip reads it: the model spells it itself."""
-    return bool(readers) and all(op.kind in ("Relu", "Clip") for op in readers)
+    return bool(readers) and all(kind_of(op).clips for op in readers)
 
 
 def _ends_within(result: Tensor, bounds: Bounds) -> bool:

@@ -28,8 +28,10 @@ _EIGHT_BITS = ("int8", "uint8")
 
 def weight_inputs(op: Op) -> tuple[int, ...]:
     """Positions of the inputs that hold weights and biases when they are constant: their storage is not the activations'."""
-    kinds = {"Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "MatMul": (0, 1), "Dequantize": (0,)}
-    return kinds.get(op.kind, integer_weights(op) if is_dynamic(op) else ())
+    kind = kind_of(op)
+    if kind.sums_products:
+        return tuple(kind.positions(op, *(("weights", "bias") if kind.has_weights else ("data", "factor"))))
+    return (0,) if op.kind == "Dequantize" else integer_weights(op) if is_dynamic(op) else ()
 
 
 def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:

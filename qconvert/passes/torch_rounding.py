@@ -22,7 +22,6 @@ __all__ = ["TorchRounding", "rounds_as_torch", "without_torch"]
 
 #: Kinds for which LiteRT's integer kernels compute with fewer bits than PyTorch's float32 (docs/measured/kernels.md).
 _COARSE = ("LeakyRelu", "HardSwish")
-_LAYERS = ("Conv", "ConvTranspose", "Gemm")
 
 
 def without_torch(graph: Graph) -> Graph:
@@ -61,7 +60,7 @@ class TorchRounding(TorchForms):
         """Replace an operator by the form that rounds as its `arithmetic` says."""
         if op.kind == "Add" and op["arithmetic"] in ADDITIONS:
             self._add_as(op)
-        elif self._keeps_biases and op.kind in _LAYERS and (layer := exact_layer(self._rewriter, op)) is not None:
+        elif self._keeps_biases and kind_of(op).has_weights and (layer := exact_layer(self._rewriter, op)) is not None:
             self.done["layers run in float, because their biases are float"] += 1
             self._rewriter.replace(op, *layer)
         elif op.kind == "Quantize" and op.inputs[0] in self._outside:

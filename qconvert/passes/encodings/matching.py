@@ -15,8 +15,6 @@ __all__ = ["Matched", "match_entries"]
 
 #: What runtimes fuse into the layer before it, which then has the name of this result.
 _FUSED = frozenset(("Relu", "Clip", "LeakyRelu", "HardSwish"))
-#: Those of them behind which the grid of a layer's result stands, although the file names the layer: rounding commutes with them.
-_COMMUTING = frozenset(("Relu", "Clip"))
 #: In the place of an input's number: the tensor itself, whoever reads it.
 _WHOLE = -1
 _REMEDY = "Names are those of the graph's tensors and operators, as `qconvert inspect` shows them."
@@ -108,7 +106,7 @@ def _behind(name: str, graph: Graph, consumers: Mapping[str, list[Op]], named: C
     """The result of an operator behind the activation functions that a runtime fuses into it, where that has no entry of its own."""
     while name not in graph.public:
         readers = consumers.get(name, [])
-        if len(readers) != 1 or readers[0].kind not in _COMMUTING or readers[0].inputs[0] != name or readers[0].outputs[0] in named:
+        if len(readers) != 1 or not kind_of(readers[0]).clips or readers[0].inputs[0] != name or readers[0].outputs[0] in named:
             break
         name = readers[0].outputs[0]
     return name

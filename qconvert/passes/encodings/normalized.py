@@ -12,7 +12,6 @@ from qconvert.passes import compute_constants, fold_batch_norm
 __all__ = ["drop_unrounded", "normalize"]
 
 #: What runtimes compute together with the layer before it, and round nothing between.
-_FUSED = ("BatchNormalization", "Relu", "Clip")
 
 
 def drop_unrounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
@@ -39,7 +38,12 @@ def drop_unrounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
 def _fused_behind(name: str, graph: Graph, readers: Mapping[str, list[Op]]) -> Op | None:
     """The one operator behind a result that is computed together with it."""
     found = readers.get(name, [])
-    if name in graph.public or len(found) != 1 or found[0].kind not in _FUSED or found[0].inputs[0] != name:
+    if (
+        name in graph.public
+        or len(found) != 1
+        or not (found[0].kind == "BatchNormalization" or kind_of(found[0]).clips)
+        or found[0].inputs[0] != name
+    ):
         return None
     return found[0]
 

@@ -1,0 +1,150 @@
+"""Where kinds of operators are named: in their objects, in formats, in rows of kernels, and elsewhere only in what is about them.
+
+What is true of an operator in every format and runtime is a field of its object (operators/), which everything else asks. A file that is
+not listed here names no kind; whoever adds one says why, or finds that a field is missing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from qconvert.operators import KINDS
+
+_HOME = Path(__file__).parent.parent / "qconvert"
+_ROOMS = "calibration checking conversion data evaluate partitioning passes reports rewriting rules".split()
+#: The kinds that the graph itself is about: between real and stored values, states, functions, what is not known. Every room may name them.
+_STRUCTURE = {name for name, kind in KINDS.items() if kind.rule in ("convert", "relabel", "state", "control", "opaque")} | {"Identity"}
+#: Kinds whose names are words of Python and of English.
+_WORDS = {"Real", "If"}
+
+#: File -> what in it is about kinds of operators.
+_ABOUT = {
+    "calibration/bias_correction.py": "batch normalization gives the mean and variance that corrections start from",
+    "calibration/files.py": "a word of a sentence",
+    "calibration/places.py": "runtimes fuse limits into layers, transposed convolutions have their channels elsewhere",
+    "checking/attributes.py": "a Mul that took over a factor, and Softmax's beta that another scale took over",
+    "checking/classify.py": "a word of a sentence",
+    "checking/exact_values.py": "sums of two values and batch normalization have error bounds of their own",
+    "checking/file_constants.py": "transposed convolutions hold their weights by groups",
+    "checking/known_tensors.py": "DynamicQuantizeLinear rounds, unlike other plain operators",
+    "checking/limits.py": "what conversions make of each other: MatMul and Gemm, pools and means",
+    "checking/operator_finding.py": "how near functions of runtimes' libraries are to zero, casts, free choices of boxes",
+    "checking/partners.py": "a bias that stands by itself",
+    "checking/plain.py": "a Reshape that only states a shape",
+    "checking/real_lstms.py": "an LSTM on real values against one on integers",
+    "checking/restated.py": "a Clip is the Max and the Min that TFLite has",
+    "checking/unsure_steps.py": "hidden values of an LSTM are rounded at each step",
+    "conversion/adapting/mending.py": "a Reshape and a Slice state sizes, a Transpose brings the samples to the front",
+    "conversion/adapting/samples.py": "a Tile repeats constants",
+    "conversion/adapting/walking.py": "blocks of an image stand along the batch",
+    "conversion/canonical_pieces.py": "a Reshape at the border of a piece",
+    "conversion/states/dynamic.py": "writes the operators that round data when they run",
+    "conversion/states/linear.py": "the two forms of a linear layer",
+    "conversion/states/network.py": "how PyTorch calls the constants of its modules",
+    "conversion/states/places.py": "which operators PyTorch's modules of functions stand for",
+    "conversion/states/rounding.py": "writes the operators of fake quantization",
+    "conversion/states/sequences.py": "which operators FX quantizes",
+    "conversion/states/tensors.py": "PyTorch's modules of normalization and transposed convolution",
+    "data/at_random.py": "a Cast and a Clip say the range of what they read",
+    "data/bounds.py": "bounds go backwards through sums, products and quotients with constants",
+    "data/preparation.py": "a word of an option",
+    "data/sizes.py": "what operators demand of the sizes of their inputs",
+    "evaluate/curves.py": "operators that act on each element, with a table or a constant",
+    "evaluate/folding.py": "Shape is known without values, Cast is not folded where it may overflow",
+    "evaluate/known_sizes.py": "arithmetic of sizes",
+    "evaluate/known_values.py": "Shape gives known integers",
+    "evaluate/polynomials.py": "arithmetic of sizes as polynomials",
+    "partitioning/manifest.py": "a word of the document",
+    "passes/__init__.py": "descriptions of the passes",
+    "passes/absorb/casts.py": "a Cast beside scales spelled out is a Dequantize",
+    "passes/absorb/clips.py": "limits that a grid has already",
+    "passes/absorb/lookahead.py": "limits that a grid has already",
+    "passes/absorb/walk.py": "padding, transposition and searches that TFLite does on integers",
+    "passes/absorb_quantization.py": "a Cast beside scales spelled out is a Dequantize",
+    "passes/accumulators.py": "products of integers and what reads their sums",
+    "passes/apply_encodings.py": "writes a Clip to the range of a grid",
+    "passes/assign_layout.py": "writes Transposes, and moves Reshapes",
+    "passes/dense_weights.py": "grouped and dilated convolutions",
+    "passes/dynamic_range.py": "operators with integer weights, and what leads to them",
+    "passes/encodings/grids.py": "weights that have blocks",
+    "passes/encodings/matching.py": "what runtimes fuse into the layer before",
+    "passes/encodings/normalized.py": "batch normalization that is folded",
+    "passes/fixed_point_sums.py": "sums that TFLite's kernels of 16 bits round",
+    "passes/fold_batch_norm.py": "batch normalization behind a layer",
+    "passes/fold_qat_batch_norm.py": "batch normalization of training, spelled out",
+    "passes/fuse_activation.py": "activations that join the operator before",
+    "passes/fuse_dilation.py": "TensorFlow's form of dilated convolutions",
+    "passes/fuse_dynamic.py": "onnxruntime's form of dynamic range",
+    "passes/fuse_functions.py": "the kinds that TFLite's targets gain by",
+    "passes/fuse_pad.py": "padding in front of windows",
+    "passes/fuse_recurrence.py": "loops that are recurrences",
+    "passes/gemm_to_conv.py": "Gemm as a convolution",
+    "passes/grids/activations.py": "averages share the grid of their data in PyTorch; writes a Clip",
+    "passes/guard_saturation.py": "products whose sums of 16 bits overflow",
+    "passes/isolate_float.py": "writes a Clip to the range of a grid",
+    "passes/match_rounding.py": "operators whose kernels round in a way of their own",
+    "passes/match_scales.py": "sums and averages whose kernels demand one scale",
+    "passes/matmul_to_gemm.py": "MatMul with constant weights is Gemm",
+    "passes/merge_reshapes.py": "one Reshape for several",
+    "passes/moves_on_reals.py": "what PyTorch's functions do on integers of few bits",
+    "passes/pool_to_mean.py": "global pooling is a mean",
+    "passes/quantize_operands.py": "products of data with a real constant",
+    "passes/real_recurrence.py": "an LSTM on integers as one on real values",
+    "passes/recurrences/cells.py": "the operators that cells consist of",
+    "passes/recurrences/loops.py": "the operators that loops over steps consist of",
+    "passes/reduced_range.py": "limits that leave a part of a grid",
+    "passes/requantize_to_fixed_point.py": "writes fixed-point arithmetic with operators on integers",
+    "passes/restate_attributes.py": "attributes that say nothing where there is no padding or no second scale",
+    "passes/restore_zero_points.py": "operators that the conversion to symmetric grids changed",
+    "passes/shifting/averages.py": "averages that count padding",
+    "passes/shifting/edges.py": "writes scales spelled out",
+    "passes/shifting/linear.py": "products, whose bias takes up zero points",
+    "passes/shifting/moves.py": "which operators give the same integers whatever the zero point is",
+    "passes/shifting/products.py": "products of two activations",
+    "passes/shifting/unsigned.py": "writes scales spelled out",
+    "passes/shifting/walk.py": "operators between that write or read zero points",
+    "passes/sparse_pairs.py": "products that give real values by a change of their result alone",
+    "passes/spell_activations.py": "activations that a target's kernels do not take in",
+    "passes/spell_weights.py": "writes scales spelled out",
+    "passes/spelled_dynamic.py": "writes the operators that round data when they run",
+    "passes/stored_types.py": "averages have a center that depends on the storage type",
+    "passes/sum_on_reals.py": "products of integers as those of reals",
+    "passes/torch_layers.py": "PyTorch's quantized layers",
+    "passes/torch_rounding.py": "operators whose kernels round in a way of their own in PyTorch",
+    "passes/unary_to_table.py": "writes a table and what reads it",
+    "passes/unroll_sequences.py": "IntegerLSTM and loops, step by step",
+    "passes/widen_1d.py": "windows of one dimension",
+    "passes/widen_float16.py": "writes Casts",
+    "reports/sections.py": "a word of a sentence",
+    "rewriting/loops.py": "loops of one format as those of another",
+    "rewriting/lowering.py": "limits for a fused activation",
+    "rewriting/normal_forms.py": "the operators that polynomials and functions are made of",
+    "rewriting/recognition.py": "the last operators of formulas, where a search begins",
+    "rewriting/torch_forms.py": "operators that round as PyTorch's engines do",
+    "rewriting/torch_quantize.py": "writes PyTorch's rounding",
+    "rewriting/turns.py": "counters of loops",
+    "rules/changed_values.py": "what conversions make of each other, and put behind an operator",
+    "rules/validation/quantization.py": "operators with rules of their own about scales",
+}
+
+
+def _named(path: Path) -> Iterator[str]:
+    """The kinds that a file's strings name, docstrings apart."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    scopes = (node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef))
+    docs = {id(scope.body[0].value) for scope in scopes if scope.body and isinstance(scope.body[0], ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield from (word for word in re.split(r"[\s|,]+", node.value) if word in KINDS and word not in _STRUCTURE | _WORDS)
+
+
+def test_kinds_are_named_only_where_something_is_about_them() -> None:
+    paths = [path for room in _ROOMS for path in sorted((_HOME / room).rglob("*.py"))]
+    found = {path.relative_to(_HOME).as_posix(): sorted({*_named(path)}) for path in paths}
+    found = {name: kinds for name, kinds in found.items() if kinds}
+    new = {name: kinds for name, kinds in found.items() if name not in _ABOUT}
+    assert not new, f"ask the operator's object (operators/kind.py), or say here what is about these kinds: {new}"
+    assert not _ABOUT.keys() - found.keys(), "these name no kind any more: take them off the list"
