@@ -1,13 +1,16 @@
-"""DetectionPostProcess, as TFLite's custom kernel does it (detection_postprocess.cc): box decoding and non-maximum suppression."""
+"""Boxes: DetectionPostProcess, as TFLite's custom kernel does it (detection_postprocess.cc), suppression, and means of regions."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.schema import Op
-from qconvert.operators.attributes import flag, has, integer, number
+from qconvert.operators.attributes import choice, flag, has, integer, number
+from qconvert.operators.bounds import Demand, Number, Operands, within_data_or_zero
 from qconvert.operators.call import (
     Call,
 )
@@ -170,7 +173,64 @@ def non_max_suppression(call: Call) -> Array:
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
+def _roi_align_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, rois = s.shape(0), s.shape(1)
+    if (data is not None and len(data) != 4) or (rois is not None and (len(rois) != 2 or rois[1] not in (4, UNKNOWN))):
+        raise failure(op, f"data of shape {data} and regions of shape {rois} are not (N, C, H, W) and (R, 4)", rule="wrong-rank")
+    sizes = int(op["output_height"]), int(op["output_width"])
+    return [(UNKNOWN if rois is None else rois[0], UNKNOWN if data is None else data[1], *sizes)]
+
+
+def roi_align(call: Call) -> Array:
+    """RoiAlign of ONNX (opset 16), mode avg: means of `sampling_ratio` times as many points of each cell of a region, both ways, which lie
+    between four elements of the data."""
+    data, rois, which = call.values(0), call.values(1), call.raw(2)
+    result = np.zeros((len(rois), data.shape[1], call["output_height"], call["output_width"]))
+    for place, (roi, image) in enumerate(zip(rois, which, strict=True)):
+        rows = _cells(call, roi[1], roi[3], int(call["output_height"]), data.shape[2])
+        columns = _cells(call, roi[0], roi[2], int(call["output_width"]), data.shape[3])
+        result[place] = rows @ data[image] @ columns.T
+    return result
+
+
+def _cells(call: Call, first: float, last: float, count: int, size: int) -> Array:
+    """The share of each of `size` elements in each of `count` cells between two places."""
+    scale, each, halves = float(call["spatial_scale"]), int(call["sampling_ratio"]), call["coordinate_transformation_mode"] == "half_pixel"
+    extent = (last - first) * scale
+    extent = extent if halves else max(extent, 1.0)
+    points = first * scale - (0.5 if halves else 0.0) + extent * (np.arange(count * each) + 0.5) / (count * each)
+    shares = np.zeros((count * each, size))
+    for share, point in zip(shares, points, strict=True):
+        if -1 <= point <= size:
+            held = min(max(point, 0.0), size - 1.0)
+            low = min(int(held), size - 1)
+            share[low] += 1 - (held - low)
+            share[min(low + 1, size - 1)] += held - low
+    return np.asarray(shares.reshape(count, each, size).mean(axis=1))
+
+
+def _images(operands: Operands, number: Number) -> Iterator[Demand]:
+    yield 2, 0, operands.size(0, 0, number) - 1
+
+
 KINDS = (
+    # data, regions (x1, y1, x2, y2), the image that each is of
+    kind(
+        "RoiAlign",
+        "data parameter index",
+        shape=_roi_align_shape,
+        evaluate=roi_align,
+        samples=MIXES,
+        bounds=within_data_or_zero,
+        domain=_images,
+        attributes=has(
+            output_height=integer(1),
+            output_width=integer(1),
+            sampling_ratio=integer(),
+            spatial_scale=number(1.0),
+            coordinate_transformation_mode=choice(("half_pixel", "output_half_pixel"), "half_pixel"),
+        ),
+    ),
     kind(
         "NonMaxSuppression",
         "data data index? parameter? parameter?",

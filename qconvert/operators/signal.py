@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from qconvert.operators.call import Call
 from qconvert.operators.common import DATA_FORMAT, same_shape
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.layout import DECIDES, ELEMENTWISE
-from qconvert.operators.samples import WHEREVER, before_last
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure
+from qconvert.operators.samples import FIRST, WHEREVER, Samples, before_last
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalized
 from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
@@ -34,6 +35,61 @@ def _rfft2d_shape(op: Op, s: ShapeContext) -> Shapes:
 def rfft2d(call: Call) -> Array:
     """The transform of the last two axes, cut or filled with zeros to two lengths; of the last axis the first half, as data are real."""
     found = np.fft.rfft2(call.values(), call.ints(1))
+    return np.stack([found.real, found.imag], -1)
+
+
+def _dft_shape(op: Op, s: ShapeContext) -> Shapes:
+    shape = s.shape(0)
+    if shape is None:
+        return [None]
+    if len(shape) < 2 or shape[-1] not in (1, 2, UNKNOWN):
+        raise failure(op, f"data of shape {shape} have no real and imaginary parts", rule="wrong-rank")
+    (axis,) = normalized(op, [int(op["axis"])], len(shape))
+    if axis == len(shape) - 1:
+        raise failure(op, "goes along the real and imaginary parts", rule="axis-out-of-range")
+    size = int(op["length"]) or shape[axis]
+    bins = size // 2 + 1 if op["onesided"] and isinstance(size, int) else UNKNOWN if op["onesided"] else size
+    return [(*shape[:axis], bins, *shape[axis + 1 : -1], 2)]
+
+
+def dft(call: Call) -> Array:
+    """DFT of ONNX: along the axis, cut or filled with zeros to `length`; real data have a last axis of 1."""
+    data, axis = call.values(), int(call["axis"]) % call.values().ndim
+    found = _transformed(data, int(call["length"]) or data.shape[axis], axis, inverse=bool(call["inverse"]), half=bool(call["onesided"]))
+    return np.stack([found.real, found.imag], -1)
+
+
+def _transformed(data: Array, length: int, axis: int, *, inverse: bool = False, half: bool = False) -> Any:
+    numbers = data[..., 0] + 1j * data[..., 1] if data.shape[-1] == 2 else data[..., 0]
+    found = (np.fft.ifft if inverse else np.fft.fft)(numbers, length, axis)
+    return found.take(range(length // 2 + 1), axis) if half else found
+
+
+def _stft_shape(op: Op, s: ShapeContext) -> Shapes:
+    shape, length, step = s.shape(0), int(op["length"]), int(op["step"])
+    if length < 1 or step < 1:
+        raise failure(op, f"has frames of {length} at steps of {step}", rule="not-positive")
+    if shape is None:
+        return [None]
+    if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 2, UNKNOWN)):
+        raise failure(op, f"data of shape {shape} are no signals", rule="wrong-rank")
+    frames: Size = UNKNOWN
+    if isinstance(shape[1], int):
+        if shape[1] < length:
+            raise failure(op, f"has frames of {length} of {shape[1]} elements", rule="shape-mismatch")
+        frames = (shape[1] - length) // step + 1
+    return [(shape[0], frames, length // 2 + 1 if op["onesided"] else length, 2)]
+
+
+def stft(call: Call) -> Array:
+    """STFT of ONNX: the transform of each frame, times the window."""
+    data, length = call.values(), int(call["length"])
+    data = data[..., None] if data.ndim == 2 else data
+    starts = np.arange(0, data.shape[1] - length + 1, int(call["step"]))
+    frames = data[:, starts[:, None] + np.arange(length)]
+    if call.has(1):
+        frames = frames * call.values(1)[:, None]
+    found = _transformed(frames, length, 2, half=bool(call["onesided"]))
     return np.stack([found.real, found.imag], -1)
 
 
@@ -98,6 +154,12 @@ def fake_quant_grid(lowest: float, highest: float, bits: int, narrow: bool) -> t
 
 
 KINDS = (
+    kind("DFT", shape=_dft_shape, evaluate=dft, bounds=any_value,
+         samples=Samples(lambda op, index, axis, rank: axis not in (op["axis"] % rank, rank - 1)),
+         attributes=has(axis=integer(), length=integer(0), inverse=flag(0), onesided=flag(0))),
+    # signals, window; `length` elements of a signal are a frame
+    kind("STFT", "data parameter?", shape=_stft_shape, evaluate=stft, bounds=any_value, samples=FIRST,
+         attributes=has(length=integer(), step=integer(), onesided=flag(1))),
     kind("Rfft2d", "data index", samples=before_last(2), shape=_rfft2d_shape, rule="plain", evaluate=rfft2d, types="T any -> T"),
     _part("Real", lambda real, imaginary: real),
     _part("Imag", lambda real, imaginary: imaginary),

@@ -149,5 +149,5 @@ def reshape(x: Value, sizes: Sequence[int]) -> Value:
 
 
 def transpose(x: Value, axes: Sequence[int]) -> Value:
-    """Return a value with its axes in another order."""
-    return apply("Transpose", x, perm=tuple(axes))
+    """Return a value with its axes in another order; the value itself if that is the order they have."""
+    return x if tuple(axes) == tuple(range(len(axes))) else apply("Transpose", x, perm=tuple(axes))

@@ -52,6 +52,12 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
         ]
         for kind, cell in CELLS.items()
     },
+    "DFT": [{"axis": 1, "onesided": 1}, {"axis": -3, "length": 3}, {"axis": 0, "length": 4}, {"axis": 1, "inverse": 1}],
+    "STFT": [{"length": 4, "step": 3}, {"length": 5, "step": 2, "onesided": 0}],
+    "RoiAlign": [
+        {"output_height": 3, "output_width": 2, "sampling_ratio": 2, "spatial_scale": 0.8},
+        {"output_height": 2, "sampling_ratio": 3, "coordinate_transformation_mode": "output_half_pixel"},
+    ],
     **{kind: [{"keepdims": 0}, {"keepdims": 1}] for kind in FORMULAS if kind.startswith("Reduce")},
 }
 _SHAPE = (2, 4, 3, 4)
@@ -83,6 +89,12 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
         return [np.abs(x) + 0.1]
     if kind == "Sum":
         return [x, x * 2, x - 1]
+    if kind == "DFT":
+        return [x[..., :2] if attributes.get("inverse") or attributes["axis"] < 0 else x[..., :1]]
+    if kind == "STFT":
+        return [x.reshape(4, 24), rng.uniform(0, 1, attributes["length"])]
+    if kind == "RoiAlign":
+        return [x, np.array([[0.0, 0, 3, 3], [1.2, 0.5, 9, 5.5], [-3, 2, 2, 4]]), np.array([0, 1, 1])]
     if kind in CELLS:
         ways, rows = 2 if attributes.get("direction") == "bidirectional" else 1, CELLS[kind].gates * 5
         width = 4 if attributes.get("projection_clip") else 5

@@ -7,13 +7,18 @@ sides take the lower index first.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op
+from qconvert.rewriting.lowering import conditions, since
 
-__all__ = ["WRITERS"]
+__all__ = ["READERS", "WRITERS"]
 
 
 def write_detection(op: Op, b: Builder) -> None:
@@ -108,4 +113,25 @@ def _padded(s: Steps, value: str, rows: int, output: str, shape: list[int]) -> N
     s.b.node("Reshape", [s.node("Pad", value, pads), s.ints(*shape)], [output])
 
 
-WRITERS: dict[str, WriteFunction] = {"DetectionPostProcess": write_detection}
+def read_roi_align(r: Reading) -> None:
+    """RoiAlign of means of a number of points that is stated."""
+    each, mode = int(r.attribute("sampling_ratio", 0)), str(r.attribute("mode", "avg"))
+    if mode != "avg" or each < 1:
+        raise NotCoveredError("the largest of points" if mode != "avg" else "a number of points that goes by each region")
+    where = str(r.attribute("coordinate_transformation_mode", "half_pixel" if r.version >= 16 else "output_half_pixel"))
+    sizes: dict[str, Any] = {name: int(r.attribute(name, 1)) for name in ("output_height", "output_width")}
+    scale = float(r.attribute("spatial_scale", 1.0))
+    r.emit("RoiAlign", sampling_ratio=each, spatial_scale=scale, coordinate_transformation_mode=where, **sizes)
+
+
+@conditions(since(16))
+def write_roi_align(op: Op, b: Builder) -> None:
+    inputs = [*(b.real(name) for name in op.inputs[:2]), b.int64(op.inputs[2])]
+    stated = {name: op[name] for name in ("output_height", "output_width", "sampling_ratio", "spatial_scale")}
+    mode = str(op["coordinate_transformation_mode"])
+    b.finish(op, b.node("RoiAlign", inputs, mode="avg", coordinate_transformation_mode=mode, **stated)[0])
+
+
+WRITERS: dict[str, WriteFunction] = {"RoiAlign": write_roi_align, "DetectionPostProcess": write_detection}
+
+READERS: dict[str, ReadFunction] = {"RoiAlign": read_roi_align}

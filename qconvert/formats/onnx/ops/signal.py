@@ -9,13 +9,18 @@ import numpy as np
 
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op
 from qconvert.operators.signal import fake_quant_grid
+from qconvert.rewriting.lowering import conditions, since
 
 __all__ = ["READERS", "WRITERS"]
+
+#: The opset from which on the axis of a DFT is an input.
+_AXIS_AS_INPUT = 20
 
 
 def write_rfft2d(op: Op, b: Builder) -> None:
@@ -181,7 +186,53 @@ def write_broadcast_args(op: Op, b: Builder) -> None:
     s.end_cast(chosen, b.tensor(op.outputs[0]).dtype)
 
 
+def read_dft(r: Reading) -> None:
+    """DFT; the axis is an input from opset 20 on."""
+    halves, inverse = int(r.attribute("onesided", 0)), int(r.attribute("inverse", 0))
+    if halves and inverse:
+        raise NotCoveredError("the inverse of one side")
+    if r.version < _AXIS_AS_INPUT:
+        axis = int(r.attribute("axis", 1))
+    else:
+        axis = r.ints(2)[0] if r.has(2) else -2
+    r.emit("DFT", [r.input(0)], axis=axis, length=r.ints(1)[0] if r.has(1) else 0, inverse=inverse, onesided=halves)
+
+
+@conditions(since(17))
+def write_dft(op: Op, b: Builder) -> None:
+    s = Steps(op, b)
+    axis = int(op["axis"]) % (b.tensor(op.inputs[0]).rank or 1)
+    length = b.const(np.int64(op["length"]), f"{s.name}/length") if op["length"] else ""
+    inputs = [b.real(op.inputs[0]), length]
+    stated: dict[str, Any] = {"inverse": int(op["inverse"]), "onesided": int(op["onesided"])}
+    if b.opset < _AXIS_AS_INPUT:
+        stated["axis"] = axis
+    else:
+        inputs.append(b.const(np.int64(axis), f"{s.name}/axis"))
+    b.finish(op, s.node("DFT", *inputs, **stated))
+
+
+def read_stft(r: Reading) -> None:
+    window = r.input(2) if r.has(2) else ""
+    shape = r.tensor(2).shape if window else None
+    length = r.ints(3)[0] if r.has(3) else shape[0] if shape else None
+    if not isinstance(length, int):
+        raise NotCoveredError("frames of an unknown length")
+    inputs = [r.input(0), window] if window else [r.input(0)]
+    r.emit("STFT", inputs, length=length, step=r.ints(1)[0], onesided=int(r.attribute("onesided", 1)))
+
+
+@conditions(since(17))
+def write_stft(op: Op, b: Builder) -> None:
+    s = Steps(op, b)
+    step, length = (b.const(np.int64(op[name]), f"{s.name}/{name}") for name in ("step", "length"))
+    window = b.real(op.inputs[1]) if op.has(1) else ""
+    b.finish(op, s.node("STFT", b.real(op.inputs[0]), step, window, length, onesided=int(op["onesided"])))
+
+
 WRITERS: dict[str, WriteFunction] = {
+    "DFT": write_dft,
+    "STFT": write_stft,
     "Rfft2d": write_rfft2d,
     "Real": write_part,
     "Imag": write_part,
@@ -197,4 +248,4 @@ WRITERS: dict[str, WriteFunction] = {
     "BroadcastArgs": write_broadcast_args,
 }
 
-READERS: dict[str, ReadFunction] = {"LRN": read_lrn}
+READERS: dict[str, ReadFunction] = {"LRN": read_lrn, "DFT": read_dft, "STFT": read_stft}

@@ -1,0 +1,86 @@
+"""What is a product with matrices: Fourier transforms, and the means of regions of images."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.operators.formulas.formula import lowers
+from qconvert.operators.values import Value, absolute, apply, clip, maximum, reduce, relu, reshape, shape_of, transpose, where
+
+__all__: list[str] = []
+
+
+@lowers("DFT")
+def transform(x: Value, *, axis: int, length: int, inverse: int, onesided: int) -> Value:
+    """Real and imaginary parts, side by side, times a matrix of cosines and sines."""
+    shape = shape_of(x)
+    if shape is None:
+        return None
+    axis %= len(shape)
+    size, parts = shape[axis], shape[-1]
+    outer = [item for place, item in enumerate(shape[:-1]) if place != axis]
+    if not isinstance(size, int) or not isinstance(parts, int) or sum(isinstance(item, str) for item in outer) > 1:
+        return None
+    order = [*(place for place in range(len(shape) - 1) if place != axis), axis, len(shape) - 1]
+    count = length or size
+    matrix = _waves(size, count, parts, inverse=bool(inverse), half=bool(onesided))
+    rows = reshape(transpose(x, order), [-1, size * parts])
+    sizes = [-1 if isinstance(item, str) else item for item in outer]
+    found = reshape(apply("MatMul", rows, matrix), [*sizes, matrix.shape[1] // 2, 2])
+    back = [*range(axis), len(shape) - 2, *range(axis, len(shape) - 2), len(shape) - 1]
+    return transpose(found, back)
+
+
+def _waves(size: int, count: int, parts: int, *, inverse: bool, half: bool) -> Array:
+    """(size * parts, bins * 2): what each real and imaginary part adds to those of each bin; elements beyond `count` add nothing."""
+    bins = count // 2 + 1 if half else count
+    turns = np.outer(np.arange(size), np.arange(bins)) % count * (2 * np.pi / count)
+    waves = np.exp((1j if inverse else -1j) * turns) / (count if inverse else 1)
+    waves[count:] = 0
+    blocks = [[waves.real, waves.imag], [-waves.imag, waves.real]][:parts]
+    stacked = np.array(blocks).transpose(2, 0, 3, 1)  # size, parts, bins, 2
+    return stacked.reshape(size * parts, bins * 2)
+
+
+@lowers("STFT")
+def transforms_of_frames(x: Value, window: Value = None, *, length: int, step: int, onesided: int) -> Value:
+    """The DFT of each frame."""
+    shape = shape_of(x)
+    if shape is None or not isinstance(shape[1], int):
+        return None
+    rows = x if len(shape) == 3 else apply("Unsqueeze", x, np.array([2]))
+    starts = np.arange(0, shape[1] - length + 1, step)
+    frames = apply("Gather", rows, starts[:, None] + np.arange(length), axis=1)
+    frames = frames if window is None else frames * reshape(window, [length, 1])
+    return apply("DFT", frames, axis=2, onesided=onesided)
+
+
+@lowers("RoiAlign")
+def means_of_regions(
+    x: Value, rois: Value, which: Value, *, output_height: int, output_width: int, sampling_ratio: int, spatial_scale: float,
+    coordinate_transformation_mode: str,
+) -> Value:  # fmt: skip
+    """The shares of an image's rows in each row of a result, times the image, times the shares of its columns."""
+    shape = shape_of(x)
+    if shape is None or not isinstance(shape[2], int) or not isinstance(shape[3], int):
+        return None
+    ends = [apply("Slice", rois, *(np.array([number]) for number in (column, column + 1, 1))) * spatial_scale for column in range(4)]
+    halves = coordinate_transformation_mode == "half_pixel"
+    rows = _shares(ends[1], ends[3], output_height, sampling_ratio, shape[2], halves=halves)
+    columns = _shares(ends[0], ends[2], output_width, sampling_ratio, shape[3], halves=halves)
+    images = apply("Gather", x, which, axis=0)
+    across, along = (apply("Unsqueeze", item, np.array([1])) for item in (transpose(columns, (0, 2, 1)), rows))
+    return apply("MatMul", apply("MatMul", along, images), across)
+
+
+def _shares(first: Value, last: Value, cells: int, each: int, size: int, *, halves: bool) -> Value:
+    """(regions, cells, size): the mean share of each element at the points of each cell; a point farther outside than 1 has none."""
+    extent = last - first
+    start, extent = (first - 0.5, extent) if halves else (first, maximum(extent, 1.0))
+    points = (np.arange(cells * each) + 0.5) / (cells * each)
+    places = start + extent * points[None]
+    is_inside = apply("And", apply("GreaterOrEqual", places, -1.0), apply("LessOrEqual", places, float(size)))
+    near = apply("Unsqueeze", clip(places, 0.0, size - 1.0), np.array([2])) - np.arange(float(size))
+    shares = where(apply("Unsqueeze", is_inside, np.array([2])), relu(1.0 - absolute(near)), 0.0)
+    return reduce("ReduceMean", reshape(shares, [-1, cells, each, size]), [2], keepdims=False)
