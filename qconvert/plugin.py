@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     )
     from qconvert.plugins.options import NUMERICS
     from qconvert.rewriting import Match, Pattern, Rewriter, find_matches, with_quantization
-    from qconvert.rewriting.lowering import Scope, conditions, since
+    from qconvert.rewriting.lowering import Scope, conditions, legality, lower, require_legal, since
     from qconvert.rules.validation import validate
     from qconvert.runtimes.child import Child
 
@@ -115,7 +115,7 @@ _HOMES = {
     "qconvert.operators.layout": "ALONG_AXIS DECIDES ELEMENTWISE PINNED REDUCES",
     "qconvert.operators.samples": "FIRST MIXES UNLESS_ALONG WHEREVER Samples before_last in_rows",
     "qconvert.operators.values": "Value apply constant_of dtype_of shape_of",
-    "qconvert.rewriting.lowering": "Scope conditions since",
+    "qconvert.rewriting.lowering": "Scope conditions legality lower require_legal since",
     "qconvert.rules.validation": "validate",
     "qconvert.operators": (
         "KINDS REQUIRED AttributeSpec Call ExactResult Kind choice flag function has integer integers kind number numbers text texts"
@@ -239,8 +239,10 @@ __all__ = [
     "integer_range",
     "integers",
     "kind",
+    "legality",
     "load",
     "loaded",
+    "lower",
     "lowers",
     "map_file",
     "near",
@@ -253,6 +255,7 @@ __all__ = [
     "register",
     "registered",
     "replaces",
+    "require_legal",
     "run_passes",
     "save",
     "shape_of",

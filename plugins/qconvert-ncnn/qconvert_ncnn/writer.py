@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qconvert.plugin import Change, Graph, Tensor, UnsupportedError
+from qconvert.plugin import Change, Graph, Tensor, UnsupportedError, legality, lower
 from qconvert_ncnn.container import Layer, text_of
 from qconvert_ncnn.grids import is_layer
 from qconvert_ncnn.ops import WRITERS
@@ -36,7 +36,9 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
 
 
 def layers_of(graph: Graph, rounds: bool) -> Writing:
-    """The layers of a graph; see write()."""
+    """The layers of a graph, with formulas for what ncnn lacks; see write()."""
+    legal = legality(WRITERS)
+    graph = lower(graph, legal).graph
     writing = Writing(graph, rounds)
     for name in graph.inputs:
         _input(writing, graph[name])
@@ -47,6 +49,8 @@ def layers_of(graph: Graph, rounds: bool) -> Writing:
                 raise UnsupportedError(
                     f"ncnn has no layer for {op.kind}", where=f"{op.source} {op.outputs[0]!r}".strip(), rule="operators-not-writable"
                 )
+            if reason := legal(graph.tensors, op):
+                raise UnsupportedError(f"{op.kind} cannot be written: {reason}", where=str(op), rule="variant-not-writable")
             WRITERS[op.kind](op, writing)
         except UnsupportedError as error:
             failed.append(error)

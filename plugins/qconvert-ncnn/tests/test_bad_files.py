@@ -79,7 +79,7 @@ def _mutated_bytes(data: bytes, rng: random.Random) -> bytes:
         (HEAD + "ReLU y 1 1 x x\n", "duplicate-name", "'x'"),
         (HEAD + "ReLU y 1 99 x y\n", "counts-differ", "1 and 99 blobs"),
         (HEAD + "Convolution y 1 1 x y 0=8 1=3 6=216\n", "file-too-short", "net.bin"),
-        (HEAD + "Convolution y 1 1 x y 0=99999999999 1=3 6=216\n", "not-a-count", "99999999999"),
+        (HEAD + "Convolution y 1 1 x y 0=99999999999 1=3 6=216\n", "not-a-count", "99999997952"),
         (HEAD + "Permute y 1 1 x y 0=77\n", "not-a-permutation", "77"),
         (HEAD + "Softmax y 1 1 x y 0=9 1=1\n", "axis-out-of-range", "9"),
         (HEAD + "Reshape y 1 1 x y 0=-1 1=-1\n", "sizes-do-not-fit", "-1"),

@@ -36,7 +36,7 @@ def test_pnnx_s_files_compute_what_pytorch_does(name: str, tmp_path: Path) -> No
 def test_sizes_are_asked_for_where_the_file_has_none() -> None:
     with pytest.raises(UnsupportedError) as caught:
         load(DATA / "pnnx_vision.param")
-    assert caught.value.rule == "shape-not-stated" and "--input-shape" in str(caught.value)
+    assert caught.value.rule == "shape-not-stated" and "input_shape" in str(caught.value)
     wrong = {
         "x=1,3,32,32": "unknown-input",
         "2,3,32,32": "several-samples",

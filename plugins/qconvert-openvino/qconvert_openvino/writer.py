@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert.plugin import Change, Graph, QConvertError, Tensor, UnsupportedError
+from qconvert.plugin import Change, Graph, QConvertError, Tensor, UnsupportedError, legality, lower, require_legal
 from qconvert_openvino.elements import TYPES
 from qconvert_openvino.ops import WRITERS
 from qconvert_openvino.writing import Writing
@@ -27,8 +27,11 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
 
 
 def build(graph: Graph, provenance: Mapping[str, str]) -> tuple[Any, Any]:
-    """The openvino.Model of a graph, and the package."""
+    """The openvino.Model of a graph, with formulas for what OpenVINO lacks, and the package."""
+    legal = legality(WRITERS)
+    graph = lower(graph, legal).graph
     _require_known(graph)
+    require_legal(graph, legal, "OpenVINO")
     w = Writing(graph)
     parameters = [_parameter(w, graph[name]) for name in graph.inputs]
     _write_ops(w)

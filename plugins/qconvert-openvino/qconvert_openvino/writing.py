@@ -65,8 +65,8 @@ class Writing:
             tensor = self.ov.Tensor(packed if packed.size else np.zeros(1, np.uint8), list(data.shape), kind)
             return self.ov.op.Constant(tensor)
         if own == "bf16":
-            return self.ov.op.Constant(self.ov.Tensor(np.ascontiguousarray(data).view(np.uint16), list(data.shape), kind))
-        return self.op.constant(np.ascontiguousarray(data), getattr(self.ov.Type, own))
+            return self.ov.op.Constant(self.ov.Tensor(np.asarray(data, order="C").view(np.uint16), list(data.shape), kind))
+        return self.op.constant(np.asarray(data, order="C"), getattr(self.ov.Type, own))
 
     def integers(self, tensor: Tensor, q: Quantization, data: Array, sizes: Sequence[int] = ()) -> Any:
         """A constant's integers with Convert, Subtract and Multiply: their real values.

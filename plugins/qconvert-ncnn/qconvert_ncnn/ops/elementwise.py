@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import InvalidModelError, Op
+from qconvert.plugin import InvalidModelError, Op, conditions
 from qconvert_ncnn.blobs import unsupported
 from qconvert_ncnn.container import packed
 from qconvert_ncnn.reading import Reading
@@ -133,23 +133,6 @@ def _whole_power(exponent: int, value: str) -> list[Step]:
     return steps or [Step("Noop", {}, suffix="power")]
 
 
-def write_squared_difference(op: Op, w: Writing) -> None:
-    rank = len(w.sizes(op.outputs[0]))
-    first = Step("BinaryOp", {0: _BINARY_OF["Sub"]}, inputs=tuple(w.value(name, rank) for name in op.inputs), suffix="difference")
-    w.steps(op, [first, Step("UnaryOp", {0: _SQUARED}, suffix="real")])
-
-
-def write_sum(op: Op, w: Writing) -> None:
-    """A sum of any number of operands, one behind the other."""
-    rank = len(w.sizes(op.outputs[0]))
-    first, *rest = (w.value(name, rank) for name in op.inputs)
-    if not rest:
-        w.alias(op)
-        return
-    steps = [Step("BinaryOp", {0: 0}, inputs=(name,), suffix="sum") for name in rest]
-    w.steps(op, [Step("BinaryOp", {0: 0}, inputs=(first, rest[0]), suffix="sum"), *steps[1:]])
-
-
 def read_eltwise(r: Reading) -> None:
     """Eltwise: a product, a sum or a maximum of blobs of one shape."""
     kind = {0: "Mul", 1: "Add", 2: "Max"}.get(r.layer.integer(0))
@@ -231,9 +214,8 @@ def read_hard(r: Reading) -> None:
         r.emit("Mul", [r.value(), r.step("HardSigmoid", [r.value()], alpha=alpha, beta=beta)])
 
 
+@conditions(lambda op, scope: "" if op["alpha"] == 1 else f"its alpha is {op['alpha']}, not 1")
 def write_swish(op: Op, w: Writing) -> None:
-    if op["alpha"] != 1:
-        raise unsupported(op, f"with alpha {op['alpha']}")
     w.finish(op, "Swish", {})
 
 
@@ -281,8 +263,6 @@ WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
     **dict.fromkeys(_BINARY_OF, write_binary),
     "Softplus": write_softplus,
     "Pow": write_pow,
-    "SquaredDifference": write_squared_difference,
-    "Sum": write_sum,
     "Relu": write_relu,
     "LeakyRelu": write_leaky_relu,
     "Clip": write_clip,

@@ -64,12 +64,6 @@ def read_divide(r: Reading) -> None:
         read_binary(r)
 
 
-def write_floor_div(op: Op, w: Writing) -> None:
-    first, second = w.inputs(op)
-    found = w.op.divide(first, second)
-    w.finish(op, w.op.floor(found) if w.graph[op.outputs[0]].dtype.startswith("float") or w.graph[op.inputs[0]].is_quantized else found)
-
-
 def read_clamp(r: Reading) -> None:
     """Clamp: a Clip whose bounds are attributes."""
     bounds = [r.number(name) for name in ("min", "max")]
@@ -172,31 +166,12 @@ def write_round(op: Op, w: Writing) -> None:
     w.finish(op, w.op.round(w.value(op.inputs[0]), "half_to_even"))
 
 
-def write_square(op: Op, w: Writing) -> None:
-    data = w.value(op.inputs[0])
-    w.finish(op, w.op.multiply(data, data))
-
-
-def write_reciprocal(op: Op, w: Writing) -> None:
-    """1 / x, or 1 / sqrt(x)."""
-    data = w.value(op.inputs[0])
-    w.finish(op, w.op.divide(w.op.constant(np.float32(1)), data if op.kind == "Reciprocal" else w.op.sqrt(data)))
-
-
 def read_select(r: Reading) -> None:
     r.emit("Where", [r.value(index) for index in range(3)])
 
 
 def write_where(op: Op, w: Writing) -> None:
     w.finish(op, w.op.select(*w.inputs(op)))
-
-
-def write_sum(op: Op, w: Writing) -> None:
-    """A sum of any number of operands."""
-    first, *rest = w.inputs(op)
-    for item in rest:
-        first = w.op.add(first, item)
-    w.finish(op, first)
 
 
 READERS: dict[str, Callable[[Reading], Any]] = {
@@ -224,10 +199,5 @@ WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
     "Swish": write_swish,
     "Gelu": write_gelu,
     "Round": write_round,
-    "Square": write_square,
-    "Reciprocal": write_reciprocal,
-    "Rsqrt": write_reciprocal,
-    "FloorDiv": write_floor_div,
     "Where": write_where,
-    "Sum": write_sum,
 }

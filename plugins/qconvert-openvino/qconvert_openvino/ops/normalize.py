@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.plugin import Op
+from qconvert.plugin import Op, conditions
 from qconvert_openvino.container import Node
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.writing import Writing, unsupported
@@ -16,13 +16,12 @@ def read_softmax(r: Reading) -> None:
     r.emit("LogSoftmax" if r.node.type == "LogSoftmax" else "Softmax", [r.value(0)], axis=r.integer("axis", "1"))
 
 
+@conditions(lambda op, scope: "" if op.kind == "LogSoftmax" or op["beta"] == 1 else "Softmax has no beta")
 def write_softmax(op: Op, w: Writing) -> None:
     data, axis = w.value(op.inputs[0]), int(op["axis"])
     if op.kind == "LogSoftmax":
         w.finish(op, w.op.log_softmax(data, axis))
         return
-    if op["beta"] != 1:
-        data = w.op.multiply(data, w.op.constant(np.float32(op["beta"])))
     w.finish(op, w.op.softmax(data, axis % data.get_partial_shape().rank.get_length()))
 
 
@@ -86,9 +85,8 @@ def read_normalize_l2(r: Reading) -> None:
     r.emit("LpNormalization", [r.value(0)], axis=axes[0], p=2)
 
 
+@conditions(lambda op, scope: "" if op["p"] == 2 else "its norm is not the Euclidean one")
 def write_lp_norm(op: Op, w: Writing) -> None:
-    if op["p"] != 2:
-        raise unsupported(op, "other than by squares")
     w.finish(op, w.op.normalize_l2(w.value(op.inputs[0]), w.numbers([int(op["axis"])]), 1e-12, "max"))
 
 
