@@ -22,7 +22,7 @@ from qconvert import (
     Tensor,
     apply,
     convert,
-    extract,
+    extract_scales,
     load,
     load_encodings,
     save_encodings,
@@ -64,7 +64,7 @@ def test_versions_say_the_same() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_written_is_read_again(version: str, tmp_path: Path) -> None:
     """Grids of int8 with zero points, as TensorFlow Lite has them; blocks in the versions that have them."""
-    real, found = extract(quantized())
+    real, found = extract_scales(quantized())
     path = tmp_path / "model.encodings"
     notes = save_encodings(found, path, graph=real, aimet_version=version)
     assert "integers of 2 constants" in notes[0].text
@@ -118,7 +118,7 @@ def test_bits_between_and_floats(tmp_path: Path) -> None:
     found = load_encodings(path)
     q = Quantization(np.float32([0.5]), np.array([0]), None, 0, -32, 31)
     assert found.entries.keys() == {Place("w")} and found["w"].grid == QParams("int8", q)
-    assert "1 tensors are floats" in found.notes[0]
+    assert "1 tensors are float by their encodings" in found.notes[0]
 
 
 def one(**changes: Any) -> dict[str, Any]:
