@@ -32,7 +32,7 @@ def inspect(*arguments: str | Path, columns: int = 0, **options: object) -> subp
 def test_a_tflite_files_own_operators() -> None:
     done = inspect(MODEL)
     assert done.returncode == 0, done.stderr
-    head = done.stdout.split("tensor  ")[0]
+    head = done.stdout.partition("\n\n--all")[0]
     assert "schema version 3; producer MLIR Converted." in head
     own = {"CONV_2D": 5, "DEPTHWISE_CONV_2D": 4, "AVERAGE_POOL_2D": 1, "RESHAPE": 1, "FULLY_CONNECTED": 1, "SOFTMAX": 1}
     canonical = {"Conv": 9, "AveragePool": 1, "Reshape": 1, "Gemm": 1, "Softmax": 1}
@@ -41,6 +41,21 @@ def test_a_tflite_files_own_operators() -> None:
         row for row in rows if len(row) == 2 and row[1].isdigit()
     ]
     assert json.loads(inspect(MODEL, "--json").stdout)["file"]["operators"] == own
+
+
+def test_the_summary_comes_first_and_every_tensor_when_asked_for() -> None:
+    lines = inspect(MODEL).stdout.splitlines()
+    assert lines[:2] == [
+        f"{MODEL}: 13 operators, 35 tensors, {MODEL.stat().st_size:,} bytes",
+        "quantized: 20 constants with 22,604 integers, 14 of 14 activations; 0 float constants",
+    ]
+    assert [line.split()[:4] for line in lines[5:7]] == [
+        ["input", "input_1", "int8", "batch,49,10,1"],
+        ["output", "Identity", "int8", "batch,12"],
+    ]
+    assert len(lines) < 32 and "--all" in lines[-1]
+    whole = inspect(MODEL, "--all").stdout.splitlines()
+    assert len(whole) == len(lines) + 35 + 1 and not any("--all" in line for line in whole)
 
 
 def test_an_onnx_files_own_nodes() -> None:

@@ -247,11 +247,12 @@ def roundtrip_command(
 def inspect_command(
     file: Annotated[Path, typer.Argument(help="The model to read; - for standard input.")],
     source_format: FromFlag = "",
+    everything: Annotated[bool, typer.Option("--all", help="List every tensor.")] = False,
     json: JsonFlag = False,
     debug: DebugFlag = False,
     **options: Any,
 ) -> None:
-    """Show what a model's file says of itself, its operators with counts, its tensors with scale and zero point, and its size."""
+    """Show what goes into a model and out of it, what is quantized, what its file says of itself, and its operators with counts."""
     from qconvert.cli.inspection import inspect_document, print_inspection
     from qconvert.cli.streams import read_from
 
@@ -261,7 +262,7 @@ def inspect_command(
                 json_module.dumps(inspect_document(path, source_format, **options), indent=2)
             )  # its schema is docs/qgraph.schema.json
         else:
-            print_inspection(path, source_format, str(file), **options)
+            print_inspection(path, source_format, str(file), everything=everything, **options)
 
 
 @app.command("formats")

@@ -91,7 +91,9 @@ def _hints(report: ConversionReport) -> Iterator[str]:
     from qconvert.runtimes.saturation import has_vnni
 
     if report.target == "ort-x86" and has_vnni():
-        yield "faster on this CPU, which has VNNI, and as exact: --target ort-x86-vnni"
+        named = not {"-", "nothing"}.intersection((report.source, report.result)) and bool(report.source)
+        whole = f"qconvert convert {shlex.quote(report.source)} {shlex.quote(report.result)} --force " if named else ""
+        yield f"faster on this CPU, which has VNNI, and as exact: {whole}--target ort-x86-vnni"
     yield from (_line(change) for change in report.changes if change.by == report.target)
     if {"-", "nothing"}.intersection((report.source, report.result)) or report.scales:
         return

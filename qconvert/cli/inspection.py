@@ -24,6 +24,9 @@ _WIDEST = 1_000_000
 #: A column that gives way keeps as many characters.
 _LEAST = 12
 _GAP = "  "
+_COLUMNS = ("tensor", "type", "shape", ">scale", ">zero", "axis")
+#: So many tensors are listed without being asked for.
+_FEW = 16
 
 
 def inspect_document(path: Path, format: str = "", **options: Any) -> dict[str, Any]:
@@ -41,13 +44,14 @@ def inspect_document(path: Path, format: str = "", **options: Any) -> dict[str, 
     return {**to_document(load(path, reader.name, **options)), "file": _contents(path, reader)}
 
 
-def print_inspection(path: Path, format: str = "", shown: str = "", **options: Any) -> None:
-    """What the file says of itself, the operators and tensors of its canonical graph, and sizes.
+def print_inspection(path: Path, format: str = "", shown: str = "", *, everything: bool = False, **options: Any) -> None:
+    """A summary, what goes in and out, what the file says of itself, and the operators; of few tensors each one.
 
     Args:
         path: the file.
         format: a format's name; by default the suffix decides.
         shown: how the file is called, where not by its path.
+        everything: whether many tensors are listed too.
         options: of its reader.
 
     Raises:
@@ -68,12 +72,13 @@ def print_inspection(path: Path, format: str = "", shown: str = "", **options: A
     if problem is not None:
         raise problem
     counts = Counter(_operator_name(op) for op in document["ops"])
-    tensors = [
-        (t["name"], t["dtype"], _shape(t["shape"]), *_quantization(t.get("quantization"))) for t in document["tensors"]
-    ]  # fmt: skip
-    sizes = f"{sum(counts.values())} operators, {len(tensors)} tensors, {path.stat().st_size:,} bytes"
-    lines = [*_own(own, reader, width), "", *_table(("operator", ">count"), counts.most_common(), width), ""]
-    lines += _table(("tensor", "type", "shape", ">scale", ">zero", "axis"), tensors, width)
+    rows = {t["name"]: (t["name"], t["dtype"], _shape(t["shape"]), *_quantization(t.get("quantization"))) for t in document["tensors"]}
+    lines = [f"{shown or path}: {sum(counts.values())} operators, {len(rows)} tensors, {path.stat().st_size:,} bytes", *_stored(graph), ""]
+    ends = [(side, *rows[name]) for side, names in (("input", graph.inputs), ("output", graph.outputs)) for name in names]
+    lines += [*_table(("", *_COLUMNS), ends, width), "", *_own(own, reader, width), ""]
+    lines += _table(("operator", ">count"), counts.most_common(), width)
+    if everything or len(rows) <= _FEW:
+        lines += ["", *_table(_COLUMNS, rows.values(), width)]
     if graph.states:
         heads = ("state", "type", "shape", ">scale", ">zero", ">first")
         lines += ["", *_table(heads, [_state(t, graph.states[t["name"]]) for t in document["states"]], width)]
@@ -81,8 +86,23 @@ def print_inspection(path: Path, format: str = "", shown: str = "", **options: A
         lines += ["", *_table(("function", ">operators", "kinds"), _functions(document["functions"]), width)]
     if regions := _regions(graph):
         lines += ["", *_table(("region", "target", ">operators"), regions, width)]
-    ends = [f"{word}: {', '.join(document[word])}" for word in ("inputs", "outputs")]
-    _echo([*lines, "", f"{shown or path}: {sizes}", *ends], width)
+    if not everything and len(rows) > _FEW:
+        lines += ["", "--all lists every tensor with its type, shape, scale and zero point; --json prints the whole graph."]
+    _echo(lines, width)
+
+
+def _stored(graph: Graph) -> list[str]:
+    """How many integers the constants hold, and how many of the activations are quantized."""
+    constants = [tensor for tensor in graph.constants() if tensor.data is not None]
+    quantized = [tensor for tensor in constants if tensor.is_quantized]
+    floats = sum("float" in tensor.dtype for tensor in constants)
+    computed = [tensor for tensor in graph.tensors.values() if not tensor.is_constant]
+    integers = sum(0 if tensor.data is None else tensor.data.size for tensor in quantized)
+    parts = (
+        f"quantized: {len(quantized)} constants with {integers:,} integers",
+        f"{sum(tensor.is_quantized for tensor in computed)} of {len(computed)} activations",
+    )
+    return [f"{', '.join(parts)}; {floats} float constants"]
 
 
 def _functions(documents: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -98,7 +98,7 @@ def _unknown(graph: Graph, text: str, places: Sequence[int]) -> OptionError:
         )
     activations = [name for name, tensor in graph.tensors.items() if not tensor.is_constant]
     return OptionError(
-        f"there is no tensor {near(unknown or [text], activations)}", remedy="`qconvert inspect` lists them.", rule="unknown-tensor"
+        f"there is no tensor {near(unknown or [text], activations)}", remedy="`qconvert inspect --all` lists them.", rule="unknown-tensor"
     )
 
 
