@@ -107,6 +107,11 @@ class QConvertError(Exception):
         reason = _indented(self.reason)
         return "\n".join(filter(None, (": ".join((*places, reason)), _indented(self.remedy))))
 
+    @property
+    def sentence(self) -> str:
+        """The message on one line, for reports that quote it."""
+        return ". ".join(line.strip().rstrip(".:") for line in self.message.splitlines() if line.strip())
+
     def to_dict(self) -> dict[str, str]:
         """The error as `--json` prints it: names as they are, which JSON escapes."""
         fields = {"rule": self.rule, "file": self.file, "where": self.where, "reason": self.reason, "remedy": self.remedy}

@@ -12,6 +12,7 @@ import pytest
 
 from qconvert import __version__
 from qconvert.cli.help import GROUPS
+from qconvert.errors import MissingPackageError
 
 pytestmark = pytest.mark.end_to_end
 
@@ -44,6 +45,20 @@ def test_help_lists_the_commands_without_importing_numpy() -> None:
     assert places == sorted(places) and "tflite2qgraph" not in done.stdout
     imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
     assert imported.isdisjoint({"numpy", "onnx", "onnxruntime", "ai_edge_litert", "rich.console"})
+
+
+def test_a_file_in_the_place_of_a_command_is_answered_with_the_command(tmp_path: Path) -> None:
+    (tmp_path / "model.tflite").write_bytes(b"")
+    for words, meant in ((["model.onnx"], "convert"), ([], "inspect")):
+        done = run(tmp_path / "model.tflite", *words)
+        assert done.returncode == 2
+        assert " ".join((f"Did you mean: qconvert {meant} {tmp_path / 'model.tflite'}", *words)) in " ".join(done.stderr.split())
+
+
+def test_an_error_in_a_report_is_one_line() -> None:
+    said = {"file": "a.onnx", "remedy": "Install it:\npip install x", "rule": "package-missing"}
+    error = MissingPackageError("the package x is not installed", **said)
+    assert error.sentence == "a.onnx: the package x is not installed. Install it. pip install x"
 
 
 def test_version() -> None:

@@ -160,7 +160,7 @@ def _checked(
                 return found.report(*arguments)
             return _around(around, sides, note, bool(kernels), progress, arguments)
     except (RuntimeRefusedError, MissingPackageError) as error:
-        return CheckReport(str(files[0]), str(files[1]), 0, (), (), (), (error.message,))
+        return CheckReport(str(files[0]), str(files[1]), 0, (), (), (), (error.sentence,))
 
 
 def _around(
@@ -174,7 +174,7 @@ def _around(
     try:
         found = _Check(around.sides, chosen, progress, sides, note).report(*arguments)
     except (RuntimeRefusedError, MissingPackageError) as error:
-        return replace(nothing, unjudged=(around.unjudged, error.message))
+        return replace(nothing, unjudged=(around.unjudged, error.sentence))
     given = around.sides[0].graph.inputs
     other = [item.name for item in found.outputs if item.differs and item.name in given]  # no operator stands between that would explain it
     said = [f"a custom operator or an output reads {name!r}, which is another tensor in the result" for name in other]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer.core
@@ -65,6 +67,13 @@ def formats_on_line(words: Sequence[str]) -> tuple[str, str]:
 
 class GroupedCommands(typer.core.TyperGroup):
     """The program, whose commands stand in GROUPS."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Of a first word that is a file and no command, say which command was meant."""
+        if args and args[0] not in self.commands and Path(args[0]).exists():
+            meant = "convert" if len(args) > 1 and not args[1].startswith("-") else "inspect"
+            ctx.fail(f"{args[0]!r} is a file, not a command. Did you mean: qconvert {meant} {shlex.join(args)}")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         order = [name for names in GROUPS.values() for name in names]

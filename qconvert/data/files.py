@@ -121,7 +121,12 @@ class InputFiles(Sequence[dict[str, Array]]):
             stored = names[0] if len(self._inputs) == 1 == len(names) else name
             if stored not in names:
                 has = ", ".join(map(repr, names[:8]))
-                raise OptionError(f"has no array for the input {name!r}; it has {has or 'none'}", file=str(file), rule="input-missing")
+                raise OptionError(
+                    f"has no array for the input {name!r}; it has {has or 'none'}",
+                    file=str(file),
+                    remedy="Arrays have the names of the model's inputs, as `qconvert inspect` shows them; of one input a .npy file is enough.",
+                    rule="input-missing",
+                )
             yield name, stored
 
     def _read(self, file: Path, row: int | None) -> dict[str, Array]:

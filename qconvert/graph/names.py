@@ -40,6 +40,8 @@ def near(names: Iterable[str], known: Iterable[str]) -> str:
     listed, others = list(names), list(known)[:_MOST]
     shown = []
     for name in listed[:_SHOWN]:
-        found = difflib.get_close_matches(name, others, 1, 0.5)
+        part = name.lower()
+        holding = [other for other in others if len(part) > 2 and part in other.lower()]  # "vnni" of "ort-x86-vnni"
+        found = sorted(holding, key=len)[:1] or difflib.get_close_matches(name, others, 1, 0.5)
         shown.append(f"{name!r} (nearest: {found[0]!r})" if found else repr(name))
     return ", ".join(shown) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")

@@ -91,7 +91,9 @@ def _divided(graph: Graph, text: str, whole: Graph | None) -> tuple[str, str]:
     if whole is not None and old in whole.tensors:
         raise OptionError(f"--rename names {old!r}, which is not in the part that --subgraph keeps", rule="renamed-outside")
     raise OptionError(
-        f"there is no tensor {near([old], [*graph.states, *graph.tensors])}", remedy="`qconvert inspect --all` lists them.", rule="unknown-tensor"
+        f"there is no tensor {near([old], [*graph.states, *graph.tensors])}",
+        remedy="`qconvert inspect --all` lists them.",
+        rule="unknown-tensor",
     )
 
 
