@@ -83,10 +83,14 @@ class GroupedCommands(typer.core.TyperGroup):
         grouped = {name for names in GROUPS.values() for name in names}
         others = [name for name, item in self.commands.items() if name not in grouped and not item.hidden]
         for title, names in (*GROUPS.items(), ("Further", others)):
-            rows = [(name, (self.commands[name].help or "").split(". ")[0].split(": ")[0]) for name in names if name in self.commands]
+            rows = [(name, _first_sentence(self.commands[name].help or "")) for name in names if name in self.commands]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def _first_sentence(text: str) -> str:
+    return text.split(". ")[0].split(": ")[0].rstrip(".")
 
 
 class GroupedOptions(typer.core.TyperCommand):

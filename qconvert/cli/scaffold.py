@@ -178,7 +178,8 @@ def _new(
         raise OptionError("is there already", file=str(place), remedy="Use another name, or another folder (--in).")
     with access_errors(place), _removed_on_error(place):
         _write(place, {path: Template(text).substitute(name=name, module=module, api=API_VERSION) for path, text in files.items()})
-    typer.echo(f"{place} is a package with {len(files)} files. Try it: pip install {place}, then qconvert plugins.")
+    shown = place if place.is_absolute() else f"./{place}"  # else pip looks for a package of that name
+    typer.echo(f"{place} is a package with {len(files)} files. Try it: pip install {shown}, then qconvert plugins.")
 
 
 @contextmanager

@@ -116,15 +116,16 @@ class InputFiles(Sequence[dict[str, Array]]):
         return [(file, row) for row in range(count if samples is None else min(count, samples))] if count else [(file, None)]
 
     def _stored(self, file: Path, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Each input with the name of its array in an .npz file; a model of one input takes the only array under any name."""
+        """Each input with the name of its array in an .npz file; a model of one input takes the only array besides labels."""
+        others = [name for name in names if name != "labels"]
         for name in self._inputs:
-            stored = names[0] if len(self._inputs) == 1 == len(names) else name
+            stored = others[0] if len(self._inputs) == 1 == len(others) else name
             if stored not in names:
                 has = ", ".join(map(repr, names[:8]))
                 raise OptionError(
                     f"has no array for the input {name!r}; it has {has or 'none'}",
                     file=str(file),
-                    remedy="Arrays have the names of the model's inputs, as `qconvert inspect` shows them; of one input a .npy file is enough.",
+                    remedy="Give arrays the names of the model's inputs, which `qconvert inspect` shows, or of one input a .npy file.",
                     rule="input-missing",
                 )
             yield name, stored

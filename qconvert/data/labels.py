@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +50,8 @@ def labelled(data: Path, labels: str | Path = "", names: Sequence[str] = ()) -> 
         data: a folder, or one file that holds many samples (.npy, .npz).
         labels: a list of "file,label" or "file label" in lines (.csv, .tsv, .txt), files named within `data`; a list of labels alone, for
             the files of `data` in the order of their names; or an array of whole numbers (.npy; of an .npz the array "labels"). Without
-            it, `data` has a folder for each class, whose name is its number, or one of `names`; else they are counted in the order of their
-            names.
+            it, `data` is an .npz file with such an array, or has a folder for each class, whose name is its number, or one of `names`; else
+            they are counted in the order of their names.
         names: of the classes, the first is class 0; where labels are no numbers.
 
     Raises:
@@ -58,9 +59,9 @@ def labelled(data: Path, labels: str | Path = "", names: Sequence[str] = ()) -> 
         OptionError: a label is none, a file is named twice or lies elsewhere, or a class has no file.
     """
     require_there(data)
-    if not labels:
+    if not labels and not _holds_labels(data):
         return _by_folders(data, names)
-    path = Path(labels)
+    path = Path(labels or data)
     if path.suffix.lower() in _ARRAYS:
         return _in_order(data, _array(path), path)
     if path.suffix.lower() not in _TABLES:
@@ -85,6 +86,16 @@ def class_names(path: Path) -> tuple[str, ...]:
         twice = next(name for name in found if found.count(name) > 1)
         raise OptionError(f"names the class {twice!r} twice", file=str(path), rule="class-twice")
     return found
+
+
+def _holds_labels(data: Path) -> bool:
+    """Whether a file of arrays has labels beside its inputs."""
+    return data.suffix.lower() == ".npz" and zipfile.is_zipfile(data) and "labels.npy" in _members(data)
+
+
+def _members(path: Path) -> list[str]:
+    with zipfile.ZipFile(path) as archive:
+        return archive.namelist()
 
 
 def _by_folders(data: Path, names: Sequence[str]) -> Labelled:

@@ -19,6 +19,7 @@ import qconvert
 from qconvert.checking.accuracy import Accuracy, Share
 from qconvert.data.labels import class_names, labelled
 from qconvert.errors import FileAccessError, OptionError, QConvertError
+from qconvert.graph import Graph, Op, Tensor
 
 DIGITS = Path(__file__).parents[2] / "fixtures" / "digits"
 
@@ -184,3 +185,18 @@ def test_the_command(pair: tuple[Path, Path], tmp_path: Path) -> None:
     done = run("--json", "--max-drop", "50")
     assert done.returncode == 0 and json.loads(done.stdout)["top1"][1]["hits"] == 2
     assert run("--max-drop", "49").returncode == 1
+
+
+@pytest.mark.onnxruntime
+def test_labels_beside_the_inputs_of_one_file(tmp_path: Path) -> None:
+    """An .npz file of images and labels needs no other word: the model has one input, which is the other array."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "test.npz", images=rng.normal(size=(4, 3)).astype(np.float32), labels=np.array([2, 0, 1, 1]))
+    assert labelled(tmp_path / "test.npz").labels == (2, 0, 1, 1)
+    x, y = Tensor("x", "float32", (1, 3)), Tensor("y", "float32", (1, 3))
+    graph = Graph("g", {"x": x, "y": y}, (Op("Relu", ("x",), ("y",)),), ("x",), ("y",))
+    found = qconvert.accuracy(graph, graph, tmp_path / "test.npz")
+    assert found.top1[0].total == 4 and found.top1[0] == found.top1[1]
+    np.savez(tmp_path / "images.npz", images=np.zeros((4, 3), np.float32))
+    with refused(OptionError, "labels-missing"):
+        labelled(tmp_path / "images.npz")
