@@ -52,6 +52,11 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
         ]
         for kind, cell in CELLS.items()
     },
+    "L2Pool": [
+        {"kernel_shape": (2, 2), "strides": (1, 2), "pads": (1, 0, 0, 1), "data_format": "channels_first"},
+        {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0), "auto_pad": "SAME_UPPER", "data_format": "channels_last"},
+    ],
+    "FakeQuant": [{"min": -1.0, "max": 2.0}, {"min": 0.0, "max": 3.0, "num_bits": 4, "narrow_range": 1}],
     "DFT": [{"axis": 1, "onesided": 1}, {"axis": -3, "length": 3}, {"axis": 0, "length": 4}, {"axis": 1, "inverse": 1}],
     "STFT": [{"length": 4, "step": 3}, {"length": 5, "step": 2, "onesided": 0}],
     "RoiAlign": [
@@ -89,6 +94,8 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
         return [np.abs(x) + 0.1]
     if kind == "Sum":
         return [x, x * 2, x - 1]
+    if kind in ("Real", "Imag", "ComplexAbs"):
+        return [x[..., :2]]
     if kind == "DFT":
         return [x[..., :2] if attributes.get("inverse") or attributes["axis"] < 0 else x[..., :1]]
     if kind == "STFT":
@@ -156,7 +163,7 @@ def _graph(kind: str, attributes: dict[str, Any], quantization: Quantization | N
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("kind", sorted(FORMULAS))
 def test_what_is_lowered_computes_the_same(kind: str, quantized: bool) -> None:
-    has_quantization = quantized and kind not in ("Xor", "IsNaN", "IsInf", "NotEqual")
+    has_quantization = quantized and KINDS[kind].rule == "real"
     quantization = Quantization.per_tensor(0.05, 3) if has_quantization else None
     for attributes in ATTRIBUTES.get(kind, [{}]):
         graph, feed = _graph(kind, attributes, quantization)

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op
-from qconvert.operators.signal import fake_quant_grid
 from qconvert.rewriting.lowering import conditions, since
 
 __all__ = ["READERS", "WRITERS"]
@@ -54,19 +52,6 @@ def write_rfft2d(op: Op, b: Builder) -> None:
         s.end("Reshape", flat, s.ints(*sizes, *ends))
 
 
-def write_part(op: Op, b: Builder) -> None:
-    """Real and Imag: one index of the last axis."""
-    s, data = Steps(op, b), b.tensor(op.inputs[0])
-    s.end("Gather", b.stored(data.name), s.scalar(int(op.kind == "Imag")), axis=-1)
-
-
-def write_complex_abs(op: Op, b: Builder) -> None:
-    """The root of the sum of squares of the last axis."""
-    s = Steps(op, b)
-    parts = [s.node("Gather", b.stored(op.inputs[0]), s.scalar(index), axis=-1) for index in (0, 1)]
-    s.end("Sqrt", s.node("Add", *(s.node("Mul", part, part) for part in parts)))
-
-
 def write_bucketize(op: Op, b: Builder) -> None:
     """The number of boundaries that are not above the element."""
     s, tensor = Steps(op, b), b.tensor(op.inputs[0])
@@ -96,29 +81,6 @@ def read_lrn(r: Reading) -> None:
         name: float(r.attribute(name, default)) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
     }
     r.emit("LRN", size=int(r.attribute("size", 0)), data_format="channels_first", **numbers)
-
-
-def write_fake_quant(op: Op, b: Builder) -> None:
-    """Steps from the lowest value, rounded up from a half, as TFLite's kernel computes them."""
-    if b.tensor(op.inputs[0]).dtype not in REALS:
-        raise b.unsupported(op, f"data of {b.tensor(op.inputs[0]).dtype}", rule="operand-types")
-    s = Steps(op, b)
-    low, high, scale = fake_quant_grid(float(op["min"]), float(op["max"]), int(op["num_bits"]), bool(op["narrow_range"]))
-    clipped = s.node("Clip", b.stored(op.inputs[0]), s.number(low), s.number(high))
-    steps = s.node("Mul", s.node("Sub", clipped, s.number(low)), s.number(float(np.float32(1) / np.float32(scale))))
-    whole = s.node("Floor", s.node("Add", steps, s.number(0.5)))
-    s.end("Add", s.node("Mul", whole, s.number(scale)), s.number(low))
-
-
-def write_l2_pool(op: Op, b: Builder) -> None:
-    """The root of an AveragePool of squares."""
-    require_channels_first(op, b)
-    s, value = Steps(op, b), b.real(op.inputs[0])
-    pads = list(op["pads"]) if op["auto_pad"] == "NOTSET" else None
-    auto = None if op["auto_pad"] == "NOTSET" else op["auto_pad"]
-    mean = s.node("AveragePool", s.node("Mul", value, value), kernel_shape=list(op["kernel_shape"]), strides=list(op["strides"]),
-                  pads=pads, auto_pad=auto, ceil_mode=int(op["ceil_mode"]))  # fmt: skip
-    b.finish(op, s.node("Sqrt", mean))
 
 
 def write_atan2(op: Op, b: Builder) -> None:
@@ -234,13 +196,8 @@ WRITERS: dict[str, WriteFunction] = {
     "DFT": write_dft,
     "STFT": write_stft,
     "Rfft2d": write_rfft2d,
-    "Real": write_part,
-    "Imag": write_part,
-    "ComplexAbs": write_complex_abs,
     "Bucketize": write_bucketize,
     "LRN": write_lrn,
-    "FakeQuant": write_fake_quant,
-    "L2Pool": write_l2_pool,
     "Atan2": write_atan2,
     "Sum": write_sum,
     "Rank": write_rank,

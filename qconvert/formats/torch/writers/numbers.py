@@ -114,22 +114,6 @@ def write_rfft2d(op: Op, b: Builder) -> None:
     b.set(op.outputs[0], b.aten("view_as_real", found))
 
 
-def write_part(place: int) -> WriteFunction:
-    """Real and Imag."""
-
-    def write(op: Op, b: Builder) -> None:
-        b.note_operator()
-        b.set(op.outputs[0], b.aten("select.int", b.stored(op.inputs[0]), -1, place))
-
-    return write
-
-
-def write_complex_abs(op: Op, b: Builder) -> None:
-    """ComplexAbs."""
-    b.note_operator()
-    b.set(op.outputs[0], b.aten("hypot", *(b.aten("select.int", b.stored(op.inputs[0]), -1, place) for place in (0, 1))))
-
-
 WRITERS: Mapping[str, WriteFunction] = {
     "BitwiseAnd": plain("bitwise_and.Tensor"),
     "BitwiseOr": plain("bitwise_or.Tensor"),
@@ -147,7 +131,4 @@ WRITERS: Mapping[str, WriteFunction] = {
     "Bucketize": write_bucketize,
     "FakeQuant": write_fake_quant,
     "Rfft2d": write_rfft2d,
-    "Real": write_part(0),
-    "Imag": write_part(1),
-    "ComplexAbs": write_complex_abs,
 }

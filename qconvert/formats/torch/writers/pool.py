@@ -51,19 +51,6 @@ def write_average_pool(op: Op, b: Builder) -> None:
     b.finish(op, node)
 
 
-def write_l2_pool(op: Op, b: Builder) -> None:
-    """L2Pool: the root of the mean of squares of what is no padding."""
-    b.channels_first(op)
-    kernel, strides = [int(size) for size in op["kernel_shape"]], [int(step) for step in op["strides"]]
-    pads = pads_of(op, b, kernel, [1] * len(kernel))
-    node = real_data(op, b, padded_data(op, b, pads, None) if any(pads) else b.stored(op.inputs[0]))
-    node = b.aten(f"avg_pool{len(kernel)}d", b.aten("square", node), kernel, strides)
-    if any(pads):
-        node = b.aten("mul.Tensor", node, b.buffer(_shares(op, b, kernel, strides, pads), f"{op.outputs[0]}/shares"))
-    b.note_operator()
-    b.finish(op, b.aten("sqrt", node))
-
-
 def _shares(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> np.ndarray:
     """How many elements a window has for each of them that is no padding, at each place."""
     sizes, count = b.shape(op, op.inputs[0])[2:], len(kernel)
@@ -145,7 +132,6 @@ def write_global_pool(op: Op, b: Builder) -> None:
 
 WRITERS: Mapping[str, WriteFunction] = {
     "MaxPool": write_max_pool,
-    "L2Pool": write_l2_pool,
     "AveragePool": write_average_pool,
     "GlobalAveragePool": write_global_pool,
     "GlobalMaxPool": write_global_pool,
