@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array, canonical_dtype, numpy_dtype
+from qconvert.arithmetic.dtypes import Array, canonical_dtype, integer_range, numpy_dtype
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
@@ -203,7 +203,7 @@ class Emission:
             return item.name
         data = np.asarray(item)
         if role != "index" and data.dtype.kind in "iuf":
-            if "int" in dtype and (data != np.round(data)).any():
+            if "int" in dtype and not _is_whole(data, dtype):
                 raise UnsupportedError(f"has {item} next to {dtype}", rule="operand-types")
             data = data.astype(numpy_dtype(dtype))
         for tensor in self.tensors.values():
@@ -278,6 +278,12 @@ class Emission:
             for name in spec.moved(item):
                 if name in self.tensors and name not in op.outputs and self.tensors[name].data is None:
                     self.tensors[name] = replace(self.tensors[name], dtype=result.dtype, quantization=result.quantization)
+
+
+def _is_whole(data: Array, dtype: str) -> bool:
+    """Whether numbers are integers of a type."""
+    low, high = integer_range(dtype)
+    return bool(np.isfinite(data).all() and (data == np.round(data)).all() and (data >= low).all() and (data <= high).all())
 
 
 @dataclass(frozen=True, slots=True)
