@@ -214,7 +214,7 @@ def test_a_check_judges_it_like_the_original(outside: None, name: str, quantized
 def test_calibration_gives_the_same_scales(outside: None, name: str) -> None:
     found = [qconvert.calibrate(graph, [_feed(graph)]) for graph in (_network(name), _original(name))]
     for place in ("x", "b", "y") if name != "OutsideLSTM" else ("h", "y"):
-        copy, own = (item[place].grid.quantization for item in found)
+        copy, own = (item[place].qparams.quantization for item in found)
         # The last bits of the formula's values, and the scale of 1/256 that TFLite's Softmax kernel has, are the difference.
         np.testing.assert_allclose(copy.scale, own.scale, rtol=5e-3, err_msg=place)
         np.testing.assert_array_equal(copy.zero_point, own.zero_point, err_msg=place)

@@ -352,7 +352,7 @@ def _report(group: Group, seeing: Observer, counted: Observer, chosen: Choices, 
 
 def _measured(work: _Work, network: Watched, found: Plan, reports: tuple[TensorReport, ...]) -> tuple[TensorReport, ...]:
     """The reports with the noise of their grids."""
-    noises = tuple(Noise(None if group.fixed is not None else report.grid) for group, report in zip(found.groups, reports, strict=True))
+    noises = tuple(Noise(None if group.fixed is not None else report.qparams) for group, report in zip(found.groups, reports, strict=True))
     noises, _ = observe(network, found.observed, noises, work.measured())
     return tuple(replace(report, sqnr_db=noise.sqnr_db, clipped=noise.clipped) for report, noise in zip(reports, noises, strict=True))
 

@@ -66,8 +66,8 @@ def encodings_of(graph: Graph, found: Plan, reports: tuple[TensorReport, ...], c
     Raises:
         QConvertError: weights are NaN or infinite.
     """
-    entries = {Place(name): Encoding(report.grid, origin=report.origin) for report in reports for name in report.names}
-    steps = {place.name: float(one.grid.quantization.scale[0]) for place, one in entries.items() if one.grid is not None}
+    entries = {Place(name): Encoding(report.qparams, origin=report.origin) for report in reports for name in report.names}
+    steps = {place.name: float(one.qparams.quantization.scale[0]) for place, one in entries.items() if one.qparams is not None}
     notes = []
     for item in found.weights:
         data = graph[item.name].data

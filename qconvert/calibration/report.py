@@ -27,7 +27,7 @@ class TensorReport:
     Attributes:
         names: of the tensors.
         lowest, highest: the extremes that were seen.
-        grid: what was chosen.
+        qparams: what was chosen.
         origin: who chose it.
         sqnr_db: signal to noise of the values on the grid; None where nothing is rounded away.
         clipped: the share of values beyond the grid.
@@ -37,7 +37,7 @@ class TensorReport:
     names: tuple[str, ...]
     lowest: float
     highest: float
-    grid: QParams
+    qparams: QParams
     origin: str
     sqnr_db: float | None = None
     clipped: float = 0.0
@@ -46,8 +46,8 @@ class TensorReport:
     @property
     def range(self) -> tuple[float, float]:
         """The real values that the smallest and the largest stored value stand for."""
-        q = self.grid.quantization
-        low, high = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(self.grid.dtype))
+        q = self.qparams.quantization
+        low, high = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(self.qparams.dtype))
         return low, high
 
     @property
@@ -108,14 +108,14 @@ class Calibration(Shown):
         """The scale and zero point of each activation, and what quantizing each tensor alone costs."""
         rows = tuple(
             (shown(" = ".join(item.names)), f"{item.lowest:.6g}", f"{item.highest:.6g}", f"{item.range[0]:.6g}", f"{item.range[1]:.6g}",
-             numbers(item.grid.quantization.scale), "" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB", f"{100 * item.clipped:.3g}%",
-             shown(item.origin))
+             numbers(item.qparams.quantization.scale), "" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB",
+             f"{100 * item.clipped:.3g}%", shown(item.origin))
             for item in self.tensors
         )  # fmt: skip
         costs = tuple(
             (shown(" = ".join(one.names)), "none" if one.sqnr_db is None else f"{one.sqnr_db:.1f} dB") for one in self.sensitivity
         )
-        columns = ("tensor", ">lowest seen", ">highest seen", ">grid from", ">to", ">scale", ">SQNR", ">clipped", "chosen by")
+        columns = ("tensor", ">lowest seen", ">highest seen", ">range from", ">to", ">scale", ">SQNR", ">clipped", "chosen by")
         return (
             Rows("Activations", columns, rows, note=f"{self.samples} samples.", folded=len(rows) > 60),
             Rows("What quantizing each alone costs the outputs", ("tensor", ">SQNR of the outputs"), costs, folded=len(costs) > 60),

@@ -157,7 +157,7 @@ def _altered(graph: Graph, encodings: Encodings) -> Iterator[tuple[str, str]]:
 
 
 def _difference(tensor: Tensor, found: Encoding) -> str:
-    q, grid = tensor.quantization, found.grid
+    q, grid = tensor.quantization, found.qparams
     if q is None or grid is None:
         return ""
     if not _same(q.scale, grid.quantization.scale):

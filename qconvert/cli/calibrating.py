@@ -199,9 +199,9 @@ def calibration_document(found: Calibration) -> dict[str, Any]:
 
 
 def _tensor_document(item: TensorReport) -> dict[str, Any]:
-    q = item.grid.quantization
+    q = item.qparams.quantization
     return {
-        "names": list(item.names), "lowest": item.lowest, "highest": item.highest, "dtype": item.grid.dtype,
+        "names": list(item.names), "lowest": item.lowest, "highest": item.highest, "dtype": item.qparams.dtype,
         "scale": float(q.scale[0]), "zero_point": int(q.zero_point[0]), "sqnr_db": item.sqnr_db, "clipped": item.clipped,
         "origin": item.origin,
     }  # fmt: skip
@@ -212,13 +212,13 @@ def print_calibration(found: Calibration) -> None:
     columns = ("~tensor", ">seen", ">quantized range", ">scale", ">zero point", ">SQNR", ">clipped")
     rows = []
     for item in found.tensors:
-        q, (low, high) = item.grid.quantization, item.range
+        q, (low, high) = item.qparams.quantization, item.range
         seen = "" if item.lowest == item.highest == 0 else f"{item.lowest:.5g} to {item.highest:.5g}"
         noise = "" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
         clipped = f"{100 * item.clipped:.3g}%" if item.clipped else ""
         chosen = (f"{low:.5g} to {high:.5g}", f"{float(q.scale[0]):.6g}", str(int(q.zero_point[0])))
         rows.append((_named(item.names), seen, *chosen, noise, clipped))
-    show(Rows(f"{found.encodings.origin}, {found.tensors[0].grid.dtype}", columns, tuple(rows)))
+    show(Rows(f"{found.encodings.origin}, {found.tensors[0].qparams.dtype}", columns, tuple(rows)))
     if found.sensitivity:
         show(_sensitivity_table(found))
     for note in found.notes:

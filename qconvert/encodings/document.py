@@ -18,7 +18,7 @@ from qconvert.graph import Quantization
 __all__ = ["VERSION", "from_document", "to_document"]
 
 #: Of the document's form.
-VERSION = 1
+VERSION = 2
 #: In front of the place of an error.
 _ROOT = "encodings, "
 #: Dimensions of scales and integers.
@@ -43,8 +43,8 @@ def _entry_document(place: Place, found: Encoding) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": place.name}
     if place.role != "tensor":
         entry |= {"role": place.role, "index": place.index}
-    if found.grid is not None:
-        entry["grid"] = _grid_document(found.grid)
+    if found.qparams is not None:
+        entry["qparams"] = _qparams_document(found.qparams)
     if found.range is not None:
         lowest, highest = found.range.lowest.tolist(), found.range.highest.tolist()
         entry["range"] = {"lowest": lowest, "highest": highest, "axis": found.range.axis}
@@ -55,17 +55,17 @@ def _entry_document(place: Place, found: Encoding) -> dict[str, Any]:
     return entry if found.required else {**entry, "required": False}
 
 
-def _grid_document(grid: QParams) -> dict[str, Any]:
-    q = grid.quantization
+def _qparams_document(qparams: QParams) -> dict[str, Any]:
+    q = qparams.quantization
     limits = {"quant_min": q.quant_min, "quant_max": q.quant_max}
     return {
-        "dtype": grid.dtype,
+        "dtype": qparams.dtype,
         "scale": q.scale.astype(np.float64).tolist(),
         "zero_point": q.zero_point.tolist(),
         "axis": q.axis,
         "block_size": q.block_size,
         **{name: limit for name, limit in limits.items() if limit is not None},
-        **({"spelled": True} if grid.runs_in_float else {}),
+        **({"runs_in_float": True} if qparams.runs_in_float else {}),
     }
 
 
@@ -109,32 +109,36 @@ def _choice(value: Any, at: str, choices: tuple[str, ...]) -> str:
 
 
 def _entry(item: Any, at: str) -> tuple[Place, Encoding]:
-    fields = object_of(item, at, {"name"}, {"role", "index", "grid", "range", "integers", "origin", "required"})
+    fields = object_of(item, at, {"name"}, {"role", "index", "qparams", "range", "integers", "origin", "required"})
     place = Place(
         text(fields["name"], f"{at}.name"),
         _choice(fields.get("role", "tensor"), f"{at}.role", ROLES),
         integer(fields.get("index", 0), f"{at}.index", 0),
     )
-    if ("grid" in fields) == ("range" in fields):
-        fail(at, "has a grid and a range" if "grid" in fields else "has neither a grid nor a range", rule="grid-or-range")
+    if ("qparams" in fields) == ("range" in fields):
+        fail(
+            at,
+            "has quantization parameters and a range" if "qparams" in fields else "has neither quantization parameters nor a range",
+            rule="qparams-or-range",
+        )
     required = fields.get("required", True)
     if not isinstance(required, bool):
         fail(f"{at}.required", "is neither true nor false", rule="wrong-type")
-    grid = _grid(fields["grid"], f"{at}.grid") if "grid" in fields else None
+    qparams = _qparams(fields["qparams"], f"{at}.qparams") if "qparams" in fields else None
     found = _range(fields["range"], f"{at}.range") if "range" in fields else None
     integers = None
     if "integers" in fields:
-        if grid is None:
-            fail(f"{at}.integers", "integers require a grid", rule="grid-missing")
-        integers = _integers(fields["integers"], f"{at}.integers", grid.dtype)
-    return place, Encoding(grid, found, integers, text(fields.get("origin", ""), f"{at}.origin"), required)
+        if qparams is None:
+            fail(f"{at}.integers", "integers require quantization parameters", rule="qparams-missing")
+        integers = _integers(fields["integers"], f"{at}.integers", qparams.dtype)
+    return place, Encoding(qparams, found, integers, text(fields.get("origin", ""), f"{at}.origin"), required)
 
 
-def _grid(value: Any, at: str) -> QParams:
-    fields = object_of(value, at, {"dtype", "scale"}, {"zero_point", "axis", "block_size", "quant_min", "quant_max", "spelled"})
+def _qparams(value: Any, at: str) -> QParams:
+    fields = object_of(value, at, {"dtype", "scale"}, {"zero_point", "axis", "block_size", "quant_min", "quant_max", "runs_in_float"})
     dtype = text(fields["dtype"], f"{at}.dtype")
     if dtype not in INTEGERS and not dtype.startswith("float"):
-        fail(f"{at}.dtype", f"the type is {dtype!r}, which no grid has", rule="unknown-type")
+        fail(f"{at}.dtype", f"the type is {dtype!r}, which no qparams has", rule="unknown-type")
     with np.errstate(over="ignore"):
         scale = _nested(fields["scale"], f"{at}.scale", number).astype(np.float32)
     zero_point = _nested(fields.get("zero_point", 0), f"{at}.zero_point", integer).astype(np.int64)
@@ -147,7 +151,7 @@ def _grid(value: Any, at: str) -> QParams:
     if (scale.ndim > 1 and not block_size) or (block_size and not of_layer and (axis is None or axis >= scale.ndim)):
         fail(at, f"blocks of {block_size} along axis {axis} do not fit scales of {scale.ndim} dimensions", rule="blocks-do-not-fit")
     limits = [integer(fields[name], f"{at}.{name}") if name in fields else None for name in ("quant_min", "quant_max")]
-    spelled = fields.get("spelled", False)
+    spelled = fields.get("runs_in_float", False)
     if not isinstance(spelled, bool):
         fail(f"{at}.spelled", "is neither true nor false", rule="wrong-type")
     return QParams(dtype, Quantization(scale, zero_point, axis, block_size, *limits), spelled)

@@ -62,7 +62,7 @@ def weights_grid(tensor: Tensor, reader: Op) -> QParams:
 def symmetric_grid(found: Encoding) -> tuple[QParams, int | None]:
     """The grid of an entry for a format of symmetric 8-bit grids, of a range the symmetric int8 one; and the zero point in the middle of
     its type, None for types of other widths."""
-    if found.grid is not None:
-        return found.grid, {"int8": 0, "uint8": 128}.get(found.grid.dtype)
+    if found.qparams is not None:
+        return found.qparams, {"int8": 0, "uint8": 128}.get(found.qparams.dtype)
     assert found.range is not None
     return grid_of(found.range, "int8", symmetric=True), 0

@@ -90,7 +90,7 @@ class Encoding:
     """How one tensor is quantized: its quantization parameters, or a range from which they are yet to be computed.
 
     Attributes:
-        grid: its quantization parameters; or None.
+        qparams: its quantization parameters; or None.
         range: the dequantized values that it takes; or None.
         integers: the stored values of a constant, of the tensor's shape in the graph: nothing is rounded then. They need quantization
             parameters.
@@ -98,24 +98,24 @@ class Encoding:
         required: whether it is an error if a graph has no such place. Runtimes list tensors that are theirs alone.
     """
 
-    grid: QParams | None = None
+    qparams: QParams | None = None
     range: Range | None = None
     integers: Array | None = None
     origin: str = ""
     required: bool = True
 
     def __post_init__(self) -> None:
-        if (self.grid is None) == (self.range is None):
+        if (self.qparams is None) == (self.range is None):
             raise ValueError("an encoding has either quantization parameters or a range")
         if self.integers is not None:
-            if self.grid is None:
+            if self.qparams is None:
                 raise ValueError("integers need quantization parameters")
             object.__setattr__(self, "integers", read_only(self.integers))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Encoding):
             return NotImplemented
-        same = (self.grid, self.range, self.origin, self.required) == (other.grid, other.range, other.origin, other.required)
+        same = (self.qparams, self.range, self.origin, self.required) == (other.qparams, other.range, other.origin, other.required)
         return same and equal_data(self.integers, other.integers)
 
     __hash__ = None  # type: ignore[assignment]
@@ -153,8 +153,8 @@ class Encodings(Shown):
         object.__setattr__(self, "entries", entries)
         for place, found in entries.items():
             _require_place(place)
-            if found.grid is not None:
-                _require_grid(found.grid, str(place))
+            if found.qparams is not None:
+                _require_grid(found.qparams, str(place))
                 _require_integers(found, str(place))
             elif found.range is not None:
                 _require_range(found.range, str(place))
@@ -185,9 +185,9 @@ class Encodings(Shown):
 
 def _cells(found: Encoding) -> tuple[str, ...]:
     integers = "" if found.integers is None else f"{found.integers.size:,}"
-    if found.grid is not None:
-        q = found.grid.quantization
-        return found.grid.dtype, numbers(q.scale), numbers(q.zero_point), "", integers
+    if found.qparams is not None:
+        q = found.qparams.quantization
+        return found.qparams.dtype, numbers(q.scale), numbers(q.zero_point), "", integers
     assert found.range is not None
     return "", "", "", f"{numbers(found.range.lowest)} to {numbers(found.range.highest)}", integers
 
@@ -230,11 +230,11 @@ def _require_grid(grid: QParams, where: str) -> None:
 
 
 def _require_integers(found: Encoding, where: str) -> None:
-    if found.integers is None or found.grid is None:
+    if found.integers is None or found.qparams is None:
         return
-    if canonical_dtype(found.integers.dtype) != found.grid.dtype:
+    if canonical_dtype(found.integers.dtype) != found.qparams.dtype:
         raise InvalidModelError(
-            f"the integers are {found.integers.dtype}, the quantization is of {found.grid.dtype}", where=where, rule="types-differ"
+            f"the integers are {found.integers.dtype}, the quantization is of {found.qparams.dtype}", where=where, rule="types-differ"
         )
 
 

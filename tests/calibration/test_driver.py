@@ -27,8 +27,8 @@ def images() -> np.ndarray:
 
 
 def scales(found: qconvert.calibration.driver.Calibration) -> dict[str, Any]:
-    return {place.name: (one.grid.quantization.scale.tolist(), one.grid.quantization.zero_point.tolist())
-            for place, one in found.encodings.entries.items() if one.grid is not None}  # fmt: skip
+    return {place.name: (one.qparams.quantization.scale.tolist(), one.qparams.quantization.zero_point.tolist())
+            for place, one in found.encodings.entries.items() if one.qparams is not None}  # fmt: skip
 
 
 def test_ranges_are_those_of_the_values_in_onnxruntime(images: np.ndarray) -> None:
@@ -38,9 +38,11 @@ def test_ranges_are_those_of_the_values_in_onnxruntime(images: np.ndarray) -> No
     report = next(item for item in found.tensors if "logits" in item.names)
     assert found.samples == 40 and (report.lowest, report.highest) == pytest.approx((logits.min(), logits.max()), rel=1e-5)
     assert found.tensors[0].names == ("x",) and found.tensors[0].range == pytest.approx((0, 1), abs=1e-6)
-    assert all(item.lowest >= 0 and int(item.grid.quantization.zero_point[0]) == -128 for item in found.tensors if "Relu" in item.names[0])
+    assert all(
+        item.lowest >= 0 and int(item.qparams.quantization.zero_point[0]) == -128 for item in found.tensors if "Relu" in item.names[0]
+    )
     weights = [one for one in found.encodings.entries.values() if one.origin == "max-abs of the weights"]
-    assert len(weights) == 8 and all(one.grid.quantization.quant_min == -127 for one in weights)
+    assert len(weights) == 8 and all(one.qparams.quantization.quant_min == -127 for one in weights)
     assert all(item.sqnr_db is None or item.sqnr_db > 25 for item in found.tensors)
 
 
@@ -58,7 +60,7 @@ def test_batches_and_single_samples_give_the_same_scales(images: np.ndarray, mon
     monkeypatch.setattr(watching, "_LARGEST_BATCH", 1)
     alone = calibrated(DRAWN, np.random.default_rng(0).normal(size=(20, 3, 32, 32)).astype(np.float32), method="moving-average")
     for one, other in zip(together.tensors, alone.tensors, strict=True):
-        assert one.names == other.names and np.allclose(one.grid.quantization.scale, other.grid.quantization.scale, rtol=1e-5)
+        assert one.names == other.names and np.allclose(one.qparams.quantization.scale, other.qparams.quantization.scale, rtol=1e-5)
 
 
 @pytest.mark.litert
@@ -78,8 +80,8 @@ def test_a_graph_and_a_function_are_sources_too(images: np.ndarray, tmp_path: Pa
 
 def test_types_of_activations_and_weights(images: np.ndarray) -> None:
     found = calibrated(FLOAT, images, activations="uint8", symmetric=True, weights="int4", per_channel=False)
-    assert all(item.grid.dtype == "uint8" and item.grid.quantization.zero_point[0] in (0, 128) for item in found.tensors)
-    weights = [one.grid for one in found.encodings.entries.values() if one.origin == "max-abs of the weights"]
+    assert all(item.qparams.dtype == "uint8" and item.qparams.quantization.zero_point[0] in (0, 128) for item in found.tensors)
+    weights = [one.qparams for one in found.encodings.entries.values() if one.origin == "max-abs of the weights"]
     assert {(grid.dtype, grid.quantization.scale.size, grid.quantization.quant_min) for grid in weights} == {("int4", 1, -7)}
 
 

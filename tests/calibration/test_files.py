@@ -327,7 +327,7 @@ def test_a_sequence_of_mnn(images: np.ndarray, tmp_path: Path) -> None:
         write_config(tmp_path, path=str(tmp_path / "sequence"), input_type="sequence", used_image_num=None, used_sample_num=2)
     )
     expected, report = calibrated(FLOAT, images[:2], method="mnn-kl"), calibrated(FLOAT, found.data, **found.options)
-    assert report.samples == 2 and [item.grid for item in report.tensors] == [item.grid for item in expected.tensors]
+    assert report.samples == 2 and [item.qparams for item in report.tensors] == [item.qparams for item in expected.tensors]
 
 
 @pytest.mark.parametrize(("changes", "error", "rule", "where"), [

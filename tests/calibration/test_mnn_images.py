@@ -58,4 +58,4 @@ def test_the_input_has_the_scale_of_mnns_tool(size: tuple[int, int], changes: di
     expected = next(op["outputs"][0]["scales"][0] for op in dump if op["name"] == "x")
     asked = read_mnn_config(tmp_path / "config.json")
     found = calibrated(tmp_path / "model.onnx", asked.data, **asked.options).encodings["x"]
-    assert found.grid is not None and found.grid.quantization.scale[0] == np.float32(expected)
+    assert found.qparams is not None and found.qparams.quantization.scale[0] == np.float32(expected)

@@ -30,7 +30,7 @@ def images() -> np.ndarray:
 
 
 def scales(found: Any) -> dict[str, Any]:
-    return {place.name: one.grid.quantization.scale.tolist() for place, one in found.encodings.entries.items()}
+    return {place.name: one.qparams.quantization.scale.tolist() for place, one in found.encodings.entries.items()}
 
 
 @pytest.fixture(scope="module")

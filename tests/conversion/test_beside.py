@@ -152,5 +152,5 @@ def test_save_takes_the_option_too(tmp_path: Path) -> None:
     quantized = qconvert.apply(graph, qconvert.Encodings({name: Encoding(QParams("int8", Quantization.per_tensor(0.5)))}))
     said = qconvert.save(quantized, tmp_path / "m.onnx", calibration_cache=tmp_path / "s.cache", trt_version="8.6.1")
     assert any("TensorRT 8.6.1" in change.text for change in said)
-    assert load_encodings(tmp_path / "s.cache")[name].grid == QParams("int8", Quantization.per_tensor(0.5))
+    assert load_encodings(tmp_path / "s.cache")[name].qparams == QParams("int8", Quantization.per_tensor(0.5))
     assert not any(tensor.is_quantized for tensor in load(tmp_path / "m.onnx").tensors.values())

@@ -48,14 +48,14 @@ def _documents() -> list[dict[str, Any]]:
     """Encodings with all that the document can say."""
     grid = {"dtype": "int4", "scale": [[0.5, 0.25]] * 6, "zero_point": 0, "axis": 1, "block_size": 2, "quant_min": -7, "quant_max": 7}
     entries = [
-        {"name": "w1", "grid": {"dtype": "int8", "scale": [0.01], "zero_point": [0], "axis": None}, "required": False},
+        {"name": "w1", "qparams": {"dtype": "int8", "scale": [0.01], "zero_point": [0], "axis": None}, "required": False},
         {"name": "x", "range": {"lowest": -1.0, "highest": [1.0], "axis": None}, "origin": "data"},
-        {"name": "c1", "role": "input", "index": 1, "grid": grid},
+        {"name": "c1", "role": "input", "index": 1, "qparams": grid},
         {"name": "c1", "role": "output", "index": 0, "range": {"lowest": [-1.0] * 6, "highest": [2.0] * 6, "axis": 1}},
     ]
     return [
-        {"encodings": 1, "origin": "o", "weights": "max-abs", "metadata": {"a": "b"}, "notes": ["n"], "entries": entries[:2]},
-        {"encodings": 1, "$schema": "s", "entries": entries},
+        {"encodings": 2, "origin": "o", "weights": "max-abs", "metadata": {"a": "b"}, "notes": ["n"], "entries": entries[:2]},
+        {"encodings": 2, "$schema": "s", "entries": entries},
     ]
 
 

@@ -137,7 +137,7 @@ def test_integers_beside_scales_without_an_axis_are_outputs_first() -> None:
     """As the scales are; a MatMul has its inputs first, a Gemm its outputs."""
     integers = np.arange(16, dtype=np.int8).reshape(4, 4)
     for is_gemm in (False, True):
-        entry = Encoding(CHANNELS.grid, integers=integers)
+        entry = Encoding(CHANNELS.qparams, integers=integers)
         found = apply(matrices(is_gemm), Encodings({Place("y", "input", 1): entry}))
         stored = found[next(op for op in found.ops if op.kind == "Dequantize").inputs[0]]
         assert stored.data is not None and np.array_equal(stored.data, integers if is_gemm else integers.T)
@@ -147,7 +147,7 @@ def test_integers_beside_scales_without_an_axis_are_outputs_first() -> None:
 def test_integers_may_have_more_sizes_of_1() -> None:
     """MNN has layers of one dimension as convolutions of two."""
     graph = network()
-    entry = Encoding(CHANNELS.grid, integers=np.arange(4 * 27, dtype=np.int8).reshape(4, 3, 3, 3, 1))
+    entry = Encoding(CHANNELS.qparams, integers=np.arange(4 * 27, dtype=np.int8).reshape(4, 3, 3, 3, 1))
     found = apply(graph, Encodings({"w": entry}))
     assert np.array_equal(found["w"].data, np.arange(4 * 27, dtype=np.int8).reshape(4, 3, 3, 3))
 
@@ -177,8 +177,8 @@ def test_grids_are_inferred_through_moves_and_pools() -> None:
 
 def test_integers_are_taken_as_they_are() -> None:
     integers = RNG.integers(-127, 128, WEIGHTS.shape).astype(np.int8)
-    assert CHANNELS.grid is not None
-    changed = apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128), "w": Encoding(CHANNELS.grid, integers=integers)}))
+    assert CHANNELS.qparams is not None
+    changed = apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128), "w": Encoding(CHANNELS.qparams, integers=integers)}))
     np.testing.assert_array_equal(changed["w"].data, integers)
 
 
@@ -271,8 +271,8 @@ def test_the_output_of_a_layer_is_behind_its_relu() -> None:
 
 
 def test_what_runtimes_add_may_be_absent() -> None:
-    assert CHANNELS.grid is not None
-    found = Encodings({"nothing": Encoding(CHANNELS.grid, required=False), "x": grid(0.05)})
+    assert CHANNELS.qparams is not None
+    found = Encodings({"nothing": Encoding(CHANNELS.qparams, required=False), "x": grid(0.05)})
     assert "Quantize" in kinds(apply(network(), found))
 
 

@@ -58,8 +58,8 @@ def _name(place: Place) -> str:
 
 
 def _grid(found: Encoding) -> QParams:
-    if found.grid is not None:
-        return found.grid
+    if found.qparams is not None:
+        return found.qparams
     assert found.range is not None
     return grid_of(found.range)
 
@@ -67,7 +67,7 @@ def _grid(found: Encoding) -> QParams:
 def _is_parameter(name: str, found: Encoding, graph: Graph | None) -> bool:
     if graph is not None and name in graph.tensors:
         return graph[name].is_constant
-    return found.integers is not None or (found.grid is not None and found.grid.quantization.block_size > 0)
+    return found.integers is not None or (found.qparams is not None and found.qparams.quantization.block_size > 0)
 
 
 def _offsets(grid: QParams, bits: int) -> Array:

@@ -42,7 +42,7 @@ def test_what_aimet_simulates(version: str, tmp_path: Path) -> None:
     """Its fake quantization and onnxruntime's integers give the same codes, all 80."""
     result = tmp_path / "quantized.onnx"
     convert(FOLDER / "float.onnx", result, encodings=str(exported(version)))
-    found = load_encodings(exported(version))["y"].grid
+    found = load_encodings(exported(version))["y"].qparams
     assert found is not None
     data = np.load(FOLDER / "simulated.npz")
     session = onnxruntime.InferenceSession(result)
@@ -54,10 +54,10 @@ def test_versions_say_the_same() -> None:
     found = [load_encodings(exported(version)) for version in VERSIONS]
     for place, entry in found[0].entries.items():
         for other in found[1:]:
-            grid = other[place].grid
-            assert grid is not None and entry.grid is not None and grid.dtype == entry.grid.dtype
-            assert grid.quantization == entry.grid.quantization, place
-    assert found[0]["x"].grid == QParams("uint8", Quantization.per_tensor(float(found[0]["x"].grid.quantization.scale[0]), 124))
+            grid = other[place].qparams
+            assert grid is not None and entry.qparams is not None and grid.dtype == entry.qparams.dtype
+            assert grid.quantization == entry.qparams.quantization, place
+    assert found[0]["x"].qparams == QParams("uint8", Quantization.per_tensor(float(found[0]["x"].qparams.quantization.scale[0]), 124))
     assert "AIMET" in found[2].origin
 
 
@@ -71,7 +71,7 @@ def test_what_is_written_is_read_again(version: str, tmp_path: Path) -> None:
     again = load_encodings(path)
     assert found.entries.keys() - again.entries.keys() == {Place("b")}  # int32, left to the rule of all biases
     for place, entry in again.entries.items():
-        grid, given = entry.grid, found[place].grid
+        grid, given = entry.qparams, found[place].qparams
         assert grid is not None and given is not None
         assert grid.dtype == ("int8" if place.name == "w" else "uint8")
         np.testing.assert_array_equal(grid.quantization.scale, given.quantization.scale)
@@ -104,7 +104,7 @@ def test_the_range_tells_where_the_offset_is_another(tmp_path: Path) -> None:
     path = tmp_path / "model.encodings"
     path.write_text(json.dumps({"version": "0.6.1", "activation_encodings": {"x": [entry]}, "param_encodings": {}}))
     found = load_encodings(path)
-    assert found["x"].grid is not None and int(found["x"].grid.quantization.zero_point[0]) == 12
+    assert found["x"].qparams is not None and int(found["x"].qparams.quantization.zero_point[0]) == 12
     assert "'x'" in found.notes[0]
 
 
@@ -117,7 +117,7 @@ def test_bits_between_and_floats(tmp_path: Path) -> None:
     path.write_text(json.dumps({"version": "1.0.0", "activation_encodings": [], "param_encodings": entries}))
     found = load_encodings(path)
     q = Quantization(np.float32([0.5]), np.array([0]), None, 0, -32, 31)
-    assert found.entries.keys() == {Place("w")} and found["w"].grid == QParams("int8", q)
+    assert found.entries.keys() == {Place("w")} and found["w"].qparams == QParams("int8", q)
     assert "1 tensors are float by their encodings" in found.notes[0]
 
 
@@ -237,7 +237,7 @@ def test_what_aimet_has_no_words_for(tmp_path: Path) -> None:
         assert caught.value.rule == "blocks-not-storable"
     assert not list(tmp_path.iterdir())
     save_encodings(found, tmp_path / "c.encodings", aimet_version="2.0.0")
-    assert load_encodings(tmp_path / "c.encodings")["w"].grid == QParams("int8", blocks)
+    assert load_encodings(tmp_path / "c.encodings")["w"].qparams == QParams("int8", blocks)
 
 
 def altered(value: Any, rng: np.random.Generator, chance: float) -> Any:

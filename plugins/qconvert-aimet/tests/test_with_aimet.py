@@ -80,7 +80,7 @@ BLOCKS = {"int4": blocks(4, 4), "int8": blocks(8, 8), "affine": blocks(4, 8, is_
 
 def stated(encodings: Encodings, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Scales in float32 and zero points of unsigned integers, as a list."""
-    grid = encodings[name].grid
+    grid = encodings[name].qparams
     assert grid is not None
     q = grid.quantization
     low, _ = q.limits(grid.dtype)
@@ -184,7 +184,7 @@ def test_what_aimet_loads(case: str, version: str, tmp_path: Path) -> None:
     for place, entry in load_encodings(tmp_path / "first.encodings").entries.items():
         if place in again.entries:
             np.testing.assert_array_equal(stated(again, place.name)[0], stated(found, place.name)[0])
-            assert entry.grid is not None
+            assert entry.qparams is not None
     scale, points = stated(again, "y")
     largest, share = away(unfused(tmp_path / "q.onnx"), sim.session, network, float(scale[0]))
     assert largest <= 1 + (points.max() > 255) and share <= 0.05, (largest, share)

@@ -33,10 +33,10 @@ def read(path: Path, options: Mapping[str, Any]) -> Encodings:
 def write(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
     lines = [HEAD]
     for place, entry in encodings.entries.items():
-        if entry.grid is not None and place.role == "tensor":
-            q = entry.grid.quantization
+        if entry.qparams is not None and place.role == "tensor":
+            q = entry.qparams.quantization
             scales, zeros = (" ".join(f"{value:.9g}" for value in values) for values in (q.scale, q.zero_point))
-            lines.append(f"{place.name}\t{entry.grid.dtype}\t{'' if q.axis is None else q.axis}\t{scales}\t{zeros}")
+            lines.append(f"{place.name}\t{entry.qparams.dtype}\t{'' if q.axis is None else q.axis}\t{scales}\t{zeros}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return ("integers of constants are not in the table",) if any(e.integers is not None for e in encodings.entries.values()) else ()
 

@@ -116,7 +116,7 @@ def _readers(graph: Graph | None) -> dict[str, Op]:
 
 def _is_bias(found: Encoding) -> bool:
     """Whether it is of a bias, which TensorRT adds in float."""
-    return found.grid is not None and found.grid.dtype in ("int32", "int64")
+    return found.qparams is not None and found.qparams.dtype in ("int32", "int64")
 
 
 def _named(name: str) -> str:

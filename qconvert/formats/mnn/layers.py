@@ -203,9 +203,9 @@ def _activation(name: str, encodings: Encodings, role: str, op: Op) -> Activatio
 
 
 def _on_int8(name: str, found: Encoding | None) -> Activation | str:
-    if found is None or found.grid is None:
+    if found is None or found.qparams is None:
         return "no quantization"
-    grid = found.grid
+    grid = found.qparams
     q = grid.quantization
     if grid.dtype not in ("int8", "uint8"):
         return f"quantization to {grid.dtype}, and MNN has int8 only"
@@ -221,9 +221,9 @@ def _weights(graph: Graph, op: Op, encodings: Encodings) -> tuple[Array, Array |
     weights, found = graph[name], encodings.entries.get(Place(name)) or encodings.entries.get(Place(op.outputs[0], "input", 1))
     if weights.data is None:
         return "its weights are computed at run time"
-    if found is None or found.grid is None:
+    if found is None or found.qparams is None:
         return "its weights are not quantized"
-    grid = found.grid
+    grid = found.qparams
     q = grid.quantization
     unsigned = grid.dtype in ("uint8", "uint4")
     middle = 2 ** (int(grid.dtype[4:]) - 1) if unsigned else 0

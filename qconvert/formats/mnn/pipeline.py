@@ -78,7 +78,7 @@ def _operands(entries: dict[Place, Encoding], name: str, layer: Mapping[str, Any
         stated = layer["input"][0]
         found = _activation(stated, f"{at}.input[0]")
         known = entries.get(Place(plain(stated["name"])))
-        if known is None or known.grid != found.grid:
+        if known is None or known.qparams != found.qparams:
             _put(entries, Place(name, "input"), found, at)
     if layer["weight"]:
         _put(entries, Place(name, "input", 1), _weights(layer["weight"][0], f"{at}.weight[0]"), at)
@@ -86,7 +86,7 @@ def _operands(entries: dict[Place, Encoding], name: str, layer: Mapping[str, Any
 
 def _put(entries: dict[Place, Encoding], place: Place, found: Encoding, at: str) -> None:
     known = entries.setdefault(place, found)
-    if known.grid != found.grid:
+    if known.qparams != found.qparams:
         fail(at, f"{place} has two different scales", rule="contradicting-scales")
 
 

@@ -88,7 +88,7 @@ def places(nodes: Sequence[Node], names: Sequence[str] | None, grids: Mapping[in
     exact: set[Place] = set()
     for place, grid, is_exact in (*_results(makers, names, grids), *_operands(nodes, makers, names, grids)):
         known = found.get(place)
-        if known is not None and known.grid != grid and (is_exact == (place in exact)):
+        if known is not None and known.qparams != grid and (is_exact == (place in exact)):
             raise InvalidModelError("two tensors of this name have different scales", where=str(place), rule="contradicting-scales")
         if known is None or (is_exact and place not in exact):
             found[place] = Encoding(grid, origin=origin, required=not own_name(place.name))

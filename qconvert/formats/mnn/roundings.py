@@ -117,7 +117,7 @@ class _Spelling:
 def _grid(encodings: Encodings, name: str) -> QParams | None:
     """The grid of a tensor, if it is one that can be spelled."""
     found = encodings.entries.get(Place(name))
-    grid = found.grid if found is not None and found.integers is None else None
+    grid = found.qparams if found is not None and found.integers is None else None
     return grid if grid is not None and grid.dtype in _DTYPES and grid.quantization.scale.size == 1 else None
 
 

@@ -31,21 +31,21 @@ def fit_grid(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, 
     Raises:
         InvalidModelError: scales are not as many as channels.
     """
-    if encoding.grid is not None:
-        axis, count = encoding.grid.quantization.axis, encoding.grid.quantization.scale.size
+    if encoding.qparams is not None:
+        axis, count = encoding.qparams.quantization.axis, encoding.qparams.quantization.scale.size
     else:
         assert encoding.range is not None
         axis, count = encoding.range.axis, encoding.range.lowest.size
     if count == 1 and not tensor.is_constant:
         axis = None  # of one sample: kernels take activations with one scale alone
-    if encoding.grid is not None and encoding.grid.quantization.block_size:
-        q = _blocks(encoding.grid.quantization, tensor, reader, index)
-        encoding, axis, count = replace(encoding, grid=replace(encoding.grid, quantization=q)), q.axis, q.scale.size
+    if encoding.qparams is not None and encoding.qparams.quantization.block_size:
+        q = _blocks(encoding.qparams.quantization, tensor, reader, index)
+        encoding, axis, count = replace(encoding, qparams=replace(encoding.qparams, quantization=q)), q.axis, q.scale.size
     elif axis is None and count > 1:
         axis = _channels(tensor, reader, index, count)
     _require_length(encoding, tensor, axis, count)
-    if encoding.grid is not None:
-        return replace(encoding.grid, quantization=replace(encoding.grid.quantization, axis=axis))
+    if encoding.qparams is not None:
+        return replace(encoding.qparams, quantization=replace(encoding.qparams.quantization, axis=axis))
     assert encoding.range is not None
     on = replace(encoding.range, axis=axis)
     return grid_of(on, "int8", symmetric=True, narrow=True) if tensor.is_constant else grid_of(on, dtype)
@@ -61,7 +61,7 @@ def orient(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) ->
         InvalidModelError: they do not fit the tensor.
     """
     integers = encoding.integers
-    if integers is None or encoding.grid is None:
+    if integers is None or encoding.qparams is None:
         return encoding
     if tensor.data is None:
         raise InvalidModelError(
@@ -69,7 +69,7 @@ def orient(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) ->
             where=repr(tensor.name),
             rule="integers-not-constant",
         )
-    shape, q = tensor.data.shape, encoding.grid.quantization
+    shape, q = tensor.data.shape, encoding.qparams.quantization
     is_turned = q.axis is None and q.scale.size > 1 and index == 1 and reader is not None and output_axis(reader, len(shape)) != 0
     whole = tuple(size for size in integers.shape if size != 1)
     turned = integers.transpose() if is_turned and integers.ndim == len(shape) == 2 else integers
@@ -122,7 +122,7 @@ def _blocks(q: Quantization, tensor: Tensor, reader: Op | None, index: int) -> Q
 
 def _require_length(encoding: Encoding, tensor: Tensor, axis: int | None, count: int) -> None:
     """Raises InvalidModelError where scales do not fit the tensor."""
-    q = encoding.grid.quantization if encoding.grid is not None else None
+    q = encoding.qparams.quantization if encoding.qparams is not None else None
     shape = tensor.shape
     if axis is None or shape is None:
         return

@@ -119,7 +119,7 @@ def _is_layer(op: Op | None) -> bool:
 def _put(found: Matched, where: tuple[str, int], encoding: Encoding, place: Place) -> None:
     name, index = where
     known = found.tensors.get(name) if index == _WHOLE else found.operands.get(where)
-    if known is not None and (known.grid, known.range) != (encoding.grid, encoding.range):
+    if known is not None and (known.qparams, known.range) != (encoding.qparams, encoding.range):
         raise InvalidModelError("two entries give different encodings of this tensor", where=str(place), rule="encoding-twice")
     if index == _WHOLE:
         found.tensors[name] = encoding

@@ -76,11 +76,11 @@ def test_a_cache_as_tensorrt_writes_it(tmp_path: Path) -> None:
     assert encodings_format_of(path, is_read=True).name == "tensorrt-cache"
     found = load_encodings(path)
     assert found.weights == "max-abs" and "EntropyCalibration2" in found.origin
-    grid = found["input_1:0"].grid
+    grid = found["input_1:0"].qparams
     assert grid == QParams("int8", Quantization.per_tensor(np.uint32(0x3C010A14).view(np.float32)))
     assert float(grid.quantization.scale[0]) == pytest.approx(1 / 127, rel=1e-3)
     assert found["data"].required and not found["(Unnamed Layer* 4) [Fully Connected]_output"].required
-    assert found["tiny"].grid.quantization.scale[0] == np.uint32(0x45).view(np.float32)  # hex() leaves zeros in front out
+    assert found["tiny"].qparams.quantization.scale[0] == np.uint32(0x45).view(np.float32)  # hex() leaves zeros in front out
 
 
 @pytest.mark.cross_section
@@ -196,13 +196,15 @@ def test_scales_come_back_bit_for_bit(tmp_path: Path) -> None:
     save_encodings(found, tmp_path / "a.cache", trt_version="8.6.1", trt_calibrator="MinMaxCalibration")
     again = load_encodings(tmp_path / "a.cache")
     assert again.metadata["tensorrt.version"] == "8601" and again.metadata["tensorrt.algorithm"] == "MinMaxCalibration"
-    assert {place: entry.grid for place, entry in again.entries.items()} == {place: entry.grid for place, entry in found.entries.items()}
+    assert {place: entry.qparams for place, entry in again.entries.items()} == {
+        place: entry.qparams for place, entry in found.entries.items()
+    }
     assert b"\r" not in (tmp_path / "a.cache").read_bytes()
 
 
 def test_unsigned_around_128_is_the_same_grid(tmp_path: Path) -> None:
     save_encodings(Encodings({"x": Encoding(QParams("uint8", Quantization.per_tensor(0.5, 128)))}), tmp_path / "a.cache")
-    assert load_encodings(tmp_path / "a.cache")["x"].grid == symmetric().grid
+    assert load_encodings(tmp_path / "a.cache")["x"].qparams == symmetric().qparams
 
 
 PER_AXIS = Quantization.per_axis(np.float32([1, 2]), 0)
@@ -278,7 +280,7 @@ def test_extracted_scales_make_the_model_again(tmp_path: Path) -> None:
     first, second = (extract_scales(graph)[1] for graph in (load(tmp_path / "q.onnx"), again))
     for place, entry in first.entries.items():
         other = second[place]
-        assert other.grid.dtype == entry.grid.dtype
-        np.testing.assert_allclose(other.grid.quantization.scale, entry.grid.quantization.scale, rtol=2e-7)
+        assert other.qparams.dtype == entry.qparams.dtype
+        np.testing.assert_allclose(other.qparams.quantization.scale, entry.qparams.quantization.scale, rtol=2e-7)
         if entry.integers is not None:
             np.testing.assert_array_equal(other.integers, entry.integers)

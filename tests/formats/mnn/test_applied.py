@@ -45,9 +45,9 @@ def grids(graph: Graph) -> set[tuple[bytes, bytes]]:
 
 def stated(encodings: Encodings) -> set[tuple[bytes, bytes]]:
     return {
-        (item.grid.quantization.scale.tobytes(), item.grid.quantization.zero_point.tobytes())
+        (item.qparams.quantization.scale.tobytes(), item.qparams.quantization.zero_point.tobytes())
         for item in encodings.entries.values()
-        if item.grid is not None
+        if item.qparams is not None
     }
 
 

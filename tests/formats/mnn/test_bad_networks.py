@@ -153,7 +153,7 @@ def test_scale_0_is_none(tmp_path: Path) -> None:
     info(net).scale, info(net).zero = 0.0, 300.0
     found = network_encodings(written(net, tmp_path))
     assert Place("x") not in found.entries
-    assert found[Place("a1", "input")].grid == network_encodings(FIXTURES / "KL.mnn")["x"].grid
+    assert found[Place("a1", "input")].qparams == network_encodings(FIXTURES / "KL.mnn")["x"].qparams
 
 
 def test_a_network_packed_again_is_the_same(tmp_path: Path) -> None:
@@ -197,9 +197,9 @@ def test_all_numbers_of_bits(bits: int, tmp_path: Path) -> None:
     found = read_network(path).layers[0].weights
     assert found is not None and found.is_full and found.bits == bits and np.array_equal(found.integers.reshape(8, 27), weights)
     entry = network_encodings(path)[Place("a1", "input", 1)]
-    assert entry.grid is not None and entry.integers is not None
-    assert entry.grid.dtype == ("int4" if bits <= 4 else "int8")
-    assert entry.grid.quantization.limits(entry.grid.dtype) == (codes[0], codes[-1])
+    assert entry.qparams is not None and entry.integers is not None
+    assert entry.qparams.dtype == ("int4" if bits <= 4 else "int8")
+    assert entry.qparams.quantization.limits(entry.qparams.dtype) == (codes[0], codes[-1])
     assert np.array_equal(entry.integers.astype(np.int8).reshape(8, 27), weights)
 
 

@@ -25,8 +25,8 @@ def grids(encodings: Encodings) -> dict[str, tuple[Any, Any]]:
     """Place -> (scales, zero points)."""
     found = {}
     for place, encoding in encodings.entries.items():
-        assert encoding.grid is not None
-        q = encoding.grid.quantization
+        assert encoding.qparams is not None
+        q = encoding.qparams.quantization
         found[str(place)] = (q.scale.tolist(), q.zero_point.tolist()) if q.scale.size > 1 else (q.scale[0].item(), q.zero_point[0].item())
     return found
 
@@ -100,7 +100,7 @@ def test_the_layout_with_a_scale_for_each_channel(written: Written) -> None:
 
     found = read_encodings(written(altered(change)), {})
     assert grids(found)["output 0 of 'c1'"] == ([0.25, 0.5, 0.75], [0, 0, 0])
-    assert found["x" if "x" in found.entries else Place("x", "output")].grid.quantization.axis == 1  # type: ignore[union-attr]
+    assert found["x" if "x" in found.entries else Place("x", "output")].qparams.quantization.axis == 1  # type: ignore[union-attr]
     assert "output 0 of 's'" not in grids(found) and found.notes == ("1 tensors have a scale for some channels alone, and none here",)
 
 
@@ -143,8 +143,8 @@ def test_a_pipeline_is_the_same_as_json_and_as_protobuf() -> None:
     assert grids(found)["input 0 of 'a1'"] == (0.03125, 3) and "input 0 of 'a2'" not in grids(found)  # a1 has it
     for layer in stated:
         encoding = found[Place(layer["output"][0]["name"], "input", 1)]
-        assert encoding.grid is not None and encoding.integers is None
-        q = encoding.grid.quantization
+        assert encoding.qparams is not None and encoding.integers is None
+        q = encoding.qparams.quantization
         assert q.scale.tolist() == layer["weight"][0]["scales"] and (q.axis, q.quant_min, q.quant_max) == (None, -127, None)
 
 
@@ -164,7 +164,7 @@ def test_what_a_pipeline_may_leave_out_or_spell_otherwise(written: Written) -> N
     }
     found = read_encodings(written(document), {})
     assert grids(found) == {"'y'": (0.5, -3)}
-    assert found["y"].grid is not None and found["y"].grid.quantization.quant_min == -127
+    assert found["y"].qparams is not None and found["y"].qparams.quantization.quant_min == -127
 
 
 def pipeline(**changes: Any) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def pipeline(**changes: Any) -> dict[str, Any]:
 
 def test_bits_of_a_pipeline(written: Written) -> None:
     found = read_encodings(written(pipeline(weight__bits=4, output__bits=6)), {})
-    weights, result = found[Place("y", "input", 1)].grid, found["y"].grid
+    weights, result = found[Place("y", "input", 1)].qparams, found["y"].qparams
     assert weights is not None and result is not None
     assert (weights.dtype, weights.quantization.quant_min) == ("int4", None)
     assert (result.dtype, result.quantization.quant_min, result.quantization.quant_max) == ("int8", -32, 31)
@@ -358,6 +358,6 @@ def test_the_sample_documents() -> None:
         read_encodings(SHARED / "mnnquant_3.6.1_EMA_resnet8_dump_all_zero.json", {})
     assert read_encodings(SHARED / "pipeline_resnet8_affine.bin", {}) == read_encodings(SHARED / "pipeline_resnet8_affine.json", {})
     symmetric = read_encodings(SHARED / "pipeline_resnet8_symmetric.json", {})
-    assert all(not encoding.grid.quantization.zero_point.any() for encoding in symmetric.entries.values() if encoding.grid)
+    assert all(not encoding.qparams.quantization.zero_point.any() for encoding in symmetric.entries.values() if encoding.qparams)
     for name in ("q32_EMA", "q32_KL", "qs_ADMM"):
         assert not holds(SHARED / f"{name}.json")

@@ -20,7 +20,7 @@ def test_a_requantized_tensor_has_the_grid_on_which_it_was_computed() -> None:
     network, encodings = split(make(ops, [int8("x", 0.1), int8("a", 0.1), int8("b", 0.3), int8("y", 0.3)], "x", "y"), exact=False)
     validate(network)
     assert [(op.kind, op.inputs, op.outputs) for op in network.ops] == [("Relu", ("x",), ("a",)), ("Relu", ("a",), ("y",))]
-    assert {place.name: found.grid.quantization.scale[0] for place, found in encodings.entries.items() if found.grid} == {
+    assert {place.name: found.qparams.quantization.scale[0] for place, found in encodings.entries.items() if found.qparams} == {
         "x": np.float32(0.1), "a": np.float32(0.1), "y": np.float32(0.3),
     }  # fmt: skip
 
@@ -30,7 +30,7 @@ def test_what_becomes_an_output_has_its_name() -> None:
     network, encodings = split(make(ops, [int8("x", 0.1), int8("a", 0.1), int8("y", 0.3), int8("z", 0.1)], "x", "y z"), exact=False)
     validate(network)
     assert [(op.kind, op.inputs, op.outputs) for op in network.ops] == [("Relu", ("x",), ("y",)), ("Neg", ("y",), ("z",))]
-    grid = encodings[Place("y")].grid
+    grid = encodings[Place("y")].qparams
     assert grid is not None and grid.quantization.scale[0] == np.float32(0.1)
 
 

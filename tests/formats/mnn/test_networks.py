@@ -32,13 +32,13 @@ def constants(path: Path) -> dict[str, Array]:
 
 
 def scale(encodings: Encodings, place: Place | str) -> float:
-    grid = encodings[place].grid
+    grid = encodings[place].qparams
     assert grid is not None and grid.dtype == "int8" and grid.quantization.is_per_tensor
     return float(grid.quantization.scale[0])
 
 
 def zero_point(encodings: Encodings, place: Place | str) -> int:
-    grid = encodings[place].grid
+    grid = encodings[place].qparams
     assert grid is not None
     return int(grid.quantization.zero_point[0])
 
@@ -85,10 +85,10 @@ def test_symmetric_weights_keep_their_integers(name: str) -> None:
     assert len(encodings) == 5 and not encodings.notes
     for number in range(1, 6):
         found, real = encodings[Place(f"y{number}", "input", 1)], weights[f"w{number}"]
-        assert found.grid is not None and found.integers is not None
-        q = found.grid.quantization
+        assert found.qparams is not None and found.integers is not None
+        q = found.qparams.quantization
         assert found.integers.shape == real.shape
-        assert found.grid.dtype == ("int4" if "_4_" in name else "int8") and not q.zero_point.any()
+        assert found.qparams.dtype == ("int4" if "_4_" in name else "int8") and not q.zero_point.any()
         scales = np.repeat(q.scale, q.block_size, 1) if q.block_size else q.scale.reshape(-1, *(1,) * (real.ndim - 1))
         assert np.abs(found.integers.astype(np.float32) - real / scales).max() <= 0.5 + 1e-5
         assert q.axis == (1 if q.block_size else None)
@@ -106,8 +106,8 @@ def test_offsets_that_no_grid_holds_leave_the_grid_alone(name: str) -> None:
         if layer.node.name[1] == "5":  # whose smallest weights are 0: whole steps
             assert found.integers is not None
             continue
-        assert found.grid is not None and found.integers is None
-        q = found.grid.quantization
+        assert found.qparams is not None and found.integers is None
+        q = found.qparams.quantization
         lowest = layer.weights.values.reshape(len(q.scale), -1).min(1)
         reached = q.scale * (-(8 if "_4" in name else 128) - q.zero_point)
         assert np.abs(reached - lowest).max() <= q.scale.max() * 0.51
@@ -117,8 +117,8 @@ def test_offsets_of_whole_steps_are_zero_points() -> None:
     integers = np.arange(-8, 8, dtype=np.int8).reshape(2, 2, 2, 2)
     scales = np.array([0.5, 0.25], np.float32)
     found = weights_encoding(LayerWeights(integers, 4, scales, np.array([1.5, -0.25], np.float32), True))
-    assert found.grid is not None and found.integers is not None
-    assert found.grid.quantization.zero_point.tolist() == [-3, 1]
+    assert found.qparams is not None and found.integers is not None
+    assert found.qparams.quantization.zero_point.tolist() == [-3, 1]
     real = scales.reshape(2, 1, 1, 1) * (found.integers.astype(np.float32) - np.array([-3, 1]).reshape(2, 1, 1, 1))
     assert np.array_equal(real, scales.reshape(2, 1, 1, 1) * integers + np.array([1.5, -0.25]).reshape(2, 1, 1, 1))
 
@@ -127,11 +127,11 @@ def test_offsets_beyond_the_type_take_the_range_of_the_channel() -> None:
     """A zero point of -100 is beyond int4: the grid goes from 0 to the largest weight, as no other holds 0 and both ends."""
     integers = np.arange(-8, 8, dtype=np.int8).reshape(2, 2, 2, 2)
     found = weights_encoding(LayerWeights(integers, 4, np.array([0.5, 0.25], np.float32), np.array([50.0, 0], np.float32), True))
-    assert found.grid is not None and found.integers is None
-    q = found.grid.quantization
+    assert found.qparams is not None and found.integers is None
+    q = found.qparams.quantization
     assert q.zero_point.tolist() == [-8, 0] and q.scale.tolist() == [np.float32(53.5 / 15), 0.25]
     huge = weights_encoding(LayerWeights(integers, 8, np.array([1e-30, 1], np.float32), np.array([1e30, 0], np.float32), True))
-    assert huge.grid is not None and huge.grid.quantization.zero_point.tolist() == [-128, 0]
+    assert huge.qparams is not None and huge.qparams.quantization.zero_point.tolist() == [-128, 0]
 
 
 @pytest.mark.parametrize("offsets", [None, np.zeros(3, np.float32), np.array([1.5, 0, 0], np.float32)])
@@ -141,13 +141,13 @@ def test_channels_of_one_number_have_scale_0_in_mnn(offsets: Array | None) -> No
     integers[1:] = [[[[3, -4]]], [[[5, 6]]]]
     weights = LayerWeights(integers, 8, np.array([0, 0.5, 0.25], np.float32), offsets, True)
     found = weights_encoding(weights)
-    assert found.grid is not None and found.integers is not None
-    q = found.grid.quantization
+    assert found.qparams is not None and found.integers is not None
+    q = found.qparams.quantization
     assert q.scale.tolist() == [0.25, 0.5, 0.25]
     real = q.scale.reshape(3, 1, 1, 1) * (found.integers - q.zero_point.reshape(3, 1, 1, 1))
     assert np.array_equal(real, weights.values)
     alone = weights_encoding(LayerWeights(integers[:1], 8, np.zeros(1, np.float32), None, True))
-    assert alone.grid is not None and alone.grid.quantization.scale[0] > 0
+    assert alone.qparams is not None and alone.qparams.quantization.scale[0] > 0
     assert alone.integers is not None and not alone.integers.any()
 
 
@@ -163,7 +163,7 @@ def test_scales_of_tensors_are_those_of_the_dump(method: str) -> None:
     for name in ("x", "a1", "a2", "c3", "a3", "p", "y"):
         assert scale(encodings, name) == stated[name] > 0
         assert zero_point(encodings, name) == 0
-        grid = encodings[name].grid
+        grid = encodings[name].qparams
         assert grid is not None and (grid.quantization.quant_min, grid.quantization.quant_max) == (-127, None)
     assert scale(encodings, "g") == stated["g__matmul_converted"]
     assert scale(encodings, Place("g", "input")) == stated["Reshape16"]
@@ -179,8 +179,8 @@ def test_the_converter_keeps_what_the_pipeline_says() -> None:
         assert scale(encodings, name) == np.float32(layer["output"][0]["scales"][0])
         assert zero_point(encodings, name) == layer["output"][0]["zeroPoint"]
         found = encodings[Place(name, "input", 1)]
-        assert found.grid is not None and found.integers is not None
-        scales = found.grid.quantization.scale
+        assert found.qparams is not None and found.integers is not None
+        scales = found.qparams.quantization.scale
         assert scales.tolist() == layer["weight"][0]["scales"]
         real = weights[layer["weight"][0]["name"]]
         assert np.array_equal(found.integers, np.rint(real / scales.reshape(-1, *(1,) * (real.ndim - 1))))
@@ -232,8 +232,8 @@ def test_groups_of_a_convolution_are_together_again() -> None:
         *(f"input 1 of {name!r}" for name in ("a1", "c2", "a3")),
     }
     found = encodings[Place("c2", "input", 1)]
-    assert found.grid is not None and found.integers is not None
-    q = found.grid.quantization
+    assert found.qparams is not None and found.integers is not None
+    q = found.qparams.quantization
     assert np.array_equal(q.scale, np.abs(weights["w2"]).max((1, 2, 3)) / np.float32(127))
     assert np.array_equal(found.integers, np.rint(weights["w2"] / q.scale.reshape(8, 1, 1, 1)))
 
@@ -259,10 +259,10 @@ def test_the_sample_networks() -> None:
         assert scale(encodings, stated["name"]) == np.float32(stated["scales"][0])
         assert zero_point(encodings, stated["name"]) == stated["zeroPoint"]
         found = encodings[Place(stated["name"], "input", 1)]
-        assert found.grid is not None and found.integers is not None
-        assert found.grid.quantization.scale.tolist() == np.float32(layer["weight"][0]["scales"]).tolist()
+        assert found.qparams is not None and found.integers is not None
+        assert found.qparams.quantization.scale.tolist() == np.float32(layer["weight"][0]["scales"]).tolist()
         node = nodes[stated["name"]]
         node = nodes[node.input[0]] if node.op_type == "Relu" else node
         expected = real[node.input[1]].reshape(found.integers.shape)
-        scales = found.grid.quantization.scale.reshape(-1, *(1,) * (expected.ndim - 1))
+        scales = found.qparams.quantization.scale.reshape(-1, *(1,) * (expected.ndim - 1))
         assert np.array_equal(found.integers, np.rint(expected / scales))

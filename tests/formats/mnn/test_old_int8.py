@@ -86,7 +86,7 @@ def test_the_integers_of_mnn(depthwise: bool, relu: bool, tmp_path: Path) -> Non
     encodings = network_encodings(path)
     weights = encodings[Place("y", "input", 1)]
     assert weights.integers is not None and np.array_equal(weights.integers, INTEGERS[:, :1] if depthwise else INTEGERS)
-    assert weights.grid is not None and np.allclose(weights.grid.quantization.scale, SCALES, rtol=3e-7, atol=0)
+    assert weights.qparams is not None and np.allclose(weights.qparams.quantization.scale, SCALES, rtol=3e-7, atol=0)
     quantized = apply(load(float_model(tmp_path / "float.onnx", depthwise, relu)), encodings)
     convert(quantized, tmp_path / "int8.onnx", target="ort-x86")  # exact on CPUs without VNNI too
     session = onnxruntime.InferenceSession(tmp_path / "int8.onnx")
@@ -108,7 +108,7 @@ def test_trained_layers_state_all_their_scales(tmp_path: Path) -> None:
     layer["symmetricQuan"] |= {"zeroPoint": 3, "outputZeroPoint": -5}
     net["oplists"][1]["main"]["zeroPoint"], net["oplists"][3]["main"]["zeroPoint"] = 3, -5
     found = network_encodings(written(net, tmp_path))
-    grids = [found[place].grid for place in (Place("x"), Place("y"), Place("y", "input", 1))]
+    grids = [found[place].qparams for place in (Place("x"), Place("y"), Place("y", "input", 1))]
     assert all(grid is not None for grid in grids)
     data, result, weights = (grid.quantization for grid in grids if grid is not None)
     assert (int(data.zero_point[0]), int(result.zero_point[0])) == (3, -5)
@@ -122,7 +122,7 @@ def test_layers_of_the_old_type_with_new_parameters(tmp_path: Path) -> None:
     (tmp_path / "old.mnn").write_bytes(packed(net))
     found, same = network_encodings(tmp_path / "old.mnn"), network_encodings(FIXTURES / "KL.mnn")
     assert set(found.entries) == set(same.entries)
-    assert all(found[place].grid == item.grid for place, item in same.entries.items())
+    assert all(found[place].qparams == item.qparams for place, item in same.entries.items())
 
 
 def parameter(net: dict[str, Any], index: int) -> Any:

@@ -154,9 +154,9 @@ def test_all_layers_are_int8_with_the_integers_and_scales_of_the_source(tmp_path
     pipeline, made = (read_encodings(tmp_path / "out" / name, {}) for name in ("model.json", "model.mnn"))
     for place, encoding in pipeline.entries.items():
         if place.role == "tensor" or place.index == 1:
-            assert made[place].grid == encoding.grid, place
+            assert made[place].qparams == encoding.qparams, place
     dump = read_encodings(tmp_path / "out" / "model.mnn.json", {"mnn": str(tmp_path / "out" / "model.mnn")})
-    assert all(dump[place].grid == encoding.grid for place, encoding in pipeline.entries.items() if place.role == "tensor")
+    assert all(dump[place].qparams == encoding.qparams for place, encoding in pipeline.entries.items() if place.role == "tensor")
 
 
 @pytest.mark.mnn

@@ -32,7 +32,7 @@ def read(path: Path, text: str) -> Encodings:
 def test_numbers_are_inverse_scales_of_the_inputs_of_layers(tmp_path: Path) -> None:
     found = read(tmp_path / "a.table", TABLE)
     assert set(found.entries) == {Place(name, "input", index) for name in ("conv1", "fc") for index in (0, 1)}
-    weights, data = (found[Place("conv1", "input", index)].grid for index in (1, 0))
+    weights, data = (found[Place("conv1", "input", index)].qparams for index in (1, 0))
     assert weights is not None and data is not None
     assert weights.quantization.scale.tolist() == [np.float32(1 / 63.5), np.float32(1 / 127), np.float32(1 / 254)]
     assert weights.quantization.limits("int8") == (-127, 127) and weights.quantization.axis is None
@@ -42,7 +42,7 @@ def test_numbers_are_inverse_scales_of_the_inputs_of_layers(tmp_path: Path) -> N
 
 def test_comments_empty_lines_and_channels_of_zeros(tmp_path: Path) -> None:
     found = read(tmp_path / "a.table", "#conv1_param_0 1\nfc_param_0 0.0 127 0\n\nfc 12.7\nodd 2.0\n")
-    assert found[Place("fc", "input", 1)].grid.quantization.scale.tolist() == [np.float32(1 / 127)] * 3  # type: ignore[union-attr]
+    assert found[Place("fc", "input", 1)].qparams.quantization.scale.tolist() == [np.float32(1 / 127)] * 3  # type: ignore[union-attr]
     assert found.notes == (
         "line 3 is empty: ncnn reads no further, here the rest is taken too",
         "1 layers have a scale of data and none of weights, at which ncnn2int8 stops: odd",
@@ -91,9 +91,9 @@ def test_a_calibration_goes_there_and_back(tmp_path: Path) -> None:
     assert len(lines) == len(found) == 2 * len(layers) and all("_param_0 " in line for line in lines[: len(layers)])
     for place, entry in found.entries.items():
         op = next(op for op in layers if place.name in (op.source.partition(" ")[2], op.outputs[0]))
-        ours = scales[op.inputs[place.index]].grid
-        assert ours is not None and entry.grid is not None
-        assert np.array_equal(ours.quantization.scale, entry.grid.quantization.scale)
+        ours = scales[op.inputs[place.index]].qparams
+        assert ours is not None and entry.qparams is not None
+        assert np.array_equal(ours.quantization.scale, entry.qparams.quantization.scale)
     applied = qconvert.apply(graph, found)
     assert sum(applied[op.inputs[1]].is_quantized for op in applied.ops if op.kind in ("Conv", "Gemm")) == len(layers)
 
