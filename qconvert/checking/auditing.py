@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
@@ -71,6 +71,15 @@ class AuditedLayer:
     otherwise: bool = False
 
 
+def audited_counts(lines: Iterable[AuditLine]) -> str:
+    """How many operators run on integers; those that only convert between float and stored integers are no part of the total."""
+    listed = list(lines)
+    conversions = sum(line.count for line in listed if line.converts and not line.integer)
+    total = sum(line.count for line in listed) - conversions
+    integers = sum(line.count for line in listed if line.integer)
+    return f"{integers} of {total} quantized operators run on integers" + (f"; {conversions} more only convert (Quantize, Dequantize, Requantize)" if conversions else "")
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class AuditReport(Shown):
     """The audit of a model for a target.
@@ -103,8 +112,7 @@ class AuditReport(Shown):
     @property
     def sentence(self) -> str:
         """How many operators are predicted to run as integers, and how many ran otherwise."""
-        integers, total = (sum(line.count for line in self.lines if line.integer or every) for every in (False, True))
-        words = f"{shown(Path(self.source).name)} for {shown(self.target)}: {integers} of {total} quantized operators run as integers"
+        words = f"{shown(Path(self.source).name)} for {shown(self.target)}: {audited_counts(self.lines)}"
         seen = sum(op.ran is not None for op in self.operators)
         ran = f"; {shown(self.runtime)} ran {seen - len(self.otherwise)} of {seen} as predicted" if seen else ""
         return f"{words}{ran}." + (f" Inconclusive: {said(self.unjudged)}." if self.unjudged else "")

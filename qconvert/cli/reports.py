@@ -43,11 +43,11 @@ def print_conversion(report: ConversionReport, verbose: bool, aside: bool = Fals
 
 def _audited(audit: Iterable[AuditLine], verbose: bool) -> list[str]:
     """How many operators run as integers, and those that do not, or all of them, by kind and reason."""
+    from qconvert.checking.auditing import audited_counts
+
     audit = tuple(audit)
-    integer = sum(line.count for line in audit if line.integer)
-    total = sum(line.count for line in audit)
-    lines = [f"{integer} of {total} quantized operators run on integers"] if audit else []
-    return lines + [f"  {line.count} {line.kind}: {line.reason}" for line in audit if verbose or not line.integer]
+    lines = [audited_counts(audit)] if audit else []
+    return lines + [f"  {line.count} {line.kind}: {line.reason}" for line in audit if verbose or not (line.integer or line.converts)]
 
 
 def audit_document(report: AuditReport) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qconvert.graph import Graph, Op
+from qconvert.operators import KINDS
 from qconvert.operators.functions import closed_graphs
 from qconvert.plugins import Target, Verdict
 
@@ -25,6 +26,11 @@ class AuditLine:
     count: int
     integer: bool
     reason: str
+
+    @property
+    def converts(self) -> bool:
+        """Whether these only convert between float and stored integers."""
+        return self.kind in KINDS and KINDS[self.kind].rule == "convert"
 
 
 def audited(graph: Graph, target: Target) -> Iterator[tuple[Op, Verdict]]:
