@@ -92,7 +92,7 @@ def test_float_io_by_hand_does_what_its_name_says() -> None:
     [
         (
             {"opsett": 17},
-            "nothing in a conversion from tflite to onnx takes the option 'opsett'",
+            "nothing in a conversion from tflite to onnx takes the option 'opsett' (nearest: 'opset')",
             "Known options: batch, biases, calibration_cache, custom, dynamic, external_data, form, guards,",
         ),
         ({"no_float": True}, "nothing in a conversion from tflite to onnx takes the option 'no_float'", "io_layout, numerics, opset"),

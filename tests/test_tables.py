@@ -66,7 +66,7 @@ def test_every_report(capsys: pytest.CaptureFixture[str]) -> None:
     images = [{"x": np.full((1, 1, 8, 8), value, np.float32)} for value in (0.0, 1.0)]
     name = qconvert.load(network).inputs[0]
     reports: dict[str, Shown] = {
-        "run as integers": qconvert.audit(MODEL, "ort-x86"),
+        "run on integers": qconvert.audit(MODEL, "ort-x86"),
         "are the same after": qconvert.roundtrip(MODEL, samples=1),
         "encodings": qconvert.extract_scales(MODEL)[1],
         "from 2 samples": calibrated(network, [{name: item["x"]} for item in images]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
@@ -20,7 +20,7 @@ from qconvert.operators import KINDS, kind_of
 from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, target_named, targets
 from qconvert.plugins.option_types import ReadOptions
 from qconvert.tables import Rows, Shown, said, shown
-from qconvert.targets.audit import AuditLine, audited
+from qconvert.targets.audit import AuditLine, audited, audited_counts
 from qconvert.targets.audit import audit as predicted
 from qconvert.targets.violations import refuse_violations
 
@@ -69,15 +69,6 @@ class AuditedLayer:
     integer: bool | None
     reasons: tuple[str, ...] = ()
     otherwise: bool = False
-
-
-def audited_counts(lines: Iterable[AuditLine]) -> str:
-    """How many operators run on integers; those that only convert between float and stored integers are no part of the total."""
-    listed = list(lines)
-    conversions = sum(line.count for line in listed if line.converts and not line.integer)
-    total = sum(line.count for line in listed) - conversions
-    integers = sum(line.count for line in listed if line.integer)
-    return f"{integers} of {total} quantized operators run on integers" + (f"; {conversions} more only convert (Quantize, Dequantize, Requantize)" if conversions else "")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -43,7 +43,7 @@ def print_conversion(report: ConversionReport, verbose: bool, aside: bool = Fals
 
 def _audited(audit: Iterable[AuditLine], verbose: bool) -> list[str]:
     """How many operators run as integers, and those that do not, or all of them, by kind and reason."""
-    from qconvert.checking.auditing import audited_counts
+    from qconvert.targets.audit import audited_counts
 
     audit = tuple(audit)
     lines = [audited_counts(audit)] if audit else []

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.errors import OptionError
+from qconvert.graph.names import near
 from qconvert.plugins import Format, Option, Target, declared_options, encodings_format_of, formats, pass_named
 from qconvert.plugins import passes as known_passes
 from qconvert.plugins.options import checked, json_object
 from qconvert.plugins.rules import listed
 
 __all__ = ["Given", "files_of", "with_encodings"]
+
+#: What convert() takes besides options.
+_KEYWORDS = ("target", "force", "passes", "encodings", "min_tensor_sqnr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Given:
         except OptionError as error:
             if others := _takers(set_here, known):
                 error.remedy = f"{others} {error.remedy}"
+            elif unknown := [name for name in set_here if name not in known]:
+                error.reason = f"{who} takes the option {near(unknown[:1], (*known, *_KEYWORDS))}"
             raise
         own = {} if target is None else checked(target.write_options, writer.write_options, f"nothing that writes {writer.name}")
         found = {part: _picked(given, declared) for part, declared in taking.items()}

@@ -82,9 +82,9 @@ class ConversionReport(Shown):
     @property
     def sentence(self) -> str:
         """What became of the source."""
-        integers = sum(line.count for line in self.audit if line.integer)
-        total = sum(line.count for line in self.audit)
-        runs = f"; {integers} of {total} quantized operators run as integers" if total else ""
+        from qconvert.targets.audit import audited_counts
+
+        runs = f"; {audited_counts(self.audit)}" if self.audit else ""
         kept = "all scales and integers are the source's" if self.kept_all else "some scales or integers are new: see the changes"
         return f"{shown(Path(self.source).name)} became {shown(Path(self.result).name)}: {kept}{runs}."
 

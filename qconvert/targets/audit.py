@@ -7,7 +7,7 @@ optimizing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from qconvert.graph import Graph, Op
@@ -15,7 +15,7 @@ from qconvert.operators import KINDS
 from qconvert.operators.functions import closed_graphs
 from qconvert.plugins import Target, Verdict
 
-__all__ = ["AuditLine", "audit", "audited"]
+__all__ = ["AuditLine", "audit", "audited", "audited_counts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,15 @@ class AuditLine:
     def converts(self) -> bool:
         """Whether these only convert between float and stored integers."""
         return self.kind in KINDS and KINDS[self.kind].rule == "convert"
+
+
+def audited_counts(lines: Iterable[AuditLine]) -> str:
+    """How many operators run on integers; those that only convert between float and stored integers are no part of the total."""
+    listed = list(lines)
+    conversions = sum(line.count for line in listed if line.converts and not line.integer)
+    total, integers = sum(line.count for line in listed) - conversions, sum(line.count for line in listed if line.integer)
+    more = f"; {conversions} more only convert (Quantize, Dequantize, Requantize)" if conversions else ""
+    return f"{integers} of {total} quantized operators run on integers{more}"
 
 
 def audited(graph: Graph, target: Target) -> Iterator[tuple[Op, Verdict]]:
