@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array, canonical_dtype, integer_range, numpy_dtype
+from qconvert.arithmetic.dtypes import DTYPES, Array, canonical_dtype, integer_range, numpy_dtype
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
-from qconvert.operators import KINDS, kind_of
+from qconvert.operators import KINDS, Kind, kind_of
 from qconvert.operators.formulas import FORMULAS, Formula
 from qconvert.operators.functions import all_graphs
 from qconvert.operators.shapes import merged, output_shapes
@@ -188,8 +188,10 @@ class Emission:
         results = tuple(self.add(Tensor(f"{self.hint}/{kind.lower()}", "", None)) for _ in range(outputs))
         op = Op(kind, names, results, attributes, self.source)
         read = {name: self.tensor(name) for name in names if name}
-        like = read[spec.moved(op)[0]] if spec.rule == "move" else Tensor("", spec.result_type or str(attributes.get("to", dtype)), None)
-        for name, shape in zip(results, output_shapes(read, op), strict=True):
+        for place, (name, shape) in enumerate(zip(results, output_shapes(read, op), strict=True)):
+            like = read[spec.moved(op)[0]] if spec.rule == "move" else Tensor("", dtype, None)
+            stated = _stated_type(spec, attributes, place)
+            like = Tensor("", stated, None) if stated else like
             self.tensors[name] = replace(like, name=name, shape=merged(name, shape, None), data=None)
         self.ops.append(op)
         symbols = [Symbol(self, name) for name in results]
@@ -230,7 +232,10 @@ class Emission:
             if not name:
                 continue
             made = [place for place, item in enumerate(self.ops) if symbol.name in item.outputs]
-            if not made or symbol.name in taken:
+            if symbol.tensor.is_quantized and not symbol.tensor.shares_grid(self.given[name]):  # what was moved alone
+                kind = "Requantize" if self.given[name].is_quantized else "Dequantize"
+                self.ops.append(Op(kind, (symbol.name,), (name,), {}, self.source))
+            elif not made or symbol.name in taken:
                 self.ops.append(Op("Identity", (symbol.name,), (name,), {}, self.source))
             else:
                 self._rename(symbol.name, name)
@@ -278,6 +283,15 @@ class Emission:
             for name in spec.moved(item):
                 if name in self.tensors and name not in op.outputs and self.tensors[name].data is None:
                     self.tensors[name] = replace(self.tensors[name], dtype=result.dtype, quantization=result.quantization)
+
+
+def _stated_type(kind: Kind, attributes: Mapping[str, Any], place: int) -> str:
+    """The type that a kind says of a result, indices being int64; "" if it is that of the data."""
+    words = kind.types.partition("->")[2].split()
+    word = words[min(place, len(words) - 1)] if words else ""
+    if word.startswith("@"):
+        return str(attributes[word[1:]])
+    return "int64" if word == "index" else word if word in DTYPES else ""
 
 
 def _is_whole(data: Array, dtype: str) -> bool:

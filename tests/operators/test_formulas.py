@@ -57,6 +57,8 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
         {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0), "auto_pad": "SAME_UPPER", "data_format": "channels_last"},
     ],
     "FakeQuant": [{"min": -1.0, "max": 2.0}, {"min": 0.0, "max": 3.0, "num_bits": 4, "narrow_range": 1}],
+    "Einsum": [{"equation": text} for text in ("abcd,ebcf->aef", "...cd,...ed->...ce", "abcd,abce", "abcd->ad", "abcd->dbca")],
+    "Trilu": [{"upper": 1}, {"upper": 0}],
     "DFT": [{"axis": 1, "onesided": 1}, {"axis": -3, "length": 3}, {"axis": 0, "length": 4}, {"axis": 1, "inverse": 1}],
     "STFT": [{"length": 4, "step": 3}, {"length": 5, "step": 2, "onesided": 0}],
     "RoiAlign": [
@@ -96,6 +98,10 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
         return [x, x * 2, x - 1]
     if kind in ("Real", "Imag", "ComplexAbs"):
         return [x[..., :2]]
+    if kind == "Einsum":
+        second = {"abcd,ebcf->aef": (5, 4, 3, 2), "...cd,...ed->...ce": (2, 4, 6, 4), "abcd,abce": (2, 4, 3, 5)}
+        shape = second.get(attributes["equation"])
+        return [x] if shape is None else [x, rng.normal(0, 1, shape)]
     if kind == "DFT":
         return [x[..., :2] if attributes.get("inverse") or attributes["axis"] < 0 else x[..., :1]]
     if kind == "STFT":

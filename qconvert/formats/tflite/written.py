@@ -122,9 +122,10 @@ def _not_lowered(op: Op, writing: Writing) -> QConvertError:
     """The error for an operator that would be several on these data."""
     sides = [writing.tensor(name) for name in (*op.inputs, *op.outputs) if name]
     quantized = next((item.name for item in sides if item.is_quantized), "")
-    what = f"quantized {quantized!r}" if quantized else f"data of {sides[0].dtype}"
-    rule = "quantized-data" if quantized else "operand-types"
-    return writing.unsupported(op, f"{what}, which TFLite composes of several operators,", rule=rule)
+    if quantized:
+        return writing.unsupported(op, f"quantized {quantized!r}, which TFLite composes of several operators,", rule="quantized-data")
+    seen = ", ".join(f"{item.dtype} of shape {item.shape}" for item in sides)
+    return writing.unsupported(op, f"{seen}, for which no formula holds,", rule="no-formula")
 
 
 def _is_composite(graph: Graph, op: Op) -> bool:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from qconvert.operators.formulas import activations, arithmetic, compositions, curves, matrices, normalization, recurrent, reductions
+from qconvert.operators.formulas import (
+    activations,
+    arithmetic,
+    compositions,
+    curves,
+    einsum,
+    matrices,
+    normalization,
+    recurrent,
+    reductions,
+)
 from qconvert.operators.formulas.formula import FORMULAS, Formula, lowers, register
 
 __all__ = ["FORMULAS", "Formula", "lowers", "register"]
 
-for _family in (activations, arithmetic, compositions, curves, matrices, normalization, recurrent, reductions):
+for _family in (activations, arithmetic, compositions, curves, einsum, matrices, normalization, recurrent, reductions):
     register(item for item in vars(_family).values() if isinstance(item, Formula))

@@ -3,18 +3,16 @@ lowered by the formulas of operators/formulas/."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.dtypes import REALS
-from qconvert.formats.tflite.reading import ReadFunction
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Op, Shape, numpy_dtype
 
-__all__ = ["READERS", "WRITERS", "Composition", "composed"]
+__all__ = ["Composition"]
 
 #: Option tables of the operators that are used here; others have none.
 _TABLES = {
@@ -109,49 +107,3 @@ class Composition:
     def reduced(self, axes: list[int]) -> Shape:
         """The shape of the data with size 1 along `axes`."""
         return tuple(1 if axis in axes else size for axis, size in enumerate(self.w.tensor(self.data).shape or ()))
-
-
-def composed(compose: Callable[[Composition], None]) -> WriteFunction:
-    """The writer of a kind that is a formula."""
-
-    def write(op: Op, w: Writing) -> None:
-        compose(Composition(op, w))
-
-    write.__doc__ = compose.__doc__
-    return write
-
-
-def _trilu(f: Composition) -> None:
-    """The data where a mask of the triangle is true, else 0; the mask is computed where a size or the diagonal is not known before."""
-    sizes = (f.shape or ())[-2:]
-    diagonal = f.op.inputs[1] if len(f.op.inputs) > 1 else ""
-    if all(isinstance(size, int) for size in sizes) and (not diagonal or f.w.tensor(diagonal).is_constant):
-        shape = f.w.shape(f.data, f.op, slice(-2, None))
-        f.w.require_small(f.op, shape)
-        offset = f.w.values(f.op, 1)[0] if diagonal else 0
-        ones = np.ones(shape, bool)
-        mask = f.w.const(np.triu(ones, offset) if f.op["upper"] else np.tril(ones, offset), f"{f.result}/mask")
-    else:
-        rows = f("RESHAPE", _places(f, -2), f.w.ints([-1, 1], f"{f.result}/rows"), shape=(sizes[0], 1))
-        edge = f("ADD", rows, f.w.index(f.op, 1)) if diagonal else rows
-        mask = f("GREATER_EQUAL" if f.op["upper"] else "LESS_EQUAL", _places(f, -1), edge, shape=sizes, dtype="bool")
-    f.end("SELECT_V2", mask, f.data, f.w.const(np.zeros((), numpy_dtype(f.dtype)), f"{f.result}/zero"))
-
-
-def _places(f: Composition, axis: int) -> str:
-    """The indices along an axis of the data, as int32."""
-    rank = len(f.shape or ())
-    if not f.shape or rank < 2:
-        raise f.w.unsupported(f.op, f"{f.data!r} of shape {f.shape}", rule="unsupported-shape")
-    size = f.shape[axis]
-    if isinstance(size, int):
-        return f.w.const(np.arange(size, dtype=np.int32), f"{f.result}/places")
-    whole = f("SHAPE", f.data, shape=(rank,), dtype="int32", outType=DTYPE_NUMBERS["int32"])
-    count = f("GATHER", whole, f.w.ints(rank + axis, f"{f.result}/axis"), shape=(), axis=0)
-    zero, one = (f.w.ints(value, f"{f.result}/{hint}") for value, hint in ((0, "first"), (1, "step")))
-    return f("RANGE", zero, count, one, shape=(size,))
-
-
-READERS: dict[str, ReadFunction] = {}
-
-WRITERS: dict[str, WriteFunction] = {"Trilu": composed(_trilu)}
