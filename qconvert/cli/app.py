@@ -39,6 +39,7 @@ from qconvert.cli.flags import (
 from qconvert.cli.help import GroupedCommands, GroupedOptions, formats_on_line, shows_all
 from qconvert.cli.preparing import preparation_of
 from qconvert.cli.starting import configured, keep_only, register_plugins
+from qconvert.errors import OptionError
 
 app = typer.Typer(
     name="qconvert",
@@ -158,7 +159,7 @@ def audit_command(
     model: ModelArgument,
     target: Annotated[
         str, typer.Option("--target", help="What it would be converted for; `qconvert formats` lists them.", autocompletion=known_targets)
-    ],
+    ] = "",
     source_format: FromFlag = "",
     run: Annotated[
         bool, typer.Option("--run", help="Also convert it, in a temporary folder, and compare with what the runtime makes of it.")
@@ -178,6 +179,8 @@ def audit_command(
     **options: Any,
 ) -> None:
     """Say which operators a target runs as integers. Exit code 1 if its runtime ran them otherwise, 4 if that is not told here."""
+    if not target:
+        raise OptionError("no target is given", remedy="Name one: --target ort-x86; `qconvert formats` lists them.", rule="no-target")
     from qconvert import audit
     from qconvert.cli.reports import audit_document, print_audit
     from qconvert.cli.streams import read_from
@@ -199,7 +202,7 @@ def roundtrip_command(
     model: ModelArgument,
     via: Annotated[
         str, typer.Option("--via", help="A format, and for onnx a form: onnx:qoperator, onnx:qdq, qgraph.", autocompletion=known_forms)
-    ],
+    ] = "",
     source_format: FromFlag = "",
     times: Annotated[int, typer.Option("--times", min=1, help="How often there and back.")] = 1,
     target: Annotated[
@@ -217,6 +220,8 @@ def roundtrip_command(
 ) -> None:
     """Convert a model to a format and back, and compare graph, integers and outputs. Exit code 1 if something was lost, 4 if the
     outputs could not be compared."""
+    if not via:
+        raise OptionError("no format is given", remedy="Name one: --via onnx, onnx:qoperator, tflite, torch or qgraph.", rule="no-format")
     from qconvert import roundtrip
     from qconvert.cli.reports import print_roundtrip, progress, roundtrip_document
     from qconvert.cli.streams import read_from
