@@ -53,7 +53,7 @@ def test_help_shows_all_commands_and_the_options_of_the_called_one(arguments: li
         assert "--per-op" in shown
     else:
         for text in (
-            "Convert a model to another format; suffixes say which.",
+            "Convert a model to another format; suffixes say which",
             "List the formats, the targets and",
         ):
             assert text in shown
