@@ -39,7 +39,6 @@ from qconvert.cli.flags import (
 from qconvert.cli.help import GroupedCommands, GroupedOptions, formats_on_line, shows_all
 from qconvert.cli.preparing import preparation_of
 from qconvert.cli.starting import configured, keep_only, register_plugins
-from qconvert.errors import OptionError
 
 app = typer.Typer(
     name="qconvert",
@@ -180,7 +179,7 @@ def audit_command(
 ) -> None:
     """Say which operators a target runs as integers. Exit code 1 if its runtime ran them otherwise, 4 if that is not told here."""
     if not target:
-        raise OptionError("no target is given", remedy="Name one: --target ort-x86; `qconvert formats` lists them.", rule="no-target")
+        raise typer.BadParameter("none is given. For example: --target ort-x86; `qconvert formats` lists them.", param_hint="--target")
     from qconvert import audit
     from qconvert.cli.reports import audit_document, print_audit
     from qconvert.cli.streams import read_from
@@ -221,7 +220,7 @@ def roundtrip_command(
     """Convert a model to a format and back, and compare graph, integers and outputs. Exit code 1 if something was lost, 4 if the
     outputs could not be compared."""
     if not via:
-        raise OptionError("no format is given", remedy="Name one: --via onnx, onnx:qoperator, tflite, torch or qgraph.", rule="no-format")
+        raise typer.BadParameter("none is given. For example: --via onnx (onnx:qoperator, tflite, torch, qgraph).", param_hint="--via")
     from qconvert import roundtrip
     from qconvert.cli.reports import print_roundtrip, progress, roundtrip_document
     from qconvert.cli.streams import read_from
