@@ -23,8 +23,8 @@ from qconvert.evaluate import evaluate, evaluate_op
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.formats.torch.writer import live
 from qconvert.graph import Array, Graph, Op
+from qconvert.kernels import KERNELS
 from qconvert.plugins import passes, target_named
-from qconvert.runtimes.reach_torch import reach
 
 BATCH = 2
 
@@ -89,7 +89,7 @@ def judge(graph: Graph, op: Op, values: dict[str, Array], counts: Counter[str], 
         counts["unexplained"] += int(wrong.sum())
         return
     steps = np.asarray(exact.real, np.float64) / grid.scale[0].astype(np.float64)
-    allowed = 0.5 + reach(graph, op, steps, "anew")[0]
+    allowed = 0.5 + KERNELS["torch:rebuilt"].tolerance(graph, op, steps)[0]
     far = np.maximum(*(np.abs(side.astype(np.float64) - grid.zero_point[0] - steps) for side in (exact.stored, actual)))
     counts["unexplained"] += int((wrong & (far > allowed)).sum())
 

@@ -31,6 +31,7 @@ FLOORS = (
     "operators",
     "rules",
     "evaluate",
+    "kernels",
     "rewriting",
     "encodings",
     "plugins",

@@ -186,15 +186,15 @@ def _targets() -> Iterator[str]:
     for one in targets().values():
         yield from ("", f"## {one.name}", "", f"{cell(one.summary)}.", "")
         yield "Passes: " + ", ".join(f"`{name}`" for name in one.passes) + "."
-        if one.forbidden:
-            yield from ("", "Without a kernel: " + ", ".join(f"`{name}`" for name in sorted(one.forbidden)) + ".")
-        if one.integer_kernels:
+        if one.kernels.missing:
+            yield from ("", "Without a kernel: " + ", ".join(f"`{name}`" for name in sorted(one.kernels.missing)) + ".")
+        if dict(one.kernels):
             yield from ("", *table(("operators with an integer kernel", "types of the data"), _kernels(one)))
 
 
 def _kernels(one: Target) -> Iterator[list[str]]:
     groups: dict[str, list[str]] = {}
-    for kind, types in one.integer_kernels.items():
+    for kind, types in one.kernels:
         groups.setdefault(_types(types), []).append(kind)
     yield from ([", ".join(sorted(names)), types] for types, names in sorted(groups.items()))
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from qconvert.graph.carried import Carried, Carrier, carried
     from qconvert.graph.metadata import STATES
     from qconvert.graph.names import near
+    from qconvert.kernels import KERNELS, Integers, Kernel, Kernels, within
     from qconvert.operators import (
         KINDS,
         REQUIRED,
@@ -107,6 +108,7 @@ _HOMES = {
     "qconvert.graph.carried": "Carried Carrier carried",
     "qconvert.graph.metadata": "STATES",
     "qconvert.files": "documents map_file",
+    "qconvert.kernels": "KERNELS Integers Kernel Kernels within",
     "qconvert.rewriting": "Match Pattern Rewriter find_matches with_quantization",
     "qconvert.graph.names": "near",
     "qconvert.operators.shapes": "infer output_shapes",
@@ -141,6 +143,7 @@ __all__ = [
     "DECIDES",
     "ELEMENTWISE",
     "FIRST",
+    "KERNELS",
     "KINDS",
     "MIXES",
     "NUMERICS",
@@ -171,8 +174,11 @@ __all__ = [
     "Formula",
     "Graph",
     "Inside",
+    "Integers",
     "InvalidGraphError",
     "InvalidModelError",
+    "Kernel",
+    "Kernels",
     "Kind",
     "Layer",
     "LoadedModel",
@@ -264,6 +270,7 @@ __all__ = [
     "texts",
     "validate",
     "with_quantization",
+    "within",
     "within_data",
     "within_data_or_zero",
 ]

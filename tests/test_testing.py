@@ -11,6 +11,7 @@ import pytest
 
 from qconvert import Format, Graph, Pass, Target
 from qconvert.errors import UnsupportedError
+from qconvert.kernels import Kernels
 from qconvert.plugins import passes, registered
 from qconvert.pytest_plugin import sample_graph
 from qconvert.testing import assert_exact, assert_round_trips, assert_target_takes, random_inputs, sample_graphs
@@ -57,7 +58,7 @@ def test_targets_take_or_refuse() -> None:
     for name in ("ort-x86", "tflite", "generic"):
         assert_target_takes(name)
     with pytest.raises(AssertionError, match=r"picky refuses in .*Softmax"):
-        assert_target_takes(Target("picky", "onnx", "", forbidden=("Softmax",), floats=False))
+        assert_target_takes(Target("picky", "onnx", "", kernels=Kernels().without("Softmax"), floats=False))
 
 
 def test_a_format_that_loses_integers_does_not_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,10 @@ def plan(graph: Graph, target: str = "", dtype: str = "int8") -> Plan:
     return Plan(groups, tuple(found.weights()), tuple(found.notes))
 
 
+#: Types of 8-bit activations, of which a conversion may choose either.
+_EITHER = ("int8", "uint8")
+
+
 @dataclass(slots=True)
 class _Planner:
     graph: Graph
@@ -106,16 +110,16 @@ class _Planner:
 
     def kernels(self) -> set[str]:
         """The kinds that have integer kernels, without those that only carry integers."""
-        listed = [item for item in self.targets if item.integer_kernels]
-        known = {kind for item in listed for kind, types in item.integer_kernels.items() if self._takes(types)}
+        listed = [item for item in self.targets if item.kernels.kinds(lambda row: True)]
+        known = {kind for item in listed for kind, types in item.kernels if self._takes(types)}
         if not listed:
             known = {kind.name for kind in KINDS.values() if kind.rule == "real"}
-        gone = set.intersection(*({*item.forbidden} for item in self.targets))
+        gone = set.intersection(*({*item.kernels.missing} for item in self.targets))
         return {name for name in known - gone if KINDS[name].rule in ("real", "index")}
 
     def _takes(self, types: Sequence[str]) -> bool:
         """8-bit activations may be stored as either type, which is exact."""
-        return self.dtype in types or (self.dtype in ("int8", "uint8") and not {"int8", "uint8"}.isdisjoint(types))
+        return self.dtype in types or (self.dtype in _EITHER and not set(_EITHER).isdisjoint(types))
 
     def groups(self) -> Iterator[Group]:
         needed, union = set[str](), _Union()
@@ -175,13 +179,14 @@ class _Planner:
     def _shared(self, op: Op) -> Iterator[tuple[str, ...]]:
         """The tensors of an operator that have one grid."""
         spec = kind_of(op)
-        if spec.rule == "move" or self._is_equal(op, "equal_scales"):
+        if spec.rule == "move" or self._has_one_grid(op, "all"):
             yield (*spec.moved(op), *spec.results_of(op))
-        elif self._is_equal(op, "equal_inputs"):
+        elif self._has_one_grid(op, "data"):
             yield tuple(spec.data(op))
 
-    def _is_equal(self, op: Op, demand: str) -> bool:
-        return any(self._takes(getattr(item, demand).get(op.kind, ())) for item in self.targets)
+    def _has_one_grid(self, op: Op, sides: str) -> bool:
+        types = _EITHER if self.dtype in _EITHER else (self.dtype,)
+        return any(item.kernels.one_grid(op.kind, dtype) == sides for item in self.targets for dtype in types)
 
     def _carries(self, op: Op, names: set[str]) -> bool:
         """Whether the results of an operator hold nothing beyond the range of data that are in the group."""
@@ -204,7 +209,7 @@ class _Planner:
         if op is None:
             return None
         for item in self.targets:
-            found = item.fixed_outputs.get(op.kind, {}).get(self.dtype)
+            found = item.kernels.fixed(op.kind, self.dtype)
             if found is not None:
                 return QParams(self.dtype, Quantization.per_tensor(*found))
         return None

@@ -5,7 +5,7 @@ off by at most e gives an integer within 1/2 + e of r. So a difference is explai
 kernels' reach of r; then r is near a tie, or the kernels are coarse. The share of elements whose r lies that near to a tie is the
 predicted rate: an upper bound for the share that differs. Whatever lies outside is unexplained, and is a fault.
 
-The reach of its kernels comes with each runtime (plugins.Runtime.reach).
+How far kernels reach is in their rows (kernels/).
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def classify(
     steps = exact / scale
     sums = steps if summed is None or summed.shape != steps.shape else summed / scale
     runtimes = [run_by(side) for side in kernels]
-    (reach_source, coarse_source), (reach_result, coarse_result) = (runtime.reach(graph, op, sums, name) for runtime, name in runtimes)
+    allowed = [runtime.rows(name).tolerance(graph, op, sums) for runtime, name in runtimes]
+    (reach_source, coarse_source), (reach_result, coarse_result) = allowed
     reach_result, often = reach_result + further, float(np.max(further, initial=0.0)) > _MUCH
     position = np.clip(steps + zero_point, low, high)
     undefined = np.isnan(position)  # what integer NaN becomes, nothing says

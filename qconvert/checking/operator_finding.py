@@ -235,14 +235,10 @@ class Judge:
     def _overflowed(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
         """The finding, which names a fault, unless the source's value is to the last bit what its kernels make by overflowing, and the
         result's is what the operator means."""
-        overflows = self.sides[0].runtime.overflows
-        if overflows is None or pair[0].dtype.kind not in "biu":
+        source = self.sides[0]
+        if pair[0].dtype.kind not in "biu":
             return found
-
-        def computed(graph: Graph, op: Op, inputs: list[Array | None]) -> tuple[Array, ...] | None:
-            return overflows(graph, op, inputs, self.sides[0].kernels)
-
-        made = overflowed(self.graph, op, index, values, self.writers, computed)
+        made = overflowed(self.graph, op, index, values, self.writers, source.runtime.rows(source.kernels))
         if made is None or not made.may_give(pair[0]):
             return found
         if not np.array_equal(made.meant, pair[1]):
@@ -250,8 +246,7 @@ class Judge:
             if again.verdict == "unexplained":
                 return again
         where = ", ".join(dict.fromkeys(place.source or place.kind for place in made.places))
-        runtime = self.sides[0].runtime
-        reason = f"{runtime.title}'s own kernel {runtime.fault} in {where}"
+        reason = f"{source.runtime.title}'s own kernel {made.fault} in {where}"
         return replace(found, verdict=OVERFLOW, reason=reason, predicted_rate=1.0, unexplained=0)
 
     def _fixed(self, op: Op) -> dict[str, Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,11 +10,9 @@ import numpy as np
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
+from qconvert.kernels import Kernels
 
 __all__ = ["Overflowed", "overflowed"]
-
-#: See plugins.Runtime.overflows.
-Overflows = Callable[[Graph, Op, list[Array | None]], tuple[Array, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +23,15 @@ class Overflowed:
         forms: as the kernels give it, with whatever overflows: each element is that of one of them.
         meant: with nothing that overflows, each operator rounded once.
         values: what is meant on the way, by name.
-        places: the operators that overflow.
+        places: the operators that overflow, or are wrong in another way that is known.
+        fault: that of the last of them; see kernels.Integers.
     """
 
     forms: tuple[Array, ...]
     meant: Array
     values: Mapping[str, Array]
     places: tuple[Op, ...]
+    fault: str
 
     def may_give(self, found: Array) -> bool:
         """Whether the kernels may give these values, to the last bit."""
@@ -41,7 +41,7 @@ class Overflowed:
 
 
 def overflowed(
-    graph: Graph, op: Op, index: int, values: Mapping[str, Array], writers: Mapping[str, Op], overflows: Overflows
+    graph: Graph, op: Op, index: int, values: Mapping[str, Array], writers: Mapping[str, Op], kernels: Kernels
 ) -> Overflowed | None:
     """Output `index` of an operator if its kernel overflows on these values, or that of an operator before it whose result is not among
     them, as a constant that is computed; None if none does.
@@ -50,9 +50,9 @@ def overflowed(
         graph, op, index: the operator.
         values: stored values by name.
         writers: the operator that computes each tensor.
-        overflows: the runtime's.
+        kernels: of the runtime.
     """
-    made = _Made(graph, values, writers, overflows)
+    made = _Made(graph, values, writers, kernels)
     try:
         made.compute(op)
     except (QConvertError, KeyError):
@@ -60,7 +60,7 @@ def overflowed(
     name = op.outputs[index]
     if not made.places:
         return None
-    return Overflowed(made.forms.get(name, (made.stored[name],)), made.meant[name], made.meant, tuple(made.places))
+    return Overflowed(made.forms.get(name, (made.stored[name],)), made.meant[name], made.meant, tuple(made.places), made.fault)
 
 
 @dataclass(slots=True)
@@ -68,11 +68,12 @@ class _Made:
     graph: Graph
     values: Mapping[str, Array]
     writers: Mapping[str, Op]
-    overflows: Overflows
+    kernels: Kernels
     stored: dict[str, Array] = field(default_factory=dict)
     meant: dict[str, Array] = field(default_factory=dict)
     places: list[Op] = field(default_factory=list)
     forms: dict[str, tuple[Array, ...]] = field(default_factory=dict)
+    fault: str = ""
 
     def compute(self, op: Op) -> None:
         """Both forms of an operator's outputs, and of whatever before it is not known."""
@@ -83,10 +84,11 @@ class _Made:
                     self.compute(self.writers[name])
                 else:
                     self.stored[name] = self.meant[name] = known
-        wrapped = self.overflows(self.graph, op, [self.stored[name] if name else None for name in op.inputs])
+        found = self.kernels.integers(self.graph, op, [self.stored[name] if name else None for name in op.inputs])
         for way in (self.stored, self.meant):
             results = evaluate_op(self.graph, op, [way[name] if name else None for name in op.inputs])
             way.update((name, result.stored) for name, result in zip(op.outputs, results, strict=False) if name)
-        if wrapped is not None and not all(np.array_equal(form, self.meant[op.outputs[0]]) for form in wrapped):
-            self.stored[op.outputs[0]], self.forms[op.outputs[0]] = wrapped[0], wrapped
+        if found is not None and found.fault and not all(np.array_equal(way, self.meant[op.outputs[0]]) for way in found.ways):
+            self.stored[op.outputs[0]], self.forms[op.outputs[0]] = found.ways[0], found.ways
             self.places.append(op)
+            self.fault = found.fault

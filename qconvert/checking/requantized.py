@@ -157,7 +157,7 @@ class Requantized:
         step = float(to.quantization.scale[0])
         exact = dequantize(values[name], before) / step
         runtime, kernels = run_by(judge.sides[1].kernels_of(to.name))
-        reach, _ = runtime.reach(judge.other, rounder, exact, kernels)
+        reach, _ = runtime.rows(kernels).tolerance(judge.other, rounder, exact)
         near = np.abs(np.abs(exact - np.floor(exact)) - 0.5) <= reach
         moved = moved_by(graph, op, near * step, values)
         return None if moved is None else moved / float(result.scale[0])

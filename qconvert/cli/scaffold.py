@@ -60,7 +60,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert.plugin import Change, Format, Graph, Pass, Rewriter, Target, hookimpl
+from qconvert.plugin import Change, Format, Graph, Kernel, Kernels, Pass, Rewriter, Target, hookimpl
 
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "$api"
@@ -97,9 +97,9 @@ def qconvert_passes() -> Iterable[Pass]:
 @hookimpl
 def qconvert_targets() -> Iterable[Target]:
     summary = "a chip with convolutions of int8"
-    kernels = {"Conv": ("int8",), "Gemm": ("int8",)}
+    kernels = Kernels((Kernel(("Conv", "Gemm"), ("int8",)),))
     passes = ("fuse_pad", "assign_layout", "store_activations")
-    return [Target("$name-chip", "onnx", summary, passes=passes, layout="channels_first", activations="int8", integer_kernels=kernels)]
+    return [Target("$name-chip", "onnx", summary, passes=passes, layout="channels_first", activations="int8", kernels=kernels)]
 '''
 
 _TESTS = '''\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,11 +37,12 @@ from qconvert.operators.spatial import (
     channel_count,
     padding,
     per_spatial_axis,
+    stated_pads,
     window_sizes,
     with_spatial,
 )
 
-__all__ = ["KINDS"]
+__all__ = ["KINDS", "average_pads"]
 
 
 def _pool_shape(op: Op, s: ShapeContext) -> Shapes:
@@ -129,6 +130,31 @@ def average_pool(call: Call) -> Result:
     stored_average = average(total + (zero_point - zero) * count, count) + zero
     stored = saturate(channels_first(call, stored_average), call.results[0].dtype)
     return ExactResult(real, activated_stored(call, stored))
+
+
+def average_pads(op: Op, sizes: Sequence[int], wanted: Sequence[int]) -> tuple[tuple[int, ...], Array]:
+    """All the padding of an AveragePool, and which share of each of its windows ONNX counts.
+
+    Args:
+        op: the operator.
+        sizes, wanted: of the spatial axes of data and result.
+
+    Returns:
+        pads: before and after, what the last windows hang over (ceil_mode) included.
+        share: of the result's spatial axes.
+    """
+    kernel, strides, count = op["kernel_shape"], op["strides"], len(op["kernel_shape"])
+    stated = stated_pads(op, sizes, kernel, (1,) * count)
+    ends: list[int] = []
+    share: Array = np.ones(())
+    for axis in range(count):
+        begin, end = stated[axis], stated[count + axis]
+        starts = np.arange(wanted[axis]) * strides[axis] - begin
+        first, last = (-begin, sizes[axis] + end) if op["count_include_pad"] else (0, sizes[axis])
+        counted = np.minimum(starts + kernel[axis], last) - np.maximum(starts, first)
+        share = np.multiply.outer(share, counted / kernel[axis])
+        ends.append(max(int(starts[-1]) + kernel[axis] - sizes[axis], 0))
+    return (*stated[:count], *ends), share
 
 
 def l2_pool(call: Call) -> Array:

@@ -9,13 +9,14 @@ import numpy as np
 
 from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, dynamic_steps, is_accumulator_scale
 from qconvert.arithmetic.dtypes import Array
-from qconvert.graph.schema import Op
+from qconvert.graph.schema import Graph, Op
 from qconvert.operators.attributes import AttributeSpec, choice
 from qconvert.operators.bounds import ANY, Interval, Operands, hull
 from qconvert.operators.call import Call
 
-__all__ = ["DYNAMIC", "DYNAMIC_ROWS", "is_dynamic", "output_axis", "products_of_rows", "products_of_transposed", "products_of_windows",
-           "range_axes", "rounded_data", "rounded_rows", "rounded_steps", "sum_of_products", "with_bias", "zero_point"]  # fmt: skip
+__all__ = ["DYNAMIC", "DYNAMIC_ROWS", "is_dynamic", "is_product_of_activations", "output_axis", "products_of_rows",
+           "products_of_transposed", "products_of_windows", "range_axes", "rounded_data", "rounded_rows", "rounded_steps",
+           "sum_of_products", "with_bias", "zero_point"]  # fmt: skip
 
 #: Of operators with integer weights beside real data; without it the weights count as the real values that they stand for.
 DYNAMIC: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *(name for name in DYNAMIC_ROUNDINGS if name != "dynamic_rows")), "")}
@@ -138,3 +139,17 @@ def products_of_rows(*weights: int) -> Callable[[Op, Sequence[tuple[int, ...]], 
         return math.prod(inputs[0][:-1]) * sum(math.prod(inputs[index]) for index in weights if op.has(index))
 
     return products
+
+
+def is_product_of_activations(graph: Graph, op: Op) -> bool:
+    """Whether an operator is a MatMul of two activations of 8 signed bits whose zero points can be spelled out beside it: matrices on one
+    grid each, as deep as is known."""
+    if op.kind != "MatMul" or op.attributes.get("activation"):
+        return False
+    sides = [graph[name] for name in op.inputs[:2]]
+    if any(side.is_constant or side.dtype != "int8" or side.quantization is None or not side.quantization.is_per_tensor for side in sides):
+        return False
+    if any(side.shape is None or len(side.shape) < 2 for side in sides) or not graph[op.outputs[0]].shape:
+        return False
+    shape = sides[0].shape or ()
+    return isinstance(shape[-2 if op.attributes.get("trans_a") else -1], int)

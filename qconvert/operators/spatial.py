@@ -105,20 +105,28 @@ def block_size(op: Op) -> int:
     return block
 
 
+def same_pads(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
+    """The padding of SAME_UPPER, before each spatial axis, then after each: the odd element goes to the end."""
+    totals = []
+    for size, taps, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
+        reach = (taps - 1) * dilation + 1
+        totals.append(max((-(-size // stride) - 1) * stride + reach - size, 0))
+    return tuple(total // 2 for total in totals) + tuple(total - total // 2 for total in totals)
+
+
+def stated_pads(call: Call | Op, sizes: Sequence[int], kernel: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
+    """The padding of a window in numbers, before each spatial axis, then after each."""
+    count, mode = len(sizes), call["auto_pad"]
+    if mode == "NOTSET":
+        return tuple(call["pads"])
+    same = same_pads(sizes, kernel, call["strides"], dilations) if mode != "VALID" else (0,) * 2 * count
+    return (*same[count:], *same[:count]) if mode == "SAME_LOWER" else same
+
+
 def padding(call: Call | Op, sizes: tuple[int, ...], kernel: tuple[int, ...], dilations: tuple[int, ...]) -> list[tuple[int, int]]:
     """Elements to pad before and after each spatial dimension."""
-    rank = len(sizes)
-    mode = call["auto_pad"]
-    if mode == "NOTSET":
-        return [(call["pads"][i], call["pads"][rank + i]) for i in range(rank)]
-    if mode == "VALID":
-        return [(0, 0)] * rank
-    found = []
-    for size, taps, stride, dilation in zip(sizes, kernel, call["strides"], dilations, strict=True):
-        total = max((-(-size // stride) - 1) * stride + (taps - 1) * dilation + 1 - size, 0)
-        less, more = total // 2, total - total // 2
-        found.append((less, more) if mode == "SAME_UPPER" else (more, less))
-    return found
+    pads, count = stated_pads(call, sizes, kernel, dilations), len(sizes)
+    return list(zip(pads[:count], pads[count:], strict=True))
 
 
 def swapped_weights(weights: Array, group: int) -> Array:

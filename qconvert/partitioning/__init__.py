@@ -56,7 +56,7 @@ def qconvert_runtimes() -> Iterable[Runtime]:
     return [
         Runtime(
             "partition", ("partition",), summary, "the parts of the partition", kernels=("parts",), layout="channels_first",
-            open=_from("running", "open_model"), reach=_from("running", "reach"),
+            open=_from("running", "open_model"), rows=_from("running", "rows"),
             inside=_from("inside", "PartitionInside"), taken_by=_from("inside", "taken_by"), by_others=True,
         )
     ]  # fmt: skip

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import InvalidModelError, QConvertError, RuntimeRefusedError, counted
-from qconvert.graph import Array, Graph, Op, numpy_dtype
+from qconvert.graph import Array, numpy_dtype
+from qconvert.kernels import Kernels
 from qconvert.partitioning.composing import named_part, values_of
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
 from qconvert.plugins import LoadedModel, ModelFile, Runtime, format_named, kernels_listed, kernels_named, runtime_of, runtimes
 from qconvert.plugins.options import taken
 
-__all__ = ["PartitionModel", "open_model", "reach", "run_by"]
+__all__ = ["PartitionModel", "open_model", "rows", "run_by"]
 
 
 class PartitionModel:
@@ -192,9 +193,9 @@ def open_model(file: ModelFile) -> PartitionModel:
     return PartitionModel(file.path, file.threads, file.kernels)
 
 
-def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Array, bool]:
-    """See plugins.Runtime: that of the runtime which the kernels name, and of onnxruntime for what is inside of parts that it cuts."""
+def rows(kernels: str) -> Kernels:
+    """See plugins.Runtime: those of the runtime which the kernels name, and of onnxruntime for what is inside of parts that it cuts."""
     runtime: Runtime | None = runtimes().get(kernels.partition(":")[0])
     if runtime is None or runtime.name == "partition":
         runtime = runtimes()["onnxruntime"]
-    return runtime.reach(graph, op, exact, kernels.partition(":")[2] or runtime.kernels[0])
+    return runtime.rows(kernels.partition(":")[2] or runtime.kernels[0])

@@ -11,7 +11,6 @@ where nothing saturates, all weights are int8: onnxruntime has no other kernel.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -33,14 +32,14 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     guarded = signed = 0
     for use in weight_uses(graph):
         readers = [graph.ops[index] for index in use.readers]
-        found = [_weights(graph, op, target.activations, target.integer_kernels) for op in readers]
+        found = [_weights(graph, op, target) for op in readers]
         weights = next((item for item in found if item is not None), None)
         if weights is None:
             continue
         assert weights.data is not None and weights.quantization is not None
         stored = weights.data.astype(np.int16) - (128 if weights.dtype == "uint8" else 0)
         any_sum = not target.max_pair_sum or target.activations == "int8"
-        safe = any_sum or all(largest_pair_sum(op, stored) <= target.max_pair_sum for op in readers if op.kind in target.integer_kernels)
+        safe = any_sum or all(largest_pair_sum(op, stored) <= target.max_pair_sum for op in readers if target.kernels.named(op.kind))
         if weights.dtype == "int8" and not safe:
             changed.append((use, _stored_as(weights, "uint8", 128)))
             guarded += 1
@@ -78,10 +77,10 @@ def _recurrent(rewriter: Rewriter, largest: int) -> set[str]:
     return found
 
 
-def _weights(graph: Graph, op: Op, activations: str, kernels: Collection[str]) -> Tensor | None:
-    """The 8-bit constant weights of an operator with an integer kernel whose data are stored as `activations`."""
-    stored = activations if is_dynamic(op) else graph[op.inputs[0]].dtype
-    if not kind_of(op).sums_products or op.kind not in kernels or stored != activations:
+def _weights(graph: Graph, op: Op, target: Target) -> Tensor | None:
+    """The 8-bit constant weights of an operator with an integer kernel whose data are stored as its activations are."""
+    stored = target.activations if is_dynamic(op) else graph[op.inputs[0]].dtype
+    if not kind_of(op).sums_products or not target.kernels.named(op.kind) or stored != target.activations:
         return None
     weights = graph[op.inputs[1]]
     if weights.data is None or weights.dtype not in ("int8", "uint8") or weights.quantization is None:

@@ -102,7 +102,7 @@ def _coarse(graph: Graph, target: Target, op: Op) -> str:
     if op.kind not in target.exact_on_reals:
         return ""
     result = graph[op.outputs[0]]
-    fixed = target.fixed_outputs.get(op.kind, {}).get(result.dtype)
+    fixed = target.kernels.fixed(op.kind, result.dtype)
     if fixed is None or result.quantization is None:
         return ""
     wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))

@@ -28,8 +28,8 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Insert what target.fixed_outputs, target.equal_scales and target.equal_inputs ask for."""
-    if target is None or not (target.fixed_outputs or target.equal_scales or target.equal_inputs):
+    """Insert what a target's kernels ask for: results on the grid that they fix, sides on one grid."""
+    if target is None or not target.kernels.kinds(lambda row: bool(row.result or row.one_grid)):
         return graph, ()
     rewriter = Rewriter(graph)
     matching = _Matching(rewriter, target)
@@ -74,12 +74,13 @@ class _Matching:
         if result is None or result.quantization is None:
             return (op,)
         op = self._scaled_zeros(op)
-        fixed = self._target.fixed_outputs.get(op.kind, {}).get(result.dtype)
+        fixed = self._target.kernels.fixed(op.kind, result.dtype)
         if fixed is not None:
             wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
             return self._give(op, result, replace(result, quantization=wanted))
-        if result.dtype not in self._target.equal_scales.get(op.kind, ()):
-            return (self._met(op, None) if result.dtype in self._target.equal_inputs.get(op.kind, ()) else op,)
+        sides = self._target.kernels.one_grid(op.kind, result.dtype)
+        if sides != "all":
+            return (self._met(op, None) if sides == "data" else op,)
         if kind_of(op).chooses:
             return (self._join(op, result),)
         if op.kind == "AveragePool" and self._is_convolution(op, result):

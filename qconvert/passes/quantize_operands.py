@@ -56,9 +56,9 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
 
 def _runs_on_integers(kind: str, dtype: str, target: Target | None) -> bool:
     """Whether there is an integer kernel to gain, for data of as many bits; a Div becomes a Mul."""
-    if target is None or not target.integer_kernels:
+    if target is None:
         return True
-    types = target.integer_kernels.get("Mul" if kind == "Div" else kind)
+    types = target.kernels.types("Mul" if kind == "Div" else kind)
     return types is not None and (not types or not {dtype, f"u{dtype}", dtype.removeprefix("u")}.isdisjoint(types))
 
 

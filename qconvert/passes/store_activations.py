@@ -136,5 +136,6 @@ def _source_type(graph: Graph, target: Target) -> str:
     noted = graph.metadata.get(ACTIVATIONS)
     if noted in _EIGHT_BITS:
         return str(noted)
-    kernels = [target.integer_kernels.get(op.kind, ()) for op in graph.ops if any(name and graph[name].is_quantized for name in op.outputs)]
+    quantized = (op for op in graph.ops if any(name and graph[name].is_quantized for name in op.outputs))
+    kernels = [target.kernels.types(op.kind) or () for op in quantized]
     return "int8" if symmetric and any("int8" in types and "uint8" not in types for types in kernels) else "uint8"

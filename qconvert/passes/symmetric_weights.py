@@ -131,7 +131,7 @@ def _on_real_values(graph: Graph, use: WeightUse, target: Target | None) -> bool
     ops = [graph.ops[index] for index in use.readers]
     if target is None or not target.knows_kernels:
         return False
-    if target.floats and all(target.integer_kernels and op.kind not in target.integer_kernels for op in ops):
+    if target.floats and all(target.kernels.types(op.kind) is None for op in ops):
         return True
     if any(graph[op.outputs[0]].is_quantized for op in ops):
         return False

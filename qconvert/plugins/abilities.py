@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import OptionError
+from qconvert.kernels import Kernels
 from qconvert.plugins.verdict import Violation
 
 if TYPE_CHECKING:
@@ -61,33 +62,22 @@ class Abilities:
             spells out for these kernels is left alone.
 
     Where operators run:
-        integer_kernels: which quantized operators the runtime runs as integer kernels: kind -> dtypes of the activation. Empty if
-            all kinds but the forbidden ones have one. Kinds that move integers have one for all types unless they are named.
+        kernels: the rows of its runtime's kernels: which operators run on integers, for which types, what is wrong or missing, which
+            scales they fix; by default all that is quantized does.
         product_types: types of real values that kernels multiply by weights in; empty for any.
-        real_biases: kinds whose integer kernels with quantized results run beside a real bias too, which the runtime puts on the
-            accumulator's grid.
-        real_results: kinds whose integer kernels can give real results.
-        real_sums: kinds whose integer kernels give sums of products as real numbers, to which a bias is added: where data and weights are
-            quantized, neither bias nor result need be.
-        stored_kinds: kinds that run on stored integers of any type wherever all sides have one grid, since the format writes them so.
         dynamic_range: whose rounding of real data beside integer weights the runtime has: "tflite" (rows and images by themselves),
             "onnx" (whole tensors, and others spelled out), or "": such operators compute on real values.
         unpacked_weights: storage type of constant weights behind a Dequantize that the runtime makes real once, when it loads a model; ""
             if it would do so at each run: weights of operators on real values are then stored as real values.
         unpacked_blocks: storage types, the narrowest first, of constant weights in blocks behind a Dequantize, with the zero point 0, that
             the runtime takes; without any such weights are stored as real values.
-        forbidden: kinds that have no integer kernel, or none at all where floats is False. It rules over integer_kernels.
-        kernel_faults: kinds whose integer kernel is wrong for some operators: kind -> (graph, operator) -> what it does, or "". Such an
-            operator runs on real values.
-        missing_kernels: kinds that have no integer kernel for some operators: kind -> (graph, operator) -> for which, in words, or "".
-            These run on real values too, and so do moves of integers.
         spelled_bounds: kinds into which the runtime fuses no activation rightly: spell_activations puts a Clip behind them whose bounds are
             those of the grid.
         groups: what its kernels run as one: name -> Pattern. A partition takes the operators of a group together or not at all, groups that
             stand first here first.
         only_in_groups: kinds that a partition takes in such groups alone.
-        exact_on_reals: kinds of fixed_outputs that run on real values, as fast, where their result has another grid and `numerics` is
-            "exact": a rounding onto the fixed grid, and from there onto another, costs bits.
+        exact_on_reals: kinds whose kernels fix the scale of their result that run on real values, as fast, where their result has another
+            grid and `numerics` is "exact": a rounding onto the fixed grid, and from there onto another, costs bits.
         floats: whether operators may run on real values, between Dequantize and Quantize.
 
     What quantized operators demand:
@@ -105,10 +95,6 @@ class Abilities:
         bias_dtypes: storage type of the data -> those of the bias, at data scale * weight scale with zero point 0.
         quant_ranges: storage type of weights -> smallest and largest stored integer, for kernels without -128.
         power_of_two_scales: whether scales are powers of two.
-        fixed_outputs: the quantization that an operator's result must have: kind -> dtype -> (scale, zero point).
-        equal_scales: kinds that compute on real values and whose data inputs and results must have one quantization nevertheless,
-            with the types of which that is true.
-        equal_inputs: the same for the data inputs among themselves; the result may have another quantization.
 
     What no field says:
         own_rules: graph -> operator -> what the target does not take of it beyond the fields above; None if there is nothing.
@@ -135,18 +121,11 @@ class Abilities:
     weights: str = ""
     max_pair_sum: int = 0
     same_kernels: tuple[str, ...] = ()
-    integer_kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kernels: Kernels = field(default_factory=Kernels)
     product_types: tuple[str, ...] = ()
-    real_biases: tuple[str, ...] = ()
-    real_results: tuple[str, ...] = ()
-    real_sums: tuple[str, ...] = ()
-    stored_kinds: tuple[str, ...] = ()
     dynamic_range: str = ""
     unpacked_weights: str = ""
     unpacked_blocks: tuple[str, ...] = ()
-    forbidden: tuple[str, ...] = ()
-    kernel_faults: Mapping[str, Callable[[Graph, Op], str]] = field(default_factory=dict)
-    missing_kernels: Mapping[str, Callable[[Graph, Op], str]] = field(default_factory=dict)
     spelled_bounds: tuple[str, ...] = ()
     groups: Mapping[str, Pattern] = field(default_factory=dict)
     only_in_groups: tuple[str, ...] = ()
@@ -165,9 +144,6 @@ class Abilities:
     bias_dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     quant_ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     power_of_two_scales: bool = False
-    fixed_outputs: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
-    equal_scales: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    equal_inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own_rules: OwnRules | None = None
     by_kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     edge_rules: Callable[[Graph], Iterable[Violation]] | None = None
@@ -192,11 +168,10 @@ class Abilities:
     @property
     def has_rules(self) -> bool:
         """Whether it says anything of which operators it takes; without, a partition would give it whole networks."""
-        told = (self.integer_kernels, self.forbidden, self.missing_kernels, self.groups, self.only_in_groups, self.activation_dtypes,
-                self.weight_dtypes, self.own_rules)  # fmt: skip
+        told = (self.kernels.known, self.groups, self.only_in_groups, self.activation_dtypes, self.weight_dtypes, self.own_rules)
         return any(map(bool, told)) or not self.floats
 
     @property
     def knows_kernels(self) -> bool:
         """Whether it is known what the runtime runs as integers; without it there is no audit, and nothing is put on real values."""
-        return bool(self.integer_kernels or self.forbidden or not self.floats)
+        return self.kernels.known or not self.floats

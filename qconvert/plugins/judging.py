@@ -43,7 +43,7 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     rule = kind_of(op).rule
     if is_dynamic(op) and target.dynamic_range:
         return Verdict("integers", _DYNAMIC)
-    if op.kind in target.forbidden:
+    if op.kind in target.kernels.missing:
         words = f"{target.name} has no {op.kind}"
         return _on_floats(target, op, f"{words}: {_BETWEEN}" if quantized else words, f"{target.name} has none" if quantized else "")
     if not quantized:
@@ -66,7 +66,7 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     if rule == "plain" and not any("float" in graph[name].dtype for name in op.outputs if name):
         return Verdict("integers", "takes stored integers as plain numbers")
     stored = _on_stored_integers(graph, op)
-    if stored and op.kind in target.stored_kinds:
+    if stored and target.kernels.named(op.kind, "stored"):
         return Verdict("integers", stored)
     brief, words = _obstacle(target, graph, op)
     if not stored and any(tensor.dtype == "float32" for tensor in _real_sides(target, graph, op)):
@@ -83,7 +83,7 @@ def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdic
     """On real values, or refused where the target has no floats."""
     if target.floats:
         return Verdict("floats", words, "pass isolate_float" if brief else "", brief)
-    rule = f"{target.name} has no {op.kind}" if op.kind in target.forbidden else f"{target.name} runs operators on integers alone"
+    rule = f"{target.name} has no {op.kind}" if op.kind in target.kernels.missing else f"{target.name} runs operators on integers alone"
     remedy = "quantize all of its data, or leave it to the program that runs the model"
     broken = Violation(f"{place(op)}: {brief or words}", rule, remedy)
     return Verdict("refused", rule, remedy, violations=(broken,))
@@ -91,15 +91,13 @@ def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdic
 
 def _unmoved(target: Abilities, graph: Graph, op: Op) -> str:
     """Why the target has no kernel that moves the operator's integers; "" if it has."""
-    types = target.integer_kernels.get(op.kind, ())
-    dtypes = [graph[name].dtype for name in kind_of(op).moved(op) if name and graph[name].is_quantized]
-    missing = next((f"{dtype} data" for dtype in dtypes if types and dtype not in types), "") or _missing(target, graph, op)
-    return f"{target.name} has no integer kernel for {missing}" if missing else ""
-
-
-def _missing(target: Abilities, graph: Graph, op: Op) -> str:
-    """What, in words, the target has no kernel of the operator's kind for; "" if it has one."""
-    return target.missing_kernels[op.kind](graph, op) if op.kind in target.missing_kernels else ""
+    if not target.kernels.named(op.kind):
+        return ""
+    for dtype in dict.fromkeys(graph[name].dtype for name in kind_of(op).moved(op) if name and graph[name].is_quantized):
+        kernel, lacking = target.kernels.lacking(graph, op, dtype)
+        if kernel is None:
+            return f"{target.name} has no integer kernel for {lacking}"
+    return ""
 
 
 def _on_stored_integers(graph: Graph, op: Op) -> str:
@@ -123,11 +121,11 @@ def _on_stored_integers(graph: Graph, op: Op) -> str:
 
 def _real_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     """Inputs and results without a scale, but for those that the target's integer kernels take as they are."""
-    if op.kind in target.real_sums:
+    if target.kernels.takes_real(op.kind, "sums"):
         return [graph[name] for name in op.inputs[:2] if not graph[name].is_quantized]
     rounded = all(graph[name].is_quantized for name in op.outputs if name)
-    taken = kind_of(op).named(op, "bias") if rounded and op.kind in target.real_biases else []
-    given = op.outputs if op.kind in target.real_results and graph[op.inputs[1]].is_quantized else ()
+    taken = kind_of(op).named(op, "bias") if rounded and target.kernels.takes_real(op.kind, "bias") else []
+    given = op.outputs if target.kernels.takes_real(op.kind, "result") and graph[op.inputs[1]].is_quantized else ()
     names = [name for name in (*op.inputs, *op.outputs) if name and name not in (*taken, *given)]
     return [graph[name] for name in names if not graph[name].is_quantized]
 
@@ -150,17 +148,18 @@ def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
         is_result = bool(results) and not results[0].is_quantized
         return f"{'their results have' if is_result else 'some of their data have'} no scale", "part of its data is float"
     none = f"{target.name} has no integer kernel"
-    types = target.integer_kernels.get(op.kind, None if target.integer_kernels else target.activation_dtypes)
-    if types is None:
-        return none, f"{none} for {op.kind}: {_BETWEEN}"
     first = next((tensor.dtype for tensor in (*data, *results)), "")
+    kernel, lacking = target.kernels.lacking(graph, op, first)
+    if kernel is None and not lacking:
+        return none, f"{none} for {op.kind}: {_BETWEEN}"
+    types = target.activation_dtypes if kernel is not None and not (kernel.kinds or kernel.types) else ()
     if (types and first not in types) or any(tensor.dtype != first for tensor in results if tensor.is_quantized):
-        return f"{none} for {first} data", f"{none} for {first} data: {_BETWEEN}"
-    if wide := _weights_of_no_kernel(target, graph, op):
+        lacking = f"{first} data"
+    elif wide := _weights_of_no_kernel(target, graph, op):
         return wide, f"{wide}: {_BETWEEN}"
-    if missing := _missing(target, graph, op):
-        return f"{none} for {missing}", f"{none} for {missing}: {_BETWEEN}"
-    fault = target.kernel_faults[op.kind](graph, op) if op.kind in target.kernel_faults else ""
+    if lacking:
+        return f"{none} for {lacking}", f"{none} for {lacking}: {_BETWEEN}"
+    fault = kernel.fault(graph, op) if kernel is not None and kernel.fault is not None else ""
     if fault:
         return f"the integer kernel is wrong: {fault}", f"{fault}: {_BETWEEN}"
     return "", ""

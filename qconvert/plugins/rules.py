@@ -5,7 +5,7 @@ A demand is named as the field that turns it on. Its text is made of the field's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.graph import Graph, Op, Tensor
+from qconvert.kernels import Kernel
 from qconvert.operators import kind_of
 from qconvert.plugins.abilities import Abilities
 from qconvert.plugins.sides import data_of, quantized_data, weights_of
@@ -34,21 +35,27 @@ class Demand:
     """One demand.
 
     Attributes:
-        name: of the field of Target that turns it on.
+        name: of the field of Target that makes it, unless rows of kernels do.
         text: what is demanded, in words.
         remedy: the pass or the option that helps.
         find: each tensor of an operator that breaks it, and how.
+        rows: which rows of its kernels make it.
     """
 
     name: str
     text: Callable[[Abilities], str]
     remedy: Callable[[Abilities], str]
     find: Callable[[Abilities, Graph, Op], Iterator[Breach]]
+    rows: Callable[[Kernel], bool] | None = None
+
+    def is_made(self, target: Abilities) -> bool:
+        """Whether a target demands it."""
+        return bool(getattr(target, self.name) if self.rows is None else target.kernels.kinds(self.rows))
 
 
 def demands(target: Abilities) -> tuple[Demand, ...]:
     """The demands that the target's data make."""
-    return tuple(demand for demand in DEMANDS if getattr(target, demand.name))
+    return tuple(demand for demand in DEMANDS if demand.is_made(target))
 
 
 def place(op: Op) -> str:
@@ -178,11 +185,8 @@ def _no_power_of_two(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach
 
 
 def _wrong_fixed_output(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    if op.kind not in target.fixed_outputs:
-        return
-    result = graph[op.outputs[0]]
-    fixed = target.fixed_outputs[op.kind].get(result.dtype)
-    if fixed is None or result.quantization is None:
+    result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
+    if result is None or result.quantization is None or (fixed := target.kernels.fixed(op.kind, result.dtype)) is None:
         return
     scale, point = float(result.quantization.scale[0]), int(result.quantization.zero_point[0])
     if (scale, point) != fixed:
@@ -190,16 +194,16 @@ def _wrong_fixed_output(target: Abilities, graph: Graph, op: Op) -> Iterator[Bre
 
 
 def _unequal_scales(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    yield from _unequal(quantized_data(graph, op), target.equal_scales.get(op.kind, ()))
+    yield from _unequal(quantized_data(graph, op), target, op.kind, "all")
 
 
 def _unequal_inputs(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
     found = [tensor for tensor in data_of(graph, op, results=False) if tensor.is_quantized]
-    yield from _unequal(found, target.equal_inputs.get(op.kind, ()))
+    yield from _unequal(found, target, op.kind, "data")
 
 
-def _unequal(found: Sequence[Tensor], dtypes: Sequence[str]) -> Iterator[Breach]:
-    if any(tensor.dtype in dtypes for tensor in found):
+def _unequal(found: Sequence[Tensor], target: Abilities, kind: str, sides: str) -> Iterator[Breach]:
+    if any(target.kernels.one_grid(kind, tensor.dtype) == sides for tensor in found):
         for tensor in found[1:]:
             if tensor.quantization != found[0].quantization:
                 yield tensor.name, f"has another scale or zero point than {found[0].name!r}"
@@ -244,7 +248,7 @@ def _bias_text(target: Abilities) -> str:
 
 
 def _fixed_text(target: Abilities) -> str:
-    kinds = listed([_SPOKEN.get(kind, kind) for kind in target.fixed_outputs])
+    kinds = listed(sorted(_SPOKEN.get(kind, kind) for kind in target.kernels.kinds(_fixes)))
     return f"the results of {kinds} have the scale and zero point that their kernels fix"
 
 
@@ -252,8 +256,21 @@ def _range_text(target: Abilities) -> str:
     return f"weights lie within {listed([f'{low} to {high} ({dtype})' for dtype, (low, high) in target.quant_ranges.items()])}"
 
 
-def _have(kinds: Collection[str]) -> str:
-    return f"{listed(list(kinds))} {'have' if len(kinds) > 1 else 'has'}"
+def _fixes(row: Kernel) -> bool:
+    return bool(row.result)
+
+
+def _joins(row: Kernel) -> bool:
+    return row.one_grid == "all"
+
+
+def _joins_data(row: Kernel) -> bool:
+    return row.one_grid == "data"
+
+
+def _on_one_grid(target: Abilities, rows: Callable[[Kernel], bool]) -> str:
+    kinds = sorted(target.kernels.kinds(rows))
+    return f"{listed(kinds)} {'have' if len(kinds) > 1 else 'has'} one scale and zero point on all"
 
 
 def _always(text: str) -> Callable[[Abilities], str]:
@@ -278,8 +295,7 @@ DEMANDS = (
     Demand("quant_ranges", _range_text, _always("quantize the model's weights within these ranges"), _wrong_range),
     Demand("bias_dtypes", _bias_text, _always("pass float_bias_to_int32"), _wrong_bias),
     Demand("power_of_two_scales", _always("scales are powers of two"), _always("quantize the model with such scales"), _no_power_of_two),
-    Demand("fixed_outputs", _fixed_text, _MATCH, _wrong_fixed_output),
-    Demand("equal_scales", lambda t: f"{_have(t.equal_scales)} one scale and zero point on all sides", _MATCH, _unequal_scales),
-    Demand("equal_inputs", lambda t: f"{_have(t.equal_inputs)} one scale and zero point on all operands", _MATCH,
-           _unequal_inputs),
+    Demand("fixed_outputs", _fixed_text, _MATCH, _wrong_fixed_output, _fixes),
+    Demand("equal_scales", lambda t: f"{_on_one_grid(t, _joins)} sides", _MATCH, _unequal_scales, _joins),
+    Demand("equal_inputs", lambda t: f"{_on_one_grid(t, _joins_data)} operands", _MATCH, _unequal_inputs, _joins_data),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 
-__all__ = ["addend", "computed_on", "data_of", "is_product_of_activations", "quantized_data", "weights_of"]
+__all__ = ["addend", "computed_on", "data_of", "quantized_data", "weights_of"]
 
 
 def data_of(graph: Graph, op: Op, *, results: bool = True) -> list[Tensor]:
@@ -57,17 +57,3 @@ def _added_to(graph: Graph, op: Op) -> str | None:
         return None
     data = [name for name in op.inputs if not graph[name].is_constant]
     return data[0] if len(data) == 1 and (op.kind == "Add" or data[0] == op.inputs[0]) else None
-
-
-def is_product_of_activations(graph: Graph, op: Op) -> bool:
-    """Whether an operator is a MatMul of two activations of 8 signed bits whose zero points can be spelled out beside it: matrices on one
-    grid each, as deep as is known."""
-    if op.kind != "MatMul" or op.attributes.get("activation"):
-        return False
-    sides = [graph[name] for name in op.inputs[:2]]
-    if any(side.is_constant or side.dtype != "int8" or side.quantization is None or not side.quantization.is_per_tensor for side in sides):
-        return False
-    if any(side.shape is None or len(side.shape) < 2 for side in sides) or not graph[op.outputs[0]].shape:
-        return False
-    shape = sides[0].shape or ()
-    return isinstance(shape[-2 if op.attributes.get("trans_a") else -1], int)

@@ -14,7 +14,8 @@ from qconvert.plugins.parameters import Parameters
 
 if TYPE_CHECKING:
     from qconvert.encodings import Encodings
-    from qconvert.graph import Array, Graph, Op, Tensor
+    from qconvert.graph import Array, Graph, Tensor
+    from qconvert.kernels import Kernels
     from qconvert.rewriting.cutting import Cut
 
 __all__ = ["Codegen", "Engine", "Format", "Inside", "Layer", "LoadedModel", "ModelFile", "Pass", "Pieces", "Runtime"]
@@ -319,8 +320,8 @@ class Runtime:
         summary: one line for `qconvert formats`.
         title: what it is called in sentences.
         open: file -> the loaded model. Raises QConvertError.
-        reach: (graph, operator, exact values in steps, kernels) -> how far from these its integers may be before they are rounded, as an
-            array like them, and whether its arithmetic is so coarse that the operator counts as approximate.
+        rows: set of kernels -> its rows, of which a check takes how far integers may be from the exact values, and what kernels give
+            whose integers overflow.
         kernels: the sets of kernels, or ways to run a graph, that a user may choose from, as in `--kernels NAME:KERNELS`; the first by
             default.
         layout: the data_format that files for it have.
@@ -336,10 +337,6 @@ class Runtime:
         taken_by: file -> for operators whose arithmetic is that of another set of kernels than the chosen one, the set, by the
             name of what they compute, with "/" behind it for an operator that the file has as several; "onnxruntime:optimized" for one of
             another runtime. None if all are of the chosen one.
-        overflows: (graph, operator, stored inputs, kernels) -> its stored result to the last bit, where its kernel's integers overflow on
-            these inputs, or several, of one of which each element is, as vectors and single elements may overflow otherwise; None where
-            they do not, or where that is not known. What the kernel gives then is no fault of a conversion.
-        fault: what the kernels do there, behind "its own kernel".
         around: (file, names of what operators compute that it cannot run, these as tensors, outputs, copy) -> None: writes a copy of the
             file without these operators, whose results are further inputs, and with these outputs, each with the name that the copy gives
             it; None if it cannot.
@@ -355,7 +352,7 @@ class Runtime:
     summary: str
     title: str
     open: Callable[[ModelFile], LoadedModel]
-    reach: Callable[[Graph, Op, Array, str], tuple[Array, bool]]
+    rows: Callable[[str], Kernels]
     kernels: tuple[str, ...]
     layout: str = ""
     runs_code: bool = False
@@ -365,8 +362,6 @@ class Runtime:
     layers: Callable[[ModelFile], tuple[Layer, ...]] | None = None
     build: Callable[[ModelFile], Engine] | None = None
     taken_by: Callable[[ModelFile], Mapping[str, str]] | None = None
-    overflows: Callable[[Graph, Op, list[Array | None], str], tuple[Array, ...] | None] | None = None
-    fault: str = "overflows"
     around: Callable[[ModelFile, frozenset[str], Sequence[tuple[Tensor, str]], Sequence[tuple[str, str]], Path], None] | None = None
     keeps: Callable[[Graph], frozenset[str]] | None = None
     by_others: bool = False

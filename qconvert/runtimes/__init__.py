@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
+from qconvert.kernels import kernels_of
 from qconvert.plugins import Runtime, hookimpl
 
 __all__ = ["RUNTIMES"]
@@ -23,37 +24,36 @@ def _from(module: str, name: str) -> Callable[..., Any]:
 RUNTIMES = (
     Runtime(
         "litert", ("tflite",), "LiteRT on the CPU: with XNNPACK (default), or its reference kernels", "LiteRT",
-        open=_from("litert", "open_model"), reach=_from("reach_litert", "reach"), kernels=("default", "reference"),
+        open=_from("litert", "open_model"), rows=kernels_of("litert"), kernels=("default", "reference"),
         layout="channels_last", inside=_from("litert", "LiteRTInside"), watch=_from("litert", "watch"), layers=_from("litert", "layers"),
-        taken_by=_from("litert", "taken_by"), overflows=_from("overflows_litert", "overflows"), around=_from("litert", "around"),
+        taken_by=_from("litert", "taken_by"), around=_from("litert", "around"),
         keeps=_from("litert", "keeps"), package="ai-edge-litert",
     ),
     Runtime(
         "tflite-micro", ("tflite",), "TensorFlow Lite for Microcontrollers, interpreted on this machine", "tflite-micro",
-        open=_from("tflite_micro", "open_model"), reach=_from("reach_litert", "reach"), kernels=("reference",),
+        open=_from("tflite_micro", "open_model"), rows=kernels_of("tflite-micro"), kernels=("reference",),
         layout="channels_last", whole=True, around=_from("litert", "around"), package="tflite-micro",
     ),
     Runtime(
         "onnxruntime", ("onnx",), "onnxruntime's CPU execution provider", "onnxruntime",
-        open=_from("onnxruntime", "open_model"), reach=_from("reach_onnxruntime", "reach"), kernels=("optimized", "unoptimized"),
+        open=_from("onnxruntime", "open_model"), rows=kernels_of("onnxruntime"), kernels=("optimized", "unoptimized"),
         layout="channels_first", inside=_from("onnx_inside", "OnnxInside"), watch=_from("onnx_inside", "watch"),
-        layers=_from("onnx_layers", "layers"), overflows=_from("overflows_onnxruntime", "overflows"), around=_from("onnx_around", "around"),
+        layers=_from("onnx_layers", "layers"), around=_from("onnx_around", "around"),
         package="onnxruntime",
     ),
     Runtime(
         "torch", ("torch",), "PyTorch on the CPU: programs rebuilt from what is read (default), or the file itself", "PyTorch",
-        open=_from("torch", "open_model"), reach=_from("reach_torch", "reach"), kernels=("rebuilt", "trusted"), layout="channels_first",
+        open=_from("torch", "open_model"), rows=kernels_of("torch"), kernels=("rebuilt", "trusted"), layout="channels_first",
         runs_code=True, inside=_from("torch_inside", "inside_of"), package="torch",
-        overflows=_from("overflows_torch", "overflows"), fault="gives data stored channels last in another order",
     ),
     Runtime(
         "mnn", ("mnn",), "MNN on the CPU, in a process of its own", "MNN",
-        open=_from("mnn", "open_model"), reach=_from("reach_mnn", "reach"), kernels=("cpu",), layout="channels_first",
+        open=_from("mnn", "open_model"), rows=kernels_of("mnn"), kernels=("cpu",), layout="channels_first",
         inside=_from("mnn_inside", "MNNInside"), package="mnn",
     ),
     Runtime(
         "tensorrt", ("onnx",), "TensorRT, whose engine is built for a compute capability, and runs where a GPU is at hand", "TensorRT",
-        open=_from("tensorrt", "open_model"), reach=_from("reach_onnxruntime", "reach"), layout="channels_first",
+        open=_from("tensorrt", "open_model"), rows=kernels_of("tensorrt"), layout="channels_first",
         kernels=("sm89", "sm75", "sm80", "sm86", "sm120", "sm121"), build=_from("tensorrt", "build_engine"),
         inside=_from("onnx_inside", "OnnxInside"), watch=_from("onnx_inside", "watch"), around=_from("onnx_around", "around"),
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from qconvert.kernels import KERNELS
 from qconvert.plugins import Target, Violation
 
 if TYPE_CHECKING:  # targets are listed without numpy
@@ -22,7 +23,6 @@ _PASSES = (
     "assign_layout", "gemm_to_conv", "pool_to_mean", "store_activations", "symmetric_weights", "per_tensor_to_per_axis",
     "spell_activations", "remove_dead_code",
 )  # fmt: skip
-_INT8 = ("int8",)
 
 
 def _rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
@@ -35,8 +35,6 @@ TARGETS = (
     Target(
         "mnn", "mnn", "MNN: a float model and a Pipeline of scales, from which its converter makes int8",
         passes=_PASSES, layout="channels_first", activations="int8", weights="int8",
-        integer_kernels=dict.fromkeys(("Conv", "Gemm", "Add", "Sub", "Mul", "AveragePool", "GlobalAveragePool", "MaxPool", "Relu", "Clip"),
-                                      _INT8),
-        forbidden=("ConvTranspose", "MatMul"), spelled_bounds=("Add", "Sub", "Mul", "Div"), own_rules=_rules,
+        kernels=KERNELS["mnn:cpu"], spelled_bounds=("Add", "Sub", "Mul", "Div"), own_rules=_rules,
     ),
 )  # fmt: skip

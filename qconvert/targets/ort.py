@@ -1,21 +1,19 @@
-"""onnxruntime's CPU execution provider, and ONNX in general.
-
-The patterns are those of onnxruntime 1.31 (qdq_selector_action_transformer.cc), each verified by tests/targets/test_audit.py
-against the graph that onnxruntime saves after optimizing.
-"""
+"""onnxruntime's CPU execution provider (kernels/onnxruntime.py), and ONNX in general."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from qconvert.formats.onnx.kernel_faults import KERNEL_FAULTS
+from qconvert.kernels import KERNELS
 from qconvert.plugins import Target, Violation
 
 if TYPE_CHECKING:  # targets are listed without numpy
     from qconvert.graph import Graph, Op
 
 __all__ = ["TARGETS"]
+
+_ROWS = KERNELS["onnxruntime:optimized"]
 
 _PASSES = (
     "lift_states", "carry_custom", "dynamic_range", "fuse_recurrence", "real_recurrence", "unroll_sequences",
@@ -25,37 +23,18 @@ _PASSES = (
 )  # fmt: skip
 #: Without what only makes a model smaller or faster.
 _LITERAL = tuple(name for name in _PASSES if name not in ("fuse_pad", "fold_qat_batch_norm", "spell_weights"))
-_BOTH = ("uint8", "int8")
-_KERNELS = {
-    "Conv": _BOTH,
-    "Gemm": _BOTH,
-    "MatMul": _BOTH,
-    "Add": _BOTH,
-    "Mul": _BOTH,
-    "AveragePool": _BOTH,
-    "GlobalAveragePool": _BOTH,
-    "LeakyRelu": _BOTH,
-    "Sigmoid": _BOTH,
-    "Softmax": _BOTH,
-    "Concat": _BOTH,
-    "Where": _BOTH,
-    "MaxPool": _BOTH,
-}
-
-#: What ONNX operators do on integers themselves, where all sides have one grid.
-_STORED = ("Relu", "Clip", "Concat", "ArgMax", "ArgMin", "Max", "Min", "Resize")
-
-#: Kinds that onnxruntime's optimizer replaces by kernels of 8 bits whatever the width of their data is; the model then does not load.
-_REPLACED = tuple(kind for kind in _KERNELS if kind != "MaxPool")
 
 
 def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
-    """Activations of 4 bits beside operators that onnxruntime's optimizer replaces."""
+    """Activations of 4 bits beside operators that onnxruntime's optimizer replaces by kernels of 8 bits, whatever the width of their data
+    is; the model then does not load."""
+    from qconvert.operators import kind_of
     from qconvert.plugins.rules import place
     from qconvert.plugins.sides import quantized_data
 
     def find(op: Op) -> Iterator[Violation]:
-        for tensor in quantized_data(graph, op) if op.kind in _REPLACED else ():
+        replaced = kind_of(op).rule == "real" and _ROWS.named(op.kind)
+        for tensor in quantized_data(graph, op) if replaced else ():
             if tensor.dtype in ("int4", "uint4") and not tensor.is_constant:
                 rule = "activations of operators with integer kernels have 8 or 16 bits"
                 yield Violation(
@@ -67,8 +46,7 @@ def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
 
 _X86 = Target(
     "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, cpu="x86", layout="channels_first",
-    activations="uint8", max_pair_sum=128, integer_kernels=_KERNELS, stored_kinds=_STORED, kernel_faults=KERNEL_FAULTS,
-    dynamic_range="onnx", real_biases=("Conv", "Gemm"), real_results=("Gemm", "MatMul"), own_rules=_four_bits,
+    activations="uint8", max_pair_sum=128, kernels=_ROWS, dynamic_range="onnx", own_rules=_four_bits,
 )  # fmt: skip
 
 TARGETS = (

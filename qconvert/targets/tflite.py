@@ -1,17 +1,12 @@
-"""LiteRT with XNNPACK on CPUs, and microcontrollers.
-
-Rules of quantization: the TFLite 8-bit quantization specification (tensorflow/lite/g3doc/performance/quantization_spec.md) and what the
-kernels demand beyond it (kernels/activations.cc, l2norm.cc).
-"""
+"""LiteRT with XNNPACK on CPUs, and microcontrollers. What their kernels are is in kernels/litert."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from qconvert.kernels import KERNELS
 from qconvert.plugins import Target, Violation
-from qconvert.targets.factors_tflite import SCALE_FAULTS
-from qconvert.targets.forms_tflite import FORM_FAULTS
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph, Op
@@ -27,42 +22,6 @@ _PASSES = (
     "match_scales", "float_io", "integer_io", "merge_reshapes", "remove_dead_code",
 )  # fmt: skip
 _ALL = ("int8", "uint8", "int16")
-_BYTES = ("int8", "uint8")
-
-#: Kinds with integer kernels in LiteRT 2.3 for these types of the data; data movement that is not named has them for all types.
-_KERNELS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "AveragePool", "MaxPool", "Add", "Sub", "Mul", "Concat", "Sigmoid", "Tanh",
-                     "Softmax", "LeakyRelu", "Relu", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "GlobalAveragePool",
-                     "GlobalMaxPool", "Max", "Min", "Clip"), _ALL),
-    **dict.fromkeys(("Resize", "HardSwish", "PRelu", "ArgMax", "ArgMin", "Where", "SpaceToDepth", "DepthToSpace"), _BYTES),
-    **dict.fromkeys(("MatMul", "Sqrt", "Rsqrt", "Exp", "Log", "Abs", "ReduceProd"), ("int8", "int16")),
-    **dict.fromkeys(("SquaredDifference", "Elu", "Gelu", "LogSoftmax", "LpNormalization"), ("int8",)),
-    "DetectionPostProcess": ("uint8",),
-}  # fmt: skip
-
-#: Results whose scale and zero point the kernels fix.
-_FIXED: dict[str, dict[str, tuple[float, int]]] = {
-    "Softmax": {"int8": (1 / 256, -128), "uint8": (1 / 256, 0), "int16": (1 / 32768, 0)},
-    "Sigmoid": {"int8": (1 / 256, -128), "uint8": (1 / 256, 0), "int16": (1 / 32768, 0)},
-    "Tanh": {"int8": (1 / 128, 0), "uint8": (1 / 128, 128), "int16": (1 / 32768, 0)},
-    "LogSoftmax": {"int8": (16 / 256, 127), "uint8": (16 / 256, 255)},
-    "LpNormalization": {"int8": (1 / 128, 0), "uint8": (1 / 128, 128)},
-}
-
-#: Kinds of real values whose kernels only move or compare stored integers, or average them on one grid. CONCATENATION of uint8
-#: requantizes (concatenation.cc; measured).
-_EQUAL = {**dict.fromkeys(("AveragePool", "Resize", "Max", "Min"), _ALL), "Concat": ("int8", "int16"), "Where": _ALL}
-
-
-#: The same for tflite-micro, which has no uint8 kernels (targets/kernels_tflite.py).
-_MICRO_KERNELS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "MaxPool", "Add", "Sub", "Mul", "SquaredDifference",
-                     "Concat", "Sigmoid", "Tanh", "Softmax", "LeakyRelu", "Relu", "Clip", "Max", "Min", "Abs", "Rsqrt", "ReduceMean",
-                     "ReduceSum", "GlobalAveragePool", "Where"), ("int8", "int16")),
-    **dict.fromkeys(("Resize", "HardSwish", "PRelu", "Elu", "LogSoftmax", "LpNormalization", "ReduceMax", "ReduceMin", "GlobalMaxPool",
-                     "ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace", "SpaceToBatch", "BatchToSpace"), ("int8",)),
-}  # fmt: skip
-
 
 #: Who demands what: "specification" is the TFLite 8-bit quantization specification.
 _SOURCES = {
@@ -97,20 +56,20 @@ def _micro_rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
 
 _LITERT = Target(
     "tflite", "tflite", "LiteRT with XNNPACK: int8 activations, signed symmetric weights", passes=_PASSES, layout="channels_last",
-    activations="int8", weights="int8", same_kernels=("tflite-xnnpack",), integer_kernels=_KERNELS, activation_dtypes=_ALL,
+    activations="int8", weights="int8", same_kernels=("tflite-xnnpack",), kernels=KERNELS["litert:default"], activation_dtypes=_ALL,
     conversion_dtypes=("int32",),
     activation_granularity="per_tensor", symmetric_activations=("int16",), free_edges=False, one_type=True, explicit_conversions=True,
     product_types=("float32",), exact_on_reals=("Softmax", "Sigmoid", "Tanh", "LogSoftmax"),
     weight_dtypes={"int8": ("int8", "int4"), "int16": ("int8", "int4"), "uint8": ("uint8",)}, symmetric_weights=True,
     weight_granularity="per_axis_signed", bias_dtypes={"int8": ("int32",), "uint8": ("int32",), "int16": ("int32", "int64")},
-    fixed_outputs=_FIXED, equal_scales=_EQUAL, kernel_faults={**FORM_FAULTS, **SCALE_FAULTS},
     dynamic_range="tflite", unpacked_weights="int8", own_rules=_litert_rules, sources=_SOURCES,
 )  # fmt: skip
 
 TARGETS = (
     _LITERT,
     _LITERT.derive(name="tflite-micro", summary="microcontrollers: what tflite-micro has, int8 activations, signed symmetric weights",
-                   integer_kernels=_MICRO_KERNELS, exact_on_reals=(), dynamic_range="", unpacked_weights="", own_rules=_micro_rules),
+                   kernels=KERNELS["tflite-micro:reference"], exact_on_reals=(), dynamic_range="", unpacked_weights="",
+                   own_rules=_micro_rules),
     _LITERT.derive(name="tflite-uint8", summary="LiteRT: uint8 activations and weights, one scale for each tensor",
                    activations="uint8", weights="uint8"),
     _LITERT.derive(name="tflite-same", summary="LiteRT: uint8 or int8 as the source has it, where LiteRT has kernels for it",

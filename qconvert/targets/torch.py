@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from qconvert.kernels import KERNELS
 from qconvert.plugins import Target, Violation
 
 if TYPE_CHECKING:  # targets are listed without numpy
@@ -20,37 +21,6 @@ _PASSES = ("expand_definitions", "carry_custom", "dynamic_range", "fuse_dilation
 
 #: Compilers recognize products of dequantized values, not sums of integers.
 _PLAIN = {"numerics": "fast", "form": "program"}
-#: Kinds that torch.ao.nn.quantized and the operators quantized:: have kernels for (formats/torch/quantized_modules/kernels.py).
-_QUANTIZED = (
-    "Conv", "Gemm", "MatMul", "Add", "Mul", "Concat", "Relu", "Clip", "HardSwish", "LeakyRelu", "Elu", "Celu", "Sigmoid", "Tanh",
-    "HardSigmoid", "Softmax", "BatchNormalization", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "MaxPool",
-    "AveragePool", "GlobalAveragePool", "ReduceMean", "Resize",
-)  # fmt: skip
-
-
-#: What inductor lowers to integer kernels of oneDNN; additions behind a convolution become part of it, everything else is real.
-_LOWERED = ("Conv", "Gemm")
-
-
-def _not_lowered(graph: Graph, op: Op) -> str:
-    """Why inductor computes a layer on real values."""
-    weights = graph[op.inputs[1]]
-    if not weights.is_constant or weights.dtype != "int8":
-        return "weights that are not int8 constants"
-    if op.kind == "Gemm" and (weights.quantization is None or weights.quantization.axis is None):
-        return "weights with one scale, for which inductor does not replace linear layers"
-    return ""
-
-
-def _obstacle(kind: str) -> Callable[[Graph, Op], str]:
-    """Why no engine of PyTorch has a quantized kernel for an operator."""
-
-    def obstacle(graph: Graph, op: Op) -> str:
-        from qconvert.formats.torch.quantized_modules.kernels import KERNELS
-
-        return KERNELS[kind](graph, op)
-
-    return obstacle
 
 
 def _of_other_types(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
@@ -79,14 +49,12 @@ TARGETS = (
     _TORCH,
     _TORCH.derive(name="torch-x86", summary="PyTorch compiled by inductor on x86-64 CPUs: uint8 activations, a scale for each channel",
                   write_options=_PLAIN, dynamic_range="", cpu="x86", activations="uint8",
-                  integer_kernels=dict.fromkeys(_LOWERED, ("uint8",)),
-                  kernel_faults=dict.fromkeys(_LOWERED, _not_lowered), real_biases=_LOWERED, real_results=_LOWERED,
+                  kernels=KERNELS["torch:inductor"],
                   passes=(*_PASSES[:4], "matmul_to_gemm", *_PASSES[4:-2], "store_activations", "per_tensor_to_per_axis",
                           "int32_bias_to_float", *_PASSES[-2:])),
     _TORCH.derive(name="torch-modules", summary="TorchScript of quantized modules (.pt, .ptl), for versions without torch.export",
                   write_options={"form": "modules"}, dynamic_range="", activations="uint8",
-                  integer_kernels=dict.fromkeys(_QUANTIZED, ("uint8",)),
-                  kernel_faults={kind: _obstacle(kind) for kind in _QUANTIZED}, real_biases=("Conv", "Gemm"), own_rules=_of_other_types,
+                  kernels=KERNELS["torch:modules"], own_rules=_of_other_types,
                   passes=(*_PASSES[:-2], "store_activations", "int32_bias_to_float", *_PASSES[-2:])),
     _TORCH.derive(name="torch-xnnpack", summary="ExecuTorch with XNNPACK: int8 activations, weights from -127 to 127",
                   write_options=_PLAIN, dynamic_range="", activations="int8", weights="int8",

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from qconvert.formats.tflite.variables import VARIABLE_OPERATORS
+from qconvert.kernels.litert.factors import FACTORS, outside
 from qconvert.plugins.rules import Breach
-from qconvert.targets.factors_tflite import FACTORS, outside
 from qconvert.targets.kernels_tflite import MICRO_CUSTOM, OPERATORS, REQUANTIZE, SURVEYED, TRIED, has_cast, kernel_type, largest_rank
 
 if TYPE_CHECKING:

@@ -111,8 +111,8 @@ def test_layers_of_litert_name_xnnpack() -> None:
 @pytest.mark.parametrize("missing", ["Conv", "Gemm"])
 def test_a_wrong_prediction_is_found(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = target_named("ort-x86")
-    table = {kind: types for kind, types in known.integer_kernels.items() if kind != missing}
-    monkeypatch.setattr("qconvert.checking.auditing.target_named", lambda name: replace(known, integer_kernels=table))
+    weak = replace(known, kernels=known.kernels.without(missing))
+    monkeypatch.setattr("qconvert.checking.auditing.target_named", lambda name: weak)
     report = audit(FIXTURES / "tiny_kws_dscnn_int8.tflite", "ort-x86", run=True)
     assert {op.kind for op in report.otherwise} == {missing}
     assert all(op.ran and not op.integer for op in report.otherwise)

@@ -13,6 +13,7 @@ from refusals import refused
 
 from qconvert import audit
 from qconvert.errors import OptionError, RuntimeRefusedError, UnsupportedError
+from qconvert.kernels import Kernel, Kernels
 
 pytest.importorskip("tensorrt_rtx_bindings")
 
@@ -64,7 +65,7 @@ def test_run_builds_too() -> None:
 def test_a_prediction_that_is_wrong_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     from qconvert.plugins import registry, target_named
 
-    wrong = target_named("tensorrt").derive(name="tensorrt-wrong", integer_kernels={"Conv": ("int16",)}, kernel_faults={})
+    wrong = target_named("tensorrt").derive(name="tensorrt-wrong", kernels=Kernels((Kernel(("Conv",), ("int16",)),)))
     known = {**registry.targets(), wrong.name: wrong}
     monkeypatch.setattr(registry, "targets", lambda: known)
     monkeypatch.setattr(registry, "_given_targets", lambda: known)

@@ -18,7 +18,7 @@ from qconvert import check, convert
 from qconvert.arithmetic import onnxruntime_softmax, tflite_wrapped_mean
 from qconvert.checking.overflows import Overflowed
 from qconvert.graph import Quantization
-from qconvert.runtimes.overflows_litert import overflows
+from qconvert.kernels import KERNELS
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
 
@@ -91,7 +91,8 @@ def test_curves_of_scales_whose_multiplier_c_does_not_define(name: str, scale: f
     specs = TensorSpec("x", every.shape, "int16", scale, 0), TensorSpec("y", every.shape, "int16", 2.0**-15, 0)
     data = single_op(name, None, specs[:1], specs[1:])
     graph = tflite_graph(data)
-    forms = overflows(graph, graph.ops[0], [every], kernels)
+    found = KERNELS[f"litert:{kernels}"].integers(graph, graph.ops[0], [every])
+    forms = found.ways if found is not None and found.fault else None
     assert forms is not None
     assert np.array_equal(forms[0], run_litert(data, [every], kernels)[0])
     source, result = tmp_path / "m.tflite", tmp_path / "m.onnx"
@@ -104,7 +105,7 @@ def test_curves_of_scales_whose_multiplier_c_does_not_define(name: str, scale: f
 
 def test_of_two_forms_each_element_is_one_and_no_other() -> None:
     forms = np.array([1, 1, 1, 5]), np.array([1, 2, 2, 5])
-    found = Overflowed(forms, np.zeros(4), {}, ())
+    found = Overflowed(forms, np.zeros(4), {}, (), "overflows")
     assert found.may_give(np.array([1, 2, 1, 5])) and found.may_give(forms[0])
     assert not found.may_give(np.array([1, 2, 1, 4])) and not found.may_give(np.array([1, 2, 1]))
 

@@ -18,6 +18,7 @@ from qconvert.checking.known_tensors import completed
 from qconvert.checking.splitting import Splitting
 from qconvert.errors import RuntimeRefusedError
 from qconvert.evaluate import evaluate
+from qconvert.kernels import Kernel, Kernels, within
 from qconvert.plugins import ModelFile, Pieces, operators, registry, runtimes
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -123,10 +124,10 @@ def made_up(monkeypatch: pytest.MonkeyPatch, wrong: str = "") -> None:
     def opened(file: ModelFile) -> Evaluator:
         return Evaluator(file.path, wrong)
 
-    def reach(graph: Graph, op: Any, exact: np.ndarray, kernels: str) -> tuple[np.ndarray, bool]:
-        return np.full(exact.shape, 1e-6), False
+    def rows(kernels: str) -> Kernels:
+        return Kernels((Kernel(tolerance=within(1e-6)),))
 
-    added = Runtime("evaluator", ("qgraph",), "the exact evaluator", "the evaluator", opened, reach, ("exact",))
+    added = Runtime("evaluator", ("qgraph",), "the exact evaluator", "the evaluator", opened, rows, ("exact",))
     monkeypatch.setattr(registry, "runtimes", lambda: {**runtimes(), "evaluator": added})
 
 

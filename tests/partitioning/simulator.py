@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, Codegen, Graph, ModelFile, Op, Runtime, Target, evaluate, hookimpl, load, save
+from qconvert.kernels import Kernel, Kernels, within
+from qconvert.plugin import Array, Codegen, Graph, ModelFile, Runtime, Target, evaluate, hookimpl, load, save
 
 KINDS = ("Conv", "Gemm", "AveragePool", "Reshape", "MaxPool", "Concat")
 #: What the code generator does wrong: "weights", "silent", "raises", "types", "outputs".
@@ -47,14 +48,10 @@ def compiled(graph: Graph, path: Path) -> None:
         save(graph, path, "qgraph")
 
 
-def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Array, bool]:
-    return np.full(exact.shape, 1e-6), False
-
-
 @hookimpl
 def qconvert_targets() -> list[Target]:
-    kernels = dict.fromkeys(KINDS, ("int8", "uint8"))
-    npu = Target("sim-npu", "qgraph", "a made-up accelerator", floats=False, integer_kernels=kernels)
+    kernels = Kernels((Kernel(tuple(KINDS), ("int8", "uint8")),))
+    npu = Target("sim-npu", "qgraph", "a made-up accelerator", floats=False, kernels=kernels)
     return [npu, npu.derive(name="lost-npu")]
 
 
@@ -65,4 +62,7 @@ def qconvert_codegen() -> list[Codegen]:
 
 @hookimpl
 def qconvert_runtimes() -> list[Runtime]:
-    return [Runtime("simulator", ("sim",), "artefacts in numpy", "the simulator", Simulated, reach, ("numpy",))]
+    def rows(kernels: str) -> Kernels:
+        return Kernels((Kernel(tolerance=within(1e-6)),))
+
+    return [Runtime("simulator", ("sim",), "artefacts in numpy", "the simulator", Simulated, rows, ("numpy",))]

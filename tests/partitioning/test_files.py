@@ -20,6 +20,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.regions import REGIONS, put_together, taken_apart
 from qconvert.formats.tflite.reader import read_bytes
 from qconvert.graph.metadata import origin
+from qconvert.kernels import Kernel, Kernels
 from qconvert.plugins import target_named
 from qconvert.rewriting.inlining import without_calls
 from qconvert.runtimes.onnxruntime import OnnxRuntime
@@ -33,7 +34,7 @@ KEYWORDS = FIXTURES / "tiny_kws_dscnn_int8.tflite"
 RESNET = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
 TORCH = FIXTURES / "onnx" / "torch_fx_qnnpack_vision.onnx"
 STREAMING = FIXTURES / "mww_okay_nabu_streaming_int8.tflite"
-NPU = Target("npu", "qgraph", "", floats=False, integer_kernels=dict.fromkeys(("Conv", "Gemm", "AveragePool", "Concat"), ("int8", "uint8")))
+NPU = Target("npu", "qgraph", "", floats=False, kernels=Kernels((Kernel(("Conv", "Gemm", "AveragePool", "Concat"), ("int8", "uint8")),)))
 
 
 def functions(path: Path) -> dict[str, int]:

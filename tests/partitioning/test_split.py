@@ -149,8 +149,7 @@ def test_states_that_files_of_regions_hold(tmp_path: Path) -> None:
     from qconvert.plugins import target_named
 
     micro = target_named("tflite-micro")
-    kernels = {kind: types for kind, types in micro.integer_kernels.items() if kind != "Sigmoid"}
-    weak = micro.derive(name="weak-micro", integer_kernels=kernels, floats=False)
+    weak = micro.derive(name="weak-micro", kernels=micro.kernels.without("Sigmoid"), floats=False)
     found = partition(STREAMING, weak, split=tmp_path / "parts")
     assert [region.groups for region in found.regions] == [{"states": 6}]
     assert read_manifest(tmp_path / "parts" / "manifest.json").states == ()

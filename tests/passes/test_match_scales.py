@@ -10,6 +10,7 @@ import pytest
 from qconvert import check, convert, load, save
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.kernels import Kernel, Kernels
 from qconvert.passes import match_scales
 from qconvert.plugins import Change, Target, target_named
 from qconvert.rules.changed_values import changed_values
@@ -54,7 +55,8 @@ def test_zeros_have_the_common_scale_of_a_target_that_asks_for_one() -> None:
     zeros = Tensor("k", "int8", (1, 4), np.full((1, 4), 5, np.int8), Quantization.per_tensor(1.0, 5))
     tensors = [Tensor("x", "int8", (1, 4), None, GRID), zeros, Tensor("y", "int8", (1, 4), None, Quantization.per_tensor(0.06, 3))]
     graph = Graph("g", {t.name: t for t in tensors}, (Op("Add", ("x", "k"), ("y",)),), ("x",), ("y",))
-    found, _ = match_scales.run(graph, Target("one scale", "onnx", "", equal_inputs={"Add": ("int8",)}))
+    joining = Kernels((Kernel(("Add",), ("int8",), one_grid="data"), Kernel()))
+    found, _ = match_scales.run(graph, Target("one scale", "onnx", "", kernels=joining))
     assert [(op.kind, op.inputs, op.outputs) for op in found.ops] == [("Add", ("x", "k/zeros"), ("y",))]
     assert found["k/zeros"].quantization == GRID and (found.constant("k/zeros") == 3).all()
 

@@ -22,6 +22,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Array
 from qconvert.graph.metadata import TRANSPOSED
 from qconvert.graph.printing import printed
+from qconvert.kernels import Kernel, Kernels
 from qconvert.passes import BUILTIN
 from qconvert.plugins import named_changes, target_named
 from qconvert.rules.validation import validate
@@ -29,8 +30,12 @@ from qconvert.rules.validation import validate
 EXAMPLES = int(os.environ.get("QCONVERT_EXAMPLES", "40"))
 STRICT = Target(
     "strict", "onnx", "demands all that data can demand", layout="channels_first", activations="int8", weights="int8",
-    symmetric_activations=("int8", "int16"), forbidden=("Softmax", "Sigmoid"), equal_inputs={"Add": ("int8", "int16")},
-    equal_scales={"Mul": ("int8",), "Concat": ("int8",), "Max": ("int8", "uint8")}, fixed_outputs={"Tanh": {"int8": (1 / 128, 0)}},
+    symmetric_activations=("int8", "int16"),
+    kernels=Kernels((
+        Kernel(("Softmax", "Sigmoid"), runs="nothing"), Kernel(("Add",), ("int8", "int16"), one_grid="data"),
+        Kernel(("Mul", "Concat"), ("int8",), one_grid="all"), Kernel(("Max",), ("int8", "uint8"), one_grid="all"),
+        Kernel(("Tanh",), result={"int8": (1 / 128, 0)}), Kernel(),
+    )),
 )  # fmt: skip
 TARGETS = [*(target_named(name) for name in ("ort-x86", "ort-arm", "tflite", "tflite-same", "tflite-uint8", "tflite-micro")), STRICT]
 

@@ -12,11 +12,17 @@ from qconvert import Graph, Op, Quantization, Target, Tensor
 from qconvert.arithmetic import affine_range, dequantize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
+from qconvert.kernels import Kernel, Kernels
 from qconvert.plugins import pass_named
 from qconvert.rules.validation import validate
 
 SYMMETRIC = Target("symmetric", "onnx", "", symmetric_activations=("int8",))
-JOINING = Target("joining", "onnx", "", equal_inputs={"Add": ("int8",)}, equal_scales={"Mul": ("int8",)})
+JOINING = Target(
+    "joining",
+    "onnx",
+    "",
+    kernels=Kernels((Kernel(("Add",), ("int8",), one_grid="data"), Kernel(("Mul",), ("int8",), one_grid="all"), Kernel())),
+)
 
 
 def applied(name: str, graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:

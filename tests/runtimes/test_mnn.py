@@ -18,7 +18,8 @@ from qconvert.checking.operator_finding import Judge
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array
-from qconvert.plugins import ModelFile, kernels_named
+from qconvert.kernels import KERNELS
+from qconvert.plugins import ModelFile
 from qconvert.runtimes import mnn
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.mnn import MNNModel
@@ -223,7 +224,7 @@ def test_averages_over_some_positions_are_approximate() -> None:
     def averaged(kernel: tuple[int, int]) -> bool:
         tensors = {name: Tensor(name, "int8", (1, 3, 4, 4), None, Quantization.per_tensor(0.1)) for name in "xy"}
         op = Op("AveragePool", ("x",), ("y",), {"kernel_shape": kernel, "data_format": "channels_first"})
-        reach, coarse = kernels_named("mnn")[0].reach(Graph("pool", tensors, (op,), ("x",), ("y",)), op, np.zeros(3), "cpu")
+        reach, coarse = KERNELS["mnn:cpu"].tolerance(Graph("pool", tensors, (op,), ("x",), ("y",)), op, np.zeros(3))
         assert bool((reach >= 1).all()) == coarse
         return coarse
 

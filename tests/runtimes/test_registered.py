@@ -53,7 +53,7 @@ def test_unknown_kernels_are_named(name: str) -> None:
 
 def reach_of(kernels: str, graph: Graph, op: Op, steps: np.ndarray) -> tuple[np.ndarray, bool]:
     runtime, name = kernels_named(kernels)
-    return runtime.reach(graph, op, steps, name)
+    return runtime.rows(name).tolerance(graph, op, steps)
 
 
 def graph_of(op: Op, dtype: str = "int8", scale: float = 0.25) -> Graph:

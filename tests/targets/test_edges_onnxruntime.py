@@ -15,15 +15,15 @@ from edge_graphs import FORMS, Edge, edges, feeds, joined, one_edge
 from qconvert import Graph, Quantization, load, save
 from qconvert.conversion import normalize
 from qconvert.evaluate import evaluate_op
-from qconvert.formats.onnx.kernel_faults import KERNEL_FAULTS, kernel_fault
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Array, integer_range
-from qconvert.plugins import kernels_named, target_named
+from qconvert.kernels import KERNELS, Kernels
+from qconvert.plugins import target_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 KINDS = sorted({form.kind for form in FORMS})
 #: Rounding of the exact value is within the reach that checks use; nothing is allowed beyond.
-REACH = kernels_named("onnxruntime")[0].reach
+ROWS = KERNELS["onnxruntime:optimized"]
 
 
 def wrong(edge: Edge, feed: dict[str, Array], found: Array | None) -> str:
@@ -39,7 +39,7 @@ def wrong(edge: Edge, feed: dict[str, Array], found: Array | None) -> str:
         return f"moved integers differ: {found.reshape(-1)[:4]} instead of {exact.stored.reshape(-1)[:4]}"
     steps = exact.real / float(q.scale[0])
     position = np.clip(steps + int(q.zero_point[0]), *integer_range(graph["y"].dtype))
-    beyond = np.abs(found - position) - 0.5 - REACH(graph, op, steps, "optimized")[0]
+    beyond = np.abs(found - position) - 0.5 - ROWS.tolerance(graph, op, steps)[0]
     return f"{beyond.max():.3g} steps beyond the kernel's reach" if (beyond > 0).any() else ""
 
 
@@ -75,12 +75,12 @@ def test_the_rule_of_softmax_is_where_the_kernel_overflows(
     dtype: str, size: int, inverse: float, fault: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = softmax(dtype, size, inverse + 1e-3)
-    assert bool(kernel_fault(graph, graph.ops[0])) is fault
+    assert bool(ROWS.fault(graph, graph.ops[0])) is fault
     peaked = np.full((2, size), integer_range(dtype)[0], dtype)
     peaked[:, 0] = integer_range(dtype)[1]
     expected = evaluate_op(graph, graph.ops[0], [peaked])[0].stored
     assert np.abs(run(graph, peaked).astype(int) - expected).max() <= 1
-    monkeypatch.setitem(KERNEL_FAULTS, "Softmax", lambda graph, op: "")
+    monkeypatch.setattr(Kernels, "fault", lambda rows, graph, op: "")
     kernel = run(graph, peaked, form="qoperator")
     if dtype == "uint8":  # what int8 makes of the overflow is saturation, by chance
         assert bool(np.abs(kernel.astype(int) - expected).max() > 1) is fault

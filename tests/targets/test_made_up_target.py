@@ -143,8 +143,9 @@ def test_the_judge_before_and_after_the_passes() -> None:
 
 def test_a_target_derived_by_name_is_the_other_with_changes() -> None:
     arm, mine = target_named("ort-arm"), target_named("my-arm")
-    assert (mine.passes, mine.integer_kernels, mine.activations) == (arm.passes, arm.integer_kernels, "int8")
-    assert mine.forbidden == ("Sigmoid",) and arm.forbidden == ()
+    assert (mine.passes, mine.activations) == (arm.passes, "int8")
+    assert mine.kernels.missing == ("Sigmoid",) and arm.kernels.missing == ()
+    assert mine.kernels.types("Conv") == arm.kernels.types("Conv") == ("uint8", "int8")
 
 
 def test_what_cannot_be_derived_is_said(plugin: ModuleType) -> None:

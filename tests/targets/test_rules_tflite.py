@@ -107,8 +107,8 @@ BROKEN: list[tuple[str, str, Callable[[], Graph]]] = [
     ),
     ("a bias is int32", "'b'", lambda: conv(b=const("b", np.ones(3), "float32"))),
     ("a bias is int32", "'b'", lambda: conv(b=const("b", np.ones(3), "int32", q(0.1)))),
-    ("the results of Softmax", "'y'", lambda: unary("Sigmoid", act("x", SHAPE), act("y", SHAPE, "int8", q(1 / 200, -128)))),
-    ("AveragePool, Resize", "'b'", lambda: pair("Max", act("a", SHAPE), act("b", SHAPE, "int8", q(0.07)), act("y", SHAPE))),
+    ("the results of L2 norm", "'y'", lambda: unary("Sigmoid", act("x", SHAPE), act("y", SHAPE, "int8", q(1 / 200, -128)))),
+    ("AveragePool, Concat", "'b'", lambda: pair("Max", act("a", SHAPE), act("b", SHAPE, "int8", q(0.07)), act("y", SHAPE))),
     (
         "Concat fuses no activation",
         "'y'",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugin import NUMERICS, Change, Format, Option, Pass, Runtime, Target, hookimpl
+from qconvert.plugin import NUMERICS, Change, Format, Kernel, Kernels, Option, Pass, Runtime, Target, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.plugin import Array, Graph, LoadedModel, ModelFile, Op
@@ -50,16 +50,22 @@ def _open(file: ModelFile) -> LoadedModel:
     return NcnnModel(file)
 
 
-def _reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Array, bool]:
-    from qconvert_ncnn.reach import reach
+def _tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
+    from qconvert_ncnn.tolerances import tolerance
 
-    return reach(graph, op, exact)
+    return tolerance(graph, op, exact)
 
 
 def _missing(graph: Graph, op: Op) -> str:
     from qconvert_ncnn.grids import missing
 
     return missing(graph, op)
+
+
+_ROWS = Kernels((
+    Kernel(("Conv", "Gemm", "MatMul"), ("int8",), real=("sums",), lacks=_missing, tolerance=_tolerance),
+    Kernel(runs="reals", tolerance=_tolerance),
+))  # fmt: skip
 
 
 @hookimpl
@@ -102,12 +108,9 @@ _PASSES = (
 
 @hookimpl
 def qconvert_targets() -> Iterable[Target]:
-    kernels = dict.fromkeys(("Conv", "Gemm", "MatMul"), ("int8",))
     ncnn = Target(
         "ncnn", "ncnn-net", "ncnn: int8 convolutions and fully connected layers, all else in float",
-        passes=_PASSES, layout="channels_first", activations="int8", weights="int8", integer_kernels=kernels,
-        real_sums=("Conv", "Gemm", "MatMul"), symmetric_weights=True,
-        missing_kernels=dict.fromkeys(kernels, _missing),
+        passes=_PASSES, layout="channels_first", activations="int8", weights="int8", kernels=_ROWS, symmetric_weights=True,
     )  # fmt: skip
     real = "ncnn: rounds as the source does; layers whose data have zero points run in float"
     kept = tuple(name for name in _PASSES if name not in ("store_activations", "symmetric_weights", "ncnn_grids"))
@@ -117,4 +120,4 @@ def qconvert_targets() -> Iterable[Target]:
 @hookimpl
 def qconvert_runtimes() -> Iterable[Runtime]:
     summary = "ncnn on this machine's CPU, in float32 and int8"
-    return [Runtime("ncnn", ("ncnn-net",), summary, "ncnn", _open, _reach, ("cpu",), layout="channels_first")]
+    return [Runtime("ncnn", ("ncnn-net",), summary, "ncnn", _open, lambda name: _ROWS, ("cpu",), layout="channels_first")]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugin import Change, Format, Pass, Runtime, Target, hookimpl
+from qconvert.plugin import Change, Format, Kernel, Kernels, Pass, Runtime, Target, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.plugin import Array, Graph, Layer, LoadedModel, ModelFile, Op
@@ -61,10 +61,10 @@ def _layers(file: ModelFile) -> tuple[Layer, ...]:
     return layers(file)
 
 
-def _reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Array, bool]:
-    from qconvert_openvino.reach import reach
+def _tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
+    from qconvert_openvino.tolerances import tolerance
 
-    return reach(graph, op, exact, kernels)
+    return tolerance(graph, op, exact)
 
 
 def _asymmetric(graph: Graph, op: Op) -> str:
@@ -97,28 +97,33 @@ def qconvert_passes() -> Iterable[Pass]:
     return [Pass("openvino_rounding", plain, _round_plainly, exact=False, within=0.01), Pass("openvino_names", names, _restore_names)]
 
 
+_BYTES = ("uint8", "int8")
 #: Kinds that LPT, OpenVINO's low precision transformations, gives integer kernels (measured with 2026.4 on x86 with VNNI; README.md).
-_KERNELS = dict.fromkeys(("Conv", "Gemm", "MatMul", "Add", "AveragePool", "GlobalAveragePool", "MaxPool"), ("uint8", "int8"))
+#: LPT takes weights whose zero point is 0; beside others layers run on real values.
+_ROWS = Kernels((
+    Kernel(("Conv", "Gemm"), _BYTES, lacks=_asymmetric, tolerance=_tolerance),
+    Kernel(("MatMul", "Add", "AveragePool", "GlobalAveragePool", "MaxPool"), _BYTES, tolerance=_tolerance),
+    Kernel(runs="reals", tolerance=_tolerance),
+))  # fmt: skip
 _PASSES = (
     "lift_states", "dynamic_range", "unroll_sequences", "fuse_dilation", "fuse_pad", "openvino_rounding", "assign_layout", "float_io",
     "integer_io", "states_to_io",
 )  # fmt: skip
 
 
-#: LPT takes weights whose zero point is 0; beside others layers run on real values.
-_MISSING = dict.fromkeys(("Conv", "Gemm"), _asymmetric)
-
-
 @hookimpl
 def qconvert_targets() -> Iterable[Target]:
     summary = "OpenVINO: scales, zero points, types and weights as in the source"
-    return [
-        Target("openvino", "openvino", summary, passes=_PASSES, layout="channels_first", integer_kernels=_KERNELS, missing_kernels=_MISSING)
-    ]
+    return [Target("openvino", "openvino", summary, passes=_PASSES, layout="channels_first", kernels=_ROWS)]
 
 
 @hookimpl
 def qconvert_runtimes() -> Iterable[Runtime]:
     summary = "OpenVINO's CPU plugin: integer kernels where it has them (int8), operands of sums rounded (unfused), or float (real)"
     kernels = ("int8", "unfused", "real")
-    return [Runtime("openvino", ("openvino", "onnx"), summary, "OpenVINO", _open, _reach, kernels, layout="channels_first", layers=_layers)]
+    return [
+        Runtime(
+            "openvino", ("openvino", "onnx"), summary, "OpenVINO", _open, lambda name: _ROWS, kernels, layout="channels_first",
+            layers=_layers,
+        )
+    ]  # fmt: skip

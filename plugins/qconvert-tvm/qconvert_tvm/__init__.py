@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from qconvert.plugin import Runtime, hookimpl
+from qconvert.plugin import Kernel, Kernels, Runtime, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.plugin import Array, Graph, LoadedModel, ModelFile, Op
@@ -20,13 +20,16 @@ def _open(file: ModelFile) -> LoadedModel:
     return TvmModel(file)
 
 
-def _reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Array, bool]:
-    from qconvert_tvm.reach import reach
+def _tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
+    from qconvert_tvm.tolerances import tolerance
 
-    return reach(graph, op, exact)
+    return tolerance(graph, op, exact)
+
+
+_ROWS = Kernels((Kernel(runs="reals", tolerance=_tolerance),))
 
 
 @hookimpl
 def qconvert_runtimes() -> Iterable[Runtime]:
     summary = "Apache TVM: imported by Relax, compiled by LLVM for this machine's CPU"
-    return [Runtime("tvm", ("onnx",), summary, "TVM", _open, _reach, ("llvm",), layout="channels_first")]
+    return [Runtime("tvm", ("onnx",), summary, "TVM", _open, lambda name: _ROWS, ("llvm",), layout="channels_first")]

@@ -14,7 +14,6 @@ from qconvert.arithmetic import ADDITIONS
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.builder import Builder, qdq_opset
 from qconvert.formats.onnx.initializers import inline, store
-from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.messages import all_nodes
 from qconvert.formats.onnx.nodes import Forms, graph_proto, used_nodes, write_ops
 from qconvert.formats.onnx.regions import put_together
@@ -32,6 +31,7 @@ from qconvert.graph.metadata import (
     STATED_LIMITS,
 )
 from qconvert.graph.stated import narrow_constants, unstated
+from qconvert.kernels import KERNELS
 from qconvert.operators.functions import all_graphs, all_ops
 from qconvert.plugins import operators
 from qconvert.rewriting import Rewriter
@@ -159,7 +159,7 @@ def _properties(
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
     spelled = decomposition_notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") in _SPELLED_OUT
-                    or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(kernel_fault(graph, op))
+                    or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(KERNELS["onnxruntime:optimized"].fault(graph, op))
                     or is_doubling(op, graph) or _hides_grids(op, graph))  # fmt: skip
     if spelled:
         properties[DECOMPOSED] = spelled

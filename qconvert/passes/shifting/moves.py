@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
+from qconvert.operators.products import is_product_of_activations
 from qconvert.passes.shifting.averages import averages_away
 from qconvert.passes.shifting.linear import linear_obstacle
-from qconvert.plugins.sides import is_product_of_activations
 
 __all__ = ["carries", "obstacle"]
 

@@ -322,13 +322,13 @@ def test_nearest_resizes_of_two_kinds_at_once_are_refused() -> None:
 @pytest.mark.formats
 def test_a_product_of_no_elements_has_a_reach() -> None:
     from qconvert.graph import Graph, Op, Quantization, Tensor
-    from qconvert.runtimes.reach_litert import _multiplied
+    from qconvert.kernels.litert.tolerances import multiplied
 
     grid = Quantization.per_tensor(0.1, 0)
     tensors = [Tensor("x", "int8", (2, 0), None, grid), Tensor("a", "int64", (1,), np.array([1])), Tensor("y", "int8", (2,), None, grid)]
     op = Op("ReduceProd", ("x", "a"), ("y",), {"keepdims": 0})
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
-    assert (_multiplied(graph, op, np.ones(2))[0] > 0).all()
+    assert (multiplied(graph, op, np.ones(2))[0] > 0).all()
 
 
 @pytest.mark.onnxruntime

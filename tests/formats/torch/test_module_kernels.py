@@ -11,8 +11,8 @@ import pytest
 from formats.torch.written import needs_torch, run
 
 from qconvert.evaluate import evaluate
-from qconvert.formats.torch.quantized_modules.kernels import KERNELS, kernel_obstacle
 from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.kernels.torch_modules import OBSTACLES, kernel_obstacle
 from qconvert.plugins import target_named
 from qconvert.runtimes.saturation import has_vnni
 
@@ -213,8 +213,8 @@ def test_what_no_kernel_takes_is_on_real_values(case: str, name: str) -> None:
 
 
 def test_the_target_names_the_kinds_that_have_kernels() -> None:
-    assert set(target_named("torch-modules").integer_kernels) == set(KERNELS)
-    assert {graph.ops[0].kind for graph, _ in TAKEN.values()} == set(KERNELS)
+    assert {kind for kind, _ in target_named("torch-modules").kernels} == set(OBSTACLES)
+    assert {graph.ops[0].kind for graph, _ in TAKEN.values()} == set(OBSTACLES)
 
 
 @pytest.mark.cross_section

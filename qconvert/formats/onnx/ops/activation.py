@@ -10,13 +10,13 @@ import numpy as np
 
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_OPSET
+from qconvert.kernels import KERNELS
 from qconvert.rewriting.lowering import conditions, since
 
 __all__ = ["READERS", "WRITERS"]
@@ -103,7 +103,7 @@ def real_dtype(op: Op, b: Builder) -> Any:
 def write_softmax(op: Op, b: Builder) -> None:
     """Softmax; in float64 where onnxruntime's integer kernel would be wrong."""
     value, hint = b.real(op.inputs[0]), f"{op.outputs[0]}/real_result"
-    if kernel_fault(b.graph, op):
+    if KERNELS["onnxruntime:optimized"].fault(b.graph, op):
         b.finish(op, b.node_in_float64("Softmax", [value], hint, axis=int(op["axis"])))
     else:
         b.finish(op, b.node("Softmax", [value], hint=hint, axis=int(op["axis"]))[0])

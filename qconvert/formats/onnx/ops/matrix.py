@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import apart, real_bias
 from qconvert.formats.onnx.ops.dynamic import write_dynamic
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization, numpy_dtype
+from qconvert.kernels import KERNELS
 from qconvert.operators import is_dynamic
 
 __all__ = ["READERS", "WRITERS", "matmul_operand"]
@@ -45,7 +45,7 @@ def write_matmul(op: Op, b: Builder) -> None:
         else:
             operands.append(value if grid is None else b.dequantize(value, b.tensor(name).dtype, grid))
     hint = f"{op.outputs[0]}/real_result"
-    if kernel_fault(b.graph, op):
+    if KERNELS["onnxruntime:optimized"].fault(b.graph, op):
         b.finish(op, b.node_in_float64("MatMul", operands, hint))
     else:
         b.finish(op, b.node("MatMul", operands, hint=hint)[0])

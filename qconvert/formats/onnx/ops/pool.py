@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.formats.onnx.kernel_faults import covers_all, kernel_fault
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization
 from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.kernels import KERNELS
+from qconvert.kernels.onnxruntime import covers_all
 
 __all__ = ["READERS", "WRITERS", "may_tie"]
 
@@ -31,7 +32,7 @@ def write_average_pool(op: Op, b: Builder) -> None:
     if may_tie(op, b):
         _tied_average(op, b)
         return
-    fault = kernel_fault(b.graph, op)
+    fault = KERNELS["onnxruntime:optimized"].fault(b.graph, op)
     if fault and covers_all(b.graph, op):
         _write_mean(op, b)
         return
@@ -124,7 +125,7 @@ def read_global_average_pool(r: Reading) -> None:
 def write_global_average_pool(op: Op, b: Builder) -> None:
     """GlobalAveragePool of float values."""
     require_channels_first(op, b)
-    if kernel_fault(b.graph, op):
+    if KERNELS["onnxruntime:optimized"].fault(b.graph, op):
         _write_mean(op, b)
         return
     b.finish(op, b.node("GlobalAveragePool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result")[0])

@@ -12,10 +12,11 @@ from qconvert.formats.tflite.ops.conv import (
 )
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d_transpose
 from qconvert.formats.tflite.ops.weights import written_weights
-from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape, same_pads
+from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
+from qconvert.operators.spatial import same_pads
 
 __all__ = ["READERS", "WRITERS"]
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from qconvert.formats.tflite.ops.pool_volume import write_dilated_max, write_volume
-from qconvert.formats.tflite.ops.window import VALID, Window, own_window, padded, same_pads, window, write_window
+from qconvert.formats.tflite.ops.window import VALID, Window, own_window, padded, window, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Array, Op, integer_range
+from qconvert.graph import Op, integer_range
+from qconvert.operators.pool import average_pads
+from qconvert.operators.spatial import stated_pads
 
-__all__ = ["READERS", "WRITERS", "average_pads"]
+__all__ = ["READERS", "WRITERS"]
 
 
 def read_average_pool_2d(r: Reading) -> None:
@@ -83,41 +84,6 @@ def _is_flat(op: Op, w: Writing) -> bool:
     return count == 2
 
 
-def stated_pads(op: Op, sizes: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
-    """The padding of a pool in numbers, before each spatial axis, then after each."""
-    kernel, strides, auto = op["kernel_shape"], op["strides"], op["auto_pad"]
-    count = len(kernel)
-    if auto == "NOTSET":
-        return tuple(op["pads"])
-    same = same_pads(sizes, kernel, strides, dilations) if auto != "VALID" else (0,) * 2 * count
-    return (*same[count:], *same[:count]) if auto == "SAME_LOWER" else same
-
-
-def average_pads(op: Op, sizes: Sequence[int], wanted: Sequence[int]) -> tuple[tuple[int, ...], Array]:
-    """All the padding of an AveragePool, and which share of each of its windows ONNX counts.
-
-    Args:
-        op: the operator.
-        sizes, wanted: of the spatial axes of data and result.
-
-    Returns:
-        pads: before and after, what the last windows hang over (ceil_mode) included.
-        share: of the result's spatial axes.
-    """
-    kernel, strides, count = op["kernel_shape"], op["strides"], len(op["kernel_shape"])
-    stated = stated_pads(op, sizes, (1,) * count)
-    ends: list[int] = []
-    share: Array = np.ones(())
-    for axis in range(count):
-        begin, end = stated[axis], stated[count + axis]
-        starts = np.arange(wanted[axis]) * strides[axis] - begin
-        first, last = (-begin, sizes[axis] + end) if op["count_include_pad"] else (0, sizes[axis])
-        counted = np.minimum(starts + kernel[axis], last) - np.maximum(starts, first)
-        share = np.multiply.outer(share, counted / kernel[axis])
-        ends.append(max(int(starts[-1]) + kernel[axis] - sizes[axis], 0))
-    return (*stated[:count], *ends), share
-
-
 def write_max_pool(op: Op, w: Writing) -> None:
     """MaxPool: padding that SAME does not give is a PADV2 with the lowest value in front."""
     dtype = w.tensor(op.inputs[0]).dtype
@@ -130,7 +96,7 @@ def write_max_pool(op: Op, w: Writing) -> None:
         return
     holes = op["dilations"] or (1,) * len(op["kernel_shape"])
     sizes, wanted = (w.shape(name, op, slice(1, -1)) for name in (op.inputs[0], op.outputs[0]))
-    pads, count = stated_pads(op, sizes, holes), len(sizes)
+    pads, count = stated_pads(op, sizes, op["kernel_shape"], holes), len(sizes)
     reach = [(wanted[i] - 1) * op["strides"][i] + (op["kernel_shape"][i] - 1) * holes[i] + 1 for i in range(count)]
     ends = [max(reach[i] - sizes[i] - pads[i], 0) for i in range(count)]
     data = padded(op, w, (*pads[:count], *ends), lowest)

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.tflite.ops.weights import turned_quantization, written_weights
-from qconvert.formats.tflite.ops.window import SAME, VALID, padded, result_shape, same_pads
+from qconvert.formats.tflite.ops.window import SAME, VALID, padded, result_shape
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Shape
+from qconvert.operators.spatial import same_pads
 
 __all__ = ["READERS", "WRITERS", "has_volume", "write_conv_3d", "write_conv_3d_transpose"]
 

@@ -12,8 +12,9 @@ from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.graph import Op
+from qconvert.operators.spatial import same_pads
 
-__all__ = ["SAME", "VALID", "Window", "own_window", "padded", "result_shape", "same_pads", "spatial_sizes", "window", "write_window"]
+__all__ = ["SAME", "VALID", "Window", "own_window", "padded", "result_shape", "spatial_sizes", "window", "write_window"]
 
 #: Padding of the schema.
 SAME, VALID = 0, 1
@@ -26,15 +27,6 @@ def spatial_sizes(r: Reading, index: int = 0) -> tuple[int | str, ...]:
     shape = r.tensor(index).shape
     assert shape is not None
     return shape[1:3]
-
-
-def same_pads(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
-    """ONNX pads (begins, then ends) of SAME padding: the odd one goes to the end."""
-    totals = []
-    for size, taps, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
-        reach = (taps - 1) * dilation + 1
-        totals.append(max((-(-size // stride) - 1) * stride + reach - size, 0))
-    return tuple(total // 2 for total in totals) + tuple(total - total // 2 for total in totals)
 
 
 def window(r: Reading, kernel: Sequence[int], dilations: Sequence[int] = (1, 1)) -> dict[str, Any]:

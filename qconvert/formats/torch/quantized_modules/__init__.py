@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from qconvert.formats.torch.quantized_modules import elementwise, joins, layers, norm, pool
 from qconvert.formats.torch.quantized_modules.builder import ModuleFunction
-from qconvert.formats.torch.quantized_modules.kernels import kernel_obstacle
 from qconvert.formats.torch.writing import WriteFunction
+from qconvert.kernels.torch_modules import kernel_obstacle
 from qconvert.rewriting.lowering import taking_as
 
 __all__ = ["WRITERS", "module_writers"]

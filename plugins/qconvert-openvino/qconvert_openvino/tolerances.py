@@ -6,15 +6,15 @@ import numpy as np
 
 from qconvert.plugin import KINDS, Array, Graph, Op
 
-__all__ = ["reach"]
+__all__ = ["tolerance"]
 
 _FLOAT32 = 2.0**-24
 _FEW, _LEAST = 64 * _FLOAT32, 1e-3
 _CURVE = 0.02
 
 
-def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Array, bool]:
-    """See qconvert.plugin.Runtime."""
+def tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
+    """See qconvert.plugin.Kernel."""
     found = np.maximum(_LEAST, np.abs(exact) * _FEW)
     if KINDS[op.kind].sums_products:
         sizes = graph[op.inputs[1]].static_shape or (1,)

@@ -1,4 +1,4 @@
-"""The reach of LiteRT's kernels, each from its source.
+"""How far LiteRT's integers may be from the exact values, kernel by kernel, each from its source.
 
 XNNPACK multiplies sums by a float32 (24 bits); its add has 20-bit, its requantize and leaky_relu multipliers with 8 fractional bits.
 TFLite's own kernels multiply 32-bit sums by MultiplyByQuantizedMultiplier(int32_t), which rounds twice, and 64-bit sums (int16 data) by
@@ -8,14 +8,38 @@ that of int64_t, which keeps 16 bits of the multiplier (tensorflow/lite/kernels/
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, integer_range
-from qconvert.runtimes.reach import UNKNOWN, Reach, Rule, fine, is_linear, right_shifts
+from qconvert.kernels.litert.lines import line_tolerance
+from qconvert.kernels.tolerances import UNKNOWN, Found, fine, is_linear, right_shifts
 
-__all__ = ["reach"]
+__all__ = [
+    "added_once",
+    "added_twice",
+    "averaged",
+    "averaged_once",
+    "brought_to_one_grid",
+    "by_sign",
+    "curve",
+    "cut_off",
+    "divided",
+    "eight_bits",
+    "growth",
+    "interpolated",
+    "mean",
+    "multiplied",
+    "rescaled",
+    "rounded_once",
+    "rounded_twice",
+    "sixteen_bits",
+    "softmax_on_16_bits",
+    "squared_difference",
+    "table",
+    "tabulated",
+    "twice_on_16_bits",
+]
 
 #: The second rounding of a multiplier whose shift is not known: 2^-(e + 1) with e = 1; without a shift there is none.
 _MOST_TWICE = 0.25
@@ -27,18 +51,6 @@ _COARSE = 0.1
 _SIXTEEN = ("int16", "uint16")
 
 
-def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
-    """See plugins.Runtime; the kernels are "default" (XNNPACK), or "reference" and "micro", which round alike; or "mixed", where XNNPACK
-    and TFLite's own kernels each have a part in an operator."""
-    if kernels == "mixed":
-        (one, first), (other, second) = (reach(graph, op, exact, name) for name in ("default", "reference"))
-        return np.maximum(one, other), first or second
-    if graph[op.outputs[0]].dtype in _SIXTEEN:
-        return _INT16.get(op.kind, _sixteen_bits)(graph, op, exact)
-    rules = _XNNPACK if kernels == "default" else _REFERENCE
-    return rules.get(op.kind, _table)(graph, op, exact)
-
-
 def _second_rounding(graph: Graph, op: Op, elements: float = 1.0) -> float:
     """2^-(e + 1), e the smallest right shift of a multiplier: the product is rounded before it is shifted, and then again. Without a shift,
     which one channel may lack beside others, there is one rounding."""
@@ -46,27 +58,27 @@ def _second_rounding(graph: Graph, op: Op, elements: float = 1.0) -> float:
     return UNKNOWN if shifts is None else float(2.0 ** -(shifts[shifts > 0].min(initial=1 << 10) + 1.0))
 
 
-def _rounded_twice(graph: Graph, op: Op, exact: Array) -> Reach:
+def rounded_twice(graph: Graph, op: Op, exact: Array) -> Found:
     return fine(exact) + _second_rounding(graph, op), False
 
 
-def _added_twice(graph: Graph, op: Op, exact: Array) -> Reach:
+def added_twice(graph: Graph, op: Op, exact: Array) -> Found:
     """The sum has 20 bits more than its data, 15 of int16, on a grid of twice the larger scale (reference/add.h, add.cc), whose steps count
     where those of the result are as fine, as after the difference of equal values. The operand of that scale is halved exactly. The other
     is rounded twice after its factor, which has 31 bits where int16 fills 30; and so is the sum."""
-    step = _growth(graph, op) * 2.0 ** (-14 if graph[op.outputs[0]].dtype in _SIXTEEN else -19)
+    step = growth(graph, op) * 2.0 ** (-14 if graph[op.outputs[0]].dtype in _SIXTEEN else -19)
     scales = [float(grid.scale.max()) for name in op.inputs[:2] if (grid := graph[name].quantization) is not None]
     factor = min(scales, default=1.0) / (2 * max(scales, default=1.0))
     return fine(exact) + 2e-3 + step * (0.5 + _twice(factor) + factor / 2) + _twice(step), step > _COARSE
 
 
-def _squared_difference(graph: Graph, op: Op, exact: Array) -> Reach:
+def squared_difference(graph: Graph, op: Op, exact: Array) -> Found:
     """The difference has 7 bits more than its data, on a grid of twice the larger scale (squared_difference.cc). The operand of that scale
     is halved exactly, the other is rounded twice after its factor; the square, in which what that is off by counts twice with the
     difference, is rounded twice after its own."""
     grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
     if any(grid is None for grid in grids):
-        return _table(graph, op, exact)
+        return table(graph, op, exact)
     one, other, result = (float(grid.scale[0]) for grid in grids if grid is not None)
     step = (2 * max(one, other) * 2.0**-7) ** 2 / result
     off = 0.0 if one == other else 0.5 + _twice(min(one, other) / (2 * max(one, other)))
@@ -80,35 +92,29 @@ def _twice(factor: float) -> float:
     return float(2.0 ** -(shift + 1)) if shift > 0 else 0.0
 
 
-def _growth(graph: Graph, op: Op) -> float:
+def growth(graph: Graph, op: Op) -> float:
     """The largest scale of an operand, in steps of the result; 1 where one is not known."""
     grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
     scales = [float(grid.scale.max()) for grid in grids if grid is not None]
     return max(scales[:-1]) / scales[-1] if len(scales) == len(grids) else 1.0
 
 
-def _rounded_once(graph: Graph, op: Op, exact: Array) -> Reach:
-    """XNNPACK's sums of products; 4-bit weights and depthwise convolutions of uint8 are left to TFLite's own kernels."""
-    if op.has(1):
-        weights = graph[op.inputs[1]]
-        if "int4" in weights.dtype or (op.kind == "Conv" and weights.dtype == "uint8" and weights.shape and weights.shape[1] == 1):
-            return _rounded_twice(graph, op, exact)
+def rounded_once(graph: Graph, op: Op, exact: Array) -> Found:
+    """XNNPACK's sums of products."""
     return fine(exact), False
 
 
-def _averaged_once(graph: Graph, op: Op, exact: Array) -> Reach:
+def averaged_once(graph: Graph, op: Op, exact: Array) -> Found:
     """A 32-bit sum made a float, by a float that is made of two scales and a count: a few roundings of 24 bits more."""
     return 4 * fine(exact), False
 
 
-def _added_once(graph: Graph, op: Op, exact: Array) -> Reach:
-    """XNNPACK's, which leaves steps that grow by 2^8 and more to TFLite's own kernel."""
-    if _growth(graph, op) >= 2.0**8:
-        return _added_twice(graph, op, exact)
+def added_once(graph: Graph, op: Op, exact: Array) -> Found:
+    """XNNPACK's."""
     return np.maximum(fine(exact), 4e-4), False
 
 
-def _mean(graph: Graph, op: Op, exact: Array) -> Reach:
+def mean(graph: Graph, op: Op, exact: Array) -> Found:
     """A sum, by one multiplier that holds the number n of elements, 2^floor(log2(n)) in its shift (reference_ops::QuantizedMeanOrSum)."""
     data = graph[op.inputs[0]].static_shape
     if data is None:
@@ -117,7 +123,7 @@ def _mean(graph: Graph, op: Op, exact: Array) -> Reach:
     return fine(exact) + _second_rounding(graph, replace(op, inputs=op.inputs[:1]), 2.0 ** np.floor(np.log2(max(count, 1)))), False
 
 
-def _eight_bits(graph: Graph, op: Op, exact: Array) -> Reach:
+def eight_bits(graph: Graph, op: Op, exact: Array) -> Found:
     """x * round(256 * ratio) / 256, x being steps of the input less its zero point: off by up to |x| / 512, |x| at most 255 (XNNPACK:
     src/reference/unary-elementwise.cc and the microkernels qs8-vcvt, qs8-vlrelu)."""
     grids = [graph[name].quantization for name in (op.inputs[0], op.outputs[0])]
@@ -129,47 +135,35 @@ def _eight_bits(graph: Graph, op: Op, exact: Array) -> Reach:
     return fine(exact) + np.minimum(steps, 255) * 2.0**-9, True
 
 
-def _rescaled(graph: Graph, op: Op, exact: Array) -> Reach:
+def rescaled(graph: Graph, op: Op, exact: Array) -> Found:
     """By TFLite's own kernel, a multiplier that rounds twice, such as Relu onto another grid (QuantizedReluX in activations.cc), or Abs
     (AbsEvalQuantized in elementwise.cc)."""
     return fine(exact) + _second_rounding(graph, replace(op, inputs=op.inputs[:1])), False
 
 
-def _requantized(graph: Graph, op: Op, exact: Array) -> Reach:
-    """XNNPACK takes one type on both sides, as a conversion from another format gives it; TFLite's own kernel takes the others."""
-    types = {graph[name].dtype for name in (op.inputs[0], op.outputs[0])}
-    same = len(types) == 1 or (types <= {"int8", "uint8"} and not graph.is_from("tflite"))
-    return (_eight_bits if same else _rescaled)(graph, op, exact)
-
-
-def _clipped(graph: Graph, op: Op, exact: Array) -> Reach:
-    """TFLite has no Clip: that of another format is a QUANTIZE, where grids differ, and a MAXIMUM and a MINIMUM after it."""
-    return (_rescaled if graph.is_from("tflite") else _requantized)(graph, op, exact)
-
-
-def _by_sign(graph: Graph, op: Op, exact: Array) -> Reach:
+def by_sign(graph: Graph, op: Op, exact: Array) -> Found:
     """A multiplier that is not that of the scales alone, such as a second one for what is below zero, and that rounds twice."""
     return fine(exact) + _MOST_TWICE, False
 
 
-def _brought_to_one_grid(graph: Graph, op: Op, exact: Array) -> Reach:
-    """Its kernel takes one grid, so QUANTIZE stands before whatever has another: see _eight_bits()."""
+def brought_to_one_grid(graph: Graph, op: Op, exact: Array) -> Found:
+    """Its kernel takes one grid, so QUANTIZE stands before whatever has another: see eight_bits()."""
     return fine(exact) + 255 * 2.0**-9, True
 
 
-def _sixteen_bits(graph: Graph, op: Op, exact: Array) -> Reach:
+def sixteen_bits(graph: Graph, op: Op, exact: Array) -> Found:
     """Sums of 64 bits by 16 bits of a multiplier from 2^14 to 2^15, which is off by a share of up to 2^-15; without a bias of int64 sums
     have 32 bits, and are rounded twice (fully_connected.cc, conv.cc)."""
     return fine(exact) + np.maximum(np.abs(exact) * 2.0**-15, _second_rounding(graph, op)), True
 
 
-def _twice_on_16_bits(graph: Graph, op: Op, exact: Array) -> Reach:
+def twice_on_16_bits(graph: Graph, op: Op, exact: Array) -> Found:
     return fine(exact) + _second_rounding(graph, op), False
 
 
-def _curve(graph: Graph, op: Op, exact: Array, steps: float) -> Reach:
+def curve(graph: Graph, op: Op, exact: Array, steps: float) -> Found:
     """Straight lines between 256 points of sigmoid, 1 / 24 apart (integer_ops/logistic.h and tanh.h). Where 32 bits overflow, see
-    overflows_litert.py."""
+    references.py."""
     return np.full(exact.shape, steps * 2.0**-15 / _step(graph, op)), True
 
 
@@ -179,12 +173,12 @@ def _step(graph: Graph, op: Op) -> float:
     return 2.0**-15 if grid is None else float(grid.scale[0])
 
 
-def _softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Reach:
+def softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Found:
     """Two tables of 513 points: exp, which is off by 1.6 of 2^-15 and rounded twice, and 1 / sum (reference/softmax.h, SoftmaxInt16).
 
     An error of a summand counts with its share of the sum, which is 1 / (largest result) times the largest summand, 1. The table ends at
     exp(-10), which it holds as 2 of 2^-15: so does whatever is farther below the largest. Differences are multiplied by scale * 6553.5 in
-    32 bits, which overflow where the scale is above 5, as that of a mask of -1e9: see overflows_litert.py.
+    32 bits, which overflow where the scale is above 5, as that of a mask of -1e9: see references.py.
     """
     shares = np.abs(exact) * _step(graph, op)
     largest = shares.max(axis=op["axis"], keepdims=True, initial=0)
@@ -192,31 +186,29 @@ def _softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Reach:
     return off * 2.0**-15 / _step(graph, op), True
 
 
-def _tabulated(graph: Graph, op: Op, exact: Array) -> Reach:
-    """See reach_tables.py; without known scales the kernel says nothing."""
-    from qconvert.runtimes.reach_tables import table_reach
-
-    found = table_reach(graph, op, exact)
-    return (found, True) if found is not None else _table(graph, op, exact)
+def tabulated(graph: Graph, op: Op, exact: Array) -> Found:
+    """See lines.py; without known scales the kernel says nothing."""
+    found = line_tolerance(graph, op, exact)
+    return (found, True) if found is not None else table(graph, op, exact)
 
 
-def _interpolated(graph: Graph, op: Op, exact: Array, fraction_of_size: bool) -> Reach:
+def interpolated(graph: Graph, op: Op, exact: Array, fraction_of_size: bool) -> Found:
     if not is_linear(op):
-        return _table(graph, op, exact)
+        return table(graph, op, exact)
     sizes = graph[op.outputs[0]].static_shape or (1024,)
     coordinate = (max(sizes) if fraction_of_size else 1) * 2.0**-10
     low, high = integer_range(graph[op.outputs[0]].dtype)
     return np.full(exact.shape, 0.02 + (high - low) * coordinate), True
 
 
-def _averaged(graph: Graph, op: Op, exact: Array, twice: bool) -> Reach:
+def averaged(graph: Graph, op: Op, exact: Array, twice: bool) -> Found:
     """On one grid an average is rounded once; else it is a convolution by 1 / elements of the window."""
     rescaled = graph[op.inputs[0]].quantization != graph[op.outputs[0]].quantization
     window = float(np.prod(op["kernel_shape"]))
     return fine(exact) + (_second_rounding(graph, op, window) if rescaled and twice else 0), False
 
 
-def _multiplied(graph: Graph, op: Op, exact: Array) -> Reach:
+def multiplied(graph: Graph, op: Op, exact: Array) -> Found:
     """A product of n elements, scaled by the n-th root of its factor at each step, by 16 bits of it, and rounded each time; what a step is
     off by is multiplied by all elements that follow (reduce.h, QuantizedReduceProd; reduce.cc, GetQuantProdScaling). What is beyond 16 bits
     may leave the 32 of the next step, with any result."""
@@ -225,7 +217,7 @@ def _multiplied(graph: Graph, op: Op, exact: Array) -> Reach:
     sizes = [data.shape[int(axis)] for axis in axes.reshape(-1)] if data.shape is not None and axes is not None else [""]
     count = int(np.prod([size for size in sizes if isinstance(size, int)]))
     if data.quantization is None or result.quantization is None or not count or not all(isinstance(size, int) for size in sizes):
-        return _table(graph, op, exact)
+        return table(graph, op, exact)
     step = float(data.quantization.scale[0]) * float(result.quantization.scale[0]) ** (-1 / count)
     low, high = integer_range(data.dtype)
     zero = int(data.quantization.zero_point[0])
@@ -237,67 +229,16 @@ def _multiplied(graph: Graph, op: Op, exact: Array) -> Reach:
     return np.where((data.dtype in _SIXTEEN) & (np.abs(exact) > 2.0**15), 2.0**17, found), True
 
 
-def _cut_off(graph: Graph, op: Op, exact: Array) -> Reach:
+def cut_off(graph: Graph, op: Op, exact: Array) -> Found:
     """A value that is cut off, not rounded, after float32 arithmetic (elementwise.cc, SqrtEval)."""
     return fine(exact) + 0.5, False
 
 
-def _divided(graph: Graph, op: Op, exact: Array) -> Reach:
-    """The quotient of what fills 31 bits, shifted right by what was gained, rounded twice; undefined shifts are in overflows_litert.py."""
+def divided(graph: Graph, op: Op, exact: Array) -> Found:
+    """The quotient of what fills 31 bits, shifted right by what was gained, rounded twice; undefined shifts are in references.py."""
     return fine(exact) + 2e-3, True
 
 
-def _table(graph: Graph, op: Op, exact: Array) -> Reach:
+def table(graph: Graph, op: Op, exact: Array) -> Found:
     """Tables of 256 floats and 16-bit chains."""
     return np.full(exact.shape, 0.03), False
-
-
-_CHOOSING = ("Concat", "Max", "Min", "Where")
-_BOTH: dict[str, Rule] = {
-    "ReduceProd": _multiplied,
-    **dict.fromkeys(("Relu", "Clip", "Abs"), _rescaled),
-    "MatMul": _rounded_twice,
-    "PRelu": _by_sign,
-    "LpNormalization": _by_sign,
-    "Sqrt": _cut_off,
-    "Div": _divided,
-    "SquaredDifference": _squared_difference,
-}
-_XNNPACK: dict[str, Rule] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "Mul"), _rounded_once),
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _averaged_once),
-    **dict.fromkeys(("Add", "Sub"), _added_once),
-    **_BOTH,  # XNNPACK takes no second operand of a MatMul that is computed; TFLite's own kernel does
-    "Clip": _clipped,
-    "Requantize": _requantized,
-    "LeakyRelu": _eight_bits,
-    **dict.fromkeys(_CHOOSING, _brought_to_one_grid),
-    "Resize": partial(_interpolated, fraction_of_size=False),
-    "AveragePool": partial(_averaged, twice=False),
-}
-_REFERENCE: dict[str, Rule] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "Mul", "Requantize"), _rounded_twice),
-    **dict.fromkeys(("Add", "Sub"), _added_twice),
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _mean),
-    **dict.fromkeys(("LeakyRelu", *_CHOOSING), _by_sign),
-    **_BOTH,
-    "Resize": partial(_interpolated, fraction_of_size=True),
-    "AveragePool": partial(_averaged, twice=True),
-}
-_INT16: dict[str, Rule] = {
-    **dict.fromkeys(("Mul", "Requantize"), _twice_on_16_bits),
-    **dict.fromkeys(("Add", "Sub"), _added_twice),
-    **dict.fromkeys(("Relu", "Clip", "Abs"), _rescaled),
-    **dict.fromkeys(("LeakyRelu", "PRelu", *_CHOOSING), _by_sign),
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _mean),
-    "ReduceProd": _multiplied,
-    "Sqrt": _cut_off,
-    "Div": _divided,
-    # Of 2^-15: 0.7 of the lines, 0.3 of the points, which are rounded, and 0.3 of the input, which is rounded to 1 / 12288; tanh(x) is
-    # 2 * sigmoid(2x) - 1, so each counts twice, and the input more where the curve is steepest.
-    "Sigmoid": partial(_curve, steps=1.3),
-    "Tanh": partial(_curve, steps=3.2),
-    "Softmax": _softmax_on_16_bits,
-    **dict.fromkeys(("Exp", "Log", "Rsqrt", "Gelu"), _tabulated),
-    "Resize": partial(_interpolated, fraction_of_size=True),
-}

@@ -6,7 +6,7 @@ import numpy as np
 
 from qconvert.plugin import KINDS, Array, Graph, Op
 
-__all__ = ["reach"]
+__all__ = ["tolerance"]
 
 _FLOAT32 = 2.0**-24
 #: A few roundings of float32 as a share of the value, and the least of any operator, in steps.
@@ -16,8 +16,8 @@ _CURVE = 0.01
 _CURVES = frozenset(("Softmax", "LogSoftmax", "Sigmoid", "Tanh", "Gelu", "Erf", "Exp", "Log", "Pow", "Silu", "LayerNormalization"))
 
 
-def reach(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
-    """See qconvert.plugin.Runtime.
+def tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
+    """See qconvert.plugin.Kernel.
 
     A sum of n products loses up to sqrt(n) roundings of the largest part (Higham, Accuracy and Stability of Numerical Algorithms,
     section 2.8), which may be larger than the result: as large as the range of 8 bits at least.

@@ -1,4 +1,4 @@
-"""The reach of TFLite's int16 kernels that look functions up: lines between 513 points over the whole range of the input.
+"""How far off are TFLite's int16 kernels that look functions up: lines between 513 points over the whole range of the input.
 
 Each point is moved by half of what the line is off in the middle, and rounded (LUTPopulate, tensorflow/lite/kernels/internal/common.h and
 reference/integer_ops/lut.h). How far the lines are off is known for each of the 65,536 inputs; from an exact value follows the input.
@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op
 
-__all__ = ["table_reach"]
+__all__ = ["line_tolerance"]
 
 #: A point is rounded and moved by a rounded amount, of which two roundings are part.
 _ROUNDED = 1.5
@@ -34,7 +34,7 @@ _FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {"Exp": np.exp, "Log": np.l
 _OUTSIDE = {"Log": -32768.0, "Rsqrt": 32767.0}
 
 
-def table_reach(graph: Graph, op: Op, exact: Array) -> Array | None:
+def line_tolerance(graph: Graph, op: Op, exact: Array) -> Array | None:
     """How far such a kernel's integers may be from the exact values before the last rounding; None where scales are not known.
 
     Args:

@@ -1,4 +1,4 @@
-"""The reach of LiteRT's kernels holds for random scales of every operator that it has a model of, and hardly more than the kernels need."""
+"""The tolerance of LiteRT's kernels holds for random scales of every operator with a model, and is hardly more than they need."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from tflite_models import TensorSpec, run_litert, single_op
 
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import integer_range
-from qconvert.runtimes.overflows_litert import overflows
-from qconvert.runtimes.reach_litert import reach
+from qconvert.kernels import KERNELS
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
+sys.path.insert(0, str(Path(__file__).parent / "targets"))
 from one_operator import BUILTINS, CASES, random_feed
 
 pytestmark = pytest.mark.litert
@@ -57,13 +56,14 @@ def beyond(name: str, dtype: str, kernels: str, seed: int) -> tuple[float, float
     (op,) = graph.ops
     values = dict(zip(graph.inputs, feeds, strict=True))
     stored = [graph.constant(n) if graph[n].is_constant else values[n] for n in op.inputs]
-    if (wrapped := overflows(graph, op, stored, kernels)) is not None:
-        return float(np.min([np.abs(found - form.astype(np.float64)) for form in wrapped], axis=0).max()), 0.0
+    known = KERNELS[f"litert:{kernels}"].integers(graph, op, stored)
+    if known is not None:
+        return float(np.min([np.abs(found - form.astype(np.float64)) for form in known.ways], axis=0).max()), 0.0
     real = evaluate_op(graph, op, stored)[0].real
     grid = graph[op.outputs[0]].quantization
     assert real is not None and grid is not None
     steps = real / float(grid.scale[0])
-    allowed, _ = reach(graph, op, steps, kernels)
+    allowed, _ = KERNELS[f"litert:{kernels}"].tolerance(graph, op, steps)
     off = np.abs(found - np.clip(steps + int(grid.zero_point[0]), *integer_range(dtype))) - 0.5
     worst = int(np.argmax(off - allowed))
     return float((off - allowed).flat[worst]), float(np.broadcast_to(allowed, off.shape).flat[worst])
@@ -100,7 +100,7 @@ def test_int16_softmax_of_values_far_below_the_largest() -> None:
     graph = tflite_graph(data)
     exact = np.zeros((1, count))
     exact[0, 0] = 32768
-    allowed, _ = reach(graph, graph.ops[0], exact, "default")
+    allowed, _ = KERNELS["litert:default"].tolerance(graph, graph.ops[0], exact)
     off = np.abs(found - np.minimum(exact, 32767)) - 0.5
     assert 40 < off[0, 0] <= allowed[0, 0] < 120
     assert (off <= allowed).all()
@@ -120,7 +120,7 @@ def test_int16_mean_over_a_count_that_is_no_power_of_two(count: int) -> None:
         (op,) = graph.ops
         scales = [float(graph[name].quantization.scale[0]) for name in (op.inputs[0], op.outputs[0])]
         exact = given.astype(np.float64).mean(axis=2) * scales[0] / scales[1]
-        allowed, _ = reach(graph, op, exact, "default")
+        allowed, _ = KERNELS["litert:default"].tolerance(graph, op, exact)
         worst = max(worst, float((np.abs(found - exact) - 0.5 - allowed).max()))
     assert worst <= 0
 
@@ -146,7 +146,7 @@ def test_int16_functions_that_are_looked_up(name: str, least: float, most: float
         real = evaluate_op(graph, op, [given])[0].real
     assert real is not None
     exact = real[inside] / float(graph[op.outputs[0]].quantization.scale[0])
-    allowed, _ = reach(graph, op, exact, "default")
+    allowed, _ = KERNELS["litert:default"].tolerance(graph, op, exact)
     off = np.abs(found[inside] - np.clip(exact, -32768, 32767)) - 0.5
     assert (off <= allowed).all(), (off - allowed).max()
     assert off.max() > 0.3 * allowed.max(), "the bound is hardly wider than the kernel needs"
@@ -164,7 +164,7 @@ def test_a_channel_without_a_shift_leaves_others_their_second_rounding() -> None
     graph = tflite_graph(data)
     (op,) = graph.ops
     exact = given * np.array([2.5, 0.3])
-    allowed, _ = reach(graph, op, exact, "reference")
+    allowed, _ = KERNELS["litert:reference"].tolerance(graph, op, exact)
     off = np.abs(found - np.clip(exact, -128, 127)) - 0.5
     assert (off <= allowed).all() and off.max() > 0.15, off.max()
 
@@ -182,7 +182,7 @@ def test_int16_sums_without_a_bias_are_rounded_twice() -> None:
         op = next(op for op in graph.ops if op.kind in ("Gemm", "MatMul"))
         scales = [float(graph[name].quantization.scale[0]) for name in (*op.inputs[:2], op.outputs[0])]
         exact = given * scales[0] * scales[1] / scales[2]
-        allowed, _ = reach(graph, op, exact, "default")
+        allowed, _ = KERNELS["litert:default"].tolerance(graph, op, exact)
         worst.append(float((np.abs(found - exact) - 0.5 - allowed).max()))
     assert -1e-3 < max(worst) <= 0
 
@@ -203,7 +203,7 @@ def test_int16_sums_whose_own_grid_is_as_coarse_as_the_result_s(name: str, growt
     exact = evaluate_op(graph, op, given)[0].real
     assert exact is not None
     steps = exact / 1.07e-4
-    bound = reach(graph, op, steps, "default")[0]
+    bound = KERNELS["litert:default"].tolerance(graph, op, steps)[0]
     inside = np.abs(steps) < 32000
     assert (np.abs(found - steps) <= 0.5 + bound)[inside].all()
     assert (np.abs(found - steps) - 0.5)[inside].max() > 0.4 * float(np.max(bound)) - 0.02

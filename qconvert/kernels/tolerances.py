@@ -1,31 +1,25 @@
-"""How far a kernel's arithmetic may be from the exact value before it rounds: what the runtimes' own files share.
-
-The reach of each kernel comes from its source (docs/measured/kernels.md has the measurements). It is in steps of the output's scale.
-"""
+"""How far a kernel's arithmetic may be from the exact value before it rounds, in steps of the result: what several runtimes share."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op
+from qconvert.operators import kind_of
 
-__all__ = ["UNKNOWN", "Reach", "Rule", "fine", "is_linear", "right_shifts"]
+__all__ = ["UNKNOWN", "Found", "fine", "is_linear", "partial_sums", "right_shifts"]
 
-#: The reach for each element, and whether the arithmetic is so coarse that the operator counts as approximate.
-Reach = tuple[Array, bool]
-#: (graph, operator, exact values in steps) -> reach.
-Rule = Callable[[Graph, Op, Array], Reach]
+#: The tolerance for each element, and whether the arithmetic is so coarse that the operator counts as approximate.
+Found = tuple[Array, bool]
 
 _FLOAT32 = 2.0**-21  # a few roundings of 24 bits, as a share of the value
 _LEAST = 1e-4
-#: The reach of a second rounding where a scale that it depends on is not known.
+#: The tolerance of a second rounding where a scale that it depends on is not known.
 UNKNOWN = 0.02
 
 
 def fine(exact: Array) -> Array:
-    """The reach of an exact sum that is multiplied by a float32 once."""
+    """That of an exact sum that is multiplied by a float32 once."""
     return np.asarray(np.maximum(_LEAST, np.abs(exact) * _FLOAT32))
 
 
@@ -52,3 +46,11 @@ def right_shifts(graph: Graph, op: Op, elements: float = 1.0) -> Array | None:
     if result is None:
         return None
     return np.maximum(0, -np.frexp(product / float(result.scale[0]) / elements)[1])
+
+
+def partial_sums(graph: Graph, op: Op, largest: float) -> float:
+    """What float32 loses of sums of n products whose parts may be as large as `largest`: errors add up as sqrt(n) of them do (Higham,
+    Accuracy and Stability of Numerical Algorithms, section 2.8)."""
+    sizes = graph[op.inputs[1]].static_shape
+    count = 1.0 if not sizes else float(np.prod(sizes[1:])) if kind_of(op).has_weights else float(sizes[max(len(sizes) - 2, 0)])
+    return float(np.sqrt(count) * 2.0**-23 * largest)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf, prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph, Op, Tensor
 
-__all__ = ["FACTORS", "SCALE_FAULTS", "outside"]
+__all__ = [
+    "FACTORS",
+    "exponential",
+    "hard_swish",
+    "holds",
+    "linear",
+    "outside",
+    "product",
+    "rescaled",
+    "squared",
+    "sums",
+    "tables",
+    "total",
+]
 
 
 def outside(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[str]:
@@ -22,15 +35,21 @@ def outside(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor
         result: what it writes.
         beta: of a SOFTMAX.
     """
+    yield from _outside(FACTORS[builtin](builtin, inputs, data, result, beta), data)
+
+
+def _outside(factors: Iterable[_Factor], data: Tensor) -> Iterator[str]:
     if data.quantization is None or data.dtype not in ("int8", "uint8", "int16"):
         return
-    for factor, low, high, words in FACTORS[builtin](builtin, inputs, data, result, beta):
+    for factor, low, high, words in factors:
         if not low <= factor < high:
             yield f"{words} is {factor:g}; it must be {f'below {high:g}' if factor >= high else f'at least {low:g}'}"
 
 
 #: A factor, its least value, the first value that is too large, and its name in words.
 _Factor = tuple[float, float, float, str]
+#: (builtin, inputs, data, result, beta) -> factors; see outside().
+Factors = Callable[[str, "Sequence[Tensor]", "Tensor", "Tensor", float], Iterator[_Factor]]
 
 
 _LARGEST_FLOAT = 3.4028234663852886e38
@@ -45,7 +64,7 @@ def _wide(data: Tensor, narrow: float, wide: float) -> float:
     return wide if data.dtype == "int16" else narrow
 
 
-def _linear(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def linear(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
     """XNNPACK takes less than 2**8, and lets the whole model fail otherwise; the int16 kernels shift by at most 7 (common.h)."""
     weights = inputs[1]
     if weights.quantization is not None and result.quantization is not None:
@@ -54,7 +73,7 @@ def _linear(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor
         yield factor, 0, limit, "input scale * weight scale / output scale"
 
 
-def _sum(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def sums(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
     """2 * the larger input scale / (2**shift * output scale) has to be below 1, and the divisor is a float32 (add.cc, sub.cc).
 
     Masks of the lowest float32 give larger ones, which end the process. XNNPACK's addition saturates wrongly from 2**8 on: 255 steps off
@@ -67,7 +86,7 @@ def _sum(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, b
     yield steps * _scale(result), 0, _LARGEST_FLOAT, f"{steps} * output scale"
 
 
-def _product(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def product(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
     """XNNPACK takes less than 2**8, and saturates wrongly otherwise: 255 steps off (measured with LiteRT 2.3).
 
     The product of two stored integers of 16 bits, shifted left by the factor, has to fit 32 bits (mul.cc).
@@ -75,36 +94,36 @@ def _product(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tenso
     yield _scale(inputs[0]) * _scale(inputs[1]) / _scale(result), 0, _wide(data, 2**8, 2), "product of the input scales / output scale"
 
 
-def _squared(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def squared(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
     """(2 * the larger input scale)**2 / (2**14 * output scale) has to be below 1 (squared_difference.cc)."""
     yield (2 * max(map(_scale, inputs[:2]))) ** 2 / _scale(result), 0, 2**14, "(2 * larger input scale)^2 / output scale"
 
 
-def _rescaled(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def rescaled(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
     """A stored integer, shifted left by the factor, has to fit 32 bits."""
     if result.quantization is not None:
         yield _scale(data) / _scale(result), 0, _wide(data, 2**23, 2**15), "input scale / output scale"
 
 
-def _total(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def total(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
     """The sum of stored integers, shifted left by the factor, has to fit 32 bits (reduce.cc)."""
     count = max(1, prod(data.static_shape or (1,)) // max(1, prod(result.static_shape or (1,))))
     if result.quantization is not None:
         yield count * _scale(data) / _scale(result), 0, _wide(data, 2**23, 2**15), f"{count} * input scale / output scale"
 
 
-def _hard_swish(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def hard_swish(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
     """input scale / (128 * output scale) has to be at most 1 (activations.cc: output_multiplier_exponent <= 0)."""
     yield _scale(data) / _scale(result), 0, 128, "input scale / output scale"
 
 
-def _exponential(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def exponential(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
     """beta * input scale * 2**26 has to be above 1 (activations.cc); int16 counts steps of 10 / 65535 in 32 bits."""
     high, low = _wide(data, inf, 5), _wide(data, 2.0**-26, 0)
     yield beta * _scale(data), low, high, "beta * input scale"
 
 
-def _table(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def tables(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
     """The int16 kernels of LOGISTIC and TANH multiply by 3 * 4096 * input scale in 32 bits (reference/integer_ops)."""
     yield _scale(data), 0, _wide(data, inf, 5), "input scale"
 
@@ -115,32 +134,26 @@ def _comparison(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Te
         yield _scale(tensor), 2.0**-8, 1, f"the scale of {tensor.name!r}"
 
 
-FACTORS: Mapping[str, Callable[[str, Sequence[Tensor], Tensor, Tensor, float], Iterator[_Factor]]] = {
-    **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL"), _linear),
-    **dict.fromkeys(("ADD", "SUB"), _sum),
-    "MUL": _product,
-    "SQUARED_DIFFERENCE": _squared,
-    **dict.fromkeys(("RELU", "RELU6", "RELU_N1_TO_1", "LEAKY_RELU", "PRELU", "QUANTIZE", "MEAN"), _rescaled),
-    "SUM": _total,
-    "HARD_SWISH": _hard_swish,
-    **dict.fromkeys(("SOFTMAX", "LOG_SOFTMAX"), _exponential),
-    **dict.fromkeys(("LOGISTIC", "TANH"), _table),
+FACTORS: Mapping[str, Factors] = {
+    **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL"), linear),
+    **dict.fromkeys(("ADD", "SUB"), sums),
+    "MUL": product,
+    "SQUARED_DIFFERENCE": squared,
+    **dict.fromkeys(("RELU", "RELU6", "RELU_N1_TO_1", "LEAKY_RELU", "PRELU", "QUANTIZE", "MEAN"), rescaled),
+    "SUM": total,
+    "HARD_SWISH": hard_swish,
+    **dict.fromkeys(("SOFTMAX", "LOG_SOFTMAX"), exponential),
+    **dict.fromkeys(("LOGISTIC", "TANH"), tables),
     **dict.fromkeys(("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"), _comparison),
 }
 
-#: The operator that a kind is written as, where its kernel has factors of its own and the same can be had on real values.
-_WRITTEN = {
-    "Add": "ADD", "Sub": "SUB", "Mul": "MUL", "SquaredDifference": "SQUARED_DIFFERENCE", "Relu": "RELU", "LeakyRelu": "LEAKY_RELU",
-    "PRelu": "PRELU", "ReduceMean": "MEAN", "GlobalAveragePool": "MEAN", "ReduceSum": "SUM", "HardSwish": "HARD_SWISH",
-    "Softmax": "SOFTMAX", "LogSoftmax": "LOG_SOFTMAX", "Sigmoid": "LOGISTIC", "Tanh": "TANH", "MatMul": "BATCH_MATMUL",
-}  # fmt: skip
 
+def holds(factors: Factors, builtin: str = "") -> Callable[[Graph, Op], str]:
+    """For Kernel.fault: what a kernel cannot hold of an operator's scales."""
 
-def _scale_fault(graph: Graph, op: Op) -> str:
-    """What the kernel of an operator cannot hold of its scales; "" if it can."""
-    inputs, result = [graph[name] for name in op.inputs if name], graph[op.outputs[0]]
-    return next(outside(_WRITTEN[op.kind], inputs, inputs[0], result, float(op["beta"]) if op.kind == "Softmax" else 1.0), "")
+    def fault(graph: Graph, op: Op) -> str:
+        inputs, result = [graph[name] for name in op.inputs if name], graph[op.outputs[0]]
+        beta = float(op["beta"]) if "beta" in op.attributes else 1.0
+        return next(_outside(factors(builtin, inputs, inputs[0], result, beta), inputs[0]), "")
 
-
-#: For Target.kernel_faults.
-SCALE_FAULTS: Mapping[str, Callable[[Graph, Op], str]] = dict.fromkeys(_WRITTEN, _scale_fault)
+    return fault

@@ -6,7 +6,7 @@ import numpy as np
 
 from qconvert.plugin import KINDS, Array, Graph, Op, dequantize
 
-__all__ = ["reach"]
+__all__ = ["tolerance"]
 
 _FLOAT32 = 2.0**-24
 #: Roundings to float32 between an exact sum and a result: scales, their inverses, their product, the bias.
@@ -16,8 +16,8 @@ _FEW, _LEAST = 64 * _FLOAT32, 1e-3
 _RECIPROCAL = 1.5 * 2.0**-12
 
 
-def reach(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
-    """See qconvert.plugin.Runtime."""
+def tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
+    """See qconvert.plugin.Kernel."""
     found = np.maximum(_LEAST, np.abs(exact) * _FEW)
     if KINDS[op.kind].sums_products:
         sizes = graph[op.inputs[1]].static_shape or (1,)

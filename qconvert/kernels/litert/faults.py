@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+import numpy as np
 
-if TYPE_CHECKING:
-    from qconvert.graph import Graph, Op
+from qconvert.arithmetic import tflite_logarithm
+from qconvert.graph import Graph, Op
+from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.operators.pool import average_pads
+from qconvert.operators.spatial import same_pads
 
-__all__ = ["FORM_FAULTS"]
+__all__ = ["average_pool", "elu", "logarithm", "lp_normalization", "square_root", "volume"]
 
 
-def _average_pool(graph: Graph, op: Op) -> str:
+def average_pool(graph: Graph, op: Op) -> str:
     """Averages whose padding is neither counted nor SAME are multiplied by factors that differ from place to place."""
-    from qconvert.formats.tflite.ops.pool import average_pads
-    from qconvert.formats.tflite.ops.window import same_pads
-
     if len(op["kernel_shape"]) == 3:
         return "it would be two pools, which round twice"
     data, result = graph[op.inputs[0]].static_shape, graph[op.outputs[0]].static_shape
@@ -26,47 +25,29 @@ def _average_pool(graph: Graph, op: Op) -> str:
     return "" if own or not any(pads) or (share == 1).all() else "its padding is neither counted nor SAME"
 
 
-def _elu(graph: Graph, op: Op) -> str:
+def elu(graph: Graph, op: Op) -> str:
     return "" if float(op["alpha"]) == 1.0 else "its kernel supports only alpha 1"
 
 
-def _lp_normalization(graph: Graph, op: Op) -> str:
+def lp_normalization(graph: Graph, op: Op) -> str:
     return "" if int(op["p"]) == 2 else "its kernel supports only the Euclidean norm"
 
 
-def _volume(graph: Graph, op: Op) -> str:
+def volume(graph: Graph, op: Op) -> str:
     return "its 3-D kernel computes in float" if graph[op.inputs[0]].rank == 5 else ""
 
 
-def _sqrt(graph: Graph, op: Op) -> str:
+def square_root(graph: Graph, op: Op) -> str:
     """TFLite's own models, and what they became elsewhere (passes/match_rounding.py), mean its kernel."""
-    from qconvert.graph.metadata import SOURCE_KERNELS
-
     own = op["arithmetic"] == "tflite" or graph.metadata.get(SOURCE_KERNELS) == "tflite-xnnpack"
     return "" if own else "its kernel drops the fraction of its results"
 
 
-def _logarithm(graph: Graph, op: Op) -> str:
+def logarithm(graph: Graph, op: Op) -> str:
     """Points of 16-bit tables are the smallest result up to zero, and the next may be more than 16 bits above it."""
-    import numpy as np
-
-    from qconvert.arithmetic import tflite_logarithm
-
     data, result = (graph[name] for name in (op.inputs[0], op.outputs[0]))
     if data.dtype != "int16" or any(item.quantization is None or not item.quantization.is_per_tensor for item in (data, result)):
         return ""
     scales = (float(item.quantization.scale[0]) for item in (data, result) if item.quantization is not None)
     overflows = tflite_logarithm(np.arange(-(2**15), 2**15), *scales)[1]
     return "neighbouring points of its 16-bit table differ by more than 16 bits" if overflows else ""
-
-
-#: For the field kernel_faults of a target.
-FORM_FAULTS: Mapping[str, Callable[[Graph, Op], str]] = {
-    "AveragePool": _average_pool,
-    "Conv": _volume,
-    "ConvTranspose": _volume,
-    "Elu": _elu,
-    "Log": _logarithm,
-    "LpNormalization": _lp_normalization,
-    "Sqrt": _sqrt,
-}

@@ -15,7 +15,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import is_dynamic
 from qconvert.operators.spatial import SAME
 
-__all__ = ["KERNELS", "is_bytes", "kernel_obstacle"]
+__all__ = ["OBSTACLES", "is_bytes", "kernel_obstacle"]
 
 #: (graph, operator) -> why no kernel takes the operator, in words that follow "it runs on real values:"; "" where one does.
 Obstacle = Callable[[Graph, Op], str]
@@ -27,7 +27,7 @@ _LAYOUT = "channels that are last"
 
 def kernel_obstacle(graph: Graph, op: Op) -> str:
     """Why an operator runs on real values; "" where a quantized kernel takes it."""
-    found = KERNELS.get(op.kind)
+    found = OBSTACLES.get(op.kind)
     return f"PyTorch has no quantized {op.kind}" if found is None else found(graph, op)
 
 
@@ -168,7 +168,7 @@ def _resize(graph: Graph, op: Op) -> str:
 #: Kinds that have a quantized kernel -> why it does not take an operator. ConvTranspose is none of them: onednn, and x86 with it, computes
 #: something else where a group has other numbers of inputs and outputs, fbgemm where they are equal and the kernel is 2, qnnpack over three
 #: axes; and fbgemm takes no scale for each output.
-KERNELS: Mapping[str, Obstacle] = {
+OBSTACLES: Mapping[str, Obstacle] = {
     "Conv": _conv, "Gemm": _packed, "MatMul": _matmul,
     **dict.fromkeys(("Add", "Mul", "HardSwish", "LeakyRelu", "Elu", "Celu", "Concat"), _rounded),
     "Sigmoid": _fixed(1 / 256, 0), "Tanh": _fixed(1 / 128, 128), "HardSigmoid": _hard_sigmoid,

@@ -1,4 +1,4 @@
-"""The reach of MNN's CPU kernels: int8 convolutions scale an exact sum by a float32 once, all else computes in float32.
+"""The kernels of MNN 3.6.1 on CPUs: int8 convolutions scale an exact sum by a float32 once, all else computes in float32.
 
 A depthwise kernel adds the zero point of its result to the sum, as an integer: what is cut off there is up to a unit of the sum (measured
 with MNN 3.6.1, docs/mnn.md; formats/mnn/depthwise.py makes it half a unit).
@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op
-from qconvert.runtimes.reach import Reach
-from qconvert.runtimes.reach_torch import reach as float_reach
+from qconvert.kernels.kernel import Kernel
+from qconvert.kernels.tolerances import Found
+from qconvert.kernels.torch import PROGRAM, few_roundings, program
 
-__all__ = ["reach"]
+__all__ = ["ROWS"]
 
 #: Steps of the data's own grid by which averages of integers are off: their sum is multiplied by a rounded reciprocal and cut off there.
 _AVERAGE = 1.0
@@ -20,15 +21,17 @@ _AVERAGE = 1.0
 _CUT_OFF = 1.0
 
 
-def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
-    """See plugins.Runtime; there is one set of kernels."""
-    found, coarse = float_reach(graph, op, exact, kernels)
-    if op.kind == "AveragePool" and not _is_whole(graph, op):
-        return found + _AVERAGE * max(1.0, _scale(graph, op.inputs[0]) / _scale(graph, op.outputs[0])), True
-    if op.kind != "Conv" or op["group"] == 1:
+def _averaged(graph: Graph, op: Op, exact: Array) -> Found:
+    found, coarse = few_roundings(graph, op, exact)
+    if _is_whole(graph, op):
         return found, coarse
+    return found + _AVERAGE * max(1.0, _scale(graph, op.inputs[0]) / _scale(graph, op.outputs[0])), True
+
+
+def _convolved(graph: Graph, op: Op, exact: Array) -> Found:
+    found, coarse = program(graph, op, exact)
     grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
-    if any(grid is None for grid in grids):
+    if op["group"] == 1 or any(grid is None for grid in grids):
         return found, coarse
     data, weights, result = (grid.scale.astype(np.float64) for grid in grids if grid is not None)
     unit = data.reshape(-1)[0] * weights.reshape(-1) / result.reshape(-1)[0]
@@ -47,3 +50,16 @@ def _is_whole(graph: Graph, op: Op) -> bool:
     shape = graph[op.inputs[0]].shape or ()
     plane = shape[2:] if op["data_format"] == "channels_first" else shape[1:-1]
     return tuple(op["kernel_shape"]) == tuple(plane)
+
+
+_INT8 = ("int8",)
+ROWS = (
+    Kernel(("ConvTranspose", "MatMul"), runs="nothing", tolerance=program),
+    Kernel(("Conv",), _INT8, tolerance=_convolved),
+    Kernel(("Gemm",), _INT8, tolerance=program),
+    Kernel(("AveragePool",), _INT8, tolerance=_averaged),
+    Kernel(("Add", "Sub", "Mul", "GlobalAveragePool", "Relu", "Clip"), _INT8, tolerance=few_roundings),
+    Kernel(("MaxPool",), _INT8),
+    Kernel(("Conv",), runs="reals", tolerance=_convolved),
+    *PROGRAM,
+)

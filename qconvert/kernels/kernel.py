@@ -1,0 +1,228 @@
+"""The row of a kernel, and the rows of a runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from qconvert.errors import OptionError
+
+if TYPE_CHECKING:  # targets, which have rows, are listed without numpy
+    from qconvert.graph import Array, Graph, Op
+
+__all__ = ["Integers", "Kernel", "Kernels", "Reference", "Tolerance", "among", "within"]
+
+#: (graph, operator) -> words; "" if there is nothing to say.
+Form = Callable[["Graph", "Op"], str]
+#: (graph, operator, exact values in steps of the result) -> how far from these its integers may be before they are rounded, as an array
+#: like them, and whether the arithmetic is so coarse that the operator counts as approximate.
+Tolerance = Callable[["Graph", "Op", "Array"], "tuple[Array, bool]"]
+#: (graph, operator, stored inputs, None for those absent or unknown) -> the kernel's integers; None where they are not known.
+Reference = Callable[["Graph", "Op", "Sequence[Any]"], "Integers | None"]
+
+_RUNS = ("integers", "stored", "reals", "nothing")
+_ONE_GRID = ("", "all", "data")
+_REAL = ("bias", "result", "sums")
+#: Types that hold the same values with as many bits, of which a conversion may choose either.
+_SIBLINGS = {"int8": "uint8", "uint8": "int8", "int16": "uint16", "uint16": "int16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """What a kernel gives, to the last bit.
+
+    Attributes:
+        ways: the stored result; several where parts of a kernel do not compute alike, as vectors and what is left over: each element is
+            that of one of them.
+        fault: why the result is far from the exact one, in words that follow "its own kernel", such as "overflows"; "" where it is not.
+    """
+
+    ways: tuple[Array, ...]
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One row: a kernel of a runtime, which takes operators of some kinds with data of some types.
+
+    Attributes:
+        kinds: of operators; none for all.
+        types: of stored data; none for all.
+        runs: what an operator runs on where a target has the choice: "integers"; "stored", integers of any type taken as plain numbers,
+            where all sides have one scale and zero point; "reals", between Dequantize and Quantize, where the kernel of integers is
+            worse or missing; "nothing", where there is no kernel at all.
+        lacks: for which of these operators there is no kernel, in words that follow "has no integer kernel for".
+        fault: for which of them it is wrong, in words; a target leaves them on real values.
+        result: storage type -> scale and zero point that the kernel fixes for its result.
+        one_grid: what must have one scale and zero point: "all" for data and results, "data" for the data among themselves.
+        real: what may be real beside quantized sides: "bias", where the result is quantized; "result"; "sums", both bias and result, where
+            sums of products become real numbers to which a bias is added.
+        tolerance: how far its integers may be from the exact value; where nothing is given they are the exact ones, rounded.
+        reference: its integers, computed as the kernel does; with the file of the runtime as source in its docstring.
+    """
+
+    kinds: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    runs: str = "integers"
+    lacks: Form | None = None
+    fault: Form | None = None
+    result: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    one_grid: str = ""
+    real: tuple[str, ...] = ()
+    tolerance: Tolerance | None = None
+    reference: Reference | None = None
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for words that mean nothing."""
+        for name, known in (("runs", _RUNS), ("one_grid", _ONE_GRID)):
+            if getattr(self, name) not in known:
+                raise OptionError(f"{name} of a kernel is {getattr(self, name)!r}", remedy=f"Use one of {known}.", rule="unknown-word")
+        if isinstance(self.kinds, str) or isinstance(self.types, str) or not set(self.real) <= set(_REAL):
+            raise OptionError(
+                f"a kernel has the kinds {self.kinds!r}, the types {self.types!r} and {self.real!r} as real",
+                remedy='Write tuples, such as ("Conv",) and ("int8",).',
+                rule="unknown-word",
+            )
+
+    def on_reals(self) -> Kernel:
+        """The same operators between Dequantize and Quantize: of the row the tolerance is left."""
+        return Kernel(self.kinds, self.types, "reals", tolerance=self.tolerance)
+
+
+def within(steps: float) -> Tolerance:
+    """The tolerance of a kernel that is off by as much everywhere, such as 1e-6 for exact arithmetic in float64."""
+    return lambda graph, op, exact: (exact * 0 + steps, False)
+
+
+class Kernels:
+    """The kernels of a runtime. Of the rows that take an operator the first one stands for it.
+
+    Args:
+        rows: them, or what imports them when they are first asked for. By default nothing is known: whatever is quantized is taken to run
+            on integers.
+    """
+
+    def __init__(self, rows: Sequence[Kernel] | Callable[[], Sequence[Kernel]] = (Kernel(),)) -> None:
+        self._given = rows
+
+    @cached_property
+    def rows(self) -> tuple[Kernel, ...]:
+        return tuple(self._given() if callable(self._given) else self._given)
+
+    @cached_property
+    def _named(self) -> dict[str, tuple[Kernel, ...]]:
+        kinds = dict.fromkeys(kind for row in self.rows for kind in row.kinds)
+        return {kind: tuple(row for row in self.rows if kind in row.kinds) for kind in kinds}
+
+    def __iter__(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The kinds with integer kernels, each with the types of their data; none for all."""
+        return ((kind, types) for kind in self._named if (types := self.types(kind)) is not None)
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known what runs on integers; else all that is quantized is taken to do so."""
+        return bool(self.missing) or not any(row.runs == "integers" and not row.kinds for row in self.rows)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The kinds that have no kernel at all."""
+        return tuple(kind for kind, rows in self._named.items() if rows[0].runs == "nothing")
+
+    def named(self, kind: str, runs: str = "integers") -> tuple[Kernel, ...]:
+        """The rows that name a kind."""
+        return tuple(row for row in self._named.get(kind, ()) if row.runs == runs)
+
+    def kinds(self, which: Callable[[Kernel], bool]) -> list[str]:
+        """The kinds of the integer kernels that something holds for."""
+        return list(dict.fromkeys(kind for row in self.rows if row.runs == "integers" and which(row) for kind in row.kinds))
+
+    def types(self, kind: str) -> tuple[str, ...] | None:
+        """The types of data for which a kind has an integer kernel; none for all, None where it has no such kernel."""
+        rows = [row for row in self._rows_for(kind) if row.runs == "integers"]
+        if not rows or kind in self.missing:
+            return None
+        return tuple(dict.fromkeys(dtype for row in rows for dtype in row.types)) if all(row.types for row in rows) else ()
+
+    def takes_real(self, kind: str, side: str) -> bool:
+        """Whether an integer kernel of a kind has a side of its own as real values; see Kernel.real."""
+        return any(side in row.real for row in self.named(kind))
+
+    def fixed(self, kind: str, dtype: str) -> tuple[float, int] | None:
+        """Scale and zero point that the results of a kind must have."""
+        return next((row.result[dtype] for row in self.named(kind) if dtype in row.result), None)
+
+    def one_grid(self, kind: str, dtype: str) -> str:
+        """Which sides must have one scale and zero point: "all", "data", or "" for none."""
+        return next((row.one_grid for row in self.named(kind) if row.one_grid and dtype in (row.types or (dtype,))), "")
+
+    def with_rows(self, *rows: Kernel) -> Kernels:
+        """These kernels with further ones, which stand first."""
+        return Kernels(lambda: (*rows, *self.rows))
+
+    def without(self, *kinds: str) -> Kernels:
+        """These kernels without those of some kinds."""
+        return self.with_rows(Kernel(kinds, runs="nothing"))
+
+    def lacking(self, graph: Graph, op: Op, dtype: str) -> tuple[Kernel | None, str]:
+        """The integer kernel that takes an operator with data of a type; else None, and what there is none for, in words."""
+        reason = ""
+        for row in self._rows_for(op.kind):
+            if row.runs != "integers":
+                continue
+            if row.types and dtype not in row.types:
+                reason = reason or f"{dtype} data"
+            elif row.lacks is None or not (words := row.lacks(graph, op)):
+                return row, ""
+            else:
+                reason = words
+        return None, reason
+
+    def _rows_for(self, kind: str) -> tuple[Kernel, ...]:
+        return tuple(row for row in self.rows if not row.kinds or kind in row.kinds)
+
+    def of(self, graph: Graph, op: Op) -> Kernel | None:
+        """The row that stands for an operator as the runtime runs it, whatever a target would choose.
+
+        The graph may be one from which the runtime's file was made: it may store the same values as the other type of as many bits.
+        """
+        result = graph[op.outputs[0]]
+        dtype = result.dtype if result.is_quantized else next((graph[name].dtype for name in op.inputs if name), result.dtype)
+        for row in self._rows_for(op.kind):
+            fits = not row.types or dtype in row.types or _SIBLINGS.get(dtype) in row.types
+            if fits and (row.lacks is None or not row.lacks(graph, op)):
+                return row
+        return None
+
+    def fault(self, graph: Graph, op: Op) -> str:
+        """What the kernel of an operator does wrong with it, in words; "" if nothing."""
+        if all(row.fault is None for row in self._named.get(op.kind, ())):
+            return ""
+        row = self.of(graph, op)
+        return row.fault(graph, op) if row is not None and row.fault is not None else ""
+
+    def tolerance(self, graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
+        """How far the integers of an operator may be from the exact values before they are rounded; see Kernel.tolerance.
+
+        Args:
+            graph, op: the operator.
+            exact: in steps of the result.
+        """
+        row = self.of(graph, op)
+        return row.tolerance(graph, op, exact) if row is not None and row.tolerance is not None else (abs(exact) * 0, False)
+
+    def integers(self, graph: Graph, op: Op, inputs: Sequence[Array | None]) -> Integers | None:
+        """What the kernel of an operator gives for stored inputs, None for those absent or unknown; None where nothing tells."""
+        row = self.of(graph, op) if op.outputs and inputs and inputs[0] is not None else None
+        return row.reference(graph, op, inputs) if row is not None and row.reference is not None else None
+
+
+def among(rows: Sequence[Kernel], kinds: Sequence[str], types: Sequence[str]) -> tuple[Kernel, ...]:
+    """The rows of some kinds, for those of their types that are among some."""
+    found = []
+    for row in rows:
+        own, both = tuple(kind for kind in row.kinds if kind in kinds), tuple(dtype for dtype in row.types if dtype in types)
+        if own and (both or not row.types):
+            found.append(replace(row, kinds=own, types=both or tuple(types)))
+    return tuple(found)

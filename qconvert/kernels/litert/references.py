@@ -1,0 +1,107 @@
+"""The integers of TFLite's own kernels, where their 32 bits overflow or C leaves open what they do too (arithmetic: wrapped, division,
+comparisons, each with its source)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import (
+    tflite_compared,
+    tflite_curve,
+    tflite_divide,
+    tflite_logarithm,
+    tflite_requantize,
+    tflite_softmax,
+    tflite_wrapped_mean,
+)
+from qconvert.graph import Array, Graph, Op, Quantization, integer_range
+from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.kernels.kernel import Integers
+
+__all__ = ["COMPARISONS", "averaged", "compared", "curve", "divided", "logarithm", "requantized", "softmax"]
+
+COMPARISONS = {"Equal": np.equal, "NotEqual": np.not_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
+                "Less": np.less, "LessOrEqual": np.less_equal}  # fmt: skip
+
+
+def _once(found: tuple[Array, bool]) -> Integers:
+    """Integers of a kernel that computes all elements alike, and whether something overflows."""
+    return Integers((found[0],), "overflows" if found[1] else "")
+
+
+def _grids(graph: Graph, names: Sequence[str]) -> list[Quantization]:
+    """The grids of tensors; none unless each has one scale."""
+    grids = [graph[name].quantization for name in names]
+    found = [grid for grid in grids if grid is not None and grid.is_per_tensor]
+    return found if len(found) == len(grids) else []
+
+
+def requantized(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    result, grids = graph[op.outputs[0]], _grids(graph, (op.inputs[0], op.outputs[0]))
+    return _once(tflite_requantize(stored[0], grids[0], grids[1], result.dtype)) if grids else None
+
+
+def _sixteen_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> Quantization | None:
+    """The grid of int16 data, if the result is int16 too and there are any."""
+    names = op.inputs[0], op.outputs[0]
+    grids = _grids(graph, names)
+    return grids[0] if grids and stored[0].size and all(graph[name].dtype == "int16" for name in names) else None
+
+
+def averaged(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """MEAN of int16, whose result may have a scale far below that of the data, as a mean that calibration saw as 0."""
+    grid, results = _sixteen_bits(graph, op, stored), _grids(graph, op.outputs)
+    if grid is None or not results or results[0] == grid:  # of one grid the kernel divides
+        return None
+    axes = tuple(int(axis) for axis in stored[1].reshape(-1)) if len(stored) > 1 and stored[1] is not None else ()
+    total = stored[0].astype(np.int64).sum(axis=axes or None, keepdims=bool(op["keepdims"]))
+    return _once(tflite_wrapped_mean(stored[0], np.asarray(total), grid, results[0], "int16"))
+
+
+def softmax(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    grid = _sixteen_bits(graph, op, stored)
+    return None if grid is None else _once(tflite_softmax(stored[0], float(grid.scale[0]), float(op["beta"]), int(op["axis"])))
+
+
+def curve(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
+    """Sigmoid and Tanh of int16.
+
+    Args:
+        graph, op, stored: as of any reference.
+        plain: of the reference kernels, not of the optimized ones.
+    """
+    grid = _sixteen_bits(graph, op, stored)
+    return None if grid is None else _once(tflite_curve(stored[0], float(grid.scale[0]), op.kind, plain))
+
+
+def logarithm(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    grid, results = _sixteen_bits(graph, op, stored), _grids(graph, op.outputs)
+    if grid is None or not results:
+        return None
+    return _once(tflite_logarithm(stored[0], float(grid.scale[0]), float(results[0].scale[0])))
+
+
+def divided(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """DIV whose quotients ask for shifts that C does not define."""
+    names = *op.inputs, *op.outputs
+    grids, types = _grids(graph, names), {graph[name].dtype for name in names}
+    if any(value is None for value in stored[:2]) or not grids or len(types) > 1 or not types < {"int8", "uint8", "int16"}:
+        return None
+    limits = clip_range(graph[op.outputs[0]], ACTIVATIONS[str(op.attributes.get("activation", ""))])
+    values, divisors = np.broadcast_arrays(*stored)
+    return _once(tflite_divide(values, divisors, grids[0], grids[1], grids[2], limits))
+
+
+def compared(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """Comparisons of bytes at scales from 1 on: in vectors, and after the last one."""
+    grids, types = _grids(graph, op.inputs), [graph[name].dtype for name in op.inputs]
+    if any(value is None for value in stored[:2]) or not grids or not set(types) <= {"int8", "uint8"}:
+        return None
+    tables = [tflite_compared(grid, dtype) for grid, dtype in zip(grids, types, strict=True)]
+    places = [data.astype(np.int64) - integer_range(dtype)[0] for data, dtype in zip(stored, types, strict=True)]
+    ways = [[forms[end][place] for forms, place in zip(tables, places, strict=True)] for end in (0, -1)]
+    overflows = any(len(forms) > 1 for forms in tables)
+    return Integers(tuple(np.asarray(COMPARISONS[op.kind](*sides)) for sides in ways), "overflows" if overflows else "")

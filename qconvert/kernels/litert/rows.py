@@ -1,0 +1,185 @@
+"""The kernels of LiteRT 2.3 and of tflite-micro: XNNPACK's, where it has one, and TFLite's own.
+
+Rules of quantization: the TFLite 8-bit quantization specification (tensorflow/lite/g3doc/performance/quantization_spec.md), and what the
+kernels demand beyond it (kernels/activations.cc, l2norm.cc). Which builtin operators take which types and ranks was measured besides
+(targets/kernel_table_tflite.py); moves of integers that are not named have a kernel for all types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op
+from qconvert.kernels.kernel import Kernel, Kernels, among
+from qconvert.kernels.litert import factors, faults, references
+from qconvert.kernels.litert import tolerances as off
+from qconvert.kernels.litert.factors import holds
+from qconvert.kernels.tolerances import Found
+
+__all__ = ["DEFAULT", "MICRO", "MIXED", "REFERENCE"]
+
+_BYTES = ("int8", "uint8")
+_INT8 = ("int8",)
+_INT16 = ("int16",)
+_ALL = (*_BYTES, *_INT16)
+_SIGNED = (*_INT8, *_INT16)
+
+_SIGMOID = {"int8": (1 / 256, -128), "uint8": (1 / 256, 0), "int16": (1 / 32768, 0)}
+_TANH = {"int8": (1 / 128, 0), "uint8": (1 / 128, 128), "int16": (1 / 32768, 0)}
+_LOG_SOFTMAX = {"int8": (16 / 256, 127), "uint8": (16 / 256, 255)}
+
+_SUMS, _PRODUCTS, _RESCALED = holds(factors.sums, "ADD"), holds(factors.product), holds(factors.rescaled)
+_DIFFERENCES, _TABLES, _EXPONENTIAL = holds(factors.sums), holds(factors.tables), holds(factors.exponential)
+
+
+def _rows(plain: bool) -> tuple[Kernel, ...]:
+    """TFLite's own kernels: the reference ones, or those that are optimized, which round alike but for what is said."""
+    curve = partial(references.curve, plain=plain)
+    return (
+        # Products and their sums.
+        Kernel(("Conv", "ConvTranspose"), _BYTES, tolerance=off.rounded_twice, fault=faults.volume),
+        Kernel(("Conv", "ConvTranspose"), _INT16, tolerance=off.sixteen_bits, fault=faults.volume),
+        Kernel(("Gemm",), _BYTES, tolerance=off.rounded_twice),
+        Kernel(("Gemm",), _INT16, tolerance=off.sixteen_bits),
+        Kernel(("MatMul",), _INT8, tolerance=off.rounded_twice, fault=holds(factors.linear, "BATCH_MATMUL")),
+        Kernel(("MatMul",), _INT16, tolerance=off.sixteen_bits, fault=holds(factors.linear, "BATCH_MATMUL")),
+        Kernel(("Mul",), _BYTES, tolerance=off.rounded_twice, fault=_PRODUCTS),
+        Kernel(("Mul",), _INT16, tolerance=off.twice_on_16_bits, fault=_PRODUCTS),
+        Kernel(("ReduceProd",), _SIGNED, tolerance=off.multiplied),
+        # Sums of two values, averages.
+        Kernel(("Add",), _ALL, tolerance=off.added_twice, fault=_SUMS),
+        Kernel(("Sub",), _ALL, tolerance=off.added_twice, fault=_DIFFERENCES),
+        Kernel(("SquaredDifference",), _INT8, tolerance=off.squared_difference, fault=holds(factors.squared)),
+        Kernel(("ReduceMean",), _ALL, tolerance=off.mean, fault=_RESCALED, reference=references.averaged),
+        Kernel(("GlobalAveragePool",), _ALL, tolerance=off.mean, fault=_RESCALED),
+        Kernel(("ReduceSum",), _ALL, tolerance=off.mean, fault=holds(factors.total)),
+        Kernel(("AveragePool",), _BYTES, one_grid="all", fault=faults.average_pool, tolerance=partial(off.averaged, twice=True)),
+        Kernel(("AveragePool",), _INT16, one_grid="all", fault=faults.average_pool, tolerance=off.sixteen_bits),
+        # What chooses among values.
+        Kernel(("MaxPool", "ReduceMax", "ReduceMin", "GlobalMaxPool"), _ALL),
+        Kernel(("Max", "Min"), _ALL, one_grid="all", tolerance=off.by_sign),
+        Kernel(("Where",), _BYTES, one_grid="all", tolerance=off.by_sign),
+        Kernel(("Concat",), _SIGNED, one_grid="all", tolerance=off.by_sign),
+        Kernel(("Concat",), ("uint8",), tolerance=off.by_sign),  # it requantizes (concatenation.cc; measured)
+        Kernel(("Resize",), _BYTES, one_grid="all", tolerance=partial(off.interpolated, fraction_of_size=True)),
+        Kernel(("ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _BYTES),
+        # Functions of one value.
+        Kernel(("Relu",), _ALL, tolerance=off.rescaled, fault=_RESCALED),
+        Kernel(("Clip",), _ALL, tolerance=off.rescaled),
+        Kernel(("Abs",), _SIGNED, tolerance=off.rescaled),
+        Kernel(("LeakyRelu",), _ALL, tolerance=off.by_sign, fault=_RESCALED),
+        Kernel(("PRelu",), _BYTES, tolerance=off.by_sign, fault=_RESCALED),
+        Kernel(("HardSwish",), _BYTES, tolerance=off.table, fault=holds(factors.hard_swish)),
+        Kernel(("Elu",), _INT8, tolerance=off.table, fault=faults.elu),
+        Kernel(("Gelu",), _INT8, tolerance=off.table),
+        Kernel(("Sqrt",), _SIGNED, tolerance=off.cut_off, fault=faults.square_root),
+        Kernel(("Exp", "Rsqrt"), _INT8, tolerance=off.table),
+        Kernel(("Exp", "Rsqrt"), _INT16, tolerance=off.tabulated),
+        Kernel(("Log",), _INT8, tolerance=off.table),
+        Kernel(("Log",), _INT16, tolerance=off.tabulated, fault=faults.logarithm, reference=references.logarithm),
+        Kernel(("Sigmoid",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_TABLES),
+        Kernel(("Tanh",), _BYTES, result=_TANH, tolerance=off.table, fault=_TABLES),
+        # Of 2^-15: 0.7 of the lines, 0.3 of the points, which are rounded, and 0.3 of the input, which is rounded to 1 / 12288; tanh(x) is
+        # 2 * sigmoid(2x) - 1, so each counts twice, and the input more where the curve is steepest.
+        Kernel(("Sigmoid",), _INT16, result=_SIGMOID, tolerance=partial(off.curve, steps=1.3), fault=_TABLES, reference=curve),
+        Kernel(("Tanh",), _INT16, result=_TANH, tolerance=partial(off.curve, steps=3.2), fault=_TABLES, reference=curve),
+        # Along an axis.
+        Kernel(("Softmax",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_EXPONENTIAL),
+        Kernel(("Softmax",), _INT16, result=_SIGMOID, tolerance=off.softmax_on_16_bits, fault=_EXPONENTIAL, reference=references.softmax),
+        Kernel(("LogSoftmax",), _INT8, result=_LOG_SOFTMAX, tolerance=off.table, fault=_EXPONENTIAL),
+        Kernel(("LpNormalization",), _INT8, result=_TANH, tolerance=off.by_sign, fault=faults.lp_normalization),
+        Kernel(("DetectionPostProcess",), ("uint8",), tolerance=off.table),
+        # Conversions, and kernels that a target leaves alone, whose operators a file may have nevertheless.
+        Kernel(("Requantize",), _BYTES, tolerance=off.rounded_twice, reference=references.requantized),
+        Kernel(("Requantize",), (*_INT16, "int32"), tolerance=off.twice_on_16_bits, reference=references.requantized),
+        Kernel(("Div",), runs="reals", tolerance=off.divided, reference=references.divided),
+        Kernel(tuple(references.COMPARISONS), runs="reals", reference=references.compared),
+        Kernel(("Gelu",), _INT16, "reals", tolerance=off.tabulated),
+        Kernel(("PRelu", "Where"), _INT16, "reals", tolerance=off.by_sign),
+        Kernel(("Resize",), _INT16, "reals", tolerance=partial(off.interpolated, fraction_of_size=True)),
+        Kernel((), _INT16, "reals", tolerance=off.sixteen_bits),
+        Kernel(runs="reals", tolerance=off.table),
+    )
+
+
+def _left_to_tflite(graph: Graph, op: Op) -> str:
+    """Which weights XNNPACK leaves to TFLite's own kernels."""
+    weights = graph[op.inputs[1]] if op.has(1) else None
+    if weights is None:
+        return ""
+    depthwise = op.kind == "Conv" and weights.shape is not None and weights.shape[1:2] == (1,)
+    return "such weights" if "int4" in weights.dtype or (depthwise and weights.dtype == "uint8") else ""
+
+
+def _steps_grow(graph: Graph, op: Op) -> str:
+    """XNNPACK leaves steps that grow by 2^8 and more to TFLite's own kernel."""
+    return "steps that grow by 2^8" if off.growth(graph, op) >= 2.0**8 else ""
+
+
+def _other_types(graph: Graph, op: Op) -> str:
+    """XNNPACK takes one type on both sides, as a conversion from another format gives it."""
+    types = {graph[name].dtype for name in (op.inputs[0], op.outputs[0])}
+    same = len(types) == 1 or (types <= set(_BYTES) and not graph.is_from("tflite"))
+    return "" if same else "other types"
+
+
+def _of_tflite(graph: Graph, op: Op) -> str:
+    """TFLite has no Clip: that of another format is a QUANTIZE, where grids differ, and a MAXIMUM and a MINIMUM after it."""
+    return "TFLite's own activations" if graph.is_from("tflite") else _other_types(graph, op)
+
+
+def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """XNNPACK's kernels, which demand of scales what TFLite's own kernels of the same kinds demand."""
+
+    def xnnpack(kinds: tuple[str, ...], **changes: object) -> tuple[Kernel, ...]:
+        return tuple(replace(row, **{"reference": None, **changes}) for row in among(rows, kinds, _BYTES))  # type: ignore[arg-type]
+
+    return (
+        *xnnpack(("Conv", "ConvTranspose", "Gemm", "Mul"), tolerance=off.rounded_once, lacks=_left_to_tflite),
+        *xnnpack(("ReduceMean", "ReduceSum", "GlobalAveragePool"), tolerance=off.averaged_once),
+        *xnnpack(("Add", "Sub"), tolerance=off.added_once, lacks=_steps_grow),
+        *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_of_tflite),
+        *xnnpack(("LeakyRelu",), tolerance=off.eight_bits),
+        *xnnpack(("Concat", "Max", "Min", "Where"), tolerance=off.brought_to_one_grid),
+        *xnnpack(("Resize",), tolerance=partial(off.interpolated, fraction_of_size=False)),
+        *xnnpack(("AveragePool",), tolerance=partial(off.averaged, twice=False)),
+        Kernel(("Requantize",), _BYTES, tolerance=off.eight_bits, lacks=_other_types),
+    )
+
+
+#: TFLite's own reference kernels.
+REFERENCE = _rows(plain=True)
+_OPTIMIZED = _rows(plain=False)
+#: What LiteRT runs by default.
+DEFAULT = (*_by_xnnpack(_OPTIMIZED), *_OPTIMIZED)
+
+
+def _either(graph: Graph, op: Op, exact: Array) -> Found:
+    """Where XNNPACK and TFLite's own kernels each have a part in an operator."""
+    (one, first), (other, second) = (Kernels(rows).tolerance(graph, op, exact) for rows in (DEFAULT, REFERENCE))
+    return np.maximum(one, other), first or second
+
+
+MIXED = (Kernel(runs="reals", tolerance=_either),)
+
+
+def _micro(kinds: tuple[str, ...], types: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """tflite-micro's kernels, which demand and round as the reference ones do; whether they overflow alike was not measured."""
+    return tuple(replace(row, reference=None) for row in among(REFERENCE, kinds, types))
+
+
+#: tflite-micro, which has no uint8 kernels.
+MICRO = (
+    *_micro(("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "MaxPool", "Add", "Sub", "Mul", "Concat", "Sigmoid", "Tanh",
+             "Softmax", "LeakyRelu", "Relu", "Clip", "Max", "Min", "Abs", "Rsqrt", "ReduceMean", "ReduceSum", "GlobalAveragePool",
+             "Where", "SquaredDifference"), _SIGNED),
+    *_micro(("Resize", "HardSwish", "PRelu", "Elu", "LogSoftmax", "LpNormalization", "ReduceMax", "ReduceMin", "GlobalMaxPool",
+             "ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _INT8),
+    Kernel(("SquaredDifference",), _INT16, tolerance=off.sixteen_bits, fault=holds(factors.squared)),
+    Kernel(("Where",), _INT16, one_grid="all", tolerance=off.by_sign),
+    Kernel(("SpaceToBatch", "BatchToSpace"), _INT8),
+    *(row.on_reals() for row in REFERENCE),
+)  # fmt: skip

@@ -1,0 +1,175 @@
+"""The kernels of onnxruntime's CPU provider, measured with 1.31.
+
+Integer kernels are those that its optimizer puts in the place of operators between DequantizeLinear and QuantizeLinear
+(qdq_selector_action_transformer.cc), each verified by tests/targets/test_audit.py against the graph that onnxruntime saves after
+optimizing. They multiply by a float32 (24 bits). Faults were found by running every kernel at its edge sizes
+(tests/targets/test_edges_onnxruntime.py, docs/measured/kernels.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import onnxruntime_softmax
+from qconvert.graph import Array, Graph, Op
+from qconvert.kernels.kernel import Integers, Kernel
+from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
+from qconvert.operators import kind_of, reduced_count
+
+__all__ = ["ROWS", "covers_all"]
+
+_BYTES = ("uint8", "int8")
+_FLOAT32 = (2 - 2.0**-23) * 2.0**127
+
+
+def _softmax_fault(graph: Graph, op: Op) -> str:
+    """qlinear_softmax.cc: its table ends at e^-5 * (largest float32) / size, which is then multiplied by floor(1 / scale)."""
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    if data.dtype not in _BYTES or result.dtype != data.dtype or result.quantization is None or not result.quantization.is_per_tensor:
+        return ""
+    if data.shape is None or 0 in data.shape:
+        return "QLinearSoftmax gives no result without elements" if data.shape else ""
+    size = data.shape[op["axis"]]
+    if not isinstance(size, int):
+        return ""
+    largest = math.exp(max(0.0, math.log(_FLOAT32 / size) - 5))
+    if largest * math.floor(1 / float(result.quantization.scale[0])) < _FLOAT32 * (1 - 1e-6):
+        return ""
+    return f"QLinearSoftmax overflows float32 over an axis of {size} with results of so small a scale"
+
+
+def _matmul_fault(graph: Graph, op: Op) -> str:
+    """qlinear_matmul.cc leaves its result as it is where there is nothing to add."""
+    data, other, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+    if not data.is_quantized or not result.is_quantized or data.shape is None or other.shape is None:
+        return ""
+    depth = data.shape[-2 if op["trans_a"] else -1]
+    return "QLinearMatMul gives no zeros for sums without products" if depth == 0 else ""
+
+
+def _global_average_pool_fault(graph: Graph, op: Op) -> str:
+    """qgavgpool.cpp of MLAS: data scale / (result scale * positions) has to lie in 2^-32 to 2^8."""
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    if data.dtype not in _BYTES or result.dtype != data.dtype or data.quantization is None or result.quantization is None:
+        return ""
+    if data.shape is None or len(data.shape) < 3:
+        return ""
+    sizes = [size for size in data.shape[2:] if isinstance(size, int)]  # those known only at run time are 1 at least
+    factor = float(data.quantization.scale[0]) / float(result.quantization.scale[0]) / max(1, math.prod(sizes))
+    if 2.0**-32 <= factor < 2.0**8:
+        return ""
+    return f"QLinearGlobalAveragePool refuses to multiply by {factor:.3g}"
+
+
+def _average_pool_fault(graph: Graph, op: Op) -> str:
+    """qlinear_pool.cc hands an average of all positions to the kernel of GlobalAveragePool, and divides by whole windows where padding
+    counts, also by what of them hangs over the end (ceil_mode), which ONNX does not count."""
+    if covers_all(graph, op):
+        return _global_average_pool_fault(graph, op)
+    narrow = graph[op.inputs[0]].dtype in _BYTES and graph[op.outputs[0]].dtype in _BYTES
+    return "QLinearAveragePool counts what hangs over the end" if narrow and op["ceil_mode"] and op["count_include_pad"] else ""
+
+
+def covers_all(graph: Graph, op: Op) -> bool:
+    """Whether a pool has one window, of all positions."""
+    shape = graph[op.inputs[0]].shape
+    return shape is not None and tuple(op["kernel_shape"]) == tuple(shape[2:]) and op["auto_pad"] == "NOTSET" and not any(op["pads"])
+
+
+def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Array]) -> Integers | None:
+    """Softmax overflows over an axis of one element, and at scales below that of any softmax."""
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    given, grid, values = data.quantization, result.quantization, stored[0]
+    if given is None or grid is None or not (given.is_per_tensor and grid.is_per_tensor) or not values.size:
+        return None
+    if data.dtype != result.dtype or float(op["beta"]) != 1:
+        return None
+    found, overflows = onnxruntime_softmax(values, float(given.scale[0]), grid, result.dtype, int(op["axis"]))
+    return Integers((found,), "overflows" if overflows else "")
+
+
+def _sixteen_bits(graph: Graph, op: Op, exact: Array) -> Found:
+    """Float arithmetic between 16-bit integers, whose steps float32 holds with few bits to spare."""
+    summed = _summed_means(graph, op)
+    parts = partial_sums(graph, op, float(np.abs(exact).max(initial=0))) if kind_of(op).sums_products else 0.0
+    return np.maximum(np.maximum(0.02, np.abs(exact) * 2.0**-20), max(parts, summed)), summed > 0.1
+
+
+def _summed_means(graph: Graph, op: Op) -> float:
+    """Likewise of means of float values, whose scale may be far below that of the data: the parts are as large as these may be."""
+    given, result = (graph[name].quantization for name in (op.inputs[0], op.outputs[0]))
+    if op.kind != "ReduceMean" or given is None or result is None:
+        return 0.0
+    largest = 2.0**15 * float(given.scale.max()) / float(result.scale.min())
+    return float(np.sqrt(reduced_count(graph, op) or 1) * 2.0**-23 * largest)
+
+
+def _sum(graph: Graph, op: Op, exact: Array) -> Found:
+    return 10 * fine(exact), False
+
+
+def _product(graph: Graph, op: Op, exact: Array) -> Found:
+    """A real bias is rounded to input scale * weight scale (weight_bias_quantization.cc), which few bits leave coarse."""
+    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+    found = 10 * fine(exact)
+    bias = graph[op.inputs[2]] if op.has(2) else None
+    grids = data.quantization, weights.quantization, result.quantization
+    if bias is None or bias.is_quantized or any(grid is None for grid in grids):
+        return found, False
+    steps = [float(grid.scale.max()) for grid in grids if grid is not None]
+    lost = steps[0] * steps[1] / steps[2] / 2
+    return found + lost, lost > 0.1
+
+
+def _averaged(graph: Graph, op: Op, exact: Array) -> Found:
+    """Where it divides by more elements than ONNX counts, averages come nearer to zero."""
+    if not _average_pool_fault(graph, op) or covers_all(graph, op):
+        return _sum(graph, op, exact)
+    return 10 * fine(exact) + np.abs(exact), True
+
+
+def _resize(graph: Graph, op: Op, exact: Array) -> Found:
+    return (_sum if is_linear(op) else _float)(graph, op, exact)
+
+
+def _softmax(graph: Graph, op: Op, exact: Array) -> Found:
+    """It multiplies by the whole part of 1 / scale (qlinear_softmax.cc)."""
+    result = graph[op.outputs[0]].quantization
+    if result is None:
+        return np.full(exact.shape, 0.01), False
+    steps = np.floor(1 / float(result.scale[0]))
+    found = 0.01 + np.abs(exact) * (1 - steps * float(result.scale[0]))
+    return found, bool((found > 0.1).any())
+
+
+def _float(graph: Graph, op: Op, exact: Array) -> Found:
+    return np.full(exact.shape, 0.01), False
+
+
+_OF_BYTES = (
+    Kernel(("Conv",), _BYTES, real=("bias",), tolerance=_product),
+    Kernel(("Gemm",), _BYTES, real=("bias", "result"), tolerance=_product),
+    Kernel(("MatMul",), _BYTES, real=("result",), tolerance=_sum, fault=_matmul_fault),
+    Kernel(("Add", "Mul", "LeakyRelu"), _BYTES, tolerance=_sum),
+    Kernel(("AveragePool",), _BYTES, tolerance=_averaged, fault=_average_pool_fault),
+    Kernel(("GlobalAveragePool",), _BYTES, tolerance=_sum, fault=_global_average_pool_fault),
+    Kernel(("Softmax",), _BYTES, tolerance=_softmax, fault=_softmax_fault, reference=_softmax_integers),
+    Kernel(("Sigmoid", "Where", "Concat"), _BYTES, tolerance=_float),
+    Kernel(("MaxPool",), _BYTES),
+)
+
+ROWS = (
+    Kernel((), ("int16", "uint16"), "reals", tolerance=_sixteen_bits),
+    *_OF_BYTES,
+    # What ONNX's operators do on integers themselves.
+    Kernel(("Relu", "Clip", "Concat", "ArgMax", "ArgMin", "Max", "Min"), runs="stored", tolerance=_float),
+    Kernel(("Resize",), runs="stored", tolerance=_resize),
+    Kernel(("Sub", "ReduceMean", "ReduceSum", "Requantize"), runs="reals", tolerance=_sum),
+    Kernel(("ConvTranspose",), runs="reals", tolerance=_product),
+    *(replace(row.on_reals(), types=()) for row in _OF_BYTES),
+    Kernel(runs="reals", tolerance=_float),
+)

@@ -1,0 +1,91 @@
+"""The kernels of TensorRT, by compute capability. Measured with TensorRT-RTX 1.7.1, which shares parser and graph checks with TensorRT
+(docs/tensorrt.md, tests/tensorrt_cases.py).
+
+Convolutions and products of int8 on both sides become integer kernels, and what only moves integers goes on with them. All else is computed
+in float32 in kernels that are generated, with the roundings between; its tolerances are onnxruntime's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qconvert.graph import Graph, Op
+from qconvert.kernels.kernel import Kernel, Tolerance
+from qconvert.kernels.onnxruntime import ROWS as _IN_FLOAT
+from qconvert.operators import kind_of
+from qconvert.operators.products import is_product_of_activations
+
+__all__ = ["ROWS", "SM75", "SM80"]
+
+_INT8 = ("int8",)
+#: Kinds whose sums of products of int8 become real numbers, to which a float32 bias is added.
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+#: Kinds that choose among stored integers where all sides have one grid.
+_CHOOSING = ("Concat", "Max", "Min", "Where", "Resize", "ArgMax", "ArgMin")
+#: Kinds that nothing computes.
+_WITHOUT = ("SpaceToBatch", "BatchToSpace", "SparseToDense", "MatrixSetDiag", "InteriorPad")
+#: The rank of data over three dimensions.
+_RANK_OF_VOLUMES = 5
+#: Kinds that move stored integers.
+_MOVING = (
+    "MaxPool", "GlobalMaxPool", "Identity", "ReduceMax", "ReduceMin", "TopK", "Pack", "Unpack", "Split", "Reshape", "Squeeze", "Unsqueeze",
+    "Transpose", "Tile", "Expand", "Slice", "Pad", "Gather", "GatherND", "GatherElements", "ScatterND", "ScatterElements",
+    "ReverseSequence", "DynamicUpdateSlice", "StartGather", "DepthToSpace", "SpaceToDepth",
+)  # fmt: skip
+
+
+def _product(graph: Graph, op: Op) -> str:
+    """Products whose zero points neither constants nor sums beside them make up for."""
+    data, other = (graph[name] for name in op.inputs[:2])
+    if other.is_constant and not data.is_constant:
+        return ""
+    points = [tensor.quantization.zero_point.any() for tensor in (data, other) if tensor.quantization is not None]
+    return "products of two activations with zero points" if any(points) and not is_product_of_activations(graph, op) else ""
+
+
+def _choice(graph: Graph, op: Op) -> str:
+    """Where integers of several grids, or constants, meet."""
+    kind = kind_of(op)
+    names = [*kind.data(op), *(() if kind.rule == "index" else op.outputs)]
+    if any(not graph[name].shares_grid(graph[names[0]]) for name in names) or op.attributes.get("activation"):
+        return "data with several scales"
+    return "other interpolation than the nearest" if op.kind == "Resize" and op["mode"] != "nearest" else _move(graph, op)
+
+
+def _move(graph: Graph, op: Op) -> str:
+    """What is moved that TensorRT takes in front of Dequantize alone: constants; and what is filled in that is not the integer 0."""
+    moved = [graph[name] for name in kind_of(op).moved(op)]
+    if any(tensor.is_constant for tensor in moved):
+        return "constants among the moved data"
+    if op.kind == "MaxPool" and moved[0].rank == _RANK_OF_VOLUMES:
+        return "3-D pools"
+    q = moved[0].quantization
+    return "padding with a zero point" if op.kind == "Pad" and op["mode"] == "constant" and q is not None and q.zero_point.any() else ""
+
+
+def _rows(products: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """The rows of devices whose kernels sum products of some types."""
+    floats = tuple(row.on_reals() for row in _IN_FLOAT)
+
+    def integer(kinds: tuple[str, ...], row: Kernel) -> list[Kernel]:
+        return [replace(row, kinds=(kind,), tolerance=_tolerance_in_float(floats, kind)) for kind in kinds]
+
+    return (
+        Kernel(_WITHOUT, runs="nothing"),
+        *(integer(_PRODUCTS, Kernel(types=products, real=("sums",), lacks=_product)) if products else ()),
+        *integer(_CHOOSING, Kernel(types=_INT8, lacks=_choice)),
+        *integer(_MOVING, Kernel(types=_INT8, lacks=_move)),
+        *floats,
+    )
+
+
+def _tolerance_in_float(floats: tuple[Kernel, ...], kind: str) -> Tolerance | None:
+    return next(row.tolerance for row in floats if not row.types and (kind in row.kinds or not row.kinds))
+
+
+#: From compute capability 8.9 on.
+ROWS = _rows((*_INT8, "float8e4m3fn"))
+#: Without 8-bit floats.
+SM80 = _rows(_INT8)
+#: Without integer kernels that sum products besides.
+SM75 = _rows(())
