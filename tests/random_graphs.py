@@ -558,7 +558,7 @@ def _graph(g: Growing) -> Graph:
     ends = [name for op in g.ops for name in op.outputs if name not in read]
     outputs = tuple(name for name in ends if g.rng.random() < 0.9) or tuple(ends) or (g.inputs[0],)
     used = read | {name for op in g.ops for name in op.outputs} | set(outputs)
-    metadata = {SOURCE_KERNELS: "tflite-xnnpack"} if g.rng.random() < 0.5 else {}
+    metadata = {SOURCE_KERNELS: "litert:default"} if g.rng.random() < 0.5 else {}
     tensors = {name: tensor for name, tensor in g.tensors.items() if name in used}
     graph = Graph("random", tensors, tuple(g.ops), tuple(name for name in g.inputs if name in used), outputs, metadata=metadata)
     validate(graph)

@@ -63,8 +63,8 @@ __all__ = [
 
 #: The format of the file that the graph was read from.
 SOURCE_FORMAT = "source.format"
-#: The kernels that the source was made for and that people have seen it run with, such as "tflite-xnnpack": how they round matters to
-#: passes. It is of the graph alone, and no ONNX file says it: what is written is made for other kernels.
+#: The kernels that the source was made for and that people have seen it run with, as `--kernels` names them, such as "litert:default":
+#: how they round matters to passes. It is of the graph alone, and no ONNX file says it: what is written is made for other kernels.
 SOURCE_KERNELS = "source.kernels"
 #: Whose arithmetic the operators of a PyTorch file have: the engine and, behind a comma, why it is that one (formats/torch/engines.py).
 SOURCE_ENGINE = "source.engine"

@@ -61,6 +61,8 @@ class Kernel:
             sums of products become real numbers to which a bias is added.
         tolerance: how far its integers may be from the exact value; where nothing is given they are the exact ones, rounded.
         reference: its integers, computed as the kernel does; with the file of the runtime as source in its docstring.
+        arithmetic: the value of the attribute `arithmetic` with which formats write a form that gives its integers elsewhere, "" where none
+            is known; an operator on one tensor of 8 bits needs none, since its reference is a table.
     """
 
     kinds: tuple[str, ...] = ()
@@ -73,6 +75,7 @@ class Kernel:
     real: tuple[str, ...] = ()
     tolerance: Tolerance | None = None
     reference: Reference | None = None
+    arithmetic: Form | None = None
 
     def __post_init__(self) -> None:
         """Raises OptionError for words that mean nothing."""
@@ -187,6 +190,8 @@ class Kernels:
 
         The graph may be one from which the runtime's file was made: it may store the same values as the other type of as many bits.
         """
+        if not op.outputs or not op.outputs[0]:
+            return None
         result = graph[op.outputs[0]]
         dtype = result.dtype if result.is_quantized else next((graph[name].dtype for name in op.inputs if name), result.dtype)
         for row in self._rows_for(op.kind):
@@ -214,7 +219,7 @@ class Kernels:
 
     def integers(self, graph: Graph, op: Op, inputs: Sequence[Array | None]) -> Integers | None:
         """What the kernel of an operator gives for stored inputs, None for those absent or unknown; None where nothing tells."""
-        row = self.of(graph, op) if op.outputs and inputs and inputs[0] is not None else None
+        row = self.of(graph, op) if inputs and inputs[0] is not None else None
         return row.reference(graph, op, inputs) if row is not None and row.reference is not None else None
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import onnxruntime_softmax
-from qconvert.graph import Array, Graph, Op
+from qconvert.arithmetic import onnxruntime_add, onnxruntime_softmax
+from qconvert.graph import Array, Graph, Op, integer_range
+from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.kernels.kernel import Integers, Kernel
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
 from qconvert.operators import kind_of, reduced_count
@@ -80,7 +82,20 @@ def covers_all(graph: Graph, op: Op) -> bool:
     return shape is not None and tuple(op["kernel_shape"]) == tuple(shape[2:]) and op["auto_pad"] == "NOTSET" and not any(op["pads"])
 
 
-def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Array]) -> Integers | None:
+def _added(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """QLinearAdd of bytes; see arithmetic.onnxruntime_add(). It is tried in unsigned storage, which targets of x86 choose."""
+    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
+    offset = -integer_range(tensors[0].dtype)[0]
+    grids = [tensor.quantization.shifted(offset) for tensor in tensors if tensor.quantization is not None]
+    if len(grids) != 3 or {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or any(value is None for value in stored):
+        return None
+    a, b = (np.asarray(value, np.int64) + offset for value in stored)
+    found = onnxruntime_add(a, b, (grids[0], grids[1]), grids[2], "uint8").astype(np.int64) - offset
+    limits = clip_range(tensors[2], ACTIVATIONS[str(op.attributes.get("activation", ""))])
+    return Integers((np.clip(found, *limits).astype(tensors[2].dtype),))
+
+
+def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """Softmax overflows over an axis of one element, and at scales below that of any softmax."""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     given, grid, values = data.quantization, result.quantization, stored[0]
@@ -154,7 +169,8 @@ _OF_BYTES = (
     Kernel(("Conv",), _BYTES, real=("bias",), tolerance=_product),
     Kernel(("Gemm",), _BYTES, real=("bias", "result"), tolerance=_product),
     Kernel(("MatMul",), _BYTES, real=("result",), tolerance=_sum, fault=_matmul_fault),
-    Kernel(("Add", "Mul", "LeakyRelu"), _BYTES, tolerance=_sum),
+    Kernel(("Add",), _BYTES, tolerance=_sum, reference=_added),
+    Kernel(("Mul", "LeakyRelu"), _BYTES, tolerance=_sum),
     Kernel(("AveragePool",), _BYTES, tolerance=_averaged, fault=_average_pool_fault),
     Kernel(("GlobalAveragePool",), _BYTES, tolerance=_sum, fault=_global_average_pool_fault),
     Kernel(("Softmax",), _BYTES, tolerance=_softmax, fault=_softmax_fault, reference=_softmax_integers),

@@ -33,7 +33,7 @@ def few_roundings(graph: Graph, op: Op, exact: Array) -> Found:
 def _of_another_order(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """qnnpack's relu6, hardtanh and clamp take data for contiguous (qclamp.cpp), and the convolution before them, which is read as one
     operator with them, gives its data channels last: the values come out in another order."""
-    if graph.metadata.get(SOURCE_KERNELS) != "torch-qnnpack" or graph[op.outputs[0]].rank != len(_TO_LAST):
+    if graph.metadata.get(SOURCE_KERNELS) != "torch:qnnpack" or graph[op.outputs[0]].rank != len(_TO_LAST):
         return None
     found = evaluate_op(graph, op, list(stored))[0].stored
     return Integers((found.transpose(_TO_LAST).reshape(found.shape),), "gives data stored channels last in another order")

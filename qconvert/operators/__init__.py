@@ -45,11 +45,10 @@ from qconvert.operators.attributes import (
 )
 from qconvert.operators.call import Call, ExactResult
 from qconvert.operators.control import FunctionCall, Port, calls
-from qconvert.operators.convolution import convolves_as_tflite
 from qconvert.operators.kind import ROLES, RULES, Kind, kind
-from qconvert.operators.pairs import adds_plainly, computes_as_tflite, nudged_scales
+from qconvert.operators.pairs import adds_plainly, nudged_scales
 from qconvert.operators.products import is_dynamic, output_axis, range_axes
-from qconvert.operators.reduce import kernels_reduction, reduced_count
+from qconvert.operators.reduce import reduced_count
 
 __all__ = [
     "KINDS",
@@ -65,8 +64,6 @@ __all__ = [
     "adds_plainly",
     "calls",
     "choice",
-    "computes_as_tflite",
-    "convolves_as_tflite",
     "flag",
     "function",
     "has",
@@ -74,7 +71,6 @@ __all__ = [
     "integer_weights",
     "integers",
     "is_dynamic",
-    "kernels_reduction",
     "kind",
     "kind_of",
     "nudged_scales",

@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.arithmetic import DYNAMIC_ROUNDINGS, effective_scale, tflite_sums
 from qconvert.arithmetic.dtypes import Array
-from qconvert.graph.schema import Graph, Op, Shape
+from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import AttributeSpec, choice, has, integer, integers
 from qconvert.operators.bounds import any_value
 from qconvert.operators.call import (
@@ -50,7 +50,7 @@ from qconvert.operators.spatial import (
     with_spatial,
 )
 
-__all__ = ["KINDS", "convolves_as_tflite"]
+__all__ = ["KINDS"]
 
 
 def _operands(op: Op, s: ShapeContext) -> tuple[Shape, Shape] | None:
@@ -192,26 +192,6 @@ def conv(call: Call) -> Array | ExactResult:
     factors = effective_scale(grids[0].scale, grids[1].scale, grids[2].scale)
     stored = channels_first(call, tflite_sums(sums, factors, grids[2], call.results[0].dtype))
     return ExactResult(real, activated_stored(call, stored))
-
-
-def convolves_as_tflite(graph: Graph, op: Op) -> bool:
-    """Whether a Conv is one of TFLite's of 16-bit data with sums of 64 bits, whose integers are exact in two sums of float32.
-
-    That is, the data fall into two parts of at most 128 in magnitude, and neither sum reaches 2^24; with a multiplier of 15 bits the
-    whole stays below 2^53.
-    """
-    if op.kind != "Conv" or len(op.inputs) < 3 or not op.inputs[2]:
-        return False
-    x, weights, bias, y = (graph[name] for name in (*op.inputs, *op.outputs))
-    if (x.dtype, weights.dtype, bias.dtype, y.dtype) != ("int16", "int8", "int64", "int16") or weights.data is None or bias.data is None:
-        return False
-    grids = [tensor.quantization for tensor in (x, weights, bias, y)]
-    if any(grid is None or grid.block_size or grid.zero_point.any() for grid in grids):
-        return False
-    if any(grid is None or grid.axis is not None for grid in (grids[0], grids[3])) or (grids[1] and grids[1].axis not in (None, 0)):
-        return False
-    largest = np.abs(weights.data.astype(np.int64)).sum(axis=tuple(range(1, weights.data.ndim))).max(initial=0)
-    return bool(128 * largest < 2**24 and np.abs(bias.data.astype(np.float64)).max(initial=0) < 2.0**36)
 
 
 def conv_integer(call: Call) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import ADDITIONS, adds_alike, adds_as, nudged_add, onnxruntime_add, pair_factors, tflite_pair
+from qconvert.arithmetic import ADDITIONS, adds_alike, adds_as, nudged_add, onnxruntime_add, tflite_pair
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.schema import Graph, Op
@@ -37,7 +37,7 @@ from qconvert.operators.folds import (
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.layout import ELEMENTWISE
 
-__all__ = ["KINDS", "computes_as_tflite", "nudged_scales"]
+__all__ = ["KINDS", "nudged_scales"]
 
 
 def _activated(function: Callable[[Array, Array], Any]) -> Function:
@@ -85,16 +85,6 @@ def _as_tflite(call: Call, real: Array) -> Result:
         return real
     stored = tflite_pair(call.op.kind, call.raw(0), call.raw(1), (first, second), output)
     return ExactResult(real, activated_stored(call, stored))
-
-
-def computes_as_tflite(graph: Graph, op: Op) -> bool:
-    """Whether an Add, Sub or Mul is one of TFLite's of 16-bit data whose integers float64 holds: factors below 1, zero points 0."""
-    if op.kind not in ("Add", "Sub", "Mul"):
-        return False
-    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
-    grids = [tensor.quantization for tensor in tensors if tensor.dtype == "int16"]
-    found = [grid for grid in grids if grid is not None and grid.is_per_tensor and not grid.zero_point.any()]
-    return len(found) == 3 and pair_factors(op.kind, (found[0], found[1]), found[2])[2] < 1
 
 
 def nudged_scales(graph: Graph, op: Op) -> tuple[Quantization, Quantization] | None:

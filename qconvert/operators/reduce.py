@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import TORCH_AVERAGES, tflite_mean, tflite_mean_multiplier, torch_average, xnnpack_reduced
+from qconvert.arithmetic import TORCH_AVERAGES, tflite_mean, torch_average, xnnpack_reduced
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.graph.schema import Graph, Op, Shape
 from qconvert.operators.attributes import AttributeSpec, choice, flag, has, integer
@@ -29,10 +29,8 @@ from qconvert.operators.samples import UNLESS_ALONG, WHEREVER
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, normalized
 from qconvert.operators.sizes import Result as Shapes
 
-__all__ = ["KINDS", "kernels_reduction", "reduced_count"]
+__all__ = ["KINDS", "reduced_count"]
 
-#: Below this sums of 8-bit data are exact in float32, and so in whatever order they are made.
-_EXACT_IN_FLOAT32 = 2**24
 #: The type in which XNNPACK takes the data, by the arithmetic.
 _XNNPACK = {"xnnpack_qs8": "int8", "xnnpack_qu8": "uint8"}
 
@@ -62,24 +60,6 @@ def reduced_count(graph: Graph, op: Op) -> int | None:
         return None
     sizes = [data.shape[int(axis)] for axis in (axes.reshape(-1) if axes.size else range(len(data.shape)))]
     return math.prod(size for size in sizes if isinstance(size, int)) if all(isinstance(size, int) for size in sizes) else None
-
-
-def kernels_reduction(graph: Graph, op: Op) -> str:
-    """The `arithmetic` of LiteRT's default kernels for a ReduceMean or ReduceSum, where ONNX can spell it exactly; else ""."""
-    if op.kind not in ("ReduceMean", "ReduceSum"):
-        return ""
-    data, result, count = graph[op.inputs[0]], graph[op.outputs[0]], reduced_count(graph, op)
-    given, output = data.quantization, result.quantization
-    if not count or data.dtype != result.dtype or given is None or output is None or not (given.is_per_tensor and output.is_per_tensor):
-        return ""
-    if not 2.0**-100 < float(given.scale[0]) / float(output.scale[0]) < 2.0**100:
-        return ""  # float32 does not hold the factor
-    if data.dtype in _XNNPACK.values():
-        return next(name for name, dtype in _XNNPACK.items() if dtype == data.dtype) if count * 255 < _EXACT_IN_FLOAT32 else ""
-    if data.dtype != "int16" or op.kind != "ReduceMean" or count * 2**15 >= 2**31 or given.zero_point.any() or output.zero_point.any():
-        return ""
-    shift = tflite_mean_multiplier(given, output, count)[1]
-    return "tflite" if shift >= -31 and count * 2.0 ** (15 + max(shift, 0)) < 2**31 else ""
 
 
 def _as_kernels(function: Callable[[Call], Array]) -> Callable[[Call], Result]:

@@ -51,7 +51,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     costs = tuple(Cost(name, None, error) for (name, *_), (changed, error) in zip(biases.made, found, strict=True) if changed)
     values = sum(tensor.data.size for tensor in biases.made.values() if tensor.data is not None)
     cost = f"; {inexact} of them are not exact, by at most {largest:.3g} LSB of the sums of products" if inexact else ", equal as float32"
-    engine = graph.metadata.get(SOURCE_KERNELS, "").removeprefix("torch-")
+    engine = graph.metadata.get(SOURCE_KERNELS, "").removeprefix("torch:")
     if inexact and engine in _REAL:
         cost += f": these layers give the integers of PyTorch's qnnpack, not of its {engine}, which keeps biases in float (-O biases=keep)"
     note = Change(f"{len(biases.made)} biases of {values} values are int32{cost}", exact=not largest, costs=costs)

@@ -28,7 +28,7 @@ from qconvert.operators.formulas import FORMULAS
 from qconvert.plugins import Change, Target, operators
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
+__all__ = ["Tables", "run"]
 
 #: What alone is no function that a table would be worth: nothing is computed.
 _TRIVIAL = ("Quantize", "Dequantize", "Identity", "Reinterpret", "Cast")
@@ -41,17 +41,17 @@ def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tupl
     chains = _chains(rewriter, roots, 8 if tables == "chains" else 16) if tables != "missing" else {}
     if not missing and not chains:
         return graph, ()
-    made = _Tables(rewriter)
+    made = Tables(rewriter)
     wanted = set(graph.public)
     sizes: dict[bool, Counter[int]] = {True: Counter(), False: Counter()}
     for op in reversed(graph.ops):
         name = op.outputs[0] if op.outputs else ""
         root = chains.get(name) or missing.get(name, "")
         if root and name in wanted and has_codes(graph[name]):
-            lookup, size = made.lookup(op, root)
-            rewriter.replace(op, *lookup)
+            values = curve_values(graph, rewriter.producers, name, root)
+            rewriter.replace(op, *made.lookup(op, root, values))
             wanted.add(root)
-            sizes[name in chains][size] += 1
+            sizes[name in chains][values.size] += 1
         elif name not in roots.found or name in wanted:
             wanted.update(op.inputs)
         else:
@@ -130,17 +130,16 @@ def _width(tensor: Tensor) -> int:
     return (high - low).bit_length()
 
 
-class _Tables:
+class Tables:
     """The tables for a graph, each once, and the operators that read them."""
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._rewriter, self._graph = rewriter, rewriter.graph
         self._known: dict[tuple[object, ...], str] = {}
 
-    def lookup(self, op: Op, name: str) -> tuple[list[Op], int]:
-        """Return the operators that give the result of `op` by a table over the codes of the tensor `name`, and how many values it has."""
+    def lookup(self, op: Op, name: str, values: Array) -> list[Op]:
+        """Return the operators that give the result of `op` by a table of stored values, one for each code of the tensor `name`."""
         root, result = self._graph[name], self._graph[op.outputs[0]]
-        values = curve_values(self._graph, self._rewriter.producers, result.name, name)
         table = self._constant(f"{result.name}/table", values, result.dtype, result.quantization)
         index = self._rewriter.add(f"{result.name}/codes", root, dtype="int32", quantization=None)
         found = [Op("Cast", (root.name,), (index,), {"to": "int32"}, op.source)]
@@ -149,7 +148,7 @@ class _Tables:
             offset = self._constant(f"{result.name}/first", np.array(-low, np.int32), "int32")
             codes, index = index, self._rewriter.add(f"{result.name}/index", root, dtype="int32", quantization=None)
             found.append(Op("Add", (codes, offset), (index,), {}, op.source))
-        return [*found, Op("Gather", (table, index), (result.name,), {"axis": 0}, op.source)], values.size
+        return [*found, Op("Gather", (table, index), (result.name,), {"axis": 0}, op.source)]
 
     def _constant(self, wanted: str, data: Array, dtype: str, quantization: Quantization | None = None) -> str:
         key = (dtype, data.tobytes(), quantization and quantization.key)

@@ -29,7 +29,7 @@ _LAST = ("fbgemm_vectors", "fbgemm_adaptive")
 
 def engine_of(graph: Graph) -> str:
     """The engine whose arithmetic a graph has; "" if it has none."""
-    engine = graph.metadata.get(SOURCE_KERNELS, "").removeprefix("torch-")
+    engine = graph.metadata.get(SOURCE_KERNELS, "").removeprefix("torch:")
     return engine if engine in ENGINES else ""
 
 

@@ -56,7 +56,7 @@ def _micro_rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
 
 _LITERT = Target(
     "tflite", "tflite", "LiteRT with XNNPACK: int8 activations, signed symmetric weights", passes=_PASSES, layout="channels_last",
-    activations="int8", weights="int8", same_kernels=("tflite-xnnpack",), kernels=KERNELS["litert:default"], activation_dtypes=_ALL,
+    activations="int8", weights="int8", same_kernels=("litert:default",), kernels=KERNELS["litert:default"], activation_dtypes=_ALL,
     conversion_dtypes=("int32",),
     activation_granularity="per_tensor", symmetric_activations=("int16",), free_edges=False, one_type=True, explicit_conversions=True,
     product_types=("float32",), exact_on_reals=("Softmax", "Sigmoid", "Tanh", "LogSoftmax"),

@@ -40,7 +40,7 @@ def test_a_state_has_its_integers_and_outputs(name: str, graph: Path) -> None:
         assert np.array_equal(bias, steps)
         assert np.array_equal(grid.scale, np.atleast_1d(values[f"param/{prefix}{module}/scale"]).astype(np.float32))
     assert np.array_equal(computed(found, values), values["output_0"])
-    assert found.is_from("torch") and found.metadata["source.kernels"] == ("torch-x86" if "fbgemm" in name else "torch-qnnpack")
+    assert found.is_from("torch") and found.metadata["source.kernels"] == ("torch:x86" if "fbgemm" in name else "torch:qnnpack")
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda path: path.suffix)

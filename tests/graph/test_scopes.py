@@ -328,7 +328,7 @@ def test_a_kind_that_is_none_has_no_evaluation() -> None:
 def test_absent_operands_of_other_operators_do_not_disturb_match_rounding() -> None:
     ops = (Op("Clip", ("x", "", "top"), ("y",)),)
     tensors = {"x": t("x"), "y": t("y"), "top": t("top", shape=(), data=np.array(1.0, np.float32))}
-    graph = Graph("g", tensors, ops, ("x",), ("y",), metadata={"source.kernels": "tflite-xnnpack"})
+    graph = Graph("g", tensors, ops, ("x",), ("y",), metadata={"source.kernels": "litert:default"})
     assert run_passes(graph, ("match_rounding",), target_named("ort-x86")) == (graph, ())
 
 

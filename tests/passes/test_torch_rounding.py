@@ -37,7 +37,7 @@ def _run(graph: Graph, folder: Path, suffix: str, feed: Mapping[str, Array], **o
 
 
 def _graph(op: Op, tensors: list[Tensor], inputs: tuple[str, ...]) -> Graph:
-    return Graph("net", {tensor.name: tensor for tensor in tensors}, (op,), inputs, op.outputs, metadata={SOURCE_KERNELS: "torch-qnnpack"})
+    return Graph("net", {tensor.name: tensor for tensor in tensors}, (op,), inputs, op.outputs, metadata={SOURCE_KERNELS: "torch:qnnpack"})
 
 
 def _addition(name: str, seed: int) -> tuple[Graph, dict[str, Array]]:
@@ -114,7 +114,7 @@ def test_other_additions_of_a_tflite_file_round_as_its_kernels() -> None:
     for seed in range(16):
         graph, _ = _addition("qnnpack", seed)
         pair = [Op("Add", ("a", "b"), (name,), {"arithmetic": own}) for name, own in (("c", "qnnpack"), ("d", ""))]
-        metadata = {SOURCE_KERNELS: "tflite-xnnpack", SOURCE_FORMAT: "tflite"}
+        metadata = {SOURCE_KERNELS: "litert:default", SOURCE_FORMAT: "tflite"}
         both = graph.evolve(tensors=[replace(graph["c"], name="d")], ops=pair, outputs=("c", "d"), metadata=metadata)
         matched, _ = match_rounding.run(both, target_named("ort-x86"))
         assert matched.ops[0]["arithmetic"] == "qnnpack"
@@ -373,7 +373,7 @@ def test_what_the_program_around_rounds_stays_outside(tmp_path: Path) -> None:
     grid = Quantization.per_tensor(0.0371, 117)
     tensors = [Tensor("x", "float32", (1, 8)), Tensor("q", "uint8", (1, 8), None, grid), Tensor("y", "uint8", (1, 8), None, grid)]
     ops = (Op("Quantize", ("x",), ("q",), {"arithmetic": "fused"}), Op("Relu", ("q",), ("y",)))
-    graph = Graph("net", {t.name: t for t in tensors}, ops, ("x",), ("y",), metadata={SOURCE_KERNELS: "torch-qnnpack"})
+    graph = Graph("net", {t.name: t for t in tensors}, ops, ("x",), ("y",), metadata={SOURCE_KERNELS: "torch:qnnpack"})
     qconvert.save(graph, tmp_path / "model.qgraph")
     qconvert.convert(tmp_path / "model.qgraph", tmp_path / "model.onnx", io="integer")
     found = qconvert.load(tmp_path / "model.onnx")

@@ -88,7 +88,7 @@ class Functions:
         draft.settle_names(outputs)
         name = (self._model.subgraphs[index].name or b"").decode("utf-8", "replace") or f"subgraph_{index}"
         borders = [draft.tensors[item] for item in (*inputs, *outputs)]
-        metadata = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "tflite-xnnpack"}
+        metadata = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "litert:default"}
         return Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=metadata).evolve(ops=draft.ops, tensors=borders)
 
     def beside(self, name: str, given: Sequence[Tensor], results: Sequence[Tensor], where: str) -> str:

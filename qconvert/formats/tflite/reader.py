@@ -166,7 +166,7 @@ def _ignored(draft: Draft) -> dict[str, str]:
 
 def _metadata(model: Any) -> dict[str, str]:
     """The description and every metadata buffer, in base64 if it is no short text."""
-    found = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "tflite-xnnpack"}
+    found = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "litert:default"}
     if model.description:
         found[SOURCE_DESCRIPTION] = model.description.decode("utf-8", "replace")
     buffers = model.buffers

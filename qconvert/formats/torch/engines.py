@@ -54,7 +54,7 @@ def with_engine(graph: Graph, wanted: str) -> Graph:
             if op.kind == "AveragePool" and arithmetic == "qnnpack":
                 op = op.with_attributes(count_include_pad=1)  # whatever the file says
         ops.append(op)
-    metadata = {**graph.metadata, SOURCE_KERNELS: f"torch-{engine}", SOURCE_ENGINE: f"{engine}, {reason}"}
+    metadata = {**graph.metadata, SOURCE_KERNELS: f"torch:{engine}", SOURCE_ENGINE: f"{engine}, {reason}"}
     return graph.evolve(tensors=biases.values(), ops=ops, metadata=metadata)
 
 

@@ -39,7 +39,7 @@ def volume(graph: Graph, op: Op) -> str:
 
 def square_root(graph: Graph, op: Op) -> str:
     """TFLite's own models, and what they became elsewhere (passes/match_rounding.py), mean its kernel."""
-    own = op["arithmetic"] == "tflite" or graph.metadata.get(SOURCE_KERNELS) == "tflite-xnnpack"
+    own = op["arithmetic"] == "tflite" or graph.metadata.get(SOURCE_KERNELS) == "litert:default"
     return "" if own else "its kernel drops the fraction of its results"
 
 

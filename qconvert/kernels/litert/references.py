@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import (
+    tflite_add,
     tflite_compared,
     tflite_curve,
     tflite_divide,
@@ -16,12 +17,14 @@ from qconvert.arithmetic import (
     tflite_requantize,
     tflite_softmax,
     tflite_wrapped_mean,
+    xnnpack_add,
 )
+from qconvert.arithmetic.additions import Addition
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.kernels.kernel import Integers
 
-__all__ = ["COMPARISONS", "averaged", "compared", "curve", "divided", "logarithm", "requantized", "softmax"]
+__all__ = ["COMPARISONS", "added", "added_by_xnnpack", "averaged", "compared", "curve", "divided", "logarithm", "requantized", "softmax"]
 
 COMPARISONS = {"Equal": np.equal, "NotEqual": np.not_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
                 "Less": np.less, "LessOrEqual": np.less_equal}  # fmt: skip
@@ -37,6 +40,25 @@ def _grids(graph: Graph, names: Sequence[str]) -> list[Quantization]:
     grids = [graph[name].quantization for name in names]
     found = [grid for grid in grids if grid is not None and grid.is_per_tensor]
     return found if len(found) == len(grids) else []
+
+
+def _added(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integers | None:
+    names = *op.inputs, *op.outputs
+    grids, types = _grids(graph, names), {graph[name].dtype for name in names}
+    if len(grids) != 3 or types not in ({"int8"}, {"uint8"}) or any(value is None for value in stored):
+        return None
+    found = kernel(stored[0], stored[1], (grids[0], grids[1]), grids[2], graph[op.outputs[0]].dtype)
+    return Integers((np.clip(found, *clip_range(graph[op.outputs[0]], ACTIVATIONS[str(op.attributes.get("activation", ""))])),))
+
+
+def added(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """ADD of bytes by TFLite's own kernels; see arithmetic.tflite_add()."""
+    return _added(graph, op, stored, tflite_add)
+
+
+def added_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """ADD of bytes by XNNPACK; see arithmetic.xnnpack_add()."""
+    return _added(graph, op, stored, xnnpack_add)
 
 
 def requantized(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:

@@ -12,9 +12,10 @@ from functools import partial
 
 import numpy as np
 
+from qconvert.arithmetic import xnnpack_adds
 from qconvert.graph import Array, Graph, Op
 from qconvert.kernels.kernel import Kernel, Kernels, among
-from qconvert.kernels.litert import factors, faults, references
+from qconvert.kernels.litert import factors, faults, forms, references
 from qconvert.kernels.litert import tolerances as off
 from qconvert.kernels.litert.factors import holds
 from qconvert.kernels.tolerances import Found
@@ -41,21 +42,24 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
     return (
         # Products and their sums.
         Kernel(("Conv", "ConvTranspose"), _BYTES, tolerance=off.rounded_twice, fault=faults.volume),
-        Kernel(("Conv", "ConvTranspose"), _INT16, tolerance=off.sixteen_bits, fault=faults.volume),
+        Kernel(("Conv",), _INT16, tolerance=off.sixteen_bits, fault=faults.volume, arithmetic=forms.convolution),
+        Kernel(("ConvTranspose",), _INT16, tolerance=off.sixteen_bits, fault=faults.volume),
         Kernel(("Gemm",), _BYTES, tolerance=off.rounded_twice),
         Kernel(("Gemm",), _INT16, tolerance=off.sixteen_bits),
         Kernel(("MatMul",), _INT8, tolerance=off.rounded_twice, fault=holds(factors.linear, "BATCH_MATMUL")),
         Kernel(("MatMul",), _INT16, tolerance=off.sixteen_bits, fault=holds(factors.linear, "BATCH_MATMUL")),
         Kernel(("Mul",), _BYTES, tolerance=off.rounded_twice, fault=_PRODUCTS),
-        Kernel(("Mul",), _INT16, tolerance=off.twice_on_16_bits, fault=_PRODUCTS),
+        Kernel(("Mul",), _INT16, tolerance=off.twice_on_16_bits, fault=_PRODUCTS, arithmetic=forms.pair),
         Kernel(("ReduceProd",), _SIGNED, tolerance=off.multiplied),
         # Sums of two values, averages.
-        Kernel(("Add",), _ALL, tolerance=off.added_twice, fault=_SUMS),
-        Kernel(("Sub",), _ALL, tolerance=off.added_twice, fault=_DIFFERENCES),
+        Kernel(("Add",), _BYTES, tolerance=off.added_twice, fault=_SUMS, reference=references.added),
+        Kernel(("Add",), _INT16, tolerance=off.added_twice, fault=_SUMS, arithmetic=forms.pair),
+        Kernel(("Sub",), _BYTES, tolerance=off.added_twice, fault=_DIFFERENCES),
+        Kernel(("Sub",), _INT16, tolerance=off.added_twice, fault=_DIFFERENCES, arithmetic=forms.pair),
         Kernel(("SquaredDifference",), _INT8, tolerance=off.squared_difference, fault=holds(factors.squared)),
-        Kernel(("ReduceMean",), _ALL, tolerance=off.mean, fault=_RESCALED, reference=references.averaged),
+        Kernel(("ReduceMean",), _ALL, tolerance=off.mean, fault=_RESCALED, reference=references.averaged, arithmetic=forms.reduction),
         Kernel(("GlobalAveragePool",), _ALL, tolerance=off.mean, fault=_RESCALED),
-        Kernel(("ReduceSum",), _ALL, tolerance=off.mean, fault=holds(factors.total)),
+        Kernel(("ReduceSum",), _ALL, tolerance=off.mean, fault=holds(factors.total), arithmetic=forms.reduction),
         Kernel(("AveragePool",), _BYTES, one_grid="all", fault=faults.average_pool, tolerance=partial(off.averaged, twice=True)),
         Kernel(("AveragePool",), _INT16, one_grid="all", fault=faults.average_pool, tolerance=off.sixteen_bits),
         # What chooses among values.
@@ -75,7 +79,7 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
         Kernel(("HardSwish",), _BYTES, tolerance=off.table, fault=holds(factors.hard_swish)),
         Kernel(("Elu",), _INT8, tolerance=off.table, fault=faults.elu),
         Kernel(("Gelu",), _INT8, tolerance=off.table),
-        Kernel(("Sqrt",), _SIGNED, tolerance=off.cut_off, fault=faults.square_root),
+        Kernel(("Sqrt",), _SIGNED, tolerance=off.cut_off, fault=faults.square_root, arithmetic=forms.root),
         Kernel(("Exp", "Rsqrt"), _INT8, tolerance=off.table),
         Kernel(("Exp", "Rsqrt"), _INT16, tolerance=off.tabulated),
         Kernel(("Log",), _INT8, tolerance=off.table),
@@ -119,6 +123,15 @@ def _steps_grow(graph: Graph, op: Op) -> str:
     return "steps that grow by 2^8" if off.growth(graph, op) >= 2.0**8 else ""
 
 
+def _other_steps(graph: Graph, op: Op) -> str:
+    """Additions have a smallest step too (arithmetic/kernels.py, xnnpack_adds)."""
+    grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
+    first, second, result = (grid if grid is not None and grid.is_per_tensor else None for grid in grids)
+    if first is None or second is None or result is None:
+        return _steps_grow(graph, op)
+    return "" if xnnpack_adds((first, second), result) else "such steps"
+
+
 def _other_types(graph: Graph, op: Op) -> str:
     """XNNPACK takes one type on both sides, as a conversion from another format gives it."""
     types = {graph[name].dtype for name in (op.inputs[0], op.outputs[0])}
@@ -140,7 +153,8 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     return (
         *xnnpack(("Conv", "ConvTranspose", "Gemm", "Mul"), tolerance=off.rounded_once, lacks=_left_to_tflite),
         *xnnpack(("ReduceMean", "ReduceSum", "GlobalAveragePool"), tolerance=off.averaged_once),
-        *xnnpack(("Add", "Sub"), tolerance=off.added_once, lacks=_steps_grow),
+        *xnnpack(("Add",), tolerance=off.added_once, lacks=_other_steps, reference=references.added_by_xnnpack, arithmetic=forms.addition),
+        *xnnpack(("Sub",), tolerance=off.added_once, lacks=_steps_grow),
         *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_of_tflite),
         *xnnpack(("LeakyRelu",), tolerance=off.eight_bits),
         *xnnpack(("Concat", "Max", "Min", "Where"), tolerance=off.brought_to_one_grid),

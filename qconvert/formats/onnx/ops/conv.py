@@ -14,7 +14,7 @@ from qconvert.formats.onnx.ops.dynamic import dynamic_data, write_dynamic
 from qconvert.formats.onnx.ops.sixteen_bits import write_sixteen_bits
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Array, Op, Quantization
-from qconvert.operators import convolves_as_tflite
+from qconvert.kernels.litert.forms import convolution
 from qconvert.operators.spatial import SAME, swapped_weights
 
 __all__ = ["READERS", "WRITERS", "apart", "real_bias", "require_channels_first"]
@@ -27,7 +27,7 @@ def write_conv(op: Op, b: Builder) -> None:
     if op["arithmetic"] == "dynamic_tensor" and weights.data is not None and weights.quantization is not None:
         write_dynamic(op, b, weights.data, weights.quantization, real_bias(op, b), **window_attributes(op))
         return
-    if op["arithmetic"] == "tflite" and b.opset >= 13 and convolves_as_tflite(b.graph, op):
+    if op["arithmetic"] == "tflite" and b.opset >= 13 and convolution(b.graph, op):
         write_sixteen_bits(op, b, **window_attributes(op))
         return
     operands = [dynamic_data(op, b), b.real(op.inputs[1]), *real_bias(op, b)]

@@ -12,7 +12,8 @@ from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op, Quantization, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.operators import adds_plainly, computes_as_tflite, nudged_scales
+from qconvert.kernels.litert.forms import pair
+from qconvert.operators import adds_plainly, nudged_scales
 
 __all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named"]
 
@@ -114,7 +115,7 @@ def _write_in_float64(op: Op, b: Builder, grids: tuple[Quantization, Quantizatio
 
 def write_arithmetic(op: Op, b: Builder) -> None:
     """Add, Sub and Mul, of 16-bit data as TFLite's kernels round if the operator asks for it."""
-    if op["arithmetic"] == "tflite" and b.opset >= 13 and computes_as_tflite(b.graph, op):
+    if op["arithmetic"] == "tflite" and b.opset >= 13 and pair(b.graph, op):
         write_pair_of_16_bits(op, b)
     else:
         write_same_named(op, b)

@@ -23,7 +23,7 @@ def write_as_xnnpack(op: Op, b: Builder, summed: Summed) -> None:
     """XNNPACK's arithmetic in float32, in which the sums are exact.
 
     Args:
-        op: a reduction of 8-bit data that kinds.kernels_reduction() takes.
+        op: a reduction of 8-bit data that kernels.litert.forms.reduction() takes.
         b: what is written.
         summed: writes the sum.
     """

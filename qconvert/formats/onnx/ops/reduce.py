@@ -12,7 +12,7 @@ from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.kernel_sums import write_as_tflite, write_as_xnnpack
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, numpy_dtype
-from qconvert.operators import kernels_reduction
+from qconvert.kernels.litert.forms import reduction
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -40,7 +40,7 @@ def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) ->
 def write_reduce(op: Op, b: Builder) -> None:
     """A reduction of float values, or of stored integers where a kernel's own rounding is asked for (kernel_sums.py); plain integers of few
     bits, of which ONNX reduces none, as int32, which wraps around in the end."""
-    if op.attributes.get("arithmetic") and kernels_reduction(b.graph, op):
+    if op.attributes.get("arithmetic") and reduction(b.graph, op):
         (write_as_tflite if op["arithmetic"] == "tflite" else write_as_xnnpack)(op, b, lambda value: _reduce(op, b, "ReduceSum", value))
         return
     tensor, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])

@@ -24,7 +24,7 @@ def write_pair_of_16_bits(op: Op, b: Builder) -> None:
     of the first of two roundings it is cut off, which moves fewer than one element in 2^36.
 
     Args:
-        op: an operator that kinds.computes_as_tflite() takes.
+        op: an operator that kernels.litert.forms.pair() takes.
         b: what is written.
     """
     result = b.tensor(op.outputs[0])
@@ -63,7 +63,7 @@ def write_sixteen_bits(op: Op, b: Builder, **window: Any) -> None:
     convolutions; both together, and their product with a multiplier of 15 bits, are exact in float64.
 
     Args:
-        op: a Conv that kinds.convolves_as_tflite() takes.
+        op: a Conv that kernels.litert.forms.convolution() takes.
         b: what is written.
         window: attributes of a convolution.
     """

@@ -76,7 +76,7 @@ def write_quantize(op: Op, w: Writing) -> None:
         return
     data, result = w.tensor(op.inputs[0]), w.tensor(op.outputs[0])
     first, second = data.quantization, result.quantization
-    by_reals = w.graph.metadata.get(SOURCE_KERNELS, "").startswith("torch-")
+    by_reals = w.graph.metadata.get(SOURCE_KERNELS, "").startswith("torch:")
     fits = first is None or second is None or float(first.scale.max()) / float(second.scale.min()) < _MOST[data.dtype == "int16"]
     lacks = (data.dtype, result.dtype) == ("int16", "uint8")  # the one pair of these types that no kernel has
     if first is None or (fits and not by_reals and not lacks):

@@ -1,0 +1,73 @@
+"""Forms in which formats write the integers of LiteRT's default kernels: the value of `arithmetic` that asks for one, "" for none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.arithmetic import pair_factors, tflite_mean_multiplier
+from qconvert.graph import Graph, Op
+from qconvert.operators import reduced_count
+
+__all__ = ["addition", "convolution", "pair", "reduction", "root"]
+
+#: Below this sums of 8-bit data are exact in float32, and so in whatever order they are made.
+_EXACT_IN_FLOAT32 = 2**24
+#: The type in which XNNPACK takes the data, by the arithmetic.
+_XNNPACK = {"xnnpack_qs8": "int8", "xnnpack_qu8": "uint8"}
+
+
+def addition(graph: Graph, op: Op) -> str:
+    """Of an Add of bytes that XNNPACK takes."""
+    return "xnnpack"
+
+
+def root(graph: Graph, op: Op) -> str:
+    """Of a Sqrt."""
+    grids = [graph[name].quantization for name in (*op.inputs, *op.outputs)]
+    return "tflite" if all(grid is not None and grid.is_per_tensor for grid in grids) else ""
+
+
+def pair(graph: Graph, op: Op) -> str:
+    """Of an Add, Sub or Mul of 16-bit data, if float64 holds its integers: factors below 1, zero points 0."""
+    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
+    grids = [tensor.quantization for tensor in tensors if tensor.dtype == "int16"]
+    found = [grid for grid in grids if grid is not None and grid.is_per_tensor and not grid.zero_point.any()]
+    held = len(found) == 3 and pair_factors(op.kind, (found[0], found[1]), found[2])[2] < 1
+    return "tflite" if held else ""
+
+
+def convolution(graph: Graph, op: Op) -> str:
+    """Of a Conv of 16-bit data with sums of 64 bits, if its integers are exact in two sums of float32.
+
+    That is, the data fall into two parts of at most 128 in magnitude, and neither sum reaches 2^24; with a multiplier of 15 bits the
+    whole stays below 2^53.
+    """
+    if len(op.inputs) < 3 or not op.inputs[2]:
+        return ""
+    x, weights, bias, y = (graph[name] for name in (*op.inputs, *op.outputs))
+    if (x.dtype, weights.dtype, bias.dtype, y.dtype) != ("int16", "int8", "int64", "int16") or weights.data is None or bias.data is None:
+        return ""
+    grids = [tensor.quantization for tensor in (x, weights, bias, y)]
+    if any(grid is None or grid.block_size or grid.zero_point.any() for grid in grids):
+        return ""
+    if any(grid is None or grid.axis is not None for grid in (grids[0], grids[3])) or (grids[1] and grids[1].axis not in (None, 0)):
+        return ""
+    largest = np.abs(weights.data.astype(np.int64)).sum(axis=tuple(range(1, weights.data.ndim))).max(initial=0)
+    exact = 128 * largest < 2**24 and np.abs(bias.data.astype(np.float64)).max(initial=0) < 2.0**36
+    return "tflite" if exact else ""
+
+
+def reduction(graph: Graph, op: Op) -> str:
+    """Of a ReduceMean or ReduceSum."""
+    data, result, count = graph[op.inputs[0]], graph[op.outputs[0]], reduced_count(graph, op)
+    given, output = data.quantization, result.quantization
+    if not count or data.dtype != result.dtype or given is None or output is None or not (given.is_per_tensor and output.is_per_tensor):
+        return ""
+    if not 2.0**-100 < float(given.scale[0]) / float(output.scale[0]) < 2.0**100:
+        return ""  # float32 does not hold the factor
+    if data.dtype in _XNNPACK.values():
+        return next(name for name, dtype in _XNNPACK.items() if dtype == data.dtype) if count * 255 < _EXACT_IN_FLOAT32 else ""
+    if data.dtype != "int16" or op.kind != "ReduceMean" or count * 2**15 >= 2**31 or given.zero_point.any() or output.zero_point.any():
+        return ""
+    shift = tflite_mean_multiplier(given, output, count)[1]
+    return "tflite" if shift >= -31 and count * 2.0 ** (15 + max(shift, 0)) < 2**31 else ""
