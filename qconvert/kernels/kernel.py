@@ -25,6 +25,10 @@ Reference = Callable[["Graph", "Op", "Sequence[Any]"], "Integers | None"]
 _RUNS = ("integers", "stored", "reals", "nothing")
 _ONE_GRID = ("", "all", "data")
 _REAL = ("bias", "result", "sums")
+#: What exact arithmetic in float64 leaves, in steps.
+_LEAST = 1e-6
+#: Steps of the result from which on arithmetic is coarse.
+_COARSE = 0.1
 #: Types that hold the same values with as many bits, of which a conversion may choose either.
 _SIBLINGS = {"int8": "uint8", "uint8": "int8", "int16": "uint16", "uint16": "int16"}
 
@@ -59,7 +63,8 @@ class Kernel:
         one_grid: what must have one scale and zero point: "all" for data and results, "data" for the data among themselves.
         real: what may be real beside quantized sides: "bias", where the result is quantized; "result"; "sums", both bias and result, where
             sums of products become real numbers to which a bias is added.
-        tolerance: how far its integers may be from the exact value; where nothing is given they are the exact ones, rounded.
+        tolerance: how far its integers may be from the exact value; where nothing is given it is found by trying the reference on all
+            inputs, and without one they are the exact ones, rounded.
         reference: its integers, computed as the kernel does; with the file of the runtime as source in its docstring.
         arithmetic: the value of the attribute `arithmetic` with which formats write a form that gives its integers elsewhere, "" where none
             is known; an operator on one tensor of 8 bits needs none, since its reference is a table.
@@ -215,7 +220,14 @@ class Kernels:
             exact: in steps of the result.
         """
         row = self.of(graph, op)
-        return row.tolerance(graph, op, exact) if row is not None and row.tolerance is not None else (abs(exact) * 0, False)
+        if row is not None and row.tolerance is not None:
+            return row.tolerance(graph, op, exact)
+        tried = None
+        if row is not None and row.reference is not None:
+            from qconvert.kernels.proofs import tried_tolerance  # which evaluates operators
+
+            tried = tried_tolerance(graph, op, row)
+        return abs(exact) * 0 + (tried or _LEAST), (tried or 0) > _COARSE
 
     def integers(self, graph: Graph, op: Op, inputs: Sequence[Array | None]) -> Integers | None:
         """What the kernel of an operator gives for stored inputs, None for those absent or unknown; None where nothing tells."""

@@ -12,7 +12,7 @@ from qconvert.kernels.kernel import Kernel
 from qconvert.operators import kind_of
 from qconvert.operators.layout import ELEMENTWISE
 
-__all__ = ["all_codes", "integers_of", "is_proved_equal"]
+__all__ = ["all_codes", "integers_of", "is_proved_equal", "tried_tolerance"]
 
 _BYTES = ("int8", "uint8")
 
@@ -52,3 +52,17 @@ def is_proved_equal(graph: Graph, op: Op, kernel: Kernel, other: Kernel | None) 
         return False
     one, two = (integers_of(item, graph, op, codes) for item in (kernel, other))
     return one is not None and two is not None and np.array_equal(one, two)
+
+
+def tried_tolerance(graph: Graph, op: Op, kernel: Kernel) -> float | None:
+    """How far the integers of a kernel's reference are from the exact values on any input, in steps beyond a rounding; None where that
+    cannot be tried, or where it overflows on some input."""
+    codes, grid = all_codes(graph, op), graph[op.outputs[0]].quantization
+    found = kernel.reference(graph, op, codes) if codes is not None and kernel.reference is not None else None
+    if codes is None or found is None or found.fault or grid is None:
+        return None
+    real = evaluate_op(graph, op, list(codes))[0].real
+    if real is None:
+        return None
+    position = np.clip(real / float(grid.scale[0]) + int(grid.zero_point[0]), *grid.limits(graph[op.outputs[0]].dtype))
+    return max(0.0, *(float(np.abs(way - position).max() - 0.5) for way in found.ways))
