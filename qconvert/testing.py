@@ -5,21 +5,35 @@ With pytest the fixture `sample_graph` gives each of the graphs in turn (qconver
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import dequantize, quantize
 from qconvert.conversion import load, normalize, run_passes, save
-from qconvert.errors import UnsupportedError
-from qconvert.evaluate import evaluate
+from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.evaluate import evaluate, evaluate_op
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, integer_range, numpy_dtype
-from qconvert.plugins import Pass, Target, format_named, target_named
+from qconvert.kernels import Kernel, Kernels
+from qconvert.kernels.problems import KINDS_TRIED, problem, random_codes
+from qconvert.plugins import ModelFile, Pass, Runtime, Target, format_named, kernels_named, target_named
 from qconvert.rules.validation import validate
 
-__all__ = ["assert_exact", "assert_round_trips", "assert_target_takes", "random_inputs", "sample_graphs"]
+__all__ = [
+    "Tried",
+    "assert_exact",
+    "assert_kernels_hold",
+    "assert_round_trips",
+    "assert_target_takes",
+    "random_inputs",
+    "sample_graphs",
+    "try_kernels",
+]
 
 _SEED = 20260101
 
@@ -125,6 +139,137 @@ def assert_target_takes(target: Target | str, graphs: Iterable[Graph] | None = N
         fitted, _ = normalize(graph, chosen, **options)
         refused = [f"{op}: {verdict.rule}" for op, verdict in chosen.verdicts(fitted) if verdict.runs == "refused"]
         assert not refused, f"{chosen.name} refuses in {graph.name!r}: {'; '.join(refused)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of the problems of one kind and type in a runtime.
+
+    Attributes:
+        kind, dtype: of the problems.
+        row: the row that stands for their operator.
+        elements: how many were compared.
+        differing: how many of them are not what the row's reference gives, or lie beyond its tolerance.
+        worst: how far beyond, in steps.
+    """
+
+    kind: str
+    dtype: str
+    row: Kernel
+    elements: int
+    differing: int
+    worst: float
+
+
+def try_kernels(
+    kernels: str,
+    target: Target | str,
+    kinds: Sequence[str] = KINDS_TRIED,
+    types: Sequence[str] = ("int8", "uint8"),
+    count: int = 5,
+    seed: int = _SEED,
+) -> tuple[Tried, ...]:
+    """Runs random operators in a runtime, each in a file of its own, and compares with what the rows of its kernels say.
+
+    Args:
+        kernels: as in `--kernels`, such as "litert:reference".
+        target: for which the operators are written, or its name; those that it runs on real values are tried as such.
+        kinds: of operators.
+        types: of their data.
+        count: how many problems of each kind and type.
+        seed: of their scales and inputs.
+
+    Returns:
+        Of each kind and type that the format can say and the runtime takes, and of each of the rows that stand for it, what was found.
+    """
+    chosen = target_named(target) if isinstance(target, str) else target
+    runtime, name = kernels_named(kernels)
+    rows = runtime.rows(name)
+    found: dict[tuple[str, str, int], list[Tried]] = {}
+    with temporary_folder() as folder:
+        for kind, dtype, number in itertools.product(kinds, types, range(count)):
+            rng = np.random.default_rng((seed, number, *kind.encode(), *dtype.encode()))
+            graph = problem(kind, dtype, rng, rows)
+            try:
+                tried = _tried(graph, chosen, runtime, name, rng, folder / f"{kind}_{dtype}_{number}")
+            except QConvertError:
+                continue
+            if tried is not None:
+                found.setdefault((kind, dtype, id(tried.row)), []).append(tried)
+    return tuple(
+        replace(
+            items[0], elements=sum(i.elements for i in items), differing=sum(i.differing for i in items), worst=max(i.worst for i in items)
+        )
+        for items in found.values()
+    )
+
+
+def _tried(graph: Graph, target: Target, runtime: Runtime, kernels: str, rng: np.random.Generator, folder: Path) -> Tried | None:
+    """One problem; None if no row stands for it, or passes made other operators of it."""
+    fitted, _ = normalize(graph, target)
+    folder.mkdir()
+    path = folder / f"m{format_named(target.format).suffixes[0]}"
+    save(fitted, path, target.format)
+    model = runtime.open(ModelFile(path, kernels))
+    stored = random_codes(fitted, graph.ops[0].kind, rng)
+    taken = zip(model.inputs.items(), fitted.inputs, strict=True)
+    (result,) = model.run({own: _as_taken(stored[name], fitted[name], dtype) for (own, (dtype, _)), name in taken}).values()
+    result = _as_stored(result, fitted[fitted.outputs[0]])
+    own = [op for op in fitted.ops if op.kind == graph.ops[0].kind]
+    whole = len(own) == 1 and own[0].outputs == fitted.outputs and {*fitted.inputs} <= {*own[0].inputs}
+    place = fitted if whole else graph
+    if any(place[name].dtype != fitted[name].dtype or place[name].quantization != fitted[name].quantization for name in fitted.inputs):
+        return None
+    op = own[0] if whole else graph.ops[0]
+    rows = runtime.rows(kernels)
+    row = rows.of(place, op)
+    if row is None or (row.reference is not None and not whole) or (row.fault is not None and row.fault(place, op)):
+        return None  # on real values no kernel of integers ran, and what a row says is wrong proves nothing
+    inputs = [None if not name else stored[name] if name in stored else place.constant(name) for name in op.inputs]
+    result = result.reshape(place[op.outputs[0]].static_shape or result.shape)
+    known = rows.integers(place, op, inputs)
+    if known is not None:
+        off = np.min([np.abs(result.astype(np.float64) - way.astype(np.float64)) for way in known.ways], axis=0)
+    else:
+        off = _beyond(place, op, inputs, result, rows)
+    return Tried(op.kind, graph[graph.inputs[0]].dtype, row, off.size, int((off > 0).sum()), float(off.max(initial=0)))
+
+
+def _as_taken(stored: Array, tensor: Tensor, dtype: str) -> Array:
+    """Stored values as a runtime takes them, whose files may have real inputs in the place of quantized ones."""
+    return dequantize(stored, tensor.quantization).astype(dtype) if tensor.quantization is not None and "float" in dtype else stored
+
+
+def _as_stored(values: Array, tensor: Tensor) -> Array:
+    return quantize(values, tensor.quantization, tensor.dtype) if tensor.quantization is not None and values.dtype.kind == "f" else values
+
+
+def _beyond(graph: Graph, op: Op, inputs: list[Array | None], result: Array, rows: Kernels) -> Array:
+    """How far each element lies beyond a rounding of the exact value and the tolerance of its kernel."""
+    exact, tensor = evaluate_op(graph, op, inputs)[0], graph[op.outputs[0]]
+    if exact.real is None or tensor.quantization is None:
+        return np.abs(result.astype(np.float64) - exact.stored.astype(np.float64))
+    steps = exact.real / float(tensor.quantization.scale[0])
+    allowed, _ = rows.tolerance(graph, op, steps)
+    position = np.clip(steps + int(tensor.quantization.zero_point[0]), *tensor.quantization.limits(tensor.dtype))
+    open_in_c = ~(np.abs(steps) < 2.0**31)  # what becomes of NaN, and of what 32 bits do not hold
+    return np.where(open_in_c, 0.0, np.maximum(np.abs(result - position) - 0.5 - allowed, 0.0))
+
+
+def assert_kernels_hold(kernels: str, target: Target | str, **options: Any) -> tuple[Tried, ...]:
+    """Asserts that a runtime gives what the rows of its kernels say, on random operators; see try_kernels().
+
+    Args:
+        kernels, target, options: as of try_kernels().
+
+    Raises:
+        AssertionError: integers differ from a reference, or lie beyond a tolerance, or no operator could be tried.
+    """
+    found = try_kernels(kernels, target, **options)
+    assert found, f"{kernels} ran no operator that was written for {target if isinstance(target, str) else target.name}"
+    wrong = [f"{item.kind} of {item.dtype}: {item.differing} of {item.elements}, by {item.worst:.3g}" for item in found if item.differing]
+    assert not wrong, f"{kernels} gives other integers than its rows say: {'; '.join(wrong)}"
+    return found
 
 
 def _assert_equal_outputs(before: Graph, after: Graph, what: str) -> None:

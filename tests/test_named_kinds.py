@@ -85,7 +85,6 @@ _ABOUT = {
     "passes/grids/activations.py": "averages share the grid of their data in PyTorch; writes a Clip",
     "passes/guard_saturation.py": "products whose sums of 16 bits overflow",
     "passes/isolate_float.py": "writes a Clip to the range of a grid",
-    "passes/match_rounding.py": "operators whose kernels round in a way of their own",
     "passes/match_scales.py": "sums and averages whose kernels demand one scale",
     "passes/matmul_to_gemm.py": "MatMul with constant weights is Gemm",
     "passes/merge_reshapes.py": "one Reshape for several",

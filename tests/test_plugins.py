@@ -176,7 +176,7 @@ def test_a_new_package_passes_its_tests_and_works(tmp_path: Path) -> None:
     for command in (["pytest", "-q", "-p", "no:cacheprovider"], ["ruff", "check", "--isolated"]):
         tested = subprocess.run([sys.executable, "-m", *command], cwd=place, capture_output=True, text=True, check=False, env=environment)
         assert tested.returncode == 0, tested.stdout + tested.stderr
-        assert command[0] != "pytest" or "8 passed" in tested.stdout
+        assert command[0] != "pytest" or "9 passed" in tested.stdout
     plugin = place / "qconvert_my_chip" / "__init__.py"
     moved = tmp_path / "chip_plugin.py"
     moved.write_text(plugin.read_text())

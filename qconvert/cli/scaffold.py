@@ -50,7 +50,7 @@ pythonpath = ["."]
 """
 
 _CODE = '''\
-"""A format for numbers beside a model, a target and a pass: keep what you need."""
+"""A format for numbers beside a model, a target, a pass and a runtime: keep what you need."""
 
 from __future__ import annotations
 
@@ -60,7 +60,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert.plugin import Change, Format, Graph, Kernel, Kernels, Pass, Rewriter, Target, hookimpl
+from qconvert.plugin import (
+    Array,
+    Change,
+    Format,
+    Graph,
+    Kernel,
+    Kernels,
+    ModelFile,
+    Pass,
+    Rewriter,
+    Runtime,
+    Target,
+    evaluate,
+    hookimpl,
+    load,
+    within,
+)
 
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "$api"
@@ -84,6 +100,29 @@ def drop_identities(graph: Graph, target: Target | None) -> tuple[Graph, tuple[s
     return (rewriter.finish(), (f"{count} Identity operators are gone",)) if count else (graph, ())
 
 
+#: The chip's kernels. Instead of a tolerance a row may compute the kernel's integers; docs/targets.md lists what else it says.
+ROWS = Kernels(
+    (
+        Kernel(("Conv", "Gemm"), ("int8",), tolerance=within(1e-6)),
+        Kernel(runs="reals", tolerance=within(1e-6)),
+    )
+)
+
+
+class Simulator:
+    """The chip in numpy: put the vendor's simulator here."""
+
+    note = ""
+
+    def __init__(self, file: ModelFile) -> None:
+        self.graph = load(file.path, **file.options)
+        self.inputs = {name: (self.graph[name].dtype, self.graph[name].shape or ()) for name in self.graph.inputs}
+        self.outputs = {name: (self.graph[name].dtype, self.graph[name].shape or ()) for name in self.graph.outputs}
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        return evaluate(self.graph, inputs)
+
+
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
     return [Format("$name", (".$name",), "operators and how often they occur", write=write)]
@@ -97,9 +136,14 @@ def qconvert_passes() -> Iterable[Pass]:
 @hookimpl
 def qconvert_targets() -> Iterable[Target]:
     summary = "a chip with convolutions of int8"
-    kernels = Kernels((Kernel(("Conv", "Gemm"), ("int8",)),))
     passes = ("fuse_pad", "assign_layout", "store_activations")
-    return [Target("$name-chip", "onnx", summary, passes=passes, layout="channels_first", activations="int8", kernels=kernels)]
+    return [Target("$name-chip", "onnx", summary, passes=passes, layout="channels_first", activations="int8", kernels=ROWS)]
+
+
+@hookimpl
+def qconvert_runtimes() -> Iterable[Runtime]:
+    words = "a chip in numpy"
+    return [Runtime("$name", ("onnx",), words, words, Simulator, lambda kernels: ROWS, ("simulator",), layout="channels_first")]
 '''
 
 _TESTS = '''\
@@ -113,7 +157,7 @@ from pathlib import Path
 
 import pytest
 from qconvert.plugin import Graph, Op, Quantization, Tensor, loaded, registered, save
-from qconvert.testing import assert_exact, assert_target_takes
+from qconvert.testing import assert_exact, assert_kernels_hold, assert_target_takes
 
 import qconvert_$module as plugin
 
@@ -144,13 +188,19 @@ def test_the_pass_is_exact() -> None:
 
 def test_the_target_takes_what_models_are_made_of() -> None:
     assert_target_takes("$name-chip")
+
+
+def test_the_runtime_gives_what_its_rows_say() -> None:
+    """Random operators of all kinds, each in a file of its own."""
+    assert_kernels_hold("$name:simulator", "$name-chip", types=("int8",), count=2)
 '''
 
 _README = """\
 # qconvert-$name
 
-A plugin of qconvert: a format, a pass and a target to begin with. `pip install .` makes them known; `qconvert plugins` says so, and without
-installing it `qconvert --plugin qconvert_$module/__init__.py plugins` tries it. `pip install '.[test]'` and `pytest` run the tests.
+A plugin of qconvert: a format, a pass, a target and a runtime to begin with. `pip install .` makes them known; `qconvert plugins` says so,
+and without installing it `qconvert --plugin qconvert_$module/__init__.py plugins` tries it. `pip install '.[test]'` and `pytest` run the
+tests.
 """
 
 
@@ -159,7 +209,7 @@ def _new(
     folder: Annotated[Path, typer.Option("--in", help="The folder in which the package is made.")] = Path(),
     debug: DebugFlag = False,
 ) -> None:
-    """Write a package with a format, a pass and a target to begin with, and tests that pass."""
+    """Write a package with a format, a pass, a target and a runtime to begin with, and tests that pass."""
     from qconvert.files.names import access_errors
     from qconvert.plugins import API_VERSION
 

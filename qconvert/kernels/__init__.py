@@ -26,7 +26,7 @@ KERNELS: Mapping[str, Kernels] = {
     "litert:mixed": _rows("litert.rows", "MIXED"),
     "tflite-micro:reference": _rows("litert.rows", "MICRO"),
     "onnxruntime:optimized": _rows("onnxruntime", "ROWS"),
-    "onnxruntime:unoptimized": _rows("onnxruntime", "ROWS"),
+    "onnxruntime:unoptimized": _rows("onnxruntime", "UNOPTIMIZED"),
     "torch:rebuilt": _rows("torch", "PROGRAM"),
     "torch:trusted": _rows("torch", "TRUSTED"),
     "torch:modules": _rows("torch", "MODULES"),

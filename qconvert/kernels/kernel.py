@@ -199,11 +199,15 @@ class Kernels:
             return None
         result = graph[op.outputs[0]]
         dtype = result.dtype if result.is_quantized else next((graph[name].dtype for name in op.inputs if name), result.dtype)
+        found: Kernel | None = None
         for row in self._rows_for(op.kind):
-            fits = not row.types or dtype in row.types or _SIBLINGS.get(dtype) in row.types
-            if fits and (row.lacks is None or not row.lacks(graph, op)):
+            own = not row.types or dtype in row.types
+            if not (own or _SIBLINGS.get(dtype) in row.types) or (row.lacks is not None and row.lacks(graph, op)):
+                continue
+            if own and (found is None or row.kinds):
                 return row
-        return None
+            found = found or row
+        return found
 
     def fault(self, graph: Graph, op: Op) -> str:
         """What the kernel of an operator does wrong with it, in words; "" if nothing."""

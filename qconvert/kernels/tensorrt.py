@@ -43,6 +43,10 @@ def _product(graph: Graph, op: Op) -> str:
     return "products of two activations with zero points" if any(points) and not is_product_of_activations(graph, op) else ""
 
 
+def _no_products(graph: Graph, op: Op) -> str:
+    return "sums of products"
+
+
 def _choice(graph: Graph, op: Op) -> str:
     """Where integers of several grids, or constants, meet."""
     kind = kind_of(op)
@@ -72,7 +76,7 @@ def _rows(products: tuple[str, ...]) -> tuple[Kernel, ...]:
 
     return (
         Kernel(_WITHOUT, runs="nothing"),
-        *(integer(_PRODUCTS, Kernel(types=products, real=("sums",), lacks=_product)) if products else ()),
+        *integer(_PRODUCTS, Kernel(types=products or _INT8, real=("sums",), lacks=_product if products else _no_products)),
         *integer(_CHOOSING, Kernel(types=_INT8, lacks=_choice)),
         *integer(_MOVING, Kernel(types=_INT8, lacks=_move)),
         *floats,

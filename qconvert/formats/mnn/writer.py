@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from qconvert.formats.mnn.made import compared
 from qconvert.formats.mnn.network import read_network
 from qconvert.formats.mnn.pipeline_write import pipeline_binary, pipeline_json
 from qconvert.formats.mnn.roundings import rounded
-from qconvert.graph import Graph
+from qconvert.graph import Graph, Op
 from qconvert.graph.metadata import SOURCE_SHA256, VERSION
 from qconvert.operators import kind_of
 from qconvert.plugins import Change, format_named, pass_named
@@ -131,6 +132,7 @@ def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterat
     network, count = compensated(network, layers)
     if count:
         yield f"{count} biases of depthwise layers are one unit of their sum lower or higher, to make up for the truncation in MNN's kernel"
+    network = network.evolve(ops=map(_compared_rightly, network.ops))
     onnx = format_named("onnx")
     assert onnx.write is not None
     yield from onnx.write(network, folder / _ONNX, {"provenance": options.get("provenance") or {}}) or ()
@@ -153,6 +155,11 @@ def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterat
         made = folder / _MNN
         operators = operators_of_network(read_network(made)) if made.exists() else operators_of_graph(network)
         (folder / _DUMP).write_text(dump_json(operators, activations_of(network, encodings)), encoding="utf-8")
+
+
+def _compared_rightly(op: Op) -> Op:
+    """A Less as a Greater: MNN 3.6.1's Less compares the bits of its operands as integers, and is wrong where both are negative."""
+    return replace(op, kind="Greater", inputs=op.inputs[::-1]) if op.kind == "Less" else op
 
 
 def _maker(options: Mapping[str, Any]) -> str:

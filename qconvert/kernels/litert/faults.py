@@ -10,7 +10,7 @@ from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.operators.pool import average_pads
 from qconvert.operators.spatial import same_pads
 
-__all__ = ["average_pool", "elu", "logarithm", "lp_normalization", "square_root", "volume"]
+__all__ = ["average_pool", "elu", "logarithm", "lp_normalization", "square_root", "uncleared", "volume"]
 
 
 def average_pool(graph: Graph, op: Op) -> str:
@@ -51,3 +51,8 @@ def logarithm(graph: Graph, op: Op) -> str:
     scales = (float(item.quantization.scale[0]) for item in (data, result) if item.quantization is not None)
     overflows = tflite_logarithm(np.arange(-(2**15), 2**15), *scales)[1]
     return "neighbouring points of its 16-bit table differ by more than 16 bits" if overflows else ""
+
+
+def uncleared(graph: Graph, op: Op) -> str:
+    """SUM of the reference kernels gives any value but in its first sum (measured with LiteRT 2.3)."""
+    return "its reference kernel adds onto what is not cleared"

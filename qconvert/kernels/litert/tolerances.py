@@ -72,16 +72,17 @@ def added_twice(graph: Graph, op: Op, exact: Array) -> Found:
     return fine(exact) + 2e-3 + step * (0.5 + _twice(factor) + factor / 2) + _twice(step), step > _COARSE
 
 
-def squared_difference(graph: Graph, op: Op, exact: Array) -> Found:
-    """The difference has 7 bits more than its data, on a grid of twice the larger scale (squared_difference.cc). The operand of that scale
-    is halved exactly, the other is rounded twice after its factor; the square, in which what that is off by counts twice with the
-    difference, is rounded twice after its own."""
+def squared_difference(graph: Graph, op: Op, exact: Array, bits: int = 7) -> Found:
+    """The difference has 7 bits more than its data, none where these have 16, on a grid of twice the larger scale (squared_difference.cc).
+    The operand of that scale is halved, exactly if there are bits for it, the other is rounded twice after its factor; the square, in which
+    what that is off by counts twice with the difference, is rounded twice after its own."""
     grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
     if any(grid is None for grid in grids):
         return table(graph, op, exact)
     one, other, result = (float(grid.scale[0]) for grid in grids if grid is not None)
-    step = (2 * max(one, other) * 2.0**-7) ** 2 / result
-    off = 0.0 if one == other else 0.5 + _twice(min(one, other) / (2 * max(one, other)))
+    step = (2 * max(one, other) * 2.0**-bits) ** 2 / result
+    halved = 0.0 if bits else 0.5
+    off = halved + (halved if one == other else 0.5 + _twice(min(one, other) / (2 * max(one, other))))
     found = off * (2 * np.sqrt(np.abs(exact) * step) + off * step)
     return fine(exact) + found + _twice(step), bool(found.max(initial=0) > _COARSE)
 
