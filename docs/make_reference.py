@@ -163,14 +163,17 @@ def _types(names: Iterable[str]) -> str:
 
 
 def _target(one: Target) -> list[str]:
-    weights = " ".join(part for part in (one.weights if one.weights != "source" else "", _GRANULARITY[one.weight_granularity]) if part)
+    stored = one.storage
+    weights = " ".join(
+        part for part in (stored.weights if stored.weights != "source" else "", _GRANULARITY[stored.weight_granularity]) if part
+    )
     return [
         f"`{one.name}`",
         one.format,
         cell(one.summary),
         one.layout or "the source's",
-        {"": "the source's", "source": "the source's"}.get(one.activations, one.activations),
-        _types(one.symmetric_activations),
+        {"": "the source's", "source": "the source's"}.get(stored.activations, stored.activations),
+        _types(stored.symmetric_activations),
         weights,
     ]
 

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         Pass,
         Pieces,
         Runtime,
+        Storage,
         Target,
         Verdict,
         Violation,
@@ -100,7 +101,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "qconvert.plugins": (
         "API_VERSION Change Codegen Cost Derived Engine Folding Format Inside Layer LoadedModel LoadedPlugin ModelFile Option Parameters "
-        "Pass Pieces Runtime Target Verdict Violation hookimpl loaded register registered replaces"
+        "Pass Pieces Runtime Storage Target Verdict Violation hookimpl loaded register registered replaces"
     ),
     "qconvert.plugins.options": "NUMERICS",
     "qconvert.runtimes.child": "Child",
@@ -209,6 +210,7 @@ __all__ = [
     "Scope",
     "Shape",
     "Signature",
+    "Storage",
     "Target",
     "Tensor",
     "TfliteReading",

@@ -208,7 +208,7 @@ def calibrated(
         if given not in known:
             raise OptionError(f"{what} is {given!r}, which is unknown", remedy=f"Use one of {', '.join(known)}.", rule="unknown-word")
     if symmetric is None and target and target_named(target).needs_scales:
-        symmetric = activations in target_named(target).symmetric_activations or None
+        symmetric = activations in target_named(target).storage.symmetric_activations or None
     makes = observer(method, **options), observer(method, of_input=True, **options)
     chosen = Choices(method, options, activations, symmetric, weights, weights_method, per_channel, histograms)
     graph, notes = prepared(model, format), list[str]()

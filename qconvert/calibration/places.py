@@ -234,7 +234,7 @@ class _Planner:
         if kind_of(op).has_weights:
             return 0
         is_layer = index == 1 and self.graph[op.inputs[1]].rank == 2
-        return 1 if is_layer and (self._is_rows(op) or not any(item.activation_granularity for item in self.targets)) else None
+        return 1 if is_layer and (self._is_rows(op) or not any(item.storage.activation_granularity for item in self.targets)) else None
 
     def _is_rows(self, op: Op) -> bool:
         """Whether a product with a matrix becomes a Gemm, whose weights may have several scales everywhere (passes/matmul_to_gemm.py)."""

@@ -71,6 +71,7 @@ from qconvert.plugin import (
     Pass,
     Rewriter,
     Runtime,
+    Storage,
     Target,
     evaluate,
     hookimpl,
@@ -137,7 +138,7 @@ def qconvert_passes() -> Iterable[Pass]:
 def qconvert_targets() -> Iterable[Target]:
     summary = "a chip with convolutions of int8"
     passes = ("fuse_pad", "assign_layout", "store_activations")
-    return [Target("$name-chip", "onnx", summary, passes=passes, layout="channels_first", activations="int8", kernels=ROWS)]
+    return [Target("$name-chip", "onnx", summary, passes=passes, layout="channels_first", storage=Storage("int8"), kernels=ROWS)]
 
 
 @hookimpl

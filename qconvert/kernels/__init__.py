@@ -9,32 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import Any
 
 from qconvert.kernels.kernel import Integers, Kernel, Kernels, within
 
 __all__ = ["KERNELS", "Integers", "Kernel", "Kernels", "kernels_of", "within"]
 
 
-def _rows(module: str, name: str) -> Kernels:
-    return Kernels(lambda: getattr(import_module(f"qconvert.kernels.{module}"), name))
+def _rows(module: str, name: str, **facts: Any) -> Kernels:
+    return Kernels(lambda: getattr(import_module(f"qconvert.kernels.{module}"), name), **facts)
+
+
+_OF_LITERT: Mapping[str, Any] = {"dynamic_range": "tflite", "product_types": ("float32",), "unpacked_weights": "int8"}
+_OF_TENSORRT: Mapping[str, Any] = {"unpacked_weights": "int8", "unpacked_blocks": ("int4", "int8")}
 
 
 #: "runtime:kernels" -> their rows.
 KERNELS: Mapping[str, Kernels] = {
-    "litert:default": _rows("litert.rows", "DEFAULT"),
-    "litert:reference": _rows("litert.rows", "REFERENCE"),
+    "litert:default": _rows("litert.rows", "DEFAULT", **_OF_LITERT),
+    "litert:reference": _rows("litert.rows", "REFERENCE", **_OF_LITERT),
     "litert:mixed": _rows("litert.rows", "MIXED"),
-    "tflite-micro:reference": _rows("litert.rows", "MICRO"),
-    "onnxruntime:optimized": _rows("onnxruntime", "ROWS"),
-    "onnxruntime:unoptimized": _rows("onnxruntime", "UNOPTIMIZED"),
+    "tflite-micro:reference": _rows("litert.rows", "MICRO", product_types=("float32",)),
+    "onnxruntime:optimized": _rows("onnxruntime", "ROWS", dynamic_range="onnx", max_pair_sum=128),
+    "onnxruntime:unoptimized": _rows("onnxruntime", "UNOPTIMIZED", dynamic_range="onnx"),
     "torch:rebuilt": _rows("torch", "PROGRAM"),
     "torch:trusted": _rows("torch", "TRUSTED"),
     "torch:modules": _rows("torch", "MODULES"),
     "torch:inductor": _rows("torch", "INDUCTOR"),
-    "mnn:cpu": _rows("mnn", "ROWS"),
-    **dict.fromkeys(("tensorrt:sm89", "tensorrt:sm120", "tensorrt:sm121"), _rows("tensorrt", "ROWS")),
-    **dict.fromkeys(("tensorrt:sm80", "tensorrt:sm86"), _rows("tensorrt", "SM80")),
-    "tensorrt:sm75": _rows("tensorrt", "SM75"),
+    "mnn:cpu": _rows("mnn", "ROWS", spelled_bounds=("Add", "Sub", "Mul", "Div")),
+    **dict.fromkeys(("tensorrt:sm89", "tensorrt:sm120", "tensorrt:sm121"), _rows("tensorrt", "ROWS", **_OF_TENSORRT)),
+    **dict.fromkeys(("tensorrt:sm80", "tensorrt:sm86"), _rows("tensorrt", "SM80", **_OF_TENSORRT)),
+    "tensorrt:sm75": _rows("tensorrt", "SM75", **_OF_TENSORRT),
 }
 
 

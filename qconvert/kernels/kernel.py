@@ -66,6 +66,8 @@ class Kernel:
         tolerance: how far its integers may be from the exact value; where nothing is given it is found by trying the reference on all
             inputs, and without one they are the exact ones, rounded.
         reference: its integers, computed as the kernel does; with the file of the runtime as source in its docstring.
+        as_fast_on_reals: whether the runtime runs these operators on real values as fast, which spares a second rounding where the result
+            has another scale than the one that the kernel fixes.
         arithmetic: the value of the attribute `arithmetic` with which formats write a form that gives its integers elsewhere, "" where none
             is known; an operator on one tensor of 8 bits needs none, since its reference is a table.
     """
@@ -78,6 +80,7 @@ class Kernel:
     result: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     one_grid: str = ""
     real: tuple[str, ...] = ()
+    as_fast_on_reals: bool = False
     tolerance: Tolerance | None = None
     reference: Reference | None = None
     arithmetic: Form | None = None
@@ -104,20 +107,37 @@ def within(steps: float) -> Tolerance:
     return lambda graph, op, exact: (exact * 0 + steps, False)
 
 
+@dataclass(frozen=True, eq=False)
 class Kernels:
     """The kernels of a runtime. Of the rows that take an operator the first one stands for it.
 
-    Args:
-        rows: them, or what imports them when they are first asked for. By default nothing is known: whatever is quantized is taken to run
-            on integers.
+    Attributes:
+        given: their rows, or what imports them when they are first asked for. By default nothing is known: whatever is quantized is taken
+            to run on integers.
+        dynamic_range: whose rounding of real data beside integer weights the runtime has: "tflite" (rows and images by themselves),
+            "onnx" (whole tensors, and others spelled out), or "": such operators compute on real values.
+        product_types: types of real values that kernels multiply by weights in; empty for any.
+        unpacked_weights: storage type of constant weights behind a Dequantize that the runtime makes real once, when it loads a model; ""
+            if it would do so at each run: weights of operators on real values are then stored as real values.
+        unpacked_blocks: storage types, the narrowest first, of constant weights in blocks behind a Dequantize, with the zero point 0, that
+            the runtime takes; without any such weights are stored as real values.
+        spelled_bounds: kinds into which the runtime fuses no activation rightly: spell_activations puts a Clip behind them whose bounds are
+            those of the grid.
+        max_pair_sum: largest magnitude of the sum of two int8 weights adjacent along K, of the same sign, that the target's
+            kernels add without saturation; 0 means any. Other weights are stored as uint8 with zero point 128.
     """
 
-    def __init__(self, rows: Sequence[Kernel] | Callable[[], Sequence[Kernel]] = (Kernel(),)) -> None:
-        self._given = rows
+    given: Sequence[Kernel] | Callable[[], Sequence[Kernel]] = (Kernel(),)
+    dynamic_range: str = ""
+    product_types: tuple[str, ...] = ()
+    unpacked_weights: str = ""
+    unpacked_blocks: tuple[str, ...] = ()
+    spelled_bounds: tuple[str, ...] = ()
+    max_pair_sum: int = 0
 
     @cached_property
     def rows(self) -> tuple[Kernel, ...]:
-        return tuple(self._given() if callable(self._given) else self._given)
+        return tuple(self.given() if callable(self.given) else self.given)
 
     @cached_property
     def _named(self) -> dict[str, tuple[Kernel, ...]]:
@@ -167,7 +187,7 @@ class Kernels:
 
     def with_rows(self, *rows: Kernel) -> Kernels:
         """These kernels with further ones, which stand first."""
-        return Kernels(lambda: (*rows, *self.rows))
+        return replace(self, given=lambda: (*rows, *self.rows))
 
     def without(self, *kinds: str) -> Kernels:
         """These kernels without those of some kinds."""

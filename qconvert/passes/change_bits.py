@@ -56,13 +56,13 @@ def run(
         notes += told_weights(weights, f"have {weight_bits} bits")
     if activation_bits:
         dtypes = tuple(dtype for dtype, width in _WIDTH.items() if width != activation_bits)
-        wide = target is None or not target.format or "int64" in target.bias_dtypes.get("int16", ())
-        taken = target.activation_dtypes if target is not None else ()
+        wide = target is None or not target.format or "int64" in target.storage.bias_dtypes.get("int16", ())
+        taken = target.storage.activation_dtypes if target is not None else ()
         choose = by_grid(lambda tensor: _taken(_activation(tensor, activation_bits), taken))
         keep_io = edges == "keep"
         found = regrid_activations(graph, choose, dtypes=dtypes, suffix="bits", keep_io=keep_io, wide_biases=wide)
         if found is not None:
-            whole = wide and target is not None and bool(target.bias_dtypes)
+            whole = wide and target is not None and bool(target.storage.bias_dtypes)
             graph = _wide_biases(found.graph) if whole and activation_bits == 16 else found.graph
             notes.append(found.told(f"have {activation_bits} bits"))
     return graph, tuple(notes)

@@ -48,7 +48,7 @@ _TEXTS = {
 
 def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str = "exact") -> tuple[Graph, tuple[Change, ...]]:
     """Fit operators of dynamic range to the target; see the options `dynamic` and `numerics`."""
-    own = "" if target is None else target.dynamic_range
+    own = "" if target is None else target.kernels.dynamic_range
     noted = _noted(graph)
     rewriter = Rewriter(graph)
     fitting = _Fitting(rewriter)

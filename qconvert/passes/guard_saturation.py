@@ -25,8 +25,8 @@ __all__ = ["largest_pair_sum", "run"]
 
 
 def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
-    """Choose int8 or uint8 storage for the constant weights of Conv, Gemm and MatMul by target.max_pair_sum."""
-    if not target.activations:
+    """Choose int8 or uint8 storage for the constant weights of Conv, Gemm and MatMul by the largest sum that its kernels hold."""
+    if not target.storage.activations:
         return graph, ()
     changed: list[tuple[WeightUse, Tensor]] = []
     guarded = signed = 0
@@ -38,8 +38,8 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
             continue
         assert weights.data is not None and weights.quantization is not None
         stored = weights.data.astype(np.int16) - (128 if weights.dtype == "uint8" else 0)
-        any_sum = not target.max_pair_sum or target.activations == "int8"
-        safe = any_sum or all(largest_pair_sum(op, stored) <= target.max_pair_sum for op in readers if target.kernels.named(op.kind))
+        most, used = target.kernels.max_pair_sum, (op for op in readers if target.kernels.named(op.kind))
+        safe = not most or target.storage.activations == "int8" or all(largest_pair_sum(op, stored) <= most for op in used)
         if weights.dtype == "int8" and not safe:
             changed.append((use, _stored_as(weights, "uint8", 128)))
             guarded += 1
@@ -47,7 +47,7 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
             changed.append((use, _stored_as(weights, "int8", -128)))
             signed += 1
     rewriter = Rewriter(graph)
-    recurrent = _recurrent(rewriter, target.max_pair_sum) if target.max_pair_sum else set()
+    recurrent = _recurrent(rewriter, target.kernels.max_pair_sum) if target.kernels.max_pair_sum else set()
     notes = []
     if recurrent:
         notes.append(
@@ -79,8 +79,8 @@ def _recurrent(rewriter: Rewriter, largest: int) -> set[str]:
 
 def _weights(graph: Graph, op: Op, target: Target) -> Tensor | None:
     """The 8-bit constant weights of an operator with an integer kernel whose data are stored as its activations are."""
-    stored = target.activations if is_dynamic(op) else graph[op.inputs[0]].dtype
-    if not kind_of(op).sums_products or not target.kernels.named(op.kind) or stored != target.activations:
+    stored = target.storage.activations if is_dynamic(op) else graph[op.inputs[0]].dtype
+    if not kind_of(op).sums_products or not target.kernels.named(op.kind) or stored != target.storage.activations:
         return None
     weights = graph[op.inputs[1]]
     if weights.data is None or weights.dtype not in ("int8", "uint8") or weights.quantization is None:

@@ -22,10 +22,9 @@ import numpy as np
 from qconvert.arithmetic import dequantize, scale_and_zero_point
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.operators import kind_of
 from qconvert.passes.stored_types import UNSIGNED
-from qconvert.plugins import Target
+from qconvert.plugins import Target, kernels_of_source
 from qconvert.rewriting import Rewriter
 
 __all__ = ["isolated", "run"]
@@ -99,7 +98,7 @@ def _read_as_weights(graph: Graph) -> set[str]:
 
 def _coarse(graph: Graph, target: Target, op: Op) -> str:
     """Why the kernel's result would be rounded twice; "" if it is exact, or need not be."""
-    if op.kind not in target.exact_on_reals:
+    if not any(row.as_fast_on_reals for row in target.kernels.named(op.kind)):
         return ""
     result = graph[op.outputs[0]]
     fixed = target.kernels.fixed(op.kind, result.dtype)
@@ -123,10 +122,11 @@ class _Isolating:
 
     def __init__(self, graph: Graph, reason: Callable[[Op], str], target: Target | None) -> None:
         self._graph, self._rewriter, self._reason = graph, Rewriter(graph), reason
-        self._unpacked = target.unpacked_weights if target is not None else ""
-        self._unpacked_blocks = target.unpacked_blocks if target is not None else ()
-        self._symmetric = target is not None and self._unpacked in target.symmetric_activations
-        self._keeps_packed = target is None or graph.metadata.get(SOURCE_KERNELS) in target.same_kernels
+        self._unpacked = target.kernels.unpacked_weights if target is not None else ""
+        self._unpacked_blocks = target.kernels.unpacked_blocks if target is not None else ()
+        self._symmetric = target is not None and self._unpacked in target.storage.symmetric_activations
+        source = kernels_of_source(graph)
+        self._keeps_packed = target is None or (source is not None and target.format in source[0].formats)
         self._real: dict[str, str] = {}
         self._stored: dict[str, str] = {}  # constant -> the same in another type
         self.reasons: Counter[tuple[str, str]] = Counter()

@@ -22,7 +22,7 @@ from qconvert.kernels.proofs import all_codes, integers_of, is_proved_equal
 from qconvert.operators import kind_of
 from qconvert.passes.torch_rounding import TorchRounding, rounds_as_torch, without_torch
 from qconvert.passes.unary_to_table import Tables
-from qconvert.plugins import Target, runtimes
+from qconvert.plugins import Target, kernels_of_source
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -42,18 +42,11 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
     rewritten: tuple[str, ...] = ()
     if of_torch:
         graph, rewritten = _of_torch(graph, target, numerics, biases, io == "integer")
-    rows = _rows_of(source, target.format) if numerics == "exact" else None
-    if rows is None:
+    found = kernels_of_source(graph) if numerics == "exact" else None
+    if found is None or target.format in found[0].formats:
         return graph, rewritten
-    matched, notes = _matched(graph, rows, target.kernels)
+    matched, notes = _matched(graph, found[1], target.kernels)
     return matched, (*rewritten, *notes)
-
-
-def _rows_of(source: str, format: str) -> Kernels | None:
-    """The rows of the source's kernels; None if no runtime has them, or it runs files of the target's format too."""
-    name, _, kernels = source.partition(":")
-    runtime = runtimes().get(name)
-    return runtime.rows(kernels) if runtime is not None and kernels in runtime.kernels and format not in runtime.formats else None
 
 
 def _matched(graph: Graph, rows: Kernels, own: Kernels) -> tuple[Graph, tuple[str, ...]]:

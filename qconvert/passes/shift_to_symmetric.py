@@ -48,10 +48,10 @@ _LITERAL = ("plain", "opaque", "state", "stored", "control")
 
 
 def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:
-    """Shift the activations of the types in target.symmetric_activations, or of all signed types if all shall be symmetric."""
-    dtypes = tuple(UNSIGNED) if target is None or scope == "all" else target.symmetric_activations
+    """Shift the activations of the types in target.storage.symmetric_activations, or of all signed types if all shall be symmetric."""
+    dtypes = tuple(UNSIGNED) if target is None or scope == "all" else target.storage.symmetric_activations
     joined = join_averages(graph) if "int8" in dtypes else graph
-    plain = _without_roundings(joined) if target is not None and target.symmetric_activations else joined
+    plain = _without_roundings(joined) if target is not None and target.storage.symmetric_activations else joined
     whole = separate_roles(bypass_unsigned(plain, target), dtypes)
     points = _points(whole, dtypes)
     whole, notes = isolated(whole, lambda op: obstacle(whole, op, points), target) if points else (whole, ())
@@ -74,7 +74,8 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Grap
 
 def _nothing(graph: Graph, target: Target | None) -> tuple[str, ...]:
     """That a network for a target of symmetric activations has none to shift; nothing of graphs without quantized activations."""
-    if target is None or not any(tensor.dtype in target.symmetric_activations for op in graph.ops for tensor in quantized_data(graph, op)):
+    types = () if target is None else target.storage.symmetric_activations
+    if not any(tensor.dtype in types for op in graph.ops for tensor in quantized_data(graph, op)):
         return ()
     return ("no activation has a zero point: nothing is shifted",)
 

@@ -32,7 +32,7 @@ _RELU: Bounds = (0.0, None)
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Puts a Relu or a Clip behind every operator of real values whose quantized result has an activation, or a grid that implies one."""
-    bounded = target.spelled_bounds if target is not None else ()
+    bounded = target.kernels.spelled_bounds if target is not None else ()
     rewriter = Rewriter(graph)
     count = 0
     for op in rewriter:

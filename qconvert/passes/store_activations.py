@@ -35,7 +35,7 @@ def weight_inputs(op: Op) -> tuple[int, ...]:
 
 
 def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
-    """Shift all 8-bit quantized activations to target.activations; constants that are data, not weights, go along."""
+    """Shift all 8-bit quantized activations to target.storage.activations; constants that are data, not weights, go along."""
     graph, notes = _widths_of_16(graph, target)
     changed, others = _widths_of_8(graph, target)
     return changed, (*notes, *others)
@@ -44,13 +44,13 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
 def _widths_of_16(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     """Store uint16 or int16 activations in the other type if the target has that alone."""
     for old, new in (("uint16", "int16"), ("int16", "uint16")):
-        if new in target.activation_dtypes and old not in target.activation_dtypes:
-            return _stored(graph, old, new, keep_io=target.free_edges)
+        if new in target.storage.activation_dtypes and old not in target.storage.activation_dtypes:
+            return _stored(graph, old, new, keep_io=target.storage.free_edges)
     return graph, ()
 
 
 def _widths_of_8(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
-    wanted = _source_type(graph, target) if target.activations == "source" else target.activations
+    wanted = _source_type(graph, target) if target.storage.activations == "source" else target.storage.activations
     other = {"uint8": "int8", "int8": "uint8"}.get(wanted)
     if other is None:
         return graph, ()

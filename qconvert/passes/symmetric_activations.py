@@ -28,15 +28,15 @@ __all__ = ["run"]
 def run(
     graph: Graph, target: Target | None, scope: str = "asked", edges: str = "keep", zero_points: str = "shift"
 ) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes the activations of the types in target.symmetric_activations, or of all signed types if all shall be symmetric.
+    """Changes the activations of the types in target.storage.symmetric_activations, or of all signed types if all shall be symmetric.
 
     For a target that shifts them (pass shift_to_symmetric) it does so only if `zero_points` is "symmetric".
     """
     if target is not None and scope != "all" and zero_points == "shift" and "shift_to_symmetric" in target.passes:
         return graph, ()
     every = target is None or scope == "all"
-    dtypes = tuple(UNSIGNED) if every or target is None else target.symmetric_activations
-    keep_io = edges == "keep" and (target is None or target.free_edges)
+    dtypes = tuple(UNSIGNED) if every or target is None else target.storage.symmetric_activations
+    keep_io = edges == "keep" and (target is None or target.storage.free_edges)
     found = regrid_activations(graph, by_grid(_symmetric), dtypes=dtypes, suffix="symmetric", keep_io=keep_io)
     if found is None:
         return graph, ()

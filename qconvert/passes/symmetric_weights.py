@@ -6,14 +6,14 @@ ranges that are not. Channels that do not fit get a scale of their own, the one 
 the old scale and holding the largest value, and are rounded so that their errors cancel; only their biases move. Weights that have to
 have one scale are changed as a whole. Weights of operators that run on real values anyhow, as their results have no scale, are not rounded.
 
-The integers used are target.quant_ranges of the type, by default without the lowest one, as TFLite's specification wants weights: some
+The integers used are a target's quant_ranges of the type, by default without the lowest one, as TFLite's specification wants weights: some
 kernels add two products in 16 bits, which -128 * -128 * 2 leaves. Channels that have the zero point 0 keep it (those of PyTorch's training,
 whose kernel gives an affine grid to channels of one sign alone, among symmetric ones).
 
 Weights of 4 bits and fewer become int8 as well where the target's kernels take nothing else beside their data.
 
 For a target whose `weights` are uint8 those with one scale become unsigned instead, which is exact, beside quantized data. With "source" it
-is the data beside them that decides, by target.weight_dtypes.
+is the data beside them that decides, by its weight_dtypes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Grap
         if weights.quantization.block_size:
             notes.append(Change(f"the weights {use.name!r} are unchanged: their zero points are per-block"))
             continue
-        ranges = target.quant_ranges if target is not None else {}
+        ranges = target.storage.quant_ranges if target is not None else {}
         kept = limits[0] if signed.dtype in ranges else integer_range(signed.dtype)[0]
         axis = None if _one_scale(graph, use, target) else use.axis
         found = rescaled(signed, axis, signed.dtype, limits, _scaling(limits, kept))
@@ -103,17 +103,17 @@ def _wanted(graph: Graph, use: WeightUse, target: Target | None) -> str:
     if target is None:
         return "int8"
     data = graph[graph.ops[use.readers[0]].inputs[0]]
-    if target.weights == "uint8" and not data.is_quantized:  # LiteRT's hybrid kernels read the integers as signed ones
+    if target.storage.weights == "uint8" and not data.is_quantized:  # LiteRT's hybrid kernels read the integers as signed ones
         return "int8"
-    if target.weights != "source":
-        return target.weights
-    return next((dtype for dtype in target.weight_dtypes.get(data.dtype, ()) if dtype in ("int8", "uint8")), "")
+    if target.storage.weights != "source":
+        return target.storage.weights
+    return next((dtype for dtype in target.storage.weight_dtypes.get(data.dtype, ()) if dtype in ("int8", "uint8")), "")
 
 
 def _widened(graph: Graph, use: WeightUse, target: Target | None) -> Tensor | None:
     """Weights of fewer bits with the same integers in int8, where a target has kernels for that alone beside their data; else None."""
     weights, data = graph[use.name], graph[graph.ops[use.readers[0]].inputs[0]]
-    taken = target.weight_dtypes.get(data.dtype, ()) if target is not None and data.is_quantized else ()
+    taken = target.storage.weight_dtypes.get(data.dtype, ()) if target is not None and data.is_quantized else ()
     if weights.dtype not in ("int4", "uint4", "int2", "uint2") or weights.dtype in taken or "int8" not in taken or weights.data is None:
         return None
     if weights.quantization is None or weights.quantization.block_size:
@@ -141,7 +141,7 @@ def _on_real_values(graph: Graph, use: WeightUse, target: Target | None) -> bool
 def _limits(weights: Tensor, target: Target | None) -> tuple[int, int]:
     """The smallest and the largest integer that new symmetric weights use."""
     high = integer_range(weights.dtype)[1]
-    return target.quant_ranges.get(weights.dtype, (-high, high)) if target is not None else (-high, high)
+    return target.storage.quant_ranges.get(weights.dtype, (-high, high)) if target is not None else (-high, high)
 
 
 def _fits(weights: Tensor, limits: tuple[int, int], target: Target | None) -> bool:
@@ -149,7 +149,7 @@ def _fits(weights: Tensor, limits: tuple[int, int], target: Target | None) -> bo
     assert weights.quantization is not None and weights.data is not None
     if not weights.quantization.is_symmetric:
         return False
-    if target is None or weights.dtype not in target.quant_ranges or weights.quantization.block_size or not weights.data.size:
+    if target is None or weights.dtype not in target.storage.quant_ranges or weights.quantization.block_size or not weights.data.size:
         return True
     return bool(limits[0] <= weights.data.min() and weights.data.max() <= limits[1])
 
@@ -159,7 +159,7 @@ def _one_scale(graph: Graph, use: WeightUse, target: Target | None) -> bool:
     if target is None:
         return False
     are_data = any(not kind_of(graph.ops[index]).has_weights for index in use.readers)
-    return target.weight_granularity == "per_tensor" or (are_data and target.activation_granularity == "per_tensor")
+    return target.storage.weight_granularity == "per_tensor" or (are_data and target.storage.activation_granularity == "per_tensor")
 
 
 def _scaling(limits: tuple[int, int], kept: int) -> Scaling:

@@ -27,15 +27,16 @@ _NARROW = ("float16", "bfloat16")
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Widen the whole graph if it multiplies by weights, quantizes or dequantizes in a type that target.product_types does not name, or
-    beside zero points."""
+    """Widen the whole graph if it multiplies by weights, quantizes or dequantizes in a type that the target's product_types do not
+    name, or beside zero points."""
     if target is None or any(op.kind == "Opaque" for op in graph.ops):
         return graph, ()
     found = {graph[op.outputs[0]].dtype for op in graph.ops if kind_of(op).sums_products and op.outputs}
     converted = {graph[name].dtype for op in graph.ops if op.kind in ("Quantize", "Dequantize") for name in (op.inputs[0], op.outputs[0])}
     narrow = (found | converted).intersection(_NARROW)
-    lacking = bool(target.product_types) and not narrow.issubset(target.product_types)
-    shifted = bool(target.symmetric_activations) and not found.isdisjoint(_NARROW) and any(_is_affine(graph, op) for op in graph.ops)
+    lacking = bool(target.kernels.product_types) and not narrow.issubset(target.kernels.product_types)
+    symmetric = target.storage.symmetric_activations
+    shifted = bool(symmetric) and not found.isdisjoint(_NARROW) and any(_is_affine(graph, op) for op in graph.ops)
     if not lacking and not shifted:
         return graph, ()
     rewriter = Rewriter(graph)

@@ -16,6 +16,7 @@ from qconvert.plugins.registry import (
     formats,
     kernels_listed,
     kernels_named,
+    kernels_of_source,
     operators,
     options_named,
     pass_named,
@@ -26,6 +27,7 @@ from qconvert.plugins.registry import (
     target_named,
     targets,
 )
+from qconvert.plugins.storage import Storage
 from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Codegen, Engine, Format, Inside, Layer, LoadedModel, ModelFile, Pass, Pieces, Runtime
 from qconvert.plugins.verdict import Verdict, Violation
@@ -49,6 +51,7 @@ __all__ = [
     "Pass",
     "Pieces",
     "Runtime",
+    "Storage",
     "Target",
     "Verdict",
     "Violation",
@@ -62,6 +65,7 @@ __all__ = [
     "hookimpl",
     "kernels_listed",
     "kernels_named",
+    "kernels_of_source",
     "loaded",
     "named_changes",
     "noticed",

@@ -41,7 +41,7 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     """Where the target's kernels would run the operator."""
     quantized = any(name and graph[name].is_quantized for name in (*op.inputs, *op.outputs))
     rule = kind_of(op).rule
-    if is_dynamic(op) and target.dynamic_range:
+    if is_dynamic(op) and target.kernels.dynamic_range:
         return Verdict("integers", _DYNAMIC)
     if op.kind in target.kernels.missing:
         words = f"{target.name} has no {op.kind}"
@@ -133,7 +133,7 @@ def _real_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
 def _weights_of_no_kernel(target: Abilities, graph: Graph, op: Op) -> str:
     """Why no kernel of the target takes integer weights of their type beside any data, such as int16; "" if one does."""
     found = weights_of(graph, op)
-    taken = {dtype for dtypes in target.weight_dtypes.values() for dtype in dtypes}
+    taken = {dtype for dtypes in target.storage.weight_dtypes.values() for dtype in dtypes}
     if found is None or not found[1].is_quantized or not taken or found[1].dtype in taken:
         return ""
     return f"{target.name} has no integer kernel for {found[1].dtype} weights"
@@ -152,7 +152,7 @@ def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
     kernel, lacking = target.kernels.lacking(graph, op, first)
     if kernel is None and not lacking:
         return none, f"{none} for {op.kind}: {_BETWEEN}"
-    types = target.activation_dtypes if kernel is not None and not (kernel.kinds or kernel.types) else ()
+    types = target.storage.activation_dtypes if kernel is not None and not (kernel.kinds or kernel.types) else ()
     if (types and first not in types) or any(tensor.dtype != first for tensor in results if tensor.is_quantized):
         lacking = f"{first} data"
     elif wide := _weights_of_no_kernel(target, graph, op):

@@ -9,6 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
+from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.kernels import Kernels
 from qconvert.plugins.host import collected, operator_tables, remembered
 from qconvert.plugins.options import READING, Option, checked, parsed, taken
 from qconvert.plugins.target import Derived, Target
@@ -16,6 +18,7 @@ from qconvert.plugins.types import Codegen, Format, Pass, Runtime
 
 if TYPE_CHECKING:
     from qconvert.encodings import Encodings
+    from qconvert.graph import Graph
 
 __all__ = [
     "declared_options",
@@ -257,6 +260,14 @@ def kernels_named(name: str) -> tuple[Runtime, str]:
         return runtime, wanted or runtime.kernels[0]
     known = ", ".join(f"{item.name}:{kernels}" for item in runtimes().values() for kernels in item.kernels)
     raise OptionError(f"there are no kernels {name!r}", remedy=f"Known kernels: {known}.", rule="unknown-kernels")
+
+
+def kernels_of_source(graph: Graph) -> tuple[Runtime, Kernels] | None:
+    """The runtime that the source of a graph was made for, with the rows of its kernels (metadata SOURCE_KERNELS); None if it is none that
+    is known."""
+    title, _, kernels = graph.metadata.get(SOURCE_KERNELS, "").partition(":")
+    runtime = runtimes().get(title)
+    return (runtime, runtime.rows(kernels)) if runtime is not None and kernels in runtime.kernels else None
 
 
 def kernels_listed(kernels: str | Sequence[str]) -> list[tuple[Runtime, str]]:

@@ -35,7 +35,7 @@ class Demand:
     """One demand.
 
     Attributes:
-        name: of the field of Target that makes it, unless rows of kernels do.
+        name: of the field of Storage that makes it, unless rows of kernels do.
         text: what is demanded, in words.
         remedy: the pass or the option that helps.
         find: each tensor of an operator that breaks it, and how.
@@ -50,7 +50,7 @@ class Demand:
 
     def is_made(self, target: Abilities) -> bool:
         """Whether a target demands it."""
-        return bool(getattr(target, self.name) if self.rows is None else target.kernels.kinds(self.rows))
+        return bool(getattr(target.storage, self.name) if self.rows is None else target.kernels.kinds(self.rows))
 
 
 def demands(target: Abilities) -> tuple[Demand, ...]:
@@ -72,15 +72,15 @@ def _inner(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     """The quantized data of an operator; where edges are free, without the outer side of a conversion at the edge of the graph, and without
     what passes on as it is, or as plain numbers: who computes with it is asked."""
     found, rule = quantized_data(graph, op), kind_of(op).rule
-    if not target.free_edges or rule not in ("convert", *_PASSING):
+    if not target.storage.free_edges or rule not in ("convert", *_PASSING):
         return found
     return [tensor for tensor in found if rule == "convert" and tensor.name not in graph.inputs and tensor.name not in graph.public]
 
 
 def _wrong_activation_type(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    more = target.conversion_dtypes if kind_of(op).rule == "convert" else ()
+    more = target.storage.conversion_dtypes if kind_of(op).rule == "convert" else ()
     for tensor in _inner(target, graph, op):
-        if tensor.dtype not in (*target.activation_dtypes, *more):
+        if tensor.dtype not in (*target.storage.activation_dtypes, *more):
             yield tensor.name, f"is {tensor.dtype}"
 
 
@@ -93,7 +93,7 @@ def _per_axis_activation(target: Abilities, graph: Graph, op: Op) -> Iterator[Br
 def _asymmetric_activation(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
     for tensor in _inner(target, graph, op):
         q = tensor.quantization
-        if tensor.dtype in target.symmetric_activations and q is not None and q.zero_point.any():
+        if tensor.dtype in target.storage.symmetric_activations and q is not None and q.zero_point.any():
             yield tensor.name, f"has the zero point {int(q.zero_point.reshape(-1)[0])}"
 
 
@@ -122,7 +122,7 @@ def _wrong_weight_type(target: Abilities, graph: Graph, op: Op) -> Iterator[Brea
     if found is None:
         return
     data, weights = found
-    if not weights.is_quantized or weights.dtype not in target.weight_dtypes.get(data.dtype, ()):
+    if not weights.is_quantized or weights.dtype not in target.storage.weight_dtypes.get(data.dtype, ()):
         yield weights.name, f"is {'' if weights.is_quantized else 'plain '}{weights.dtype} for data of {data.dtype}"
 
 
@@ -144,15 +144,15 @@ def _wrong_weight_scales(target: Abilities, graph: Graph, op: Op) -> Iterator[Br
         yield weights.name, f"has scales in blocks of {scales.block_size}"
     elif scales.axis not in (None, 0):
         yield weights.name, f"has scales along axis {scales.axis}"
-    elif scales.scale.size > 1 and target.weight_granularity == "per_tensor":
+    elif scales.scale.size > 1 and target.storage.weight_granularity == "per_tensor":
         yield weights.name, f"has {scales.scale.size} scales"
-    elif scales.scale.size > 1 and target.weight_granularity == "per_axis_signed" and weights.dtype.startswith("u"):
+    elif scales.scale.size > 1 and target.storage.weight_granularity == "per_axis_signed" and weights.dtype.startswith("u"):
         yield weights.name, f"is {weights.dtype} with {scales.scale.size} scales"
 
 
 def _wrong_range(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
     found = weights_of(graph, op)
-    bounds = target.quant_ranges.get(found[1].dtype) if found is not None else None
+    bounds = target.storage.quant_ranges.get(found[1].dtype) if found is not None else None
     if found is None or bounds is None or found[1].data is None or not found[1].data.size:
         return
     low, high = int(found[1].data.min()), int(found[1].data.max())
@@ -164,7 +164,7 @@ def _wrong_bias(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
     found = weights_of(graph, op)
     if found is None or len(op.inputs) < 3 or not op.inputs[2] or found[0].quantization is None or found[1].quantization is None:
         return
-    bias, wanted = graph[op.inputs[2]], target.bias_dtypes.get(found[0].dtype, next(iter(target.bias_dtypes.values())))
+    bias, wanted = graph[op.inputs[2]], target.storage.bias_dtypes.get(found[0].dtype, next(iter(target.storage.bias_dtypes.values())))
     if bias.quantization is None or bias.dtype not in wanted:
         yield bias.name, f"is {'' if bias.is_quantized else 'plain '}{bias.dtype}, not {listed(wanted, 'or')}"
         return
@@ -212,7 +212,7 @@ def _unequal(found: Sequence[Tensor], target: Abilities, kind: str, sides: str) 
 def _weights_text(target: Abilities) -> str:
     """Return which weights go with which data; weights of several types of data are listed once."""
     beside: dict[tuple[str, ...], list[str]] = {}
-    for dtype, weights in target.weight_dtypes.items():
+    for dtype, weights in target.storage.weight_dtypes.items():
         beside.setdefault(weights, []).append(dtype)
     parts = []
     for (first, *others), data in beside.items():
@@ -222,27 +222,27 @@ def _weights_text(target: Abilities) -> str:
 
 
 def _granularity_text(target: Abilities) -> str:
-    if target.weight_granularity == "per_tensor":
+    if target.storage.weight_granularity == "per_tensor":
         return "weights have one scale for the whole tensor"
-    condition = " if they are signed" if target.weight_granularity == "per_axis_signed" else ""
+    condition = " if they are signed" if target.storage.weight_granularity == "per_axis_signed" else ""
     return f"weights have one scale, or one for each output channel{condition}"
 
 
 def _granularity_remedy(target: Abilities) -> str:
-    one = target.weight_granularity == "per_tensor"
+    one = target.storage.weight_granularity == "per_tensor"
     return "pass per_axis_to_per_tensor" if one else "passes symmetric_weights and per_axis_to_per_tensor"
 
 
 def _types_remedy(target: Abilities) -> str:
     usual = "passes store_activations and isolate_float"
-    if any("16" in dtype for dtype in target.activation_dtypes):
+    if any("16" in dtype for dtype in target.storage.activation_dtypes):
         return f"{usual}; with 4 bits pass change_bits (-O activation_bits=8 -O edges=change)"
     return f"{usual}; with 16 bits pass change_bits (-O activation_bits=8 -O edges=change, lossy)"
 
 
 def _bias_text(target: Abilities) -> str:
     """The first type's biases, and what others may have beside."""
-    (_, usual), *others = target.bias_dtypes.items()
+    (_, usual), *others = target.storage.bias_dtypes.items()
     more = [f"for {data} data also {listed(extra)}" for data, dtypes in others if (extra := [t for t in dtypes if t not in usual])]
     return f"a bias is {listed(usual, 'or')}{f' ({listed(more)})' if more else ''} at input scale * weight scale with zero point 0"
 
@@ -253,7 +253,7 @@ def _fixed_text(target: Abilities) -> str:
 
 
 def _range_text(target: Abilities) -> str:
-    return f"weights lie within {listed([f'{low} to {high} ({dtype})' for dtype, (low, high) in target.quant_ranges.items()])}"
+    return f"weights lie within {listed([f'{low} to {high} ({dtype})' for dtype, (low, high) in target.storage.quant_ranges.items()])}"
 
 
 def _fixes(row: Kernel) -> bool:
@@ -280,11 +280,11 @@ def _always(text: str) -> Callable[[Abilities], str]:
 _MATCH = _always("pass match_scales")
 
 DEMANDS = (
-    Demand("activation_dtypes", lambda t: f"activations are {listed(t.activation_dtypes, 'or')}",
+    Demand("activation_dtypes", lambda t: f"activations are {listed(t.storage.activation_dtypes, 'or')}",
            _types_remedy, _wrong_activation_type),
     Demand("activation_granularity", _always("activations have one scale for the whole tensor"), _always("pass per_axis_to_per_tensor"),
            _per_axis_activation),
-    Demand("symmetric_activations", lambda t: f"{listed(t.symmetric_activations)} activations have the zero point 0",
+    Demand("symmetric_activations", lambda t: f"{listed(t.storage.symmetric_activations)} activations have the zero point 0",
            _always("quantize the model's activations symmetrically, or pass symmetric_activations (lossy)"), _asymmetric_activation),
     Demand("one_type", _always("the quantized data of an operator have one type"), _always("pass store_activations"), _mixed_types),
     Demand("explicit_conversions", _always("only Quantize and Dequantize convert between float and quantized data"),

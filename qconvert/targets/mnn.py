@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from qconvert.kernels import KERNELS
-from qconvert.plugins import Target, Violation
+from qconvert.plugins import Storage, Target, Violation
 
 if TYPE_CHECKING:  # targets are listed without numpy
     from qconvert.graph import Graph, Op
@@ -34,7 +34,7 @@ def _rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
 TARGETS = (
     Target(
         "mnn", "mnn", "MNN: a float model and a Pipeline of scales, from which its converter makes int8",
-        passes=_PASSES, layout="channels_first", activations="int8", weights="int8",
-        kernels=KERNELS["mnn:cpu"], spelled_bounds=("Add", "Sub", "Mul", "Div"), own_rules=_rules,
+        passes=_PASSES, layout="channels_first", storage=Storage(activations="int8", weights="int8"),
+        kernels=KERNELS["mnn:cpu"], own_rules=_rules,
     ),
 )  # fmt: skip

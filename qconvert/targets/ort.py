@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from qconvert.kernels import KERNELS
-from qconvert.plugins import Target, Violation
+from qconvert.kernels import KERNELS, Kernels
+from qconvert.plugins import Storage, Target, Violation
 
 if TYPE_CHECKING:  # targets are listed without numpy
     from qconvert.graph import Graph, Op
@@ -46,15 +47,15 @@ def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
 
 _X86 = Target(
     "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, cpu="x86", layout="channels_first",
-    activations="uint8", max_pair_sum=128, kernels=_ROWS, dynamic_range="onnx", own_rules=_four_bits,
+    storage=Storage(activations="uint8"), kernels=_ROWS, own_rules=_four_bits,
 )  # fmt: skip
 
 TARGETS = (
     _X86,
     _X86.derive(name="ort-x86-vnni", summary="onnxruntime on x86-64 CPUs with VNNI, where signed weights are always exact",
-                max_pair_sum=0),
-    _X86.derive(name="ort-arm", cpu="arm", summary="onnxruntime on Arm CPUs: int8 activations and weights", activations="int8",
-                max_pair_sum=0),
+                kernels=replace(_ROWS, max_pair_sum=0)),
+    _X86.derive(name="ort-arm", cpu="arm", summary="onnxruntime on Arm CPUs: int8 activations and weights",
+                storage=Storage(activations="int8"), kernels=replace(_ROWS, max_pair_sum=0)),
     Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_LITERAL, layout="channels_first",
-           dynamic_range="onnx"),
+           kernels=Kernels(dynamic_range="onnx")),
 )  # fmt: skip

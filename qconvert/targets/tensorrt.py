@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from qconvert.kernels import KERNELS
-from qconvert.plugins import Target, Violation
+from qconvert.plugins import Storage, Target, Violation
 from qconvert.targets.trtexec import trtexec
 
 if TYPE_CHECKING:  # targets are listed without numpy
@@ -49,10 +49,10 @@ def _edges(graph: Graph) -> Iterable[Violation]:
 _TENSORRT = Target(
     "tensorrt", "onnx", "TensorRT: symmetric int8, integers and scales kept",
     passes=_PASSES, write_options={"numerics": "fast", "guards": False}, checked_by="onnxruntime:unoptimized",
-    layout="channels_first", activations="int8", weights="int8",
-    kernels=KERNELS["tensorrt:sm89"], unpacked_weights="int8", unpacked_blocks=("int4", "int8"),
-    activation_dtypes=(*_INT8, _FP8), symmetric_activations=_INT8, weight_dtypes={"int8": _INT8, _FP8: (_FP8,)}, symmetric_weights=True,
-    weight_granularity="per_axis", own_rules=_rules(rtx=False), edge_rules=_edges, by_kernels=_devices(rtx=False),
+    layout="channels_first", kernels=KERNELS["tensorrt:sm89"],
+    storage=Storage(activations="int8", weights="int8", activation_dtypes=(*_INT8, _FP8), symmetric_activations=_INT8,
+                    weight_dtypes={"int8": _INT8, _FP8: (_FP8,)}, symmetric_weights=True, weight_granularity="per_axis"),
+    own_rules=_rules(rtx=False), edge_rules=_edges, by_kernels=_devices(rtx=False),
     with_scales="tensorrt-cache", command=trtexec,
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ on integers TensorRT decides by their speed. Nothing of it was tried: the packag
 
 from __future__ import annotations
 
-from qconvert.plugins import Target
+from qconvert.plugins import Storage, Target
 from qconvert.targets.trtexec import trtexec
 
 __all__ = ["TARGETS"]
@@ -22,7 +22,7 @@ _PASSES = (
 TARGETS = (
     Target(
         "tensorrt-cache", "onnx", "TensorRT up to 10: a float model, with symmetric scales in a separate calibration cache",
-        passes=_PASSES, needs_scales=True, command=trtexec, layout="channels_first", activations="int8", weights="int8",
-        symmetric_activations=("int8",), free_edges=False,
+        passes=_PASSES, needs_scales=True, command=trtexec, layout="channels_first",
+        storage=Storage(activations="int8", weights="int8", symmetric_activations=("int8",), free_edges=False),
     ),
 )  # fmt: skip

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qconvert.kernels import KERNELS
-from qconvert.plugins import Target, Violation
+from qconvert.plugins import Storage, Target, Violation
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph, Op
@@ -21,7 +22,6 @@ _PASSES = (
     "unary_to_table", "quantize_operands", "symmetric_weights", "float_bias_to_int32", "remove_redundant_requantize", "isolate_float",
     "match_scales", "float_io", "integer_io", "merge_reshapes", "remove_dead_code",
 )  # fmt: skip
-_ALL = ("int8", "uint8", "int16")
 
 #: Who demands what: "specification" is the TFLite 8-bit quantization specification.
 _SOURCES = {
@@ -54,24 +54,24 @@ def _micro_rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
     return rules_tflite.own_rules(graph, rules_tflite.MICRO_RULES, rules_tflite.MICRO_FILE_RULES)
 
 
-_LITERT = Target(
-    "tflite", "tflite", "LiteRT with XNNPACK: int8 activations, signed symmetric weights", passes=_PASSES, layout="channels_last",
-    activations="int8", weights="int8", same_kernels=("litert:default",), kernels=KERNELS["litert:default"], activation_dtypes=_ALL,
-    conversion_dtypes=("int32",),
+_STORAGE = Storage(
+    activations="int8", weights="int8", activation_dtypes=("int8", "uint8", "int16"), conversion_dtypes=("int32",),
     activation_granularity="per_tensor", symmetric_activations=("int16",), free_edges=False, one_type=True, explicit_conversions=True,
-    product_types=("float32",), exact_on_reals=("Softmax", "Sigmoid", "Tanh", "LogSoftmax"),
     weight_dtypes={"int8": ("int8", "int4"), "int16": ("int8", "int4"), "uint8": ("uint8",)}, symmetric_weights=True,
     weight_granularity="per_axis_signed", bias_dtypes={"int8": ("int32",), "uint8": ("int32",), "int16": ("int32", "int64")},
-    dynamic_range="tflite", unpacked_weights="int8", own_rules=_litert_rules, sources=_SOURCES,
+)  # fmt: skip
+
+_LITERT = Target(
+    "tflite", "tflite", "LiteRT with XNNPACK: int8 activations, signed symmetric weights", passes=_PASSES, layout="channels_last",
+    storage=_STORAGE, kernels=KERNELS["litert:default"], own_rules=_litert_rules, sources=_SOURCES,
 )  # fmt: skip
 
 TARGETS = (
     _LITERT,
     _LITERT.derive(name="tflite-micro", summary="microcontrollers: what tflite-micro has, int8 activations, signed symmetric weights",
-                   kernels=KERNELS["tflite-micro:reference"], exact_on_reals=(), dynamic_range="", unpacked_weights="",
-                   own_rules=_micro_rules),
+                   kernels=KERNELS["tflite-micro:reference"], own_rules=_micro_rules),
     _LITERT.derive(name="tflite-uint8", summary="LiteRT: uint8 activations and weights, one scale for each tensor",
-                   activations="uint8", weights="uint8"),
+                   storage=replace(_STORAGE, activations="uint8", weights="uint8")),
     _LITERT.derive(name="tflite-same", summary="LiteRT: uint8 or int8 as the source has it, where LiteRT has kernels for it",
-                   activations="source", weights="source"),
+                   storage=replace(_STORAGE, activations="source", weights="source")),
 )  # fmt: skip

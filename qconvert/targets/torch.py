@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from qconvert.kernels import KERNELS
-from qconvert.plugins import Target, Violation
+from qconvert.kernels import KERNELS, Kernels
+from qconvert.plugins import Storage, Target, Violation
 
 if TYPE_CHECKING:  # targets are listed without numpy
     from qconvert.graph import Graph, Op
@@ -42,22 +42,22 @@ _TYPES_REMEDY = "write a torch.export program, which has integers of all types: 
 _TORCH = Target(
     "torch", "torch", "PyTorch: float between Quantize and Dequantize, integers stored as in the source",
     passes=(*_PASSES[:-2], "match_rounding", *_PASSES[-2:]), write_options={"form": "program"}, layout="channels_first",
-    dynamic_range="onnx",
+    kernels=Kernels(dynamic_range="onnx"),
 )  # fmt: skip
 
 TARGETS = (
     _TORCH,
     _TORCH.derive(name="torch-x86", summary="PyTorch compiled by inductor on x86-64 CPUs: uint8 activations, a scale for each channel",
-                  write_options=_PLAIN, dynamic_range="", cpu="x86", activations="uint8",
+                  write_options=_PLAIN, cpu="x86", storage=Storage(activations="uint8"),
                   kernels=KERNELS["torch:inductor"],
                   passes=(*_PASSES[:4], "matmul_to_gemm", *_PASSES[4:-2], "store_activations", "per_tensor_to_per_axis",
                           "int32_bias_to_float", *_PASSES[-2:])),
     _TORCH.derive(name="torch-modules", summary="TorchScript of quantized modules (.pt, .ptl), for versions without torch.export",
-                  write_options={"form": "modules"}, dynamic_range="", activations="uint8",
+                  write_options={"form": "modules"}, storage=Storage(activations="uint8"),
                   kernels=KERNELS["torch:modules"], own_rules=_of_other_types,
                   passes=(*_PASSES[:-2], "store_activations", "int32_bias_to_float", *_PASSES[-2:])),
     _TORCH.derive(name="torch-xnnpack", summary="ExecuTorch with XNNPACK: int8 activations, weights from -127 to 127",
-                  write_options=_PLAIN, dynamic_range="", activations="int8", weights="int8",
-                  quant_ranges={"int8": (-127, 127)},
+                  write_options=_PLAIN, kernels=Kernels(),
+                  storage=Storage(activations="int8", weights="int8", quant_ranges={"int8": (-127, 127)}),
                   passes=(*_PASSES[:-2], "store_activations", "symmetric_weights", "int32_bias_to_float", *_PASSES[-2:])),
 )  # fmt: skip

@@ -24,13 +24,13 @@ from qconvert.graph.metadata import TRANSPOSED
 from qconvert.graph.printing import printed
 from qconvert.kernels import Kernel, Kernels
 from qconvert.passes import BUILTIN
-from qconvert.plugins import named_changes, target_named
+from qconvert.plugins import Storage, named_changes, target_named
 from qconvert.rules.validation import validate
 
 EXAMPLES = int(os.environ.get("QCONVERT_EXAMPLES", "40"))
 STRICT = Target(
-    "strict", "onnx", "demands all that data can demand", layout="channels_first", activations="int8", weights="int8",
-    symmetric_activations=("int8", "int16"),
+    "strict", "onnx", "demands all that data can demand", layout="channels_first",
+    storage=Storage(activations="int8", weights="int8", symmetric_activations=("int8", "int16")),
     kernels=Kernels((
         Kernel(("Softmax", "Sigmoid"), runs="nothing"), Kernel(("Add",), ("int8", "int16"), one_grid="data"),
         Kernel(("Mul", "Concat"), ("int8",), one_grid="all"), Kernel(("Max",), ("int8", "uint8"), one_grid="all"),

@@ -15,10 +15,14 @@ from qconvert import Graph, Op, Quantization, Target, Tensor, load, save
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, numpy_dtype
 from qconvert.graph.metadata import SHIFTED
-from qconvert.plugins import pass_named
+from qconvert.kernels import Kernels
+from qconvert.plugins import Storage, pass_named
 from qconvert.rules.validation import validate
 
-SYMMETRIC = Target("symmetric", "onnx", "", symmetric_activations=("int8",), activation_dtypes=("int8",), unpacked_weights="int8")
+SYMMETRIC = Target(
+    "symmetric", "onnx", "", storage=Storage(symmetric_activations=("int8",), activation_dtypes=("int8",)),
+    kernels=Kernels(unpacked_weights="int8"),
+)  # fmt: skip
 
 
 def shifted(graph: Graph, target: Target | None = SYMMETRIC) -> Graph:

@@ -13,10 +13,10 @@ from qconvert.arithmetic import affine_range, dequantize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
 from qconvert.kernels import Kernel, Kernels
-from qconvert.plugins import pass_named
+from qconvert.plugins import Storage, pass_named
 from qconvert.rules.validation import validate
 
-SYMMETRIC = Target("symmetric", "onnx", "", symmetric_activations=("int8",))
+SYMMETRIC = Target("symmetric", "onnx", "", storage=Storage(symmetric_activations=("int8",)))
 JOINING = Target(
     "joining",
     "onnx",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,11 @@ from qconvert.plugins import Change, Target, target_named
 from qconvert.rules.validation import validate
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
+
+
+def limited(name: str, ranges: dict[str, tuple[int, int]]) -> Target:
+    tflite = target_named("tflite")
+    return tflite.derive(name=name, storage=replace(tflite.storage, quant_ranges=ranges))
 
 
 def for_target(graph: Graph, target: Target | str | None = "tflite") -> tuple[Graph, tuple[str, ...]]:
@@ -191,10 +197,10 @@ def test_the_target_says_the_range() -> None:
     graph = whole([op], tensors, 3)
     kept, _ = for_target(graph)
     assert weights_of(kept)[0].tolist() == [[-128, 0, 127], [-68, 0, 72]] and weights_of(kept)[1] == q(0.01)
-    narrow, _ = for_target(graph, target_named("tflite").derive(name="narrow", quant_ranges={"int8": (-127, 127)}))
+    narrow, _ = for_target(graph, limited("narrow", {"int8": (-127, 127)}))
     stored, grid = weights_of(narrow)
     assert stored[0].min() >= -127 and stored[1].tolist() == [-68, 0, 72] and grid.scale.size in (1, 2)
-    small, _ = for_target(graph, target_named("tflite").derive(name="small", quant_ranges={"int8": (-63, 63)}))
+    small, _ = for_target(graph, limited("small", {"int8": (-63, 63)}))
     assert np.abs(weights_of(small)[0]).max() <= 63
 
 
@@ -209,7 +215,7 @@ def test_channels_with_zero_point_0_stay_beside_others() -> None:
     assert stored[[0, 3]].tolist() == [[-128, 0, 127], [-1, 0, 1]]
     assert (found.scale == grid.scale).tolist() == [True, False, False, True]
     assert "2 of 4 scales and their values are kept" in notes[0]
-    narrow, _ = for_target(graph, target_named("tflite").derive(name="narrow", quant_ranges={"int8": (-127, 127)}))
+    narrow, _ = for_target(graph, limited("narrow", {"int8": (-127, 127)}))
     assert weights_of(narrow)[0].min() == -127
 
 

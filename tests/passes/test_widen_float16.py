@@ -74,5 +74,6 @@ def test_bfloat16_becomes_float32() -> None:
     assert data is not None and data.dtype == np.float32
     np.testing.assert_array_equal(data, MATRIX.astype(numpy_dtype("bfloat16")).astype(np.float32))
     assert (changed["x"].dtype, changed["y"].dtype) == ("bfloat16", "bfloat16")
-    other = replace(target_named("tflite"), product_types=("float32", "bfloat16"))
+    tflite = target_named("tflite")
+    other = replace(tflite, kernels=replace(tflite.kernels, product_types=("float32", "bfloat16")))
     assert run_passes(graph, ["widen_float16"], other) == (graph, ())

@@ -12,6 +12,7 @@ from passes.graphs import constant, make, q, quantized_conv
 
 from qconvert import Graph, Op, Quantization, Target, Tensor
 from qconvert.kernels import Kernel, Kernels
+from qconvert.plugins import Storage
 from qconvert.plugins.rules import DEMANDS
 from qconvert.plugins.target import Verdict
 from qconvert.targets.violations import violations
@@ -36,6 +37,11 @@ def pair(kind: str, scales: tuple[float, float, float], dtypes: tuple[str, str, 
 def tanh(scale: float, point: int = 0) -> Graph:
     tensors = [Tensor("x", "int8", (1, 4), None, q(0.1)), Tensor("y", "int8", (1, 4), None, q(scale, point))]
     return make([Op("Tanh", ("x",), ("y",))], tensors, "x", "y")
+
+
+def demanding(field: str, value: Any) -> Target:
+    """A target of one demand: a field of its storage, or rows of kernels."""
+    return target(kernels=value) if field == "kernels" else target(storage=Storage(**{field: value}))
 
 
 def rows(kernel: Kernel) -> Kernels:
@@ -92,7 +98,7 @@ def per_axis_pair() -> Graph:
 
 @pytest.mark.parametrize(("field", "value", "rule", "broken", "said", "sound"), CASES, ids=[f"{case[0]}-{case[2]}"[:40] for case in CASES])
 def test_a_demand(field: str, value: Any, rule: str, broken: Callable[[], Graph], said: str, sound: Callable[[], Graph]) -> None:
-    mine = target(**{field: value})
+    mine = demanding(field, value)
     found = violations(broken(), mine)
     assert found and {item.rule for item in found} == {rule}
     assert said in found[0].where and found[0].remedy
@@ -103,7 +109,7 @@ def test_a_demand(field: str, value: Any, rule: str, broken: Callable[[], Graph]
 
 
 def test_every_demand_is_broken_once() -> None:
-    broken = {demand.name for demand in DEMANDS for case in CASES if demand.is_made(target(**{case[0]: case[1]}))}
+    broken = {demand.name for demand in DEMANDS for case in CASES if demand.is_made(demanding(*case[:2]))}
     assert broken == {demand.name for demand in DEMANDS}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -143,7 +144,7 @@ def test_the_judge_before_and_after_the_passes() -> None:
 
 def test_a_target_derived_by_name_is_the_other_with_changes() -> None:
     arm, mine = target_named("ort-arm"), target_named("my-arm")
-    assert (mine.passes, mine.activations) == (arm.passes, "int8")
+    assert (mine.passes, mine.storage.activations) == (arm.passes, "int8")
     assert mine.kernels.missing == ("Sigmoid",) and arm.kernels.missing == ()
     assert mine.kernels.types("Conv") == arm.kernels.types("Conv") == ("uint8", "int8")
 
@@ -166,7 +167,10 @@ def test_what_cannot_be_derived_is_said(plugin: ModuleType) -> None:
 )
 def test_words_that_mean_nothing_are_refused(plugin: ModuleType, changes: dict[str, Any], rule: str, named: str) -> None:
     with refused(OptionError, rule, holds=(*changes, named)):
-        plugin.NPU.derive(name="other", **changes)
+        if "layout" in changes:
+            plugin.NPU.derive(name="other", **changes)
+        else:
+            replace(plugin.NPU.storage, **changes)
 
 
 def test_a_target_of_nothing_is_named() -> None:

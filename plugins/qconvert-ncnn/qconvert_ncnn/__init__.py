@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugin import NUMERICS, Change, Format, Kernel, Kernels, Option, Pass, Runtime, Target, hookimpl
+from qconvert.plugin import NUMERICS, Change, Format, Kernel, Kernels, Option, Pass, Runtime, Storage, Target, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.plugin import Array, Graph, LoadedModel, ModelFile, Op
@@ -110,11 +110,12 @@ _PASSES = (
 def qconvert_targets() -> Iterable[Target]:
     ncnn = Target(
         "ncnn", "ncnn-net", "ncnn: int8 convolutions and fully connected layers, all else in float",
-        passes=_PASSES, layout="channels_first", activations="int8", weights="int8", kernels=_ROWS, symmetric_weights=True,
+        passes=_PASSES, layout="channels_first", kernels=_ROWS,
+        storage=Storage(activations="int8", weights="int8", symmetric_weights=True),
     )  # fmt: skip
     real = "ncnn: rounds as the source does; layers whose data have zero points run in float"
     kept = tuple(name for name in _PASSES if name not in ("store_activations", "symmetric_weights", "ncnn_grids"))
-    return [ncnn, ncnn.derive(name="ncnn-real", summary=real, passes=kept, activations="", weights="", symmetric_weights=False)]
+    return [ncnn, ncnn.derive(name="ncnn-real", summary=real, passes=kept, storage=Storage())]
 
 
 @hookimpl

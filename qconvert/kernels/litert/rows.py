@@ -38,6 +38,7 @@ _DIFFERENCES, _TABLES, _EXPONENTIAL = holds(factors.sums), holds(factors.tables)
 
 def _rows(plain: bool) -> tuple[Kernel, ...]:
     """TFLite's own kernels: the reference ones, or those that are optimized, which round alike but for what is said."""
+    either = partial(Kernel, as_fast_on_reals=True)
     curve, total = partial(references.curve, plain=plain), faults.uncleared if plain else holds(factors.total)
     return (
         # Products and their sums.
@@ -84,16 +85,16 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
         Kernel(("Exp", "Rsqrt"), _INT16, tolerance=off.tabulated),
         Kernel(("Log",), _INT8, tolerance=off.table),
         Kernel(("Log",), _INT16, tolerance=off.tabulated, fault=faults.logarithm, reference=references.logarithm),
-        Kernel(("Sigmoid",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_TABLES),
-        Kernel(("Tanh",), _BYTES, result=_TANH, tolerance=off.table, fault=_TABLES),
+        either(("Sigmoid",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_TABLES),
+        either(("Tanh",), _BYTES, result=_TANH, tolerance=off.table, fault=_TABLES),
         # Of 2^-15: 0.7 of the lines, 0.3 of the points, which are rounded, and 0.3 of the input, which is rounded to 1 / 12288; tanh(x) is
         # 2 * sigmoid(2x) - 1, so each counts twice, and the input more where the curve is steepest.
-        Kernel(("Sigmoid",), _INT16, result=_SIGMOID, tolerance=partial(off.curve, steps=1.3), fault=_TABLES, reference=curve),
-        Kernel(("Tanh",), _INT16, result=_TANH, tolerance=partial(off.curve, steps=3.2), fault=_TABLES, reference=curve),
+        either(("Sigmoid",), _INT16, result=_SIGMOID, tolerance=partial(off.curve, steps=1.3), fault=_TABLES, reference=curve),
+        either(("Tanh",), _INT16, result=_TANH, tolerance=partial(off.curve, steps=3.2), fault=_TABLES, reference=curve),
         # Along an axis.
-        Kernel(("Softmax",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_EXPONENTIAL),
-        Kernel(("Softmax",), _INT16, result=_SIGMOID, tolerance=off.softmax_on_16_bits, fault=_EXPONENTIAL, reference=references.softmax),
-        Kernel(("LogSoftmax",), _INT8, result=_LOG_SOFTMAX, tolerance=off.table, fault=_EXPONENTIAL),
+        either(("Softmax",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_EXPONENTIAL),
+        either(("Softmax",), _INT16, result=_SIGMOID, tolerance=off.softmax_on_16_bits, fault=_EXPONENTIAL, reference=references.softmax),
+        either(("LogSoftmax",), _INT8, result=_LOG_SOFTMAX, tolerance=off.table, fault=_EXPONENTIAL),
         Kernel(("LpNormalization",), _INT8, result=_TANH, tolerance=off.by_sign, fault=faults.lp_normalization),
         Kernel(("DetectionPostProcess",), ("uint8",), tolerance=off.table),
         # Conversions, and kernels that a target leaves alone, whose operators a file may have nevertheless.
@@ -182,7 +183,7 @@ MIXED = (Kernel(runs="reals", tolerance=_either),)
 
 def _micro(kinds: tuple[str, ...], types: tuple[str, ...]) -> tuple[Kernel, ...]:
     """tflite-micro's kernels, which demand and round as the reference ones do; whether they overflow alike was not measured."""
-    return tuple(replace(row, reference=None) for row in among(_OPTIMIZED, kinds, types))
+    return tuple(replace(row, reference=None, as_fast_on_reals=False) for row in among(_OPTIMIZED, kinds, types))
 
 
 #: tflite-micro, which has no uint8 kernels.

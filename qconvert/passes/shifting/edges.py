@@ -16,7 +16,7 @@ __all__ = ["bypass_unsigned", "from_unsigned", "runs_in_float", "to_unsigned"]
 def runs_in_float(tensor: Tensor, target: Target | None) -> bool:
     """Whether the target has no Quantize and Dequantize of a tensor's type, but plain numbers of it."""
     q = tensor.quantization
-    taken = target.activation_dtypes if target is not None else ()
+    taken = target.storage.activation_dtypes if target is not None else ()
     return tensor.dtype == "uint8" and q is not None and q.is_per_tensor and bool(taken) and "uint8" not in taken
 
 
