@@ -194,7 +194,7 @@ COMPLETED = {
     "tflite2onnx --target ort": ["ort-x86", "ort-x86-vnni", "ort-arm"],
     "convert a b --target tflite-m": ["tflite-micro"],
     "tflite2onnx a b --form ": ["qdq", "qoperator", "qonnx"],
-    "convert --numerics ": ["exact", "fast"],
+    "convert --numerics ": ["exact", "strict", "fast"],
     "convert --pass fuse_pad --pass fold_b": ["fold_batch_norm"],
     "convert --pass power_of_two:edges=keep,rou": ["keep,rounding="],
     "convert --from o": ["onnx"],
@@ -260,7 +260,7 @@ def test_tab_in_bash(tmp_path: Path) -> None:
     """
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parent.parent)}
     done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=False, timeout=120, env=environment)
-    assert done.stdout.split() == ["reference", "nchw", "nhwc", "tflite-micro", "exact", "fast"], done.stderr
+    assert done.stdout.split() == ["reference", "nchw", "nhwc", "tflite-micro", "exact", "strict", "fast"], done.stderr
 
 
 @pytest.mark.end_to_end

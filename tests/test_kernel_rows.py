@@ -168,12 +168,12 @@ def test_the_tolerance_is_found_by_trying_the_reference() -> None:
 
 @pytest.mark.onnxruntime
 def test_another_runtime_gets_a_form_with_the_same_integers(tmp_path: Path) -> None:
-    source, exact, fast = saved(network(), tmp_path / "m.odd"), tmp_path / "exact.onnx", tmp_path / "fast.onnx"
-    convert(source, exact)
-    convert(source, fast, numerics="fast")
-    report = check(source, exact, data=every_code(tmp_path), per_op=True)
+    source, strict, plain = saved(network(), tmp_path / "m.odd"), tmp_path / "strict.onnx", tmp_path / "plain.onnx"
+    convert(source, strict, numerics="strict")
+    convert(source, plain)
+    report = check(source, strict, data=every_code(tmp_path), per_op=True)
     assert report.passed and [(item.verdict, item.largest) for item in report.operators] == [("equal", 0)]
-    report = check(source, fast, data=every_code(tmp_path), per_op=True)
+    report = check(source, plain, data=every_code(tmp_path), per_op=True)
     (found,) = report.operators
     assert report.passed and found.verdict == "approximate" and found.reason == "coarse arithmetic of the odd chip's kernel"
     graph = load(source)
@@ -187,10 +187,10 @@ def test_another_runtime_gets_a_form_with_the_same_integers(tmp_path: Path) -> N
 
 @pytest.mark.onnxruntime
 def test_an_overflow_is_named_and_a_form_has_it_too(tmp_path: Path) -> None:
-    source, fast, exact = saved(network(result=FINE), tmp_path / "m.odd"), tmp_path / "fast.onnx", tmp_path / "exact.onnx"
-    convert(source, fast, numerics="fast")
-    report = check(source, fast, data=every_code(tmp_path), per_op=True)
+    source, plain, strict = saved(network(result=FINE), tmp_path / "m.odd"), tmp_path / "plain.onnx", tmp_path / "strict.onnx"
+    convert(source, plain)
+    report = check(source, plain, data=every_code(tmp_path), per_op=True)
     (found,) = report.operators
     assert found.verdict == "source overflows" and found.reason == "the odd chip's own kernel wraps around in swish"
-    convert(source, exact)
-    assert [item.verdict for item in check(source, exact, data=every_code(tmp_path), per_op=True).operators] == ["equal"]
+    convert(source, strict, numerics="strict")
+    assert [item.verdict for item in check(source, strict, data=every_code(tmp_path), per_op=True).operators] == ["equal"]

@@ -100,7 +100,7 @@ def test_float_io_by_hand_does_what_its_name_says() -> None:
         ({"opset": True}, "the option opset takes a whole number, not True", ""),
         ({"external_data": "perhaps"}, "the option external_data takes true or false, not 'perhaps'", ""),
         ({"io_layout": "nhcw"}, "there is no io_layout 'nhcw'", "Use nchw or nhwc."),
-        ({"numerics": "slow"}, "there is no numerics 'slow'", "Use exact or fast."),
+        ({"numerics": "slow"}, "there is no numerics 'slow'", "Use exact or strict or fast."),
         ({"io": "integers"}, "there is no io 'integers'", "Use float or integer."),
     ],
 )

@@ -75,8 +75,8 @@ def convert(
             io_layout: "nchw" gives 4-D inputs and outputs channels first, "nhwc" last; "" keeps the source's layout;
             io: "float" makes quantized inputs and outputs float; "integer" makes float ones that are quantized at once integers;
             opset: the ONNX opset; 0 for the default;
-            numerics: "exact" takes the forms that are equal to the source's default kernels wherever such a form is cheap;
-            "fast" always takes the form that the target runs fastest;
+            numerics: "exact" takes the forms that are equal to the source's default kernels wherever such a form is cheap; "strict" those
+            that cost more too: functions of one tensor of 8 bits become tables; "fast" always takes the form that the target runs fastest;
             custom: operators that only a program registers (TFLite's custom ones, nodes of other domains than ONNX's and onnxruntime's):
             "carry" takes them over as they are, with a warning, and refuses what a compiler has made; "refuse" refuses all, "keep" none;
             no_float: whether operators of a quantized model that would run in float (no scale, or no integer kernel) are an error;

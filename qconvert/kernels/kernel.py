@@ -70,6 +70,8 @@ class Kernel:
             has another scale than the one that the kernel fixes.
         arithmetic: the value of the attribute `arithmetic` with which formats write a form that gives its integers elsewhere, "" where none
             is known; an operator on one tensor of 8 bits needs none, since its reference is a table.
+        line: of a function of one tensor, the scale of its data and the slope below zero with which a LeakyRelu between Dequantize and
+            Quantize gives its integers; None where it is no such function.
     """
 
     kinds: tuple[str, ...] = ()
@@ -84,6 +86,7 @@ class Kernel:
     tolerance: Tolerance | None = None
     reference: Reference | None = None
     arithmetic: Form | None = None
+    line: Callable[[Graph, Op], tuple[float, float] | None] | None = None
 
     def __post_init__(self) -> None:
         """Raises OptionError for words that mean nothing."""

@@ -46,7 +46,7 @@ def run(graph: Graph, target: Target | None, *, no_float: bool = False, numerics
     """
     if target is None or not target.knows_kernels:
         return graph, ()
-    exact = numerics == "exact" and not no_float
+    exact = numerics != "fast" and not no_float
 
     def reason(op: Op) -> str:
         return target.judge(graph, op, final=False).isolated_for or (_coarse(graph, target, op) if exact else "")

@@ -4,8 +4,11 @@ Rows of kernels say what the source gives (kernels/). What takes one or two tens
 of all additions XNNPACK's 20-bit multipliers and onnxruntime's float32 are equal on all 65,536 pairs. Of the rest, as of 16-bit arithmetic,
 means, sums over axes and roots, the row names a form, which the attribute `arithmetic` asks of the format's writer: ONNX's gives additions
 other input scales (arithmetic/nudged.py) or spells the arithmetic out in float64, PyTorch's in int64; 16-bit convolutions become two in
-float32, where the sums of either half of the data are exact; means are made of integers. A function of one tensor of 8 bits needs no form
-of its own: it becomes the table of what its kernel gives. With numerics "fast" nothing is done.
+float32, where the sums of either half of the data are exact; means are made of integers.
+
+With numerics "strict" functions of one tensor of 8 bits follow: as a LeakyRelu between Dequantize and Quantize with the scale and the slope
+that the row says, where it says so, which onnxruntime runs as a table of 256 and faster than the function itself; else as a Gather of what
+the kernel gives, which takes ten times as long (docs/measured/forms.md). With numerics "fast" nothing is done.
 
 Additions, averages and first roundings of PyTorch's engines, which a reader notes at the operators: see torch_rounding.py.
 """
@@ -15,7 +18,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from qconvert.graph import Graph, Op
+import numpy as np
+
+from qconvert.arithmetic import dequantize, quantize
+from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.kernels import Kernel, Kernels
 from qconvert.kernels.proofs import all_codes, integers_of, is_proved_equal
@@ -42,41 +48,67 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
     rewritten: tuple[str, ...] = ()
     if of_torch:
         graph, rewritten = _of_torch(graph, target, numerics, biases, io == "integer")
-    found = kernels_of_source(graph) if numerics == "exact" else None
+    found = kernels_of_source(graph) if numerics != "fast" else None
     if found is None or target.format in found[0].formats:
         return graph, rewritten
-    matched, notes = _matched(graph, found[1], target.kernels)
+    matched, notes = _matched(graph, found[1], target.kernels, tables=numerics == "strict")
     return matched, (*rewritten, *notes)
 
 
-def _matched(graph: Graph, rows: Kernels, own: Kernels) -> tuple[Graph, tuple[str, ...]]:
+def _matched(graph: Graph, rows: Kernels, own: Kernels, *, tables: bool) -> tuple[Graph, tuple[str, ...]]:
     rewriter = Rewriter(graph)
-    tables = Tables(rewriter)
+    made = Tables(rewriter)
     done: Counter[str] = Counter()
     for op in rewriter:
         kernel = None if rounds_as_torch(op) else rows.of(graph, op)
-        if kernel is None or is_proved_equal(graph, op, kernel, own.of(graph, op)):
+        if kernel is None or not (kernel.arithmetic or tables):
+            continue
+        # Roundings behind each other onnxruntime's optimizer merges, with other integers: a line between them keeps them apart.
+        is_between = tables and kernel.line is not None and kind_of(op).rule == "convert"
+        if not is_between and is_proved_equal(graph, op, kernel, own.of(graph, op)):
             continue
         if arithmetic := kernel.arithmetic(graph, op) if kernel.arithmetic is not None else "":
             rewriter.replace(op, op.with_attributes(arithmetic=arithmetic))
             done[_NOTES.get(arithmetic, f"operators are decomposed, to round as {arithmetic} does")] += 1
-        elif lookup := _table(graph, op, kernel, tables):
-            rewriter.replace(op, *lookup)
-            done["functions of one tensor are lookup tables, to round as the source's kernels do"] += 1
+        elif form := _function(graph, op, kernel, rewriter, made) if tables else []:
+            rewriter.replace(op, *form)
+            done["functions of one tensor are lookup tables, or lines, to round as the source's kernels do"] += 1
     return rewriter.finish(), tuple(f"{count} {text}" for text, count in done.items())
 
 
-def _table(graph: Graph, op: Op, kernel: Kernel, tables: Tables) -> list[Op]:
-    """Return the operators that look up what a kernel gives for each code of its one operand; none where that is not known."""
+def _function(graph: Graph, op: Op, kernel: Kernel, rewriter: Rewriter, tables: Tables) -> list[Op]:
+    """Return the operators that give what a kernel gives for each code of its one operand; none where that is not known."""
     codes = all_codes(graph, op)
-    if codes is None or len(codes) != 1 or kind_of(op).rule != "real" or kernel.reference is None:
+    if codes is None or len(codes) != 1 or not kind_of(op).rounds or kernel.reference is None:
         return []
     values = integers_of(kernel, graph, op, codes)
-    return [] if values is None else tables.lookup(op, op.inputs[0], values)
+    if values is None:
+        return []
+    found = kernel.line(graph, op) if kernel.line is not None else None
+    return (_line(graph, op, rewriter, *found, codes[0], values) if found else []) or tables.lookup(op, op.inputs[0], values)
+
+
+def _line(graph: Graph, op: Op, rewriter: Rewriter, scale: float, slope: float, codes: Array, values: Array) -> list[Op]:
+    """Return a LeakyRelu between Dequantize and Quantize, which onnxruntime runs as a table; none if it gives other integers for a code."""
+    given, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    assert given.quantization is not None and result.quantization is not None
+    grid = Quantization.per_tensor(float(np.float32(scale)), int(given.quantization.zero_point[0]))
+    real = dequantize(codes, grid)
+    lined = quantize(np.where(real < 0, real * np.float32(slope), real), result.quantization, result.dtype)
+    if not np.array_equal(lined, values):
+        return []
+    data = rewriter.add(f"{result.name}/data", given, quantization=grid)
+    names = [rewriter.add(f"{result.name}/{word}", given, dtype="float32", quantization=None) for word in ("real", "line")]
+    return [
+        Op("Reinterpret", op.inputs[:1], (data,), {}, op.source),
+        Op("Dequantize", (data,), (names[0],), {}, op.source),
+        Op("LeakyRelu", (names[0],), (names[1],), {"alpha": slope}, op.source),
+        Op("Quantize", (names[1],), op.outputs, {}, op.source),
+    ]
 
 
 def _of_torch(graph: Graph, target: Target, numerics: str, biases: str, io_integer: bool) -> tuple[Graph, tuple[str, ...]]:
-    if numerics != "exact":
+    if numerics == "fast":
         return without_torch(graph), ()
     if target.format not in ("onnx", "tflite"):
         return graph, ()

@@ -35,7 +35,7 @@ class ConvertOptions(ReadOptions, total=False):
     opset: int
     external_data: bool
     form: Literal["", "qdq", "qoperator", "qonnx", "program", "modules"]
-    numerics: Literal["exact", "fast"]
+    numerics: Literal["exact", "strict", "fast"]
     guards: bool
     calibration_cache: _File
     trt_version: str

@@ -98,8 +98,8 @@ NUMERICS = Option(
     "numerics",
     str,
     "exact",
-    "Which form operators get: exact (equal to the source's kernels) or fast (the fastest).",
-    ("exact", "fast"),
+    "Which form operators get: exact (equal to the source's kernels where that is cheap), strict (wherever it is known) or fast.",
+    ("exact", "strict", "fast"),
     common=True,
 )
 #: What form of ONNX is written; QONNX has nodes of its own for what a pass may spell otherwise. Other formats have forms of their own.

@@ -9,8 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
-from qconvert.graph.metadata import SOURCE_KERNELS
-from qconvert.kernels import Kernels
 from qconvert.plugins.host import collected, operator_tables, remembered
 from qconvert.plugins.options import READING, Option, checked, parsed, taken
 from qconvert.plugins.target import Derived, Target
@@ -19,6 +17,7 @@ from qconvert.plugins.types import Codegen, Format, Pass, Runtime
 if TYPE_CHECKING:
     from qconvert.encodings import Encodings
     from qconvert.graph import Graph
+    from qconvert.kernels import Kernels
 
 __all__ = [
     "declared_options",
@@ -265,6 +264,8 @@ def kernels_named(name: str) -> tuple[Runtime, str]:
 def kernels_of_source(graph: Graph) -> tuple[Runtime, Kernels] | None:
     """The runtime that the source of a graph was made for, with the rows of its kernels (metadata SOURCE_KERNELS); None if it is none that
     is known."""
+    from qconvert.graph.metadata import SOURCE_KERNELS  # which comes with numpy
+
     title, _, kernels = graph.metadata.get(SOURCE_KERNELS, "").partition(":")
     runtime = runtimes().get(title)
     return (runtime, runtime.rows(kernels)) if runtime is not None and kernels in runtime.kernels else None

@@ -27,7 +27,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
     Raises:
         UnsupportedError: operators that ncnn does not have; all are listed.
     """
-    writing = layers_of(graph, options.get("numerics", "exact") == "exact")
+    writing = layers_of(graph, options.get("numerics") != "fast")
     writing.notes.metadata = {**graph.metadata, **(options.get("provenance") or {})}
     path.write_text(text_of(writing.layers), encoding="utf-8", newline="\n")
     weights = b"".join(part for layer in writing.layers for part in layer.weights)

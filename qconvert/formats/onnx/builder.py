@@ -70,7 +70,7 @@ class Builder:
         self.forms = forms
         self.graph = graph
         self.opset = opset
-        self.is_exact = numerics == "exact"
+        self.is_exact = numerics != "fast"
         self.nodes: list[Any] = []
         self.initializers: dict[str, Array] = {}
         self.domains: dict[str, int] = {}

@@ -59,7 +59,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
 def build(graph: Graph, numerics: str = "exact", instead: Mapping[str, WriteFunction] | None = None) -> Builder:
     """The calls and constants of a graph; see write() and live()."""
     writers = {**operators("torch", "write"), **(instead or {})}
-    found = lowered(graph, writers, is_exact=numerics == "exact")
+    found = lowered(graph, writers, is_exact=numerics != "fast")
     builder = Builder(found.graph, numerics, found.whole)
     fill(builder, writers)
     return builder

@@ -53,7 +53,7 @@ class Builder:
     def __init__(self, graph: Graph, numerics: str = "exact", whole: Mapping[int, Op] | None = None) -> None:
         self.graph = graph
         self._whole = whole or {}
-        self.is_exact = numerics == "exact"
+        self.is_exact = numerics != "fast"
         self.wide = False
         self.spelled = {id(op): op for op in self._whole.values()}
         self.nodes: list[Node] = []

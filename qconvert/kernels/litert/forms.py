@@ -8,8 +8,10 @@ from qconvert.arithmetic import pair_factors, tflite_mean_multiplier
 from qconvert.graph import Graph, Op
 from qconvert.operators import reduced_count
 
-__all__ = ["addition", "convolution", "pair", "reduction", "root"]
+__all__ = ["addition", "convolution", "line", "pair", "reduction", "root"]
 
+#: The share by which the slope of a line is nudged, so that ties go up.
+_TIES_UP = 2.0**-19
 #: Below this sums of 8-bit data are exact in float32, and so in whatever order they are made.
 _EXACT_IN_FLOAT32 = 2**24
 #: The type in which XNNPACK takes the data, by the arithmetic.
@@ -71,3 +73,20 @@ def reduction(graph: Graph, op: Op) -> str:
         return ""
     shift = tflite_mean_multiplier(given, output, count)[1]
     return "tflite" if shift >= -31 and count * 2.0 ** (15 + max(shift, 0)) < 2**31 else ""
+
+
+def line(graph: Graph, op: Op) -> tuple[float, float] | None:
+    """Of a QUANTIZE or a LEAKY_RELU of bytes by XNNPACK, which multiplies by whole 256ths of the ratio of the scales and takes ties up.
+
+    Ties go up where positive data are larger by a share, and negative ones smaller: results are multiples of 1/256 over at most 255 steps,
+    so that so small a share crosses no other tie (found right in all of 8,000 random cases; 2^-16 to 2^-22 are).
+    """
+    given, result = (graph[name].quantization for name in (op.inputs[0], op.outputs[0]))
+    if given is None or result is None or not (given.is_per_tensor and result.is_per_tensor):
+        return None
+    ratio = np.float32(given.scale[0]) / np.float32(result.scale[0])
+    up = int(np.rint(256 * ratio))
+    down = int(np.rint(256 * (ratio * np.float32(op["alpha"])))) if op.kind == "LeakyRelu" else up
+    if not up:
+        return None
+    return float(result.scale[0]) * up / 256 * (1 + _TIES_UP), down / up * (1.0 if down < 0 else (1 - _TIES_UP) / (1 + _TIES_UP))

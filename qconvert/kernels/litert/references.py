@@ -3,7 +3,7 @@ comparisons, each with its source)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,37 @@ from qconvert.arithmetic import (
     tflite_compared,
     tflite_curve,
     tflite_divide,
+    tflite_leaky_relu,
     tflite_logarithm,
     tflite_requantize,
     tflite_softmax,
     tflite_wrapped_mean,
     xnnpack_add,
+    xnnpack_leaky_relu,
+    xnnpack_requantize,
 )
 from qconvert.arithmetic.additions import Addition
-from qconvert.graph import Array, Graph, Op, Quantization, integer_range
+from qconvert.arithmetic.requantize import quantize_multiplier, rounding_divide_by_pot
+from qconvert.graph import Array, Graph, Op, Quantization, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.kernels.kernel import Integers
 
-__all__ = ["COMPARISONS", "added", "added_by_xnnpack", "averaged", "compared", "curve", "divided", "logarithm", "requantized", "softmax"]
+__all__ = [
+    "COMPARISONS",
+    "added",
+    "added_by_xnnpack",
+    "averaged",
+    "compared",
+    "curve",
+    "divided",
+    "hard_swish",
+    "leaky_relu",
+    "logarithm",
+    "multiplied_by_xnnpack",
+    "requantized",
+    "requantized_by_xnnpack",
+    "softmax",
+]
 
 COMPARISONS = {"Equal": np.equal, "NotEqual": np.not_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
                 "Less": np.less, "LessOrEqual": np.less_equal}  # fmt: skip
@@ -59,6 +78,104 @@ def added(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
 def added_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """ADD of bytes by XNNPACK; see arithmetic.xnnpack_add()."""
     return _added(graph, op, stored, xnnpack_add)
+
+
+def _limited(graph: Graph, op: Op, found: Array) -> Integers:
+    """Integers within the limits of the result, which an activation may narrow."""
+    result = graph[op.outputs[0]]
+    limits = clip_range(result, ACTIVATIONS[str(op.attributes.get("activation", ""))])
+    return Integers((np.clip(found, *limits).astype(numpy_dtype(result.dtype)),))
+
+
+def multiplied_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """MUL of bytes by XNNPACK: the product of the steps by a float32, rounded to even (xnn_init_qs8_mul_minmax_scalar_params)."""
+    grids = _grids(graph, (*op.inputs, *op.outputs))
+    if len(grids) != 3 or any(value is None for value in stored):
+        return None
+    a, b, y = (np.float32(grid.scale[0]) for grid in grids)
+    steps = [np.asarray(value, np.int64) - grid.zero_point[0] for value, grid in zip(stored, grids[:2], strict=True)]
+    product = (steps[0] * steps[1]).astype(np.float32) * (a * b / y)
+    return _limited(graph, op, np.rint(product).astype(np.int64) + grids[2].zero_point[0])
+
+
+def leaky_relu(graph: Graph, op: Op, stored: Sequence[Any], own: bool) -> Integers | None:
+    """LEAKY_RELU of bytes; see arithmetic.xnnpack_leaky_relu() and tflite_leaky_relu().
+
+    Args:
+        graph, op, stored: as of any reference.
+        own: by TFLite's own kernel, not by XNNPACK's.
+    """
+    grids, dtype = _grids(graph, (op.inputs[0], op.outputs[0])), graph[op.outputs[0]].dtype
+    if not grids or graph[op.inputs[0]].dtype != dtype or dtype not in ("int8", "uint8"):
+        return None
+    kernel = tflite_leaky_relu if own else xnnpack_leaky_relu
+    return Integers((kernel(stored[0], grids[0], grids[1], dtype, float(op["alpha"])),))
+
+
+def requantized_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """QUANTIZE from bytes to bytes by XNNPACK; see arithmetic.xnnpack_requantize()."""
+    grids = _grids(graph, (op.inputs[0], op.outputs[0]))
+    return Integers((xnnpack_requantize(stored[0], grids[0], grids[1], graph[op.outputs[0]].dtype),)) if grids else None
+
+
+def hard_swish(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """HARD_SWISH of bytes: x * relu6(x + 3) / 6 in 16 bits (reference_ops.h, HardSwish; activations.cc, HardSwishPrepare)."""
+    grids = _grids(graph, (op.inputs[0], op.outputs[0]))
+    if not grids:
+        return None
+    given, result = grids
+    fine = float(np.float32(1 / 128) * np.float32(given.scale[0]))
+    factor, shift = _short(float(np.float32(fine) / np.float32(result.scale[0])))
+    slope, exponent = _short(float(np.float32(fine) / np.float32(3 / 32768)))
+    steps = (np.asarray(stored[0], np.int64) - given.zero_point[0]) << 7
+    value = _rounded_high(steps, factor)
+    gate = _saturated(steps << max(exponent - 1, 0)) if exponent > 0 else steps
+    gate = _rounded_high(gate, slope)
+    gate = _saturated(gate << 1) if exponent > 0 else rounding_divide_by_pot(gate, -exponent) if exponent < 0 else gate
+    gate = (np.asarray(gate, np.int64) + 2**15) >> 1
+    product = gate * value
+    product = _saturated(np.sign(product) * (np.abs(product) >> 15))  # SaturatingDoublingHighMul cuts off
+    return _limited(graph, op, rounding_divide_by_pot(product, -shift) + result.zero_point[0])
+
+
+def tabulated(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """A function of bytes, which the kernel makes a table of in float32 when it is prepared (LUTPopulate in common.h, activations.cc,
+    elementwise.cc, elu.cc)."""
+    grids = _grids(graph, (op.inputs[0], op.outputs[0]))
+    if not grids:
+        return None
+    given, result = grids
+    one, steps = np.float32(1), np.asarray(stored[0], np.int64) - given.zero_point[0]
+    with np.errstate(all="ignore"):
+        values = _FUNCTIONS[op.kind](np.float32(given.scale[0]) * steps.astype(np.float32)) * (one / np.float32(result.scale[0]))
+    whole = np.trunc(values + np.copysign(np.float32(0.5), values)).astype(np.float64)
+    return _limited(graph, op, np.clip(whole, -(2.0**31), 2.0**31) + result.zero_point[0])
+
+
+_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
+    "Sigmoid": lambda x: np.asarray(np.float32(1) / (np.float32(1) + np.exp(-x))),
+    "Tanh": np.tanh,
+    "Elu": lambda x: np.where(x < 0, np.expm1(x), x),
+    "Exp": np.exp,
+    "Log": np.log,
+}
+
+
+def _short(factor: float) -> tuple[int, int]:
+    """A multiplier of 16 bits and its shift to the left (quantization_util.cc; DownScaleInt32ToInt16Multiplier)."""
+    wide, shift = quantize_multiplier(factor)
+    return min((int(wide) + 2**15) >> 16, 2**15 - 1), int(shift)
+
+
+def _saturated(values: Array) -> Array:
+    return np.clip(values, -(2**15), 2**15 - 1)
+
+
+def _rounded_high(values: Array, factor: int) -> Array:
+    """gemmlowp's SaturatingRoundingDoublingHighMul of 16 bits."""
+    product = np.asarray(values, np.int64) * factor
+    nudged = product + np.where(product >= 0, 2**14, 1 - 2**14)
+    return _saturated(np.asarray(np.sign(nudged) * (np.abs(nudged) >> 15)))
 
 
 def requantized(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:

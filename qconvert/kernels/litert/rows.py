@@ -75,18 +75,20 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
         Kernel(("Relu",), _ALL, tolerance=off.rescaled, fault=_RESCALED),
         Kernel(("Clip",), _ALL, tolerance=off.rescaled),
         Kernel(("Abs",), _SIGNED, tolerance=off.rescaled),
-        Kernel(("LeakyRelu",), _ALL, tolerance=off.by_sign, fault=_RESCALED),
+        Kernel(("LeakyRelu",), _BYTES, tolerance=off.by_sign, fault=_RESCALED, reference=partial(references.leaky_relu, own=True)),
+        Kernel(("LeakyRelu",), _INT16, tolerance=off.by_sign, fault=_RESCALED),
         Kernel(("PRelu",), _BYTES, tolerance=off.by_sign, fault=_RESCALED),
-        Kernel(("HardSwish",), _BYTES, tolerance=off.table, fault=holds(factors.hard_swish)),
-        *(() if plain else (Kernel(("Elu",), _INT8, tolerance=off.table, fault=faults.elu),)),
+        Kernel(("HardSwish",), _BYTES, tolerance=off.table, fault=holds(factors.hard_swish), reference=references.hard_swish),
+        *(() if plain else (Kernel(("Elu",), _INT8, tolerance=off.table, fault=faults.elu, reference=references.tabulated),)),
         Kernel(("Gelu",), _INT8, tolerance=off.table),
         Kernel(("Sqrt",), _SIGNED, tolerance=off.cut_off, fault=faults.square_root, arithmetic=forms.root),
-        Kernel(("Exp", "Rsqrt"), _INT8, tolerance=off.table),
+        Kernel(("Exp",), _INT8, tolerance=off.table, reference=references.tabulated),
+        Kernel(("Rsqrt",), _INT8, tolerance=off.table),
         Kernel(("Exp", "Rsqrt"), _INT16, tolerance=off.tabulated),
-        Kernel(("Log",), _INT8, tolerance=off.table),
+        Kernel(("Log",), _INT8, tolerance=off.table, reference=references.tabulated),
         Kernel(("Log",), _INT16, tolerance=off.tabulated, fault=faults.logarithm, reference=references.logarithm),
-        either(("Sigmoid",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_TABLES),
-        either(("Tanh",), _BYTES, result=_TANH, tolerance=off.table, fault=_TABLES),
+        either(("Sigmoid",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_TABLES, reference=references.tabulated),
+        either(("Tanh",), _BYTES, result=_TANH, tolerance=off.table, fault=_TABLES, reference=references.tabulated),
         # Of 2^-15: 0.7 of the lines, 0.3 of the points, which are rounded, and 0.3 of the input, which is rounded to 1 / 12288; tanh(x) is
         # 2 * sigmoid(2x) - 1, so each counts twice, and the input more where the curve is steepest.
         either(("Sigmoid",), _INT16, result=_SIGMOID, tolerance=partial(off.curve, steps=1.3), fault=_TABLES, reference=curve),
@@ -148,20 +150,23 @@ def _of_tflite(graph: Graph, op: Op) -> str:
 def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     """XNNPACK's kernels, which demand of scales what TFLite's own kernels of the same kinds demand."""
 
+    requantized = references.requantized_by_xnnpack
+
     def xnnpack(kinds: tuple[str, ...], **changes: object) -> tuple[Kernel, ...]:
         return tuple(replace(row, **{"reference": None, **changes}) for row in among(rows, kinds, _BYTES))  # type: ignore[arg-type]
 
     return (
-        *xnnpack(("Conv", "ConvTranspose", "Gemm", "Mul"), tolerance=off.rounded_once, lacks=_left_to_tflite),
+        *xnnpack(("Conv", "ConvTranspose", "Gemm"), tolerance=off.rounded_once, lacks=_left_to_tflite),
+        *xnnpack(("Mul",), tolerance=off.rounded_once, lacks=_left_to_tflite, reference=references.multiplied_by_xnnpack),
         *xnnpack(("ReduceMean", "ReduceSum", "GlobalAveragePool"), tolerance=off.averaged_once),
         *xnnpack(("Add",), tolerance=off.added_once, lacks=_other_steps, reference=references.added_by_xnnpack, arithmetic=forms.addition),
         *xnnpack(("Sub",), tolerance=off.added_once, lacks=_steps_grow),
         *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_of_tflite),
-        *xnnpack(("LeakyRelu",), tolerance=off.eight_bits),
+        *xnnpack(("LeakyRelu",), tolerance=off.eight_bits, reference=partial(references.leaky_relu, own=False), line=forms.line),
         *xnnpack(("Concat", "Max", "Min", "Where"), tolerance=off.brought_to_one_grid),
         *xnnpack(("Resize",), tolerance=partial(off.interpolated, fraction_of_size=False)),
         *xnnpack(("AveragePool",), tolerance=partial(off.averaged, twice=False)),
-        Kernel(("Requantize",), _BYTES, tolerance=off.eight_bits, lacks=_other_types),
+        Kernel(("Requantize",), _BYTES, lacks=_other_types, tolerance=off.eight_bits, reference=requantized, line=forms.line),
     )
 
 

@@ -1,0 +1,57 @@
+"""Functions of one tensor of 8 bits with numerics "strict": LiteRT's integers for every code, in onnxruntime and PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tflite_models import TensorSpec, run_litert, single_op
+
+from qconvert import convert
+from qconvert.plugins import ModelFile, kernels_named
+
+#: Operator -> its options, and the scale and zero point of its result where the kernel fixes them.
+FUNCTIONS: dict[str, tuple[Any, tuple[float, int] | None]] = {
+    "HARD_SWISH": ({}, None),
+    "LEAKY_RELU": ({"alpha": 0.3}, None),
+    "LOGISTIC": (None, (1 / 256, -128)),
+    "TANH": (None, (1 / 128, 0)),
+    "ELU": (None, None),
+    "QUANTIZE": (None, None),
+}
+CODES = np.arange(-128, 128, dtype=np.int8).reshape(1, 256)
+
+
+def ran(path: Path, kernels: str) -> np.ndarray:
+    runtime, name = kernels_named(kernels)
+    model = runtime.open(ModelFile(path, name))
+    (found,) = model.run(dict.fromkeys(model.inputs, CODES)).values()
+    return found
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize(
+    "kernels",
+    [pytest.param("onnxruntime:optimized", marks=pytest.mark.onnxruntime), pytest.param("torch:rebuilt", marks=pytest.mark.torch)],
+)
+@pytest.mark.parametrize("builtin", FUNCTIONS)
+def test_strict_gives_the_sources_integers_for_every_code(builtin: str, kernels: str, tmp_path: Path) -> None:
+    options, fixed = FUNCTIONS[builtin]
+    suffix = ".onnx" if kernels.startswith("onnx") else ".pt2"
+    differing = {"exact": 0, "strict": 0}
+    for number, rng in enumerate(map(np.random.default_rng, range(4, 14))):
+        scale, point = fixed or (float(np.float32(np.exp(rng.uniform(-4, -2.5)))), int(rng.integers(-100, 0)))
+        given = TensorSpec("x", (1, 256), "int8", float(np.float32(np.exp(rng.uniform(-4, -2)))), int(rng.integers(-60, 60)))
+        content = single_op(builtin, options, [given], [TensorSpec("y", (1, 256), "int8", scale, point)])
+        source = tmp_path / f"{number}.tflite"
+        source.write_bytes(content)
+        (wanted,) = run_litert(content, [CODES])
+        for numerics in differing:
+            path = tmp_path / f"{number}_{numerics}{suffix}"
+            convert(source, path, numerics=numerics)
+            differing[numerics] += int((ran(path, kernels) != wanted).sum())
+    assert differing["strict"] == 0
+    if builtin in ("HARD_SWISH", "LEAKY_RELU", "QUANTIZE"):
+        assert differing["exact"] > 0  # the plain form is another function of some codes
