@@ -14,7 +14,7 @@ import pytest
 
 from qconvert import audit, check, convert
 from qconvert.conversion import normalize
-from qconvert.evaluate import evaluate_op
+from qconvert.evaluate import evaluate, evaluate_op
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.plugin import (
@@ -72,14 +72,7 @@ class Odd:
         self.outputs = {name: (self.graph[name].dtype, self.graph[name].shape or ()) for name in self.graph.outputs}
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        values = {tensor.name: tensor.data for tensor in self.graph.constants()} | dict(inputs)
-        for op in self.graph.ops:
-            stored = [values[name] if name else None for name in op.inputs]
-            if op.kind == "HardSwish" and self.graph[op.inputs[0]].is_quantized:
-                (values[op.outputs[0]],) = hard_swish(self.graph, op, stored).ways  # type: ignore[union-attr]
-            else:
-                values[op.outputs[0]] = evaluate_op(self.graph, op, stored)[0].stored
-        return {name: values[name] for name in self.graph.outputs}
+        return evaluate(self.graph, inputs, kernels=ROWS.stored)
 
 
 class Plugin:

@@ -7,7 +7,7 @@ saturated. Sums of products run over whole steps and are exact below 2**53. The 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
 import numpy as np
 
@@ -21,8 +21,17 @@ from qconvert.operators import KINDS, Call, ExactResult, kind_of
 __all__ = ["ExactResult", "evaluate", "evaluate_op"]
 
 
+#: (graph, operator, stored inputs) -> the stored result as a runtime's kernel computes it; None where it is not known, so that the exact
+#: value, rounded once, stands for it. Kernels.stored (kernels/) is one.
+Resolver = Callable[[Graph, Op, Sequence[Array | None]], Array | None]
+
+
 def evaluate_op(
-    graph: Graph, op: Op, inputs: Sequence[Array | None], states: MutableMapping[str, Array] | None = None
+    graph: Graph,
+    op: Op,
+    inputs: Sequence[Array | None],
+    states: MutableMapping[str, Array] | None = None,
+    kernels: Resolver | None = None,
 ) -> list[ExactResult]:
     """The exact outputs of one operator.
 
@@ -31,6 +40,7 @@ def evaluate_op(
         op: the operator.
         inputs: stored values of its inputs, in order; None for an optional one that is absent.
         states: see evaluate(); functions may read and write them.
+        kernels: see evaluate().
 
     Returns:
         A result for each output.
@@ -40,7 +50,9 @@ def evaluate_op(
         InvalidGraphError: the inputs do not fit the operator.
     """
     if op.kind in KINDS and kind_of(op).rule == "control":
-        return _of_functions(graph, op, inputs, states)
+        return _of_functions(graph, op, inputs, states, kernels)
+    if kernels is not None and (own := kernels(graph, op, inputs)) is not None:
+        return [ExactResult(None, own)]
     function = kind_of(op).evaluate if op.kind in KINDS else None
     if function is None:
         raise UnsupportedError(f"the operator {op.kind} is not evaluated", where=f"{op.source} {op}".strip(), rule="not-evaluated")
@@ -57,11 +69,13 @@ def evaluate_op(
         raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip(), rule="wrong-arguments") from error
 
 
-def _of_functions(graph: Graph, op: Op, inputs: Sequence[Array | None], states: MutableMapping[str, Array] | None) -> list[ExactResult]:
+def _of_functions(
+    graph: Graph, op: Op, inputs: Sequence[Array | None], states: MutableMapping[str, Array] | None, kernels: Resolver | None
+) -> list[ExactResult]:
     """What an operator gives that runs functions: stored values as they are."""
 
     def run(inner: Graph, values: Sequence[Array]) -> list[Array]:
-        found = evaluate(inner, dict(zip(inner.inputs, values, strict=True)), states)
+        found = evaluate(inner, dict(zip(inner.inputs, values, strict=True)), states, kernels)
         return [found[name] for name in inner.outputs]
 
     try:
@@ -88,13 +102,17 @@ def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
     return ExactResult(np.asarray(value, np.float64) if is_real else None, stored)
 
 
-def evaluate(graph: Graph, inputs: Mapping[str, Array], states: MutableMapping[str, Array] | None = None) -> dict[str, Array]:
+def evaluate(
+    graph: Graph, inputs: Mapping[str, Array], states: MutableMapping[str, Array] | None = None, kernels: Resolver | None = None
+) -> dict[str, Array]:
     """Runs a whole graph; each operator gets the stored outputs of those before it.
 
     Args:
         graph: the graph.
         inputs: stored values of the graph's inputs, by tensor name.
         states: stored values of the graph's states, by name, which the run changes; one that is absent has its first value.
+        kernels: what knows the integers of a runtime's kernels, such as KERNELS["litert:default"].stored; without it every operator gives
+            its exact value, rounded once.
 
     Returns:
         Stored values of the graph's outputs, by tensor name.
@@ -116,7 +134,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array], states: MutableMapping[s
         if op.kind in KINDS and kind_of(op).rule == "state":
             _pass_state(op, values, kept)
         else:
-            results = evaluate_op(graph, op, [values[name] if name else None for name in op.inputs], kept)
+            results = evaluate_op(graph, op, [values[name] if name else None for name in op.inputs], kept, kernels)
             values.update(zip((name for name in op.outputs if name), (result.stored for result in results), strict=True))
         for name in filter(None, op.inputs):
             uses[name] -= 1

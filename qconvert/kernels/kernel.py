@@ -261,6 +261,11 @@ class Kernels:
         row = self.of(graph, op) if inputs and inputs[0] is not None else None
         return row.reference(graph, op, inputs) if row is not None and row.reference is not None else None
 
+    def stored(self, graph: Graph, op: Op, inputs: Sequence[Array | None]) -> Array | None:
+        """The stored result of an operator, where its kernel's integers are known; for evaluate()."""
+        found = self.integers(graph, op, inputs)
+        return found.ways[0] if found is not None else None
+
 
 def among(rows: Sequence[Kernel], kinds: Sequence[str], types: Sequence[str]) -> tuple[Kernel, ...]:
     """The rows of some kinds, for those of their types that are among some."""

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from tflite_models import TensorSpec, run_litert, single_op
 
-from qconvert import convert
+from qconvert import convert, load
+from qconvert.evaluate import evaluate
+from qconvert.kernels import KERNELS
 from qconvert.plugins import ModelFile, kernels_named
 
 #: Operator -> its options, and the scale and zero point of its result where the kernel fixes them.
@@ -18,7 +20,6 @@ FUNCTIONS: dict[str, tuple[Any, tuple[float, int] | None]] = {
     "LEAKY_RELU": ({"alpha": 0.3}, None),
     "LOGISTIC": (None, (1 / 256, -128)),
     "TANH": (None, (1 / 128, 0)),
-    "ELU": (None, None),
     "QUANTIZE": (None, None),
 }
 CODES = np.arange(-128, 128, dtype=np.int8).reshape(1, 256)
@@ -55,3 +56,14 @@ def test_strict_gives_the_sources_integers_for_every_code(builtin: str, kernels:
     assert differing["strict"] == 0
     if builtin in ("HARD_SWISH", "LEAKY_RELU", "QUANTIZE"):
         assert differing["exact"] > 0  # the plain form is another function of some codes
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("builtin", FUNCTIONS)
+def test_evaluation_with_the_kernels_of_a_runtime(builtin: str, tmp_path: Path) -> None:
+    options, fixed = FUNCTIONS[builtin]
+    scale, point = fixed or (0.03, -20)
+    content = single_op(builtin, options, [TensorSpec("x", (1, 256), "int8", 0.045, 7)], [TensorSpec("y", (1, 256), "int8", scale, point)])
+    (tmp_path / "m.tflite").write_bytes(content)
+    found = evaluate(load(tmp_path / "m.tflite"), {"x": CODES}, kernels=KERNELS["litert:default"].stored)
+    assert np.array_equal(found["y"], run_litert(content, [CODES])[0])

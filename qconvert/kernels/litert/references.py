@@ -24,6 +24,7 @@ from qconvert.arithmetic import (
 )
 from qconvert.arithmetic.additions import Addition
 from qconvert.arithmetic.requantize import quantize_multiplier, rounding_divide_by_pot
+from qconvert.arithmetic.rounding import round_half_away
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.kernels.kernel import Integers
@@ -140,7 +141,7 @@ def hard_swish(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
 
 def tabulated(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """A function of bytes, which the kernel makes a table of in float32 when it is prepared (LUTPopulate in common.h, activations.cc,
-    elementwise.cc, elu.cc)."""
+    elementwise.cc)."""
     grids = _grids(graph, (op.inputs[0], op.outputs[0]))
     if not grids:
         return None
@@ -148,14 +149,13 @@ def tabulated(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     one, steps = np.float32(1), np.asarray(stored[0], np.int64) - given.zero_point[0]
     with np.errstate(all="ignore"):
         values = _FUNCTIONS[op.kind](np.float32(given.scale[0]) * steps.astype(np.float32)) * (one / np.float32(result.scale[0]))
-    whole = np.trunc(values + np.copysign(np.float32(0.5), values)).astype(np.float64)
-    return _limited(graph, op, np.clip(whole, -(2.0**31), 2.0**31) + result.zero_point[0])
+    whole = round_half_away(np.clip(values.astype(np.float64), -(2.0**31), 2.0**31))
+    return _limited(graph, op, whole + result.zero_point[0])
 
 
 _FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "Sigmoid": lambda x: np.asarray(np.float32(1) / (np.float32(1) + np.exp(-x))),
     "Tanh": np.tanh,
-    "Elu": lambda x: np.where(x < 0, np.expm1(x), x),
     "Exp": np.exp,
     "Log": np.log,
 }

@@ -79,7 +79,7 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
         Kernel(("LeakyRelu",), _INT16, tolerance=off.by_sign, fault=_RESCALED),
         Kernel(("PRelu",), _BYTES, tolerance=off.by_sign, fault=_RESCALED),
         Kernel(("HardSwish",), _BYTES, tolerance=off.table, fault=holds(factors.hard_swish), reference=references.hard_swish),
-        *(() if plain else (Kernel(("Elu",), _INT8, tolerance=off.table, fault=faults.elu, reference=references.tabulated),)),
+        *(() if plain else (Kernel(("Elu",), _INT8, tolerance=off.table, fault=faults.elu),)),
         Kernel(("Gelu",), _INT8, tolerance=off.table),
         Kernel(("Sqrt",), _SIGNED, tolerance=off.cut_off, fault=faults.square_root, arithmetic=forms.root),
         Kernel(("Exp",), _INT8, tolerance=off.table, reference=references.tabulated),
