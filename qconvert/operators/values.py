@@ -15,14 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array, canonical_dtype
+from qconvert.arithmetic.dtypes import Array, canonical_dtype, numpy_dtype
 from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.call import Call, ExactResult
 
 __all__ = [
-    "Value", "Values", "absolute", "apply", "clip", "constant_of", "dtype_of", "erf", "exp", "log", "maximum", "minimum", "rank_of",
-    "reduce", "relu", "reshape", "shape_of", "sigmoid", "sign", "sqrt", "square", "tanh", "transpose", "where",
+    "FAR", "LARGEST_CONSTANT", "Value", "Values", "absolute", "apply", "cast", "clip", "constant_of", "dtype_of", "erf", "exp", "log",
+    "maximum", "minimum", "rank_of", "reduce", "relu", "reshape", "shape_of", "sigmoid", "sign", "slice_along", "sqrt", "square", "tanh",
+    "transpose", "where", "within",
 ]  # fmt: skip
+
+#: Elements of the largest constant that a formula makes: masks, and places of rows.
+LARGEST_CONSTANT = 2**24
+#: The end of a Slice that goes to the end of an axis.
+FAR = 2**62
 
 #: What formulas take and give: an array, a number, or an object of a class below Values.
 Value = Any
@@ -151,3 +157,24 @@ def reshape(x: Value, sizes: Sequence[int]) -> Value:
 def transpose(x: Value, axes: Sequence[int]) -> Value:
     """Return a value with its axes in another order; the value itself if that is the order they have."""
     return x if tuple(axes) == tuple(range(len(axes))) else apply("Transpose", x, perm=tuple(axes))
+
+
+def cast(x: Value, dtype: str) -> Value:
+    """Return a value as another type: of a constant another constant; the value itself if it has the type."""
+    if dtype_of(x) == dtype:
+        return x
+    known = constant_of(x)
+    return apply("Cast", x, to=dtype) if known is None else known.astype(numpy_dtype(dtype))
+
+
+def slice_along(x: Value, start: int, end: int | None, axis: int) -> Value:
+    """Return a part of a value along an axis."""
+    return apply("Slice", x, *(np.array([number], np.int64) for number in (start, FAR if end is None else end, axis)))
+
+
+def within(x: Value, last: Value) -> Value:
+    """Return indices of int64, those below 0 as 0, those above `last` as that."""
+    known, most = constant_of(x), constant_of(last)
+    if known is not None and most is not None:
+        return np.clip(known, 0, most)
+    return maximum(minimum(x, last), 0)

@@ -181,9 +181,10 @@ class Emission:
     def emit(self, kind: str, operands: Sequence[Any], attributes: Mapping[str, Any], outputs: int) -> Any:
         """Add an operator on symbols, arrays and numbers; return a Symbol, or a list of them."""
         spec = KINDS[kind]
-        dtype = next(
-            (item.dtype for place, item in enumerate(operands) if isinstance(item, Symbol) and spec.role(place) != "index"), self.real
-        )
+        data = [item for place, item in enumerate(operands) if item is not None and spec.role(place) != "index"]
+        dtype = next((item.dtype for item in data if isinstance(item, Symbol)), "")
+        if not dtype:  # arrays that are made where only sizes or conditions are known say their type, Python's numbers do not
+            dtype = next((canonical_dtype(item.dtype) for item in data if isinstance(item, np.ndarray)), self.real)
         names = tuple(self._name(item, spec.role(place), dtype) for place, item in enumerate(operands))
         results = tuple(self.add(Tensor(f"{self.hint}/{kind.lower()}", "", None)) for _ in range(outputs))
         op = Op(kind, names, results, attributes, self.source)

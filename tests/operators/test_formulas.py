@@ -59,13 +59,27 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "FakeQuant": [{"min": -1.0, "max": 2.0}, {"min": 0.0, "max": 3.0, "num_bits": 4, "narrow_range": 1}],
     "Einsum": [{"equation": text} for text in ("abcd,ebcf->aef", "...cd,...ed->...ce", "abcd,abce", "abcd->ad", "abcd->dbca")],
     "Trilu": [{"upper": 1}, {"upper": 0}],
+    "InteriorPad": [
+        {"low": (0, 1, -1, 2), "high": (1, 0, 2, -2), "interior": (0, 1, 2, 0)},
+        {"low": (1, 0, 0, 0), "high": (0, 0, 0, -1), "interior": (0, 0, 0, 0)},
+        {"low": (0, 0, 0, 0), "high": (-1, 5, 0, 0), "interior": (2, 3, 0, 0)},
+    ],
+    "UnsortedSegment": [{"reduction": name} for name in ("sum", "prod", "max", "min")],
+    "ReduceWindow": [
+        {"function": name, "window": (1, 2, 2, 1), "strides": (1, 1, 1, 2), "dilations": (1, 2, 1, 1)}
+        for name in ("add", "mul", "min", "max")
+    ],
+    "StartGather": [
+        {"offset_dims": (0, 2, 3), "collapsed_dims": (1,), "start_index_map": (2, 1), "index_vector_dim": 1, "slice_sizes": (2, 1, 2, 3)},
+        {"offset_dims": (2, 3, 4), "collapsed_dims": (3,), "start_index_map": (0,), "index_vector_dim": 2, "slice_sizes": (1, 2, 2, 1)},
+    ],
     "DFT": [{"axis": 1, "onesided": 1}, {"axis": -3, "length": 3}, {"axis": 0, "length": 4}, {"axis": 1, "inverse": 1}],
     "STFT": [{"length": 4, "step": 3}, {"length": 5, "step": 2, "onesided": 0}],
     "RoiAlign": [
         {"output_height": 3, "output_width": 2, "sampling_ratio": 2, "spatial_scale": 0.8},
         {"output_height": 2, "sampling_ratio": 3, "coordinate_transformation_mode": "output_half_pixel"},
     ],
-    **{kind: [{"keepdims": 0}, {"keepdims": 1}] for kind in FORMULAS if kind.startswith("Reduce")},
+    **{kind: [{"keepdims": 0}, {"keepdims": 1}] for kind in FORMULAS if kind.startswith("Reduce") and kind != "ReduceWindow"},
 }
 _SHAPE = (2, 4, 3, 4)
 
@@ -74,6 +88,8 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
     """Data and parameters for an operator of a kind, None for absent ones."""
     rng = np.random.default_rng(len(kind))
     x = rng.normal(0, 2, _SHAPE)
+    if kind in ("InteriorPad", "ReduceWindow"):
+        return [x, np.array(0.5)]
     if kind.startswith("Reduce"):
         return [np.abs(x) if kind == "ReduceLogSum" else x, np.array([1, -1])]
     if kind == "LayerNormalization":
@@ -108,6 +124,18 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
         return [x.reshape(4, 24), rng.uniform(0, 1, attributes["length"])]
     if kind == "RoiAlign":
         return [x, np.array([[0.0, 0, 3, 3], [1.2, 0.5, 9, 5.5], [-3, 2, 2, 4]]), np.array([0, 1, 1])]
+    if kind == "SegmentSum":
+        return [x, np.array([1, 3])]
+    if kind == "UnsortedSegment":
+        return [x, np.array([[2, 0, -1, 2], [1, 1, 0, 0]]), np.array(4)]
+    if kind == "DynamicUpdateSlice":
+        return [x, rng.normal(0, 1, (1, 2, 3, 4)), np.array([1, 7, -1, 0])]
+    if kind == "SparseToDense":
+        return [np.array([[0, 1], [2, 2]]), np.array([3, 4]), rng.normal(0, 1, 2), np.array(0.5)]
+    if kind == "MatrixSetDiag":
+        return [x, rng.normal(0, 1, (2, 4, 3))]
+    if kind == "StartGather":
+        return [x, np.array([[1, 9], [0, 2], [-1, 1]]) if attributes["index_vector_dim"] == 1 else np.array([[0, 1, 5]])]
     if kind in CELLS:
         ways, rows = 2 if attributes.get("direction") == "bidirectional" else 1, CELLS[kind].gates * 5
         width = 4 if attributes.get("projection_clip") else 5

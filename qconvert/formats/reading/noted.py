@@ -20,7 +20,7 @@ __all__ = ["Noted", "Stated", "grid_of", "noted", "stated", "stated_grid"]
 Stated = tuple[Any, ...]
 
 _SMALL = 64  # elements of a constant in a note
-_NOTED = ("int32", "int64", "float32")
+_NOTED = ("bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "float16", "float32", "float64")
 _SMALL_TYPES = ("int2", "uint2", "int4", "uint4")
 
 
@@ -58,7 +58,7 @@ def stated(graph: Graph, op: Op, on_grids: Callable[[Op], Sequence[str]] | None 
         "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
         "grids": {name: stated_grid(grid) for name in names if name and (grid := graph[name].quantization) is not None
                   and not grid.block_size and (grid.is_per_tensor or graph[name].is_constant)},
-        "constants": {name: _listed(graph[name]) for name in kind_of(op).named(op, "index", "parameter") if _is_small(graph[name])},
+        "constants": {name: _listed(graph[name]) for name in _small_constants(graph, op)},
         **({"types": types} if types else {}),
     }  # fmt: skip
 
@@ -84,6 +84,13 @@ def noted(item: Mapping[str, Any]) -> Noted:
 def _on_grids(op: Op) -> tuple[str, ...]:
     """The tensors whose grids an operator needs; one that moves integers is the same on any."""
     return () if kind_of(op).rule == "move" else (*op.inputs, *op.outputs)
+
+
+def _small_constants(graph: Graph, op: Op) -> list[str]:
+    """The constants of an operator that a note holds: sizes, parameters, and fillers without a grid."""
+    kind = kind_of(op)
+    fillers = [name for name in kind.named(op, "filler") if not graph[name].is_quantized]
+    return [name for name in (*kind.named(op, "index", "parameter"), *fillers) if _is_small(graph[name])]
 
 
 def _is_small(tensor: Tensor) -> bool:
@@ -131,7 +138,7 @@ def _constants(given: Mapping[str, Any]) -> list[Tensor]:
     for name, (dtype, shape, values) in given.items():
         if dtype not in _NOTED or len(values) > _SMALL:
             raise ValueError("no small constant")
-        data = np.array([float(value) if dtype == "float32" else int(value) for value in values], dtype).reshape(
+        data = np.array([float(value) if "float" in dtype else int(value) for value in values], dtype).reshape(
             [int(size) for size in shape]
         )
         found.append(Tensor(str(name), dtype, data.shape, data))

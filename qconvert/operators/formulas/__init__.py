@@ -7,15 +7,20 @@ from qconvert.operators.formulas import (
     arithmetic,
     compositions,
     curves,
+    diagonals,
     einsum,
     matrices,
     normalization,
     recurrent,
     reductions,
+    segments,
+    windows,
 )
 from qconvert.operators.formulas.formula import FORMULAS, Formula, lowers, register
 
 __all__ = ["FORMULAS", "Formula", "lowers", "register"]
 
-for _family in (activations, arithmetic, compositions, curves, einsum, matrices, normalization, recurrent, reductions):
+for _family in (
+    activations, arithmetic, compositions, curves, diagonals, einsum, matrices, normalization, recurrent, reductions, segments, windows,
+):  # fmt: skip
     register(item for item in vars(_family).values() if isinstance(item, Formula))

@@ -68,6 +68,10 @@ CASES: list[tuple[str, Sequence[Any], dict[str, Any], Sequence[str]]] = [
     ("ReverseSequence", [_codes(4, 3, 2), Given(np.array([4, 1, 2]))], {"time_axis": 0, "batch_axis": 1}, ()),
     ("DynamicUpdateSlice", [_codes(4, 5), _codes(2, 2), Given(np.array([3, 1], np.int32))], {}, ()),
     ("SparseToDense", [np.array([[0, 1], [2, 0]], np.int32), ints(3, 2), _codes(2), const(np.array(7, np.int8))], {}, ("int8",)),
+    ("ReduceWindow", [_real(4, 5), const(np.float32(0.5))],
+     {"function": "add", "window": (2, 2), "strides": (1, 2), "dilations": (1, 2)}, ()),
+    ("StartGather", [_codes(4, 5), np.array([[1], [9]], np.int32)],
+     {"offset_dims": (1, 2), "collapsed_dims": (), "start_index_map": (1,), "index_vector_dim": 1, "slice_sizes": (2, 3)}, ()),
     ("SegmentSum", [_real(4, 2), const(np.array([0, 0, 2, 2], np.int32))], {}, ()),
     ("UnsortedSegment", [_whole(-9, 9, 4, 2, dtype="int32"), np.array([2, -1, 0, 2], np.int32), ints(4)], {"reduction": "max"}, ()),
     ("UnsortedSegment", [_real(4, 2), np.array([2, 1, 0, 2], np.int32), ints(3)], {"reduction": "prod"}, ()),
@@ -191,8 +195,6 @@ def test_what_has_no_form_is_known() -> None:
         "NonMaxSuppression",
         "SelectBoxes",
         "DetectionPostProcess",
-        "StartGather",
-        "ReduceWindow",
     }
 
 

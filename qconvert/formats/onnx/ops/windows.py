@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from itertools import product
-
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
@@ -14,75 +11,6 @@ from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op
 
 __all__ = ["READERS", "WRITERS"]
-
-_NODES = {"add": "Add", "mul": "Mul", "min": "Min", "max": "Max", "all": "And", "any": "Or"}
-
-#: Elements of a window, each of which is a Slice.
-_MOST = 1024
-
-
-def write_reduce_window(op: Op, b: Builder) -> None:
-    """A Slice for each place in the window, combined one after the other, as TFLite's kernel does. Narrow integers wrap around."""
-    s, tensor, result = Steps(op, b), b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    shape, sizes = tensor.static_shape, result.static_shape
-    if shape is None or sizes is None or math.prod(op["window"]) > _MOST:
-        raise b.unsupported(op, f"a window of {tuple(op['window'])} over data of shape {tensor.shape}", rule="unsupported-shape")
-    own = ("float32", "float64", "int32", "int64", "bool")
-    dtype = tensor.dtype if tensor.dtype in own else "float32" if "float" in tensor.dtype else "int64"
-    value, first = b.stored(tensor.name), b.stored(op.inputs[1])
-    if (b.tensor(op.inputs[1]).rank or 0) != 0:
-        first = s.node("Reshape", first, s.const(np.array([], np.int64)))
-    if dtype != tensor.dtype:
-        value, first = s.cast(value, dtype), s.cast(first, dtype)
-    node, axes = _NODES[str(op["function"])], s.ints(*range(len(shape)))
-    total = s.node("Expand", first, s.ints(*sizes))
-    strides = s.ints(*op["strides"])
-    for at in product(*map(range, op["window"])):
-        starts = [i * d for i, d in zip(at, op["dilations"], strict=True)]
-        ends = [start + (n - 1) * stride + 1 if n else start for start, n, stride in zip(starts, sizes, op["strides"], strict=True)]
-        total = s.node(node, total, s.node("Slice", value, s.ints(*starts), s.ints(*ends), axes, strides))
-    if dtype == tensor.dtype:
-        b.rename(total, s.name)
-    else:
-        s.end_cast(total, tensor.dtype)
-
-
-def write_start_gather(op: Op, b: Builder) -> None:
-    """A GatherND at every place of every window, and a Transpose that puts the windows' axes where they belong."""
-    s, data, starts = Steps(op, b), b.tensor(op.inputs[0]), b.tensor(op.inputs[1])
-    shape, rank = data.static_shape, starts.rank
-    if shape is None or rank is None:
-        raise b.unsupported(op, f"data of shape {data.shape} and starts of shape {starts.shape}", rule="unsupported-shape")
-    sizes, axis, places = op["slice_sizes"], int(op["index_vector_dim"]), op["start_index_map"]
-    index = b.int64(starts.name)
-    if axis == rank:
-        index, rank = s.node("Unsqueeze", index, s.ints(-1)), rank + 1
-    elif axis != rank - 1:
-        index = s.node("Transpose", index, perm=[*(i for i in range(rank) if i != axis), axis])
-    last = np.array([a - n for a, n in zip(shape, sizes, strict=True)], np.int64)
-    order = [list(places).index(i) if i in places else -1 for i in range(len(shape))]
-    columns = [s.node("Gather", index, s.ints(position), axis=-1) if position >= 0 else "" for position in order]
-    zero = next((s.node("Sub", name, name) for name in columns if name), "")
-    if not zero:
-        raise b.unsupported(op, "no starts", rule="input-missing")
-    full = s.node("Concat", *(name or zero for name in columns), axis=-1)
-    full = s.node("Max", s.node("Min", full, s.const(last, "last_starts")), s.const(np.zeros(len(shape), np.int64)))
-    kept = [i for i in range(len(shape)) if i not in op["collapsed_dims"]]
-    s.require_small([sizes[i] for i in kept])
-    grid = np.moveaxis(np.indices([sizes[i] if i in kept else 1 for i in range(len(shape))]), 0, -1)
-    grid = grid.reshape(*(sizes[i] for i in kept), len(shape)).astype(np.int64)
-    wide = s.node("Unsqueeze", full, s.ints(*range(rank - 1, rank - 1 + len(kept)))) if kept else full
-    found_rank = rank - 1 + len(kept)
-    batch = [i for i in range(found_rank) if i not in op["offset_dims"]]
-    perm = [0] * found_rank
-    for source, target in enumerate([*batch, *op["offset_dims"]]):
-        perm[target] = source
-    places_of_all = s.node("Add", wide, s.const(grid, "grid"))
-    if perm == list(range(found_rank)):
-        s.end("GatherND", b.stored(data.name), places_of_all)
-    else:
-        s.end("Transpose", s.node("GatherND", b.stored(data.name), places_of_all), perm=perm)
-
 
 #: Types of which onnxruntime's CPU provider has a Unique (1.31, measured).
 _UNIQUE = ("float32", "float64", "int64", "int8", "string")
@@ -161,8 +89,6 @@ def write_suppression(op: Op, b: Builder) -> None:
 
 WRITERS: dict[str, WriteFunction] = {
     "NonMaxSuppression": write_suppression,
-    "ReduceWindow": write_reduce_window,
-    "StartGather": write_start_gather,
     "Unique": write_unique,
     "SelectBoxes": write_select_boxes,
 }
