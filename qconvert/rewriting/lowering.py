@@ -236,6 +236,8 @@ class Emission:
             if symbol.tensor.is_quantized and not symbol.tensor.shares_grid(self.given[name]):  # what was moved alone
                 kind = "Requantize" if self.given[name].is_quantized else "Dequantize"
                 self.ops.append(Op(kind, (symbol.name,), (name,), {}, self.source))
+            elif symbol.dtype != self.given[name].dtype and "int" in symbol.dtype and "int" in self.given[name].dtype:  # of indices
+                self.ops.append(Op("Cast", (symbol.name,), (name,), {"to": self.given[name].dtype}, self.source))
             elif not made or symbol.name in taken:
                 self.ops.append(Op("Identity", (symbol.name,), (name,), {}, self.source))
             else:

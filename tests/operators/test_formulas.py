@@ -124,6 +124,15 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
         return [x.reshape(4, 24), rng.uniform(0, 1, attributes["length"])]
     if kind == "RoiAlign":
         return [x, np.array([[0.0, 0, 3, 3], [1.2, 0.5, 9, 5.5], [-3, 2, 2, 4]]), np.array([0, 1, 1])]
+    if kind == "Bucketize":
+        return [x, np.array([-2.0, -0.5, 1.0, 2.5])]
+    if kind == "Rfft2d":
+        return [x, np.array([5, 3])]
+    if kind == "BroadcastArgs":
+        return [np.array([3, 1, 5]), np.array([4, 1])]
+    if kind == "Atan2":
+        signs = np.array([0.0, 1, -0.0, -1])
+        return [x * signs, rng.normal(0, 2, _SHAPE) * signs[::-1, None, None]]
     if kind == "SegmentSum":
         return [x, np.array([1, 3])]
     if kind == "UnsortedSegment":
@@ -183,7 +192,7 @@ def _graph(kind: str, attributes: dict[str, Any], quantization: Quantization | N
             feed[name] = real
         else:
             tensors.append(Tensor(name, str(real.dtype), real.shape, real))
-    kept = KINDS[kind].result_type
+    kept = "int64" if kind in ("Rank", "BroadcastArgs") else KINDS[kind].result_type
     result = (
         Tensor("y", "int8", None, None, Quantization.per_tensor(0.06, -5))
         if quantization is not None and not kept
@@ -214,6 +223,17 @@ def test_what_is_lowered_computes_the_same(kind: str, quantized: bool) -> None:
             assert np.abs(wanted.astype(int) - got.astype(int)).max() <= (1 if quantized else 0)
         else:
             np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_quotients_of_integers_are_rounded_down(dtype: str) -> None:
+    x = np.array([7, -7, 7, -7, 6, -6, 0, np.iinfo(dtype).min], dtype)
+    y = np.array([2, 2, -2, -2, 3, 3, -5, 1], dtype)
+    tensors = {name: Tensor(name, dtype, x.shape) for name in "xyz"}
+    graph = Graph("g", tensors, (Op("FloorDiv", ("x", "y"), ("z",)),), ("x", "y"), ("z",))
+    found = lower(graph, lambda tensors, op: "no" if op.kind == "FloorDiv" else "").graph
+    assert found.ops != graph.ops
+    assert evaluate(found, {"x": x, "y": y})["z"].tolist() == (x // y).tolist()
 
 
 def test_data_movement_keeps_integers() -> None:

@@ -190,6 +190,10 @@ class Builder:
             self.domains.setdefault(domain, 1)
         return list(outputs)
 
+    def cast(self, value: str, dtype: str, output: str = "") -> str:
+        """Adds a Cast to another type, whose result is `output`, or a new value; returns its name."""
+        return self.node("Cast", [value], [output] if output else 1, hint=f"{value}/{dtype}", to=ELEMENT_TYPES[dtype])[0]
+
     def node_in_float64(self, op_type: str, inputs: Sequence[str], hint: str, **attributes: Any) -> str:
         """Adds a node of float32 values that computes in float64, which onnxruntime fuses to no kernel on integers. Returns the output."""
         wide = [self.node("Cast", [name], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0] for name in inputs]

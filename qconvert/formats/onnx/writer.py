@@ -178,7 +178,7 @@ def _hides_grids(op: Op, graph: Graph) -> bool:
 
 
 #: Kinds whose nodes are newer than the lowest opset that is written, and since when.
-_NODE_OPSETS: dict[str, int] = {**dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), 18), "Rfft2d": 17, "SegmentSum": 16}
+_NODE_OPSETS: dict[str, int] = {**dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), 18), "SegmentSum": 16}
 
 
 def _node_opset(graph: Graph, op: Op) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from qconvert.operators.formulas.formula import lowers
-from qconvert.operators.values import Value, absolute, apply, dtype_of, sign, sqrt, where
+from qconvert.operators.values import Value, absolute, apply, cast, dtype_of, sign, sqrt, where
 
 __all__: list[str] = []
 
@@ -72,8 +72,17 @@ def mod(x: Value, y: Value) -> Value:
 
 @lowers("FloorDiv")
 def floor_div(x: Value, y: Value) -> Value:
-    """The quotient, rounded down."""
-    return apply("Floor", x / y) if "float" in dtype_of(x) else None
+    """The quotient, rounded down. That of integers is rounded towards zero: it is one less where something is left and signs differ."""
+    dtype = dtype_of(x)
+    if "float" in dtype:
+        return apply("Floor", x / y)
+    wide = "int32" if dtype in ("int8", "int16") else dtype  # which the result of few bits wraps around in
+    x, y = cast(x, wide), cast(y, wide)
+    quotient = apply("Div", x, y)
+    remainder = x - quotient * y
+    has_rest = apply("Not", apply("Equal", remainder, 0))
+    differ = apply("Xor", apply("Less", remainder, 0), apply("Less", y, 0))
+    return cast(quotient - cast(apply("And", has_rest, differ), wide), dtype)
 
 
 @lowers("FloorMod")

@@ -1,4 +1,4 @@
-"""Operators that some formats compose: parts of complex numbers, pooling of squares, fake quantization, triangles."""
+"""Operators that some formats compose: parts of complex numbers, pooling of squares, fake quantization, ranges, numbers of shapes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import numpy_dtype
 from qconvert.operators.formulas.formula import lowers
 from qconvert.operators.signal import fake_quant_grid
-from qconvert.operators.values import Value, apply, clip, sqrt, square
+from qconvert.operators.values import Value, apply, cast, clip, dtype_of, reduce, shape_of, sqrt, square, where
 
 __all__: list[str] = []
 
@@ -47,3 +48,40 @@ def steps_from_the_lowest(x: Value, *, min: float, max: float, num_bits: int, na
     low, high, scale = fake_quant_grid(float(min), float(max), int(num_bits), bool(narrow_range))
     steps = (clip(x, low, high) - low) * float(np.float32(1) / np.float32(scale))
     return apply("Floor", steps + 0.5) * scale + low
+
+
+@lowers("Bucketize")
+def boundaries_passed(x: Value, boundaries: Value) -> Value:
+    """The number of boundaries that are not above the element."""
+    if 0 in (shape_of(x) or ()):  # onnxruntime's sums over an axis keep it where there are no elements
+        return cast(x, "int32")
+    if dtype_of(x) != "float32":
+        x, boundaries = cast(x, "float64"), cast(boundaries, "float64")
+    above = apply("GreaterOrEqual", apply("Unsqueeze", x, np.array([-1])), boundaries)
+    return reduce("ReduceSum", cast(above, "int32"), [-1], keepdims=False)
+
+
+@lowers("Rank")
+def length_of_the_shape(x: Value) -> Value:
+    """The shape of the shape."""
+    return apply("Gather", apply("Shape", apply("Shape", x)), np.array(0))
+
+
+@lowers("ZerosLike")
+def expanded_zero(x: Value) -> Value:
+    """Zero, expanded to the shape of the data."""
+    return apply("Expand", np.zeros((), numpy_dtype(dtype_of(x))), apply("Shape", x))
+
+
+@lowers("BroadcastArgs")
+def sizes_of_either_shape(first: Value, second: Value) -> Value:
+    """The sizes of either shape, the shorter one filled up with 1 in front: of the second where the first has 1."""
+    sizes = [(shape_of(item) or ("",))[0] for item in (first, second)]
+    lengths = [size for size in sizes if isinstance(size, int)]
+    if len(lengths) < 2:
+        return None
+    filled = []
+    for item, length in zip((first, second), lengths, strict=True):
+        ones = np.ones(max(lengths) - length, numpy_dtype(dtype_of(item)))
+        filled.append(apply("Concat", ones, item, axis=0) if ones.size else item)
+    return where(apply("Equal", filled[0], 1), filled[1], filled[0])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from qconvert.arithmetic.dtypes import numpy_dtype
 from qconvert.operators.formulas.formula import lowers
-from qconvert.operators.values import Value, absolute, apply, exp, log, sign, sqrt, square, where
+from qconvert.operators.values import Value, absolute, apply, cast, dtype_of, exp, log, sign, sqrt, square, where
 
 __all__: list[str] = []
 
@@ -31,6 +34,23 @@ def acos(x: Value) -> Value:
 def atan(x: Value) -> Value:
     """atan2(x, 1); kernels do not broadcast, so that the 1 is exp(0 * sign(x))."""
     return apply("Atan2", x, exp(sign(x) * 0.0))
+
+
+@lowers("Atan2", is_near=True)
+def atan_of_the_ratio(y: Value, x: Value) -> Value:
+    """The arc tangent of y / x, moved by half a turn where x is negative, to the side of y; -0 is told from 0 by its reciprocal."""
+    dtype = dtype_of(x)
+    if dtype == "float16":
+        return cast(atan_of_the_ratio.function(cast(y, "float32"), cast(x, "float32")), dtype)
+
+    def is_negative(value: Value) -> Value:
+        return apply("Or", apply("Less", value, 0.0), apply("Less", apply("Reciprocal", value), 0.0))
+
+    half = where(is_negative(y), *(np.array(turn, numpy_dtype(dtype)) for turn in (-math.pi, math.pi)))
+    ratio = where(apply("And", apply("IsInf", x), apply("IsInf", y)), sign(x) * sign(y), apply("Div", y, x))
+    is_origin = apply("And", apply("Equal", x, 0.0), apply("Equal", y, 0.0))
+    angle = where(is_origin, y * 0.0, apply("Atan", ratio))
+    return where(is_negative(x), angle + half, angle)
 
 
 @lowers("Sinh", is_near=True)

@@ -6,7 +6,21 @@ import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
 from qconvert.operators.formulas.formula import lowers
-from qconvert.operators.values import Value, absolute, apply, clip, maximum, reduce, relu, reshape, shape_of, transpose, where
+from qconvert.operators.values import (
+    Value,
+    absolute,
+    apply,
+    clip,
+    constant_of,
+    maximum,
+    reduce,
+    relu,
+    reshape,
+    shape_of,
+    slice_along,
+    transpose,
+    where,
+)
 
 __all__: list[str] = []
 
@@ -41,6 +55,32 @@ def _waves(size: int, count: int, parts: int, *, inverse: bool, half: bool) -> A
     blocks = [[waves.real, waves.imag], [-waves.imag, waves.real]][:parts]
     stacked = np.array(blocks).transpose(2, 0, 3, 1)  # size, parts, bins, 2
     return stacked.reshape(size * parts, bins * 2)
+
+
+@lowers("Rfft2d")
+def transform_of_rows_and_columns(x: Value, lengths: Value) -> Value:
+    """The DFT of the rows, which are real, so that half of it says all, and of that the DFT of the columns."""
+    shape, known = shape_of(x), constant_of(lengths)
+    if shape is None or known is None:
+        return None
+    rank, sizes = len(shape), [int(length) for length in known]
+    for axis, length in zip((rank - 2, rank - 1), sizes, strict=True):
+        size = shape[axis]
+        if missing := max(length - size, 0) if isinstance(size, int) else length:
+            x = apply("Pad", x, np.array([0] * (rank + axis) + [missing] + [0] * (rank - 1 - axis)))
+        if not isinstance(size, int) or size > length:
+            x = slice_along(x, 0, length, axis)
+    found = reshape(x, [-1, *sizes, 1])  # onnxruntime's kernel was seen right with one batch axis
+    if sizes[1] > 1:  # the transform of one number is itself
+        found = apply("DFT", found, axis=2, onesided=1)
+    if sizes[0] > 1:
+        found = apply("DFT", found, axis=1)
+    if sizes == [1, 1]:
+        found = apply("Pad", found, np.array([0] * 7 + [1]))
+    ends = [sizes[0], sizes[1] // 2 + 1, 2]
+    if sum(isinstance(size, str) for size in shape[:-2]) > 1:
+        return apply("Reshape", found, apply("Concat", slice_along(apply("Shape", x), 0, rank - 2, 0), np.array(ends), axis=0))
+    return reshape(found, [*(-1 if isinstance(size, str) else size for size in shape[:-2]), *ends])
 
 
 @lowers("STFT")

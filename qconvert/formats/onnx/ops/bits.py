@@ -6,7 +6,6 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.reading import ReadFunction, Reading
-from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op, numpy_dtype
 
 __all__ = ["READERS", "WRITERS"]
@@ -21,8 +20,8 @@ def write_bit_shift(op: Op, b: Builder) -> None:
     """BitShift, which ONNX has of unsigned integers. To the left, signed ones have the same bits; to the right, -1 - x, which is not
     negative where x is, is shifted instead. TFLite's kernels shift to the right by fewer than all bits, and by as many to the left give 0.
     """
-    s, dtype = Steps(op, b), b.tensor(op.outputs[0]).dtype
-    data, by = (b.stored(name) for name in op.inputs)
+    name, dtype = op.outputs[0], b.tensor(op.outputs[0]).dtype
+    data, by = (b.stored(item) for item in op.inputs)
     wide = {"uint16": "uint32", "int8": "uint8", "int16": "uint32", "int32": "uint32", "int64": "uint64"}.get(dtype, dtype)
     if wide == dtype and b.graph.is_from("onnx"):
         b.node("BitShift", [data, by], op.outputs, direction=op["direction"])
@@ -31,25 +30,26 @@ def write_bit_shift(op: Op, b: Builder) -> None:
     number = "int64" if bits > 31 else "int32"
     is_inside = known is not None and bool((known.astype(np.int64) >= 0).all() and (known.astype(np.int64) < bits).all())
     if known is not None and is_inside:
-        inside = s.const(known.astype(wide), "by")
+        inside = b.const(known.astype(wide), f"{name}/by")
     else:
-        by = s.cast(by, number)
-        inside = s.cast(s.node("Clip", by, *(s.const(np.array(limit, number)) for limit in (0, bits - 1))), wide)
+        by = b.cast(by, number)
+        inside = b.cast(b.node("Clip", [by, *(b.const(np.array(limit, number), f"{name}/limit") for limit in (0, bits - 1))])[0], wide)
     if op["direction"] == "LEFT":
-        shifted = s.node("BitShift", s.cast(data, wide), inside, direction="LEFT")
-        kept = shifted if is_inside else s.node("Mul", shifted, s.cast(s.node("Equal", by, s.cast(inside, number)), wide))
-        s.end_cast(kept, dtype)
+        shifted = b.node("BitShift", [b.cast(data, wide), inside], direction="LEFT")[0]
+        if not is_inside:
+            shifted = b.node("Mul", [shifted, b.cast(b.node("Equal", [by, b.cast(inside, number)])[0], wide)])[0]
+        b.cast(shifted, dtype, name)
         return
     if dtype.startswith("u"):
-        s.end_cast(s.node("BitShift", s.cast(data, wide), inside, direction="RIGHT"), dtype)
+        b.cast(b.node("BitShift", [b.cast(data, wide), inside], direction="RIGHT")[0], dtype, name)
         return
     signed = "int64" if dtype == "int64" else "int32"
-    data = s.cast(data, signed)
-    ones, zero = s.const(np.array(-1, signed)), s.const(np.array(0, signed))
-    negative = s.node("Less", data, zero)
-    size = s.cast(s.node("Where", negative, s.node("Sub", ones, data), data), wide)
-    shifted = s.cast(s.node("BitShift", size, inside, direction="RIGHT"), signed)
-    s.end_cast(s.node("Where", negative, s.node("Sub", ones, shifted), shifted), dtype)
+    data = b.cast(data, signed)
+    ones, zero = (b.const(np.array(value, signed), f"{name}/constant") for value in (-1, 0))
+    negative = b.node("Less", [data, zero])[0]
+    size = b.cast(b.node("Where", [negative, *b.node("Sub", [ones, data]), data])[0], wide)
+    shifted = b.cast(b.node("BitShift", [size, inside], direction="RIGHT")[0], signed)
+    b.cast(b.node("Where", [negative, *b.node("Sub", [ones, shifted]), shifted])[0], dtype, name)
 
 
 def write_bitcast(op: Op, b: Builder) -> None:
@@ -60,8 +60,7 @@ def write_bitcast(op: Op, b: Builder) -> None:
     if data.dtype == result.dtype:
         b.node("Identity", [b.stored(data.name)], op.outputs)
     else:
-        s = Steps(op, b)
-        s.end_cast(b.stored(data.name), result.dtype)
+        b.cast(b.stored(data.name), result.dtype, result.name)
 
 
 def read_bitwise(r: Reading) -> None:

@@ -18,14 +18,14 @@ _UNIQUE = ("float32", "float64", "int64", "int8", "string")
 
 def write_unique(op: Op, b: Builder) -> None:
     """Unique, in the order in which values come first."""
-    s, tensor, index = Steps(op, b), b.tensor(op.inputs[0]), b.tensor(op.outputs[1])
+    tensor, index = b.tensor(op.inputs[0]), b.tensor(op.outputs[1])
     value = b.stored(tensor.name)
     wide = tensor.dtype if tensor.dtype in _UNIQUE else "float32" if "float" in tensor.dtype else "int64"
-    value = value if wide == tensor.dtype else s.cast(value, wide)
-    names = [b.name(f"{s.name}/{part}") for part in ("values", "inverse")]
+    value = value if wide == tensor.dtype else b.cast(value, wide)
+    names = [b.name(f"{op.outputs[0]}/{part}") for part in ("values", "inverse")]
     b.node("Unique", [value], [names[0], "", names[1]], sorted=0)
-    s.end_cast(names[1], index.dtype, output=1)
-    s.end_cast(names[0], tensor.dtype)
+    b.cast(names[1], index.dtype, index.name)
+    b.cast(names[0], tensor.dtype, op.outputs[0])
 
 
 def read_unique(r: Reading) -> None:
