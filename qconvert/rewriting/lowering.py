@@ -22,7 +22,7 @@ from qconvert.operators import KINDS, Kind, kind_of
 from qconvert.operators.formulas import FORMULAS, Formula
 from qconvert.operators.functions import all_graphs
 from qconvert.operators.shapes import merged, output_shapes
-from qconvert.operators.values import Values
+from qconvert.operators.values import Values, apply
 from qconvert.rewriting.rewriter import Rewriter
 
 __all__ = [
@@ -108,7 +108,8 @@ def legality(writers: Mapping[str, Any], version: int = 0, metadata: Mapping[str
     def legal(tensors: Mapping[str, Tensor], op: Op) -> str:
         write = writers.get(op.kind)
         if write is None:
-            return "" if op.kind in also else f"has no {op.kind}"
+            unheld = ", and no formula of it holds for these operands and attributes" if op.kind in FORMULAS else ""
+            return "" if op.kind in also else f"has no {op.kind}{unheld}"
         return write.lacks(op, Scope(tensors, version, metadata or {})) if isinstance(write, Conditional) else ""
 
     return legal
@@ -386,7 +387,10 @@ def emitted(tensors: Mapping[str, Tensor], op: Op, formula: Formula, real: str) 
         return None
     emission = Emission(tensors, real, op.source, op.outputs[0] if op.outputs else op.kind)
     try:
-        found = formula.function(*(Symbol(emission, name) if name else None for name in op.inputs), **attributes)
+        operands = [Symbol(emission, name) if name else None for name in op.inputs]
+        if formula.in_float:
+            operands = [apply("Dequantize", item) if item is not None and item.tensor.is_quantized else item for item in operands]
+        found = formula.function(*operands, **attributes)
     except QConvertError:  # shapes or types that do not fit
         return None
     results = list(found) if isinstance(found, tuple) else [found]

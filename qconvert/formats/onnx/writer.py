@@ -32,6 +32,7 @@ from qconvert.graph.metadata import (
 )
 from qconvert.graph.stated import narrow_constants, unstated
 from qconvert.kernels import KERNELS
+from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.functions import all_graphs, all_ops
 from qconvert.plugins import operators
 from qconvert.rewriting import Rewriter
@@ -111,7 +112,7 @@ def build(
     legal = legality(writers, opset, graph.metadata)
     lowered = lower(_with_torch_forms(graph), legal)
     graph = lowered.graph
-    missing = Counter(op.kind for op in all_ops(graph) if op.kind not in writers)
+    missing = Counter(op.kind for op in all_ops(graph) if op.kind not in writers and op.kind not in FORMULAS)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
         raise UnsupportedError(f"operators without an ONNX form: {listed}", rule="operators-not-writable")

@@ -108,10 +108,14 @@ def _legality(writers: Mapping[str, Any]) -> Legal:
     return legal
 
 
+#: The kind whose kernel takes quantized data and gives real ones.
+_DEQUANTIZES = "DetectionPostProcess"
+
+
 def _mixture(tensors: Mapping[str, Tensor], op: Op) -> str:
     """Why an operator of a formula would make an invalid file: it has quantized data next to real ones."""
     kind = kind_of(op)
-    if kind.rule not in ("real", "index"):
+    if kind.rule not in ("real", "index") or op.kind == _DEQUANTIZES:
         return ""
     sides = [tensors[name] for name in (*kind.data(op), *kind.results_of(op)) if name]
     mixed = any(item.is_quantized for item in sides) and any(item.dtype in REALS for item in sides)

@@ -7,6 +7,7 @@ from qconvert.operators.formulas import (
     arithmetic,
     compositions,
     curves,
+    detection,
     diagonals,
     einsum,
     matrices,
@@ -21,6 +22,7 @@ from qconvert.operators.formulas.formula import FORMULAS, Formula, lowers, regis
 __all__ = ["FORMULAS", "Formula", "lowers", "register"]
 
 for _family in (
-    activations, arithmetic, compositions, curves, diagonals, einsum, matrices, normalization, recurrent, reductions, segments, windows,
+    activations, arithmetic, compositions, curves, detection, diagonals, einsum, matrices, normalization, recurrent, reductions, segments,
+    windows,
 ):  # fmt: skip
     register(item for item in vars(_family).values() if isinstance(item, Formula))

@@ -1,4 +1,4 @@
-"""Windows of any number of axes, different values, and suppression of boxes that overlap."""
+"""Different values, and suppression of boxes that overlap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import numpy as np
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
-from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op
 
 __all__ = ["READERS", "WRITERS"]
@@ -38,39 +37,6 @@ def read_unique(r: Reading) -> None:
     r.emit("Unique", outputs=outputs, dtype=[r.tensor(0).dtype, "int64"])
 
 
-def write_select_boxes(op: Op, b: Builder) -> None:
-    """NonMaxSuppression. TFLite suppresses at the threshold, ONNX above it, which therefore is one float lower."""
-    s = Steps(op, b)
-    most = b.ints(op, 2)[0]
-    sigma = b.graph.constant(op.inputs[5]) if len(op.inputs) > 5 else np.zeros(())
-    if sigma is None or sigma.any():
-        raise b.unsupported(op, "soft suppression, which no operator of ONNX has", rule="form-not-covered")
-    boxes, scores = s.node("Unsqueeze", b.stored(op.inputs[0]), s.ints(0)), s.node("Unsqueeze", b.stored(op.inputs[1]), s.ints(0, 1))
-    least = b.graph.constant(op.inputs[4])
-    score = s.node("Reshape", b.stored(op.inputs[4]), s.ints(1)) if least is None else s.number_1d(float(least.reshape(())))
-    rows = s.node("NonMaxSuppression", boxes, scores, s.ints(most), _one_float_lower(s, op.inputs[3]), score)
-    chosen = s.column(rows, 2, 1)
-    count = s.node("Shape", chosen)
-    pads = s.node("Concat", s.ints(0), s.node("Sub", s.ints(most), count), axis=0)
-    s.end_cast(s.node("Pad", chosen, pads), b.tensor(op.outputs[0]).dtype)
-    s.end_cast(s.node("Reshape", count, s.const(np.array([], np.int64))), b.tensor(op.outputs[1]).dtype, output=1)
-    if len(op.outputs) > 2:
-        s.end("Pad", s.node("Gather", b.stored(op.inputs[1]), chosen), pads, output=2)
-
-
-def _one_float_lower(s: Steps, name: str) -> str:
-    """The greatest float32 below a threshold, between the bounds 0 and 1 that ONNX demands.
-
-    Of one that is computed at run time it is a product: 2**-24 of a float is more than half of the step to its lower neighbour, and the
-    whole step where that is of another power of two.
-    """
-    known = s.b.graph.constant(name)
-    if known is not None:
-        return s.number_1d(min(max(float(np.nextafter(np.float32(known.reshape(())), np.float32(-1))), 0.0), 1.0))
-    below = s.node("Mul", s.node("Reshape", s.b.stored(name), s.ints(1)), s.number(float(np.nextafter(np.float32(1), np.float32(0)))))
-    return s.node("Clip", below, s.number(0.0), s.number(1.0))
-
-
 def read_suppression(r: Reading) -> None:
     """NonMaxSuppression."""
     operands = [r.input(0), r.input(1), *(r.folded(index) if r.has(index) else "" for index in range(2, len(r.inputs)))]
@@ -90,7 +56,6 @@ def write_suppression(op: Op, b: Builder) -> None:
 WRITERS: dict[str, WriteFunction] = {
     "NonMaxSuppression": write_suppression,
     "Unique": write_unique,
-    "SelectBoxes": write_select_boxes,
 }
 
 READERS: dict[str, ReadFunction] = {"Unique": read_unique, "NonMaxSuppression": read_suppression}
