@@ -221,8 +221,9 @@ def _graph(kind: str, attributes: dict[str, Any], quantization: Quantization | N
         else Tensor("y", kept or "float32", None)
     )
     names = tuple("" if operand is None else f"input_{place}" for place, operand in enumerate(operands))
-    others = [f"y_{place}" for place in range(1, KINDS[kind].outputs[0])] if kind == "DetectionPostProcess" else []
-    tensors += [result, *(Tensor(name, "float32", None) for name in others)]
+    stated = KINDS[kind].types.partition("->")[2].split()
+    others = [f"y_{place}" for place in range(1, KINDS[kind].outputs[0] if kind not in CELLS else 1)]
+    tensors += [result, *(Tensor(name, dtype, None) for name, dtype in zip(others, stated[1:] or ["float32"] * 3, strict=False))]
     op = Op(kind, names, ("y", *others), attributes, "layer")
     return infer(Graph("g", {item.name: item for item in tensors}, (op,), tuple(feed), ("y",))), feed
 

@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import numpy_dtype
 from qconvert.operators.formulas.formula import lowers
 from qconvert.operators.signal import fake_quant_grid
-from qconvert.operators.values import Value, apply, cast, clip, dtype_of, reduce, shape_of, sqrt, square, where
+from qconvert.operators.values import Value, apply, cast, clip, dtype_of, maximum, minimum, rank_of, reduce, shape_of, sqrt, square, where
 
 __all__: list[str] = []
 
@@ -85,3 +85,21 @@ def sizes_of_either_shape(first: Value, second: Value) -> Value:
         ones = np.ones(max(lengths) - length, numpy_dtype(dtype_of(item)))
         filled.append(apply("Concat", ones, item, axis=0) if ones.size else item)
     return where(apply("Equal", filled[0], 1), filled[1], filled[0])
+
+
+@lowers("DynamicQuantizeLinear")
+def quantized_by_its_range(x: Value) -> tuple[Value, ...] | None:
+    """(high - low) / 255 of a range that holds 0, and the rest from that, as ONNX defines it."""
+    rank = rank_of(x)
+    if rank is None:
+        return None
+    low, high = (
+        minimum(reduce("ReduceMin", x, range(rank), keepdims=False), 0.0),
+        maximum(reduce("ReduceMax", x, range(rank), keepdims=False), 0.0),
+    )
+    span = high - low
+    scale = where(apply("Equal", span, 0.0), 1.0, span / 255.0)
+    point = apply("Round", minimum(maximum(-low / scale, 0.0), 255.0))
+    steps = minimum(maximum(apply("Round", x / scale) + point, 0.0), 255.0)
+    stored, zero = (cast(cast(item, "int32"), "uint8") for item in (steps, point))  # LiteRT has no CAST from float32 to uint8
+    return stored, scale, zero

@@ -29,7 +29,6 @@ from qconvert.formats.onnx.ops import (
     signal,
     space,
     svdf,
-    windows,
 )
 from qconvert.formats.onnx.reading import ReadFunction
 
@@ -46,7 +45,6 @@ _FAMILIES = (
     reduce,
     shape,
     gather,
-    windows,
     space,
     batch,
     signal,

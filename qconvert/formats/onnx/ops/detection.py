@@ -1,8 +1,10 @@
-"""Means of regions of images."""
+"""Suppression of boxes that overlap, and means of regions of images."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
@@ -33,6 +35,22 @@ def write_roi_align(op: Op, b: Builder) -> None:
     b.finish(op, b.node("RoiAlign", inputs, mode="avg", coordinate_transformation_mode=mode, **stated)[0])
 
 
-WRITERS: dict[str, WriteFunction] = {"RoiAlign": write_roi_align}
+def read_suppression(r: Reading) -> None:
+    """NonMaxSuppression."""
+    operands = [r.input(0), r.input(1), *(r.folded(index) if r.has(index) else "" for index in range(2, len(r.inputs)))]
+    r.emit("NonMaxSuppression", operands, dtype="int64", center_point_box=int(r.attribute("center_point_box", 0)))
 
-READERS: dict[str, ReadFunction] = {"RoiAlign": read_roi_align}
+
+def write_suppression(op: Op, b: Builder) -> None:
+    """NonMaxSuppression, whose number and thresholds are lists of one."""
+    one = b.const(np.array([1], np.int64), f"{op.outputs[0]}/one")
+    operands = [b.stored(name) for name in op.inputs]
+    for position, name in enumerate(op.inputs[2:], 2):
+        if name and b.tensor(name).rank == 0:
+            operands[position] = b.node("Reshape", [operands[position], one])[0]
+    b.node("NonMaxSuppression", operands, op.outputs, center_point_box=int(op["center_point_box"]) or None)
+
+
+WRITERS: dict[str, WriteFunction] = {"RoiAlign": write_roi_align, "NonMaxSuppression": write_suppression}
+
+READERS: dict[str, ReadFunction] = {"RoiAlign": read_roi_align, "NonMaxSuppression": read_suppression}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
 
@@ -199,7 +200,34 @@ def write_non_zero(op: Op, b: Builder) -> None:
     b.node("NonZero", [value], op.outputs)
 
 
+#: Types of which onnxruntime's CPU provider has a Unique (1.31, measured).
+_UNIQUE = ("float32", "float64", "int64", "int8", "string")
+
+
+def write_unique(op: Op, b: Builder) -> None:
+    """Unique, in the order in which values come first."""
+    tensor, index = b.tensor(op.inputs[0]), b.tensor(op.outputs[1])
+    value = b.stored(tensor.name)
+    wide = tensor.dtype if tensor.dtype in _UNIQUE else "float32" if "float" in tensor.dtype else "int64"
+    value = value if wide == tensor.dtype else b.cast(value, wide)
+    names = [b.name(f"{op.outputs[0]}/{part}") for part in ("values", "inverse")]
+    b.node("Unique", [value], [names[0], "", names[1]], sorted=0)
+    b.cast(names[1], index.dtype, index.name)
+    b.cast(names[0], tensor.dtype, op.outputs[0])
+
+
+def read_unique(r: Reading) -> None:
+    """Unique of a list, unsorted, of which the values and the inverse indices are read."""
+    if r.attribute("sorted", 1):
+        raise NotCoveredError("values in ascending order")
+    if r.is_used(1) or r.is_used(3) or r.tensor(0).rank != 1 or r.attribute("axis", 0) != 0:
+        raise NotCoveredError("indices or counts, or data that are not a vector")
+    outputs = [r.outputs[0], r.outputs[2] if len(r.outputs) > 2 and r.outputs[2] else r.intermediate("inverse", "int64")]
+    r.emit("Unique", outputs=outputs, dtype=[r.tensor(0).dtype, "int64"])
+
+
 WRITERS: dict[str, WriteFunction] = {
+    "Unique": write_unique,
     "Gather": write_gather,
     "GatherND": write_gather_nd,
     "ReverseSequence": write_reverse_sequence,
@@ -212,6 +240,7 @@ WRITERS: dict[str, WriteFunction] = {
 }
 
 READERS: dict[str, ReadFunction] = {
+    "Unique": read_unique,
     "Gather": read_gather,
     "GatherND": read_gather_nd,
     "ReverseSequence": read_reverse_sequence,

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.compositions import Composition
 from qconvert.formats.tflite.ops.gather import counts_from_the_front, sizes_of, wrapped
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
@@ -150,12 +149,19 @@ def write_scatter_elements(op: Op, w: Writing) -> None:
     sizes, alone = sizes_of(w, data.name), w.like(f"{result}/alone", updates.name, data.shape)
     w.emit("SCATTER_ND", [places, flat, sizes], [alone], "ScatterNdOptions")
     if op["reduction"] == "add":
-        Composition(op, w).end("ADD", data.name, alone)
+        _write_sum(op, w, alone)
         return
     counts, mask = w.add(f"{result}/counts", "int32", data.shape), w.add(f"{result}/mask", "bool", data.shape)
     w.emit("SCATTER_ND", [places, w.cast(ones), sizes], [counts], "ScatterNdOptions")
     w.emit("CAST", [counts], [mask], "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=DTYPE_NUMBERS["bool"])
     w.emit("SELECT_V2", [mask, alone, data.name], [result], "SelectV2Options")
+
+
+def _write_sum(op: Op, w: Writing, alone: str) -> None:
+    """The data and updates among zeros, whose stored zeros are no real ones."""
+    if w.tensor(op.outputs[0]).is_quantized:
+        raise w.unsupported(op, f"quantized {op.inputs[0]!r}, to which updates are added,", rule="quantized-data")
+    w.emit("ADD", [op.inputs[0], alone], op.outputs, "AddOptions")
 
 
 def _is_zero(op: Op, w: Writing, data: Array) -> bool:
@@ -180,12 +186,11 @@ def _scatter(op: Op, w: Writing, places: str, rows: Array | None) -> None:
     if op["reduction"] == "none" and rows is not None and not _is_distinct(rows):
         raise w.unsupported(op, "several updates at one index", rule="duplicate-index")
     sizes = w.ints(w.shape(data.name, op), f"{result}/shape")
-    if op["reduction"] == "add":
-        f = Composition(op, w)
-        f.end("ADD", data.name, f("SCATTER_ND", places, updates.name, sizes, shape=data.shape, dtype=data.dtype))
-        return
     alone = w.like(f"{result}/alone", updates.name, data.shape)
     w.emit("SCATTER_ND", [places, updates.name, sizes], [alone], "ScatterNdOptions")
+    if op["reduction"] == "add":
+        _write_sum(op, w, alone)
+        return
     mask = _mask(op, w, places, rows, sizes)
     w.emit("SELECT_V2", [mask, alone, data.name], [result], "SelectV2Options")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.arithmetic import dequantize, tflite_requantize
-from qconvert.formats.tflite.ops.compositions import Composition
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -122,28 +121,7 @@ def write_relabel(op: Op, w: Writing) -> None:
     w.emit("RESHAPE", [op.inputs[0], w.ints(sizes, f"{op.outputs[0]}/shape")], op.outputs, "ReshapeOptions", newShape=sizes)
 
 
-def write_dynamic_quantize(op: Op, w: Writing) -> None:
-    """DynamicQuantizeLinear as ONNX defines it, (high - low) / 255 of a range that holds 0 and the rest from that, in float32."""
-    f = Composition(op, w)
-    rank = w.tensor(f.data).rank
-    if rank is None:
-        raise w.unsupported(op, "data of unknown rank", rule="unknown-rank")
-    axes = w.ints(list(range(rank)), f"{f.result}/axes")
-    low, high = (f(word, f(reduced, f.data, axes, shape=(), keepDims=False), 0.0)
-                 for word, reduced in (("MINIMUM", "REDUCE_MIN"), ("MAXIMUM", "REDUCE_MAX")))  # fmt: skip
-    span = f("SUB", high, low)
-    w.emit("SELECT_V2", [f("EQUAL", span, 0.0, dtype="bool"), f.number(1.0), f("DIV", span, 255.0)], op.outputs[1:2], "SelectV2Options")
-    scale = op.outputs[1]
-    point = f("ROUND", f("MINIMUM", f("MAXIMUM", f("DIV", f("NEG", low), scale), 0.0), 255.0))
-    stored = f("MINIMUM", f("MAXIMUM", f("ADD", f("ROUND", f("DIV", f.data, scale)), point), 0.0), 255.0)
-    for value, result in ((stored, op.outputs[0]), (point, op.outputs[2])):  # LiteRT has no CAST from float32 to uint8
-        whole = w.add(f"{result}/int32", "int32", w.tensor(value).shape)
-        for source, target, (before, after) in ((value, whole, ("float32", "int32")), (whole, result, ("int32", "uint8"))):
-            w.emit("CAST", [source], [target], "CastOptions", inDataType=DTYPE_NUMBERS[before], outDataType=DTYPE_NUMBERS[after])
-
-
 WRITERS: dict[str, WriteFunction] = {
-    "DynamicQuantizeLinear": write_dynamic_quantize,
     "Quantize": write_quantize,
     "Requantize": write_quantize,
     "Dequantize": write_dequantize,

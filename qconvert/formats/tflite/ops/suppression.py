@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.compositions import Composition
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
+from qconvert.rewriting.lowering import conditions
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -38,6 +38,7 @@ def write_select_boxes(op: Op, w: Writing) -> None:
     w.emit(f"NON_MAX_SUPPRESSION_{version}", operands, outputs, f"NonMaxSuppression{version}Options")
 
 
+@conditions(lambda op, scope: "has boxes of corners alone" if op["center_point_box"] else "")
 def write_suppression(op: Op, w: Writing) -> None:
     """NonMaxSuppression as a NON_MAX_SUPPRESSION_V4 for each class of each image; what they choose, and how much, becomes one list of rows.
 
@@ -52,9 +53,10 @@ def write_suppression(op: Op, w: Writing) -> None:
     result = op.outputs[0]
     numbers = [w.const(np.array(most, np.int32), f"{result}/most")]
     numbers += [w.const(np.float32(value), f"{result}/threshold") for value in (np.nextafter(np.float32(overlap), np.float32(2)), least)]
-    f, parts = Composition(op, w), [(images, count, 4), (images * classes, count)]
-    boxes = _unpacked(w, _corners(f, op.inputs[0]) if op["center_point_box"] else op.inputs[0], parts[0])
-    scores = _unpacked(w, f("RESHAPE", op.inputs[1], w.ints(parts[1], f"{result}/of_class"), shape=parts[1]), parts[1])
+    boxes = _unpacked(w, op.inputs[0], (images, count, 4))
+    of_class = w.like(f"{result}/of_class", op.inputs[1], (images * classes, count))
+    w.emit("RESHAPE", [op.inputs[1], w.ints([images * classes, count], f"{of_class}/shape")], [of_class], "ReshapeOptions")
+    scores = _unpacked(w, of_class, (images * classes, count))
     chosen, found = [], []
     for index, values in enumerate(scores):
         pair = w.add(f"{result}/chosen", "int32", (most,)), w.add(f"{result}/number", "int32", ())
@@ -62,18 +64,6 @@ def write_suppression(op: Op, w: Writing) -> None:
         chosen.append(pair[0])
         found.append(pair[1])
     _write_rows(op, w, _packed(w, chosen, (len(scores), most)), _packed(w, found, (len(scores),)), classes)
-
-
-def _corners(f: Composition, boxes: str) -> str:
-    """Boxes of centres and sizes as two corners."""
-    shape = (*(f.w.tensor(boxes).shape or ())[:-1], 2)
-    begins, sizes = ([f.w.ints([0, 0, start], f"{boxes}/begin") for start in (0, 2)], f.w.ints([-1, -1, 2], f"{boxes}/size"))
-    centre, size = (f("SLICE", boxes, begin, sizes, shape=shape) for begin in begins)
-    half = f("MUL", size, 0.5)
-    joined = f.w.like(f"{boxes}/corners", boxes, f.w.tensor(boxes).shape)
-    parts = [f("SUB", centre, half), f("ADD", centre, half)]
-    f.w.emit("CONCATENATION", parts, [joined], "ConcatenationOptions", axis=2)
-    return joined
 
 
 def _unpacked(w: Writing, name: str, shape: tuple[int, ...]) -> list[str]:
