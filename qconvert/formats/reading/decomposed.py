@@ -115,17 +115,22 @@ def _is_decomposition(graph: Graph, labelled: Graph, op: Op, rewritten: Callable
     if not op.outputs or any(name not in graph.tensors for name in names) or any(name and name not in producers for name in op.outputs):
         return False
     inputs = tuple(dict.fromkeys(name for name in op.inputs if name and not graph[name].is_constant))
-    tensors = {name: labelled[name] for name in names}
-    if kind_of(op).rule == "move":  # integers, whatever grid others name for one side
-        tensors = {name: replace(graph[name], quantization=None) for name in names}
-    alone = Graph("", tensors, (op,), inputs, op.outputs, metadata=graph.metadata)
+    forms = [{name: labelled[name] for name in names}]
+    if kind_of(op).rule == "move":  # integers, whatever grid others name for one side, but for types that are moved in float on that grid
+        forms.insert(0, {name: replace(graph[name], quantization=None) for name in names})
+    graphs = (Graph("", tensors, (op,), inputs, op.outputs, metadata=graph.metadata) for tensors in forms)
+    return any(_is_written_as(graph, alone, rewritten, producers) for alone in graphs)
+
+
+def _is_written_as(graph: Graph, alone: Graph, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:
+    """Whether a graph of one operator is written as the operators that a graph has for its outputs."""
     try:
         validate(alone)
         other = rewritten(alone)
     except QConvertError:
         return False
     there = other.producers()
-    return all(_same(graph, producers, name, other, there, name, set(inputs)) for name in op.outputs)
+    return all(_same(graph, producers, name, other, there, name, set(alone.inputs)) for name in alone.outputs)
 
 
 def _same(a: Graph, producers: Mapping[str, Op], x: str, b: Graph, there: Mapping[str, Op], y: str, inputs: set[str]) -> bool:

@@ -79,8 +79,7 @@ def padded_between(x: Value, filler: Value, *, low: Sequence[int], high: Sequenc
     value = reshape(x, [item for size, _, _, gap in axes for item in ([size, 1] if gap else [size])]) if has_gaps else x
     pads = [[item for number, gap in zip(edge, interior, strict=True) for item in ([number, gap * end] if gap else [number])]
             for end, edge in enumerate((before, after))]  # fmt: skip
-    if any(map(any, pads)):
-        value = apply("Pad", value, np.array(pads[0] + pads[1]), filler)
+    value = apply("Pad", value, np.array(pads[0] + pads[1]), filler)
     if has_gaps:
         ends = zip(axes, before, after, steps, strict=True)
         value = reshape(value, [size if size < 0 else (size + front + back) * step for (size, *_), front, back, step in ends])
