@@ -47,15 +47,15 @@ def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
 
 _X86 = Target(
     "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, cpu="x86", layout="channels_first",
-    storage=Storage(activations="uint8"), kernels=_ROWS, own_rules=_four_bits,
+    storage=Storage(activations="uint8"), kernels=replace(_ROWS, max_pair_sum=128), own_rules=_four_bits,
 )  # fmt: skip
 
 TARGETS = (
     _X86,
     _X86.derive(name="ort-x86-vnni", summary="onnxruntime on x86-64 CPUs with VNNI, where signed weights are always exact",
-                kernels=replace(_ROWS, max_pair_sum=0)),
+                kernels=_ROWS),
     _X86.derive(name="ort-arm", cpu="arm", summary="onnxruntime on Arm CPUs: int8 activations and weights",
-                storage=Storage(activations="int8"), kernels=replace(_ROWS, max_pair_sum=0)),
+                storage=Storage(activations="int8"), kernels=_ROWS),
     Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_LITERAL, layout="channels_first",
            kernels=Kernels(dynamic_range="onnx")),
 )  # fmt: skip

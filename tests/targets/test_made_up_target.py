@@ -18,6 +18,7 @@ from qconvert.conversion import ConversionReport, normalize
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph
+from qconvert.kernels import KERNELS
 from qconvert.plugins import registered, registry, target_named
 from qconvert.targets.violations import violations
 
@@ -147,6 +148,14 @@ def test_a_target_derived_by_name_is_the_other_with_changes() -> None:
     assert (mine.passes, mine.storage.activations) == (arm.passes, "int8")
     assert mine.kernels.missing == ("Sigmoid",) and arm.kernels.missing == ()
     assert mine.kernels.types("Conv") == arm.kernels.types("Conv") == ("uint8", "int8")
+
+
+@pytest.mark.formats
+def test_rows_of_onnxruntime_do_not_saturate_unless_the_target_says_so() -> None:
+    rows = KERNELS["onnxruntime:optimized"].without("Sigmoid")
+    mine = target_named("ort-x86-vnni").derive(name="mine", kernels=rows)
+    graph, _ = normalize(load(FIXTURES / "aww_int8.tflite"), mine)
+    assert {graph[op.inputs[1]].dtype for op in graph.ops if op.kind in ("Conv", "Gemm")} == {"int8"}
 
 
 def test_what_cannot_be_derived_is_said(plugin: ModuleType) -> None:
