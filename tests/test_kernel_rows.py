@@ -6,6 +6,7 @@ Its HardSwish of int8 rounds down, is wrong at large scales, and wraps around wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,15 @@ def test_the_tolerance_is_found_by_trying_the_reference() -> None:
     graph = network()
     allowed, coarse = ROWS.tolerance(graph, graph.ops[0], np.zeros(4))
     assert coarse and 0.48 < allowed[0] <= 0.5
+
+
+@pytest.mark.formats
+@pytest.mark.parametrize("kind", ["HardSwish", "Sigmoid"])
+def test_a_tolerance_is_a_number_where_the_exact_value_is_none(kind: str) -> None:
+    graph = network()
+    op = replace(graph.ops[0], kind=kind)
+    allowed, _ = ROWS.tolerance(graph, op, np.array([np.inf, -np.inf, np.nan, 1.0]))
+    assert np.isfinite(allowed).all() and len({*allowed.tolist()}) == 1
 
 
 @pytest.mark.onnxruntime

@@ -12,7 +12,7 @@ from qconvert.errors import OptionError
 if TYPE_CHECKING:  # targets, which have rows, are listed without numpy
     from qconvert.graph import Array, Graph, Op
 
-__all__ = ["Integers", "Kernel", "Kernels", "Reference", "Tolerance", "among", "within"]
+__all__ = ["Integers", "Kernel", "Kernels", "Reference", "Tolerance", "within"]
 
 #: (graph, operator) -> words; "" if there is nothing to say.
 Form = Callable[["Graph", "Op"], str]
@@ -107,7 +107,13 @@ class Kernel:
 
 def within(steps: float) -> Tolerance:
     """The tolerance of a kernel that is off by as much everywhere, such as 1e-6 for exact arithmetic in float64."""
-    return lambda graph, op, exact: (exact * 0 + steps, False)
+
+    def everywhere(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
+        import numpy as np
+
+        return np.full(exact.shape, steps), False
+
+    return everywhere
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +153,18 @@ class Kernels:
         kinds = dict.fromkeys(kind for row in self.rows for kind in row.kinds)
         return {kind: tuple(row for row in self.rows if kind in row.kinds) for kind in kinds}
 
+    @cached_property
+    def _unnamed(self) -> tuple[Kernel, ...]:
+        return tuple(row for row in self.rows if not row.kinds)
+
+    @cached_property
+    def _taking(self) -> dict[str, tuple[Kernel, ...]]:
+        return {kind: tuple(row for row in self.rows if not row.kinds or kind in row.kinds) for kind in self._named}
+
+    def _rows_for(self, kind: str) -> tuple[Kernel, ...]:
+        """The rows that name a kind or all kinds, in their order."""
+        return self._taking.get(kind, self._unnamed)
+
     def __iter__(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The kinds with integer kernels, each with the types of their data; none for all."""
         return ((kind, types) for kind in self._named if (types := self.types(kind)) is not None)
@@ -156,7 +174,7 @@ class Kernels:
         """Whether it is known what runs on integers; else all that is quantized is taken to do so."""
         return bool(self.missing) or not any(row.runs == "integers" and not row.kinds for row in self.rows)
 
-    @property
+    @cached_property
     def missing(self) -> tuple[str, ...]:
         """The kinds that have no kernel at all."""
         return tuple(kind for kind, rows in self._named.items() if rows[0].runs == "nothing")
@@ -210,9 +228,6 @@ class Kernels:
                 reason = words
         return None, reason
 
-    def _rows_for(self, kind: str) -> tuple[Kernel, ...]:
-        return tuple(row for row in self.rows if not row.kinds or kind in row.kinds)
-
     def of(self, graph: Graph, op: Op) -> Kernel | None:
         """The row that stands for an operator as the runtime runs it, whatever a target would choose.
 
@@ -249,12 +264,10 @@ class Kernels:
         row = self.of(graph, op)
         if row is not None and row.tolerance is not None:
             return row.tolerance(graph, op, exact)
-        tried = None
-        if row is not None and row.reference is not None:
-            from qconvert.kernels.proofs import tried_tolerance  # which evaluates operators
+        from qconvert.kernels.proofs import tried_tolerance  # which evaluates operators
 
-            tried = tried_tolerance(graph, op, row)
-        return abs(exact) * 0 + (tried or _LEAST), (tried or 0) > _COARSE
+        steps = (0.0 if row is None else tried_tolerance(graph, op, row)) or _LEAST
+        return within(steps)(graph, op, exact)[0], steps > _COARSE
 
     def integers(self, graph: Graph, op: Op, inputs: Sequence[Array | None]) -> Integers | None:
         """What the kernel of an operator gives for stored inputs, None for those absent or unknown; None where nothing tells."""
@@ -265,13 +278,3 @@ class Kernels:
         """The stored result of an operator, where its kernel's integers are known; for evaluate()."""
         found = self.integers(graph, op, inputs)
         return found.ways[0] if found is not None else None
-
-
-def among(rows: Sequence[Kernel], kinds: Sequence[str], types: Sequence[str]) -> tuple[Kernel, ...]:
-    """The rows of some kinds, for those of their types that are among some."""
-    found = []
-    for row in rows:
-        own, both = tuple(kind for kind in row.kinds if kind in kinds), tuple(dtype for dtype in row.types if dtype in types)
-        if own and (both or not row.types):
-            found.append(replace(row, kinds=own, types=both or tuple(types)))
-    return tuple(found)

@@ -7,6 +7,7 @@ kernels demand beyond it (kernels/activations.cc, l2norm.cc). Which builtin oper
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from qconvert.arithmetic import xnnpack_adds
 from qconvert.graph import Array, Graph, Op
-from qconvert.kernels.kernel import Kernel, Kernels, among
+from qconvert.kernels.kernel import Kernel, Kernels
 from qconvert.kernels.litert import factors, faults, forms, references
 from qconvert.kernels.litert import tolerances as off
 from qconvert.kernels.litert.factors import holds
@@ -112,6 +113,16 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
     )
 
 
+def _among(rows: Sequence[Kernel], kinds: Sequence[str], types: Sequence[str]) -> tuple[Kernel, ...]:
+    """The rows of some kinds, for those of their types that are among some."""
+    found = []
+    for row in rows:
+        own, both = tuple(kind for kind in row.kinds if kind in kinds), tuple(dtype for dtype in row.types if dtype in types)
+        if own and (both or not row.types):
+            found.append(replace(row, kinds=own, types=both or tuple(types)))
+    return tuple(found)
+
+
 def _left_to_tflite(graph: Graph, op: Op) -> str:
     """Which weights XNNPACK leaves to TFLite's own kernels."""
     weights = graph[op.inputs[1]] if op.has(1) else None
@@ -149,11 +160,10 @@ def _of_tflite(graph: Graph, op: Op) -> str:
 
 def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     """XNNPACK's kernels, which demand of scales what TFLite's own kernels of the same kinds demand."""
-
     requantized = references.requantized_by_xnnpack
 
     def xnnpack(kinds: tuple[str, ...], **changes: object) -> tuple[Kernel, ...]:
-        return tuple(replace(row, **{"reference": None, **changes}) for row in among(rows, kinds, _BYTES))  # type: ignore[arg-type]
+        return tuple(replace(row, **{"reference": None, **changes}) for row in _among(rows, kinds, _BYTES))  # type: ignore[arg-type]
 
     return (
         *xnnpack(("Conv", "ConvTranspose", "Gemm"), tolerance=off.rounded_once, lacks=_left_to_tflite),
@@ -175,11 +185,12 @@ REFERENCE = _rows(plain=True)
 _OPTIMIZED = _rows(plain=False)
 #: What LiteRT runs by default.
 DEFAULT = (*_by_xnnpack(_OPTIMIZED), *_OPTIMIZED)
+_BOTH = Kernels(DEFAULT), Kernels(REFERENCE)
 
 
 def _either(graph: Graph, op: Op, exact: Array) -> Found:
     """Where XNNPACK and TFLite's own kernels each have a part in an operator."""
-    (one, first), (other, second) = (Kernels(rows).tolerance(graph, op, exact) for rows in (DEFAULT, REFERENCE))
+    (one, first), (other, second) = (kernels.tolerance(graph, op, exact) for kernels in _BOTH)
     return np.maximum(one, other), first or second
 
 
@@ -188,7 +199,7 @@ MIXED = (Kernel(runs="reals", tolerance=_either),)
 
 def _micro(kinds: tuple[str, ...], types: tuple[str, ...]) -> tuple[Kernel, ...]:
     """tflite-micro's kernels, which demand and round as the reference ones do; whether they overflow alike was not measured."""
-    return tuple(replace(row, reference=None, as_fast_on_reals=False) for row in among(_OPTIMIZED, kinds, types))
+    return tuple(replace(row, reference=None, as_fast_on_reals=False) for row in _among(_OPTIMIZED, kinds, types))
 
 
 #: tflite-micro, which has no uint8 kernels.
