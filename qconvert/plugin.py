@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from qconvert.graph.metadata import STATES
     from qconvert.graph.names import near
     from qconvert.kernels import KERNELS, Integers, Kernel, Kernels, within
+    from qconvert.kernels.tolerances import partial_sums
     from qconvert.operators import (
         KINDS,
         REQUIRED,
@@ -110,6 +111,7 @@ _HOMES = {
     "qconvert.graph.metadata": "STATES",
     "qconvert.files": "documents map_file",
     "qconvert.kernels": "KERNELS Integers Kernel Kernels within",
+    "qconvert.kernels.tolerances": "partial_sums",
     "qconvert.rewriting": "Match Pattern Rewriter find_matches with_quantization",
     "qconvert.graph.names": "near",
     "qconvert.operators.shapes": "infer output_shapes",
@@ -259,6 +261,7 @@ __all__ = [
     "numbers",
     "numpy_dtype",
     "output_shapes",
+    "partial_sums",
     "quantize",
     "register",
     "registered",

@@ -12,7 +12,7 @@ from qconvert.errors import OptionError
 if TYPE_CHECKING:  # targets, which have rows, are listed without numpy
     from qconvert.graph import Array, Graph, Op
 
-__all__ = ["Integers", "Kernel", "Kernels", "Reference", "Tolerance", "within"]
+__all__ = ["Integers", "Kernel", "Kernels", "Reference", "Tolerance", "activated_range", "within"]
 
 #: (graph, operator) -> words; "" if there is nothing to say.
 Form = Callable[["Graph", "Op"], str]
@@ -45,6 +45,22 @@ class Integers:
 
     ways: tuple[Array, ...]
     fault: str = ""
+
+    @classmethod
+    def limited(cls, graph: Graph, op: Op, found: Array) -> Integers:
+        """Numbers as the operator's result stores them, within limits that an activation may narrow."""
+        import numpy as np
+
+        from qconvert.graph import numpy_dtype
+
+        return cls((np.clip(found, *activated_range(graph, op)).astype(numpy_dtype(graph[op.outputs[0]].dtype)),))
+
+
+def activated_range(graph: Graph, op: Op) -> tuple[int, int]:
+    """The least and the largest integer that an operator with its activation stores."""
+    from qconvert.graph.activations import ACTIVATIONS, clip_range
+
+    return clip_range(graph[op.outputs[0]], ACTIVATIONS[str(op.attributes.get("activation", ""))])
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,9 @@ import numpy as np
 
 from qconvert.arithmetic import onnxruntime_add, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
-from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.kernels.kernel import Integers, Kernel
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
-from qconvert.operators import kind_of, reduced_count
+from qconvert.operators import reduced_count
 
 __all__ = ["ROWS", "UNOPTIMIZED", "covers_all"]
 
@@ -91,8 +90,7 @@ def _added(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
         return None
     a, b = (np.asarray(value, np.int64) + offset for value in stored)
     found = onnxruntime_add(a, b, (grids[0], grids[1]), grids[2], "uint8").astype(np.int64) - offset
-    limits = clip_range(tensors[2], ACTIVATIONS[str(op.attributes.get("activation", ""))])
-    return Integers((np.clip(found, *limits).astype(tensors[2].dtype),))
+    return Integers.limited(graph, op, found)
 
 
 def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -115,8 +113,8 @@ def _softmax_overflow(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
 def _sixteen_bits(graph: Graph, op: Op, exact: Array) -> Found:
     """Float arithmetic between 16-bit integers, whose steps float32 holds with few bits to spare."""
     summed = _summed_means(graph, op)
-    parts = partial_sums(graph, op, float(np.abs(exact).max(initial=0))) if kind_of(op).sums_products else 0.0
-    return np.maximum(np.maximum(0.02, np.abs(exact) * 2.0**-20), max(parts, summed)), summed > 0.1
+    off = max(partial_sums(graph, op, exact), summed)
+    return np.maximum(np.maximum(0.02, np.abs(exact) * 2.0**-20), off), summed > 0.1
 
 
 def _summed_means(graph: Graph, op: Op) -> float:

@@ -48,9 +48,18 @@ def right_shifts(graph: Graph, op: Op, elements: float = 1.0) -> Array | None:
     return np.maximum(0, -np.frexp(product / float(result.scale[0]) / elements)[1])
 
 
-def partial_sums(graph: Graph, op: Op, largest: float) -> float:
-    """What float32 loses of sums of n products whose parts may be as large as `largest`: errors add up as sqrt(n) of them do (Higham,
-    Accuracy and Stability of Numerical Algorithms, section 2.8)."""
+def partial_sums(graph: Graph, op: Op, exact: Array, least: float = 0.0) -> float:
+    """What float32 loses of sums of n products, whose parts may be as large as the largest result, or larger: errors add up as sqrt(n) of
+    them do (Higham, Accuracy and Stability of Numerical Algorithms, section 2.8). Nothing where no products are summed.
+
+    Args:
+        graph, op: the operator.
+        exact: in steps of the result.
+        least: steps that parts are assumed to reach in any case.
+    """
+    if not kind_of(op).sums_products:
+        return 0.0
+    largest = max(float(np.abs(exact).max(initial=0)), least)
     sizes = graph[op.inputs[1]].static_shape
     count = 1.0 if not sizes else float(np.prod(sizes[1:])) if kind_of(op).has_weights else float(sizes[max(len(sizes) - 2, 0)])
     return float(np.sqrt(count) * 2.0**-23 * largest)

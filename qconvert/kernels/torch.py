@@ -21,7 +21,7 @@ __all__ = ["INDUCTOR", "MODULES", "PROGRAM", "TRUSTED", "few_roundings", "progra
 def program(graph: Graph, op: Op, exact: Array) -> Found:
     """Curves, which are less fine than float32 itself, and sums of products, whose parts may be larger than the result."""
     if kind_of(op).sums_products:
-        return 10 * fine(exact) + 2 * partial_sums(graph, op, max(float(np.abs(exact).max(initial=0)), 255.0)), False
+        return 10 * fine(exact) + 2 * partial_sums(graph, op, exact, least=255.0), False
     return np.full(exact.shape, 0.01), False
 
 

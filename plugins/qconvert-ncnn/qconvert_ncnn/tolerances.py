@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.plugin import KINDS, Array, Graph, Op, dequantize
+from qconvert.plugin import Array, Graph, Op, dequantize, partial_sums
 
 __all__ = ["tolerance"]
 
-_FLOAT32 = 2.0**-24
 #: Roundings to float32 between an exact sum and a result: scales, their inverses, their product, the bias.
-_FEW, _LEAST = 64 * _FLOAT32, 1e-3
+_FEW, _LEAST = 64 * 2.0**-24, 1e-3
 #: Kernels of depthwise convolutions over 8 channels at once multiply by an approximate reciprocal of the scales (AVX's rcpps), which is
 #: off by up to 1.5 * 2^-12 (measured with 1.0.20261020: 2e-4).
 _RECIPROCAL = 1.5 * 2.0**-12
@@ -18,11 +17,7 @@ _RECIPROCAL = 1.5 * 2.0**-12
 
 def tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
     """See qconvert.plugin.Kernel."""
-    found = np.maximum(_LEAST, np.abs(exact) * _FEW)
-    if KINDS[op.kind].sums_products:
-        sizes = graph[op.inputs[1]].static_shape or (1,)
-        count = float(np.prod(sizes[1:])) if KINDS[op.kind].has_weights else float(sizes[max(len(sizes) - 2, 0)])
-        found = found + 4 * np.sqrt(count) * _FLOAT32 * max(float(np.abs(exact).max(initial=0)), 255.0)
+    found = np.maximum(_LEAST, np.abs(exact) * _FEW) + 2 * partial_sums(graph, op, exact, least=255.0)
     if op.kind == "Conv" and op["group"] > 1 and graph[op.inputs[0]].is_quantized:
         return found + _sums(graph, op, exact) * _RECIPROCAL, True
     return found, False

@@ -18,6 +18,7 @@ from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 from qconvert.formats.onnx.signatures import signature
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.kernels import KERNELS
 
 __all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction", "qdq_opset"]
 
@@ -189,6 +190,10 @@ class Builder:
         if domain:
             self.domains.setdefault(domain, 1)
         return list(outputs)
+
+    def kernel_fault(self, op: Op) -> str:
+        """What onnxruntime's integer kernel does wrong with an operator, in words; "" if nothing."""
+        return KERNELS["onnxruntime:optimized"].fault(self.graph, op)
 
     def cast(self, value: str, dtype: str, output: str = "") -> str:
         """Adds a Cast to another type, whose result is `output`, or a new value; returns its name."""

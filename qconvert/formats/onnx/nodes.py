@@ -11,7 +11,6 @@ from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
 from qconvert.formats.onnx.node_types import require_types
 from qconvert.formats.onnx.spelled import is_spelled_out
 from qconvert.graph import Graph, Op, Tensor, canonical_dtype
-from qconvert.kernels import KERNELS
 from qconvert.operators import kind_of
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import Lowered
@@ -78,7 +77,7 @@ def _write_qoperator(op: Op, b: Builder) -> str | None:
     Data movement works on stored integers in either form, and what is not quantized stays as it is.
     """
     writers = operators("onnx", "write_qoperator")
-    reason = KERNELS["onnxruntime:optimized"].fault(b.graph, op)
+    reason = b.kernel_fault(op)
     if not reason:
         reason = writers[op.kind](op, b) if op.kind in writers else f"QOperator has no {op.kind}"
     is_quantized = any(b.tensor(name).is_quantized for name in (*op.inputs, *op.outputs) if name)

@@ -31,7 +31,6 @@ from qconvert.graph.metadata import (
     STATED_LIMITS,
 )
 from qconvert.graph.stated import narrow_constants, unstated
-from qconvert.kernels import KERNELS
 from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.functions import all_graphs, all_ops
 from qconvert.plugins import operators
@@ -160,7 +159,7 @@ def _properties(
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
     spelled = decomposition_notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") in _SPELLED_OUT
-                    or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(KERNELS["onnxruntime:optimized"].fault(graph, op))
+                    or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(builder.kernel_fault(op))
                     or is_doubling(op, graph) or _hides_grids(op, graph))  # fmt: skip
     if spelled:
         properties[DECOMPOSED] = spelled

@@ -1,5 +1,5 @@
-"""The integers of TFLite's own kernels, where their 32 bits overflow or C leaves open what they do too (arithmetic: wrapped, division,
-comparisons, each with its source)."""
+"""The integers of LiteRT's kernels, XNNPACK's and TFLite's own, where their 32 bits overflow or C leaves open what they do too (arithmetic:
+wrapped, division, comparisons, each with its source)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from qconvert.arithmetic import (
     xnnpack_requantize,
 )
 from qconvert.arithmetic.additions import Addition
+from qconvert.arithmetic.gemmlowp import high_product, saturated
 from qconvert.arithmetic.requantize import quantize_multiplier, rounding_divide_by_pot
 from qconvert.arithmetic.rounding import round_half_away
-from qconvert.graph import Array, Graph, Op, Quantization, integer_range, numpy_dtype
-from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.kernels.kernel import Integers
+from qconvert.graph import Array, Graph, Op, Quantization, integer_range
+from qconvert.kernels.kernel import Integers, activated_range
 
 __all__ = [
     "COMPARISONS",
@@ -44,6 +44,7 @@ __all__ = [
     "requantized",
     "requantized_by_xnnpack",
     "softmax",
+    "tabulated",
 ]
 
 COMPARISONS = {"Equal": np.equal, "NotEqual": np.not_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
@@ -67,8 +68,7 @@ def _added(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Int
     grids, types = _grids(graph, names), {graph[name].dtype for name in names}
     if len(grids) != 3 or types not in ({"int8"}, {"uint8"}) or any(value is None for value in stored):
         return None
-    found = kernel(stored[0], stored[1], (grids[0], grids[1]), grids[2], graph[op.outputs[0]].dtype)
-    return Integers((np.clip(found, *clip_range(graph[op.outputs[0]], ACTIVATIONS[str(op.attributes.get("activation", ""))])),))
+    return Integers.limited(graph, op, kernel(stored[0], stored[1], (grids[0], grids[1]), grids[2], graph[op.outputs[0]].dtype))
 
 
 def added(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -81,13 +81,6 @@ def added_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | 
     return _added(graph, op, stored, xnnpack_add)
 
 
-def _limited(graph: Graph, op: Op, found: Array) -> Integers:
-    """Integers within the limits of the result, which an activation may narrow."""
-    result = graph[op.outputs[0]]
-    limits = clip_range(result, ACTIVATIONS[str(op.attributes.get("activation", ""))])
-    return Integers((np.clip(found, *limits).astype(numpy_dtype(result.dtype)),))
-
-
 def multiplied_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """MUL of bytes by XNNPACK: the product of the steps by a float32, rounded to even (xnn_init_qs8_mul_minmax_scalar_params)."""
     grids = _grids(graph, (*op.inputs, *op.outputs))
@@ -96,7 +89,7 @@ def multiplied_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Intege
     a, b, y = (np.float32(grid.scale[0]) for grid in grids)
     steps = [np.asarray(value, np.int64) - grid.zero_point[0] for value, grid in zip(stored, grids[:2], strict=True)]
     product = (steps[0] * steps[1]).astype(np.float32) * (a * b / y)
-    return _limited(graph, op, np.rint(product).astype(np.int64) + grids[2].zero_point[0])
+    return Integers.limited(graph, op, np.rint(product).astype(np.int64) + grids[2].zero_point[0])
 
 
 def leaky_relu(graph: Graph, op: Op, stored: Sequence[Any], own: bool) -> Integers | None:
@@ -129,14 +122,14 @@ def hard_swish(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     factor, shift = _short(float(np.float32(fine) / np.float32(result.scale[0])))
     slope, exponent = _short(float(np.float32(fine) / np.float32(3 / 32768)))
     steps = (np.asarray(stored[0], np.int64) - given.zero_point[0]) << 7
-    value = _rounded_high(steps, factor)
-    gate = _saturated(steps << max(exponent - 1, 0)) if exponent > 0 else steps
-    gate = _rounded_high(gate, slope)
-    gate = _saturated(gate << 1) if exponent > 0 else rounding_divide_by_pot(gate, -exponent) if exponent < 0 else gate
+    value = saturated(high_product(steps, factor))
+    gate = saturated(steps << max(exponent - 1, 0)) if exponent > 0 else steps
+    gate = saturated(high_product(gate, slope))
+    gate = saturated(gate << 1) if exponent > 0 else rounding_divide_by_pot(gate, -exponent) if exponent < 0 else gate
     gate = (np.asarray(gate, np.int64) + 2**15) >> 1
     product = gate * value
-    product = _saturated(np.sign(product) * (np.abs(product) >> 15))  # SaturatingDoublingHighMul cuts off
-    return _limited(graph, op, rounding_divide_by_pot(product, -shift) + result.zero_point[0])
+    product = saturated(np.sign(product) * (np.abs(product) >> 15))  # SaturatingDoublingHighMul cuts off
+    return Integers.limited(graph, op, rounding_divide_by_pot(product, -shift) + result.zero_point[0])
 
 
 def tabulated(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -150,7 +143,7 @@ def tabulated(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     with np.errstate(all="ignore"):
         values = _FUNCTIONS[op.kind](np.float32(given.scale[0]) * steps.astype(np.float32)) * (one / np.float32(result.scale[0]))
     whole = round_half_away(np.clip(values.astype(np.float64), -(2.0**31), 2.0**31))
-    return _limited(graph, op, whole + result.zero_point[0])
+    return Integers.limited(graph, op, whole + result.zero_point[0])
 
 
 _FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
@@ -165,17 +158,6 @@ def _short(factor: float) -> tuple[int, int]:
     """A multiplier of 16 bits and its shift to the left (quantization_util.cc; DownScaleInt32ToInt16Multiplier)."""
     wide, shift = quantize_multiplier(factor)
     return min((int(wide) + 2**15) >> 16, 2**15 - 1), int(shift)
-
-
-def _saturated(values: Array) -> Array:
-    return np.clip(values, -(2**15), 2**15 - 1)
-
-
-def _rounded_high(values: Array, factor: int) -> Array:
-    """gemmlowp's SaturatingRoundingDoublingHighMul of 16 bits."""
-    product = np.asarray(values, np.int64) * factor
-    nudged = product + np.where(product >= 0, 2**14, 1 - 2**14)
-    return _saturated(np.asarray(np.sign(nudged) * (np.abs(nudged) >> 15)))
 
 
 def requantized(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -229,7 +211,7 @@ def divided(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     grids, types = _grids(graph, names), {graph[name].dtype for name in names}
     if any(value is None for value in stored[:2]) or not grids or len(types) > 1 or not types < {"int8", "uint8", "int16"}:
         return None
-    limits = clip_range(graph[op.outputs[0]], ACTIVATIONS[str(op.attributes.get("activation", ""))])
+    limits = activated_range(graph, op)
     values, divisors = np.broadcast_arrays(*stored)
     return _once(tflite_divide(values, divisors, grids[0], grids[1], grids[2], limits))
 

@@ -16,7 +16,6 @@ from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_OPSET
-from qconvert.kernels import KERNELS
 from qconvert.rewriting.lowering import conditions, since
 
 __all__ = ["READERS", "WRITERS"]
@@ -103,7 +102,7 @@ def real_dtype(op: Op, b: Builder) -> Any:
 def write_softmax(op: Op, b: Builder) -> None:
     """Softmax; in float64 where onnxruntime's integer kernel would be wrong."""
     value, hint = b.real(op.inputs[0]), f"{op.outputs[0]}/real_result"
-    if KERNELS["onnxruntime:optimized"].fault(b.graph, op):
+    if b.kernel_fault(op):
         b.finish(op, b.node_in_float64("Softmax", [value], hint, axis=int(op["axis"])))
     else:
         b.finish(op, b.node("Softmax", [value], hint=hint, axis=int(op["axis"]))[0])

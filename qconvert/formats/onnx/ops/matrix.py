@@ -13,7 +13,6 @@ from qconvert.formats.onnx.ops.conv import apart, real_bias
 from qconvert.formats.onnx.ops.dynamic import write_dynamic
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization, numpy_dtype
-from qconvert.kernels import KERNELS
 from qconvert.operators import is_dynamic
 
 __all__ = ["READERS", "WRITERS", "matmul_operand"]
@@ -45,7 +44,7 @@ def write_matmul(op: Op, b: Builder) -> None:
         else:
             operands.append(value if grid is None else b.dequantize(value, b.tensor(name).dtype, grid))
     hint = f"{op.outputs[0]}/real_result"
-    if KERNELS["onnxruntime:optimized"].fault(b.graph, op):
+    if b.kernel_fault(op):
         b.finish(op, b.node_in_float64("MatMul", operands, hint))
     else:
         b.finish(op, b.node("MatMul", operands, hint=hint)[0])

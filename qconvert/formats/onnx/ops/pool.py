@@ -13,7 +13,6 @@ from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.kernels import KERNELS
 from qconvert.kernels.onnxruntime import covers_all
 
 __all__ = ["READERS", "WRITERS", "may_tie"]
@@ -32,7 +31,7 @@ def write_average_pool(op: Op, b: Builder) -> None:
     if may_tie(op, b):
         _tied_average(op, b)
         return
-    fault = KERNELS["onnxruntime:optimized"].fault(b.graph, op)
+    fault = b.kernel_fault(op)
     if fault and covers_all(b.graph, op):
         _write_mean(op, b)
         return
@@ -125,7 +124,7 @@ def read_global_average_pool(r: Reading) -> None:
 def write_global_average_pool(op: Op, b: Builder) -> None:
     """GlobalAveragePool of float values."""
     require_channels_first(op, b)
-    if KERNELS["onnxruntime:optimized"].fault(b.graph, op):
+    if b.kernel_fault(op):
         _write_mean(op, b)
         return
     b.finish(op, b.node("GlobalAveragePool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result")[0])
