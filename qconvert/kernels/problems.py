@@ -31,6 +31,7 @@ class _Form:
         constants, leading: further inputs as they are, behind the data and in front of them.
         attributes: of the operator.
         is_positive: whether data are above zero alone.
+        scales: natural logarithms of the least and the largest scale of the data.
     """
 
     data: tuple[tuple[int, ...], ...]
@@ -39,6 +40,7 @@ class _Form:
     leading: tuple[Array, ...] = ()
     attributes: Mapping[str, Any] | None = None
     is_positive: bool = False
+    scales: tuple[float, float] = (-4, -1)
 
 
 _IMAGE = (1, 4, 8, 8)
@@ -48,11 +50,11 @@ _BOTH = _Form((_ROWS, _ROWS))
 _AXES = (np.array([1], np.int64),)
 
 _FORMS: Mapping[str, tuple[_Form, ...]] = {
-    **dict.fromkeys(("Relu", "HardSwish", "HardSigmoid", "Sigmoid", "Tanh", "Elu", "Gelu", "Abs", "Exp", "Requantize"), (_EACH,)),
+    **dict.fromkeys(("Relu", "HardSwish", "HardSigmoid", "Sigmoid", "Tanh", "Elu", "Gelu", "Abs", "Requantize"), (_EACH,)),
+    "Exp": (_Form((_ROWS,), scales=(-5, -3.5)),),
     **dict.fromkeys(("Sqrt", "Rsqrt", "Log"), (_Form((_ROWS,), is_positive=True),)),
     "LeakyRelu": (_Form((_ROWS,), attributes={"alpha": 0.1}), _Form((_ROWS,), attributes={"alpha": 0.7})),
-    **dict.fromkeys(("Add", "Sub", "Mul", "SquaredDifference", "Max", "Min"), (_BOTH,)),
-    "Div": (_Form((_ROWS, _ROWS)),),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "SquaredDifference", "Max", "Min"), (_BOTH,)),
     **dict.fromkeys(("Equal", "NotEqual", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"), (_BOTH,)),
     "Concat": (_Form((_ROWS, _ROWS), attributes={"axis": 1}),),
     "Conv": (
@@ -77,15 +79,12 @@ _FORMS: Mapping[str, tuple[_Form, ...]] = {
         ("SpaceToBatch", "BatchToSpace"),
         (_Form(((4, 3, 8, 8),), constants=(np.array([2, 2], np.int64), np.zeros(4, np.int64)), attributes=_SPACE_ALONE),),
     ),
-    "LpNormalization": (_Form((_ROWS,), attributes={"axis": 2}),),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "LpNormalization"), (_Form((_ROWS,), attributes={"axis": 2}),)),
     "ReduceProd": (_Form(((16, 3),), constants=_AXES, attributes={"keepdims": 0}),),
     "MatMul": (_Form((_ROWS, (2, 24, 6))),),
-    "AveragePool": (_Form((_IMAGE,), attributes=_WINDOW),),
-    "MaxPool": (_Form((_IMAGE,), attributes=_WINDOW),),
+    **dict.fromkeys(("AveragePool", "MaxPool"), (_Form((_IMAGE,), attributes=_WINDOW),)),
     "GlobalAveragePool": (_Form((_IMAGE,), attributes=_SPACE_ALONE),),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax"), (_Form((_ROWS,), constants=_AXES, attributes={"keepdims": 1}),)),
-    "Softmax": (_Form((_ROWS,), attributes={"axis": 2}),),
-    "LogSoftmax": (_Form((_ROWS,), attributes={"axis": 2}),),
 }
 
 #: How far results go, from how far the data do; the others' as far as these.
@@ -123,12 +122,8 @@ def problem(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels) -
     tensors: list[Tensor] = []
     for place, shape in enumerate(form.data):
         least = low if form.is_positive else low // 2 + high // 4
-        finest = -4 if kind != "Exp" else -5
-        q = grid(
-            float(np.exp(rng.uniform(finest, finest + 3 if kind != "Exp" else finest + 1.5))),
-            least,
-            least if form.is_positive else high // 2 + low // 4,
-        )
+        most = least if form.is_positive else high // 2 + low // 4
+        q = grid(float(np.exp(rng.uniform(*form.scales))), least, most)
         tensors.append(Tensor(f"x{place}", dtype, shape, None, q))
     if kernels.one_grid(kind, dtype):
         tensors = [Tensor(t.name, t.dtype, t.shape, None, tensors[0].quantization) for t in tensors]
@@ -138,10 +133,10 @@ def problem(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels) -
         [Tensor(f"{name}{place}", canonical_dtype(data.dtype), data.shape, data) for place, data in enumerate(found)]
         for name, found in (("a", form.leading), ("c", form.constants))
     )
-    data, tensors = tensors, [*leading, *tensors, *behind]
+    result = Tensor("y", dtype, None, None, _result(kind, dtype, tensors[0], rng, kernels, grid))
+    tensors = [*leading, *tensors, *behind]
     names = tuple(tensor.name for tensor in tensors)
     op = Op(kind, names, ("y",), dict(form.attributes or {}), f"{kind} #0")
-    result = Tensor("y", dtype, None, None, _result(kind, dtype, data[0], rng, kernels, grid))
     if KINDS[kind].rule == "index":
         result = Tensor("y", "int64" if kind.startswith("Arg") else "bool", None)
     inputs = tuple(tensor.name for tensor in tensors if tensor.data is None)

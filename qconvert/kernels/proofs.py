@@ -1,18 +1,17 @@
-"""Whether two kernels give the same integers for all inputs, tried on all codes of 8 bits."""
+"""What kernels give for all inputs, where these are the codes of one or two operands of 8 bits: two that give the same are proved equal."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph, Op, integer_range
+from qconvert.evaluate.curves import codes_of
+from qconvert.graph import Array, Graph, Op
 from qconvert.kernels.kernel import Kernel
 from qconvert.operators import kind_of
 from qconvert.operators.layout import ELEMENTWISE
 
-__all__ = ["all_codes", "integers_of", "is_proved_equal", "tried_tolerance"]
+__all__ = ["all_codes", "integers_for_all", "tried_tolerance"]
 
 _BYTES = ("int8", "uint8")
 
@@ -24,34 +23,20 @@ def all_codes(graph: Graph, op: Op) -> list[Array] | None:
         return None
     if any(tensor.dtype not in _BYTES or tensor.quantization is None or not tensor.quantization.is_per_tensor for tensor in tensors):
         return None
-    operands = tensors[:-1]
-    return [
-        np.arange(*_ends(tensor.dtype), dtype=tensor.dtype).reshape(-1, *(1,) * (len(operands) - 1 - place))
-        for place, tensor in enumerate(operands)
-    ]
+    codes = [codes_of(tensor.dtype) for tensor in tensors[:-1]]
+    return [codes[0].reshape(-1, 1), codes[1]] if len(codes) > 1 else codes
 
 
-def _ends(dtype: str) -> tuple[int, int]:
-    low, high = integer_range(dtype)
-    return low, high + 1
-
-
-def integers_of(kernel: Kernel | None, graph: Graph, op: Op, codes: Sequence[Array]) -> Array | None:
-    """What a kernel gives for stored inputs: by its reference, else, where there is no kernel of integers, the exact value rounded once;
-    None where it is not known."""
-    if kernel is not None and kernel.reference is not None:
-        found = kernel.reference(graph, op, codes)
-        return found.ways[0] if found is not None and len(found.ways) == 1 else None
-    return evaluate_op(graph, op, list(codes))[0].stored
-
-
-def is_proved_equal(graph: Graph, op: Op, kernel: Kernel, other: Kernel | None) -> bool:
-    """Whether the reference of a kernel gives what another kernel does, for all inputs; False where that cannot be tried."""
+def integers_for_all(graph: Graph, op: Op, kernel: Kernel | None) -> Array | None:
+    """What a kernel gives for all_codes(): by its reference, else, where there is no kernel of integers, the exact value rounded once; None
+    where it is not known."""
     codes = all_codes(graph, op)
-    if codes is None or kernel.reference is None:
-        return False
-    one, two = (integers_of(item, graph, op, codes) for item in (kernel, other))
-    return one is not None and two is not None and np.array_equal(one, two)
+    if codes is None:
+        return None
+    if kernel is None or kernel.reference is None:
+        return evaluate_op(graph, op, list(codes))[0].stored
+    found = kernel.reference(graph, op, codes)
+    return found.ways[0] if found is not None and len(found.ways) == 1 else None
 
 
 def tried_tolerance(graph: Graph, op: Op, kernel: Kernel) -> float | None:

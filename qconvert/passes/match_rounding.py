@@ -21,10 +21,11 @@ from collections import Counter
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
+from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.kernels import Kernel, Kernels
-from qconvert.kernels.proofs import all_codes, integers_of, is_proved_equal
+from qconvert.kernels.proofs import integers_for_all
 from qconvert.operators import kind_of
 from qconvert.passes.torch_rounding import TorchRounding, rounds_as_torch, without_torch
 from qconvert.passes.unary_to_table import Tables
@@ -63,37 +64,36 @@ def _matched(graph: Graph, rows: Kernels, own: Kernels, *, tables: bool) -> tupl
         kernel = None if rounds_as_torch(op) else rows.of(graph, op)
         if kernel is None or not (kernel.arithmetic or tables):
             continue
+        values = integers_for_all(graph, op, kernel) if kernel.reference is not None else None
         # Roundings behind each other onnxruntime's optimizer merges, with other integers: a line between them keeps them apart.
         is_between = tables and kernel.line is not None and kind_of(op).rule == "convert"
-        if not is_between and is_proved_equal(graph, op, kernel, own.of(graph, op)):
-            continue
+        if values is not None and not is_between:
+            others = integers_for_all(graph, op, own.of(graph, op))
+            if others is not None and np.array_equal(values, others):
+                continue
         if arithmetic := kernel.arithmetic(graph, op) if kernel.arithmetic is not None else "":
             rewriter.replace(op, op.with_attributes(arithmetic=arithmetic))
             done[_NOTES.get(arithmetic, f"operators are decomposed, to round as {arithmetic} does")] += 1
-        elif form := _function(graph, op, kernel, rewriter, made) if tables else []:
+        elif form := _function(graph, op, kernel, values, rewriter, made) if tables and values is not None else []:
             rewriter.replace(op, *form)
             done["functions of one tensor are lookup tables, or lines, to round as the source's kernels do"] += 1
     return rewriter.finish(), tuple(f"{count} {text}" for text, count in done.items())
 
 
-def _function(graph: Graph, op: Op, kernel: Kernel, rewriter: Rewriter, tables: Tables) -> list[Op]:
-    """Return the operators that give what a kernel gives for each code of its one operand; none where that is not known."""
-    codes = all_codes(graph, op)
-    if codes is None or len(codes) != 1 or not kind_of(op).rounds or kernel.reference is None:
-        return []
-    values = integers_of(kernel, graph, op, codes)
-    if values is None:
+def _function(graph: Graph, op: Op, kernel: Kernel, values: Array, rewriter: Rewriter, tables: Tables) -> list[Op]:
+    """Return the operators that give what a kernel gives for each code of an operator's one operand; none where it has another."""
+    if values.ndim > 1 or not kind_of(op).rounds:
         return []
     found = kernel.line(graph, op) if kernel.line is not None else None
-    return (_line(graph, op, rewriter, *found, codes[0], values) if found else []) or tables.lookup(op, op.inputs[0], values)
+    return (_line(graph, op, rewriter, *found, values) if found else []) or tables.lookup(op, op.inputs[0], values)
 
 
-def _line(graph: Graph, op: Op, rewriter: Rewriter, scale: float, slope: float, codes: Array, values: Array) -> list[Op]:
+def _line(graph: Graph, op: Op, rewriter: Rewriter, scale: float, slope: float, values: Array) -> list[Op]:
     """Return a LeakyRelu between Dequantize and Quantize, which onnxruntime runs as a table; none if it gives other integers for a code."""
     given, result = graph[op.inputs[0]], graph[op.outputs[0]]
     assert given.quantization is not None and result.quantization is not None
     grid = Quantization.per_tensor(float(np.float32(scale)), int(given.quantization.zero_point[0]))
-    real = dequantize(codes, grid)
+    real = dequantize(codes_of(given.dtype), grid)
     lined = quantize(np.where(real < 0, real * np.float32(slope), real), result.quantization, result.dtype)
     if not np.array_equal(lined, values):
         return []
