@@ -189,7 +189,7 @@ def try_kernels(
     with temporary_folder() as folder:
         for kind, dtype, number in itertools.product(kinds, types, range(count)):
             rng = np.random.default_rng((seed, number, *kind.encode(), *dtype.encode()))
-            graph = problem(kind, dtype, rng, rows)
+            graph = problem(kind, dtype, rng, rows, chosen.layout)
             try:
                 tried = _tried(graph, chosen, runtime, name, rng, folder / f"{kind}_{dtype}_{number}")
             except QConvertError:

@@ -467,7 +467,7 @@ def test_curves_of_16_bits_equal_litert_also_where_they_overflow(builtin: str, k
     x = np.random.default_rng(3).integers(-32768, 32767, (1, 3000), endpoint=True).astype(np.int16)
     x[0, :7] = -32768, -32767, 0, 1, -1, 2, 32767
     overflows = 0
-    for scale in (1e-6, 5e-5, 1e-3, 0.3, 5.2, 5.5, 140.0, 6e3, 1.7e5):
+    for scale in (1e-6, 5e-5, 2.0**-12, 2.0**-11, 2.0**-10, 1e-3, 0.3, 5.2, 5.5, 140.0, 6e3, 1.7e5):
         specs = TensorSpec("x", x.shape, "int16", scale, 0), TensorSpec("y", x.shape, "int16", 1 / 32768, 0)
         found, wraps = ar.tflite_curve(x, float(np.float32(scale)), kind)
         overflows += wraps

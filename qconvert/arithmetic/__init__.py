@@ -74,7 +74,14 @@ from qconvert.arithmetic.torch_kernels import (
     torch_average,
 )
 from qconvert.arithmetic.torch_quantize import SplitProduct, split_product, torch_quantize
-from qconvert.arithmetic.wrapped import tflite_curve, tflite_logarithm, tflite_requantize, tflite_softmax, tflite_wrapped_mean
+from qconvert.arithmetic.wrapped import (
+    GEMMLOWP_SCALES,
+    tflite_curve,
+    tflite_logarithm,
+    tflite_requantize,
+    tflite_softmax,
+    tflite_wrapped_mean,
+)
 
 __all__ = [
     "ADDITIONS",
@@ -83,6 +90,7 @@ __all__ = [
     "FIXED_POINT_ROUNDINGS",
     "FORMULAS",
     "GATES",
+    "GEMMLOWP_SCALES",
     "INTEGER_FACTORS",
     "OF_ROWS",
     "OF_WHOLE_TENSORS",

@@ -18,9 +18,12 @@ from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.requantize import multiply_by_quantized_multiplier, quantize_multiplier
 from qconvert.arithmetic.rounding import round_half_away, saturate
 
-__all__ = ["tflite_curve", "tflite_logarithm", "tflite_requantize", "tflite_softmax", "tflite_wrapped_mean"]
+__all__ = ["GEMMLOWP_SCALES", "tflite_curve", "tflite_logarithm", "tflite_requantize", "tflite_softmax", "tflite_wrapped_mean"]
 
 _POINTS, _EACH = 512, 128
+#: Scales of data with 3 integer bits, or 4 of which the kernel takes off one, where LiteRT's default kernels are gemmlowp's
+#: (SigmoidPrepare and TanhPrepare, kernels/activations.cc).
+GEMMLOWP_SCALES = {"Sigmoid": (2.0**-12,), "Tanh": (2.0**-12, 2.0**-11)}
 #: The exponential's table ends at exp(-10): differences from the largest are brought to steps of this.
 _FINEST = 10 / 65535
 
@@ -82,17 +85,20 @@ def tflite_curve(values: Array, scale: float, function: str, reference: bool = F
 
     Args:
         values: stored integers.
-        scale: of the data. From 174,763 on C does not define the multiplier; on x86 and in LiteRT it is the smallest int32, which is
-            below zero: that is where the default kernels are those of gemmlowp, which take the data for numbers of 3 integer bits.
+        scale: of the data. At 2^-12, of TANH at 2^-11 too, the default kernels are those of gemmlowp, which take the data for numbers of 3
+            integer bits. So do they from 174,763 on, where C does not define the multiplier: on x86 and in LiteRT it is the smallest int32.
         function: "Sigmoid" or "Tanh".
         reference: whether the kernels are the reference ones.
     """
+    own = gemmlowp_logistic if function == "Sigmoid" else gemmlowp_tanh
+    if not reference and scale in GEMMLOWP_SCALES[function]:
+        return own(np.clip(values.astype(np.int64) * int(scale * 4096), -32768, 32767)), False
     factor, shift = scale * 4096 * 3, 0
     while factor <= 32767 / 2 and shift <= 30:
         factor, shift = factor * 2, shift + 1
     if factor >= 2**31:
         if not reference:
-            return (gemmlowp_logistic if function == "Sigmoid" else gemmlowp_tanh)(values), True
+            return own(values), True
         factor = -(2.0**31)
     product = values.astype(np.int64) * int(factor) + (1 << (shift - 1) if shift else 0)
     wrapped = product.astype(np.int32).astype(np.int64)
@@ -125,8 +131,8 @@ def tflite_logarithm(values: Array, scale: float, result: float) -> tuple[Array,
     inverse = np.float32(65536) / (np.float32(32767) * np.float32(result) - least)
 
     def scaled(points: Array) -> Array:
-        found = np.log(points, where=points > 0, out=np.full(points.shape, least, np.float32))
-        return np.asarray(found * inverse)
+        exact = np.log(points.astype(np.float64), where=points > 0, out=np.full(points.shape, np.float64(least)))
+        return np.asarray(exact.astype(np.float32) * inverse)  # C's logf is that of float64, rounded
 
     places = np.arange(_POINTS, dtype=np.float32)
     starts = low + places * step

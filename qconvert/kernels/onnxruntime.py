@@ -18,6 +18,7 @@ import numpy as np
 from qconvert.arithmetic import onnxruntime_add, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.kernel import Integers, Kernel
+from qconvert.kernels.products import Requantizer, takes
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
 from qconvert.operators import reduced_count
 
@@ -91,6 +92,17 @@ def _added(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     a, b = (np.asarray(value, np.int64) + offset for value in stored)
     found = onnxruntime_add(a, b, (grids[0], grids[1]), grids[2], "uint8").astype(np.int64) - offset
     return Integers.limited(graph, op, found)
+
+
+def _multiplied(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """QLinearMul of bytes: a float32 multiplies the product of the steps, and the zero point joins before it is rounded (MlasQLinearMul,
+    qlmul.cpp)."""
+    if any(value is None for value in stored) or not takes(graph, op):
+        return None
+    a, b, y = (grid for name in (*op.inputs, *op.outputs) if (grid := graph[name].quantization) is not None)
+    steps = [np.asarray(value, np.int64) - grid.zero_point[0] for value, grid in zip(stored, (a, b), strict=True)]
+    product = (steps[0] * steps[1]).astype(np.float32) * (a.scale[0] * b.scale[0] / y.scale[0])
+    return Integers.limited(graph, op, np.rint(product + np.float32(y.zero_point[0])))
 
 
 def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -168,12 +180,15 @@ def _float(graph: Graph, op: Op, exact: Array) -> Found:
     return np.full(exact.shape, 0.01), False
 
 
+#: MlasRequantizeOutput (qlinearconv.cc, qlinear_matmul.cc, quant_gemm.cc): a float32 multiplies, ties to even.
+_PRODUCTS = Requantizer("single_float32", "float32")
 _OF_BYTES = (
-    Kernel(("Conv",), _BYTES, real=("bias",), tolerance=_product),
-    Kernel(("Gemm",), _BYTES, real=("bias", "result"), tolerance=_product),
-    Kernel(("MatMul",), _BYTES, real=("result",), tolerance=_sum, fault=_matmul_fault),
+    Kernel(("Conv",), _BYTES, real=("bias",), tolerance=_product, reference=_PRODUCTS),
+    Kernel(("Gemm",), _BYTES, real=("bias", "result"), tolerance=_product, reference=_PRODUCTS),
+    Kernel(("MatMul",), _BYTES, real=("result",), tolerance=_sum, fault=_matmul_fault, reference=_PRODUCTS),
     Kernel(("Add",), _BYTES, tolerance=_sum, reference=_added),
-    Kernel(("Mul", "LeakyRelu"), _BYTES, tolerance=_sum),
+    Kernel(("Mul",), _BYTES, tolerance=_sum, reference=_multiplied),
+    Kernel(("LeakyRelu",), _BYTES, tolerance=_sum),
     Kernel(("AveragePool",), _BYTES, tolerance=_averaged, fault=_average_pool_fault),
     Kernel(("GlobalAveragePool",), _BYTES, tolerance=_sum, fault=_global_average_pool_fault),
     Kernel(("Softmax",), _BYTES, tolerance=_softmax, fault=_softmax_fault, reference=_softmax_integers),

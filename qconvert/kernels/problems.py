@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,11 +98,14 @@ _LARGEST: Mapping[str, Callable[[float], float]] = {
     **dict.fromkeys(("Mul", "SquaredDifference"), lambda span: span**2 / 4),
 }
 
+#: The share of problems whose scales are powers of two, so that results lie in the middle between two integers.
+_WITH_TIES = 0.3
+
 #: Kinds that problem() makes operators of.
 KINDS_TRIED = tuple(_FORMS)
 
 
-def problem(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels) -> Graph:
+def problem(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels, layout: str = "channels_first") -> Graph:
     """A graph of one operator.
 
     Args:
@@ -110,14 +113,19 @@ def problem(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels) -
         dtype: storage of data and result: int8, uint8 or int16, whose zero points are 0.
         rng: chooses among the kind's forms, scales, zero points and constants.
         kernels: those to be tried; where they fix a scale or want equal ones, the graph has these.
+        layout: of images, "channels_first" or "channels_last".
     """
     form = _FORMS[kind][int(rng.integers(len(_FORMS[kind])))]
+    if layout == "channels_last" and form.attributes is not None and "data_format" in form.attributes:
+        moved = tuple((shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape for shape in form.data)
+        form = replace(form, data=moved, attributes={**form.attributes, "data_format": layout})
     low, high = integer_range(dtype)
     step = 2.0**-8 if dtype == "int16" else 1.0
+    has_ties = rng.random() < _WITH_TIES
 
     def grid(scale: float, least: int = low, most: int = high) -> Quantization:
         point = 0 if dtype == "int16" else int(rng.integers(least, most, endpoint=True))
-        return Quantization.per_tensor(float(np.float32(scale * step)), point)
+        return Quantization.per_tensor(float(np.float32(2.0 ** round(math.log2(scale)) if has_ties else scale) * np.float32(step)), point)
 
     tensors: list[Tensor] = []
     for place, shape in enumerate(form.data):
@@ -128,7 +136,7 @@ def problem(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels) -
     if kernels.one_grid(kind, dtype):
         tensors = [Tensor(t.name, t.dtype, t.shape, None, tensors[0].quantization) for t in tensors]
     if form.weights:
-        tensors += _weights(form, tensors[0], rng)
+        tensors += _weights(form, tensors[0], rng, has_ties)
     leading, behind = (
         [Tensor(f"{name}{place}", canonical_dtype(data.dtype), data.shape, data) for place, data in enumerate(found)]
         for name, found in (("a", form.leading), ("c", form.constants))
@@ -155,10 +163,11 @@ def random_codes(graph: Graph, kind: str, rng: np.random.Generator) -> dict[str,
     return found
 
 
-def _weights(form: _Form, data: Tensor, rng: np.random.Generator) -> Iterator[Tensor]:
+def _weights(form: _Form, data: Tensor, rng: np.random.Generator, has_ties: bool) -> Iterator[Tensor]:
     """Weights with a scale for each output, and a bias on the accumulator's grid."""
     outputs = form.weights[0]
-    scales = np.exp(rng.uniform(-5, -3, outputs)).astype(np.float32)
+    scales = np.exp(rng.uniform(-5, -3, outputs))
+    scales = (np.exp2(np.rint(np.log2(scales))) if has_ties else scales).astype(np.float32)
     stored = rng.integers(-127, 127, form.weights, np.int64, endpoint=True).astype(np.int8)
     assert data.quantization is not None
     wide = "int64" if data.dtype == "int16" else "int32"

@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.arithmetic import Difference, FixedPoint, dequantize, quantize
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
-from qconvert.passes.accumulators import UnfitError, limits_of
+from qconvert.kernels.accumulators import UnfitError, limits_of
 
 __all__ = ["PairSum", "compare_pairs", "pair_sum_of"]
 

@@ -15,13 +15,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.kernels.accumulators import largest_pair_sum, row_pairs
 from qconvert.operators import integer_weights, is_dynamic, kind_of
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["largest_pair_sum", "run"]
+__all__ = ["run"]
 
 
 def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
@@ -72,7 +73,7 @@ def _recurrent(rewriter: Rewriter, largest: int) -> set[str]:
             weights = rewriter[op.inputs[index]]
             if weights.data is None or weights.dtype != "int8" or not rewriter.is_read_once(weights.name):
                 continue
-            if _row_pairs(weights.data.astype(np.int16).reshape(-1, weights.data.shape[-1])) > largest:
+            if row_pairs(weights.data.astype(np.int16).reshape(-1, weights.data.shape[-1])) > largest:
                 found.add(rewriter.define(_stored_as(weights, "uint8", 128)))
     return found
 
@@ -86,32 +87,6 @@ def _weights(graph: Graph, op: Op, target: Target) -> Tensor | None:
     if weights.data is None or weights.dtype not in ("int8", "uint8") or weights.quantization is None:
         return None
     return weights
-
-
-def largest_pair_sum(op: Op, weights: Array) -> int:
-    """The largest magnitude of w[2i] + w[2i+1] along K, both of one sign; 0 for depthwise kernels, which add in 32 bits.
-
-    Those kernels run where each group has one input and one output channel (qlinearconv.cc, is_depthwise_conv); a grey image's
-    first convolution and a depth multiplier above 1 are multiplied as matrices.
-
-    Args:
-        op: the Conv, Gemm or MatMul.
-        weights: int16, as stored by the operator (O,I,spatial, or O,I, or ...,I,O).
-    """
-    if op.kind == "Conv":
-        if weights.shape[1] == 1 and len(weights) == op["group"]:
-            return 0
-        rows = np.moveaxis(weights, 1, -1)
-        return max(_row_pairs(rows.reshape(len(rows), -1)), _row_pairs(rows.reshape(-1, rows.shape[-1])))
-    rows = weights if op.kind == "Gemm" or op["trans_b"] else weights.swapaxes(-1, -2)
-    return _row_pairs(rows.reshape(-1, rows.shape[-1]))
-
-
-def _row_pairs(rows: Array) -> int:
-    """Unequal signs cannot exceed the range of one weight, so the magnitude of the sum alone decides."""
-    even = rows.shape[1] // 2 * 2
-    sums = np.abs(rows[:, 0:even:2] + rows[:, 1:even:2])
-    return int(sums.max(initial=0))
 
 
 def _stored_as(weights: Tensor, dtype: str, offset: int) -> Tensor:

@@ -25,7 +25,7 @@ import numpy as np
 
 from qconvert.arithmetic import Difference, FixedPoint, compare_requantizations
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
-from qconvert.passes.accumulators import Accumulator, UnfitError, accumulator_of
+from qconvert.kernels.accumulators import Accumulator, UnfitError, accumulator_of
 from qconvert.passes.fixed_point_sums import PairSum, compare_pairs, pair_sum_of
 from qconvert.plugins import Change, Cost, Target, at_worst, operators
 from qconvert.rewriting import Rewriter

@@ -16,7 +16,7 @@ from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 from qconvert import Op, Quantization, Tensor, check, convert, diff, load, save
 from qconvert.conversion import normalize
 from qconvert.evaluate import evaluate
-from qconvert.passes.guard_saturation import largest_pair_sum
+from qconvert.kernels.accumulators import largest_pair_sum
 from qconvert.plugins import Change, target_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 

@@ -40,7 +40,6 @@ __all__ = [
     "hard_swish",
     "leaky_relu",
     "logarithm",
-    "multiplied_by_xnnpack",
     "requantized",
     "requantized_by_xnnpack",
     "softmax",
@@ -79,17 +78,6 @@ def added(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
 def added_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """ADD of bytes by XNNPACK; see arithmetic.xnnpack_add()."""
     return _added(graph, op, stored, xnnpack_add)
-
-
-def multiplied_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """MUL of bytes by XNNPACK: the product of the steps by a float32, rounded to even (xnn_init_qs8_mul_minmax_scalar_params)."""
-    grids = _grids(graph, (*op.inputs, *op.outputs))
-    if len(grids) != 3 or any(value is None for value in stored):
-        return None
-    a, b, y = (np.float32(grid.scale[0]) for grid in grids)
-    steps = [np.asarray(value, np.int64) - grid.zero_point[0] for value, grid in zip(stored, grids[:2], strict=True)]
-    product = (steps[0] * steps[1]).astype(np.float32) * (a * b / y)
-    return Integers.limited(graph, op, np.rint(product).astype(np.int64) + grids[2].zero_point[0])
 
 
 def leaky_relu(graph: Graph, op: Op, stored: Sequence[Any], own: bool) -> Integers | None:

@@ -19,6 +19,7 @@ from qconvert.kernels.kernel import Kernel, Kernels
 from qconvert.kernels.litert import factors, faults, forms, references
 from qconvert.kernels.litert import tolerances as off
 from qconvert.kernels.litert.factors import holds
+from qconvert.kernels.products import Requantizer
 from qconvert.kernels.tolerances import Found
 
 __all__ = ["DEFAULT", "MICRO", "MIXED", "REFERENCE"]
@@ -40,17 +41,19 @@ _DIFFERENCES, _TABLES, _EXPONENTIAL = holds(factors.sums), holds(factors.tables)
 def _rows(plain: bool) -> tuple[Kernel, ...]:
     """TFLite's own kernels: the reference ones, or those that are optimized, which round alike but for what is said."""
     either = partial(Kernel, as_fast_on_reals=True)
+    twice = Requantizer("tflite_double_rounding")
+    conv, dense = (twice, Requantizer("tflite_float")) if plain else (None, None)
     curve, total = partial(references.curve, plain=plain), faults.uncleared if plain else holds(factors.total)
     return (
         # Products and their sums.
-        Kernel(("Conv", "ConvTranspose"), _BYTES, tolerance=off.rounded_twice, fault=faults.volume),
+        Kernel(("Conv", "ConvTranspose"), _BYTES, tolerance=off.rounded_twice, fault=faults.volume, reference=conv),
         Kernel(("Conv",), _INT16, tolerance=off.sixteen_bits, fault=faults.volume, arithmetic=forms.convolution),
         Kernel(("ConvTranspose",), _INT16, tolerance=off.sixteen_bits, fault=faults.volume),
-        Kernel(("Gemm",), _BYTES, tolerance=off.rounded_twice),
+        Kernel(("Gemm",), _BYTES, tolerance=off.rounded_twice, reference=dense),
         Kernel(("Gemm",), _INT16, tolerance=off.sixteen_bits),
-        Kernel(("MatMul",), _INT8, tolerance=off.rounded_twice, fault=holds(factors.linear, "BATCH_MATMUL")),
+        Kernel(("MatMul",), _INT8, tolerance=off.rounded_twice, fault=holds(factors.linear, "BATCH_MATMUL"), reference=twice),
         Kernel(("MatMul",), _INT16, tolerance=off.sixteen_bits, fault=holds(factors.linear, "BATCH_MATMUL")),
-        Kernel(("Mul",), _BYTES, tolerance=off.rounded_twice, fault=_PRODUCTS),
+        Kernel(("Mul",), _BYTES, tolerance=off.rounded_twice, fault=_PRODUCTS, reference=Requantizer("tflite_double_rounding", "float32")),
         Kernel(("Mul",), _INT16, tolerance=off.twice_on_16_bits, fault=_PRODUCTS, arithmetic=forms.pair),
         Kernel(("ReduceProd",), _SIGNED, tolerance=off.multiplied),
         # Sums of two values, averages.
@@ -90,14 +93,12 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
         Kernel(("Log",), _INT16, tolerance=off.tabulated, fault=faults.logarithm, reference=references.logarithm),
         either(("Sigmoid",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_TABLES, reference=references.tabulated),
         either(("Tanh",), _BYTES, result=_TANH, tolerance=off.table, fault=_TABLES, reference=references.tabulated),
-        # Of 2^-15: 0.7 of the lines, 0.3 of the points, which are rounded, and 0.3 of the input, which is rounded to 1 / 12288; tanh(x) is
-        # 2 * sigmoid(2x) - 1, so each counts twice, and the input more where the curve is steepest.
-        either(("Sigmoid",), _INT16, result=_SIGMOID, tolerance=partial(off.curve, steps=1.3), fault=_TABLES, reference=curve),
-        either(("Tanh",), _INT16, result=_TANH, tolerance=partial(off.curve, steps=3.2), fault=_TABLES, reference=curve),
+        either(("Sigmoid",), _INT16, result=_SIGMOID, tolerance=partial(off.curve, plain=plain), fault=_TABLES, reference=curve),
+        either(("Tanh",), _INT16, result=_TANH, tolerance=partial(off.curve, plain=plain), fault=_TABLES, reference=curve),
         # Along an axis.
         either(("Softmax",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_EXPONENTIAL),
         either(("Softmax",), _INT16, result=_SIGMOID, tolerance=off.softmax_on_16_bits, fault=_EXPONENTIAL, reference=references.softmax),
-        either(("LogSoftmax",), _INT8, result=_LOG_SOFTMAX, tolerance=off.table, fault=_EXPONENTIAL),
+        either(("LogSoftmax",), _INT8, result=_LOG_SOFTMAX, tolerance=off.log_softmax if plain else off.table, fault=_EXPONENTIAL),
         Kernel(("LpNormalization",), _INT8, result=_TANH, tolerance=off.by_sign, fault=faults.lp_normalization),
         Kernel(("DetectionPostProcess",), ("uint8",), tolerance=off.table),
         # Conversions, and kernels that a target leaves alone, whose operators a file may have nevertheless.
@@ -160,14 +161,13 @@ def _of_tflite(graph: Graph, op: Op) -> str:
 
 def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     """XNNPACK's kernels, which demand of scales what TFLite's own kernels of the same kinds demand."""
-    requantized = references.requantized_by_xnnpack
+    requantized, products = references.requantized_by_xnnpack, Requantizer("single_float32", "float32")
 
     def xnnpack(kinds: tuple[str, ...], **changes: object) -> tuple[Kernel, ...]:
         return tuple(replace(row, **{"reference": None, **changes}) for row in _among(rows, kinds, _BYTES))  # type: ignore[arg-type]
 
     return (
-        *xnnpack(("Conv", "ConvTranspose", "Gemm"), tolerance=off.rounded_once, lacks=_left_to_tflite),
-        *xnnpack(("Mul",), tolerance=off.rounded_once, lacks=_left_to_tflite, reference=references.multiplied_by_xnnpack),
+        *xnnpack(("Conv", "ConvTranspose", "Gemm", "Mul"), tolerance=off.rounded_once, lacks=_left_to_tflite, reference=products),
         *xnnpack(("ReduceMean", "ReduceSum", "GlobalAveragePool"), tolerance=off.averaged_once),
         *xnnpack(("Add",), tolerance=off.added_once, lacks=_other_steps, reference=references.added_by_xnnpack, arithmetic=forms.addition),
         *xnnpack(("Sub",), tolerance=off.added_once, lacks=_steps_grow),
@@ -199,7 +199,8 @@ MIXED = (Kernel(runs="reals", tolerance=_either),)
 
 def _micro(kinds: tuple[str, ...], types: tuple[str, ...]) -> tuple[Kernel, ...]:
     """tflite-micro's kernels, which demand and round as the reference ones do; whether they overflow alike was not measured."""
-    return tuple(replace(row, reference=None, as_fast_on_reals=False) for row in _among(_OPTIMIZED, kinds, types))
+    rows = (*_among(_OPTIMIZED, ("Elu", "ReduceSum"), _ALL), *REFERENCE)  # LiteRT's reference kernels have no ELU, and another SUM
+    return tuple(replace(row, reference=None, as_fast_on_reals=False) for row in _among(rows, kinds, types))
 
 
 #: tflite-micro, which has no uint8 kernels.
@@ -212,5 +213,5 @@ MICRO = (
     *_micro(("Resize", "HardSwish", "PRelu", "Elu", "LogSoftmax", "LpNormalization", "ReduceMax", "ReduceMin", "GlobalMaxPool",
              "ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _INT8),
     Kernel(("SpaceToBatch", "BatchToSpace"), _INT8),
-    *(row.on_reals() for row in _OPTIMIZED),
+    *(row.on_reals() for row in REFERENCE),
 )  # fmt: skip

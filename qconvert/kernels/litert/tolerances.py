@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.arithmetic import GEMMLOWP_SCALES
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.litert.lines import line_tolerance
 from qconvert.kernels.tolerances import UNKNOWN, Found, fine, is_linear, right_shifts
@@ -28,6 +29,7 @@ __all__ = [
     "eight_bits",
     "growth",
     "interpolated",
+    "log_softmax",
     "mean",
     "multiplied",
     "rescaled",
@@ -47,6 +49,8 @@ _MOST_TWICE = 0.25
 #: Steps of the result from which on those of a kernel's own grid make it coarse.
 _COARSE = 0.1
 
+#: Steps of the result of LOG_SOFTMAX in 1.
+_LOG_STEPS = 16
 #: There are no kernels of uint16: what a source stores so is int16 in a result.
 _SIXTEEN = ("int16", "uint16")
 
@@ -162,9 +166,20 @@ def twice_on_16_bits(graph: Graph, op: Op, exact: Array) -> Found:
     return fine(exact) + _second_rounding(graph, op), False
 
 
-def curve(graph: Graph, op: Op, exact: Array, steps: float) -> Found:
-    """Straight lines between 256 points of sigmoid, 1 / 24 apart (integer_ops/logistic.h and tanh.h). Where 32 bits overflow, see
-    references.py."""
+def curve(graph: Graph, op: Op, exact: Array, plain: bool) -> Found:
+    """Straight lines between 256 points of sigmoid, 1 / 24 apart (integer_ops/logistic.h and tanh.h), or gemmlowp's kernels, of which the
+    bounds are those of all 65,536 inputs. Where 32 bits overflow, see references.py.
+
+    Of 2^-15 the lines are off by 0.7, the points, which are rounded, by 0.3, and the input, which is rounded to 1 / 12288, by 0.3;
+    tanh(x) is 2 * sigmoid(2x) - 1, so each counts twice, and the input more where the curve is steepest.
+
+    Args:
+        graph, op, exact: as of any tolerance.
+        plain: of the reference kernels, not of the optimized ones.
+    """
+    grid = graph[op.inputs[0]].quantization
+    own = not plain and grid is not None and float(grid.scale[0]) in GEMMLOWP_SCALES[op.kind]
+    steps = {"Sigmoid": 6.4 if own else 1.3, "Tanh": 11.8 if own else 3.2}[op.kind]
     return np.full(exact.shape, steps * 2.0**-15 / _step(graph, op)), True
 
 
@@ -238,6 +253,18 @@ def cut_off(graph: Graph, op: Op, exact: Array) -> Found:
 def divided(graph: Graph, op: Op, exact: Array) -> Found:
     """The quotient of what fills 31 bits, shifted right by what was gained, rounded twice; undefined shifts are in references.py."""
     return fine(exact) + 2e-3, True
+
+
+def log_softmax(graph: Graph, op: Op, exact: Array) -> Found:
+    """The reference kernel of int8 gives the lowest integer, 255 steps below 0, to what lies 31 * m or more below the largest value, m in
+    [0.5, 1) being the fraction of the data's scale (CalculateInputRadius with 5 integer bits, quantization_util.cc; log_softmax.h)."""
+    grid = graph[op.inputs[0]].quantization
+    found, _ = table(graph, op, exact)
+    if grid is None:
+        return found, False
+    fraction, _ = np.frexp(float(grid.scale[0]))
+    cut = np.where(exact <= -31 * fraction * _LOG_STEPS, exact + 255, 0.0)
+    return np.maximum(found, cut), bool((cut > _COARSE).any())
 
 
 def table(graph: Graph, op: Op, exact: Array) -> Found:

@@ -12,9 +12,8 @@ from qconvert.arithmetic import is_accumulator_scale, quantize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import output_axis
-from qconvert.passes.guard_saturation import largest_pair_sum
 
-__all__ = ["Accumulator", "UnfitError", "accumulator_of", "limits_of"]
+__all__ = ["Accumulator", "UnfitError", "accumulator_of", "largest_pair_sum", "limits_of", "row_pairs"]
 
 _BYTES = ("int8", "uint8")
 #: What a conversion by itself, which has one accumulator for each integer that it reads, may have for a result.
@@ -253,3 +252,29 @@ def _sums(rows: Array, data: tuple[int, int]) -> tuple[Array, Array]:
     """The lowest and highest sum of products of each row with data between two ends, which enclose 0."""
     products = rows * data[0], rows * data[1]
     return np.minimum(*products).sum(axis=1), np.maximum(*products).sum(axis=1)
+
+
+def largest_pair_sum(op: Op, weights: Array) -> int:
+    """The largest magnitude of w[2i] + w[2i+1] along K, both of one sign; 0 for depthwise kernels, which add in 32 bits.
+
+    Those kernels run where each group has one input and one output channel (qlinearconv.cc, is_depthwise_conv); a grey image's
+    first convolution and a depth multiplier above 1 are multiplied as matrices.
+
+    Args:
+        op: the Conv, Gemm or MatMul.
+        weights: int16, as stored by the operator (O,I,spatial, or O,I, or ...,I,O).
+    """
+    if op.kind == "Conv":
+        if weights.shape[1] == 1 and len(weights) == op["group"]:
+            return 0
+        rows = np.moveaxis(weights, 1, -1)
+        return max(row_pairs(rows.reshape(len(rows), -1)), row_pairs(rows.reshape(-1, rows.shape[-1])))
+    rows = weights if op.kind == "Gemm" or op["trans_b"] else weights.swapaxes(-1, -2)
+    return row_pairs(rows.reshape(-1, rows.shape[-1]))
+
+
+def row_pairs(rows: Array) -> int:
+    """Unequal signs cannot exceed the range of one weight, so the magnitude of the sum alone decides."""
+    even = rows.shape[1] // 2 * 2
+    sums = np.abs(rows[:, 0:even:2] + rows[:, 1:even:2])
+    return int(sums.max(initial=0))

@@ -1,0 +1,97 @@
+"""The integers of kernels that sum products: an exact accumulator, and how it is brought to the result's grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qconvert.arithmetic import REQUANTIZERS, effective_scale, is_accumulator_scale
+from qconvert.evaluate import evaluate_op
+from qconvert.graph import Array, Graph, Op, Quantization
+from qconvert.kernels.kernel import Integers
+from qconvert.operators import kind_of, output_axis
+
+__all__ = ["Requantizer", "takes"]
+
+_BYTES = ("int8", "uint8")
+_ACCUMULATORS = 2.0**31
+
+
+@dataclass(frozen=True, slots=True)
+class Requantizer:
+    """The reference of a Conv, ConvTranspose, Gemm, MatMul or Mul of bytes.
+
+    The sum of the products of integers less their zero points, with the bias, is exact in int32; the kernel multiplies it by first scale *
+    second scale / result scale and rounds.
+
+    Attributes:
+        rounding: a name of arithmetic.REQUANTIZERS.
+        precision: in which the kernel computes the multiplier; see arithmetic.effective_scale().
+    """
+
+    rounding: str
+    precision: str = "float64"
+
+    def __call__(self, graph: Graph, op: Op, stored: Sequence[Array | None]) -> Integers | None:
+        """The integers for stored inputs; None where data are missing or real, or the accumulator leaves int32."""
+        if any(value is None for value in stored[:2]) or not takes(graph, op):
+            return None
+        total = _accumulated(graph, op, stored)
+        if float(np.abs(total).max(initial=0)) >= _ACCUMULATORS:
+            return None
+        multiplier = self.multiplier(graph, op)
+        along = (-1, *[1] * (total.ndim - 1 - channel_axis(op, total.ndim))) if multiplier.size > 1 else ()
+        steps = self.steps(total.astype(np.int64), multiplier.reshape(along))
+        grid = graph[op.outputs[0]].quantization
+        assert grid is not None
+        return Integers.limited(graph, op, steps + int(grid.zero_point[0]))
+
+    def multiplier(self, graph: Graph, op: Op) -> Array:
+        """The multiplier of the accumulator, float64: one, or one for each output channel."""
+        grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
+        first, second, result = (grid.scale for grid in grids if grid is not None)
+        return np.atleast_1d(effective_scale(first, second, result, self.precision))
+
+    def steps(self, total: Array, multiplier: Array) -> Array:
+        """Steps of the result, without its zero point, of accumulators in int64."""
+        return REQUANTIZERS[self.rounding](total, multiplier)
+
+
+def takes(graph: Graph, op: Op) -> bool:
+    """Whether an operator multiplies bytes, of which the first and the result have one scale, and adds a bias, if any, on the grid of the
+    accumulator."""
+    first, second, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+    grids = first.quantization, second.quantization, result.quantization
+    if any(grid is None or grid.block_size for grid in grids) or {first.dtype, second.dtype, result.dtype} - {*_BYTES}:
+        return False
+    data, weights, output = (grid for grid in grids if grid is not None)
+    along = output_axis(op, second.rank or 0) if kind_of(op).sums_products else None
+    if not (data.is_per_tensor and output.is_per_tensor) or (not weights.is_per_tensor and weights.axis != along):
+        return False
+    if not op.has(2):
+        return True
+    bias = graph[op.inputs[2]]
+    if bias.dtype != "int32" or bias.quantization is None or bias.quantization.zero_point.any():
+        return False
+    stated, products = bias.quantization.scale, data.scale * weights.scale
+    return stated.size in (1, products.size) and bool(is_accumulator_scale(stated, products))
+
+
+def channel_axis(op: Op, rank: int) -> int:
+    """The axis of the result along which output channels run."""
+    return 1 if op.attributes.get("data_format") == "channels_first" else rank - 1
+
+
+def _accumulated(graph: Graph, op: Op, stored: Sequence[Array | None]) -> Array:
+    """The accumulators, whole numbers in float64: the operator's exact value where every step is 1."""
+    tensors = {}
+    for name in filter(None, (*op.inputs, *op.outputs)):
+        grid = graph[name].quantization
+        whole = None if grid is None else Quantization(np.ones_like(grid.scale), grid.zero_point, grid.axis)
+        tensors[name] = replace(graph[name], quantization=whole)
+    plain = replace(op, attributes={key: value for key, value in op.attributes.items() if key not in ("activation", "arithmetic")})
+    real = evaluate_op(replace(graph, tensors=tensors), plain, list(stored))[0].real
+    assert real is not None
+    return np.rint(real)
