@@ -7,6 +7,9 @@ reads the changed constant, or, where the source has no such operator, what the 
 A result of qconvert says which conversion made it, so that the check makes it once more and sees whatever was altered since. With --bare
 the mutants say nothing of it, as files of another version of qconvert do: operators, constants and edges have to show the change.
 
+With --proof nothing is run: a mutant is caught if it is not proved equal (`qconvert.prove`), and named if the operator that was changed is
+one of those that are not.
+
     python benchmarks/mutation_score.py --mutants 2000 --json build/mutation_score.json
 """
 
@@ -24,8 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert import check, convert, load, save
+from qconvert import check, convert, load, prove, save
 from qconvert.arithmetic import dequantize, quantize
+from qconvert.checking.proof.classes import EQUAL_CLASSES
 from qconvert.conversion import run_passes
 from qconvert.conversion.read_options import load_pair
 from qconvert.data import random_inputs
@@ -108,8 +112,25 @@ class Score:
         self.missed, self.unnamed = [], []
 
 
-def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False) -> Score:
-    """Makes `wanted` mutants of a model that change what the evaluator computes, and checks each; see --bare."""
+@dataclass(frozen=True, slots=True)
+class _Proved:
+    """A proof in the words of a check: "not equal" if not all is proved, each operator that is not with its name."""
+
+    verdict: str
+    problems: tuple[str, ...]
+    runs: int = 1
+    unjudged: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, source: Path, path: Path, **read: Any) -> _Proved:
+        found = prove(source, path, **read)
+        unequal = [item for item in found.operators if item.class_ not in EQUAL_CLASSES]
+        names = [f"{item.operator} ({item.output!r}): {item.why}" for item in unequal] + [f"{name} (lost)" for name in found.lost]
+        return cls("equal for all inputs" if found.equal_for_all_inputs else "not equal", (*found.problems, *names))
+
+
+def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False, by_proof: bool = False) -> Score:
+    """Makes `wanted` mutants of a model that change what the evaluator computes, and checks each; see --bare and --proof."""
     suffix, options = MODELS[model]
     source, sound, path = FIXTURES / model, folder / f"sound.{suffix}", folder / f"mutant.{suffix}"
     convert(source, sound, force=True, **options)
@@ -134,7 +155,11 @@ def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False) 
         if all(_same(a, b) for a, b in zip(expected, got, strict=True)):
             found.equal += 1
             continue
-        report = check(source, path, samples=SAMPLES, **read)
+        try:
+            report = check(source, path, samples=SAMPLES, **read) if not by_proof else _Proved.of(source, path, **read)
+        except QConvertError:
+            found.refused += 1
+            continue
         if report.runs == 0:
             found.refused += 1  # no runtime takes it
             continue
@@ -405,11 +430,12 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--bare", action="store_true", help="the mutants do not say which conversion made them")
+    parser.add_argument("--proof", action="store_true", help="mutants are proved, not run")
     given = parser.parse_args()
     scores = []
     with tempfile.TemporaryDirectory() as folder:
         for number, model in enumerate(given.models):
-            found = score(model, given.mutants // len(given.models), given.seed + number, Path(folder), given.bare)
+            found = score(model, given.mutants // len(given.models), given.seed + number, Path(folder), given.bare, given.proof)
             scores.append(found)
             total = found.caught + len(found.missed)
             print(

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from qconvert.checking.check import check
     from qconvert.checking.findings import CheckReport
     from qconvert.checking.pass_costs import PassCost, pass_costs
+    from qconvert.checking.proof.classes import Proof, Proved
+    from qconvert.checking.proof.proving import prove
     from qconvert.checking.roundtrip_report import RoundtripReport
     from qconvert.checking.roundtrips import roundtrip
     from qconvert.checking.running import run
@@ -41,6 +43,8 @@ _HOMES = {
     "qconvert.checking.check": "check",
     "qconvert.checking.findings": "CheckReport",
     "qconvert.checking.pass_costs": "PassCost pass_costs",
+    "qconvert.checking.proof.classes": "Proof Proved",
+    "qconvert.checking.proof.proving": "prove",
     "qconvert.checking.roundtrip_report": "RoundtripReport",
     "qconvert.checking.roundtrips": "roundtrip",
     "qconvert.checking.running": "run",
@@ -81,6 +85,8 @@ __all__ = [
     "PassCost",
     "Place",
     "Preparation",
+    "Proof",
+    "Proved",
     "QConvertError",
     "QParams",
     "Quantization",
@@ -109,6 +115,7 @@ __all__ = [
     "load_encodings",
     "partition",
     "pass_costs",
+    "prove",
     "register",
     "roundtrip",
     "run",

@@ -64,7 +64,6 @@ _ABOUT = {
     "passes/absorb/lookahead.py": "limits that a grid has already",
     "passes/absorb/walk.py": "padding, transposition and searches that TFLite does on integers",
     "passes/absorb_quantization.py": "a Cast beside scales spelled out is a Dequantize",
-    "passes/accumulators.py": "products of integers and what reads their sums",
     "passes/apply_encodings.py": "writes a Clip to the range of a grid",
     "passes/assign_layout.py": "writes Transposes, and moves Reshapes",
     "passes/dense_weights.py": "grouped and dilated convolutions",

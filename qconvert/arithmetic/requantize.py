@@ -174,13 +174,13 @@ def effective_scale(first: Any, second: Any, output: Any, precision: str = "floa
         first: float32 scale of the input.
         second: float32 scale or scales of the other factor, such as a weight's.
         output: float32 scale of the output.
-        precision: float64 for TFLite's convolutions (PopulateConvolutionQuantizationParams); float32 for
-        XNNPACK, onnxruntime
-            and TFLite's MUL, which round after each step.
+        precision: float64 for TFLite's convolutions of int8 (PopulateConvolutionQuantizationParams); float32 for XNNPACK, onnxruntime and
+            TFLite's MUL, which round after each step; "product" where the first step alone is of float32, as in TFLite's convolutions of
+            uint8 (GetQuantizedConvolutionMultipler).
     """
-    dtype = np.dtype(precision)
-    a, b, c = (np.asarray(value, np.float32).astype(dtype) for value in (first, second, output))
-    return np.asarray(a * b / c, np.float64)
+    steps = ("float32", "float64") if precision == "product" else (precision, precision)
+    a, b = (np.asarray(value, np.float32).astype(steps[0]) for value in (first, second))
+    return np.asarray((a * b).astype(steps[1]) / np.asarray(output, np.float32).astype(steps[1]), np.float64)
 
 
 def predicted_rate_double_rounding(scales: Any) -> float:

@@ -64,6 +64,7 @@ def check(
     min_sqnr: float | None = None,
     seed: int = 0,
     encodings: str | Path = "",
+    prove: bool = False,
     progress: Progress = lambda what, done, total: None,
     **options: Unpack[ReadOptions],
 ) -> CheckReport:
@@ -92,6 +93,8 @@ def check(
             `quick` a further demand, none by default.
         seed: of random inputs.
         encodings: a file of scales with which the source is quantized first, where the result was made with them.
+        prove: whether it is decided, too, which operators are equal for all inputs; see prove(). Outputs that differ although they are
+            proved equal are a problem.
         progress: is called with (what, done, total).
         options: of the readers of both formats, such as input_shape; what both take is meant for the source. What is not given for the
             source is what the result's metadata say of its conversion.
@@ -118,7 +121,24 @@ def check(
     with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
         arguments = (data, preparation, samples, seed, per_op, quick, max_lsb, min_sqnr)
         found = _checked((before, after), formats, kernels, Path(encodings) if encodings else None, options, progress, arguments)
+        if prove and found.outputs:
+            found = _with_proof(found, (before, after), formats, kernels, options)
     return replace(found, source=called(source), result=called(result))
+
+
+def _with_proof(
+    found: CheckReport, files: tuple[Path, Path], formats: tuple[str, ...], kernels: str | Sequence[str], options: Mapping[str, Any]
+) -> CheckReport:
+    """The report with what is proved for all inputs, which no run may contradict."""
+    from qconvert.checking.proof.proving import proof_of
+
+    proof = proof_of(sides_of(*files, kernels, options, (formats[0], formats[1]))[0])
+    apart = [item.name for item in found.outputs if item.differs] if proof.equal_for_all_inputs else []
+    wrong = [
+        f"output {name!r} differs although it is proved equal: what qconvert knows of a kernel is wrong (please report it)"
+        for name in apart
+    ]
+    return replace(found, proof=proof, problems=(*found.problems, *wrong))
 
 
 def _checked(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from qconvert.checking.proof.classes import Proof
 from qconvert.graph import Array, Op
 from qconvert.tables import Rows, Shown, said, share, shown
 
@@ -149,6 +150,7 @@ class CheckReport(Shown):
         float_outputs: outputs of a quantized model compared with those of its float source for the same inputs; `outputs` compares the
             result with the source quantized with the same scales.
         float_verdict: the summary of float_outputs in one sentence; "" if the source is not float.
+        proof: what is proved for all inputs, if that was asked for.
     """
 
     source: str
@@ -166,6 +168,7 @@ class CheckReport(Shown):
     rebuilt: tuple[str, ...] = ()
     float_outputs: tuple[OutputComparison, ...] = ()
     float_verdict: str = ""
+    proof: Proof | None = None
 
     @property
     def verdict(self) -> str:
@@ -212,13 +215,16 @@ class CheckReport(Shown):
     def tables(self) -> tuple[Rows, ...]:
         """What is wrong, the outputs, the operators, and what the reader should know."""
         found = [(word, said(text)) for word, texts in (
-            ("ran", filter(None, (self.ran,))), ("float against quantized", filter(None, (self.float_verdict,))),
+            ("ran", filter(None, (self.ran,))), ("proof", () if self.proof is None else (self.proof.sentence,)),
+            ("float against quantized", filter(None, (self.float_verdict,))),
             ("problem", self.problems), ("inconclusive", self.unjudged), ("cost", self.costs), ("note", self.notes),
             ("machine", self.machine),
         ) for text in texts]  # fmt: skip
         floats = (replace(outputs_table(self.float_outputs), title="Float against quantized"),) if self.float_outputs else ()
+        proved = () if self.proof is None else self.proof.tables()
         return (
             Rows("What was found", ("", "in words"), tuple(found)), *floats, outputs_table(self.outputs), operators_table(self.operators),
+            *proved,
         )  # fmt: skip
 
 

@@ -95,6 +95,7 @@ def check_command(
         ),
     ] = False,
     per_op: Annotated[bool, typer.Option("--per-op", help="Compare operators in any case.")] = False,
+    prove: Annotated[bool, typer.Option("--prove", help="Decide for each operator whether it is equal for all inputs.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Judge the outputs alone, by --max-lsb.")] = False,
     max_lsb: Annotated[
         float | None,
@@ -140,6 +141,7 @@ def check_command(
             min_sqnr=min_sqnr,
             seed=seed,
             encodings=encodings or "",
+            prove=prove,
             progress=step,
             **options,
         )

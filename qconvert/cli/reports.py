@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from qconvert.checking.auditing import AuditReport
     from qconvert.checking.findings import CheckReport
     from qconvert.checking.pass_costs import PassCost
+    from qconvert.checking.proof.classes import Proof
     from qconvert.checking.roundtrip_report import RoundtripReport
     from qconvert.conversion import ConversionReport
     from qconvert.targets.audit import AuditLine
@@ -86,7 +87,11 @@ def _layers(report: AuditReport) -> Rows:
 
 def check_document(report: CheckReport) -> dict[str, Any]:
     """A CheckReport as plain data."""
-    return {**asdict(report), "verdict": report.verdict, "passed": report.passed}
+    proof: dict[str, Any] | None = None
+    if report.proof is not None:
+        proof = asdict(report.proof)
+        proof["operators"] = [{name.rstrip("_"): value for name, value in item.items()} for item in proof["operators"]]
+    return {**asdict(report), "proof": proof, "verdict": report.verdict, "passed": report.passed}
 
 
 def print_check(report: CheckReport, every: bool = False) -> None:
@@ -116,8 +121,23 @@ def print_check(report: CheckReport, every: bool = False) -> None:
         show(replace(table, title="Operators", columns=table.columns[:-1], rows=rows))
     if report.operators:
         show(f"operators: {operators_table(report.operators).note}")
+    if report.proof is not None:
+        _print_proof(report.proof, every)
     for text in (*report.notes, *report.machine):
         show(f"note: {text}")
+
+
+def _print_proof(proof: Proof, every: bool) -> None:
+    """What is proved for all inputs, and the operators that are not proved equal."""
+    from qconvert.checking.proof.classes import EQUAL_CLASSES
+
+    show(proof.sentence)
+    if listed := [item for item in proof.operators if every or item.class_ not in EQUAL_CLASSES]:
+        show(proof.table(listed))
+    for text in proof.problems[1:]:
+        show(f"not proved: {text}")
+    if proof.lost:
+        show(f"not in the result: {', '.join(proof.lost)}")
 
 
 def roundtrip_document(report: RoundtripReport) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from qconvert.arithmetic import onnxruntime_add, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.kernel import Integers, Kernel
-from qconvert.kernels.products import Requantizer, takes
+from qconvert.kernels.products import Requantizer
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
 from qconvert.operators import reduced_count
 
@@ -97,7 +97,7 @@ def _added(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
 def _multiplied(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QLinearMul of bytes: a float32 multiplies the product of the steps, and the zero point joins before it is rounded (MlasQLinearMul,
     qlmul.cpp)."""
-    if any(value is None for value in stored) or not takes(graph, op):
+    if any(value is None for value in stored) or not Requantizer.takes(graph, op):
         return None
     a, b, y = (grid for name in (*op.inputs, *op.outputs) if (grid := graph[name].quantization) is not None)
     steps = [np.asarray(value, np.int64) - grid.zero_point[0] for value, grid in zip(stored, (a, b), strict=True)]

@@ -13,7 +13,7 @@ from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.kernels.kernel import Integers
 from qconvert.operators import kind_of, output_axis
 
-__all__ = ["Requantizer", "takes"]
+__all__ = ["Requantizer"]
 
 _BYTES = ("int8", "uint8")
 _ACCUMULATORS = 2.0**31
@@ -36,7 +36,7 @@ class Requantizer:
 
     def __call__(self, graph: Graph, op: Op, stored: Sequence[Array | None]) -> Integers | None:
         """The integers for stored inputs; None where data are missing or real, or the accumulator leaves int32."""
-        if any(value is None for value in stored[:2]) or not takes(graph, op):
+        if any(value is None for value in stored[:2]) or not self.takes(graph, op):
             return None
         total = _accumulated(graph, op, stored)
         if float(np.abs(total).max(initial=0)) >= _ACCUMULATORS:
@@ -48,6 +48,26 @@ class Requantizer:
         assert grid is not None
         return Integers.limited(graph, op, steps + int(grid.zero_point[0]))
 
+    @staticmethod
+    def takes(graph: Graph, op: Op) -> bool:
+        """Whether an operator multiplies bytes, of which the first and the result have one scale, and adds no bias but one on the grid of
+        the accumulator."""
+        first, second, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+        grids = first.quantization, second.quantization, result.quantization
+        if any(grid is None or grid.block_size for grid in grids) or {first.dtype, second.dtype, result.dtype} - {*_BYTES}:
+            return False
+        data, weights, output = (grid for grid in grids if grid is not None)
+        along = output_axis(op, second.rank or 0) if kind_of(op).sums_products else None
+        if not (data.is_per_tensor and output.is_per_tensor) or (not weights.is_per_tensor and weights.axis != along):
+            return False
+        if not op.has(2):
+            return True
+        bias = graph[op.inputs[2]]
+        if bias.dtype != "int32" or bias.quantization is None or bias.quantization.zero_point.any():
+            return False
+        stated, products = bias.quantization.scale, data.scale * weights.scale
+        return stated.size in (1, products.size) and bool(is_accumulator_scale(stated, products))
+
     def multiplier(self, graph: Graph, op: Op) -> Array:
         """The multiplier of the accumulator, float64: one, or one for each output channel."""
         grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
@@ -57,26 +77,6 @@ class Requantizer:
     def steps(self, total: Array, multiplier: Array) -> Array:
         """Steps of the result, without its zero point, of accumulators in int64."""
         return REQUANTIZERS[self.rounding](total, multiplier)
-
-
-def takes(graph: Graph, op: Op) -> bool:
-    """Whether an operator multiplies bytes, of which the first and the result have one scale, and adds a bias, if any, on the grid of the
-    accumulator."""
-    first, second, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
-    grids = first.quantization, second.quantization, result.quantization
-    if any(grid is None or grid.block_size for grid in grids) or {first.dtype, second.dtype, result.dtype} - {*_BYTES}:
-        return False
-    data, weights, output = (grid for grid in grids if grid is not None)
-    along = output_axis(op, second.rank or 0) if kind_of(op).sums_products else None
-    if not (data.is_per_tensor and output.is_per_tensor) or (not weights.is_per_tensor and weights.axis != along):
-        return False
-    if not op.has(2):
-        return True
-    bias = graph[op.inputs[2]]
-    if bias.dtype != "int32" or bias.quantization is None or bias.quantization.zero_point.any():
-        return False
-    stated, products = bias.quantization.scale, data.scale * weights.scale
-    return stated.size in (1, products.size) and bool(is_accumulator_scale(stated, products))
 
 
 def channel_axis(op: Op, rank: int) -> int:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
+from qconvert.arithmetic import Difference, compare_requantizations
 from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op
-from qconvert.kernels.kernel import Kernel
+from qconvert.kernels.accumulators import UnfitError, accumulator_of
+from qconvert.kernels.kernel import Kernel, activated_range
+from qconvert.kernels.products import Requantizer
 from qconvert.operators import kind_of
 from qconvert.operators.layout import ELEMENTWISE
 
-__all__ = ["all_codes", "integers_for_all", "tried_tolerance"]
+__all__ = ["all_codes", "compare_products", "integers_for_all", "tried_tolerance"]
 
 _BYTES = ("int8", "uint8")
 
@@ -37,6 +43,26 @@ def integers_for_all(graph: Graph, op: Op, kernel: Kernel | None) -> Array | Non
         return evaluate_op(graph, op, list(codes))[0].stored
     found = kernel.reference(graph, op, codes)
     return found.ways[0] if found is not None and len(found.ways) == 1 else None
+
+
+def compare_products(graph: Graph, op: Op, first: Requantizer, second: Requantizer) -> Difference | None:
+    """How two kernels of sums of products compare over every accumulator that the operator's weights allow, by the thresholds of each
+    channel; None where the range of the accumulator is not known."""
+    try:
+        found = accumulator_of(graph, replace(op, attributes={k: v for k, v in op.attributes.items() if k != "arithmetic"}))
+    except UnfitError:
+        return None
+    result = graph[op.outputs[0]].quantization
+    if found is None or result is None:
+        return None
+    multipliers = [kernel.multiplier(graph, op).reshape(-1, 1) for kernel in (first, second)]
+    point = int(result.zero_point[0])
+
+    def steps(kernel: Requantizer, multiplier: Array) -> Callable[[Array], Array]:
+        return lambda acc: kernel.steps(np.asarray(acc, np.int64), multiplier) + point
+
+    functions = [steps(kernel, multiplier) for kernel, multiplier in zip((first, second), multipliers, strict=True)]
+    return compare_requantizations(functions[0], functions[1], activated_range(graph, op), found.low, found.high, multipliers[0])
 
 
 def tried_tolerance(graph: Graph, op: Op, kernel: Kernel) -> float | None:

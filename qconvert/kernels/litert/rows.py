@@ -125,12 +125,9 @@ def _among(rows: Sequence[Kernel], kinds: Sequence[str], types: Sequence[str]) -
 
 
 def _left_to_tflite(graph: Graph, op: Op) -> str:
-    """Which weights XNNPACK leaves to TFLite's own kernels."""
+    """Which weights XNNPACK leaves to TFLite's own kernels; of others that it leaves the runtime says so (Runtime.taken_by)."""
     weights = graph[op.inputs[1]] if op.has(1) else None
-    if weights is None:
-        return ""
-    depthwise = op.kind == "Conv" and weights.shape is not None and weights.shape[1:2] == (1,)
-    return "such weights" if "int4" in weights.dtype or (depthwise and weights.dtype == "uint8") else ""
+    return "such weights" if weights is not None and "int4" in weights.dtype else ""
 
 
 def _steps_grow(graph: Graph, op: Op) -> str:

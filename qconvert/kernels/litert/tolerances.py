@@ -105,7 +105,10 @@ def growth(graph: Graph, op: Op) -> float:
 
 
 def rounded_once(graph: Graph, op: Op, exact: Array) -> Found:
-    """XNNPACK's sums of products."""
+    """XNNPACK's sums of products; depthwise ones of uint8 weights that state an axis, even with one scale, it leaves to TFLite's own."""
+    weights = graph[op.inputs[1]] if op.kind == "Conv" else None
+    if weights is not None and weights.dtype == "uint8" and weights.shape is not None and weights.shape[1:2] == (1,):
+        return rounded_twice(graph, op, exact)
     return fine(exact), False
 
 

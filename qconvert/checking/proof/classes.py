@@ -1,0 +1,83 @@
+"""The classes of operators in a proof, and the proof of a whole result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qconvert.tables import Rows, Shown, shown
+
+__all__ = ["CLASSES", "EQUAL_CLASSES", "Proof", "Proved"]
+
+#: Of an operator, in words.
+CLASSES = {
+    "E0": "identical parameters, and kernels that compute alike",
+    "E1": "other forms or parameters, with equal integers for every input",
+    "R1": "integers that differ for inputs that are named",
+    "A": "integers that differ by at most one, as the kernels' tolerances allow",
+    "?": "nothing is proved",
+}
+#: Those with equal integers for every input.
+EQUAL_CLASSES = ("E0", "E1")
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """What is proved of an operator of the result.
+
+    Attributes:
+        operator: as the source names it; as the result does where it is none of the source's.
+        output: the result's tensor; "" where there is none.
+        class_: one of CLASSES; "class" in documents.
+        method: "identical parameters", "form of the kernel", "256 codes", "65536 pairs", "thresholds", "tolerances" or "".
+        why: of those that are not equal, in words.
+    """
+
+    operator: str
+    output: str
+    class_: str
+    method: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Proof(Shown):
+    """What is proved of a result beside its source.
+
+    Attributes:
+        operators: of the result's operators that compute something, each with its class.
+        problems: in sentences, what else keeps the outputs from being proved equal, such as one that is not traced to the source's.
+        lost: operators of the source that none of the result stands for.
+        equal_for_all_inputs: whether every output has the source's integers for every input.
+    """
+
+    operators: tuple[Proved, ...]
+    problems: tuple[str, ...]
+    lost: tuple[str, ...]
+    equal_for_all_inputs: bool
+
+    @property
+    def sentence(self) -> str:
+        """What is proved, in one sentence."""
+        counts = Counter(item.class_ for item in self.operators)
+        equal, count = sum(counts[name] for name in EQUAL_CLASSES), len(self.operators)
+        if self.equal_for_all_inputs:
+            return f"proved equal for all inputs: {count} operators ({_listed(counts)})"
+        text = f"proved: {equal} of {count} operators are equal for all inputs ({_listed(counts)})"
+        return "; ".join((text, *self.problems[:1]))
+
+    def tables(self) -> tuple[Rows, ...]:
+        """The operators with their classes, and what else keeps the outputs from being equal."""
+        problems = Rows("Problems", ("problem",), tuple((text,) for text in self.problems))
+        return (self.table(self.operators), *([problems] if self.problems else []))
+
+    @staticmethod
+    def table(operators: Sequence[Proved]) -> Rows:
+        """Operators with their classes."""
+        rows = [(shown(item.operator), shown(item.output), item.class_, item.method, shown(item.why)) for item in operators]
+        return Rows("Proof", ("~operator", "~output", "class", "method", "why"), tuple(rows), folded=len(rows) > 40)
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{counts[name]} {name}" for name in CLASSES if counts[name])

@@ -1,0 +1,383 @@
+"""Which operator of the source each operator of a result is, followed from the inputs, without running anything.
+
+Every tensor of the result is traced to elements of a tensor that the source computes (elements.py). An operator of the result is one of the
+source's if both are of one kind, take the same elements, have the same attributes and constants, and store results on the same grid;
+integers may be stored as the other type of as many bits, and axes in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import scale_and_zero_point
+from qconvert.checking.outputs import Border
+from qconvert.checking.proof.elements import Elements, moved, stepped
+from qconvert.checking.restated import restated
+from qconvert.data.sizes import sizes_to_try
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.kernels.kernel import activated_range
+from qconvert.operators import kind_of
+from qconvert.operators.layout import Suits, permutation
+from qconvert.operators.shapes import infer
+from qconvert.rules.differences import attribute_differences
+
+__all__ = ["Pair", "Trace"]
+
+#: What tells apart how operators compute, or in which order their axes lie, not what.
+_HOW = ("arithmetic", "data_format", "activation", "axis")
+_SIBLINGS = ({"int8", "uint8"}, {"int16", "uint16"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An operator of the result and the one of the source that it is.
+
+    Attributes:
+        source, result: both, in the form that comparisons know.
+        moves: whether they move or choose stored integers, and compute none.
+    """
+
+    source: Op
+    result: Op
+    moves: bool = False
+
+
+@dataclass(slots=True)
+class Trace:
+    """The correspondence of two graphs.
+
+    Attributes:
+        source, result: the graphs.
+        pairs: what was found, in the result's order.
+        strange: operators of the result that none of the source accounts for, and why.
+        elements: the result's tensors as elements of the source's.
+    """
+
+    source: Graph
+    result: Graph
+    pairs: list[Pair] = field(default_factory=list)
+    strange: list[tuple[Op, str]] = field(default_factory=list)
+    elements: dict[str, Elements] = field(default_factory=dict)
+    _own: dict[str, Elements] = field(default_factory=dict)
+    _readers: dict[tuple[Any, ...], list[Op]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, border: Border) -> Trace:
+        """Follow a result from its inputs to its outputs."""
+        source, result = _sized(border)
+        trace = cls(restated(source), restated(result))
+        trace._read_source()
+        for name, other in border.inputs.items():
+            trace._start(name, other, name in border.turned)
+        for op in trace.result.ops:
+            trace._follow(op)
+        return trace
+
+    @property
+    def lost(self) -> list[Op]:
+        """Operators of the source that compute something and stand for none of the result."""
+        found = {id(pair.source) for pair in self.pairs}
+        return [op for ops in self._readers.values() for op in ops if id(op) not in found]
+
+    def ends_alike(self, name: str, other: str) -> bool:
+        """Whether an output of the result has the elements of the source's in their order."""
+        given, own = self.elements.get(other), self._own.get(name)
+        if given is None or own is None:
+            return False
+        turned = own.turned_into(given)
+        shapes = self.source[name].shape, self.result[other].shape
+        return (
+            turned is not None
+            and (turned == tuple(range(len(turned))) or own.is_turned(given, range(len(turned))))
+            and shapes[0] == shapes[1]
+        )
+
+    def states_differ(self) -> Iterator[str]:
+        """In sentences, which states are not the source's."""
+        for name in dict.fromkeys((*self.source.states, *self.result.states)):
+            before, after = self.source.states.get(name), self.result.states.get(name)
+            if before is None or after is None:
+                yield f"the state {name!r} is on one side alone"
+            elif before.shape != after.shape or _offset(before, after) is None:
+                yield f"the state {name!r} is stored otherwise"
+            elif (before.data is None) != (after.data is None):
+                yield f"the state {name!r} has a first value on one side alone"
+            elif before.data is not None and after.data is not None and (words := _constants_differ(before, after, ())):
+                yield f"the state {name!r} {words}"
+
+    def _read_source(self) -> None:
+        """Source tensors as elements of those that operators compute, and the operators by what they read."""
+        for name in self.source.inputs:
+            self._own[name] = Elements.of(self.source[name])
+        for op in self.source.ops:
+            if (found := _traced(self.source, op, self._own)) is not None:
+                self._own.update(zip(filter(None, op.outputs), found, strict=True))
+                continue
+            self._own.update((name, Elements.of(self.source[name])) for name in op.outputs if name)
+            self._readers.setdefault(_reads(self.source, op, self._own), []).append(op)
+
+    def _start(self, name: str, other: str, is_turned: bool) -> None:
+        """An input of the result, which may be stored as the other type, or turned."""
+        before, after = self.source[name], self.result[other]
+        if before.rank != after.rank or (offset := _offset(before, after)) is None:
+            return
+        perm = tuple(range(before.rank or 0))
+        if is_turned or (before.shape != after.shape and before.rank is not None):
+            perm = next((p for p in _layouts(before.rank or 0) if _shape(before, p) == after.shape), perm)
+        if _shape(before, perm) == after.shape:
+            self.elements[other] = Elements.of(before, offset, perm)
+
+    def _follow(self, op: Op) -> None:
+        found = _traced(self.result, op, self.elements)
+        if found is not None:
+            self.elements.update(zip(filter(None, op.outputs), found, strict=True))
+            return
+        reads = _reads(self.result, op, self.elements)
+        candidates = self._readers.get(reads, []) if reads else []
+        why = "what it reads is not traced to the source" if not reads else "the source has no such operator on what it reads"
+        for other in candidates:
+            turned, reason = self._turned(other, op)
+            if turned is None:
+                why = reason
+                continue
+            self._pair(other, op, turned)
+            return
+        self.strange.append((op, why))
+        self._go_on_behind(op)
+
+    def _go_on_behind(self, op: Op) -> None:
+        """Take the results of an operator that is none of the source's for those of the same names: what follows is compared too."""
+        for name in filter(None, op.outputs):
+            before, after = self.source.tensors.get(name), self.result[name]
+            if before is None or name not in self._own or (offset := _offset(before, after)) is None or before.rank != after.rank:
+                continue
+            orders = [tuple(range(before.rank or 0)), *_layouts(before.rank or 0)]
+            perm = next((order for order in orders if _shape(before, order) == after.shape), None)
+            if perm is not None and self._own[name].root == name:
+                self.elements[name] = Elements.of(before, offset, perm)
+
+    def _pair(self, source: Op, result: Op, perm: Sequence[int]) -> None:
+        self.pairs.append(Pair(source, result, self._chooses(source)))
+        for before, after in zip(source.outputs, result.outputs, strict=True):
+            if after and before:
+                offset, turned = _offset(self.source[before], self.result[after]), _of_result(source, before, perm, self.source)
+                assert offset is not None
+                if turned is not None:
+                    self.elements[after] = Elements.of(self.source[before], offset, turned)
+
+    def _chooses(self, op: Op) -> bool:
+        """Whether an operator of the source moves or chooses stored integers: all its data and results are on one grid."""
+        kind = kind_of(op)
+        if kind.rule in ("move", "state"):
+            return True
+        result = self.source[op.outputs[0]] if op.outputs else None
+        if result is None or not kind.chooses or op.attributes.get("activation", "") or not result.is_quantized:
+            return False
+        return all(self.source[name].shares_grid(result) for name in kind.data(op))
+
+    def _turned(self, source: Op, result: Op) -> tuple[tuple[int, ...] | None, str]:
+        """The transposition of the source's results that gives the result's, if the operators are one; else None, and why not."""
+        if len(source.inputs) != len(result.inputs) or len(source.outputs) != len(result.outputs):
+            return None, "it has other operands"
+        words = ""
+        for perm in self._orders(source, result):
+            reason = self._difference(source, result, perm)
+            if not reason:
+                return perm, ""
+            words = words or reason
+        return None, words or "its data are in another order"
+
+    def _orders(self, source: Op, result: Op) -> Iterator[tuple[int, ...]]:
+        """Transpositions of the data that may be meant."""
+        layout = kind_of(result).layout.suits
+        rank = self.result[result.inputs[0]].rank if result.inputs and result.inputs[0] else 0
+        if layout is Suits.DECIDES:
+            wanted = str(result["data_format"])
+            yield tuple(range(rank or 0)) if wanted == source["data_format"] else permutation(wanted, rank or 0)
+            return
+        for before, after in zip(source.inputs, result.inputs, strict=True):
+            if before in self._own and after in self.elements and (perm := self._own[before].turned_into(self.elements[after])) is not None:
+                if layout is not Suits.PINNED or perm == tuple(range(len(perm))):
+                    yield perm
+        yield tuple(range(rank or 0))
+
+    def _difference(self, source: Op, result: Op, perm: tuple[int, ...]) -> str:
+        """In words, in what two operators differ beside how they compute; "" in nothing."""
+        for index, (before, after) in enumerate(zip(source.inputs, result.inputs, strict=True)):
+            if bool(before) != bool(after):
+                return f"input {index} is given on one side alone"
+            if before and (reason := self._operand(source, result, index, perm)):
+                return f"input {index} {reason}"
+        own, other = (replace(op, attributes={k: v for k, v in op.attributes.items() if k not in _HOW}) for op in (source, result))
+        if words := next(attribute_differences(own, other), ""):
+            return words
+        if "axis" in kind_of(source).attributes and perm:
+            axes = [int(op["axis"]) % len(perm) for op in (source, result)]
+            if perm.index(axes[0]) != axes[1]:
+                return f"axis {axes[0]} -> {axes[1]}"
+        for before, after in zip(source.outputs, result.outputs, strict=True):
+            if before and after and _offset(self.source[before], self.result[after]) is None:
+                return "its result is on another grid"
+        return "" if self._limits(source, self.source) == self._limits(result, self.result) else "its activation leaves another range"
+
+    def _limits(self, op: Op, graph: Graph) -> Any:
+        """What a fused activation leaves: integers from the zero point, or its name."""
+        if not op.outputs or not op.outputs[0]:
+            return ""
+        tensor = graph[op.outputs[0]]
+        if tensor.quantization is None or not tensor.quantization.is_per_tensor or "activation" not in kind_of(op).attributes:
+            return op.attributes.get("activation", "")
+        return tuple(limit - int(tensor.quantization.zero_point[0]) for limit in activated_range(graph, op))
+
+    def _operand(self, source: Op, result: Op, index: int, perm: tuple[int, ...]) -> str:
+        before, after = self.source[source.inputs[index]], self.result[result.inputs[index]]
+        if before.data is not None and after.data is not None:
+            role = kind_of(result).role(index)
+            if role == "index" and kind_of(result).layout.axes == index:
+                named = sorted(perm.index(int(axis) % len(perm)) for axis in before.data.reshape(-1))
+                return "" if named == sorted(int(axis) % len(perm) for axis in after.data.reshape(-1)) else "names other axes"
+            broadcast = kind_of(result).layout.suits is Suits.BROADCASTS
+            return _constants_differ(before, after, perm if broadcast else ())
+        own, given = self._own.get(before.name), self.elements.get(after.name)
+        if own is None or given is None:
+            return "is constant on one side alone"
+        turned = perm if len(perm) == (before.rank or 0) else tuple(range(before.rank or 0))
+        if not own.is_turned(given, turned):
+            return "has its elements in another order"
+        if (before.quantization is None) != (after.quantization is None):
+            return "is quantized on one side alone"
+        if before.quantization is None or after.quantization is None:
+            return "" if before.dtype == after.dtype else f"is {after.dtype}, not {before.dtype}"
+        if not np.array_equal(before.quantization.scale, after.quantization.scale):
+            return "is on another scale"
+        points = before.quantization.zero_point - own.offset, after.quantization.zero_point - given.offset
+        return "" if np.array_equal(*points) else "has another zero point"
+
+
+def _sized(border: Border) -> tuple[Graph, Graph]:
+    """Both graphs with one number for each size of an input that is known only at run time."""
+    numbers = sizes_to_try(border.graph)[-1 if len(sizes_to_try(border.graph)) == 1 else 1]
+    source = _with_sizes(border.graph, numbers)
+    given: dict[str, int] = {}
+    for name, other in border.inputs.items():
+        sizes, wanted = source[name].static_shape, border.other[other].shape
+        if sizes is not None and wanted is not None and len(sizes) == len(wanted):
+            turned = _turned_sizes(sizes, wanted, name in border.turned)
+            given.update((size, turned[axis]) for axis, size in enumerate(wanted) if isinstance(size, str))
+    return source, _with_sizes(border.other, given)
+
+
+def _turned_sizes(sizes: tuple[int, ...], wanted: tuple[int | str, ...], is_turned: bool) -> tuple[int, ...]:
+    """Sizes of the source's input in the order of the result's."""
+    orders = [*([] if is_turned else [tuple(range(len(sizes)))]), *_layouts(len(sizes))]
+    found = (tuple(sizes[axis] for axis in perm) for perm in orders)
+    return next((item for item in found if all(isinstance(b, str) or a == b for a, b in zip(item, wanted, strict=True))), sizes)
+
+
+def _with_sizes(graph: Graph, numbers: Mapping[str, int]) -> Graph:
+    """The graph with numbers for names of sizes; what follows from them is inferred."""
+    if not numbers:
+        return graph
+
+    def sized(tensor: Tensor) -> Tensor:
+        assert tensor.shape is not None
+        shape = tuple(numbers.get(size, size) if isinstance(size, str) else size for size in tensor.shape)
+        known = tensor.name in graph.inputs or all(isinstance(size, int) for size in shape)
+        return replace(tensor, shape=shape if known else None)
+
+    return infer(
+        graph.evolve(
+            tensors=[sized(tensor) for tensor in graph.tensors.values() if tensor.shape is not None and tensor.static_shape is None]
+        )
+    )
+
+
+def _traced(graph: Graph, op: Op, known: dict[str, Elements]) -> list[Elements] | None:
+    """The outputs of an operator that moves elements of a tensor whose own are known."""
+    if not op.inputs or op.inputs[0] not in known or any(name in known for name in op.inputs[1:] if name):
+        return None
+    given = known[op.inputs[0]]
+    if (offset := stepped(graph, op)) is not None:
+        return [replace(given, offset=given.offset + offset)]
+    return moved(graph, op, given)
+
+
+def _reads(graph: Graph, op: Op, known: dict[str, Elements]) -> tuple[Any, ...]:
+    """What an operator is found by: its kind, and the roots of its operands; () if one is not known."""
+    roots = []
+    for name in op.inputs:
+        constant = not name or graph[name].data is not None
+        if not constant and name not in known:
+            return ()
+        roots.append("" if constant else known[name].root)
+    return op.kind, tuple(roots)
+
+
+def _offset(before: Tensor, after: Tensor) -> int | None:
+    """What is added to stored integers of one tensor to give the other, of the same real values; None if the grids differ otherwise."""
+    a, b = before.quantization, after.quantization
+    if a is None or b is None:
+        return 0 if a is b and before.dtype == after.dtype else None
+    if a.axis != b.axis or a.block_size != b.block_size or not np.array_equal(a.scale, b.scale):
+        return None
+    offsets = np.unique(b.zero_point - a.zero_point)
+    if offsets.size != 1:
+        return None
+    if before.dtype == after.dtype:
+        return 0 if not offsets[0] else None
+    bits = 128 if {before.dtype, after.dtype} == _SIBLINGS[0] else 2**15 if {before.dtype, after.dtype} == _SIBLINGS[1] else 0
+    offset = int(offsets[0])
+    return offset if bits and offset == (bits if after.dtype.startswith("u") else -bits) else None
+
+
+def _constants_differ(before: Tensor, after: Tensor, perm: Sequence[int]) -> str:
+    """In words, how constants differ in what they mean; "" if they do not. Constants beside data may be turned with these."""
+    for word, a, b in zip(("values", "scales"), _meant(before), _meant(after), strict=True):
+        if perm and a.ndim and b.ndim:
+            a, b = (side.reshape((1,) * (len(perm) - side.ndim) + side.shape) for side in (a, b))
+            a = a.transpose(perm)
+        elif a.size == b.size == 1:
+            a, b = a.reshape(()), b.reshape(())
+        alike = a.shape == b.shape or word == "scales"
+        if not alike or not (np.array_equal(a, b, equal_nan=a.dtype.kind == "f") or (word == "scales" and bool(np.all(a == b)))):
+            return f"has other {word}"
+    return ""
+
+
+def _meant(tensor: Tensor) -> tuple[Array, Array]:
+    """A constant's integers from the zero point, and its scales, which broadcast against them; or plain values and 0."""
+    assert tensor.data is not None
+    if tensor.quantization is None:
+        return tensor.data, np.zeros(())
+    scale, point = scale_and_zero_point(tensor.quantization, tensor.data.shape)
+    return tensor.data.astype(np.int64) - point, np.asarray(scale)
+
+
+def _shape(tensor: Tensor, perm: Sequence[int]) -> Any:
+    return None if tensor.shape is None else tuple(tensor.shape[axis] for axis in perm)
+
+
+def _layouts(rank: int) -> Iterator[tuple[int, ...]]:
+    """Orders of axes that an input may have: its own, and those of the two layouts."""
+    if rank > 2:
+        yield permutation("channels_first", rank)
+        yield permutation("channels_last", rank)
+
+
+def _of_result(op: Op, name: str, perm: Sequence[int], graph: Graph) -> tuple[int, ...] | None:
+    """How a result of an operator is turned whose data are: axes that go are left out; None where it is not known."""
+    count, rank = len(perm), graph[name].rank or 0
+    if rank == count:
+        return tuple(perm)
+    if tuple(perm) == tuple(range(count)):
+        return tuple(range(rank))
+    if kind_of(op).layout.suits is not Suits.REDUCES or op.attributes.get("keepdims", 1):
+        return None
+    axes = graph.constant(op.inputs[1]) if op.has(1) else None
+    named = [int(op["axis"])] if "axis" in op.attributes else [] if axes is None else axes.reshape(-1).tolist()
+    left = [axis for axis in range(count) if axis not in {int(item) % count for item in named}]
+    return tuple(left.index(axis) for axis in perm if axis in left)

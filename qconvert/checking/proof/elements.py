@@ -1,0 +1,127 @@
+"""Where the elements of a tensor come from: through operators that only move stored integers, without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+import numpy as np
+
+from qconvert.errors import QConvertError
+from qconvert.evaluate import evaluate_op
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.operators import kind_of
+from qconvert.operators.layout import Suits
+
+__all__ = ["Elements", "moved", "stepped"]
+
+#: The most elements of a tensor whose places are listed one by one.
+_MOST_LISTED = 2**25
+#: Above this rank no transposition is searched.
+_MOST_AXES = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Elements:
+    """The elements of a tensor as elements of another one, its root.
+
+    Attributes:
+        root: its name.
+        shape: sizes into which the root's elements are put, in their order; None where they are not all known.
+        perm: the transposition of these that gives the tensor; None where `places` says more.
+        places: for each element its place in the root; None where `perm` says it all.
+        offset: what is added to the root's stored integers.
+    """
+
+    root: str
+    shape: tuple[int, ...] | None
+    perm: tuple[int, ...] | None
+    places: Array | None = None
+    offset: int = 0
+
+    @classmethod
+    def of(cls, tensor: Tensor, offset: int = 0, perm: Sequence[int] | None = None) -> Elements:
+        """A tensor as its own root, or as a transposition of it."""
+        return cls(tensor.name, tensor.static_shape, tuple(range(tensor.rank or 0)) if perm is None else tuple(perm), None, offset)
+
+    def listed(self) -> Array | None:
+        """For each element its place in the root; None where sizes are not known or too large."""
+        if self.places is not None:
+            return self.places
+        if self.shape is None or self.perm is None or np.prod(self.shape, dtype=np.float64) > _MOST_LISTED:
+            return None
+        return np.arange(int(np.prod(self.shape)), dtype=np.int32).reshape(self.shape).transpose(self.perm)
+
+    def is_turned(self, other: Elements, perm: Sequence[int]) -> bool:
+        """Whether a transposition of these elements gives others of the same root."""
+        if self.root != other.root:
+            return False
+        if self.perm is not None and other.perm is not None and self.shape == other.shape and len(perm) == len(self.perm):
+            if tuple(self.perm[axis] for axis in perm) == other.perm:
+                return True
+        mine, theirs = self.listed(), other.listed()
+        return mine is not None and theirs is not None and mine.ndim == len(perm) and np.array_equal(mine.transpose(perm), theirs)
+
+    def turned_into(self, other: Elements) -> tuple[int, ...] | None:
+        """A transposition of these elements that gives others of the same root; None if there is none."""
+        if self.root != other.root:
+            return None
+        if self.perm is not None and other.perm is not None and self.shape == other.shape and len(self.perm) == len(other.perm):
+            return tuple(self.perm.index(axis) for axis in other.perm)
+        mine, theirs = self.listed(), other.listed()
+        if mine is None or theirs is None or mine.ndim != theirs.ndim or mine.ndim > _MOST_AXES:
+            return None
+        fitting = (perm for perm in permutations(range(mine.ndim)) if mine.transpose(perm).shape == theirs.shape)
+        return next((perm for perm in fitting if np.array_equal(mine.transpose(perm), theirs)), None)
+
+
+def moved(graph: Graph, op: Op, given: Elements) -> list[Elements] | None:
+    """The outputs of an operator that moves the elements of its one computed input, whatever these are; None if it is no such operator.
+
+    Args:
+        graph, op: the operator; further inputs are constants.
+        given: the elements of its data.
+    """
+    kind = kind_of(op)
+    if kind.rule == "relabel":
+        return [given]
+    if kind.rule != "move":
+        return None
+    results = [graph[name] for name in op.outputs if name]
+    if given.perm is not None and kind.layout.suits is Suits.TRANSPOSES:
+        return [replace(given, perm=tuple(given.perm[axis] for axis in op["perm"]))]
+    if kind.keeps_order and given.perm == tuple(range(len(given.perm or ()))) and given.places is None:
+        return [Elements(given.root, results[0].static_shape, tuple(range(results[0].rank or 0)), None, given.offset)]
+    listed = given.listed()
+    if listed is None or any(graph.constant(name) is None for name in op.inputs[1:] if name):
+        return None
+    # What chooses by value, or fills gaps, does not give the opposite of the opposite, or gives 0.
+    found, opposite = (_run(graph, op, values) for values in (listed.astype(np.int64) + 1, -listed.astype(np.int64) - 1))
+    if found is None or opposite is None or any((a != -b).any() or not a.all() for a, b in zip(found, opposite, strict=True)):
+        return None
+    return [Elements(given.root, given.shape, None, np.asarray(value - 1, np.int32), given.offset) for value in found]
+
+
+def _run(graph: Graph, op: Op, values: Array) -> list[Array] | None:
+    names = op.inputs[0], *op.outputs
+    tensors = {name: replace(graph[name], dtype="int64", quantization=None) for name in names if name}
+    constants = [graph.constant(name) if name else None for name in op.inputs[1:]]
+    try:
+        return [item.stored for item in evaluate_op(replace(graph, tensors={**graph.tensors, **tensors}), op, [values, *constants])]
+    except QConvertError:
+        return None
+
+
+def stepped(graph: Graph, op: Op) -> int | None:
+    """What an operator adds to stored integers that it brings to a grid of the same scale, as of int8 to uint8; None if it does more."""
+    if kind_of(op).rule != "convert":
+        return None
+    given, result = (graph[name] for name in (op.inputs[0], op.outputs[0]))
+    grids = given.quantization, result.quantization
+    if {given.dtype, result.dtype} - {"int8", "uint8"} or grids[0] is None or grids[1] is None:
+        return None
+    if grids[0].axis is not None or not np.array_equal(grids[0].scale, grids[1].scale):
+        return None
+    offset = int(grids[1].zero_point[0]) - int(grids[0].zero_point[0])
+    return offset if offset == (int(result.dtype == "uint8") - int(given.dtype == "uint8")) * 128 else None

@@ -1,0 +1,81 @@
+"""prove(): which operators of a result give the source's integers for every input, and whether its outputs do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Unpack
+
+from qconvert.arguments import with_checked_arguments
+from qconvert.checking.checked_file import Side, sides_of
+from qconvert.checking.outputs import Border
+from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
+from qconvert.checking.proof.correspondence import Trace
+from qconvert.checking.proof.deciding import decided
+from qconvert.checking.proof.running import integers_by_running
+from qconvert.conversion.in_memory import Model, as_file
+from qconvert.graph import Graph
+from qconvert.kernels import Kernels
+from qconvert.plugins import runtimes
+from qconvert.plugins.option_types import ReadOptions
+
+__all__ = ["proof_of", "prove"]
+
+
+@with_checked_arguments
+def prove(
+    source: Model,
+    result: Model,
+    *,
+    source_format: str = "",
+    result_format: str = "",
+    kernels: str | Sequence[str] = (),
+    **options: Unpack[ReadOptions],
+) -> Proof:
+    """Decides which operators of a converted model give the source's integers for every input; neither model is run.
+
+    The result is followed from its inputs, operator by operator: what each reads, its attributes, constants and grids have to be those of
+    an operator of the source, but for the order of axes and the type that stores the same integers. Then the kernels of both runtimes are
+    compared, as their rows state them: of one or two operands of 8 bits for all 256 codes or 65,536 pairs, of sums of products by the
+    thresholds between integers, over every accumulator that the weights allow. A kernel without a reference is run alone, on all codes.
+
+    Args:
+        source, result: as of check().
+        source_format, result_format: the names of their formats, if suffix and content do not determine them.
+        kernels: what runs files of a format, as of check().
+        options: of the readers of both formats.
+
+    Raises:
+        QConvertError: a file cannot be read, or nothing runs such files.
+    """
+    formats = tuple("" if isinstance(model, Graph) else name for model, name in ((source, source_format), (result, result_format)))
+    with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
+        return proof_of(sides_of(before, after, kernels, options, (formats[0], formats[1]))[0])
+
+
+def proof_of(sides: tuple[Side, Side]) -> Proof:
+    """Proves what can be proved of a result, the second side, beside its source."""
+    source, result = sides
+    border = Border.of(source.graph, result.graph)
+    trace = Trace.of(border)
+    run = [partial(integers_by_running, side) for side in sides]
+    has_forms = result.kernels == result.runtime.kernels[0]
+    found = []
+    for pair in trace.pairs:
+        rows = [_rows(side, next(iter(op.outputs), "")) for side, op in zip(sides, (pair.source, pair.result), strict=True)]
+        found.append(decided(pair, trace, ((source.graph, rows[0]), (result.graph, rows[1])), run, has_forms=has_forms))
+    found += [Proved(op.source or op.kind, next(filter(None, op.outputs), ""), "?", "", why) for op, why in trace.strange]
+    outputs = [name for name, other in border.outputs.items() if not trace.ends_alike(name, other)]
+    problems = (*border.problems, *trace.states_differ(), *(f"output {name!r} is not traced to the source's" for name in outputs))
+    equal = not problems and all(item.class_ in EQUAL_CLASSES for item in found)
+    return Proof(tuple(found), problems, tuple(op.source or op.kind for op in trace.lost), equal)
+
+
+def _rows(side: Side, name: str) -> Kernels:
+    """The kernels that compute a tensor. Of those that the runtime takes in the place of the chosen ones it is not known which variant of
+    theirs runs, and so no integers."""
+    chosen = side.kernels_of(name)
+    runtime, _, kernels = chosen.partition(":")
+    rows = runtimes()[runtime].rows(kernels)
+    return rows if chosen == side.choice else replace(rows, given=tuple(replace(row, reference=None) for row in rows.rows))

@@ -1,0 +1,168 @@
+"""prove() and `check --prove`: what is equal for all inputs, what is not, and at which inputs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import forked
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qconvert import Proof, check, convert, load, prove
+from qconvert.kernels import KERNELS
+from qconvert.kernels.accumulators import accumulator_of
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+from mutation_score import score
+
+pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+def classes(proof: Proof) -> Counter[str]:
+    return Counter(item.class_ for item in proof.operators)
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    source, result = FIXTURES / "tiny_resnet_cifar10_int8.tflite", tmp_path_factory.mktemp("proof") / "result.onnx"
+    convert(source, result)
+    return source, result
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("tiny_ad_toycar_int8", {"E0": 10}),
+        ("tflm_mobilenet_v2_from_torch_int8", {"E0": 53, "E1": 11}),
+        ("tflm_seanet_conv_int16x8", {"E1": 1}),
+        ("mww_okay_nabu_streaming_int8", {"E0": 32, "E1": 1}),
+    ],
+)
+def test_outputs_are_equal_for_all_inputs_where_all_operators_are(name: str, wanted: dict[str, int], tmp_path: Path) -> None:
+    source, result = FIXTURES / f"{name}.tflite", tmp_path / "result.onnx"
+    convert(source, result)
+    found = check(source, result, prove=True)
+    assert found.passed and found.proof is not None
+    assert classes(found.proof) == wanted
+    assert found.proof.equal_for_all_inputs and not found.proof.problems and not found.proof.lost
+    assert found.proof.sentence.startswith(f"proved equal for all inputs: {sum(wanted.values())} operators")
+
+
+def test_what_is_not_equal_is_named_with_the_codes(tmp_path: Path) -> None:
+    """A QUANTIZE of XNNPACK's 8 fractional bits, which a check of samples finds off by one as well."""
+    source, plain, strict = FIXTURES / "coral_deeplabv3_mnv2_dm05_uint8.tflite", tmp_path / "plain.onnx", tmp_path / "strict.onnx"
+    convert(source, plain)
+    convert(source, strict, numerics="strict")
+    found = prove(source, plain)
+    assert classes(found) == {"E0": 57, "E1": 11, "R1": 1, "A": 3}
+    assert not found.equal_for_all_inputs
+    (one,) = [item for item in found.operators if item.class_ == "R1"]
+    assert (one.operator, one.method, one.why) == ("QUANTIZE #65", "256 codes", "30 of 256 codes differ, by at most 1")
+
+
+def test_a_difference_of_two_requantizers_comes_with_an_accumulator_where_it_is(resnet: tuple[Path, Path]) -> None:
+    source, result = resnet
+    proof = prove(source, result, kernels="litert:reference")
+    first = next(item for item in proof.operators if item.class_ == "R1" and item.method == "thresholds")
+    graph = load(source)
+    op = next(op for op in graph.ops if op.source == first.operator)
+    words = first.why.split("such as ")[1].replace(",", "").replace(":", "").split()
+    acc, channel, here, there = (int(words[place]) for place in (0, 3, 4, 8))
+    sums = accumulator_of(graph, op)
+    assert sums is not None and sums.low[channel] <= acc <= sums.high[channel]
+    point = int(graph[op.outputs[0]].quantization.zero_point[0]) + 128  # the result has uint8
+    for name, wanted in (("litert:reference", here), ("litert:default", there)):
+        kernel = KERNELS[name].of(graph, op).reference
+        found = int(kernel.steps(np.array([acc]), kernel.multiplier(graph, op)[channel : channel + 1])[0]) + point
+        assert found == wanted
+    assert here != there
+
+
+def test_a_form_for_other_kernels_proves_nothing(resnet: tuple[Path, Path]) -> None:
+    """Nudged scales give XNNPACK's additions in QLinearAdd, which onnxruntime uses with its optimizations alone."""
+    found = prove(*resnet, kernels="onnxruntime:unoptimized")
+    forms = [item for item in found.operators if item.operator.startswith(("ADD", "AVERAGE"))]
+    assert {item.class_ for item in forms} <= {"?", "A"} and any("another set of kernels" in item.why for item in forms)
+
+
+def test_a_float_model_is_never_proved(tmp_path: Path) -> None:
+    source, result = FIXTURES / "recurrent" / "lstm_float.tflite", tmp_path / "result.onnx"
+    convert(source, result)
+    found = prove(source, result)
+    assert not found.equal_for_all_inputs and "E1" not in classes(found) and classes(found)["?"]
+
+
+def _inserted(model: onnx.ModelProto, kind: str, behind: str, *constants: float) -> None:
+    """An operator of real values behind a tensor."""
+    graph = model.graph
+    for node in graph.node:
+        node.input[:] = [f"{name}/planted" if name == behind else name for name in node.input]
+    names = [f"planted{place}" for place in range(len(constants))]
+    graph.initializer.extend(numpy_helper.from_array(np.float32(value), name) for name, value in zip(names, constants, strict=True))
+    place = next(place for place, node in enumerate(graph.node) if behind in node.output)
+    graph.node.insert(place + 1, helper.make_node(kind, [behind, *names], [f"{behind}/planted"]))
+
+
+def _change(model: onnx.ModelProto, dtype: int, amount: float) -> None:
+    item = next(item for item in model.graph.initializer if item.data_type == dtype and np.prod(item.dims) > 8)
+    values = numpy_helper.to_array(item).copy()
+    values.reshape(-1)[3] += values.dtype.type(amount)
+    item.CopyFrom(numpy_helper.from_array(values, item.name))
+
+
+def _real(model: onnx.ModelProto, kind: str, which: int) -> str:
+    """The real result of one of the operators of a kind."""
+    return str([node for node in model.graph.node if node.op_type == kind][which].output[0])
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda m: _inserted(m, "Clip", _real(m, "Add", 0), -1e9, 5.0),
+        lambda m: _inserted(m, "Relu", _real(m, "Conv", 2)),
+        lambda m: _inserted(m, "Add", _real(m, "Conv", 3), 1e-3),
+        lambda m: _inserted(m, "Mul", _real(m, "Gemm", 0), 1 + 2**-20),
+        lambda m: _change(m, TensorProto.INT8, 1),
+        lambda m: _change(m, TensorProto.INT32, 1),
+    ],
+    ids=["a bound that few inputs reach", "a Relu", "a little more", "a little larger", "a weight", "a bias"],
+)
+def test_a_planted_fault_is_never_proved_equal(plant: Callable[[onnx.ModelProto], None], resnet: tuple[Path, Path], tmp_path: Path) -> None:
+    source, sound = resnet
+    model = onnx.load(sound)
+    before = model.SerializeToString()
+    plant(model)
+    assert model.SerializeToString() != before
+    onnx.save(model, tmp_path / "planted.onnx")
+    found, good = prove(source, tmp_path / "planted.onnx"), prove(source, sound)
+    assert classes(found)["E0"] + classes(found)["E1"] < classes(good)["E0"] + classes(good)["E1"]
+    assert classes(found)["?"] and not found.equal_for_all_inputs
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("model", "seed"), [("tiny_kws_dscnn_int8.tflite", 1), ("coral_lstm_mnist_int8.tflite", 2)])
+def test_no_random_change_is_proved_equal(model: str, seed: int, tmp_path: Path) -> None:
+    found = score(model, 25, seed, tmp_path, by_proof=True)
+    assert found.missed == [] and found.caught == 25
+    assert all("WriteState" in text for text in found.unnamed), "which has no tensor by which it could be named"
+
+
+@pytest.mark.end_to_end
+def test_the_command_says_it_and_its_document_has_it(resnet: tuple[Path, Path]) -> None:
+    source, result = resnet
+    shown = forked.run(("check", source, result, "--prove"))
+    assert shown.returncode == 0, shown.stderr
+    assert "proved: 14 of 15 operators are equal for all inputs (10 E0, 4 E1, 1 A)" in shown.stdout
+    document = json.loads(forked.run(("check", source, result, "--prove", "--json")).stdout)
+    assert document["proof"]["equal_for_all_inputs"] is False
+    assert Counter(item["class"] for item in document["proof"]["operators"]) == {"E0": 10, "E1": 4, "A": 1}
+    assert {"operator", "output", "class", "method", "why"} == set(document["proof"]["operators"][0])
