@@ -30,7 +30,7 @@ KERNELS: Mapping[str, Kernels] = {
     "litert:reference": _rows("litert.rows", "REFERENCE", **_OF_LITERT),
     "litert:mixed": _rows("litert.rows", "MIXED"),
     "tflite-micro:reference": _rows("litert.rows", "MICRO", product_types=("float32",)),
-    "onnxruntime:optimized": _rows("onnxruntime", "ROWS", dynamic_range="onnx"),
+    "onnxruntime:optimized": _rows("onnxruntime", "ROWS", dynamic_range="onnx", merges_roundings=True),
     "onnxruntime:unoptimized": _rows("onnxruntime", "UNOPTIMIZED", dynamic_range="onnx"),
     "torch:rebuilt": _rows("torch", "PROGRAM"),
     "torch:trusted": _rows("torch", "TRUSTED"),

@@ -86,8 +86,6 @@ class Kernel:
             has another scale than the one that the kernel fixes.
         arithmetic: the value of the attribute `arithmetic` with which formats write a form that gives its integers elsewhere, "" where none
             is known; an operator on one tensor of 8 bits needs none, since its reference is a table.
-        line: of a function of one tensor, the scale of its data and the slope below zero with which a LeakyRelu between Dequantize and
-            Quantize gives its integers; None where it is no such function.
     """
 
     kinds: tuple[str, ...] = ()
@@ -102,7 +100,6 @@ class Kernel:
     tolerance: Tolerance | None = None
     reference: Reference | None = None
     arithmetic: Form | None = None
-    line: Callable[[Graph, Op], tuple[float, float] | None] | None = None
 
     def __post_init__(self) -> None:
         """Raises OptionError for words that mean nothing."""
@@ -148,6 +145,7 @@ class Kernels:
             the runtime takes; without any such weights are stored as real values.
         spelled_bounds: kinds into which the runtime fuses no activation rightly: spell_activations puts a Clip behind them whose bounds are
             those of the grid.
+        merges_roundings: whether the runtime makes one rounding of two behind each other, with other integers.
         max_pair_sum: largest magnitude of the sum of two int8 weights adjacent along K, of the same sign, that the target's
             kernels add without saturation; 0 means any. Other weights are stored as uint8 with zero point 128.
     """
@@ -158,6 +156,7 @@ class Kernels:
     unpacked_weights: str = ""
     unpacked_blocks: tuple[str, ...] = ()
     spelled_bounds: tuple[str, ...] = ()
+    merges_roundings: bool = False
     max_pair_sum: int = 0
 
     @cached_property

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import quantize
+from qconvert.arithmetic import quantize, xnnpack_leaky_relu
 from qconvert.arithmetic.dtypes import Array
 from qconvert.operators.attributes import choice, has, number
 from qconvert.operators.bounds import Interval, Operands, any_value, between
 from qconvert.operators.call import (
     Call,
+    ExactResult,
 )
 from qconvert.operators.common import (
     same_shape,
@@ -89,9 +90,13 @@ def selu(call: Call) -> Array:
     return np.asarray(call["gamma"] * np.where(x > 0, x, call["alpha"] * np.expm1(x)))
 
 
-def leaky_relu(call: Call) -> Array:
-    """LeakyRelu of ONNX."""
-    return np.asarray(np.where(call.values() < 0, call["alpha"] * call.values(), call.values()))
+def leaky_relu(call: Call) -> Array | ExactResult:
+    """LeakyRelu of ONNX; with an arithmetic the stored integers are those of its kernel."""
+    real = np.asarray(np.where(call.values() < 0, call["alpha"] * call.values(), call.values()))
+    (result,), given = call.results, call.quantization()
+    if not call["arithmetic"] or given is None or result.quantization is None:
+        return real
+    return ExactResult(real, xnnpack_leaky_relu(call.raw(), given, result.quantization, result.dtype, float(call["alpha"])))
 
 
 def elu(call: Call) -> Array:
@@ -149,7 +154,7 @@ KINDS = (
         shape=same_shape,
         evaluate=leaky_relu,
         layout=ELEMENTWISE,
-        attributes=has(alpha=number(0.01)),
+        attributes=has(alpha=number(0.01), arithmetic=choice(("", "xnnpack"), "")),
     ),
     kind("Elu", bounds=any_value, shape=same_shape, evaluate=elu, layout=ELEMENTWISE, attributes=has(alpha=number(1.0))),
     kind("Celu", bounds=any_value, shape=same_shape, evaluate=celu, layout=ELEMENTWISE, attributes=has(alpha=number(1.0))),

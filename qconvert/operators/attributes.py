@@ -19,7 +19,8 @@ ARITHMETIC: Mapping[str, str] = {
     "": "the exact result, rounded once to the output's quantization, ties to even",
     "ties_up": "x.5 of stored integers goes up: TFLite's averages of uint8",
     "ties_away": "x.5 goes away from the stored zero of the signed type: TFLite's averages of int8 and int16",
-    "xnnpack": "XNNPACK's addition: 20-bit multipliers, one shift, ties up (passes/match_rounding.py)",
+    "xnnpack": "XNNPACK's arithmetic of 8 bits: additions with 20-bit multipliers, Requantize and LeakyRelu with 8 fractional bits; one "
+    "shift, ties up (arithmetic/kernels.py)",
     "xnnpack_qs8": "XNNPACK's sums and means of int8, whatever type stores them (arithmetic/means.py)",
     "xnnpack_qu8": "likewise of uint8",
     "tflite": "TFLite's own kernels of 16-bit data (arithmetic/sixteen_bits.py, means.py), and its Sqrt, which drops the fraction",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import quantize, saturate, scale_and_zero_point, torch_quantize
+from qconvert.arithmetic import quantize, saturate, scale_and_zero_point, torch_quantize, xnnpack_requantize
 from qconvert.arithmetic.dtypes import DTYPES, Array, canonical_dtype, integer_range, numpy_dtype
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import choice, has
@@ -84,6 +84,14 @@ def quantized(call: Call) -> Result:
     return ExactResult(call.values(), saturate(stored, result.dtype))
 
 
+def requantized(call: Call) -> Result:
+    """Requantize: the real values, rounded once; with an arithmetic the stored integers are those of its kernel."""
+    (result,), given = call.results, call.quantization()
+    if not call["arithmetic"] or given is None or result.quantization is None:
+        return call.values()
+    return ExactResult(call.values(), xnnpack_requantize(call.raw(), given, result.quantization, result.dtype))
+
+
 def _quantize_fold(call: Call) -> Any:
     """QuantizeLinear: saturate(round_half_even(x / scale) + zero_point), in float32."""
     x, (result,) = call.raw(), call.results
@@ -138,7 +146,14 @@ KINDS = (
         attributes=has(arithmetic=choice(("", "fused"), "")),
     ),
     kind("Dequantize", shape=same_shape, rule="convert", evaluate=Call.values, fold=_dequantize_fold, layout=ELEMENTWISE),
-    kind("Requantize", shape=same_shape, rule="convert", evaluate=Call.values, layout=ELEMENTWISE),
+    kind(
+        "Requantize",
+        shape=same_shape,
+        rule="convert",
+        evaluate=requantized,
+        layout=ELEMENTWISE,
+        attributes=has(arithmetic=choice(("", "xnnpack"), "")),
+    ),
     kind("Reinterpret", shape=same_shape, rule="relabel", evaluate=Call.raw, fold=Call.raw, layout=ELEMENTWISE),
     kind(
         "DynamicQuantizeLinear",

@@ -71,12 +71,18 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     brief, words = _obstacle(target, graph, op)
     if not stored and any(tensor.dtype == "float32" for tensor in _real_sides(target, graph, op)):
         words = "part of its data is float"
-    elif not stored and op.attributes.get("arithmetic") in _KERNELS and nudged_scales(graph, op) is None:
+    elif not stored and op.attributes.get("arithmetic") in _KERNELS and not _has_other_scales(graph, op):
         words = f"decomposed in float64 to be equal to {_KERNELS[str(op['arithmetic'])]}'s integer arithmetic"
     if words:
         return _on_floats(target, op, words, brief if rule in ("real", "index") else "")
     eight_bits = any(tensor.dtype.startswith("float8") for tensor in computed_on(graph, op)[:1])
     return Verdict("integers", stored or ("kernel of 8-bit floats" if eight_bits else "integer kernel"))
+
+
+def _has_other_scales(graph: Graph, op: Op) -> bool:
+    """Whether other scales give the integers that an operator's `arithmetic` asks for: of additions for which there are some, and always of
+    one tensor."""
+    return nudged_scales(graph, op) is not None or (op["arithmetic"] == "xnnpack" and len(op.inputs) == 1)
 
 
 def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdict:

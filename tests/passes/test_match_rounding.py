@@ -1,4 +1,4 @@
-"""Functions of one tensor of 8 bits with numerics "strict": LiteRT's integers for every code, in onnxruntime and PyTorch."""
+"""Functions of one tensor of 8 bits by default and with numerics "strict": LiteRT's integers for every code, in onnxruntime and PyTorch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ran(path: Path, kernels: str) -> np.ndarray:
 def test_strict_gives_the_sources_integers_for_every_code(builtin: str, kernels: str, tmp_path: Path) -> None:
     options, fixed = FUNCTIONS[builtin]
     suffix = ".onnx" if kernels.startswith("onnx") else ".pt2"
-    differing = {"exact": 0, "strict": 0}
+    differing = {"fast": 0, "exact": 0, "strict": 0}
     for number, rng in enumerate(map(np.random.default_rng, range(4, 14))):
         scale, point = fixed or (float(np.float32(np.exp(rng.uniform(-4, -2.5)))), int(rng.integers(-100, 0)))
         given = TensorSpec("x", (1, 256), "int8", float(np.float32(np.exp(rng.uniform(-4, -2)))), int(rng.integers(-60, 60)))
@@ -54,8 +54,28 @@ def test_strict_gives_the_sources_integers_for_every_code(builtin: str, kernels:
             convert(source, path, numerics=numerics)
             differing[numerics] += int((ran(path, kernels) != wanted).sum())
     assert differing["strict"] == 0
-    if builtin in ("HARD_SWISH", "LEAKY_RELU", "QUANTIZE"):
-        assert differing["exact"] > 0  # the plain form is another function of some codes
+    assert (differing["fast"] > 0) == (
+        builtin in ("HARD_SWISH", "LEAKY_RELU", "QUANTIZE")
+    )  # the plain form is another function of some codes
+    assert (differing["exact"] > 0) == (builtin == "HARD_SWISH")  # of which the others have a line that costs nothing
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("suffix", [".onnx", pytest.param(".pt2", marks=pytest.mark.torch)])
+@pytest.mark.parametrize(("builtin", "kind"), [("QUANTIZE", "Requantize"), ("LEAKY_RELU", "LeakyRelu")])
+def test_a_line_is_read_back_as_the_operator_that_it_was(builtin: str, kind: str, suffix: str, tmp_path: Path) -> None:
+    options, _ = FUNCTIONS[builtin]
+    given, result = TensorSpec("x", (1, 256), "int8", 0.037, 11), TensorSpec("y", (1, 256), "int8", 0.061, -23)
+    source, path, back = tmp_path / "source.tflite", tmp_path / f"result{suffix}", tmp_path / "back.tflite"
+    source.write_bytes(single_op(builtin, options, [given], [result]))
+    convert(source, path)
+    graph = load(path)
+    (op,) = [op for op in graph.ops if op.kind in ("Requantize", "LeakyRelu", "Reinterpret") and op.attributes.get("arithmetic")]
+    assert (op.kind, op["arithmetic"]) == (kind, "xnnpack")
+    convert(path, back)
+    kinds = [op.kind for op in load(back).ops]
+    assert kinds.count(kind) == 1 and "Reinterpret" not in kinds
+    assert np.array_equal(run_litert(back.read_bytes(), [CODES])[0], run_litert(source.read_bytes(), [CODES])[0])
 
 
 @pytest.mark.litert

@@ -66,14 +66,21 @@ def decided(
     for (graph, kernels), op in zip(sides, (own, other), strict=True):
         if fault := kernels.fault(graph, op):
             return found("?", why=fault)
-    form = str(other.attributes.get("arithmetic", ""))
-    if form and not has_forms:
-        return found("?", why=f"its form has the integers of {form} in another set of kernels")
-    if form and form == (str(own.attributes.get("arithmetic", "")) or (first.arithmetic(sides[0][0], own) if first.arithmetic else "")):
+    forms = [str(op.attributes.get("arithmetic", "")) for op in (own, other)]
+    if forms[1] and not has_forms:
+        return found("?", why=f"its form has the integers of {forms[1]} in another set of kernels")
+    integers = [
+        form or (row.arithmetic(graph, op) if row.arithmetic is not None else "")
+        for form, row, (graph, _), op in zip(forms, (first, second), sides, (own, other), strict=True)
+    ]
+    if any(forms) and integers[0] == integers[1]:
         return found("E1", "form of the kernel")
-    if not form and isinstance(first.reference, Requantizer) and isinstance(second.reference, Requantizer):
+    if not any(forms) and isinstance(first.reference, Requantizer) and isinstance(second.reference, Requantizer):
         return _of_products(found, (first.reference, second.reference), sides[1][0], other)
-    values = _integers(sides[0][0], own, first, run[0]), _integers(sides[1][0], other, None if form else second, run[1])
+    values = [
+        _integers(graph, op, None if form else row, runs)
+        for form, row, (graph, _), op, runs in zip(forms, (first, second), sides, (own, other), run, strict=True)
+    ]
     if values[0] is not None and values[1] is not None:
         return _of_codes(found, values[0], values[1], (trace.source[pair.source.outputs[0]].dtype, result.dtype))
     if (bounded := _bounded(found, sides, (own, other))) is not None:

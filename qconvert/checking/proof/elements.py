@@ -86,9 +86,11 @@ def moved(graph: Graph, op: Op, given: Elements) -> list[Elements] | None:
     kind = kind_of(op)
     if kind.rule == "relabel":
         return [given]
-    if kind.rule != "move":
-        return None
     results = [graph[name] for name in op.outputs if name]
+    if kind.rule != "move" and (
+        kind.layout.suits is not Suits.DECIDES or kind.sums_products or not _repeats(graph[op.inputs[0]], results[0])
+    ):
+        return None
     if given.perm is not None and kind.layout.suits is Suits.TRANSPOSES:
         return [replace(given, perm=tuple(given.perm[axis] for axis in op["perm"]))]
     if kind.keeps_order and given.perm == tuple(range(len(given.perm or ()))) and given.places is None:
@@ -96,11 +98,30 @@ def moved(graph: Graph, op: Op, given: Elements) -> list[Elements] | None:
     listed = given.listed()
     if listed is None or any(graph.constant(name) is None for name in op.inputs[1:] if name):
         return None
-    # What chooses by value, or fills gaps, does not give the opposite of the opposite, or gives 0.
-    found, opposite = (_run(graph, op, values) for values in (listed.astype(np.int64) + 1, -listed.astype(np.int64) - 1))
-    if found is None or opposite is None or any((a != -b).any() or not a.all() for a, b in zip(found, opposite, strict=True)):
+    # What chooses by value, computes, or fills gaps gives other elements for other values, or none of them.
+    codes = np.random.default_rng(0).permutation(np.arange(1, listed.size + 1)) * np.where(np.arange(listed.size) % 3, 1, -1)
+    order = np.arange(listed.size).reshape(listed.shape)
+    found, coded = (_run(graph, op, values) for values in (order + 1, codes[order]))
+    if found is None or coded is None or not all(_same_places(*pair, codes) for pair in zip(found, coded, strict=True)):
         return None
-    return [Elements(given.root, given.shape, None, np.asarray(value - 1, np.int32), given.offset) for value in found]
+    flat = listed.reshape(-1)
+    return [Elements(given.root, given.shape, None, flat[np.asarray(value, np.int64) - 1], given.offset) for value in found]
+
+
+def _same_places(found: Array, coded: Array, codes: Array) -> bool:
+    """Whether results are the same elements whatever their values are: numbers from 1 on, and codes of these."""
+    whole = np.asarray(found)
+    if whole.size and not ((whole >= 1) & (whole <= codes.size) & (whole == np.rint(whole))).all():
+        return False
+    return np.array_equal(codes[whole.astype(np.int64) - 1], coded)
+
+
+def _repeats(data: Tensor, result: Tensor) -> bool:
+    """Whether data of one grid may be made larger by powers of two, for which all kernels find the same nearest elements."""
+    before, after = data.static_shape, result.static_shape
+    if before is None or after is None or len(before) != len(after) or 0 in before or not data.shares_grid(result):
+        return False
+    return all(b % a == 0 and (b // a) & (b // a - 1) == 0 for a, b in zip(before, after, strict=True))
 
 
 def _run(graph: Graph, op: Op, values: Array) -> list[Array] | None:

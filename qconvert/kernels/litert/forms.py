@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic import pair_factors, tflite_mean_multiplier
-from qconvert.graph import Graph, Op
+from qconvert.arithmetic import dequantize, pair_factors, quantize, tflite_mean_multiplier, xnnpack_leaky_relu
+from qconvert.evaluate.curves import codes_of
+from qconvert.graph import Graph, Op, Quantization
 from qconvert.operators import reduced_count
 
-__all__ = ["addition", "convolution", "line", "pair", "reduction", "root"]
+__all__ = ["addition", "convolution", "line", "lined", "pair", "reduction", "root"]
 
 #: The share by which the slope of a line is nudged, so that ties go up.
 _TIES_UP = 2.0**-19
@@ -75,8 +76,23 @@ def reduction(graph: Graph, op: Op) -> str:
     return "tflite" if shift >= -31 and count * 2.0 ** (15 + max(shift, 0)) < 2**31 else ""
 
 
+def lined(graph: Graph, op: Op) -> str:
+    """Of a QUANTIZE or a LEAKY_RELU of bytes that XNNPACK takes, if its line gives the integers of all codes."""
+    found, given, result = line(graph, op), graph[op.inputs[0]], graph[op.outputs[0]]
+    if found is None or given.quantization is None or result.quantization is None:
+        return ""
+    scale, slope = found
+    codes = codes_of(given.dtype)
+    real = dequantize(codes, Quantization.per_tensor(float(np.float32(scale)), int(given.quantization.zero_point[0])))
+    sloped = quantize(np.where(real < 0, real * np.float32(slope), real), result.quantization, result.dtype)
+    alpha = float(op["alpha"]) if op.kind == "LeakyRelu" else 1.0
+    own = xnnpack_leaky_relu(codes, given.quantization, result.quantization, result.dtype, alpha)
+    return "xnnpack" if np.array_equal(sloped, own) else ""
+
+
 def line(graph: Graph, op: Op) -> tuple[float, float] | None:
-    """Of a QUANTIZE or a LEAKY_RELU of bytes by XNNPACK, which multiplies by whole 256ths of the ratio of the scales and takes ties up.
+    """The scale of its data and the slope below zero with which a LeakyRelu between Dequantize and Quantize, which onnxruntime runs as a
+    table, gives the integers of such an operator: XNNPACK multiplies by whole 256ths of the ratio of the scales and takes ties up.
 
     Ties go up where positive data are larger by a share, and negative ones smaller: results are multiples of 1/256 over at most 255 steps,
     so that so small a share crosses no other tie (found right in all of 8,000 random cases; 2^-16 to 2^-22 are).

@@ -169,11 +169,11 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
         *xnnpack(("Add",), tolerance=off.added_once, lacks=_other_steps, reference=references.added_by_xnnpack, arithmetic=forms.addition),
         *xnnpack(("Sub",), tolerance=off.added_once, lacks=_steps_grow),
         *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_of_tflite),
-        *xnnpack(("LeakyRelu",), tolerance=off.eight_bits, reference=partial(references.leaky_relu, own=False), line=forms.line),
+        *xnnpack(("LeakyRelu",), tolerance=off.eight_bits, reference=partial(references.leaky_relu, own=False), arithmetic=forms.lined),
         *xnnpack(("Concat", "Max", "Min", "Where"), tolerance=off.brought_to_one_grid),
         *xnnpack(("Resize",), tolerance=partial(off.interpolated, fraction_of_size=False)),
         *xnnpack(("AveragePool",), tolerance=partial(off.averaged, twice=False)),
-        Kernel(("Requantize",), _BYTES, lacks=_other_types, tolerance=off.eight_bits, reference=requantized, line=forms.line),
+        Kernel(("Requantize",), _BYTES, lacks=_other_types, tolerance=off.eight_bits, reference=requantized, arithmetic=forms.lined),
     )
 
 

@@ -12,6 +12,7 @@ from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
+from qconvert.formats.onnx.ops.quantize import write_line
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
@@ -30,6 +31,12 @@ _PARAMETERS: dict[str, dict[str, float]] = {
     "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
     "Shrink": {"lambd": 0.5, "bias": 0.0},
 }
+
+
+def write_leaky_relu(op: Op, b: Builder) -> None:
+    """LeakyRelu, as a kernel rounds it if the operator asks for it."""
+    if not write_line(op, b):
+        write_parametric(op, b)
 
 
 def write_clip(op: Op, b: Builder) -> None:
@@ -225,6 +232,7 @@ _PLAIN = "Sigmoid Tanh PRelu Softplus Softsign"
 WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys(_PLAIN.split(), write_same_named),
     **dict.fromkeys(_PARAMETERS, write_parametric),
+    "LeakyRelu": write_leaky_relu,
     "Relu": write_clip,
     "Clip": write_clip,
     "HardSwish": write_hard_swish,

@@ -13,8 +13,9 @@ from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.reading.labels import label_key
 from qconvert.graph import Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.kernels.litert.forms import line
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["READERS", "WRITERS", "write_line"]
 
 
 def write_conversion(op: Op, b: Builder) -> None:
@@ -22,6 +23,8 @@ def write_conversion(op: Op, b: Builder) -> None:
     source, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if op.kind != "Dequantize" and result.dtype == "int32" and result.quantization is not None:
         _write_int32(op, b, source, result)
+    elif op.kind == "Requantize" and write_line(op, b):
+        return
     elif op.kind == "Quantize" and _would_be_quantized(op, b):
         b.finish(op, b.node("Max", [b.real(source.name)], hint=f"{source.name}/apart")[0])
     elif op.kind == "Quantize" and source.dtype != "float32":
@@ -51,6 +54,22 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
     placed = b.node("Add", [steps, b.const(np.float64(point), f"{name}/point")])[0]
     limits = [b.const(np.float64(end), f"{name}/{word}") for end, word in zip(integer_range("int32"), ("lowest", "highest"), strict=True)]
     b.node("Cast", b.node("Clip", [placed, *limits]), [name], to=ELEMENT_TYPES["int32"])
+
+
+def write_line(op: Op, b: Builder) -> bool:
+    """Writes a Requantize or LeakyRelu with the integers of the kernel that it names, as a LeakyRelu on another scale than that of the
+    data; False if it names none.
+
+    A Cast to the same type, which onnxruntime drops, makes the integers plain, so that they may get another scale.
+    """
+    data, found = b.tensor(op.inputs[0]), line(b.graph, op) if op["arithmetic"] else None
+    if found is None or data.quantization is None:
+        return False
+    plain = b.node("Cast", [b.stored(data.name)], hint=f"{data.name}/plain", to=ELEMENT_TYPES[data.dtype])[0]
+    grid = Quantization.per_tensor(float(np.float32(found[0])), int(data.quantization.zero_point[0]))
+    value = b.dequantize(plain, data.dtype, grid)
+    b.finish(op, b.node("LeakyRelu", [value], hint=f"{op.outputs[0]}/real_result", alpha=found[1])[0])
+    return True
 
 
 def _would_be_quantized(op: Op, b: Builder) -> bool:

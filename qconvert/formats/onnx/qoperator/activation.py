@@ -40,6 +40,8 @@ def _write_one(op: Op, b: Builder, op_type: str, **attributes: Any) -> str:
 
 def write_leaky_relu(op: Op, b: Builder) -> str:
     """LeakyRelu."""
+    if op["arithmetic"]:
+        return f"QOperator has no {op['arithmetic']} arithmetic"
     return _write_one(op, b, "QLinearLeakyRelu", alpha=float(op["alpha"]))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.writers.kernels import pair_as_kernels
+from qconvert.formats.torch.writers.kernels import lined_as_xnnpack, pair_as_kernels
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import Scope, conditions
@@ -93,6 +93,12 @@ def _slopes(op: Op, scope: Scope) -> str:
     channels = data.shape[1] if data.shape is not None and rank > 1 else None
     per_channel = len(shape) in (rank - 1, rank) and rank > 1 and count == channels == shape[1 - rank]
     return "one" if count == 1 else "channels" if per_channel else ""
+
+
+def write_leaky_relu(op: Op, b: Builder) -> None:
+    """LeakyRelu, as a kernel rounds it if the operator asks for it."""
+    if not lined_as_xnnpack(op, b):
+        simple("leaky_relu", "alpha")(op, b)
 
 
 @conditions(lambda op, scope: "" if _slopes(op, scope) else "it has neither one slope nor one a channel")
@@ -182,7 +188,7 @@ WRITERS: Mapping[str, WriteFunction] = {
     **{kind: write_pair(_BINARY[kind]) for kind in ("Add", "Sub", "Mul")},
     "FloorDiv": write_floor_div,
     "Clip": write_clip,
-    "LeakyRelu": simple("leaky_relu", "alpha"),
+    "LeakyRelu": write_leaky_relu,
     "Elu": simple("elu", "alpha"),
     "Celu": simple("celu", "alpha"),
     "Selu": write_selu,

@@ -26,7 +26,7 @@ from qconvert.graph import Array, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import reduced_count
 
-__all__ = ["averaged_as_pytorch", "end_stored", "pair_as_kernels", "reduced_as_kernels", "rounded_as_tflite"]
+__all__ = ["averaged_as_pytorch", "end_stored", "lined_as_xnnpack", "pair_as_kernels", "reduced_as_kernels", "rounded_as_tflite"]
 
 
 def end_stored(op: Op, b: Builder, steps: Node) -> None:
@@ -124,6 +124,21 @@ def averaged_as_pytorch(op: Op, b: Builder, total: Node, sizes: list[int]) -> No
         return
     moved = b.aten("to.dtype", _shifted(b, steps, point), b.dtype("float32"))
     end_stored(op, b, _shifted(b, b.aten("round", moved), low))
+
+
+def lined_as_xnnpack(op: Op, b: Builder) -> bool:
+    """Writes a Requantize or LeakyRelu in whole 256ths of the ratio of the scales, ties up, as XNNPACK does; False without `arithmetic`."""
+    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    if not b.wide or not op["arithmetic"] or data.quantization is None or result.quantization is None:
+        return False
+    steps = _steps(b, data)
+    ratio = np.float32(data.quantization.scale[0]) / np.float32(result.quantization.scale[0])
+    scaled = b.aten("mul.Tensor", steps, int(np.rint(256 * ratio)))
+    if op.kind == "LeakyRelu":
+        below = b.aten("mul.Tensor", steps, int(np.rint(256 * (ratio * np.float32(op["alpha"])))))
+        scaled = b.aten("where.self", b.aten("lt.Scalar", steps, 0), below, scaled)
+    end_stored(op, b, _shifted(b, _half_up(b, scaled, 8), int(result.quantization.zero_point[0])))
+    return True
 
 
 def reduced_as_kernels(op: Op, b: Builder, axes: list[int]) -> bool:

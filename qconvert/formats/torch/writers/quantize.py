@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from qconvert.formats.torch.writers.kernels import lined_as_xnnpack
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op, integer_range
 
@@ -14,6 +15,8 @@ __all__ = ["WRITERS"]
 
 def write_quantize(op: Op, b: Builder) -> None:
     """Quantize, and Requantize by way of real values. The quantize of quantized_decomposed takes float32 alone."""
+    if op.kind == "Requantize" and lined_as_xnnpack(op, b):
+        return
     node, source, result = b.real(op.inputs[0]), b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if b.wide and op.attributes.get("arithmetic") and (grid := result.quantization) is not None and grid.is_per_tensor:
         b.note_operator()
