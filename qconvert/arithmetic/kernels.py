@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.gemmlowp import high_product, saturated
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.requantize import (
     multiply_by_quantized_multiplier,
     quantize_multiplier,
+    rounding_divide_by_pot,
     shift_half_up,
 )
 from qconvert.arithmetic.rounding import saturate
@@ -21,6 +23,7 @@ __all__ = [
     "onnxruntime_add",
     "onnxruntime_softmax",
     "tflite_add",
+    "tflite_hard_swish",
     "tflite_leaky_relu",
     "xnnpack_add",
     "xnnpack_add_multipliers",
@@ -123,6 +126,30 @@ def tflite_leaky_relu(stored: Any, source: Quantization, output: Quantization, d
         _rescale(steps, negative),
     )
     return saturate(rescaled + output.zero_point[0], dtype)
+
+
+def tflite_hard_swish(stored: Any, source: Quantization, output: Quantization, dtype: str) -> Array:
+    """HARD_SWISH of bytes in TFLite: x * relu6(x + 3) / 6 in 16 bits (reference_ops.h, HardSwish; activations.cc, HardSwishPrepare).
+
+    Args: as of xnnpack_requantize().
+    """
+    fine = float(np.float32(1 / 128) * np.float32(source.scale[0]))
+    factor, shift = _short_multiplier(float(np.float32(fine) / np.float32(output.scale[0])))
+    slope, exponent = _short_multiplier(float(np.float32(fine) / np.float32(3 / 32768)))
+    steps = (np.asarray(stored, np.int64) - source.zero_point[0]) << 7
+    value = saturated(high_product(steps, factor))
+    gate = saturated(steps << max(exponent - 1, 0)) if exponent > 0 else steps
+    gate = saturated(high_product(gate, slope))
+    gate = saturated(gate << 1) if exponent > 0 else rounding_divide_by_pot(gate, -exponent) if exponent < 0 else gate
+    product = ((np.asarray(gate, np.int64) + 2**15) >> 1) * value
+    product = saturated(np.sign(product) * (np.abs(product) >> 15))  # SaturatingDoublingHighMul cuts off
+    return saturate(rounding_divide_by_pot(product, -shift) + output.zero_point[0], dtype)
+
+
+def _short_multiplier(factor: float) -> tuple[int, int]:
+    """A multiplier of 16 bits and its shift to the left (quantization_util.cc; DownScaleInt32ToInt16Multiplier)."""
+    wide, shift = quantize_multiplier(factor)
+    return min((int(wide) + 2**15) >> 16, 2**15 - 1), int(shift)
 
 
 def average_away(total: Any, count: Any) -> Array:

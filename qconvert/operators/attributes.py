@@ -24,6 +24,7 @@ ARITHMETIC: Mapping[str, str] = {
     "xnnpack_qs8": "XNNPACK's sums and means of int8, whatever type stores them (arithmetic/means.py)",
     "xnnpack_qu8": "likewise of uint8",
     "tflite": "TFLite's own kernels of 16-bit data (arithmetic/sixteen_bits.py, means.py), and its Sqrt, which drops the fraction",
+    "tflite_hard_swish": "TFLite's own HARD_SWISH of 8 bits, in 16 bits (arithmetic/kernels.py)",
     "qnnpack": "PyTorch's engine qnnpack: additions with 21-bit multipliers, ties away from zero; averages of steps from the zero point, "
     "ties to even (arithmetic/torch_kernels.py)",
     "fbgemm": "PyTorch's other engines: additions in float32; averages of windows, ties to even of the stored integers",

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, saturate
+from qconvert.arithmetic import dequantize, saturate, tflite_hard_swish
 from qconvert.arithmetic.dtypes import Array
 from qconvert.operators.attributes import choice, has
 from qconvert.operators.bounds import POSITIVE, Bounds, Demand, Interval, Number, Operands, any_value, between, of_positive_data
@@ -67,6 +67,15 @@ def _above_zero(operands: Operands, number: Number) -> Iterator[Demand]:
     yield 0, POSITIVE if q is None else float(q.scale.max()), math.inf
 
 
+def hard_swish(call: Call) -> Array | ExactResult:
+    """HardSwish of ONNX; with an arithmetic the stored integers are those of its kernel."""
+    values = call.values()
+    real, (result,), given = np.asarray(values * np.clip(values / 6 + 0.5, 0, 1)), call.results, call.quantization()
+    if not call["arithmetic"] or given is None or result.quantization is None:
+        return real
+    return ExactResult(real, tflite_hard_swish(call.raw(), given, result.quantization, result.dtype))
+
+
 def _unary(name: str, function: Callable[[Array], Any], fold: Fold | None = None, bounds: Bounds = any_value, **more: Unpack[More]) -> Kind:
     """An operator that is a numpy function of its input."""
     return kind(name, shape=same_shape, evaluate=lambda call: np.asarray(function(call.values())), fold=fold, layout=ELEMENTWISE,
@@ -108,7 +117,14 @@ KINDS = (
     _unary("Acosh", np.arccosh),
     _unary("Atanh", np.arctanh),
     _unary("Relu", lambda x: np.maximum(x, 0), None, _at_least_zero, clips=True, keeps_range=True, scales_channels=True),
-    _unary("HardSwish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
+    kind(
+        "HardSwish",
+        shape=same_shape,
+        evaluate=hard_swish,
+        bounds=any_value,
+        layout=ELEMENTWISE,
+        attributes=has(arithmetic=choice(("", "tflite_hard_swish"), "")),
+    ),
     _unary("Sigmoid", sigmoid, None, between(0.0, 1.0)),
     _unary("Tanh", np.tanh, None, between(-1.0, 1.0)),
     _unary("Softplus", softplus, None, between(0.0)),

@@ -57,21 +57,21 @@ def test_strict_gives_the_sources_integers_for_every_code(builtin: str, kernels:
     assert (differing["fast"] > 0) == (
         builtin in ("HARD_SWISH", "LEAKY_RELU", "QUANTIZE")
     )  # the plain form is another function of some codes
-    assert (differing["exact"] > 0) == (builtin == "HARD_SWISH")  # of which the others have a line that costs nothing
+    assert differing["exact"] <= (1 if builtin == "HARD_SWISH" else 0)  # of 2,560: a search finds no form for every HARD_SWISH
 
 
 @pytest.mark.litert
 @pytest.mark.parametrize("suffix", [".onnx", pytest.param(".pt2", marks=pytest.mark.torch)])
-@pytest.mark.parametrize(("builtin", "kind"), [("QUANTIZE", "Requantize"), ("LEAKY_RELU", "LeakyRelu")])
-def test_a_line_is_read_back_as_the_operator_that_it_was(builtin: str, kind: str, suffix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("builtin", "kind"), [("QUANTIZE", "Requantize"), ("LEAKY_RELU", "LeakyRelu"), ("HARD_SWISH", "HardSwish")])
+def test_a_form_is_read_back_as_the_operator_that_it_was(builtin: str, kind: str, suffix: str, tmp_path: Path) -> None:
     options, _ = FUNCTIONS[builtin]
-    given, result = TensorSpec("x", (1, 256), "int8", 0.037, 11), TensorSpec("y", (1, 256), "int8", 0.061, -23)
+    given, result = TensorSpec("x", (1, 256), "int8", 0.035, -15), TensorSpec("y", (1, 256), "int8", 0.02, -110)
     source, path, back = tmp_path / "source.tflite", tmp_path / f"result{suffix}", tmp_path / "back.tflite"
     source.write_bytes(single_op(builtin, options, [given], [result]))
     convert(source, path)
     graph = load(path)
-    (op,) = [op for op in graph.ops if op.kind in ("Requantize", "LeakyRelu", "Reinterpret") and op.attributes.get("arithmetic")]
-    assert (op.kind, op["arithmetic"]) == (kind, "xnnpack")
+    (op,) = [op for op in graph.ops if op.attributes.get("arithmetic")]
+    assert (op.kind, op["arithmetic"]) == (kind, "tflite_hard_swish" if kind == "HardSwish" else "xnnpack")
     convert(path, back)
     kinds = [op.kind for op in load(back).ops]
     assert kinds.count(kind) == 1 and "Reinterpret" not in kinds

@@ -7,9 +7,10 @@ import numpy as np
 from qconvert.arithmetic import dequantize, pair_factors, quantize, tflite_mean_multiplier, xnnpack_leaky_relu
 from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Graph, Op, Quantization
+from qconvert.kernels.litert.search import hard_swish_form
 from qconvert.operators import reduced_count
 
-__all__ = ["addition", "convolution", "line", "lined", "pair", "reduction", "root"]
+__all__ = ["addition", "convolution", "curve", "line", "lined", "pair", "reduction", "root"]
 
 #: The share by which the slope of a line is nudged, so that ties go up.
 _TIES_UP = 2.0**-19
@@ -88,6 +89,11 @@ def lined(graph: Graph, op: Op) -> str:
     alpha = float(op["alpha"]) if op.kind == "LeakyRelu" else 1.0
     own = xnnpack_leaky_relu(codes, given.quantization, result.quantization, result.dtype, alpha)
     return "xnnpack" if np.array_equal(sloped, own) else ""
+
+
+def curve(graph: Graph, op: Op) -> str:
+    """Of a HARD_SWISH of bytes, if a search finds its integers in float32."""
+    return "tflite_hard_swish" if hard_swish_form(graph, op) is not None else ""
 
 
 def line(graph: Graph, op: Op) -> tuple[float, float] | None:

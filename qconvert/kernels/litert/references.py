@@ -13,6 +13,7 @@ from qconvert.arithmetic import (
     tflite_compared,
     tflite_curve,
     tflite_divide,
+    tflite_hard_swish,
     tflite_leaky_relu,
     tflite_logarithm,
     tflite_requantize,
@@ -23,8 +24,6 @@ from qconvert.arithmetic import (
     xnnpack_requantize,
 )
 from qconvert.arithmetic.additions import Addition
-from qconvert.arithmetic.gemmlowp import high_product, saturated
-from qconvert.arithmetic.requantize import quantize_multiplier, rounding_divide_by_pot
 from qconvert.arithmetic.rounding import round_half_away
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
 from qconvert.kernels.kernel import Integers, activated_range
@@ -101,23 +100,9 @@ def requantized_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integ
 
 
 def hard_swish(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """HARD_SWISH of bytes: x * relu6(x + 3) / 6 in 16 bits (reference_ops.h, HardSwish; activations.cc, HardSwishPrepare)."""
-    grids = _grids(graph, (op.inputs[0], op.outputs[0]))
-    if not grids:
-        return None
-    given, result = grids
-    fine = float(np.float32(1 / 128) * np.float32(given.scale[0]))
-    factor, shift = _short(float(np.float32(fine) / np.float32(result.scale[0])))
-    slope, exponent = _short(float(np.float32(fine) / np.float32(3 / 32768)))
-    steps = (np.asarray(stored[0], np.int64) - given.zero_point[0]) << 7
-    value = saturated(high_product(steps, factor))
-    gate = saturated(steps << max(exponent - 1, 0)) if exponent > 0 else steps
-    gate = saturated(high_product(gate, slope))
-    gate = saturated(gate << 1) if exponent > 0 else rounding_divide_by_pot(gate, -exponent) if exponent < 0 else gate
-    gate = (np.asarray(gate, np.int64) + 2**15) >> 1
-    product = gate * value
-    product = saturated(np.sign(product) * (np.abs(product) >> 15))  # SaturatingDoublingHighMul cuts off
-    return Integers.limited(graph, op, rounding_divide_by_pot(product, -shift) + result.zero_point[0])
+    """HARD_SWISH of bytes; see arithmetic.tflite_hard_swish()."""
+    grids, dtype = _grids(graph, (op.inputs[0], op.outputs[0])), graph[op.outputs[0]].dtype
+    return Integers((tflite_hard_swish(stored[0], grids[0], grids[1], dtype),)) if grids and dtype in ("int8", "uint8") else None
 
 
 def tabulated(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -140,12 +125,6 @@ _FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "Exp": np.exp,
     "Log": np.log,
 }
-
-
-def _short(factor: float) -> tuple[int, int]:
-    """A multiplier of 16 bits and its shift to the left (quantization_util.cc; DownScaleInt32ToInt16Multiplier)."""
-    wide, shift = quantize_multiplier(factor)
-    return min((int(wide) + 2**15) >> 16, 2**15 - 1), int(shift)
 
 
 def requantized(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:

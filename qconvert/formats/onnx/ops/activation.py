@@ -12,11 +12,12 @@ from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
-from qconvert.formats.onnx.ops.quantize import write_line
+from qconvert.formats.onnx.ops.quantize import on_another_scale, write_line
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_OPSET
+from qconvert.kernels.litert.search import hard_swish_form
 from qconvert.rewriting.lowering import conditions, since
 
 __all__ = ["READERS", "WRITERS"]
@@ -60,8 +61,14 @@ def write_parametric(op: Op, b: Builder) -> None:
 
 @conditions(since(14))
 def write_hard_swish(op: Op, b: Builder) -> None:
-    """HardSwish."""
-    write_same_named(op, b)
+    """HardSwish, with the integers of a kernel as its two parts on another scale and slope; see quantize.write_line()."""
+    found, data = hard_swish_form(b.graph, op) if op["arithmetic"] else None, b.tensor(op.inputs[0])
+    if found is None:
+        write_same_named(op, b)
+        return
+    value = on_another_scale(b, data, found.scale)
+    gate = b.node("HardSigmoid", [value], hint=f"{op.outputs[0]}/gate", alpha=found.alpha, beta=found.beta)
+    b.finish(op, b.node("Mul", [value, *gate], hint=f"{op.outputs[0]}/real_result")[0])
 
 
 @conditions(since(24))

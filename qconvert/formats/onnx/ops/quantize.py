@@ -15,7 +15,7 @@ from qconvert.graph import Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.litert.forms import line
 
-__all__ = ["READERS", "WRITERS", "write_line"]
+__all__ = ["READERS", "WRITERS", "on_another_scale", "write_line"]
 
 
 def write_conversion(op: Op, b: Builder) -> None:
@@ -58,18 +58,22 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
 
 def write_line(op: Op, b: Builder) -> bool:
     """Writes a Requantize or LeakyRelu with the integers of the kernel that it names, as a LeakyRelu on another scale than that of the
-    data; False if it names none.
+    data; False if it names none."""
+    found = line(b.graph, op) if op["arithmetic"] else None
+    if found is not None:
+        value = on_another_scale(b, b.tensor(op.inputs[0]), found[0])
+        b.finish(op, b.node("LeakyRelu", [value], hint=f"{op.outputs[0]}/real_result", alpha=found[1])[0])
+    return found is not None
 
-    A Cast to the same type, which onnxruntime drops, makes the integers plain, so that they may get another scale.
+
+def on_another_scale(b: Builder, data: Tensor, scale: float) -> str:
+    """The real values of a tensor as if it had another scale.
+
+    A Cast to the same type, which onnxruntime drops, makes the integers plain, so that they may get one.
     """
-    data, found = b.tensor(op.inputs[0]), line(b.graph, op) if op["arithmetic"] else None
-    if found is None or data.quantization is None:
-        return False
+    assert data.quantization is not None
     plain = b.node("Cast", [b.stored(data.name)], hint=f"{data.name}/plain", to=ELEMENT_TYPES[data.dtype])[0]
-    grid = Quantization.per_tensor(float(np.float32(found[0])), int(data.quantization.zero_point[0]))
-    value = b.dequantize(plain, data.dtype, grid)
-    b.finish(op, b.node("LeakyRelu", [value], hint=f"{op.outputs[0]}/real_result", alpha=found[1])[0])
-    return True
+    return b.dequantize(plain, data.dtype, Quantization.per_tensor(float(np.float32(scale)), int(data.quantization.zero_point[0])))
 
 
 def _would_be_quantized(op: Op, b: Builder) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.writers.kernels import lined_as_xnnpack, pair_as_kernels
+from qconvert.formats.torch.writers.kernels import curved_as_tflite, lined_as_xnnpack, pair_as_kernels
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import Scope, conditions
@@ -95,6 +95,12 @@ def _slopes(op: Op, scope: Scope) -> str:
     return "one" if count == 1 else "channels" if per_channel else ""
 
 
+def write_hard_swish(op: Op, b: Builder) -> None:
+    """HardSwish, as a kernel rounds it if the operator asks for it."""
+    if not curved_as_tflite(op, b):
+        simple("hardswish")(op, b)
+
+
 def write_leaky_relu(op: Op, b: Builder) -> None:
     """LeakyRelu, as a kernel rounds it if the operator asks for it."""
     if not lined_as_xnnpack(op, b):
@@ -158,7 +164,7 @@ def write_floor_div(op: Op, b: Builder) -> None:
 
 
 _UNARY = {
-    "Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "HardSwish": "hardswish", "Mish": "mish", "Softplus": "softplus",
+    "Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Mish": "mish", "Softplus": "softplus",
     "Abs": "abs", "Neg": "neg", "Exp": "exp", "Log": "log", "Rsqrt": "rsqrt", "Square": "square",
     "Reciprocal": "reciprocal", "Erf": "erf", "Round": "round", "Floor": "floor", "Ceil": "ceil", "Sign": "sign", "Sin": "sin",
     "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh",
@@ -189,6 +195,7 @@ WRITERS: Mapping[str, WriteFunction] = {
     "FloorDiv": write_floor_div,
     "Clip": write_clip,
     "LeakyRelu": write_leaky_relu,
+    "HardSwish": write_hard_swish,
     "Elu": simple("elu", "alpha"),
     "Celu": simple("celu", "alpha"),
     "Selu": write_selu,

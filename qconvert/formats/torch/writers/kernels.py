@@ -17,6 +17,7 @@ from qconvert.arithmetic import (
     quantize,
     quantize_multiplier,
     short_multipliers,
+    tflite_hard_swish,
     tflite_mean_multiplier,
     xnnpack_reduction,
 )
@@ -26,7 +27,8 @@ from qconvert.graph import Array, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import reduced_count
 
-__all__ = ["averaged_as_pytorch", "end_stored", "lined_as_xnnpack", "pair_as_kernels", "reduced_as_kernels", "rounded_as_tflite"]
+__all__ = ["averaged_as_pytorch", "curved_as_tflite", "end_stored", "lined_as_xnnpack", "pair_as_kernels", "reduced_as_kernels",
+           "rounded_as_tflite"]  # fmt: skip
 
 
 def end_stored(op: Op, b: Builder, steps: Node) -> None:
@@ -138,6 +140,19 @@ def lined_as_xnnpack(op: Op, b: Builder) -> bool:
         below = b.aten("mul.Tensor", steps, int(np.rint(256 * (ratio * np.float32(op["alpha"])))))
         scaled = b.aten("where.self", b.aten("lt.Scalar", steps, 0), below, scaled)
     end_stored(op, b, _shifted(b, _half_up(b, scaled, 8), int(result.quantization.zero_point[0])))
+    return True
+
+
+def curved_as_tflite(op: Op, b: Builder) -> bool:
+    """Writes a HardSwish of 8 bits as a table of what TFLite's kernel gives, if it names that."""
+    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    if not b.wide or not op["arithmetic"] or data.quantization is None or result.quantization is None:
+        return False
+    low, high = integer_range(data.dtype)
+    values = tflite_hard_swish(np.arange(low, high + 1), data.quantization, result.quantization, result.dtype)
+    places = _shifted(b, b.aten("to.dtype", b.stored(data.name), b.dtype("int64")), -low)
+    b.note_operator()
+    b.set(result.name, b.aten("index.Tensor", b.buffer(values, f"{result.name}/table"), [places]))
     return True
 
 
