@@ -95,7 +95,8 @@ def _is_exact(graph: Graph, op: Op) -> bool:
     given = [graph[name] for name in op.inputs if name]
     if kind_of(op).rule == "convert":
         return given[0].dtype in ("int8", "uint8", "int16", "uint16") and graph[op.outputs[0]].dtype == "float32"
-    return kind_of(op).rule in ("index", "plain") and not any("float" in tensor.dtype for tensor in given)
+    sides = (*given, *(graph[name] for name in op.outputs if name))
+    return kind_of(op).rule in ("index", "plain") and not any("float" in tensor.dtype for tensor in sides)
 
 
 def _as_read(graph: Graph, op: Op) -> Op:
