@@ -17,7 +17,7 @@ REQUIRED: Any = object()
 #: A kind takes those of them that make sense for it. Everything else about rounding belongs to kernels (arithmetic/, runtimes).
 ARITHMETIC: Mapping[str, str] = {
     "": "the exact result, rounded once to the output's quantization, ties to even",
-    "ties_up": "x.5 of stored integers goes up: TFLite's averages of uint8",
+    "ties_up": "x.5 of stored integers goes up: TFLite's averages of uint8, XNNPACK's interpolations",
     "ties_away": "x.5 goes away from the stored zero of the signed type: TFLite's averages of int8 and int16",
     "xnnpack": "XNNPACK's arithmetic of 8 bits: additions with 20-bit multipliers, Requantize and LeakyRelu with 8 fractional bits; one "
     "shift, ties up (arithmetic/kernels.py)",

@@ -65,7 +65,8 @@ def resize(call: Call) -> Result:
     real, grid, result = np.asarray(steps / float(whole) * scale), call.quantization(), call.results[0]
     if not call["arithmetic"] or grid is None or not grid.is_per_tensor or result.quantization != grid:
         return real
-    return ExactResult(real, saturate(np.rint(steps / float(whole) + int(grid.zero_point[0])), result.dtype))
+    stored = steps / float(whole) + int(grid.zero_point[0])
+    return ExactResult(real, saturate(np.floor(stored + 0.5) if call["arithmetic"] == "ties_up" else np.rint(stored), result.dtype))
 
 
 def positions(mode: str, size: int, wanted: int) -> tuple[Array, int]:
@@ -121,7 +122,7 @@ KINDS = (
             mode=choice(("nearest", "linear", "cubic")),
             coordinate_transformation_mode=choice(_TRANSFORMATIONS),
             nearest_mode=choice(_NEAREST, "floor"),
-            arithmetic=choice(("", "torch"), ""),
+            arithmetic=choice(("", "torch", "ties_up"), ""),
         ),
     ),
 )

@@ -38,6 +38,7 @@ _NOTES = {
     "xnnpack_qs8": "means and sums over axes are computed in integers and rounded as XNNPACK does",
     "xnnpack_qu8": "means and sums over axes are computed in integers and rounded as XNNPACK does",
     "tflite": "operators are decomposed, to round as TFLite's own kernels do",
+    "ties_up": "interpolations take ties up, as XNNPACK does",
     "tflite_hard_swish": "HardSwishes have another scale and slope, to round as TFLite's kernel does for every input",
 }
 _LINES = "requantizations and LeakyRelus have another scale and slope, to round as XNNPACK does for every input"

@@ -45,6 +45,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         ("tflm_mobilenet_v2_from_torch_int8", {"E0": 53, "E1": 11}),
         ("tflm_seanet_conv_int16x8", {"E1": 1}),
         ("mww_okay_nabu_streaming_int8", {"E0": 32, "E1": 1}),
+        ("coral_deeplabv3_mnv2_dm05_uint8", {"E0": 57, "E1": 14}),
     ],
 )
 def test_outputs_are_equal_for_all_inputs_where_all_operators_are(name: str, wanted: dict[str, int], tmp_path: Path) -> None:
@@ -59,14 +60,12 @@ def test_outputs_are_equal_for_all_inputs_where_all_operators_are(name: str, wan
 
 def test_what_is_not_equal_is_named_with_the_codes(tmp_path: Path) -> None:
     """A QUANTIZE of XNNPACK's 8 fractional bits: the plain form of "fast" is another function of some codes."""
-    source, fast, exact = FIXTURES / "coral_deeplabv3_mnv2_dm05_uint8.tflite", tmp_path / "fast.onnx", tmp_path / "exact.onnx"
+    source, fast = FIXTURES / "coral_deeplabv3_mnv2_dm05_uint8.tflite", tmp_path / "fast.onnx"
     convert(source, fast, numerics="fast")
-    convert(source, exact)
     found = prove(source, fast)
     assert not found.equal_for_all_inputs
     one = next(item for item in found.operators if item.operator == "QUANTIZE #65")
     assert (one.class_, one.method, one.why) == ("R1", "256 codes", "30 of 256 codes differ, by at most 1")
-    assert classes(prove(source, exact)) == {"E0": 57, "E1": 12, "A": 3}
 
 
 def test_a_difference_of_two_requantizers_comes_with_an_accumulator_where_it_is(resnet: tuple[Path, Path]) -> None:

@@ -87,3 +87,41 @@ def test_evaluation_with_the_kernels_of_a_runtime(builtin: str, tmp_path: Path) 
     (tmp_path / "m.tflite").write_bytes(content)
     found = evaluate(load(tmp_path / "m.tflite"), {"x": CODES}, kernels=KERNELS["litert:default"].stored)
     assert np.array_equal(found["y"], run_litert(content, [CODES])[0])
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("suffix", [pytest.param(".onnx", marks=pytest.mark.onnxruntime), pytest.param(".pt2", marks=pytest.mark.torch)])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(
+    ("sizes", "places"),
+    [
+        ((10, 12), {"halfPixelCenters": True}), ((20, 12), {"halfPixelCenters": True}), ((40, 48), {"halfPixelCenters": True}),
+        ((40, 24), {}), ((33, 11), {"alignCorners": True}),
+    ],
+)  # fmt: skip
+def test_interpolations_take_ties_up_as_xnnpack_does(
+    sizes: tuple[int, int], places: dict[str, bool], dtype: str, suffix: str, tmp_path: Path
+) -> None:
+    rng, source, path = np.random.default_rng(sum(sizes)), tmp_path / "source.tflite", tmp_path / f"result{suffix}"
+    low, high = (-128, 127) if dtype == "int8" else (0, 255)
+    shape, options = (1, 5, 6, 3), {"halfPixelCenters": False, "alignCorners": False, **places}
+    specs = [
+        TensorSpec("x", shape, dtype, 0.05, low + 77),
+        TensorSpec("sizes", (2,), "int32", data=np.array(sizes, np.int32)),
+        TensorSpec("y", (1, *sizes, 3), dtype, 0.05, low + 77),
+    ]
+    source.write_bytes(single_op("RESIZE_BILINEAR", options, specs[:2], specs[2:]))
+    differing = {}
+    for numerics in ("fast", "exact"):
+        convert(source, path, numerics=numerics, force=True)
+        runtime, name = kernels_named("onnxruntime:optimized" if suffix == ".onnx" else "torch:rebuilt")
+        model = runtime.open(ModelFile(path, name))
+        (wanted_dtype,) = (dtype for dtype, _ in model.inputs.values())
+        x = rng.integers(low, high, shape, np.int64, endpoint=True).astype(dtype)
+        offset = (int(wanted_dtype == "uint8") - int(dtype == "uint8")) * 128
+        (found,) = model.run(dict.fromkeys(model.inputs, (x.astype(np.int64) + offset).astype(wanted_dtype))).values()
+        (wanted,) = run_litert(source.read_bytes(), [x])
+        differing[numerics] = int((found.astype(np.int64) - (0 if found.dtype.name == dtype else offset) != wanted).sum())
+    assert differing["exact"] == 0 and differing["fast"] > 0
+    (op,) = [op for op in load(path).ops if op.kind == "Resize"]
+    assert op["arithmetic"] == "ties_up"

@@ -9,11 +9,15 @@ from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Graph, Op, Quantization
 from qconvert.kernels.litert.search import hard_swish_form
 from qconvert.operators import reduced_count
+from qconvert.operators.resize import positions
 
-__all__ = ["addition", "convolution", "curve", "line", "lined", "pair", "reduction", "root"]
+__all__ = ["TIES_UP", "addition", "convolution", "curve", "interpolation", "line", "lined", "pair", "reduction", "root"]
 
 #: The share by which the slope of a line is nudged, so that ties go up.
-_TIES_UP = 2.0**-19
+TIES_UP = 2.0**-19
+#: Results of an interpolation are multiples of 1 / this, 255 at most, so that the share crosses no other one.
+_FINEST = 2**9
+_BYTES = ("int8", "uint8")
 #: Below this sums of 8-bit data are exact in float32, and so in whatever order they are made.
 _EXACT_IN_FLOAT32 = 2**24
 #: The type in which XNNPACK takes the data, by the arithmetic.
@@ -96,6 +100,24 @@ def curve(graph: Graph, op: Op) -> str:
     return "tflite_hard_swish" if hard_swish_form(graph, op) is not None else ""
 
 
+def interpolation(graph: Graph, op: Op) -> str:
+    """Of a linear Resize of bytes on one grid by XNNPACK, which takes ties up, if its shares of 11 bits are exact and results are multiples
+    of 2^-9: as where sizes, or the distances between corners, grow by small powers of two."""
+    data, result, sizes = graph[op.inputs[0]], graph[op.outputs[0]], graph.constant(op.inputs[1])
+    shape = data.static_shape
+    if op["mode"] != "linear" or sizes is None or shape is None or data.dtype not in _BYTES or not data.shares_grid(result):
+        return ""
+    if data.quantization is None or not data.quantization.is_per_tensor:
+        return ""
+    axes = range(2, len(shape)) if op["data_format"] == "channels_first" else range(1, len(shape) - 1)
+    finest = 1
+    for axis, wanted in zip(axes, sizes.reshape(-1).tolist(), strict=True):
+        numerators, denominator = positions(str(op["coordinate_transformation_mode"]), shape[axis], wanted)
+        inside = (numerators > 0) & (numerators < denominator * (shape[axis] - 1))
+        finest *= denominator // int(np.gcd.reduce(numerators[inside], initial=denominator))
+    return "ties_up" if finest <= _FINEST and finest & (finest - 1) == 0 else ""
+
+
 def line(graph: Graph, op: Op) -> tuple[float, float] | None:
     """The scale of its data and the slope below zero with which a LeakyRelu between Dequantize and Quantize, which onnxruntime runs as a
     table, gives the integers of such an operator: XNNPACK multiplies by whole 256ths of the ratio of the scales and takes ties up.
@@ -111,4 +133,4 @@ def line(graph: Graph, op: Op) -> tuple[float, float] | None:
     down = int(np.rint(256 * (ratio * np.float32(op["alpha"])))) if op.kind == "LeakyRelu" else up
     if not up:
         return None
-    return float(result.scale[0]) * up / 256 * (1 + _TIES_UP), down / up * (1.0 if down < 0 else (1 - _TIES_UP) / (1 + _TIES_UP))
+    return float(result.scale[0]) * up / 256 * (1 + TIES_UP), down / up * (1.0 if down < 0 else (1 - TIES_UP) / (1 + TIES_UP))

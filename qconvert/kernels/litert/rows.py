@@ -178,7 +178,7 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
         *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_of_tflite),
         *xnnpack(("LeakyRelu",), tolerance=off.eight_bits, reference=partial(references.leaky_relu, own=False), arithmetic=forms.lined),
         *xnnpack(("Concat", "Max", "Min", "Where"), tolerance=off.brought_to_one_grid),
-        *xnnpack(("Resize",), tolerance=partial(off.interpolated, fraction_of_size=False)),
+        *xnnpack(("Resize",), tolerance=partial(off.interpolated, fraction_of_size=False), arithmetic=forms.interpolation),
         *xnnpack(("AveragePool",), tolerance=partial(off.averaged, twice=False)),
         Kernel(("Requantize",), _BYTES, lacks=_other_types, tolerance=off.eight_bits, reference=requantized, arithmetic=forms.lined),
     )

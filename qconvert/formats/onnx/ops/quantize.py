@@ -66,14 +66,15 @@ def write_line(op: Op, b: Builder) -> bool:
     return found is not None
 
 
-def on_another_scale(b: Builder, data: Tensor, scale: float) -> str:
-    """The real values of a tensor as if it had another scale.
+def on_another_scale(b: Builder, data: Tensor, scale: float, zero_point: int | None = None) -> str:
+    """The real values of a tensor as if it had another scale, and another zero point if one is given.
 
     A Cast to the same type, which onnxruntime drops, makes the integers plain, so that they may get one.
     """
     assert data.quantization is not None
     plain = b.node("Cast", [b.stored(data.name)], hint=f"{data.name}/plain", to=ELEMENT_TYPES[data.dtype])[0]
-    return b.dequantize(plain, data.dtype, Quantization.per_tensor(float(np.float32(scale)), int(data.quantization.zero_point[0])))
+    point = int(data.quantization.zero_point[0]) if zero_point is None else zero_point
+    return b.dequantize(plain, data.dtype, Quantization.per_tensor(float(np.float32(scale)), point))
 
 
 def _would_be_quantized(op: Op, b: Builder) -> bool:

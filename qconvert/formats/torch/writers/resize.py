@@ -82,8 +82,9 @@ def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> No
         total *= denominator
     node = b.aten("div.Tensor", node, float(total))
     if on_grid and op["arithmetic"] and data.quantization is not None and data.shares_grid(b.tensor(op.outputs[0])):
-        point = int(data.quantization.zero_point[0])
-        end_stored(op, b, b.aten("round", b.aten("add.Tensor", node, point) if point else node))
+        point, ties_up = int(data.quantization.zero_point[0]), op["arithmetic"] == "ties_up"
+        stored = b.aten("add.Tensor", node, point + 0.5 * ties_up) if point or ties_up else node
+        end_stored(op, b, b.aten("floor" if ties_up else "round", stored))
         return
     if on_grid and data.quantization is not None:
         node = b.aten("mul.Tensor", node, float(data.quantization.scale[0]))
