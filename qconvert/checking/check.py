@@ -120,24 +120,18 @@ def check(
     formats = tuple("" if isinstance(model, Graph) else name for model, name in ((source, source_format), (result, result_format)))
     with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
         arguments = (data, preparation, samples, seed, per_op, quick, max_lsb, min_sqnr)
-        found = _checked((before, after), formats, kernels, Path(encodings) if encodings else None, options, progress, arguments)
-        if prove and found.outputs:
-            found = _with_proof(found, (before, after), formats, kernels, options)
+        found = _checked((before, after), formats, kernels, Path(encodings) if encodings else None, options, progress, arguments, prove)
     return replace(found, source=called(source), result=called(result))
 
 
-def _with_proof(
-    found: CheckReport, files: tuple[Path, Path], formats: tuple[str, ...], kernels: str | Sequence[str], options: Mapping[str, Any]
-) -> CheckReport:
+def _with_proof(found: CheckReport, sides: tuple[Side, Side]) -> CheckReport:
     """The report with what is proved for all inputs, which no run may contradict."""
     from qconvert.checking.proof.proving import proof_of
 
-    proof = proof_of(sides_of(*files, kernels, options, (formats[0], formats[1]))[0])
+    proof = proof_of(sides)
     apart = [item.name for item in found.outputs if item.differs] if proof.equal_for_all_inputs else []
-    wrong = [
-        f"output {name!r} differs although it is proved equal: what qconvert knows of a kernel is wrong (please report it)"
-        for name in apart
-    ]
+    fault = "what qconvert knows of a kernel is wrong (please report it)"
+    wrong = [f"output {name!r} differs although it is proved equal: {fault}" for name in apart]
     return replace(found, proof=proof, problems=(*found.problems, *wrong))
 
 
@@ -149,6 +143,7 @@ def _checked(
     options: Mapping[str, Any],
     progress: Progress,
     arguments: tuple[Any, ...],
+    prove: bool,
 ) -> CheckReport:
     """The check of two files; `arguments` are of _Check.report()."""
     seed, per_op = arguments[3:5]
@@ -177,8 +172,10 @@ def _checked(
                 if copy is not None:
                     found.notes += copy.notes
                     found.problems += copy.problems
-                return found.report(*arguments)
-            return _around(around, sides, note, bool(kernels), progress, arguments)
+                report = found.report(*arguments)
+            else:
+                report = _around(around, sides, note, bool(kernels), progress, arguments)
+            return _with_proof(report, (named[0], sides[1])) if prove else report
     except (RuntimeRefusedError, MissingPackageError) as error:
         return CheckReport(str(files[0]), str(files[1]), 0, (), (), (), (error.sentence,))
 

@@ -65,7 +65,8 @@ class Proof(Shown):
         if self.equal_for_all_inputs:
             return f"proved equal for all inputs: {count} operators ({_listed(counts)})"
         text = f"proved: {equal} of {count} operators are equal for all inputs ({_listed(counts)})"
-        return "; ".join((text, *self.problems[:1]))
+        near = "each of the others differs by at most one step" if counts["A"] == count - equal > 0 else ""
+        return "; ".join(filter(None, (text, near, *self.problems[:1])))
 
     def tables(self) -> tuple[Rows, ...]:
         """The operators with their classes, and what else keeps the outputs from being equal."""

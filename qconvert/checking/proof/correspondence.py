@@ -18,6 +18,7 @@ from qconvert.checking.outputs import Border
 from qconvert.checking.proof.elements import Elements, moved, stepped
 from qconvert.checking.restated import restated
 from qconvert.data.sizes import sizes_to_try
+from qconvert.errors import InvalidGraphError
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.kernels.kernel import activated_range
 from qconvert.operators import kind_of
@@ -88,13 +89,7 @@ class Trace:
         given, own = self.elements.get(other), self._own.get(name)
         if given is None or own is None:
             return False
-        turned = own.turned_into(given)
-        shapes = self.source[name].shape, self.result[other].shape
-        return (
-            turned is not None
-            and (turned == tuple(range(len(turned))) or own.is_turned(given, range(len(turned))))
-            and shapes[0] == shapes[1]
-        )
+        return self.source[name].shape == self.result[other].shape and own.is_turned(given, range(self.source[name].rank or 0))
 
     def states_differ(self) -> Iterator[str]:
         """In sentences, which states are not the source's."""
@@ -222,7 +217,14 @@ class Trace:
         for before, after in zip(source.outputs, result.outputs, strict=True):
             if before and after and _offset(self.source[before], self.result[after]) is None:
                 return "its result is on another grid"
+            if before and after and not self._has_shape(source, before, after, perm):
+                return "its result has another shape"
         return "" if self._limits(source, self.source) == self._limits(result, self.result) else "its activation leaves another range"
+
+    def _has_shape(self, source: Op, before: str, after: str, perm: tuple[int, ...]) -> bool:
+        """Whether a result has the shape of the source's, turned; nothing is said of one that is not followed."""
+        own, turned = self.source[before], _of_result(source, before, perm, self.source)
+        return turned is None or _shape(own, turned) == self.result[after].shape
 
     def _limits(self, op: Op, graph: Graph) -> Any:
         """What a fused activation leaves: integers from the zero point, or its name."""
@@ -234,19 +236,24 @@ class Trace:
         return tuple(limit - int(tensor.quantization.zero_point[0]) for limit in activated_range(graph, op))
 
     def _operand(self, source: Op, result: Op, index: int, perm: tuple[int, ...]) -> str:
+        """In words, in what an operand is another one; "" if it is the source's."""
         before, after = self.source[source.inputs[index]], self.result[result.inputs[index]]
+        layout, rank = kind_of(result).layout, before.rank or 0
+        broadcasts = layout.suits is Suits.BROADCASTS
         if before.data is not None and after.data is not None:
-            role = kind_of(result).role(index)
-            if role == "index" and kind_of(result).layout.axes == index:
+            if layout.axes == index and kind_of(result).role(index) == "index":
                 named = sorted(perm.index(int(axis) % len(perm)) for axis in before.data.reshape(-1))
                 return "" if named == sorted(int(axis) % len(perm) for axis in after.data.reshape(-1)) else "names other axes"
-            broadcast = kind_of(result).layout.suits is Suits.BROADCASTS
-            return _constants_differ(before, after, perm if broadcast else ())
+            if layout.per_axis == index:
+                each = before.data.reshape(-1, len(perm))[:, perm].reshape(-1)
+                return "" if np.array_equal(each, after.data.reshape(-1)) else f"has other {layout.word}"
+            return _constants_differ(before, after, perm if broadcasts else ())
         own, given = self._own.get(before.name), self.elements.get(after.name)
         if own is None or given is None:
             return "is constant on one side alone"
-        turned = perm if len(perm) == (before.rank or 0) else tuple(range(before.rank or 0))
-        if not own.is_turned(given, turned):
+        turned = perm if len(perm) == rank else tuple(range(rank))
+        stretched = broadcasts and len(perm) != rank and perm != tuple(range(len(perm))) and before.static_shape != (1,) * rank
+        if stretched or not own.is_turned(given, turned):
             return "has its elements in another order"
         if (before.quantization is None) != (after.quantization is None):
             return "is quantized on one side alone"
@@ -260,7 +267,17 @@ class Trace:
 
 def _sized(border: Border) -> tuple[Graph, Graph]:
     """Both graphs with one number for each size of an input that is known only at run time."""
-    numbers = sizes_to_try(border.graph)[-1 if len(sizes_to_try(border.graph)) == 1 else 1]
+    tried = sizes_to_try(border.graph)
+    for numbers in (*tried[1:], tried[0]):  # the first one has batches of 1, whose axis may stand anywhere
+        try:
+            return _with_numbers(border, numbers)
+        except InvalidGraphError:
+            continue
+    return border.graph, border.other
+
+
+def _with_numbers(border: Border, numbers: Mapping[str, int]) -> tuple[Graph, Graph]:
+    """Both graphs with numbers for the names of the source's sizes. Raises InvalidGraphError if operators do not take them."""
     source = _with_sizes(border.graph, numbers)
     given: dict[str, int] = {}
     for name, other in border.inputs.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from qconvert.kernels.products import Requantizer
 from qconvert.kernels.proofs import compare_products, integers_for_all
 from qconvert.operators import kind_of
 
-__all__ = ["decided"]
+__all__ = ["Computed", "decided"]
 
 #: Rules of kinds of which nothing is proved, and why.
 _UNKNOWN = {
@@ -22,95 +24,137 @@ _UNKNOWN = {
     "opaque": "what it computes is not known",
 }
 _REALS = "it computes real values, which runtimes round otherwise"
+_FIRST = "it rounds real inputs, which its runtime divides by the scale, or multiplies by its inverse"
 #: (graph, operator) -> the stored results for all codes of its operands, or None.
 Run = Callable[[Graph, Op], "Array | None"]
 #: Makes what is found of an operator: (class, method, why).
 Found = Callable[..., Proved]
 
 
-def decided(
-    pair: Pair, trace: Trace, sides: tuple[tuple[Graph, Kernels], tuple[Graph, Kernels]], run: Sequence[Run], *, has_forms: bool = True
-) -> Proved:
+@dataclass(frozen=True)
+class Computed:
+    """An operator of one side as its runtime computes it.
+
+    Attributes:
+        graph, op: the operator.
+        kernels: those that compute it.
+        run: what runs it for all codes of its operands.
+        has_forms: whether the kernels are those for which forms of other kernels are made.
+    """
+
+    graph: Graph
+    op: Op
+    kernels: Kernels
+    run: Run
+    has_forms: bool = True
+
+    @cached_property
+    def row(self) -> Kernel | None:
+        """The row of its kernel."""
+        return self.kernels.of(self.graph, self.op)
+
+    @property
+    def form(self) -> str:
+        """The kernel whose integers its form in the file gives; "" for its own."""
+        return str(self.op.attributes.get("arithmetic", ""))
+
+    @property
+    def known_as(self) -> str:
+        """The name by which forms of other runtimes ask for its integers; "" if there is none."""
+        own = self.row.arithmetic if self.row is not None else None
+        return self.form or ("" if own is None else own(self.graph, self.op))
+
+    @property
+    def requantizer(self) -> Requantizer | None:
+        """How it rounds a sum of products; None if that is not known."""
+        found = self.row.reference if self.row is not None and not self.form else None
+        return found if isinstance(found, Requantizer) else None
+
+    def for_all_codes(self) -> Array | None:
+        """Its integers for all codes of its operands, by what its form says, by the reference of its kernel, or by running it."""
+        if self.form:
+            return integers_for_all(self.graph, self.op, None)
+        found = integers_for_all(self.graph, self.op, self.row) if self.row is not None and self.row.reference is not None else None
+        return self.run(self.graph, self.op) if found is None else found
+
+    def tolerance(self) -> float | None:
+        """How far its integers may be from the exact value before they are rounded; None where no row is about it."""
+        tensor = self.graph[self.op.outputs[0]]
+        if self.row is None or not self.row.kinds or tensor.dtype not in ("int8", "uint8"):
+            return None
+        if tensor.quantization is None or not tensor.quantization.is_per_tensor:
+            return None
+        low, high = integer_range(tensor.dtype)
+        steps = np.arange(low, high + 1, dtype=np.float64) - int(tensor.quantization.zero_point[0])
+        steps = steps.reshape((1,) * ((tensor.rank or 1) - 1) + (-1,))
+        return float(self.kernels.tolerance(self.graph, self.op, steps)[0].max(initial=0))
+
+
+def decided(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     """The class of an operator of the result.
 
     Args:
-        pair: the operator and the source's.
+        pair: the operator and the source's, in the form of comparisons.
         trace: whose graphs have both.
-        sides: for source and result the graph as it was read, whose operators kernels take, and the kernels that run this one.
-        run: for both what runs an operator for all codes of its operands.
-        has_forms: whether the result's kernels are those for which forms of other kernels are made.
+        own, other: the source's and the result's as they are computed.
     """
     name, output = pair.source.source or pair.source.kind, next(filter(None, pair.result.outputs), "")
+    rule = kind_of(pair.result).rule
 
     def found(class_: str, method: str = "", why: str = "") -> Proved:
         return Proved(name, output, class_, method, why)
 
-    if pair.moves:
-        return found("E0", "identical parameters")
-    if kind_of(pair.result).rule in _UNKNOWN:
-        return found("?", why=_UNKNOWN[kind_of(pair.result).rule])
-    if kind_of(pair.result).rule == "stored":  # the kind is the kernel, whose integers its form gives
-        fault = sides[0][1].fault(sides[0][0], pair.source)
-        return found("?", why=fault) if fault else found("E1", "form of the kernel")
-    if not output:  # it writes a state, whose stored values are what it reads
-        return found("E0", "identical parameters")
-    result = trace.result[output]
-    if not result.is_quantized:
-        return found("E0", "identical parameters") if _is_exact(trace.result, pair.result) else found("?", why=_REALS)
-    if kind_of(pair.result).rule == "convert" and not trace.result[pair.result.inputs[0]].is_quantized:
-        return found("?", why="it rounds real inputs, which its runtime divides by the scale, or multiplies by its inverse")
-    own, other = (_as_read(graph, op) for (graph, _), op in zip(sides, (pair.source, pair.result), strict=True))
-    first, second = (kernels.of(graph, op) for (graph, kernels), op in zip(sides, (own, other), strict=True))
-    if first is None or second is None:
-        return found("?", why="no kernel is known for it")
-    for (graph, kernels), op in zip(sides, (own, other), strict=True):
-        if fault := kernels.fault(graph, op):
+    if rule in _UNKNOWN:
+        return found("?", why=_UNKNOWN[rule])
+    for side in (own, other):
+        if output and (fault := side.kernels.fault(side.graph, side.op)):
             return found("?", why=fault)
-    forms = [str(op.attributes.get("arithmetic", "")) for op in (own, other)]
-    if forms[1] and not has_forms:
-        return found("?", why=f"its form has the integers of {forms[1]} in another set of kernels")
-    integers = [
-        form or (row.arithmetic(graph, op) if row.arithmetic is not None else "")
-        for form, row, (graph, _), op in zip(forms, (first, second), sides, (own, other), strict=True)
-    ]
-    if any(forms) and integers[0] == integers[1]:
+    if pair.moves or not output:  # what has no output writes a state, whose stored values are what it reads
+        return found("E0", "identical parameters")
+    if rule == "stored":  # the kind is the kernel, whose integers its form gives
         return found("E1", "form of the kernel")
-    if not any(forms) and isinstance(first.reference, Requantizer) and isinstance(second.reference, Requantizer):
-        return _of_products(found, (first.reference, second.reference), sides[1][0], other)
-    values = [
-        _integers(graph, op, None if form else row, runs)
-        for form, row, (graph, _), op, runs in zip(forms, (first, second), sides, (own, other), run, strict=True)
-    ]
+    if not trace.result[output].is_quantized:
+        return found("E0", "identical parameters") if _is_exact(trace.result, pair.result) else found("?", why=_REALS)
+    if rule == "convert" and not trace.result[pair.result.inputs[0]].is_quantized:
+        return found("?", why=_FIRST)
+    return _of_kernels(found, own, other)
+
+
+def _of_kernels(found: Found, own: Computed, other: Computed) -> Proved:
+    """The class of an operator with a quantized result, by what its kernels give."""
+    if own.row is None or other.row is None:
+        return found("?", why="no kernel is known for it")
+    if other.form and not other.has_forms:
+        return found("?", why=f"its form has the integers of {other.form} in another set of kernels")
+    if (own.form or other.form) and own.known_as == other.known_as:
+        return found("E1", "form of the kernel")
+    if own.requantizer is not None and other.requantizer is not None:
+        return _of_products(found, (own.requantizer, other.requantizer), other)
+    values = own.for_all_codes(), other.for_all_codes()
     if values[0] is not None and values[1] is not None:
-        return _of_codes(found, values[0], values[1], (trace.source[pair.source.outputs[0]].dtype, result.dtype))
-    if (bounded := _bounded(found, sides, (own, other))) is not None:
-        return bounded
-    unknown = not isinstance(first.reference, Requantizer) and values[0] is None
-    return found("?", why=f"the integers of the {'source' if unknown else 'result'}'s kernel are not known for all inputs")
+        return _of_codes(found, values[0], values[1], [side.graph[side.op.outputs[0]].dtype for side in (own, other)])
+    allowed = own.tolerance(), other.tolerance()
+    if allowed[0] is not None and allowed[1] is not None and allowed[0] + allowed[1] < 1:
+        return found("A", "tolerances", "its integers differ by at most one")
+    unknown = "source" if own.requantizer is None and values[0] is None else "result"
+    return found("?", why=f"the integers of the {unknown}'s kernel are not known for all inputs")
 
 
 def _is_exact(graph: Graph, op: Op) -> bool:
     """Whether an operator without a quantized result gives the same bits everywhere: it computes on integers, or makes real numbers of
     few bits, whose product with the scale is rounded once."""
-    given = [graph[name] for name in op.inputs if name]
+    given, results = ([graph[name] for name in names if name] for names in (op.inputs, op.outputs))
     if kind_of(op).rule == "convert":
-        return given[0].dtype in ("int8", "uint8", "int16", "uint16") and graph[op.outputs[0]].dtype == "float32"
-    sides = (*given, *(graph[name] for name in op.outputs if name))
-    return kind_of(op).rule in ("index", "plain") and not any("float" in tensor.dtype for tensor in sides)
+        return given[0].dtype in ("int8", "uint8", "int16", "uint16") and results[0].dtype == "float32"
+    return kind_of(op).rule in ("index", "plain") and not any("float" in tensor.dtype for tensor in (*given, *results))
 
 
-def _as_read(graph: Graph, op: Op) -> Op:
-    """The operator as a graph has it that is found in the form of comparisons."""
-    read = graph.producers().get(op.outputs[0])
-    return read if read is not None and read.inputs[:1] == op.inputs[:1] else op
-
-
-def _of_products(found: Found, kernels: tuple[Requantizer, Requantizer], graph: Graph, op: Op) -> Proved:
-    if not all(kernel.takes(graph, op) for kernel in kernels):
+def _of_products(found: Found, kernels: tuple[Requantizer, Requantizer], side: Computed) -> Proved:
+    if not Requantizer.takes(side.graph, side.op):
         return found("?", why="its accumulator, bias or weights are none that the kernels' arithmetic is known for")
     if kernels[0] == kernels[1]:
         return found("E0", "identical parameters")
-    difference = compare_products(graph, op, *kernels)
+    difference = compare_products(side.graph, side.op, *kernels)
     if difference is None:
         return found("?", why="the range of its accumulator is not known")
     if not difference.differing:
@@ -120,33 +164,10 @@ def _of_products(found: Found, kernels: tuple[Requantizer, Requantizer], graph: 
     return found("R1", "thresholds", f"{share}, such as {acc} in channel {channel}: {one} in the source, {other} in the result")
 
 
-def _of_codes(found: Found, first: Array, second: Array, dtypes: tuple[str, str]) -> Proved:
+def _of_codes(found: Found, first: Array, second: Array, dtypes: list[str]) -> Proved:
     method = f"{first.size} {'codes' if first.ndim == 1 else 'pairs'}"
     a, b = (values.astype(np.int64) - integer_range(dtype)[0] for values, dtype in zip((first, second), dtypes, strict=True))
     if a.shape == b.shape and np.array_equal(a, b):
         return found("E1", method)
     off = np.abs(a - b)
     return found("R1", method, f"{int((off > 0).sum())} of {method} differ, by at most {int(off.max())}")
-
-
-def _integers(graph: Graph, op: Op, kernel: Kernel | None, run: Run) -> Array | None:
-    """What a kernel gives for all codes, by its reference, or by running it; without a kernel what the form of the operator says itself."""
-    if kernel is not None and kernel.reference is None:
-        return run(graph, op)
-    found = integers_for_all(graph, op, kernel)
-    return found if found is not None or kernel is None else run(graph, op)
-
-
-def _bounded(found: Found, sides: tuple[tuple[Graph, Kernels], tuple[Graph, Kernels]], ops: tuple[Op, Op]) -> Proved | None:
-    """The class of an operator whose kernels are near enough to the exact value for all results to be one integer apart at most."""
-    allowed = 0.0
-    for (graph, kernels), own in zip(sides, ops, strict=True):
-        tensor, row = graph[own.outputs[0]], kernels.of(graph, own)
-        if row is None or not row.kinds:
-            return None
-        if tensor.dtype not in ("int8", "uint8") or tensor.quantization is None or not tensor.quantization.is_per_tensor:
-            return None
-        low, high = integer_range(tensor.dtype)
-        steps = np.arange(low, high + 1, dtype=np.float64) - int(tensor.quantization.zero_point[0])
-        allowed += float(kernels.tolerance(graph, own, steps.reshape((1,) * ((tensor.rank or 1) - 1) + (-1,)))[0].max(initial=0))
-    return found("A", "tolerances", "its integers differ by at most one") if allowed < 1 else None

@@ -12,11 +12,10 @@ from qconvert.checking.checked_file import Side, sides_of
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
 from qconvert.checking.proof.correspondence import Trace
-from qconvert.checking.proof.deciding import decided
+from qconvert.checking.proof.deciding import Computed, decided
 from qconvert.checking.proof.running import integers_by_running
 from qconvert.conversion.in_memory import Model, as_file
-from qconvert.graph import Graph
-from qconvert.kernels import Kernels
+from qconvert.graph import Graph, Op
 from qconvert.plugins import runtimes
 from qconvert.plugins.option_types import ReadOptions
 
@@ -59,12 +58,8 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
     source, result = sides
     border = Border.of(source.graph, result.graph)
     trace = Trace.of(border)
-    run = [partial(integers_by_running, side) for side in sides]
-    has_forms = result.kernels == result.runtime.kernels[0]
-    found = []
-    for pair in trace.pairs:
-        rows = [_rows(side, next(iter(op.outputs), "")) for side, op in zip(sides, (pair.source, pair.result), strict=True)]
-        found.append(decided(pair, trace, ((source.graph, rows[0]), (result.graph, rows[1])), run, has_forms=has_forms))
+    own, other = _Read(source, trace.source), _Read(result, trace.result)
+    found = [decided(pair, trace, own.computed(pair.source), other.computed(pair.result)) for pair in trace.pairs]
     found += [Proved(op.source or op.kind, next(filter(None, op.outputs), ""), "?", "", why) for op, why in trace.strange]
     outputs = [name for name, other in border.outputs.items() if not trace.ends_alike(name, other)]
     problems = (*border.problems, *trace.states_differ(), *(f"output {name!r} is not traced to the source's" for name in outputs))
@@ -72,10 +67,25 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
     return Proof(tuple(found), problems, tuple(op.source or op.kind for op in trace.lost), equal)
 
 
-def _rows(side: Side, name: str) -> Kernels:
-    """The kernels that compute a tensor. Of those that the runtime takes in the place of the chosen ones it is not known which variant of
-    theirs runs, and so no integers."""
-    chosen = side.kernels_of(name)
-    runtime, _, kernels = chosen.partition(":")
-    rows = runtimes()[runtime].rows(kernels)
-    return rows if chosen == side.choice else replace(rows, given=tuple(replace(row, reference=None) for row in rows.rows))
+class _Read:
+    """The operators of a side as they were read, and what computes them."""
+
+    def __init__(self, side: Side, restated: Graph) -> None:
+        self._side, self._restated, self._producers = side, restated, side.graph.producers()
+
+    def computed(self, op: Op) -> Computed:
+        """An operator in the form of comparisons as the side computes it: as it was read, if it was, and its kernels.
+
+        Of kernels that the runtime takes in the place of the chosen ones it is not known which variant of theirs runs, and so no integers.
+        """
+        side, name = self._side, next(filter(None, op.outputs), "")
+        chosen = side.kernels_of(name)
+        runtime, _, kernels = chosen.partition(":")
+        rows = runtimes()[runtime].rows(kernels)
+        if chosen != side.choice:
+            rows = replace(rows, given=tuple(replace(row, reference=None) for row in rows.rows))
+        read = self._producers.get(name)
+        graph = self._restated if read is None or read.inputs[:1] != op.inputs[:1] else side.graph
+        found = op if read is None or graph is self._restated else read
+        has_forms = side.kernels == side.runtime.kernels[0]
+        return Computed(graph, found, rows, partial(integers_by_running, side), has_forms)
