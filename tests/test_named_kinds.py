@@ -85,7 +85,6 @@ _ABOUT = {
     "passes/guard_saturation.py": "products whose sums of 16 bits overflow",
     "passes/isolate_float.py": "writes a Clip to the range of a grid",
     "passes/match_scales.py": "sums and averages whose kernels demand one scale",
-    "passes/match_rounding.py": "a line between two roundings is a LeakyRelu",
     "passes/matmul_to_gemm.py": "MatMul with constant weights is Gemm",
     "passes/merge_reshapes.py": "one Reshape for several",
     "passes/moves_on_reals.py": "what PyTorch's functions do on integers of few bits",
