@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from qconvert.errors import counted
 from qconvert.tables import Rows, Shown, shown
 
 __all__ = ["CLASSES", "EQUAL_CLASSES", "Proof", "Proved"]
@@ -63,8 +64,8 @@ class Proof(Shown):
         counts = Counter(item.class_ for item in self.operators)
         equal, count = sum(counts[name] for name in EQUAL_CLASSES), len(self.operators)
         if self.equal_for_all_inputs:
-            return f"proved equal for all inputs: {count} operators ({_listed(counts)})"
-        text = f"proved: {equal} of {count} operators are equal for all inputs ({_listed(counts)})"
+            return f"proved equal for all inputs: {counted(count, 'operator')} ({_listed(counts)})"
+        text = f"proved: {equal} of {counted(count, 'operator')} are equal for all inputs ({_listed(counts)})"
         near = "each of the others differs by at most one step" if counts["A"] == count - equal > 0 else ""
         return "; ".join(filter(None, (text, near, *self.problems[:1])))
 

@@ -59,7 +59,7 @@ def write_parametric(op: Op, b: Builder) -> None:
     b.finish(op, b.node(op.kind, b.reals(op), hint=f"{op.outputs[0]}/real_result", **attributes)[0])
 
 
-@conditions(since(14))
+@conditions(lambda op, scope: "" if op["arithmetic"] else since(14)(op, scope))
 def write_hard_swish(op: Op, b: Builder) -> None:
     """HardSwish, with the integers of a kernel as its two parts on another scale and slope; see quantize.write_line()."""
     found, data = hard_swish_form(b.graph, op) if op["arithmetic"] else None, b.tensor(op.inputs[0])
