@@ -55,7 +55,7 @@ def test_outputs_are_equal_for_all_inputs_where_all_operators_are(name: str, wan
     assert found.passed and found.proof is not None
     assert classes(found.proof) == wanted
     assert found.proof.equal_for_all_inputs and not found.proof.problems and not found.proof.lost
-    assert found.proof.sentence.startswith(f"proved equal for all inputs: {sum(wanted.values())} operators")
+    assert found.proof.sentence.startswith(f"proved equal for all inputs: {sum(wanted.values())} operator")
 
 
 def test_what_is_not_equal_is_named_with_the_codes(tmp_path: Path) -> None:
