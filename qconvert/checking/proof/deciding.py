@@ -165,7 +165,8 @@ def _of_products(found: Found, kernels: tuple[Requantizer, Requantizer], side: C
 
 
 def _of_codes(found: Found, first: Array, second: Array, dtypes: list[str]) -> Proved:
-    method = f"{first.size} {'codes' if first.ndim == 1 else 'pairs'}"
+    count = len(first) if first.shape[-1:] == (2,) else first.size  # of results of two elements, or of one
+    method = f"{count} {'codes' if first.ndim == 1 else 'pairs'}"
     a, b = (values.astype(np.int64) - integer_range(dtype)[0] for values, dtype in zip((first, second), dtypes, strict=True))
     if a.shape == b.shape and np.array_equal(a, b):
         return found("E1", method)
