@@ -11,7 +11,7 @@ from qconvert.arithmetic.dtypes import Array, numpy_dtype
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import choice, has, integer, text
 from qconvert.operators.call import Call
-from qconvert.operators.common import broadcast_shape
+from qconvert.operators.common import broadcast_shape, same_shape
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.layout import ELEMENTWISE
 from qconvert.operators.samples import WHEREVER
@@ -24,6 +24,11 @@ __all__ = ["KINDS"]
 def _bitwise(name: str, function: Callable[[Array, Array], Any]) -> Kind:
     return kind(name, "data data", shape=broadcast_shape, rule="plain", layout=ELEMENTWISE, types="T T -> T",
                 evaluate=lambda call: np.asarray(function(call.raw(0), call.raw(1))))  # fmt: skip
+
+
+def bitwise_not(call: Call) -> Array:
+    """BitwiseNot of ONNX: every bit turned."""
+    return np.invert(call.raw())
 
 
 def bit_shift(call: Call) -> Array:
@@ -61,6 +66,7 @@ KINDS = (
     _bitwise("BitwiseAnd", np.bitwise_and),
     _bitwise("BitwiseOr", np.bitwise_or),
     _bitwise("BitwiseXor", np.bitwise_xor),
+    kind("BitwiseNot", shape=same_shape, rule="plain", evaluate=bitwise_not, layout=ELEMENTWISE, types="T -> T"),
     kind("BitShift", "data data", shape=broadcast_shape, rule="plain", evaluate=bit_shift, layout=ELEMENTWISE, types="T T -> T",
          attributes=has(direction=choice(("LEFT", "RIGHT")))),
     kind("Bitcast", samples=WHEREVER, shape=_bitcast_shape, rule="plain", evaluate=bitcast, types="any -> @to",

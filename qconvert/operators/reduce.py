@@ -142,6 +142,17 @@ def cumulative_sum(call: Call) -> Array:
     return np.asarray((np.flip(total, axis) if call["reverse"] else total) * scale)
 
 
+def cumulative_product(call: Call) -> Array:
+    """CumProd of ONNX (opset 26), with its exclusive and reverse forms; products of integers wrap around in their type."""
+    values, axis = call.values(), int(call["axis"])
+    values = np.flip(values, axis) if call["reverse"] else values
+    if call["exclusive"]:
+        first = np.ones_like(np.take(values, [0] * min(values.shape[axis], 1), axis))
+        values = np.concatenate([first, np.delete(values, -1, axis)], axis) if values.size else values
+    total = np.cumprod(values, axis, values.dtype)
+    return np.asarray(np.flip(total, axis) if call["reverse"] else total)
+
+
 def _kept(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
     """Scales along a dimension that remains survive."""
     gone = constant(1) % len(before)
@@ -184,6 +195,15 @@ KINDS = (
         "CumSum",
         shape=same_shape,
         evaluate=cumulative_sum,
+        samples=UNLESS_ALONG,
+        bounds=any_value,
+        layout=ALONG_AXIS,
+        attributes=has(axis=integer(), exclusive=flag(0), reverse=flag(0)),
+    ),
+    kind(
+        "CumProd",
+        shape=same_shape,
+        evaluate=cumulative_product,
         samples=UNLESS_ALONG,
         bounds=any_value,
         layout=ALONG_AXIS,

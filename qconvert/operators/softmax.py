@@ -33,6 +33,15 @@ def softmax(call: Call) -> Array:
     return np.asarray(raised / raised.sum(axis=axis, keepdims=True))
 
 
+def hardmax(call: Call) -> Array:
+    """Hardmax of ONNX: 1 at the first largest element along the axis, else 0."""
+    values, axis = call.raw(), int(call["axis"])
+    found = np.zeros_like(values)
+    if values.size:
+        np.put_along_axis(found, np.argmax(values, axis, keepdims=True), 1, axis)
+    return found
+
+
 def log_softmax(call: Call) -> Array:
     """The logarithm of Softmax."""
     axis, x = call["axis"], call.values()
@@ -66,6 +75,18 @@ KINDS = (
         shape=along_axis,
         evaluate=log_softmax,
         layout=ALONG_AXIS,
+        attributes=has(axis=integer(-1)),
+    ),
+    kind(
+        "Hardmax",
+        samples=UNLESS_ALONG,
+        bounds=between(0.0, 1.0),
+        canonical=with_last_axis,
+        shape=along_axis,
+        rule="plain",
+        evaluate=hardmax,
+        layout=ALONG_AXIS,
+        types="T -> T",
         attributes=has(axis=integer(-1)),
     ),
     kind(

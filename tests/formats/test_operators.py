@@ -298,7 +298,7 @@ def test_operator(case: Case) -> None:
             assert item.largest <= case.allowed
 
 
-@pytest.mark.parametrize("opset", [13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24, 25])
+@pytest.mark.parametrize("opset", [13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24, 25, 26])
 @pytest.mark.parametrize("builtin", ["MEAN", "HARD_SWISH", "GELU", "SPLIT_V", "PAD", "ADD", "SOFTMAX", "AVERAGE_POOL_2D"])
 def test_operator_at_every_opset(builtin: str, opset: int) -> None:
     case = next(c for c in CASES if c.builtin == builtin)

@@ -30,6 +30,8 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "Shrink": [{"lambd": 0.5, "bias": 0.0}, {"lambd": 0.4, "bias": 0.7}],
     "Softmax": [{"axis": 1, "beta": 2.5}, {"axis": -2, "beta": 0.5}],
     "LpNormalization": [{"axis": 1, "p": 1}, {"axis": 1, "p": 2}, {"axis": -1, "p": 2}],
+    "Hardmax": [{"axis": 1}, {"axis": -1}],
+    "CumProd": [{"axis": axis, "exclusive": axis % 2, "reverse": int(axis < 2)} for axis in (0, 1, 2, -1)],
     "LogSoftmax": [{"axis": 1}, {"axis": 0}],
     "LayerNormalization": [{"axis": -1}, {"axis": -2, "epsilon": 1e-3}],
     "RMSNormalization": [{"axis": -1}],
@@ -118,6 +120,8 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
         return [x, rng.normal(1, 0.2, 4), rng.normal(0, 1, 4)]
     if kind == "BatchNormalization":
         return [x, *rng.normal(1, 0.2, (3, 4)), rng.uniform(0.5, 2, 4)]
+    if kind == "BitwiseNot":
+        return [np.round(x * 9).astype(np.int32)]
     if kind == "Xor":
         return [x > 0, rng.normal(0, 1, _SHAPE) > 0]
     if kind in ("IsNaN", "IsInf"):
@@ -215,6 +219,7 @@ def _graph(kind: str, attributes: dict[str, Any], quantization: Quantization | N
         else:
             tensors.append(Tensor(name, str(real.dtype), real.shape, real))
     kept = "int64" if kind in ("Rank", "BroadcastArgs", "NonMaxSuppression") else KINDS[kind].result_type
+    kept = "int32" if kind == "BitwiseNot" else kept
     result = (
         Tensor("y", "int8", None, None, Quantization.per_tensor(0.06, -5))
         if quantization is not None and not kept

@@ -65,7 +65,7 @@ def _modules(path: Path) -> Mapping[str, str]:
 
 
 _WRITE_OPTIONS = (
-    Option("opset", int, 0, "ONNX opset, 13 to 25; by default 17, or what the types need."),
+    Option("opset", int, 0, "ONNX opset, 13 to 26; by default 17, or what the types need."),
     Option("external_data", bool, False, "ONNX constants in a file next to the model, even below 1 GiB."),
     FORM,
     NUMERICS,

@@ -42,7 +42,7 @@ from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
 __all__ = ["DEFAULT_OPSET", "write"]
 
 DEFAULT_OPSET = 17
-LOWEST_OPSET, HIGHEST_OPSET = 13, 25
+LOWEST_OPSET, HIGHEST_OPSET = 13, 26
 _LARGEST_FILE = 2**31 - 1
 #: Counted where regions of a partition become no functions.
 _FLAT = ("", "regions")
@@ -178,7 +178,10 @@ def _hides_grids(op: Op, graph: Graph) -> bool:
 
 
 #: Kinds whose nodes are newer than the lowest opset that is written, and since when.
-_NODE_OPSETS: dict[str, int] = {**dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), 18), "SegmentSum": 16}
+_NODE_OPSETS: dict[str, int] = {
+    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"), 18),
+    "SegmentSum": 16,
+}
 
 
 def _node_opset(graph: Graph, op: Op) -> int:

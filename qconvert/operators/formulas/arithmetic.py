@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from qconvert.arithmetic.dtypes import numpy_dtype
 from qconvert.operators.formulas.formula import lowers
 from qconvert.operators.values import Value, absolute, apply, cast, dtype_of, sign, sqrt, where
 
 __all__: list[str] = []
+
+
+@lowers("BitwiseNot")
+def bitwise_not(x: Value) -> Value:
+    """x XOR the number whose bits are all ones."""
+    return apply("BitwiseXor", x, np.invert(np.zeros((), numpy_dtype(dtype_of(x)))))
 
 
 @lowers("Square")

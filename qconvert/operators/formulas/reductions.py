@@ -7,8 +7,25 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import numpy_dtype
 from qconvert.operators.formulas.formula import lowers
-from qconvert.operators.values import Value, absolute, apply, exp, log, maximum, rank_of, reduce, sqrt, square, transpose
+from qconvert.operators.values import (
+    Value,
+    absolute,
+    apply,
+    cast,
+    dtype_of,
+    exp,
+    log,
+    maximum,
+    rank_of,
+    reduce,
+    shape_of,
+    slice_along,
+    sqrt,
+    square,
+    transpose,
+)  # fmt: skip
 
 __all__: list[str] = []
 
@@ -52,6 +69,51 @@ def reduce_log_sum_exp(x: Value, axes: Value = None, *, keepdims: int) -> Value:
     largest = apply("ReduceMax", x, axes, keepdims=1)
     centred = x - largest
     return _total(centred, axes, keepdims, exp, log) + (largest if keepdims else apply("ReduceMax", x, axes, keepdims=0))
+
+
+@lowers("CumProd", in_float=True)
+def exclusive_product(x: Value, *, axis: int, exclusive: int, reverse: int) -> Value:
+    """The products up to each element of what stands 1 element before, a one being before the first."""
+    size = _size_along(x, axis)
+    if not exclusive or not size:
+        return None
+    return apply("CumProd", _shifted(x, 1, size, axis, reverse), axis=axis, reverse=reverse)
+
+
+@lowers("CumProd", in_float=True)
+def cumulative_product(x: Value, *, axis: int, reverse: int) -> Value:
+    """Each element times the one 1 before it, then 2, 4 ... before it, ones being before the first (Hillis and Steele, 1986)."""
+    size, value = _size_along(x, axis), x
+    if not size:
+        return None
+    for power in range((size - 1).bit_length()):
+        value = value * _shifted(value, 2**power, size, axis, reverse)
+    return apply("Identity", x) if size == 1 else value
+
+
+@lowers("Hardmax")
+def hardmax(x: Value, *, axis: int) -> Value:
+    """Where the place along the axis is that of the first largest element."""
+    size, rank = _size_along(x, axis), rank_of(x) or 1
+    if not size:
+        return None
+    places = np.arange(size, dtype=np.int64).reshape(-1, *[1] * (rank - 1 - axis % rank))
+    return cast(apply("Equal", apply("ArgMax", x, axis=axis, keepdims=1), places), dtype_of(x))
+
+
+def _size_along(x: Value, axis: int) -> int:
+    """The size of an axis; 0 if it is not known."""
+    size = (shape_of(x) or {axis: ""})[axis]
+    return size if isinstance(size, int) else 0
+
+
+def _shifted(x: Value, by: int, size: int, axis: int, reverse: int) -> Value:
+    """What stands `by` elements before each element, or after it, along an axis; ones where nothing stands."""
+    rank = rank_of(x) or 0
+    pads = np.zeros((2, rank), np.int64)
+    pads[int(bool(reverse)), axis % rank] = by
+    kept = slice_along(x, by, None, axis) if reverse else slice_along(x, 0, size - by, axis)
+    return apply("Pad", kept, pads.reshape(-1), np.ones((), numpy_dtype(dtype_of(x))))
 
 
 @lowers("Softmax")

@@ -169,6 +169,11 @@ FAMILIES: dict[str, Any] = {
     "Cast": single(*(case(data(3, 4), to=to) for to in (6, 7, 9, 10, 11, 3))),
     "CastLike": single(case(data(3, 4), np.array([1], np.int32))),
     "CumSum": single(*(case(data(3, 7), np.array(axis), constants=(1,), exclusive=axis % 2, reverse=axis > 0) for axis in (0, 1, -1))),
+    "CumProd": single(
+        *(case(np.round(2 * data(3, 7)), np.array(axis), constants=(1,), exclusive=axis % 2, reverse=axis > 0) for axis in (0, 1, -1))
+    ),
+    "Hardmax": single(*(case(data(3, 4, 5), axis=axis) for axis in (0, 1, -1))),
+    "BitwiseNot": single(*(case(data(3, 4, dtype=t)) for t in ("int8", "int32", "uint8"))),
     "Einsum": single(
         case(data(2, 3, 4), data(2, 4, 5), equation="bij,bjk->bik"),
         case(data(3, 3), equation="ii->i"),

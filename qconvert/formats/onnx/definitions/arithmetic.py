@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
-from qconvert.graph import numpy_dtype
 
 __all__ = ["DEFINITIONS"]
 
@@ -130,12 +129,6 @@ def _is_inf(s: Spelling) -> None:
     s.end(s("Equal", s.x, s.number(-math.inf if s.attribute("detect_negative", 1) else math.inf)))
 
 
-def _bitwise_not(s: Spelling) -> None:
-    """Every bit turned: x XOR the number of ones alone."""
-    ones = np.invert(np.zeros((), numpy_dtype(s.tensor().dtype)))
-    s.end(s("BitwiseXor", s.x, s.const(ones)))
-
-
 def _quick_gelu(s: Spelling) -> None:
     """onnxruntime's QuickGelu: x * sigmoid(alpha * x)."""
     s.end(s("Swish", s.x, alpha=float(s.attribute("alpha", 1.702))))
@@ -202,7 +195,6 @@ DEFINITIONS: dict[str, Definition] = {
     "Clip": _clip,
     "ArgMax": _last_index,
     "ArgMin": _last_index,
-    "BitwiseNot": _bitwise_not,
     "IsInf": _is_inf,
     **{kind: _single(kind) for kind in _REDUCTIONS.split()},
     "com.microsoft.FusedMatMul": _fused_matmul,

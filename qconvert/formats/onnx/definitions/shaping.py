@@ -12,17 +12,6 @@ from qconvert.graph import numpy_dtype
 __all__ = ["DEFINITIONS"]
 
 
-def _hardmax(s: Spelling) -> None:
-    """1 at the first largest element along an axis, else 0; before opset 13 along all axes from it on."""
-    axis, shape = s.axis(default=-1 if s.version >= 13 else 1), s.shape()
-    rows = s.version < 13 and axis < len(shape) - 1
-    data = s("Reshape", s.x, s.ints(math.prod(shape[:axis]), math.prod(shape[axis:]))) if rows else s.x
-    along, size = (1, math.prod(shape[axis:])) if rows else (axis, shape[axis])
-    values = s.const(np.array([0, 1], numpy_dtype(s.tensor().dtype)))
-    found = s("OneHot", s("ArgMax", data, axis=along, keepdims=0), s.const(np.array(size, np.int64)), values, axis=along)
-    s.end(s("Reshape", found, s.ints(*shape)) if rows else found)
-
-
 def _size(s: Spelling) -> None:
     """The number of elements."""
     shape = s.tensor().static_shape
@@ -157,7 +146,6 @@ DEFINITIONS: dict[str, Definition] = {
     "com.microsoft.GatherND": _early("GatherND"),
     "com.microsoft.Pad": _early("Pad", "mode"),
     "com.microsoft.ExpandDims": _expand_dims,
-    "Hardmax": _hardmax,
     "Size": _size,
     "EyeLike": _eye_like,
     "Compress": _compress,

@@ -203,8 +203,13 @@ def read_gelu(r: Reading) -> None:
     r.emit("Gelu", data, r.outputs[:1], approximate="tanh" if r.op_type == "FastGelu" else r.attribute("approximate", "none"))
 
 
+def write_hardmax(op: Op, b: Builder) -> None:
+    """Hardmax."""
+    b.node("Hardmax", [b.stored(op.inputs[0])], op.outputs, axis=int(op["axis"]))
+
+
 def read_softmax(r: Reading) -> None:
-    """Softmax and LogSoftmax. Before opset 13 they work on a matrix, whose rows are all dimensions from the axis on."""
+    """Softmax, LogSoftmax and Hardmax. Before opset 13 they work on a matrix, whose rows are all dimensions from the axis on."""
     if r.version >= 13:
         r.emit(r.op_type, axis=int(r.attribute("axis", -1)))
         return
@@ -248,6 +253,7 @@ WRITERS: dict[str, WriteFunction] = {
     "Gelu": write_gelu,
     "Softmax": write_softmax,
     "LogSoftmax": write_log_softmax,
+    "Hardmax": write_hardmax,
     "LpNormalization": write_lp_normalization,
 }
 
@@ -262,5 +268,6 @@ READERS: dict[str, ReadFunction] = {
     "com.microsoft.BiasGelu": read_gelu,
     "Softmax": read_softmax,
     "LogSoftmax": read_softmax,
+    "Hardmax": read_softmax,
     "LpNormalization": read_lp_normalization,
 }

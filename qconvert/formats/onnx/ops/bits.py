@@ -12,7 +12,7 @@ __all__ = ["READERS", "WRITERS"]
 
 
 def write_bitwise(op: Op, b: Builder) -> None:
-    """BitwiseAnd, BitwiseOr and BitwiseXor (opset 18)."""
+    """BitwiseAnd, BitwiseOr, BitwiseXor and BitwiseNot (opset 18)."""
     b.node(op.kind, [b.stored(name) for name in op.inputs], op.outputs)
 
 
@@ -64,7 +64,7 @@ def write_bitcast(op: Op, b: Builder) -> None:
 
 
 def read_bitwise(r: Reading) -> None:
-    """BitwiseAnd, BitwiseOr and BitwiseXor."""
+    """BitwiseAnd, BitwiseOr, BitwiseXor and BitwiseNot."""
     r.emit(r.op_type)
 
 
@@ -73,10 +73,12 @@ def read_bit_shift(r: Reading) -> None:
     r.emit("BitShift", direction=r.attribute("direction", ""))
 
 
+_BITWISE = ("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")
+
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), write_bitwise),
+    **dict.fromkeys(_BITWISE, write_bitwise),
     "BitShift": write_bit_shift,
     "Bitcast": write_bitcast,
 }
 
-READERS: dict[str, ReadFunction] = {**dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), read_bitwise), "BitShift": read_bit_shift}
+READERS: dict[str, ReadFunction] = {**dict.fromkeys(_BITWISE, read_bitwise), "BitShift": read_bit_shift}

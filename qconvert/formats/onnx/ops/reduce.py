@@ -13,6 +13,7 @@ from qconvert.formats.onnx.ops.kernel_sums import write_as_tflite, write_as_xnnp
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, numpy_dtype
 from qconvert.kernels.litert.forms import reduction
+from qconvert.rewriting.lowering import conditions, since
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -72,11 +73,11 @@ def write_reduce_logic(op: Op, b: Builder) -> None:
     b.node("Cast", [_reduce(op, b, kind, numbers)], op.outputs, to=ELEMENT_TYPES["bool"])
 
 
-def write_cumsum(op: Op, b: Builder) -> None:
-    """CumSum; ONNX takes the axis as an input."""
+def write_cumulative(op: Op, b: Builder) -> None:
+    """CumSum and CumProd; ONNX takes the axis as an input."""
     axis = b.const(np.int64(op["axis"]), f"{op.outputs[0]}/axis")
     attributes: dict[str, Any] = {"exclusive": int(op["exclusive"]), "reverse": int(op["reverse"])}
-    b.finish(op, b.node("CumSum", [b.real(op.inputs[0]), axis], hint=f"{op.outputs[0]}/real_result", **attributes)[0])
+    b.finish(op, b.node(op.kind, [b.real(op.inputs[0]), axis], hint=f"{op.outputs[0]}/real_result", **attributes)[0])
 
 
 def write_arg(op: Op, b: Builder) -> None:
@@ -112,12 +113,12 @@ def read_arg(r: Reading) -> None:
     r.emit(r.op_type, dtype="int64", axis=int(r.attribute("axis", 0)), keepdims=int(r.attribute("keepdims", 1)))
 
 
-def read_cumsum(r: Reading) -> None:
-    """CumSum along a known axis."""
+def read_cumulative(r: Reading) -> None:
+    """CumSum and CumProd along a known axis."""
     axes = r.ints(1)
     if len(axes) != 1:
         raise r.invalid(f"{len(axes)} axes, not one", rule="counts-differ")
-    r.emit("CumSum", [r.input(0)], axis=axes[0], exclusive=int(r.attribute("exclusive", 0)), reverse=int(r.attribute("reverse", 0)))
+    r.emit(r.op_type, [r.input(0)], axis=axes[0], exclusive=int(r.attribute("exclusive", 0)), reverse=int(r.attribute("reverse", 0)))
 
 
 def read_top_k(r: Reading) -> None:
@@ -133,7 +134,8 @@ WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys([f"Reduce{name}" for name in _REDUCTIONS.split()], write_reduce),
     "ReduceAny": write_reduce_logic,
     "ReduceAll": write_reduce_logic,
-    "CumSum": write_cumsum,
+    "CumSum": write_cumulative,
+    "CumProd": conditions(since(26))(write_cumulative),
     "ArgMax": write_arg,
     "ArgMin": write_arg,
 }
@@ -142,6 +144,7 @@ READERS: dict[str, ReadFunction] = {
     **dict.fromkeys([f"Reduce{name}" for name in _REDUCTIONS.split()], read_reduce),
     "ArgMax": read_arg,
     "ArgMin": read_arg,
-    "CumSum": read_cumsum,
+    "CumSum": read_cumulative,
+    "CumProd": read_cumulative,
     "TopK": read_top_k,
 }

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from qconvert.formats.torch.promotion import operands, typed
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Ref
-from qconvert.graph import numpy_dtype
 
 __all__ = ["OPERATORS"]
 
@@ -66,8 +63,7 @@ def read_bitwise_not(c: Call) -> Ref:
         return c.emit("Not", [tensor.name], dtype="bool", grid=None)
     if tensor.is_quantized or "int" not in tensor.dtype:
         raise c.invalid(f"the data are {tensor.dtype}; bitwise operators require integers or booleans", rule="wrong-type")
-    kind = numpy_dtype(tensor.dtype)
-    return c.emit("BitwiseXor", [tensor.name, c.const(~np.zeros((), kind), "ones")], dtype=tensor.dtype, grid=None)
+    return c.emit("BitwiseNot", [tensor.name], dtype=tensor.dtype, grid=None)
 
 
 _COMPARISONS = {

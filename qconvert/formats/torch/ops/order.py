@@ -58,14 +58,18 @@ def read_sort(*results: int) -> ReadFunction:
     return read
 
 
-def read_running_sum(c: Call) -> Ref:
-    """aten::cumsum(x, dim, dtype): of whole numbers and truth values in int64."""
-    tensor, wanted = c.operand("self"), c.dtype("dtype")
-    if tensor.is_quantized:
-        raise c.unsupported("quantized data", rule="quantized-data")
-    dtype = wanted or (tensor.dtype if tensor.dtype in REALS else "int64")
-    axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
-    return c.emit("CumSum", [typed(c, Ref(tensor.name), dtype, "data")], dtype=dtype, grid=None, axis=axis)
+def read_cumulative(kind: str) -> ReadFunction:
+    """aten::cumsum(x, dim, dtype) and aten::cumprod: of whole numbers and truth values in int64."""
+
+    def read(c: Call) -> Ref:
+        tensor, wanted = c.operand("self"), c.dtype("dtype")
+        if tensor.is_quantized:
+            raise c.unsupported("quantized data", rule="quantized-data")
+        dtype = wanted or (tensor.dtype if tensor.dtype in REALS else "int64")
+        axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
+        return c.emit(kind, [typed(c, Ref(tensor.name), dtype, "data")], dtype=dtype, grid=None, axis=axis)
+
+    return read
 
 
 def read_kth(c: Call) -> list[Ref]:
@@ -85,6 +89,7 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::sort": [Operator(f"T self, {_SORTED}", read_sort(0, 1)), Operator(f"T self, b? stable, {_SORTED}", read_sort(0, 1))],
     "aten::argsort": [Operator(f"T self, {_SORTED}", read_sort(1)), Operator(f"T self, b stable, {_SORTED}", read_sort(1))],
     "aten::msort": Operator("T self", read_sort(0)),
-    "aten::cumsum": Operator("T self, i dim, i? dtype=None", read_running_sum),
+    "aten::cumsum": Operator("T self, i dim, i? dtype=None", read_cumulative("CumSum")),
+    "aten::cumprod": Operator("T self, i dim, i? dtype=None", read_cumulative("CumProd")),
     "aten::kthvalue": Operator("T self, i k, i dim=-1, b keepdim=False", read_kth),
 }

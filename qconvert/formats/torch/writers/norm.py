@@ -141,6 +141,18 @@ def write_cumulative_sum(op: Op, b: Builder) -> None:
     b.finish(op, b.aten("flip", total, [axis]) if op["reverse"] else total)
 
 
+@conditions(lambda op, scope: "cumprod has no exclusive form" if op["exclusive"] else "")
+def write_cumulative_product(op: Op, b: Builder) -> None:
+    """CumProd, in reverse too; products of integers stay in their type."""
+    axis, node = int(op["axis"]) % b.rank(op), b.real(op.inputs[0])
+    node = b.aten("flip", node, [axis]) if op["reverse"] else node
+    tensor = b.tensor(op.outputs[0])
+    kind = {} if tensor.is_quantized else {"dtype": b.dtype(tensor.dtype)}
+    total = b.aten("cumprod", node, axis, **kind)
+    b.note_operator()
+    b.finish(op, b.aten("flip", total, [axis]) if op["reverse"] else total)
+
+
 def write_local_response(op: Op, b: Builder) -> None:
     """LRN: sums of squares of neighbouring channels."""
     b.channels_first(op)
@@ -175,6 +187,7 @@ WRITERS: Mapping[str, WriteFunction] = {
     "ReduceLogSumExp": write_reduction("logsumexp"),
     "ReduceProd": write_product,
     "CumSum": write_cumulative_sum,
+    "CumProd": write_cumulative_product,
     "LRN": write_local_response,
     "ArgMax": write_arg("argmax"),
     "ArgMin": write_arg("argmin"),

@@ -118,6 +118,7 @@ WRITERS: Mapping[str, WriteFunction] = {
     "BitwiseAnd": plain("bitwise_and.Tensor"),
     "BitwiseOr": plain("bitwise_or.Tensor"),
     "BitwiseXor": plain("bitwise_xor.Tensor"),
+    "BitwiseNot": plain("bitwise_not"),
     "BitShift": write_bit_shift,
     "Bitcast": write_bitcast,
     "Range": write_known,
