@@ -64,7 +64,6 @@ def check(
     min_sqnr: float | None = None,
     seed: int = 0,
     encodings: str | Path = "",
-    prove: bool = False,
     progress: Progress = lambda what, done, total: None,
     **options: Unpack[ReadOptions],
 ) -> CheckReport:
@@ -74,6 +73,8 @@ def check(
     conversion declared; or if every operator that differs is explained, and the outputs keep `min_sqnr`. The verdict is "as declared" where
     outputs differ by what passes cost that the user named. Operators are compared by themselves if the outputs differ or
     hardly vary with the inputs, or if an integer, scale or zero point is neither the source's nor declared.
+
+    What can be proved for all inputs is proved, too (see prove()): outputs that differ although they are proved equal are a problem.
 
     Args:
         source: a model file of a format that a runtime loads, its content as bytes, or a graph, of which a file is written.
@@ -93,8 +94,6 @@ def check(
             `quick` a further demand, none by default.
         seed: of random inputs.
         encodings: a file of scales with which the source is quantized first, where the result was made with them.
-        prove: whether it is decided, too, which operators are equal for all inputs; see prove(). Outputs that differ although they are
-            proved equal are a problem.
         progress: is called with (what, done, total).
         options: of the readers of both formats, such as input_shape; what both take is meant for the source. What is not given for the
             source is what the result's metadata say of its conversion.
@@ -120,7 +119,7 @@ def check(
     formats = tuple("" if isinstance(model, Graph) else name for model, name in ((source, source_format), (result, result_format)))
     with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
         arguments = (data, preparation, samples, seed, per_op, quick, max_lsb, min_sqnr)
-        found = _checked((before, after), formats, kernels, Path(encodings) if encodings else None, options, progress, arguments, prove)
+        found = _checked((before, after), formats, kernels, Path(encodings) if encodings else None, options, progress, arguments)
     return replace(found, source=called(source), result=called(result))
 
 
@@ -143,7 +142,6 @@ def _checked(
     options: Mapping[str, Any],
     progress: Progress,
     arguments: tuple[Any, ...],
-    prove: bool,
 ) -> CheckReport:
     """The check of two files; `arguments` are of _Check.report()."""
     seed, per_op = arguments[3:5]
@@ -175,7 +173,7 @@ def _checked(
                 report = found.report(*arguments)
             else:
                 report = _around(around, sides, note, bool(kernels), progress, arguments)
-            return _with_proof(report, (named[0], sides[1])) if prove else report
+            return _with_proof(report, (named[0], sides[1]))
     except (RuntimeRefusedError, MissingPackageError) as error:
         return CheckReport(str(files[0]), str(files[1]), 0, (), (), (), (error.sentence,))
 

@@ -150,7 +150,7 @@ class CheckReport(Shown):
         float_outputs: outputs of a quantized model compared with those of its float source for the same inputs; `outputs` compares the
             result with the source quantized with the same scales.
         float_verdict: the summary of float_outputs in one sentence; "" if the source is not float.
-        proof: what is proved for all inputs, if that was asked for.
+        proof: what is proved for all inputs; None where no runtime takes a model.
     """
 
     source: str
@@ -195,6 +195,8 @@ class CheckReport(Shown):
         if self.verdict == PASSED:
             equal = all(item.equal == 1 for item in self.outputs)
             how = "every output element is equal" if equal else f"each operator that differs is explained; {self._distance()}"
+            if equal and self.proof is not None and self.proof.equal_for_all_inputs:
+                how = f"proved equal for all inputs, and {how}"
             same = sum(item.verdict == EQUAL for item in self.operators)
             operators = f", {same} of {len(self.operators)} operators equal" if self.operators else ""
             return f"passed: {names}: {how}, on {inputs}{operators}"

@@ -95,7 +95,7 @@ def check_command(
         ),
     ] = False,
     per_op: Annotated[bool, typer.Option("--per-op", help="Compare operators in any case.")] = False,
-    prove: Annotated[bool, typer.Option("--prove", help="Decide for each operator whether it is equal for all inputs.")] = False,
+    prove: Annotated[bool, typer.Option("--prove", help="Print for each operator whether it is proved equal for all inputs.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Judge the outputs alone, by --max-lsb.")] = False,
     max_lsb: Annotated[
         float | None,
@@ -141,7 +141,6 @@ def check_command(
             min_sqnr=min_sqnr,
             seed=seed,
             encodings=encodings or "",
-            prove=prove,
             progress=step,
             **options,
         )
@@ -150,7 +149,7 @@ def check_command(
     if json:
         print_document("check", check_document(report))
     elif not quiet:
-        print_check(report, all_)
+        print_check(report, all_, prove)
     if not report.passed:
         raise typer.Exit(NOT_EQUAL if report.problems else NOT_JUDGED)
 

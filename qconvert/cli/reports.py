@@ -94,12 +94,13 @@ def check_document(report: CheckReport) -> dict[str, Any]:
     return {**asdict(report), "proof": proof, "verdict": report.verdict, "passed": report.passed}
 
 
-def print_check(report: CheckReport, every: bool = False) -> None:
+def print_check(report: CheckReport, every: bool = False, prove: bool = False) -> None:
     """The verdict and its reason, what ran, the outputs and operators that differ, and notes.
 
     Args:
         report: of the check.
         every: whether outputs and operators that are equal are listed too.
+        prove: whether it is said of each operator what is proved.
     """
     from qconvert.checking.findings import EQUAL, operators_table, outputs_table
 
@@ -121,7 +122,7 @@ def print_check(report: CheckReport, every: bool = False) -> None:
         show(replace(table, title="Operators", columns=table.columns[:-1], rows=rows))
     if report.operators:
         show(f"operators: {operators_table(report.operators).note}")
-    if report.proof is not None:
+    if prove and report.proof is not None:
         _print_proof(report.proof, every)
     for text in (*report.notes, *report.machine):
         show(f"note: {text}")
