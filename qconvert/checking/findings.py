@@ -195,8 +195,8 @@ class CheckReport(Shown):
         if self.verdict == PASSED:
             equal = all(item.equal == 1 for item in self.outputs)
             how = "every output element is equal" if equal else f"each operator that differs is explained; {self._distance()}"
-            if equal and self.proof is not None and self.proof.equal_for_all_inputs:
-                how = f"proved equal for all inputs, and {how}"
+            if equal and self.proof is not None and self.proof.claim:
+                how = f"{self.proof.claim}, and {how}"
             same = sum(item.verdict == EQUAL for item in self.operators)
             operators = f", {same} of {len(self.operators)} operators equal" if self.operators else ""
             return f"passed: {names}: {how}, on {inputs}{operators}"

@@ -18,7 +18,7 @@ __all__ = ["edge_rules", "own_rules"]
 
 #: Nodes that the parser has no importer for.
 _NO_IMPORTER = frozenset((
-    "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "ConvInteger", "DFT", "Det", "DynamicQuantizeLinear",
+    "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "ConvInteger", "CumProd", "DFT", "Det", "DynamicQuantizeLinear",
     "BasicLSTM", "ImageDecoder", "IntegerLSTM", "IntegerSVDF", "MatMulInteger",
     "MelWeightMatrix", "OptionalGetElement", "OptionalHasElement", "QLinearConv", "QLinearMatMul",
     "RegexFullMatch", "Rfft2d", "StringConcat", "StringNormalizer", "StringSplit", "SwiGLU", "TfIdfVectorizer", "Unique",

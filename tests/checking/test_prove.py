@@ -14,7 +14,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qconvert import Proof, check, convert, load, prove
+from qconvert import Proof, check, convert, load, prove, save
+from qconvert.graph import Op, Tensor
 from qconvert.kernels import KERNELS
 from qconvert.kernels.accumulators import accumulator_of
 
@@ -57,6 +58,20 @@ def test_outputs_are_equal_for_all_inputs_where_all_operators_are(name: str, wan
     assert classes(found.proof) == wanted
     assert found.proof.equal_for_all_inputs and not found.proof.problems and not found.proof.lost
     assert found.proof.sentence.startswith(f"proved equal for all inputs: {sum(wanted.values())} operator")
+
+
+def test_float_inputs_are_equal_once_they_are_quantized(tmp_path: Path) -> None:
+    """A QUANTIZE at the input multiplies by the inverse of the scale in XNNPACK, and divides by the scale in onnxruntime."""
+    graph = load(FIXTURES / "tiny_ad_toycar_int8.tflite")
+    given, wanted = graph[graph.inputs[0]], graph[graph.outputs[0]]
+    ends = [Tensor("x", "float32", given.shape), Tensor("y", "float32", wanted.shape)]
+    ops = [Op("Quantize", ("x",), (given.name,)), *graph.ops, Op("Dequantize", (wanted.name,), ("y",))]
+    save(graph.evolve(tensors=ends, ops=ops, inputs=("x",), outputs=("y",)), tmp_path / "float.tflite")
+    convert(tmp_path / "float.tflite", tmp_path / "float.onnx")
+    found = check(tmp_path / "float.tflite", tmp_path / "float.onnx")
+    assert found.passed and found.proof is not None
+    assert "proved equal for all inputs once they are quantized, and" in found.sentence
+    assert classes(found.proof) == {"?": 1, "E0": 11} and not found.proof.equal_for_all_inputs
 
 
 def test_what_is_not_equal_is_named_with_the_codes(tmp_path: Path) -> None:

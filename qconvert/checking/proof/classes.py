@@ -51,20 +51,29 @@ class Proof(Shown):
         problems: in sentences, what else keeps the outputs from being proved equal, such as one that is not traced to the source's.
         lost: operators of the source that none of the result stands for.
         equal_for_all_inputs: whether every output has the source's integers for every input.
+        equal_once_quantized: whether that is so but for the operators that round the float inputs, which runtimes do in several ways.
     """
 
     operators: tuple[Proved, ...]
     problems: tuple[str, ...]
     lost: tuple[str, ...]
     equal_for_all_inputs: bool
+    equal_once_quantized: bool
+
+    @property
+    def claim(self) -> str:
+        """What is proved of the outputs, in words; "" if nothing is."""
+        if self.equal_for_all_inputs:
+            return "proved equal for all inputs"
+        return "proved equal for all inputs once they are quantized" if self.equal_once_quantized else ""
 
     @property
     def sentence(self) -> str:
         """What is proved, in one sentence."""
         counts = Counter(item.class_ for item in self.operators)
         equal, count = sum(counts[name] for name in EQUAL_CLASSES), len(self.operators)
-        if self.equal_for_all_inputs:
-            return f"proved equal for all inputs: {counted(count, 'operator')} ({_listed(counts)})"
+        if self.claim:
+            return f"{self.claim}: {counted(count, 'operator')} ({_listed(counts)})"
         text = f"proved: {equal} of {counted(count, 'operator')} are equal for all inputs ({_listed(counts)})"
         near = "each of the others differs by at most one step" if counts["A"] == count - equal > 0 else ""
         return "; ".join(filter(None, (text, near, *self.problems[:1])))

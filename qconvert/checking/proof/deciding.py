@@ -16,7 +16,7 @@ from qconvert.kernels.products import Requantizer
 from qconvert.kernels.proofs import compare_products, integers_for_all
 from qconvert.operators import kind_of
 
-__all__ = ["Computed", "decided"]
+__all__ = ["ROUNDS_INPUTS", "Computed", "decided"]
 
 #: Rules of kinds of which nothing is proved, and why.
 _UNKNOWN = {
@@ -24,7 +24,8 @@ _UNKNOWN = {
     "opaque": "what it computes is not known",
 }
 _REALS = "it computes real values, which runtimes round otherwise"
-_FIRST = "it rounds real inputs, which its runtime divides by the scale, or multiplies by its inverse"
+#: Of a Quantize, which gives equal integers where its data lie between the ties.
+ROUNDS_INPUTS = "it rounds real inputs, which its runtime divides by the scale, or multiplies by its inverse"
 #: (graph, operator) -> the stored results for all codes of its operands, or None.
 Run = Callable[[Graph, Op], "Array | None"]
 #: Makes what is found of an operator: (class, method, why).
@@ -116,7 +117,7 @@ def decided(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     if not trace.result[output].is_quantized:
         return found("E0", "identical parameters") if _is_exact(trace.result, pair.result) else found("?", why=_REALS)
     if rule == "convert" and not trace.result[pair.result.inputs[0]].is_quantized:
-        return found("?", why=_FIRST)
+        return found("?", why=ROUNDS_INPUTS)
     return _of_kernels(found, own, other)
 
 

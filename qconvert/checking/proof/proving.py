@@ -12,7 +12,7 @@ from qconvert.checking.checked_file import Side, sides_of
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
 from qconvert.checking.proof.correspondence import Trace
-from qconvert.checking.proof.deciding import Computed, decided
+from qconvert.checking.proof.deciding import ROUNDS_INPUTS, Computed, decided
 from qconvert.checking.proof.running import integers_by_running
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.graph import Graph, Op
@@ -60,11 +60,18 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
     trace = Trace.of(border)
     own, other = _Read(source, trace.source), _Read(result, trace.result)
     found = [decided(pair, trace, own.computed(pair.source), other.computed(pair.result)) for pair in trace.pairs]
+    starts = [
+        item.why == ROUNDS_INPUTS and trace.elements[pair.result.inputs[0]].root in trace.source.inputs
+        for pair, item in zip(trace.pairs, found, strict=True)
+    ]
+    starts += [False] * len(trace.strange)
     found += [Proved(op.source or op.kind, next(filter(None, op.outputs), ""), "?", "", why) for op, why in trace.strange]
     outputs = [name for name, other in border.outputs.items() if not trace.ends_alike(name, other)]
     problems = (*border.problems, *trace.states_differ(), *(f"output {name!r} is not traced to the source's" for name in outputs))
-    equal = not problems and all(item.class_ in EQUAL_CLASSES for item in found)
-    return Proof(tuple(found), problems, tuple(op.source or op.kind for op in trace.lost), equal)
+    equal = [item.class_ in EQUAL_CLASSES for item in found]
+    lost = tuple(op.source or op.kind for op in trace.lost)
+    once_quantized = not problems and all(a or b for a, b in zip(equal, starts, strict=True))
+    return Proof(tuple(found), problems, lost, once_quantized and all(equal), once_quantized)
 
 
 class _Read:
