@@ -156,3 +156,13 @@ def test_a_pass_that_lies_is_a_fault_of_qconvert(tmp_path: Path) -> None:
     done = run("convert", MODEL, tmp_path / "x.onnx", before=before)
     assert (done.returncode, done.stderr) == (3, "error: the pass assign_layout lies\n")
     assert not (tmp_path / "x.onnx").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
+def test_a_pipe_that_closes_early_is_no_verdict() -> None:
+    """`qconvert formats | head -c 1` ends with the code of programs that SIGPIPE ends, not with that of "not equal"."""
+    command = [sys.executable, "-m", "qconvert", "formats"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        assert program.stdout is not None and program.stderr is not None
+        program.stdout.close()
+        assert (program.wait(60), program.stderr.read()) == (141, b"")

@@ -369,6 +369,10 @@ def main() -> None:
         command, defaults = configured(app)
         keep_only(app, command)
         raise SystemExit(app(standalone_mode=False, default_map=defaults) or 0)
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # nobody reads the output any more; typer ends with 1, which is "not equal" here
+            raise SystemExit(141) from None
+        raise
     except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(130) from None
     except Exception as error:
