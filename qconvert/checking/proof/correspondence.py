@@ -134,24 +134,28 @@ class Trace:
         reads = _reads(self.result, op, self.elements)
         candidates = self._readers.get(reads, []) if reads else []
         why = "what it reads is not traced to the source" if not reads else "the source has no such operator on what it reads"
+        likely: tuple[int, ...] = ()
         for other in candidates:
             turned, reason = self._turned(other, op)
             if turned is None:
-                why = reason
+                why, likely = reason, likely or next(self._orders(other, op), ())
                 continue
             self._pair(other, op, turned)
             return
         self.strange.append((op, why))
-        self._go_on_behind(op)
+        self._go_on_after(op, likely)
 
-    def _go_on_behind(self, op: Op) -> None:
-        """Take the results of an operator that is none of the source's for those of the same names: what follows is compared too."""
+    def _go_on_after(self, op: Op, likely: tuple[int, ...]) -> None:
+        """Take the results of an operator that is none of the source's for those of the same names: what follows is compared too.
+
+        Their axes are in the order of its data, `likely`, or in another one that fits their shapes.
+        """
         for name in filter(None, op.outputs):
             before, after = self.source.tensors.get(name), self.result[name]
             if before is None or name not in self._own or (offset := _offset(before, after)) is None or before.rank != after.rank:
                 continue
-            orders = [tuple(range(before.rank or 0)), *_layouts(before.rank or 0)]
-            perm = next((order for order in orders if _shape(before, order) == after.shape), None)
+            orders = [likely, tuple(range(before.rank or 0)), *_layouts(before.rank or 0)]
+            perm = next((order for order in orders if len(order) == before.rank and _shape(before, order) == after.shape), None)
             if perm is not None and self._own[name].root == name:
                 self.elements[name] = Elements.of(before, offset, perm)
 
