@@ -358,6 +358,8 @@ def _offset(before: Tensor, after: Tensor) -> int | None:
 def _constants_differ(before: Tensor, after: Tensor, perm: Sequence[int]) -> str:
     """In words, how constants differ in what they mean; "" if they do not. Constants beside data may be turned with these."""
     for word, a, b in zip(("values", "scales"), _meant(before), _meant(after), strict=True):
+        if perm and max(a.ndim, b.ndim) > len(perm):
+            return f"has other {word}"
         if perm and a.ndim and b.ndim:
             a, b = (side.reshape((1,) * (len(perm) - side.ndim) + side.shape) for side in (a, b))
             a = a.transpose(perm)

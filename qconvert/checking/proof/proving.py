@@ -88,7 +88,7 @@ class _Read:
         side, name = self._side, next(filter(None, op.outputs), "")
         chosen = side.kernels_of(name)
         runtime, _, kernels = chosen.partition(":")
-        rows = runtimes()[runtime].rows(kernels)
+        rows = (side.runtime if runtime == side.runtime.name else runtimes()[runtime]).rows(kernels)
         if chosen != side.choice:
             rows = replace(rows, given=tuple(replace(row, reference=None) for row in rows.rows))
         read = self._producers.get(name)

@@ -16,7 +16,8 @@ __all__: list[str] = []
 @lowers("BitwiseNot")
 def bitwise_not(x: Value) -> Value:
     """x XOR the number whose bits are all ones."""
-    return apply("BitwiseXor", x, np.invert(np.zeros((), numpy_dtype(dtype_of(x)))))
+    dtype = dtype_of(x)
+    return apply("BitwiseXor", x, np.invert(np.zeros((), numpy_dtype(dtype)))) if "int" in dtype else None
 
 
 @lowers("Square")
