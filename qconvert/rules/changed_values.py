@@ -290,9 +290,12 @@ def _real_difference(a: Tensor, b: Tensor) -> str:
 
 
 def _off_by_more(values: Array, others: Array) -> int:
-    """How many values differ by more than a rounding to float32; row by row, so that nothing of the size of the values is made."""
+    """How many values differ by more than a rounding to float32, NaN being equal to NaN alone.
+
+    It goes row by row, so that nothing of the size of the values is made.
+    """
     rows = zip(np.atleast_1d(values), np.atleast_1d(others), strict=True)
-    return sum(int(np.count_nonzero(np.abs(row - other) > _ROUNDING * np.abs(row))) for row, other in rows)
+    return sum(int(np.count_nonzero(~np.isclose(other, row, _ROUNDING, 0, equal_nan=True))) for row, other in rows)
 
 
 def _real(tensor: Tensor) -> Array:

@@ -91,7 +91,7 @@ def moved(graph: Graph, op: Op, given: Elements) -> list[Elements] | None:
         kind.layout.suits is not Suits.DECIDES or kind.sums_products or not _repeats(graph[op.inputs[0]], results[0])
     ):
         return None
-    if given.perm is not None and kind.layout.suits is Suits.TRANSPOSES:
+    if given.perm is not None and kind.layout.suits is Suits.TRANSPOSES and len(given.perm) == len(op["perm"]):
         return [replace(given, perm=tuple(given.perm[axis] for axis in op["perm"]))]
     if kind.keeps_order and given.perm == tuple(range(len(given.perm or ()))) and given.places is None:
         return [Elements(given.root, results[0].static_shape, tuple(range(results[0].rank or 0)), None, given.offset)]
