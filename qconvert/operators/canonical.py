@@ -31,7 +31,7 @@ def as_layer(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
     if not op["trans_b"]:
         name = graph.names(tensors).fresh(f"{op.outputs[0]}/weights")
         turned = None if quantization is None or quantization.axis is None else replace(quantization, axis=0)
-        data = np.ascontiguousarray(matrix.data.T)
+        data = matrix.data.T  # a view: matrices may be gigabytes
         tensors[name] = replace(matrix, name=name, shape=data.shape, data=data, quantization=turned or quantization)
     return Op("Gemm", (op.inputs[0], name), op.outputs, attributes, op.source)
 

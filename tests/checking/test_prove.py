@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qconvert import Proof, check, convert, load, prove, save
-from qconvert.graph import Op, Tensor
+from qconvert.graph import Graph, Op, Quantization, Tensor, numpy_dtype
 from qconvert.kernels import KERNELS
 from qconvert.kernels.accumulators import accumulator_of
 
@@ -184,3 +184,21 @@ def test_the_command_says_it_and_its_document_has_it(resnet: tuple[Path, Path]) 
     assert document["proof"]["equal_for_all_inputs"] is False
     assert Counter(item["class"] for item in document["proof"]["operators"]) == {"E0": 10, "E1": 4, "A": 1}
     assert {"operator", "output", "class", "method", "why"} == set(document["proof"]["operators"][0])
+
+
+@pytest.mark.parametrize(("changed", "equal"), [(0.0, True), (0.25, False)])
+def test_constants_of_8_bit_floats_are_compared_as_they_are(changed: float, equal: bool, tmp_path: Path) -> None:
+    """Both 0.5 and 0.25 are 0 as integers."""
+    paths = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
+    for path, offset in zip(paths, (0.0, changed), strict=True):
+        weights = (np.array([[0.5], [1.0]], np.float32) - offset).astype(numpy_dtype("float8e4m3fn"))
+        tensors = [
+            Tensor("x", "float32", (1, 2)),
+            Tensor("w", "float8e4m3fn", (2, 1), weights, Quantization.per_tensor(0.5, 0)),
+            Tensor("v", "float32", (2, 1)),
+            Tensor("y", "float32", (1, 1)),
+        ]
+        ops = (Op("Dequantize", ("w",), ("v",)), Op("MatMul", ("x", "v"), ("y",)))
+        save(Graph("g", {item.name: item for item in tensors}, ops, ("x",), ("y",)), path)
+    reasons = [item.why for item in prove(*paths).operators]
+    assert ("has other values" not in "".join(reasons)) is equal, reasons

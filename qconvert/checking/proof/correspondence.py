@@ -19,7 +19,7 @@ from qconvert.checking.proof.elements import Elements, moved, stepped
 from qconvert.checking.restated import restated
 from qconvert.data.sizes import sizes_to_try
 from qconvert.errors import InvalidGraphError
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor, equal_data
 from qconvert.kernels.kernel import activated_range
 from qconvert.operators import kind_of
 from qconvert.operators.layout import Suits, permutation
@@ -357,6 +357,8 @@ def _offset(before: Tensor, after: Tensor) -> int | None:
 
 def _constants_differ(before: Tensor, after: Tensor, perm: Sequence[int]) -> str:
     """In words, how constants differ in what they mean; "" if they do not. Constants beside data may be turned with these."""
+    if not perm and before.dtype == after.dtype and before.quantization == after.quantization and equal_data(before.data, after.data):
+        return ""
     for word, a, b in zip(("values", "scales"), _meant(before), _meant(after), strict=True):
         if perm and max(a.ndim, b.ndim) > len(perm):
             return f"has other {word}"
@@ -377,7 +379,10 @@ def _meant(tensor: Tensor) -> tuple[Array, Array]:
     if tensor.quantization is None:
         return tensor.data, np.zeros(())
     scale, point = scale_and_zero_point(tensor.quantization, tensor.data.shape)
-    return tensor.data.astype(np.int64) - point, np.asarray(scale)
+    if "int" not in tensor.dtype:
+        return tensor.data, np.asarray(scale)
+    wide = {1: np.int16, 2: np.int32}.get(tensor.data.dtype.itemsize, np.int64)
+    return tensor.data.astype(wide) - point.astype(wide), np.asarray(scale)
 
 
 def _shape(tensor: Tensor, perm: Sequence[int]) -> Any:
