@@ -126,7 +126,7 @@ class _Proved:
         found = prove(source, path, **read)
         unequal = [item for item in found.operators if item.class_ not in EQUAL_CLASSES]
         names = [f"{item.operator} ({item.output!r}): {item.why}" for item in unequal] + [f"{name} (lost)" for name in found.lost]
-        return cls("equal for all inputs" if found.equal_for_all_inputs else "not equal", (*found.problems, *names))
+        return cls(found.claim or "not equal", (*found.problems, *names))
 
 
 def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False, by_proof: bool = False) -> Score:
