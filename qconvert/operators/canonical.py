@@ -30,9 +30,9 @@ def as_layer(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
     name = matrix.name
     if not op["trans_b"]:
         name = graph.names(tensors).fresh(f"{op.outputs[0]}/weights")
-        turned = None if quantization is None or quantization.axis is None else replace(quantization, axis=0)
         data = matrix.data.T  # a view: matrices may be gigabytes
-        tensors[name] = replace(matrix, name=name, shape=data.shape, data=data, quantization=turned or quantization)
+        turned = None if quantization is None else quantization.transposed((1, 0))
+        tensors[name] = replace(matrix, name=name, shape=data.shape, data=data, quantization=turned)
     return Op("Gemm", (op.inputs[0], name), op.outputs, attributes, op.source)
 
 

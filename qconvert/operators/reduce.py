@@ -146,10 +146,10 @@ def cumulative_product(call: Call) -> Array:
     """CumProd of ONNX (opset 26), with its exclusive and reverse forms; products of integers wrap around in their type."""
     values, axis = call.values(), int(call["axis"])
     values = np.flip(values, axis) if call["reverse"] else values
-    if call["exclusive"]:
-        first = np.ones_like(np.take(values, [0] * min(values.shape[axis], 1), axis))
-        values = np.concatenate([first, np.delete(values, -1, axis)], axis) if values.size else values
     total = np.cumprod(values, axis, values.dtype)
+    if call["exclusive"]:
+        total = np.roll(total, 1, axis)
+        np.moveaxis(total, axis, 0)[:1] = 1
     return np.asarray(np.flip(total, axis) if call["reverse"] else total)
 
 
@@ -169,6 +169,11 @@ def _reduction(name: str, evaluate: Callable[[Call], Result], fold: Fold | None 
     return kind(name, "data index", shape=_reduce_shape, rule=rule, evaluate=evaluate, fold=fold, layout=REDUCES, keeps_axis=keeps_axis,
                 types=types, attributes=has(KEEPDIMS, **attributes), samples=WHEREVER, bounds=None if rule == "move" else bounds,
                 canonical=with_positive_axes, averages=averages, keeps_range=keeps_range or rule == "move")  # fmt: skip
+
+
+def _cumulative(name: str, evaluate: Callable[[Call], Array]) -> Kind:
+    return kind(name, shape=same_shape, evaluate=evaluate, samples=UNLESS_ALONG, bounds=any_value, layout=ALONG_AXIS,
+                attributes=has(axis=integer(), exclusive=flag(0), reverse=flag(0)))  # fmt: skip
 
 
 KINDS = (
@@ -191,22 +196,6 @@ KINDS = (
     _reduction("ReduceMin", _of_stored(np.min), reduced(np.min), rule="move"),
     _reduction("ReduceAny", _of_stored(np.any), rule="plain", types="bool any -> bool"),
     _reduction("ReduceAll", _of_stored(np.all), rule="plain", types="bool any -> bool"),
-    kind(
-        "CumSum",
-        shape=same_shape,
-        evaluate=cumulative_sum,
-        samples=UNLESS_ALONG,
-        bounds=any_value,
-        layout=ALONG_AXIS,
-        attributes=has(axis=integer(), exclusive=flag(0), reverse=flag(0)),
-    ),
-    kind(
-        "CumProd",
-        shape=same_shape,
-        evaluate=cumulative_product,
-        samples=UNLESS_ALONG,
-        bounds=any_value,
-        layout=ALONG_AXIS,
-        attributes=has(axis=integer(), exclusive=flag(0), reverse=flag(0)),
-    ),
+    _cumulative("CumSum", cumulative_sum),
+    _cumulative("CumProd", cumulative_product),
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
-from qconvert.operators.attributes import has, integer, number
-from qconvert.operators.bounds import between
+from qconvert.operators.attributes import AttributeSpec, has, integer, number
+from qconvert.operators.bounds import Bounds, between
 from qconvert.operators.call import (
     Call,
     activated,
@@ -18,7 +19,7 @@ from qconvert.operators.common import (
     ACTIVATION,
     along_axis,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind, kind
 from qconvert.operators.layout import ALONG_AXIS
 from qconvert.operators.samples import UNLESS_ALONG
 
@@ -56,39 +57,16 @@ def lp_normalization(call: Call) -> Array:
     return activated(np.asarray(x / np.where(norm == 0, 1, norm)), call["activation"])
 
 
+def _along_axis(name: str, evaluate: Callable[[Call], Array], bounds: Bounds, *, rule: str = "real", types: str = "",
+                **attributes: AttributeSpec) -> Kind:  # fmt: skip
+    return kind(name, samples=UNLESS_ALONG, bounds=bounds, canonical=with_last_axis, shape=along_axis, rule=rule, evaluate=evaluate,
+                layout=ALONG_AXIS, types=types, attributes=has(axis=integer(-1), **attributes))  # fmt: skip
+
+
 KINDS = (
-    kind(
-        "Softmax",
-        samples=UNLESS_ALONG,
-        bounds=between(0.0, 1.0),
-        canonical=with_last_axis,
-        shape=along_axis,
-        evaluate=softmax,
-        layout=ALONG_AXIS,
-        attributes=has(axis=integer(-1), beta=number(1.0)),
-    ),
-    kind(
-        "LogSoftmax",
-        samples=UNLESS_ALONG,
-        bounds=between(-math.inf, 0.0),
-        canonical=with_last_axis,
-        shape=along_axis,
-        evaluate=log_softmax,
-        layout=ALONG_AXIS,
-        attributes=has(axis=integer(-1)),
-    ),
-    kind(
-        "Hardmax",
-        samples=UNLESS_ALONG,
-        bounds=between(0.0, 1.0),
-        canonical=with_last_axis,
-        shape=along_axis,
-        rule="plain",
-        evaluate=hardmax,
-        layout=ALONG_AXIS,
-        types="T -> T",
-        attributes=has(axis=integer(-1)),
-    ),
+    _along_axis("Softmax", softmax, between(0.0, 1.0), beta=number(1.0)),
+    _along_axis("LogSoftmax", log_softmax, between(-math.inf, 0.0)),
+    _along_axis("Hardmax", hardmax, between(0.0, 1.0), rule="plain", types="T -> T"),
     kind(
         "LpNormalization",
         samples=UNLESS_ALONG,

@@ -357,7 +357,7 @@ def _offset(before: Tensor, after: Tensor) -> int | None:
 
 def _constants_differ(before: Tensor, after: Tensor, perm: Sequence[int]) -> str:
     """In words, how constants differ in what they mean; "" if they do not. Constants beside data may be turned with these."""
-    if not perm and before.dtype == after.dtype and before.quantization == after.quantization and equal_data(before.data, after.data):
+    if not perm and before.shares_grid(after) and equal_data(before.data, after.data):
         return ""
     for word, a, b in zip(("values", "scales"), _meant(before), _meant(after), strict=True):
         if perm and max(a.ndim, b.ndim) > len(perm):

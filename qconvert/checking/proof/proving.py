@@ -61,17 +61,16 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
     own, other = _Read(source, trace.source), _Read(result, trace.result)
     found = [decided(pair, trace, own.computed(pair.source), other.computed(pair.result)) for pair in trace.pairs]
     starts = [
-        item.why == ROUNDS_INPUTS and trace.elements[pair.result.inputs[0]].root in trace.source.inputs
+        item
         for pair, item in zip(trace.pairs, found, strict=True)
+        if item.why == ROUNDS_INPUTS and trace.elements[pair.result.inputs[0]].root in trace.source.inputs
     ]
-    starts += [False] * len(trace.strange)
     found += [Proved(op.source or op.kind, next(filter(None, op.outputs), ""), "?", "", why) for op, why in trace.strange]
     outputs = [name for name, other in border.outputs.items() if not trace.ends_alike(name, other)]
     problems = (*border.problems, *trace.states_differ(), *(f"output {name!r} is not traced to the source's" for name in outputs))
-    equal = [item.class_ in EQUAL_CLASSES for item in found]
+    unequal = [item for item in found if item.class_ not in EQUAL_CLASSES]
     lost = tuple(op.source or op.kind for op in trace.lost)
-    once_quantized = not problems and all(a or b for a, b in zip(equal, starts, strict=True))
-    return Proof(tuple(found), problems, lost, once_quantized and all(equal), once_quantized)
+    return Proof(tuple(found), problems, lost, not problems and not unequal, not problems and all(item in starts for item in unequal))
 
 
 class _Read:

@@ -25,7 +25,7 @@ from qconvert.operators.values import (
     sqrt,
     square,
     transpose,
-)  # fmt: skip
+)
 
 __all__: list[str] = []
 
@@ -103,7 +103,8 @@ def hardmax(x: Value, *, axis: int) -> Value:
 
 def _size_along(x: Value, axis: int) -> int:
     """The size of an axis; 0 if it is not known."""
-    size = (shape_of(x) or {axis: ""})[axis]
+    shape = shape_of(x)
+    size = shape[axis] if shape else None
     return size if isinstance(size, int) else 0
 
 

@@ -129,26 +129,14 @@ def write_product(op: Op, b: Builder) -> None:
     b.finish(op, b.aten("to.dtype", node, b.dtype(dtype)) if "int" in dtype and not b.tensor(op.outputs[0]).is_quantized else node)
 
 
-def write_cumulative_sum(op: Op, b: Builder) -> None:
-    """CumSum with its exclusive and reverse forms; sums of integers stay in their type."""
+def write_cumulative(op: Op, b: Builder) -> None:
+    """CumSum and CumProd, in reverse too; results of integers stay in their type. An exclusive sum is the sum less the element."""
     axis, node = int(op["axis"]) % b.rank(op), b.real(op.inputs[0])
     node = b.aten("flip", node, [axis]) if op["reverse"] else node
     tensor = b.tensor(op.outputs[0])
     kind = {} if tensor.is_quantized else {"dtype": b.dtype(tensor.dtype)}
-    total = b.aten("cumsum", node, axis, **kind)
+    total = b.aten(op.kind.lower(), node, axis, **kind)
     total = b.aten("sub.Tensor", total, node) if op["exclusive"] else total
-    b.note_operator()
-    b.finish(op, b.aten("flip", total, [axis]) if op["reverse"] else total)
-
-
-@conditions(lambda op, scope: "cumprod has no exclusive form" if op["exclusive"] else "")
-def write_cumulative_product(op: Op, b: Builder) -> None:
-    """CumProd, in reverse too; products of integers stay in their type."""
-    axis, node = int(op["axis"]) % b.rank(op), b.real(op.inputs[0])
-    node = b.aten("flip", node, [axis]) if op["reverse"] else node
-    tensor = b.tensor(op.outputs[0])
-    kind = {} if tensor.is_quantized else {"dtype": b.dtype(tensor.dtype)}
-    total = b.aten("cumprod", node, axis, **kind)
     b.note_operator()
     b.finish(op, b.aten("flip", total, [axis]) if op["reverse"] else total)
 
@@ -186,8 +174,8 @@ WRITERS: Mapping[str, WriteFunction] = {
     "ReduceAny": write_reduction("any.dims"),
     "ReduceLogSumExp": write_reduction("logsumexp"),
     "ReduceProd": write_product,
-    "CumSum": write_cumulative_sum,
-    "CumProd": write_cumulative_product,
+    "CumSum": write_cumulative,
+    "CumProd": conditions(lambda op, scope: "cumprod has no exclusive form" if op["exclusive"] else "")(write_cumulative),
     "LRN": write_local_response,
     "ArgMax": write_arg("argmax"),
     "ArgMin": write_arg("argmin"),
