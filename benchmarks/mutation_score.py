@@ -7,6 +7,8 @@ reads the changed constant, or, where the source has no such operator, what the 
 A result of qconvert says which conversion made it, so that the check makes it once more and sees whatever was altered since. With --bare
 the mutants say nothing of it, as files of another version of qconvert do: operators, constants and edges have to show the change.
 
+With --unreached the change is a Clip where no tensor of these runs reaches its bounds, although its range does: no output shows it.
+
 With --proof nothing is run: a mutant is caught if it is not proved equal (`qconvert.prove`), and named if the operator that was changed is
 one of those that are not.
 
@@ -29,6 +31,7 @@ import numpy as np
 
 from qconvert import check, convert, load, prove, save
 from qconvert.arithmetic import dequantize, quantize
+from qconvert.checking.limits import limits_of
 from qconvert.checking.proof.classes import EQUAL_CLASSES
 from qconvert.conversion import run_passes
 from qconvert.conversion.read_options import load_pair
@@ -129,8 +132,8 @@ class _Proved:
         return cls(found.claim or "not equal", (*found.problems, *names))
 
 
-def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False, by_proof: bool = False) -> Score:
-    """Makes `wanted` mutants of a model that change what the evaluator computes, and checks each; see --bare and --proof."""
+def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False, by_proof: bool = False, unreached: bool = False) -> Score:
+    """Makes `wanted` mutants of a model that change what the evaluator computes, and checks each; see --bare, --unreached and --proof."""
     suffix, options = MODELS[model]
     source, sound, path = FIXTURES / model, folder / f"sound.{suffix}", folder / f"mutant.{suffix}"
     convert(source, sound, force=True, **options)
@@ -142,7 +145,8 @@ def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False, 
     expected = _run(graph, feeds)
     written, read = ({key: value for key, value in options.items() if key == name} for name in ("form", "input_shape"))
     started = time.perf_counter()
-    for mutant in mutants(graph, own, np.random.default_rng(seed)):
+    rng = np.random.default_rng(seed)
+    for mutant in clips(graph, own, feeds, rng) if unreached else mutants(graph, own, rng):
         if found.caught + len(found.missed) >= wanted or found.equal > 20 * wanted:
             break
         try:
@@ -152,7 +156,7 @@ def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False, 
             got = _run(again, feeds)
         except (QConvertError, KeyError):
             continue  # no model
-        if all(_same(a, b) for a, b in zip(expected, got, strict=True)):
+        if all(_same(a, b) for a, b in zip(expected, got, strict=True)) != unreached:
             found.equal += 1
             continue
         try:
@@ -229,6 +233,53 @@ def mutants(graph: Graph, source: Graph, rng: np.random.Generator) -> Iterator[M
             mutant = way(graph, source, rng)
         if mutant is not None:
             yield mutant
+
+
+def clips(graph: Graph, source: Graph, feeds: Sequence[Mapping[str, Array]], rng: np.random.Generator) -> Iterator[Mutant]:
+    """For each tensor of bytes, in random order, a Clip behind it whose bounds it does not reach.
+
+    Args:
+        graph, source, rng: as of mutants().
+        feeds: the runs in which they are not reached.
+    """
+    names = [op.outputs[0] for op in graph.ops if len(op.outputs) == 1 and _is_clippable(graph[op.outputs[0]])]
+    if graph.states or not names:
+        return
+    ran = _run(replace(graph, outputs=tuple(dict.fromkeys((*graph.outputs, *names)))), feeds)
+    writers = graph.producers()
+    for name in rng.permutation(names).tolist():
+        tensor, values = graph[name], np.concatenate([found[name].reshape(-1) for found in ran])
+        grid = tensor.quantization
+        assert grid is not None
+        scale, point, limits = float(grid.scale[0]), int(grid.zero_point[0]), integer_range(tensor.dtype)
+        can_be = np.clip(np.rint(np.array(limits_of(graph, writers, name)) / scale) + point, *limits).astype(int)
+        lows, highs = (range(can_be[0] + 1, values.min() + 1), range(values.max(), can_be[1]))
+        ends = [(low, limits[1]) for low in lows] + [(limits[0], high) for high in highs]
+        if not ends:
+            continue
+        low, high = _pick(ends, rng)
+        bounds = [
+            (end - point) * scale if end != own else np.copysign(np.inf, end - 0.5) for end, own in zip((low, high), limits, strict=True)
+        ]
+        constants = [Tensor(f"{name}/{word}", "float32", (), np.array(value, np.float32)) for word, value in zip("<>", bounds, strict=True)]
+        new = f"{name}/clipped"
+
+        def read(names: tuple[str, ...], name: str = name, new: str = new) -> tuple[str, ...]:
+            return tuple(new if item == name else item for item in names)
+
+        ops = [replace(op, inputs=read(op.inputs)) for op in graph.ops]
+        place = next(place for place, op in enumerate(ops) if name in op.outputs) + 1
+        ops.insert(place, Op("Clip", (name, *(item.name for item in constants)), (new,)))
+        changed = graph.evolve(ops=ops, tensors=[replace(tensor, name=new), *constants], outputs=read(graph.outputs))
+        yield Mutant(
+            changed,
+            f"a Clip of {name!r} to {low}..{high}",
+            _named(graph, source, [name, *(out for op in ops if new in op.inputs for out in op.outputs)]),
+        )
+
+
+def _is_clippable(tensor: Tensor) -> bool:
+    return tensor.dtype in ("int8", "uint8") and tensor.quantization is not None and tensor.quantization.is_per_tensor
 
 
 def _pick(items: list[Any], rng: np.random.Generator) -> Any:
@@ -430,12 +481,15 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--bare", action="store_true", help="the mutants do not say which conversion made them")
+    parser.add_argument("--unreached", action="store_true", help="the mutants are Clips whose bounds no run reaches")
     parser.add_argument("--proof", action="store_true", help="mutants are proved, not run")
     given = parser.parse_args()
     scores = []
     with tempfile.TemporaryDirectory() as folder:
         for number, model in enumerate(given.models):
-            found = score(model, given.mutants // len(given.models), given.seed + number, Path(folder), given.bare, given.proof)
+            found = score(
+                model, given.mutants // len(given.models), given.seed + number, Path(folder), given.bare, given.proof, given.unreached
+            )
             scores.append(found)
             total = found.caught + len(found.missed)
             print(

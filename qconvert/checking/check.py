@@ -124,14 +124,15 @@ def check(
 
 
 def _with_proof(found: CheckReport, sides: tuple[Side, Side]) -> CheckReport:
-    """The report with what is proved for all inputs, which no run may contradict."""
+    """The report with what is proved for all inputs: no run may contradict it, and what differs is a problem that no run has to show."""
     from qconvert.checking.proof.proving import proof_of
 
     proof = proof_of(sides)
     apart = [item.name for item in found.outputs if item.differs] if proof.equal_for_all_inputs else []
     fault = "what qconvert knows of a kernel is wrong (please report it)"
     wrong = [f"output {name!r} differs although it is proved equal: {fault}" for name in apart]
-    return replace(found, proof=proof, problems=(*found.problems, *wrong))
+    unseen = [text for text in proof.faults if not any(text.partition(":")[0] in known for known in found.problems)]
+    return replace(found, proof=proof, problems=(*found.problems, *wrong, *unseen))
 
 
 def _checked(

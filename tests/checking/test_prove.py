@@ -160,7 +160,7 @@ def test_a_planted_fault_is_never_proved_equal(plant: Callable[[onnx.ModelProto]
     onnx.save(model, tmp_path / "planted.onnx")
     found, good = prove(source, tmp_path / "planted.onnx"), prove(source, sound)
     assert classes(found)["E0"] + classes(found)["E1"] < classes(good)["E0"] + classes(good)["E1"]
-    assert classes(found)["?"] and not found.equal_for_all_inputs
+    assert classes(found)["?"] + classes(found)["R1"] and not found.equal_for_all_inputs
 
 
 @pytest.mark.torch
@@ -169,6 +169,65 @@ def test_no_random_change_is_proved_equal(model: str, seed: int, tmp_path: Path)
     found = score(model, 25, seed, tmp_path, by_proof=True)
     assert found.missed == [] and found.caught == 25
     assert all("WriteState" in text for text in found.unnamed), "which has no tensor by which it could be named"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "model",
+    ["tiny_ad_toycar_int8.tflite", "onnx/torch_fx_fbgemm_attention.onnx", "torch/upward/fx_fbgemm_frozen.pt", "tiny_wakeword_int8.tflite"],
+)
+def test_a_bound_that_no_input_reaches_fails_the_default_check(model: str, tmp_path: Path) -> None:
+    found = score(model, 30, 5, tmp_path, bare=True, unreached=True)
+    assert found.sound == "passed" and found.missed == [] and found.caught >= 5
+
+
+def _two_layers(path: Path, *between: Op, activation: str = "", readers: str = "x") -> Path:
+    """Two products in a row, with operators between that have results "clipped0" and so on, of which the second product reads one."""
+    grid = Quantization.per_tensor(0.05, 3)
+    weights = {name: np.random.default_rng(seed).integers(-127, 128, (4, 4)).astype(np.int8) for seed, name in enumerate("vw")}
+    names = ["given", "x", "y", *(name for op in between for name in op.outputs)]
+    tensors = [Tensor(name, "int8", (1, 4), None, grid) for name in names]
+    tensors += [Tensor(name, "int8", (4, 4), data, Quantization.per_tensor(0.01, 0)) for name, data in weights.items()]
+    tensors += [Tensor(f"end{end:g}", "float32", (), np.array(end, np.float32)) for end in (6.0, 6.3)]
+    first, last = Op("Gemm", ("given", "v"), ("x",), {"activation": activation}), Op("Gemm", (readers, "w"), ("y",))
+    save(Graph("two layers", {item.name: item for item in tensors}, (first, *between, last), ("given",), ("y",)), path)
+    return path
+
+
+def test_an_activation_may_be_an_operator_of_its_own(tmp_path: Path) -> None:
+    """A Relu that a product has in itself is the same as one behind it, and a Clip to 6.3 is none where codes end at 6.2."""
+    source = _two_layers(tmp_path / "a.onnx", activation="relu")
+    other = _two_layers(tmp_path / "b.onnx", Op("Relu", ("x",), ("clipped0",)), readers="clipped0")
+    whole = Op("Clip", ("x", "", "end6.3"), ("clipped0",))
+    for pair in ((source, other), (other, source)):
+        found = prove(*pair)
+        assert not found.faults and {item.class_ for item in found.operators} <= {"E0", "E1"} and found.equal_for_all_inputs
+    found = prove(_two_layers(tmp_path / "c.onnx"), _two_layers(tmp_path / "d.onnx", whole, readers="clipped0"))
+    assert not found.faults and not found.problems
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize(
+    ("op", "words", "ends"),
+    [
+        (Op("Relu", ("x",), ("clipped0",)), "131 codes of '{}', such as -128: {} in the source, {} in the result", (-128, 3)),
+        (
+            Op("Clip", ("x", "", "end6"), ("clipped0",)),
+            "4 codes of '{}', such as 124: {} in the source, {} in the result (Min 'clipped0')",
+            (124, 123),
+        ),
+    ],
+    ids=["Relu", "Clip"],
+)
+def test_a_clip_that_is_lost_or_one_too_many_is_named_with_a_code(
+    op: Op, words: str, ends: tuple[int, int], is_lost: bool, tmp_path: Path
+) -> None:
+    """A Relu is read as the activation of its product."""
+    without, clipping = _two_layers(tmp_path / "a.onnx"), _two_layers(tmp_path / "b.onnx", op, readers="clipped0")
+    found = prove(clipping, without) if is_lost else prove(without, clipping)
+    name = "clipped0" if is_lost and op.kind == "Relu" else "x"
+    (fault,) = found.faults
+    assert fault.endswith("('y'): " + words.format(name, *ends[:: -1 if is_lost else 1])) and not found.equal_for_all_inputs
 
 
 @pytest.mark.end_to_end

@@ -50,6 +50,7 @@ class Proof(Shown):
         operators: of the result's operators that compute something, each with its class.
         problems: in sentences, what else keeps the outputs from being proved equal, such as one that is not traced to the source's.
         lost: operators of the source that none of the result stands for.
+        faults: in sentences, which codes are other ones in the result whatever the kernels do, as where a Clip is lost, or one too many.
         equal_for_all_inputs: whether every output has the source's integers for every input.
         equal_once_quantized: whether that is so but for the operators that round the float inputs, which runtimes do in several ways.
     """
@@ -57,6 +58,7 @@ class Proof(Shown):
     operators: tuple[Proved, ...]
     problems: tuple[str, ...]
     lost: tuple[str, ...]
+    faults: tuple[str, ...]
     equal_for_all_inputs: bool
     equal_once_quantized: bool
 

@@ -3,6 +3,9 @@
 Every tensor of the result is traced to elements of a tensor that the source computes (elements.py). An operator of the result is one of the
 source's if both are of one kind, take the same elements, have the same attributes and constants, and store results on the same grid;
 integers may be stored as the other type of as many bits, and axes in another order.
+
+Operators that only clip codes need no partner: what they make of each code is kept, so that a Clip or an activation may stand elsewhere,
+and one that is lost, or one too many, is found where the codes are computed with.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import scale_and_zero_point
+from qconvert.checking.limits import limits_of
 from qconvert.checking.outputs import Border
-from qconvert.checking.proof.elements import Elements, moved, stepped
+from qconvert.checking.proof.elements import Elements, activated, clipped, moved, stepped
 from qconvert.checking.restated import restated
 from qconvert.data.sizes import sizes_to_try
 from qconvert.errors import InvalidGraphError
+from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, Tensor, equal_data
 from qconvert.kernels.kernel import activated_range
 from qconvert.operators import kind_of
@@ -26,10 +31,15 @@ from qconvert.operators.layout import Suits, permutation
 from qconvert.operators.shapes import infer
 from qconvert.rules.differences import attribute_differences
 
-__all__ = ["Pair", "Trace"]
+__all__ = ["NOT_TRACED", "Pair", "Trace"]
 
 #: What tells apart how operators compute, or in which order their axes lie, not what.
 _HOW = ("arithmetic", "data_format", "activation", "axis")
+_NO_SUCH = "the source has no such operator on what it reads"
+#: Of an output that is not one of the source's tensors.
+NOT_TRACED = "is not traced to the source's"
+#: What a bound may be off the middle between two codes by rounding alone, in steps.
+_CLOSE = 1e-3
 _SIBLINGS = ({"int8", "uint8"}, {"int16", "uint16"})
 
 
@@ -40,11 +50,21 @@ class Pair:
     Attributes:
         source, result: both, in the form that comparisons know.
         moves: whether they move or choose stored integers, and compute none.
+        other: in words, which codes of their data are other ones in the result; "" if none is.
     """
 
     source: Op
     result: Op
     moves: bool = False
+    other: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """An operator of the source, and of what its tensors are elements."""
+
+    op: Op
+    own: Mapping[str, Elements]
 
 
 @dataclass(slots=True)
@@ -56,6 +76,8 @@ class Trace:
         pairs: what was found, in the result's order.
         strange: operators of the result that none of the source accounts for, and why.
         elements: the result's tensors as elements of the source's.
+        clips: operators of source and result that only clip codes, are paired with none, and are behind what is paired.
+        ends: outputs that are not the source's, and how, in words: NOT_TRACED, or which codes are other ones.
     """
 
     source: Graph
@@ -63,8 +85,13 @@ class Trace:
     pairs: list[Pair] = field(default_factory=list)
     strange: list[tuple[Op, str]] = field(default_factory=list)
     elements: dict[str, Elements] = field(default_factory=dict)
+    clips: tuple[list[Op], list[Op]] = field(default_factory=lambda: ([], []))
+    ends: dict[str, str] = field(default_factory=dict)
     _own: dict[str, Elements] = field(default_factory=dict)
-    _readers: dict[tuple[Any, ...], list[Op]] = field(default_factory=dict)
+    _clipping: list[Op] = field(default_factory=list)  # operators of the result that only clip codes
+    _through: dict[str, Elements] = field(default_factory=dict)  # the same, where operators that clip codes are no roots
+    _readers: dict[tuple[Any, ...], list[_Reader]] = field(default_factory=dict)
+    _writers: Mapping[str, Op] = field(default_factory=dict)
 
     @classmethod
     def of(cls, border: Border) -> Trace:
@@ -76,20 +103,33 @@ class Trace:
             trace._start(name, other, name in border.turned)
         for op in trace.result.ops:
             trace._follow(op)
+        for name, other in border.outputs.items():
+            if words := trace._ends_apart(name, other):
+                trace.ends[name] = words
+        unpaired = {id(op) for op in trace.clips[1]}
+        trace.strange += [(op, _NO_SUCH) for op in trace._clipping if id(op) not in unpaired]
         return trace
 
     @property
     def lost(self) -> list[Op]:
         """Operators of the source that compute something and stand for none of the result."""
-        found = {id(pair.source) for pair in self.pairs}
-        return [op for ops in self._readers.values() for op in ops if id(op) not in found]
+        found = {id(op) for op in (*(pair.source for pair in self.pairs), *self.clips[0])}
+        lost = {id(reader.op): reader.op for readers in self._readers.values() for reader in readers}
+        return [op for key, op in lost.items() if key not in found]
 
-    def ends_alike(self, name: str, other: str) -> bool:
-        """Whether an output of the result has the elements of the source's in their order."""
-        given, own = self.elements.get(other), self._own.get(name)
-        if given is None or own is None:
-            return False
-        return self.source[name].shape == self.result[other].shape and own.is_turned(given, range(self.source[name].rank or 0))
+    def _ends_apart(self, name: str, other: str) -> str:
+        """In words, how an output of the result is another one; "" if it has the elements of the source's in their order."""
+        given, words = self.elements.get(other), NOT_TRACED
+        for known in (self._own, self._through):
+            own = known.get(name)
+            if given is None or own is None or self.source[name].shape != self.result[other].shape:
+                return words
+            if own.is_turned(given, range(self.source[name].rank or 0)):
+                words = self._other_codes(own, given)
+                if not words:
+                    self._take(own, given)
+                    return ""
+        return words
 
     def states_differ(self) -> Iterator[str]:
         """In sentences, which states are not the source's."""
@@ -106,14 +146,30 @@ class Trace:
 
     def _read_source(self) -> None:
         """Source tensors as elements of those that operators compute, and the operators by what they read."""
+        self._writers = self.source.producers()
         for name in self.source.inputs:
-            self._own[name] = Elements.of(self.source[name])
+            self._own[name] = self._through[name] = Elements.of(self.source[name])
         for op in self.source.ops:
-            if (found := _traced(self.source, op, self._own)) is not None:
-                self._own.update(zip(filter(None, op.outputs), found, strict=True))
-                continue
-            self._own.update((name, Elements.of(self.source[name])) for name in op.outputs if name)
-            self._readers.setdefault(_reads(self.source, op, self._own), []).append(op)
+            for known in (self._own, self._through):
+                found = _traced(self.source, op, known)
+                if found is None and known is self._through:
+                    found = _clips(self.source, op, known)
+                roots = [self._activated(op, name, Elements.of(self.source[name])) for name in op.outputs if name]
+                known.update(zip(filter(None, op.outputs), roots if found is None else found, strict=True))
+                key = _reads(self.source, op, known)
+                if found is None and (known is self._own or key != _reads(self.source, op, self._own)):
+                    self._readers.setdefault(key, []).append(_Reader(op, known))
+
+    def _activated(self, op: Op, name: str, root: Elements) -> Elements:
+        """The result of an operator of the source, whose root it is: of sums of products before their activation."""
+        return activated(self.source[name], activated_range(self.source, op), root) if self._is_clipped_sum(op, self.source) else root
+
+    def _is_clipped_sum(self, op: Op, graph: Graph) -> bool:
+        """Whether an operator sums products to bytes, which its activation may clip."""
+        result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
+        if result is None or result.quantization is None or not result.quantization.is_per_tensor or result.dtype not in _SIBLINGS[0]:
+            return False
+        return kind_of(op).sums_products and "activation" in kind_of(op).attributes
 
     def _start(self, name: str, other: str, is_turned: bool) -> None:
         """An input of the result, which may be stored as the other type, or turned."""
@@ -133,17 +189,71 @@ class Trace:
             return
         reads = _reads(self.result, op, self.elements)
         candidates = self._readers.get(reads, []) if reads else []
-        why = "what it reads is not traced to the source" if not reads else "the source has no such operator on what it reads"
+        why = "what it reads is not traced to the source" if not reads else _NO_SUCH
         likely: tuple[int, ...] = ()
+        apart: list[tuple[_Reader, tuple[int, ...], str]] = []
         for other in candidates:
             turned, reason = self._turned(other, op)
             if turned is None:
                 why, likely = reason, likely or next(self._orders(other, op), ())
-                continue
-            self._pair(other, op, turned)
+            elif not (words := self._data_differ(other, op)):
+                self._pair(other, op, turned)
+                return
+            else:
+                apart.append((other, turned, words))
+        if (found := _clips(self.result, op, self.elements)) is not None:
+            self.elements.update(zip(op.outputs, found, strict=True))
+            self._clipping.append(op)
             return
-        self.strange.append((op, why))
-        self._go_on_after(op, likely)
+        if apart and self._ends_clips(op):
+            reader, turned, words = apart[0]
+            self._pair(reader, op, turned, words)
+            return
+        self.strange.append((op, apart[0][2] if apart else why))
+        self._go_on_after(op, likely or (apart[0][1] if apart else ()))
+
+    def _ends_clips(self, op: Op) -> bool:
+        """Whether what is clipped behind an operator of the result is not what is clipped before it."""
+        kind = kind_of(op)
+        if kind.rule == "convert":
+            return op.outputs[0] in self.result.outputs
+        return kind.rule == "real" and not kind.chooses and not kind.clips
+
+    def _data_differ(self, other: _Reader, op: Op) -> str:
+        """In words, which codes of an operator's data are other ones than those of the source's; "" if none is."""
+        sides = [(other.own.get(name), self.elements.get(its)) for name, its in zip(other.op.inputs, op.inputs, strict=True)]
+        found = (self._other_codes(own, given) for own, given in sides if own is not None and given is not None)
+        return next(filter(None, found), "")
+
+    def _other_codes(self, own: Elements, given: Elements) -> str:
+        """In words, which codes of their root make other ones in the result, of those that it can have; "" if none does."""
+        if own.codes is None and given.codes is None:
+            return ""
+        tensor = self.source[own.root]
+        codes = codes_of(tensor.dtype).astype(np.int64)
+        a, b = (codes if side.codes is None else side.codes for side in (own, given))
+        differ = np.flatnonzero((a != b) & self._can_be(own.root, codes))
+        if not differ.size:
+            return ""
+        code = codes[differ[0]]
+        at = f"code {code} of {own.root!r}" if differ.size == 1 else f"{differ.size} codes of {own.root!r}, such as {code}"
+        by = ", ".join(f"{op.kind} {op.outputs[0]!r}" for side in (own, given) for op in side.by[-1:])
+        return f"{at}: {a[differ[0]]} in the source, {b[differ[0]]} in the result{f' ({by})' if by else ''}"
+
+    def _can_be(self, name: str, codes: Array) -> Array:
+        """Which codes a tensor of the source can have before an activation."""
+        writer, grid = self._writers.get(name), self.source[name].quantization
+        assert grid is not None
+        if writer is not None and self._is_clipped_sum(writer, self.source):
+            return np.ones(codes.size, bool)
+        low, high = limits_of(self.source, self._writers, name)
+        steps = [(end / float(grid.scale[0])) + int(grid.zero_point[0]) for end in (low, high)]
+        return (codes > steps[0] - 0.5 - _CLOSE) & (codes < steps[1] + 0.5 + _CLOSE)
+
+    def _take(self, own: Elements, given: Elements) -> None:
+        """Remember operators that clip the elements of a tensor on either side."""
+        for known, side in zip(self.clips, (own, given), strict=True):
+            known += [op for op in side.by if all(op is not other for other in known)]
 
     def _go_on_after(self, op: Op, likely: tuple[int, ...]) -> None:
         """Take the results of an operator that is none of the source's for those of the same names: what follows is compared too.
@@ -157,16 +267,22 @@ class Trace:
             orders = [likely, tuple(range(before.rank or 0)), *_layouts(before.rank or 0)]
             perm = next((order for order in orders if len(order) == before.rank and _shape(before, order) == after.shape), None)
             if perm is not None and self._own[name].root == name:
-                self.elements[name] = Elements.of(before, offset, perm)
+                self.elements[name] = replace(Elements.of(before, offset, perm), codes=self._own[name].codes)
 
-    def _pair(self, source: Op, result: Op, perm: Sequence[int]) -> None:
-        self.pairs.append(Pair(source, result, self._chooses(source)))
+    def _pair(self, reader: _Reader, result: Op, perm: Sequence[int], other: str = "") -> None:
+        source = reader.op
+        self.pairs.append(Pair(source, result, self._chooses(source), other))
+        for before, after in zip(source.inputs, result.inputs, strict=True):
+            if before in reader.own and after in self.elements:
+                self._take(reader.own[before], self.elements[after])
         for before, after in zip(source.outputs, result.outputs, strict=True):
             if after and before:
                 offset, turned = _offset(self.source[before], self.result[after]), _of_result(source, before, perm, self.source)
                 assert offset is not None
                 if turned is not None:
-                    self.elements[after] = Elements.of(self.source[before], offset, turned)
+                    found = Elements.of(self.source[before], offset, turned)
+                    limits = activated_range(self.result, result) if self._is_clipped_sum(result, self.result) else None
+                    self.elements[after] = found if limits is None else activated(self.result[after], limits, found)
 
     def _chooses(self, op: Op) -> bool:
         """Whether an operator of the source moves or chooses stored integers: all its data and results are on one grid."""
@@ -178,20 +294,22 @@ class Trace:
             return False
         return all(self.source[name].shares_grid(result) for name in kind.data(op))
 
-    def _turned(self, source: Op, result: Op) -> tuple[tuple[int, ...] | None, str]:
+    def _turned(self, reader: _Reader, result: Op) -> tuple[tuple[int, ...] | None, str]:
         """The transposition of the source's results that gives the result's, if the operators are one; else None, and why not."""
+        source = reader.op
         if len(source.inputs) != len(result.inputs) or len(source.outputs) != len(result.outputs):
             return None, "it has other operands"
         words = ""
-        for perm in self._orders(source, result):
-            reason = self._difference(source, result, perm)
+        for perm in self._orders(reader, result):
+            reason = self._difference(reader, result, perm)
             if not reason:
                 return perm, ""
             words = words or reason
         return None, words or "its data are in another order"
 
-    def _orders(self, source: Op, result: Op) -> Iterator[tuple[int, ...]]:
+    def _orders(self, reader: _Reader, result: Op) -> Iterator[tuple[int, ...]]:
         """Transpositions of the data that may be meant."""
+        source, own = reader.op, reader.own
         layout = kind_of(result).layout.suits
         rank = self.result[result.inputs[0]].rank if result.inputs and result.inputs[0] else 0
         if layout is Suits.DECIDES:
@@ -199,17 +317,18 @@ class Trace:
             yield tuple(range(rank or 0)) if wanted == source["data_format"] else permutation(wanted, rank or 0)
             return
         for before, after in zip(source.inputs, result.inputs, strict=True):
-            if before in self._own and after in self.elements and (perm := self._own[before].turned_into(self.elements[after])) is not None:
+            if before in own and after in self.elements and (perm := own[before].turned_into(self.elements[after])) is not None:
                 if layout is not Suits.PINNED or perm == tuple(range(len(perm))):
                     yield perm
         yield tuple(range(rank or 0))
 
-    def _difference(self, source: Op, result: Op, perm: tuple[int, ...]) -> str:
+    def _difference(self, reader: _Reader, result: Op, perm: tuple[int, ...]) -> str:
         """In words, in what two operators differ beside how they compute; "" in nothing."""
+        source = reader.op
         for index, (before, after) in enumerate(zip(source.inputs, result.inputs, strict=True)):
             if bool(before) != bool(after):
                 return f"input {index} is given on one side alone"
-            if before and (reason := self._operand(source, result, index, perm)):
+            if before and (reason := self._operand(reader, result, index, perm)):
                 return f"input {index} {reason}"
         own, other = (replace(op, attributes={k: v for k, v in op.attributes.items() if k not in _HOW}) for op in (source, result))
         if words := next(attribute_differences(own, other), ""):
@@ -223,6 +342,8 @@ class Trace:
                 return "its result is on another grid"
             if before and after and not self._has_shape(source, before, after, perm):
                 return "its result has another shape"
+        if self._is_clipped_sum(source, self.source) and self._is_clipped_sum(result, self.result):
+            return ""
         return "" if self._limits(source, self.source) == self._limits(result, self.result) else "its activation leaves another range"
 
     def _has_shape(self, source: Op, before: str, after: str, perm: tuple[int, ...]) -> bool:
@@ -239,8 +360,9 @@ class Trace:
             return op.attributes.get("activation", "")
         return tuple(limit - int(tensor.quantization.zero_point[0]) for limit in activated_range(graph, op))
 
-    def _operand(self, source: Op, result: Op, index: int, perm: tuple[int, ...]) -> str:
+    def _operand(self, reader: _Reader, result: Op, index: int, perm: tuple[int, ...]) -> str:
         """In words, in what an operand is another one; "" if it is the source's."""
+        source = reader.op
         before, after = self.source[source.inputs[index]], self.result[result.inputs[index]]
         layout, rank = kind_of(result).layout, before.rank or 0
         broadcasts = layout.suits is Suits.BROADCASTS
@@ -252,7 +374,7 @@ class Trace:
                 each = before.data.reshape(-1, len(perm))[:, perm].reshape(-1)
                 return "" if np.array_equal(each, after.data.reshape(-1)) else f"has other {layout.word}"
             return _constants_differ(before, after, perm if broadcasts else ())
-        own, given = self._own.get(before.name), self.elements.get(after.name)
+        own, given = reader.own.get(before.name), self.elements.get(after.name)
         if own is None or given is None:
             return "is constant on one side alone"
         turned = perm if len(perm) == rank else tuple(range(rank))
@@ -317,7 +439,7 @@ def _with_sizes(graph: Graph, numbers: Mapping[str, int]) -> Graph:
     )
 
 
-def _traced(graph: Graph, op: Op, known: dict[str, Elements]) -> list[Elements] | None:
+def _traced(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
     """The outputs of an operator that moves elements of a tensor whose own are known."""
     if not op.inputs or op.inputs[0] not in known or any(name in known for name in op.inputs[1:] if name):
         return None
@@ -327,7 +449,15 @@ def _traced(graph: Graph, op: Op, known: dict[str, Elements]) -> list[Elements] 
     return moved(graph, op, given)
 
 
-def _reads(graph: Graph, op: Op, known: dict[str, Elements]) -> tuple[Any, ...]:
+def _clips(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
+    """The output of an operator that only clips the codes of a tensor whose elements are known."""
+    if not op.inputs or op.inputs[0] not in known:
+        return None
+    found = clipped(graph, op, known[op.inputs[0]])
+    return None if found is None else [found]
+
+
+def _reads(graph: Graph, op: Op, known: Mapping[str, Elements]) -> tuple[Any, ...]:
     """What an operator is found by: its kind, and the roots of its operands; () if one is not known."""
     roots = []
     for name in op.inputs:

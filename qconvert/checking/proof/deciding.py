@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from qconvert.kernels.products import Requantizer
 from qconvert.kernels.proofs import compare_products, integers_for_all
 from qconvert.operators import kind_of
 
-__all__ = ["ROUNDS_INPUTS", "Computed", "decided"]
+__all__ = ["ROUNDS_INPUTS", "Computed", "decided", "decided_clip"]
 
 #: Rules of kinds of which nothing is proved, and why.
 _UNKNOWN = {
@@ -101,10 +101,9 @@ def decided(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     """
     name, output = pair.source.source or pair.source.kind, next(filter(None, pair.result.outputs), "")
     rule = kind_of(pair.result).rule
-
-    def found(class_: str, method: str = "", why: str = "") -> Proved:
-        return Proved(name, output, class_, method, why)
-
+    found = partial(Proved, name, output)
+    if pair.other:
+        return found("R1", "256 codes", why=pair.other)
     if rule in _UNKNOWN:
         return found("?", why=_UNKNOWN[rule])
     for side in (own, other):
@@ -119,6 +118,24 @@ def decided(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     if rule == "convert" and not trace.result[pair.result.inputs[0]].is_quantized:
         return found("?", why=ROUNDS_INPUTS)
     return _of_kernels(found, own, other)
+
+
+def decided_clip(name: str, side: Computed, codes: Array) -> Proved:
+    """The class of an operator of one side that is to clip the codes of its data and does nothing else.
+
+    Args:
+        name: the operator's.
+        side: as it is computed.
+        codes: what it is to make of each code of its data, from the lowest.
+    """
+    found, values = partial(Proved, name, side.op.outputs[0]), side.for_all_codes()
+    if values is None:
+        return found("?", why="the integers of its kernel are not known for all inputs")
+    if values.ndim > 1:  # of all pairs, those with its constant
+        constant = side.graph[side.op.inputs[1]]
+        assert constant.data is not None
+        values = values[:, int(constant.data.reshape(-1)[0]) - integer_range(constant.dtype)[0]]
+    return _of_codes(found, codes, values, [side.graph[side.op.outputs[0]].dtype] * 2)
 
 
 def _of_kernels(found: Found, own: Computed, other: Computed) -> Proved:

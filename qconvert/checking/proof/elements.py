@@ -1,4 +1,4 @@
-"""Where the elements of a tensor come from: through operators that only move stored integers, without running anything."""
+"""Where the elements of a tensor come from: through operators that move stored integers or clip them, without running anything."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.evaluate.curves import codes_of
+from qconvert.graph import Array, Graph, Op, Tensor, integer_range
 from qconvert.operators import kind_of
-from qconvert.operators.layout import Suits
+from qconvert.operators.layout import ELEMENTWISE, Suits
 
-__all__ = ["Elements", "moved", "stepped"]
+__all__ = ["Elements", "activated", "clipped", "moved", "stepped"]
 
 #: The most elements of a tensor whose places are listed one by one.
 _MOST_LISTED = 2**25
@@ -32,6 +33,8 @@ class Elements:
         perm: the transposition of these that gives the tensor; None where `places` says more.
         places: for each element its place in the root; None where `perm` says it all.
         offset: what is added to the root's stored integers.
+        codes: what operators make of each code of the root, from the lowest, before the offset is added; None where they change none.
+        by: these operators.
     """
 
     root: str
@@ -39,6 +42,8 @@ class Elements:
     perm: tuple[int, ...] | None
     places: Array | None = None
     offset: int = 0
+    codes: Array | None = None
+    by: tuple[Op, ...] = ()
 
     @classmethod
     def of(cls, tensor: Tensor, offset: int = 0, perm: Sequence[int] | None = None) -> Elements:
@@ -94,7 +99,7 @@ def moved(graph: Graph, op: Op, given: Elements) -> list[Elements] | None:
     if given.perm is not None and kind.layout.suits is Suits.TRANSPOSES and len(given.perm) == len(op["perm"]):
         return [replace(given, perm=tuple(given.perm[axis] for axis in op["perm"]))]
     if kind.keeps_order and given.perm == tuple(range(len(given.perm or ()))) and given.places is None:
-        return [Elements(given.root, results[0].static_shape, tuple(range(results[0].rank or 0)), None, given.offset)]
+        return [replace(given, shape=results[0].static_shape, perm=tuple(range(results[0].rank or 0)))]
     listed = given.listed()
     if listed is None or any(graph.constant(name) is None for name in op.inputs[1:] if name):
         return None
@@ -105,7 +110,7 @@ def moved(graph: Graph, op: Op, given: Elements) -> list[Elements] | None:
     if found is None or coded is None or not all(_same_places(*pair, codes) for pair in zip(found, coded, strict=True)):
         return None
     flat = listed.reshape(-1)
-    return [Elements(given.root, given.shape, None, flat[np.asarray(value, np.int64) - 1], given.offset) for value in found]
+    return [replace(given, perm=None, places=flat[np.asarray(value, np.int64) - 1]) for value in found]
 
 
 def _same_places(found: Array, coded: Array, codes: Array) -> bool:
@@ -146,3 +151,43 @@ def stepped(graph: Graph, op: Op) -> int | None:
         return None
     offset = int(grids[1].zero_point[0]) - int(grids[0].zero_point[0])
     return offset if offset == (int(result.dtype == "uint8") - int(given.dtype == "uint8")) * 128 else None
+
+
+def clipped(graph: Graph, op: Op, given: Elements) -> Elements | None:
+    """The result of an operator that makes codes of the codes of one tensor, on the same grid, such as a Clip or Relu; None of others.
+
+    Args:
+        graph, op: the operator.
+        given: the elements of its data.
+    """
+    if kind_of(op).layout is not ELEMENTWISE or len(op.outputs) != 1:
+        return None
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    further = [graph[name] for name in op.inputs[1:] if name]
+    if not _has_codes(data) or not data.shares_grid(result) or any(item.data is None or item.data.size != 1 for item in further):
+        return None
+    codes = codes_of(data.dtype)
+    try:
+        found = evaluate_op(graph, op, [codes, *(graph.constant(name) if name else None for name in op.inputs[1:])])[0].stored
+    except QConvertError:
+        return None
+    return replace(given, codes=_after(given, found.reshape(codes.shape), codes), by=(*given.by, op))
+
+
+def activated(tensor: Tensor, limits: tuple[int, int], given: Elements) -> Elements:
+    """A result, of which an activation leaves the codes within limits."""
+    if not _has_codes(tensor) or limits == integer_range(tensor.dtype):
+        return given
+    codes = codes_of(tensor.dtype)
+    return replace(given, codes=_after(given, np.clip(codes, *limits), codes))
+
+
+def _after(given: Elements, found: Array, codes: Array) -> Array:
+    """What is made of each code of the root, if `found` is made of each of the tensor's."""
+    low = int(codes[0])
+    before = np.arange(codes.size) if given.codes is None else given.codes + given.offset - low
+    return found.astype(np.int64)[before] - given.offset
+
+
+def _has_codes(tensor: Tensor) -> bool:
+    return tensor.dtype in ("int8", "uint8") and tensor.quantization is not None and tensor.quantization.is_per_tensor

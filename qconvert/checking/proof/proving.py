@@ -11,8 +11,9 @@ from qconvert.arguments import with_checked_arguments
 from qconvert.checking.checked_file import Side, sides_of
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
-from qconvert.checking.proof.correspondence import Trace
-from qconvert.checking.proof.deciding import ROUNDS_INPUTS, Computed, decided
+from qconvert.checking.proof.correspondence import NOT_TRACED, Trace
+from qconvert.checking.proof.deciding import ROUNDS_INPUTS, Computed, decided, decided_clip
+from qconvert.checking.proof.elements import Elements, clipped
 from qconvert.checking.proof.running import integers_by_running
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.graph import Graph, Op
@@ -66,11 +67,17 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
         if item.why == ROUNDS_INPUTS and trace.elements[pair.result.inputs[0]].root in trace.source.inputs
     ]
     found += [Proved(op.source or op.kind, next(filter(None, op.outputs), ""), "?", "", why) for op, why in trace.strange]
-    outputs = [name for name, other in border.outputs.items() if not trace.ends_alike(name, other)]
-    problems = (*border.problems, *trace.states_differ(), *(f"output {name!r} is not traced to the source's" for name in outputs))
+    for ops, side in zip(trace.clips, (own, other), strict=True):
+        clips = [side.decided_clip(op) for op in ops]
+        found += clips if side is other else [item for item in clips if item.class_ not in EQUAL_CLASSES]
+    ends = {name: f"output {name!r} {words}" for name, words in trace.ends.items()}
+    problems = (*border.problems, *trace.states_differ(), *ends.values())
+    faults = [f"{item.operator} ({item.output!r}): {pair.other}" for pair, item in zip(trace.pairs, found, strict=False) if pair.other]
+    faults += [text for name, text in ends.items() if trace.ends[name] != NOT_TRACED]
     unequal = [item for item in found if item.class_ not in EQUAL_CLASSES]
     lost = tuple(op.source or op.kind for op in trace.lost)
-    return Proof(tuple(found), problems, lost, not problems and not unequal, not problems and all(item in starts for item in unequal))
+    whole, begun = not problems and not unequal, not problems and all(item in starts for item in unequal)
+    return Proof(tuple(found), problems, lost, tuple(faults), whole, begun)
 
 
 class _Read:
@@ -78,6 +85,12 @@ class _Read:
 
     def __init__(self, side: Side, restated: Graph) -> None:
         self._side, self._restated, self._producers = side, restated, side.graph.producers()
+
+    def decided_clip(self, op: Op) -> Proved:
+        """The class of an operator of this side that clips codes and is paired with none."""
+        exact = clipped(self._restated, op, Elements.of(self._restated[op.inputs[0]]))
+        assert exact is not None and exact.codes is not None
+        return decided_clip(op.source or op.kind, self.computed(op), exact.codes)
 
     def computed(self, op: Op) -> Computed:
         """An operator in the form of comparisons as the side computes it: as it was read, if it was, and its kernels.
