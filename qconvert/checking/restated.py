@@ -13,7 +13,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
-from qconvert.passes import absorb_quantization, fuse_pad
+from qconvert.passes import absorb_quantization, fuse_pad, matmul_to_gemm
 from qconvert.plugins import Target
 
 __all__ = ["restated"]
@@ -25,6 +25,7 @@ def restated(graph: Graph) -> Graph:
     """The graph with quantized operators wherever they can be, padding in convolutions, reductions for global pooling, and equal
     spellings of what has several: axes, sizes of a Reshape, sizes known only at run time, and values that only get another name."""
     graph = _without_identities(_without_names_of_sizes(graph))
+    graph, _ = matmul_to_gemm.run(graph, None)
     graph, _ = absorb_quantization.run(graph, None)
     graph, _ = fuse_pad.run(_without_identities(graph), _NO_TARGET)
     tensors: dict[str, Tensor] = {}

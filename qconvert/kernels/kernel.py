@@ -79,6 +79,7 @@ class Kernel:
         one_grid: what must have one scale and zero point: "all" for data and results, "data" for the data among themselves.
         real: what may be real beside quantized sides: "bias", where the result is quantized; "result"; "sums", both bias and result, where
             sums of products become real numbers to which a bias is added.
+        rounds_bias: whether a real bias is rounded to int32 on the grid of the accumulator before it is added; see products.rounded_bias().
         tolerance: how far its integers may be from the exact value; where nothing is given it is found by trying the reference on all
             inputs, and without one they are the exact ones, rounded.
         reference: its integers, computed as the kernel does; with the file of the runtime as source in its docstring.
@@ -96,6 +97,7 @@ class Kernel:
     result: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     one_grid: str = ""
     real: tuple[str, ...] = ()
+    rounds_bias: bool = False
     as_fast_on_reals: bool = False
     tolerance: Tolerance | None = None
     reference: Reference | None = None

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import REQUANTIZERS, effective_scale, is_accumulator_scale
+from qconvert.arithmetic import (
+    REQUANTIZERS,
+    accumulator_grid,
+    effective_scale,
+    is_accumulator_scale,
+    saturate,
+    scale_and_zero_point,
+)
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph, Op, Quantization
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.kernel import Integers
 from qconvert.operators import kind_of, output_axis
 
-__all__ = ["Requantizer"]
+__all__ = ["Requantizer", "bias_quantization", "rounded_bias"]
 
 _BYTES = ("int8", "uint8")
 _ACCUMULATORS = 2.0**31
@@ -77,6 +85,45 @@ class Requantizer:
     def steps(self, total: Array, multiplier: Array) -> Array:
         """Steps of the result, without its zero point, of accumulators in int64."""
         return REQUANTIZERS[self.rounding](total, multiplier)
+
+
+def bias_quantization(data: Quantization, weights: Quantization, shape: tuple[int, ...]) -> Quantization | None:
+    """Input scale * weight scale, a float32 product, for an integer bias of `shape`; None if it has no such grid.
+
+    Args:
+        data: of the input, per tensor.
+        weights: per tensor, or one scale for each output channel.
+        shape: of the bias; channels run along its last axis.
+    """
+    if data.axis is not None or weights.block_size:
+        return None
+    grid = accumulator_grid(data, weights, len(shape) - 1)
+    if not (np.isfinite(grid.scale) & (grid.scale > 0)).all():
+        return None
+    fits = grid.is_per_tensor or (shape and shape[-1] == grid.scale.size and all(size == 1 for size in shape[:-1]))
+    return grid if fits else None
+
+
+def rounded_bias(graph: Graph, op: Op, precision: type[np.floating[Any]] = np.float32) -> Tensor | None:
+    """The constant float bias of a product as int32 at data scale * weight scale, rounded half to even; None if it does not fit.
+
+    Args:
+        graph, op: the operator, whose data and weights are quantized.
+        precision: in which bias and scale are divided: float32 in onnxruntime (weight_bias_quantization.cc: Div, Round, Cast).
+    """
+    data, weights, bias = (graph[name] for name in op.inputs[:3])
+    if data.quantization is None or weights.quantization is None or bias.data is None or not np.isfinite(bias.data).all():
+        return None
+    grid = bias_quantization(data.quantization, weights.quantization, bias.data.shape)
+    if grid is None:
+        return None
+    scale, _ = scale_and_zero_point(grid, bias.data.shape)
+    with np.errstate(over="ignore"):
+        steps = np.rint(bias.data.astype(precision) / scale.astype(precision))
+    low, high = integer_range("int32")
+    if steps.size and not (low <= steps.min() and steps.max() <= high):
+        return None
+    return replace(bias, dtype="int32", data=saturate(steps, "int32"), quantization=grid)
 
 
 def channel_axis(op: Op, rank: int) -> int:

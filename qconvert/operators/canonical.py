@@ -10,30 +10,13 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Graph, Op, Tensor
 
-__all__ = ["as_layer", "as_reduction", "with_last_axis", "with_positive_axes", "with_sizes", "without_zero_bias"]
+__all__ = ["as_reduction", "with_last_axis", "with_positive_axes", "with_sizes", "without_zero_bias"]
 
 
 def without_zero_bias(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
     """A bias of zeros adds nothing."""
     bias = graph.constant(op.inputs[2]) if op.has(2) else None
     return op if bias is None or bias.any() else replace(op, inputs=op.inputs[:2])
-
-
-def as_layer(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
-    """A product with a constant matrix is a Gemm, whose weights have their outputs first."""
-    matrix = graph[op.inputs[1]]
-    quantization = matrix.quantization
-    is_per_row = quantization is not None and quantization.axis not in (None, 0 if op["trans_b"] else 1)
-    if matrix.data is None or matrix.rank != 2 or op["trans_a"] or is_per_row or (quantization is not None and quantization.block_size):
-        return op
-    attributes = {name: value for name, value in op.attributes.items() if not name.startswith("trans_")}
-    name = matrix.name
-    if not op["trans_b"]:
-        name = graph.names(tensors).fresh(f"{op.outputs[0]}/weights")
-        data = matrix.data.T  # a view: matrices may be gigabytes
-        turned = None if quantization is None else quantization.transposed((1, 0))
-        tensors[name] = replace(matrix, name=name, shape=data.shape, data=data, quantization=turned)
-    return Op("Gemm", (op.inputs[0], name), op.outputs, attributes, op.source)
 
 
 def as_reduction(kind: str) -> Callable[[Graph, Op, dict[str, Tensor]], Op]:

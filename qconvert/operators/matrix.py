@@ -16,7 +16,7 @@ from qconvert.operators.call import (
     Call,
     activated,
 )
-from qconvert.operators.canonical import as_layer, without_zero_bias
+from qconvert.operators.canonical import without_zero_bias
 from qconvert.operators.common import (
     ACTIVATION,
 )
@@ -178,7 +178,6 @@ KINDS = (
         samples=WHEREVER,
         bounds=any_value,
         products=_matmul_products,
-        canonical=as_layer,
         shape=_matmul_shape,
         evaluate=matmul,
         attributes=has(ACTIVATION, DYNAMIC, trans_a=flag(0), trans_b=flag(0)),

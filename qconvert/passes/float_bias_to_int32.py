@@ -1,8 +1,9 @@
 """float_bias_to_int32: float32 biases of quantized operators become int32 at input scale * weight scale.
 
 Integer kernels add the bias to the sum of products, whose scale this is; the scale is the float32 product of the two float32 scales.
-Values are divided in float64 and rounded half to even. Not exact: the note says the largest error in steps (LSB) of that scale. The bias
-of an operator that the target runs on real values (isolate_float) stays as it is.
+Values are divided in float32, as onnxruntime does, or in float64 for a source of other kernels, and rounded half to even (rounded_bias()).
+Not exact: the note says the largest error in steps (LSB) of that scale. The bias of an operator that the target runs on real values
+(isolate_float) stays as it is.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, saturate, scale_and_zero_point
-from qconvert.graph import Graph, Op, Tensor, integer_range
+from qconvert.arithmetic import dequantize, scale_and_zero_point
+from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
-from qconvert.passes.linear import BiasGrids, bias_quantization, quantized_bias
+from qconvert.kernels.products import rounded_bias
+from qconvert.passes.linear import BiasGrids, quantized_bias
 from qconvert.plugins import Change, Cost, Target
 from qconvert.rewriting import Rewriter
 
@@ -32,6 +34,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     """
     rewriter = Rewriter(graph)
     biases = BiasGrids(rewriter, "int32")
+    engine = graph.metadata.get(SOURCE_KERNELS, "").removeprefix("torch:")
     notes: list[Change | str] = []
     for op in rewriter:
         bias = quantized_bias(graph, op)
@@ -39,7 +42,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
             continue
         if target is not None and target.knows_kernels and target.judge(graph, replace(op, inputs=op.inputs[:2]), final=False).isolated_for:
             continue
-        new = _stored(graph, op, bias)
+        new = rounded_bias(graph, op, np.float64 if engine else np.float32)
         if new is None:
             notes.append(f"the bias {bias.name!r} of {op} stays float32: it does not fit int32 at input scale * weight scale")
             continue
@@ -51,26 +54,10 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     costs = tuple(Cost(name, None, error) for (name, *_), (changed, error) in zip(biases.made, found, strict=True) if changed)
     values = sum(tensor.data.size for tensor in biases.made.values() if tensor.data is not None)
     cost = f"; {inexact} of them are not exact, by at most {largest:.3g} LSB of the sums of products" if inexact else ", equal as float32"
-    engine = graph.metadata.get(SOURCE_KERNELS, "").removeprefix("torch:")
     if inexact and engine in _REAL:
         cost += f": these layers give the integers of PyTorch's qnnpack, not of its {engine}, which keeps biases in float (-O biases=keep)"
     note = Change(f"{len(biases.made)} biases of {values} values are int32{cost}", exact=not largest, costs=costs)
     return rewriter.finish(), (note, *notes)
-
-
-def _stored(graph: Graph, op: Op, bias: Tensor) -> Tensor | None:
-    """The bias as integers; None if it does not fit."""
-    data, weights = graph[op.inputs[0]].quantization, graph[op.inputs[1]].quantization
-    assert data is not None and weights is not None and bias.data is not None
-    grid = bias_quantization(data, weights, bias.data.shape)
-    if grid is None or not np.isfinite(bias.data).all():
-        return None
-    scale, _ = scale_and_zero_point(grid, bias.data.shape)
-    steps = np.rint(bias.data.astype(np.float64) / scale.astype(np.float64))
-    low, high = integer_range("int32")
-    if steps.size and not (low <= steps.min() and steps.max() <= high):
-        return None
-    return replace(bias, dtype="int32", data=saturate(steps, "int32"), quantization=grid)
 
 
 def _cost(old: Tensor, new: Tensor) -> tuple[int, float]:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_grid, dequantize, is_accumulator_scale, saturate, scale_and_zero_point
+from qconvert.arithmetic import dequantize, is_accumulator_scale, saturate, scale_and_zero_point
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
+from qconvert.kernels.products import bias_quantization
 from qconvert.operators import kind_of, output_axis
 from qconvert.rewriting import Rewriter
 
 __all__ = [
-    "BiasGrids", "WeightUse", "bias_quantization", "constant_weights", "is_quantized", "quantized_bias", "replace_weights",
+    "BiasGrids", "WeightUse", "constant_weights", "is_quantized", "quantized_bias", "replace_weights",
     "separate_weights", "weight_uses", "with_biases",
 ]  # fmt: skip
 
@@ -110,23 +111,6 @@ def quantized_bias(graph: Graph, op: Op) -> Tensor | None:
         return None
     bias = graph[op.inputs[2]]
     return bias if bias.is_constant else None
-
-
-def bias_quantization(data: Quantization, weights: Quantization, shape: tuple[int, ...]) -> Quantization | None:
-    """Input scale * weight scale, a float32 product, for an integer bias of `shape`; None if it has no such grid.
-
-    Args:
-        data: of the input, per tensor.
-        weights: per tensor, or one scale for each output channel.
-        shape: of the bias; channels run along its last axis.
-    """
-    if data.axis is not None or weights.block_size:
-        return None
-    grid = accumulator_grid(data, weights, len(shape) - 1)
-    if not (np.isfinite(grid.scale) & (grid.scale > 0)).all():
-        return None
-    fits = grid.is_per_tensor or (shape and shape[-1] == grid.scale.size and all(size == 1 for size in shape[:-1]))
-    return grid if fits else None
 
 
 class BiasGrids:

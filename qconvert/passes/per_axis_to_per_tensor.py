@@ -14,9 +14,10 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize, saturate
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
+from qconvert.kernels.products import bias_quantization
 from qconvert.passes.costs import tensor_cost
 from qconvert.passes.grids.fitting import least_loss_scale
-from qconvert.passes.linear import BiasGrids, bias_quantization, constant_weights, quantized_bias, separate_weights
+from qconvert.passes.linear import BiasGrids, constant_weights, quantized_bias, separate_weights
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
 

@@ -181,6 +181,39 @@ def test_a_bound_that_no_input_reaches_fails_the_default_check(model: str, tmp_p
     assert found.sound == "passed" and found.missed == [] and found.caught >= 5
 
 
+def _convolution(path: Path, dtype: str, *bias: float) -> Path:
+    """A Conv of one place with a float bias, whose products are steps of 0.125."""
+    grid = Quantization.per_tensor(0.25, 0 if dtype == "int8" else 128)
+    weights = np.array([[1, 2], [3, -4], [5, 6]], np.int8).reshape(3, 2, 1, 1)
+    tensors = [
+        Tensor("x", dtype, (1, 2, 1, 1), None, grid),
+        Tensor("w", "int8", weights.shape, weights, Quantization.per_tensor(0.5, 0)),
+        Tensor("b", "float32", (3,), np.array(bias, np.float32)),
+        Tensor("y", dtype, (1, 3, 1, 1), None, grid),
+    ]
+    window = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "group": 1, "data_format": "channels_first"}
+    op = Op("Conv", ("x", "w", "b"), ("y",), window)
+    save(Graph("convolution", {item.name: item for item in tensors}, (op,), ("x",), ("y",)), path)
+    return path
+
+
+@pytest.mark.parametrize(("dtype", "class_"), [("uint8", "E"), ("int8", "A")])
+def test_onnxruntime_rounds_float_biases_and_computes_convolutions_of_int8_in_float(dtype: str, class_: str, tmp_path: Path) -> None:
+    """0.3125 is 2.5 steps of 0.25 * 0.5, which are 2: weight_bias_quantization.cc divides in float32 and rounds half to even.
+
+    x86 CPUs are meant: there QLinearConv takes the place of a Conv of uint8 alone.
+    """
+    source = _convolution(tmp_path / "source.onnx", dtype, 0.3125, -0.9, 7.0)
+    convert(source, tmp_path / "result.tflite")
+    conv = next(op for op in load(tmp_path / "result.tflite").ops if op.kind == "Conv")
+    assert load(tmp_path / "result.tflite")[conv.inputs[2]].data.tolist() == [2, -7, 56]
+    found = check(source, tmp_path / "result.tflite")
+    (item,) = [item for item in found.proof.operators if item.output.startswith("y")]
+    assert found.passed and item.class_.startswith(class_), item
+    plain = prove(source, tmp_path / "result.tflite", kernels=["onnxruntime:unoptimized", "litert:default"])
+    assert ("?", "input 2 has other values") in [(item.class_, item.why) for item in plain.operators]
+
+
 def _two_layers(path: Path, *between: Op, activation: str = "", readers: str = "x") -> Path:
     """Two products in a row, with operators between that have results "clipped0" and so on, of which the second product reads one."""
     grid = Quantization.per_tensor(0.05, 3)

@@ -10,7 +10,7 @@ and one that is lost, or one too many, is found where the codes are computed wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,6 +40,8 @@ _NO_SUCH = "the source has no such operator on what it reads"
 NOT_TRACED = "is not traced to the source's"
 #: What a bound may be off the middle between two codes by rounding alone, in steps.
 _CLOSE = 1e-3
+#: Gives the form of a graph in which it is compared.
+Form = Callable[[Graph], Graph]
 _SIBLINGS = ({"int8", "uint8"}, {"int16", "uint16"})
 
 
@@ -94,10 +96,10 @@ class Trace:
     _writers: Mapping[str, Op] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, border: Border) -> Trace:
-        """Follow a result from its inputs to its outputs."""
+    def of(cls, border: Border, forms: tuple[Form, Form] = (restated, restated)) -> Trace:
+        """Follow a result from its inputs to its outputs, after both graphs are brought to the form of comparisons."""
         source, result = _sized(border)
-        trace = cls(restated(source), restated(result))
+        trace = cls(forms[0](source), forms[1](result))
         trace._read_source()
         for name, other in border.inputs.items():
             trace._start(name, other, name in border.turned)

@@ -15,8 +15,11 @@ from qconvert.checking.proof.correspondence import NOT_TRACED, Trace
 from qconvert.checking.proof.deciding import ROUNDS_INPUTS, Computed, decided, decided_clip
 from qconvert.checking.proof.elements import Elements, clipped
 from qconvert.checking.proof.running import integers_by_running
+from qconvert.checking.restated import restated
 from qconvert.conversion.in_memory import Model, as_file
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.kernels.products import rounded_bias
+from qconvert.operators import kind_of
 from qconvert.plugins import runtimes
 from qconvert.plugins.option_types import ReadOptions
 
@@ -58,7 +61,7 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
     """Proves what can be proved of a result, the second side, beside its source."""
     source, result = sides
     border = Border.of(source.graph, result.graph)
-    trace = Trace.of(border)
+    trace = Trace.of(border, (partial(_compared, source), partial(_compared, result)))
     own, other = _Read(source, trace.source), _Read(result, trace.result)
     found = [decided(pair, trace, own.computed(pair.source), other.computed(pair.result)) for pair in trace.pairs]
     starts = [
@@ -80,11 +83,32 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
     return Proof(tuple(found), problems, lost, tuple(faults), whole, begun)
 
 
+def _compared(side: Side, graph: Graph) -> Graph:
+    """A side's graph in the form of comparisons, with the biases that its kernels add where they round those of the file."""
+    graph, rows = restated(graph), side.runtime.rows(side.kernels)
+    tensors: dict[str, Tensor] = {}
+
+    def rounding(op: Op) -> Op:
+        if not kind_of(op).sums_products or not op.has(2) or not graph[op.outputs[0]].is_quantized or graph[op.inputs[2]].is_quantized:
+            return op
+        row = rows.of(graph, op)
+        bias = rounded_bias(graph, op) if row is not None and row.rounds_bias else None
+        if bias is None:
+            return op
+        name = graph.names(tensors).fresh(f"{bias.name}/int32")
+        tensors[name] = replace(bias, name=name)
+        return replace(op, inputs=(*op.inputs[:2], name, *op.inputs[3:]))
+
+    ops = [rounding(op) for op in graph.ops]
+    return graph.evolve(tensors=tensors.values(), ops=ops) if tensors else graph
+
+
 class _Read:
     """The operators of a side as they were read, and what computes them."""
 
     def __init__(self, side: Side, restated: Graph) -> None:
         self._side, self._restated, self._producers = side, restated, side.graph.producers()
+        self._readers = restated.consumers()
 
     def decided_clip(self, op: Op) -> Proved:
         """The class of an operator of this side that clips codes and is paired with none."""
@@ -103,8 +127,13 @@ class _Read:
         rows = (side.runtime if runtime == side.runtime.name else runtimes()[runtime]).rows(kernels)
         if chosen != side.choice:
             rows = replace(rows, given=tuple(replace(row, reference=None) for row in rows.rows))
-        read = self._producers.get(name)
-        graph = self._restated if read is None or read.inputs[:1] != op.inputs[:1] else side.graph
-        found = op if read is None or graph is self._restated else read
+        read = self._producers.get(name) or self._as_read(op)
+        alike = read is not None and (read.inputs[:1] == op.inputs[:1] or (kind_of(read).sums_products and read.kind != op.kind))
+        graph, found = (side.graph, read) if alike and read is not None else (self._restated, op)
         has_forms = side.kernels == side.runtime.kernels[0]
         return Computed(graph, found, rows, partial(integers_by_running, side), has_forms)
+
+    def _as_read(self, op: Op) -> Op | None:
+        """The product that is computed row by row here, and whose result is brought back to its shape."""
+        readers = self._readers.get(next(filter(None, op.outputs), ""), []) if kind_of(op).sums_products else []
+        return self._producers.get(readers[0].outputs[0]) if len(readers) == 1 and kind_of(readers[0]).keeps_order else None
