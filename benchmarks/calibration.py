@@ -1,4 +1,4 @@
-"""Calibration beside onnxruntime's quantize_static: accuracy, time and memory. Writes a part of docs/measured/calibration.md.
+"""Calibration next to onnxruntime's quantize_static: accuracy, time and memory. Writes a part of docs/measured/calibration.md.
 
     python benchmarks/calibration.py [--inputs N] [--skip-mobilenet] [--markdown docs/measured/calibration.md]
 
@@ -91,7 +91,7 @@ def accuracies() -> Section:
                 row.append(f"{100 * accuracy(folder / 'ours.onnx', *judged[network]):.1f}%")
             lines.append(row)
     note = "500 images; one is 0.2%. Both tools get the same 100 images to calibrate with."
-    return Section("Accuracy behind calibration", ["tool", "method", "digits, 8 x 8", "digits drawn at 32 x 32 x 3"], lines, note)
+    return Section("Accuracy after calibration", ["tool", "method", "digits, 8 x 8", "digits drawn at 32 x 32 x 3"], lines, note)
 
 
 def mobilenet(path: Path) -> None:

@@ -2,7 +2,7 @@
 
     python benchmarks/dynamic.py MODELS.tflite ... [--runs N] [--markdown docs/measured/forms.md]
 
-real: weights in 8 bits, DequantizeLinear before the operator, which computes on real values. keep, exact: activations are rounded as
+real: weights in 8 bits, DequantizeLinear before the operator, which computes in float. keep, exact: activations are rounded as
 LiteRT's kernels round them, row by row. keep, fast: DynamicQuantizeLinear, which rounds a tensor at a time, in the forms that onnxruntime
 fuses.
 """

@@ -1,4 +1,4 @@
-"""What passes between grids cost MobileNet v2, per axis in int8 and per tensor in uint8: SQNR of the logits, and top-1.
+"""What passes between quantizations cost MobileNet v2, per axis in int8 and per tensor in uint8: SQNR of the logits, and top-1.
 
     python benchmarks/grid_passes.py [--images FOLDER] [--samples N] [--markdown docs/measured/passes.md]
 
@@ -67,10 +67,10 @@ def main() -> None:
         lines += [line(model, cost, len(feeds)) for cost in costs]
     note = (
         f"{options.samples} inputs, crops of photographs and, one in five, random numbers, in onnxruntime as ort-x86 has the models, "
-        "without the Softmax. Activations: tensors with another grid; weights: those with other integers; worst tensor: the least SQNR of "
+        "without the Softmax. Activations: tensors with other scales; weights: those with other integers; worst tensor: the least SQNR of "
         "one, of weights over their values, of activations over all codes."
     )
-    part = Section("What passes between grids cost MobileNet v2", HEADER, lines, note)
+    part = Section("What passes between quantizations cost MobileNet v2", HEADER, lines, note)
     publish(part, options.markdown, "python benchmarks/grid_passes.py", 200)
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/integer_forms.py [--runs N] [--markdown docs/measured/forms.md]
 
-The first form of each operator is real values between DequantizeLinear and QuantizeLinear; the results of the others are compared with
+The first form of each operator is float values between DequantizeLinear and QuantizeLinear; the results of the others are compared with
 its. One thread; all forms of an operator take turns in one process, and processor time is counted, which other programs that hold the
 cores change little. The least time and the median of all runs are given.
 """
@@ -196,12 +196,12 @@ def forms(size: int) -> dict[str, dict[str, Form]]:
         },
         "Tanh": {
             "DQ, Tanh, Q": unary("Tanh", unit),
-            "DQ, Sigmoid, Q on doubled grids: a table of 256": lambda n: n.stored(n("Sigmoid", n.real("x", 2 * X[0], X[1])), 1 / 256, 0),
+            "DQ, Sigmoid, Q, doubled: a table of 256": lambda n: n.stored(n("Sigmoid", n.real("x", 2 * X[0], X[1])), 1 / 256, 0),
             "Cast, Gather": table(unit, np.tanh),
         },
         "Abs": {"DQ, Abs, Q": unary("Abs"), "DQ, LeakyRelu(-1), Q: a table of 256": unary("LeakyRelu", alpha=-1.0)},
         "Sub": {"DQ, Sub, Q": binary("Sub"), "QLinearMul by -1, QLinearAdd": sub_as_add},
-        "Max of one grid": {"DQ, Max, Q": binary("Max", X, X), "Max of integers": lambda n: n("Max", "x", "y")},
+        "Max of one quantization": {"DQ, Max, Q": binary("Max", X, X), "Max of integers": lambda n: n("Max", "x", "y")},
         "Resize to the double, nearest, half pixels": {
             "DQ, Resize, Q": lambda n: resize(n, "nearest", False, size), "Resize of integers": lambda n: resize(n, "nearest", True, size),
             "Resize of integers, asymmetric coordinates": lambda n: resize(n, "nearest", True, size, "asymmetric"),
@@ -216,7 +216,7 @@ def forms(size: int) -> dict[str, dict[str, Form]]:
         },
         "Add, as XNNPACK rounds": {
             "float64": add_float64, "int32, Div": add_int32, "int32, BitShift": add_uint32, "table of 65,536": add_table,
-            "QLinearAdd": binary("Add"), "QLinearAdd, scales beside": add_beside,
+            "QLinearAdd": binary("Add"), "QLinearAdd, scales next to": add_beside,
         },
     }  # fmt: skip
 
@@ -263,7 +263,7 @@ def main() -> None:
     note = (
         f"onnxruntime on the CPU, 1 thread: least processor time of {options.runs} runs in turns, the median in brackets; a busy machine, "
         f"{os.cpu_count()} cores, Python {platform.python_version()}. Equal: to the operator's first form, at the large size. Written are "
-        "Max and Min of integers, doubled data by asymmetric coordinates, and additions as QLinearAdd with scales beside, else in float64. "
+        "Max and Min of integers, doubled data by asymmetric coordinates, and additions as QLinearAdd of equal scales, else in float64. "
         "Tables by Gather are slower everywhere, ConvTranspose as QLinearConv too (without VNNI), and linear Resize of integers rounds "
         "otherwise. Faster and exact, but not written: Requantize, Tanh and Abs as tables of 256, Sub as QLinearAdd."
     )

@@ -1,9 +1,9 @@
-"""A large model with external data: memory and time of QDQ to QOperator beside copying the file.
+"""A large model with external data: memory and time of QDQ to QOperator next to copying the file.
 
     python benchmarks/large_models.py [--size-gb 4] [--folder DIR] [--repeat 3] [--markdown docs/measured/scale.md]
 
 Makes the feed-forward blocks of a transformer, int8 weights with a scale for each column, as a QDQ model whose weights lie in a file
-beside it; converts it in a process of its own; and copies the same file with shutil.copyfile. Each is done with the source out of
+next to it; converts it in a process of its own; and copies the same file with shutil.copyfile. Each is done with the source out of
 the page cache and in it. Needs three times the size on disk and runs on Linux only.
 """
 

@@ -4,9 +4,9 @@
 
 For each file: how many of the layers that have weights the .mnn runs in int8, and how many integers of weights are equal to those that were
 asked for, as it is read back; how many operators give the source's integers, fed with the source's own tensors (`qconvert check`); and over
-all inputs, top-1 (a class that ties with the best one in the source's integers counts) and SQNR of the outputs in MNN beside those of the
+all inputs, top-1 (a class that ties with the best one in the source's integers counts) and SQNR of the outputs in MNN next to those of the
 source in its own runtime. Inputs are crops of the images with their
-brightness changed, each tenth of them noise; without images, or where the model takes none, noise on the grid of the input.
+brightness changed, each tenth of them noise; without images, or where the model takes none, noise with the quantization of the input.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A mutant counts if the evaluator's output of it is another than that of the sound result, for the inputs that the check runs. It is caught
 if the verdict is "not equal", and named if a problem names the operator that was changed: the one that computes the changed tensor, or
-reads the changed constant, or, where the source has no such operator, what the source computes behind it.
+reads the changed constant, or, where the source has no such operator, what the source computes after it.
 
 A result of qconvert says which conversion made it, so that the check makes it once more and sees whatever was altered since. With --bare
 the mutants say nothing of it, as files of another version of qconvert do: operators, constants and edges have to show the change.
@@ -236,7 +236,7 @@ def mutants(graph: Graph, source: Graph, rng: np.random.Generator) -> Iterator[M
 
 
 def clips(graph: Graph, source: Graph, feeds: Sequence[Mapping[str, Array]], rng: np.random.Generator) -> Iterator[Mutant]:
-    """For each tensor of bytes, in random order, a Clip behind it whose bounds it does not reach.
+    """For each tensor of bytes, in random order, a Clip after it whose bounds it does not reach.
 
     Args:
         graph, source, rng: as of mutants().
@@ -458,7 +458,7 @@ def _with_tensor(graph: Graph, source: Graph, tensor: Tensor, change: str) -> Mu
 
 
 def _named(graph: Graph, source: Graph, names: Any) -> frozenset[str]:
-    """The tensors of the source at which a change of these is seen: themselves, or the next behind them that the source has."""
+    """The tensors of the source at which a change of these is seen: themselves, or the next after them that the source has."""
     readers = graph.consumers()
     found: set[str] = set()
     waiting, seen = list(names), set()

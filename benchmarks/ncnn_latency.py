@@ -1,4 +1,4 @@
-"""Quantized networks of TFLite in ncnn, with int8 layers and on real values, beside LiteRT in the same run: equal outputs and latency.
+"""Quantized networks of TFLite in ncnn, with int8 layers and in float, next to LiteRT in the same run: equal outputs and latency.
 
     python benchmarks/ncnn_latency.py [--markdown plugins/qconvert-ncnn/README.md]
 
@@ -107,7 +107,7 @@ def measured(source: Path, folder: Path) -> tuple[list[str], list[str]]:
 def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--markdown", type=Path, help="the page whose tables are written anew")
+    parser.add_argument("--markdown", type=Path, help="the page whose tables are written again")
     page = parser.parse_args().markdown
     equal = ["| model | outputs equal, `ncnn` | `ncnn-real` |", "|---|---|---|"]
     times = ["| model, one thread | `ncnn` | `ncnn-real` | LiteRT |", "|---|---|---|---|"]

@@ -29,7 +29,7 @@ from qconvert.runtimes.onnxruntime import OnnxRuntime
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from tflite_models import OpSpec, TensorSpec, model
 
-HEADER = ["network", "threads", "LiteRT (ms)", "onnxruntime (ms)", "ratio", "outputs equal", "operators on real values"]
+HEADER = ["network", "threads", "LiteRT (ms)", "onnxruntime (ms)", "ratio", "outputs equal", "operators in float"]
 
 
 class Network:
@@ -98,7 +98,7 @@ class Network:
         return self.op("ADD", [first, second], [self.shape(first)], {}, grid)[0]
 
     def concat(self, *names: str) -> str:
-        """CONCATENATION, whose inputs are requantized to one grid, as TensorFlow's converter does."""
+        """CONCATENATION, whose inputs are requantized to one quantization, as TensorFlow's converter does."""
         grid = (max(float(self._spec(name).scale) for name in names), -64)
         same = [name if (self._spec(name).scale, self._spec(name).zero_point) == grid else
                 self.op("QUANTIZE", [name], [self.shape(name)], {}, grid)[0] for name in names]  # fmt: skip

@@ -1,4 +1,4 @@
-"""ONNX to TFLite beside onnx2tf: integer operators, fidelity, size, latency, speed and memory of conversion.
+"""ONNX to TFLite next to onnx2tf: integer operators, fidelity, size, latency, speed and memory of conversion.
 
     python benchmarks/onnx2tflite.py [MODELS.onnx ...] [--markdown docs/measured/onnx2tflite.md] [--json FILE]
 
@@ -31,7 +31,7 @@ from qconvert.formats.tflite.probe import accepted_copy
 
 FIXTURES = converters.ROOT / "fixtures"
 DIGITS = FIXTURES / "digits"
-#: Three MobileNets v2, of three converters: the time of onnx2tflite beside that of tflite2onnx.
+#: Three MobileNets v2, of three converters: the time of onnx2tflite next to that of tflite2onnx.
 MOBILENETS = ("coral_mobilenet_v2_224_uint8", "coral_tf2_mobilenet_v2_224_int8", "tflm_mobilenet_v2_from_torch_int8")
 
 
@@ -131,7 +131,7 @@ def measure(model: Model, options: argparse.Namespace) -> list[TfliteRow]:
 def accuracy(
     model: Model, reference: OnnxReference, results: dict[str, TfliteResult | None], rows: dict[str, TfliteRow], runtime: TfliteRow
 ) -> list[TfliteRow]:
-    """Writes the accuracy on the held-out digits into the rows; returns rows for PyTorch, whose answers are kept beside the model."""
+    """Writes the accuracy on the held-out digits into the rows; returns rows for PyTorch, whose answers are kept next to the model."""
     with np.load(DIGITS / "test.npz") as test, np.load(DIGITS / "predictions.npz") as predictions:
         images, labels = test["images"][:, None], test["labels"]
         keys = {name: key.format(model.path.stem) for name, key in TORCH.items()}
@@ -144,7 +144,7 @@ def accuracy(
 
 
 def beside_tflite2onnx(options: argparse.Namespace) -> Section:
-    """The time of onnx2tflite beside that of the way back, in this process and as a whole one; the two take turns."""
+    """The time of onnx2tflite next to that of the way back, in this process and as a whole one; the two take turns."""
     lines = []
     program = str(options.envs / "qconvert" / "bin" / "qconvert")
     log = options.keep / "speed.log"
@@ -178,7 +178,7 @@ def beside_tflite2onnx(options: argparse.Namespace) -> Section:
         "ratio, whole process",
     ]
     return Section(
-        "ONNX to TFLite: time beside tflite2onnx", header, lines, "Best of 5 or more conversions that take turns, --numerics fast."
+        "ONNX to TFLite: time next to tflite2onnx", header, lines, "Best of 5 or more conversions that take turns, --numerics fast."
     )
 
 

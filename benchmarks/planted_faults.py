@@ -1,7 +1,7 @@
 """Faults of eleven kinds that random inputs hardly reach, planted in results of many models, and how many of them `qconvert check` passes.
 
 A fault counts if it changes an output of the piece around it for some legal input: the piece, from the stored integers before the fault to
-those behind it, runs without and with the fault in onnxruntime, of a TFLite result in the evaluator, with inputs that are driven towards
+those after it, runs without and with the fault in onnxruntime, of a TFLite result in the evaluator, with inputs that are driven towards
 the ends of one element of its output. Nothing of the check takes part in that. The metadata that say which conversion made a result are
 kept in half of the faulty files, and taken out of the others.
 
@@ -47,7 +47,7 @@ TYPES = {**INTEGERS, TensorProto.FLOAT: np.float32, TensorProto.DOUBLE: np.float
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An edge of an ONNX result: input `index` of `node`, in real values; with the scale and zero point of the integers behind it."""
+    """An edge of an ONNX result: input `index` of `node`, in float values; with the scale and zero point of the integers after it."""
 
     node: onnx.NodeProto
     index: int
@@ -82,7 +82,7 @@ class Network:
         return self.types.get(name) in INTEGERS and name not in self.constants
 
     def ends(self) -> list[onnx.NodeProto]:
-        """The nodes that give stored integers from real values."""
+        """The nodes that give stored integers from float values."""
         return [
             node
             for node in self.model.graph.node
@@ -153,7 +153,7 @@ class Network:
 
 
 def spread(model: onnx.ModelProto, place: Place, nodes: Sequence[onnx.NodeProto], last: str) -> None:
-    """Puts nodes in front of the place, which reads the last one's result."""
+    """Puts nodes before the place, which reads the last one's result."""
     where = next(index for index, node in enumerate(model.graph.node) if node.output == place.node.output)
     for step, node in enumerate(nodes):
         model.graph.node.insert(where + step, node)
@@ -394,7 +394,7 @@ def _pieces_differ(a: Network, b: Network, name: str) -> bool:
 
 
 def _in_tflite(kind: str, graph: Graph, op: Op, rng: np.random.Generator) -> tuple[list[Op], list[Tensor], Op] | None:
-    """Operators that a fault puts behind one of a TFLite result, their tensors, and the operator as it is then."""
+    """Operators that a fault puts after one of a TFLite result, their tensors, and the operator as it is then."""
     tensor = graph[op.outputs[0]]
     if tensor.quantization is None or not tensor.quantization.is_per_tensor or tensor.dtype not in ("int8", "uint8", "int16"):
         return None

@@ -24,7 +24,7 @@ from qconvert.streaming import Session
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 from lstm_files import Lstm
 
-HEADER = ["inputs", "cells", "form", "best (µs a step)", "median (µs a step)", "beside LiteRT", "outputs that differ", "largest difference"]
+HEADER = ["inputs", "cells", "form", "best (µs a step)", "median (µs a step)", "vs. LiteRT", "outputs that differ", "largest difference"]
 STEPS = 50
 SIZES = ((28, 20), (257, 80), (257, 128))
 
@@ -67,7 +67,7 @@ def main() -> None:
         found = [line for inputs, cells in SIZES for line in lines(inputs, cells, options.runs, Path(name))]
     note = (
         f"{options.runs} runs of each form in turns, 1 thread. Exact is integer arithmetic in float64 in a Scan, unrolled the same step by "
-        "step in the graph (`-O unroll=50`), fast an LSTM on real values (`--numerics fast`). Differences are those of 10 sequences, with "
+        "step in the graph (`-O unroll=50`), fast an LSTM in float (`--numerics fast`). Differences are those of 10 sequences, with "
         "states carried; the sums of these weights saturate in "
         "the two larger layers, which the fast form does not do. " + machine(load)
     )

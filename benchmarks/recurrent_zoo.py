@@ -1,10 +1,10 @@
-"""Networks with memory of the zoo, run over 50 steps beside their source: qconvert and tf2onnx on the same TFLite files.
+"""Networks with memory of the zoo, run over 50 steps next to their source: qconvert and tf2onnx on the same TFLite files.
 
     python benchmarks/recurrent_zoo.py FOLDER [--tools qconvert,tf2onnx] [--match TEXT] [--markdown docs/measured/recurrent.md]
         [--json FILE]
 
 FOLDER is the zoo of fixtures/zoo with its family `recurrent` (fixtures/README.md). Each tool converts every file in a process that has
-imported it already; the times are those of the conversions alone. A result runs 50 times in onnxruntime beside its source in LiteRT, on
+imported it already; the times are those of the conversions alone. A result runs 50 times in onnxruntime next to its source in LiteRT, on
 other seeded inputs each time, with states carried on both sides, by fixtures/zoo/independent.py, which uses nothing of qconvert's check.
 """
 
@@ -45,7 +45,7 @@ class Row:
     Attributes:
         seconds: of the conversion; 0 where it failed.
         equal: how many of the steps had the source's outputs in every value; -1 where the result did not run.
-        largest: difference over all steps: in steps of an integer output's grid, or as a share of a real output's range.
+        largest: difference over all steps: in steps of an integer output's quantization, or as a share of a real output's range.
         real: whether the outputs are real.
         message: why there is no result.
     """

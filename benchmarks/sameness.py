@@ -62,7 +62,7 @@ class Record:
     """What came of one conversion.
 
     Attributes:
-        source: its name, with the way behind it: "net.tflite ort-x86".
+        source: its name, with the way after it: "net.tflite ort-x86".
         digest: SHA-256 of the written file without metadata; "" for a refusal.
         error: the code of the refusal, and the operators or tensors that it names.
         text: the refusal as a user reads it.
@@ -190,7 +190,7 @@ def _convert(source: Path, results: Path, name: str, suffix: str, options: Mappi
 
 
 def record(sources: Path, results: Path, folders: Sequence[Path], jobs: int) -> None:
-    """Convert all sources with `jobs` processes; one that ends early is started again behind the source that ended it."""
+    """Convert all sources with `jobs` processes; one that ends early is started again after the source that ended it."""
     results.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, __file__, "work", str(sources), str(results), "--models", *map(str, folders), "--jobs", str(jobs)]
     running = {job: subprocess.Popen([*command, "--job", str(job)]) for job in range(jobs)}

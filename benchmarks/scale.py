@@ -56,7 +56,8 @@ class Model:
     """An ONNX model that grows by nodes until it has `size` of them.
 
     Attributes:
-        is_quantized: whether every value goes through QuantizeLinear and DequantizeLinear, on a grid of its own, and weights are integers.
+        is_quantized: whether every value goes through QuantizeLinear and DequantizeLinear, with a quantization of its own, and weights are
+            integers.
     """
 
     def __init__(self, is_quantized: bool) -> None:
@@ -81,7 +82,7 @@ class Model:
         return output
 
     def on_grid(self, value: str) -> str:
-        """The value behind QuantizeLinear and DequantizeLinear, if the model is quantized."""
+        """The value after QuantizeLinear and DequantizeLinear, if the model is quantized."""
         if not self.is_quantized:
             return value
         number = len(self.nodes)
@@ -91,7 +92,7 @@ class Model:
         return self.node("DequantizeLinear", [stored, scale, zero])
 
     def conv(self, value: str, *, relu: bool = False) -> str:
-        """A convolution of 1 x 1 with weights of its own; its result is on the grid."""
+        """A convolution of 1 x 1 with weights of its own; its result has the quantization."""
         number, shape = len(self.nodes), (CHANNELS, CHANNELS, 1, 1)
         if self.is_quantized:
             scales = self._constant(f"weights{number}_scale", self._generator.uniform(0.01, 0.02, CHANNELS).astype(np.float32))
@@ -120,7 +121,7 @@ class Model:
 
 
 def chain(m: Model, size: int) -> str:
-    """Convolutions with Relu, one behind the other."""
+    """Convolutions with Relu, one after the other."""
     value = m.on_grid("x")
     while len(m.nodes) < size:
         value = m.conv(value, relu=True)
@@ -152,7 +153,7 @@ def sum_of_all(m: Model, size: int) -> str:
 
 
 def layouts(m: Model, size: int) -> str:
-    """Convolutions, elementwise operators between them, branches that rejoin far behind, and Reshapes that pin the order of axes."""
+    """Convolutions, elementwise operators between them, branches that rejoin far after, and Reshapes that pin the order of axes."""
     value = early = m.on_grid("x")
     count = 0
     while len(m.nodes) < size:

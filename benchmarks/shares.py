@@ -2,8 +2,8 @@
 
     python benchmarks/shares.py [MODELS.tflite ...] [--runs N] [--markdown docs/measured/forms.md]
 
-Without models: the .tflite fixtures that have additions, joins or conversions between grids, and the networks of networks.py. Shares are
-those of the time in kernels, of the median of each node over the runs; one thread.
+Without models: the .tflite fixtures that have additions, joins or conversions between quantizations, and the networks of networks.py.
+Shares are those of the time in kernels, of the median of each node over the runs; one thread.
 """
 
 from __future__ import annotations

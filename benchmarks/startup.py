@@ -62,7 +62,7 @@ def megabytes(venv: Path) -> float:
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
-    """What is measured -> the arguments behind the interpreter's or the program's name; results go to `folder`."""
+    """What is measured -> the arguments after the interpreter's or the program's name; results go to `folder`."""
     first, second = FIXTURES / "coral_mobilenet_v2_224_uint8.tflite", FIXTURES / "coral_tf2_mobilenet_v2_224_int8.tflite"
     written = folder / "first.onnx"
     options = ["--force", "--quiet"]
@@ -114,7 +114,7 @@ def section(venvs: dict[str, Path], found: dict[tuple[str, str], Cost]) -> Secti
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--base", type=Path, help="another checkout, measured beside this one")
+    parser.add_argument("--base", type=Path, help="another checkout, measured next to this one")
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--markdown", type=Path, help="the page to update")
     options = parser.parse_args()

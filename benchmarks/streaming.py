@@ -4,7 +4,7 @@
 
 Each network is also run in forms that show what takes the time: the interpreter and the session without qconvert.streaming around; states
 as arrays that Python hands over, which onnxruntime copies; and states stored as the source has them (target generic), which it quantizes
-anew in each step where its kernels want another type.
+again in each step where its kernels want another type.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from qconvert.runtimes.onnx_states import states_of
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.streaming import Session
 
-HEADER = ["model", "form", "best (µs a step)", "median (µs a step)", "beside LiteRT in a Session", "nodes that run", "equal steps"]
+HEADER = ["model", "form", "best (µs a step)", "median (µs a step)", "next to LiteRT in a Session", "nodes that run", "equal steps"]
 STEPS = 50
 
 
@@ -62,7 +62,7 @@ def handed_over(path: Path, feed: dict[str, Array]) -> Callable[[], object]:
 
 
 def nodes(path: Path, folder: Path) -> str:
-    """How many nodes onnxruntime runs, and how many of these convert between grids."""
+    """How many nodes onnxruntime runs, and how many of these convert between quantizations."""
     import onnx
 
     OnnxRuntime(path.read_bytes(), save_optimized=folder / "optimized.onnx")
@@ -117,7 +117,7 @@ def main() -> None:
     note = (
         f"{options.runs} steps of each form in turns, 1 thread, calls from Python counted. A Session carries states in bound buffers and "
         "copies none. With the states as the source has them (generic), onnxruntime converts each of them in every step. What remains "
-        "beside LiteRT is some 0.2 µs for each node of onnxruntime before it does anything, kernels for images on single columns, and "
+        "next to LiteRT is some 0.2 µs for each node of onnxruntime before it does anything, kernels for images on single columns, and "
         "9 µs of Python. " + machine()
     )
     publish(Section("Models with states", HEADER, found, note), options.markdown, "python benchmarks/streaming.py MODELS", 200)

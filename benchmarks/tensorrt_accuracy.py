@@ -1,9 +1,9 @@
-"""Quantized classifiers for TensorRT beside their affine originals: distance of the logits, and top-1 agreement with LiteRT.
+"""Quantized classifiers for TensorRT next to their affine originals: distance of the logits, and top-1 agreement with LiteRT.
 
     python benchmarks/tensorrt_accuracy.py [MODEL.tflite ...] [--images FOLDER] [--samples N] [--markdown docs/measured/tensorrt.md]
 
 The ONNX files run in onnxruntime, on the CPU, node by node, which is what the engine's operators compute but for the order of float32
-arithmetic. The logits are what the last Softmax reads, on real values; they are compared with those of the affine file that `qconvert
+arithmetic. The logits are what the last Softmax reads, in float; they are compared with those of the affine file that `qconvert
 convert` writes, run likewise. Top-1 is that of the outputs; of equally large ones the first.
 """
 

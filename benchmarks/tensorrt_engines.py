@@ -1,8 +1,8 @@
-"""Models converted for TensorRT: what its builder makes of them, for several compute capabilities, beside the prediction, and the check.
+"""Models converted for TensorRT: what its builder makes of them, for several compute capabilities, next to the prediction, and the check.
 
     python benchmarks/tensorrt_engines.py [MODELS_OR_FOLDERS ...] [--sm 89 80 120] [--skip-check] [--markdown docs/measured/tensorrt.md]
 
-Needs the extra `tensorrt`; engines are built, not run. A PyTorch file takes the shapes of its inputs from the .json beside it.
+Needs the extra `tensorrt`; engines are built, not run. A PyTorch file takes the shapes of its inputs from the .json next to it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def products(report: AuditReport, *, integer: bool) -> str:
 
 
 def layers(report: AuditReport) -> list[str]:
-    """Layers on integers, on real values, and those that only convert or move."""
+    """Layers on integers, in float, and those that only convert or move."""
     kinds = Counter(layer.integer for layer in report.layers)
     return [str(kinds[True]), str(kinds[False]), str(kinds[None])]
 

@@ -1,4 +1,4 @@
-"""MobileNet v2 quantized for TensorRT by several tools: file size, products on integers, and outputs beside the float network's.
+"""MobileNet v2 quantized for TensorRT by several tools: file size, products on integers, and outputs compared with the float network's.
 
     python benchmarks/tensorrt_peers.py [--modelopt PYTHON] [--calibrated N] [--samples N] [--markdown docs/measured/tensorrt.md]
 
@@ -90,7 +90,7 @@ def ways(
 
 
 def engine(path: Path, builder: Builder) -> list[str]:
-    """Products on integers, on real values, and all layers."""
+    """Products on integers, in float, and all layers."""
     found = builder.build(path)
     if not found.built:
         return [str(found.refused()), "", ""]
@@ -142,7 +142,7 @@ def main() -> None:
     builder.close()
     note = f"{options.calibrated} crops to calibrate with, {options.samples} others to judge by. Engines for SM89: built, not run."
     publish(
-        Section("TensorRT: MobileNet v2 beside other tools", HEADER, lines, note),
+        Section("TensorRT: MobileNet v2 next to other tools", HEADER, lines, note),
         options.markdown,
         "python benchmarks/tensorrt_peers.py",
         200,

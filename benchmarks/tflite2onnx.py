@@ -1,4 +1,4 @@
-"""TFLite to ONNX beside tf2onnx and tflite2onnx: fidelity, Transposes, speed and memory of conversion, latency.
+"""TFLite to ONNX next to tf2onnx and tflite2onnx: fidelity, Transposes, speed and memory of conversion, latency.
 
     python benchmarks/tflite2onnx.py [MODELS_OR_FOLDERS ...] [--markdown docs/measured/tflite2onnx.md] [--json FILE]
 

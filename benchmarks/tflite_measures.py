@@ -1,4 +1,4 @@
-"""What a .tflite file made from a .onnx file is: its operators by type, and its outputs beside those of onnxruntime."""
+"""What a .tflite file made from a .onnx file is: its operators by type, and its outputs compared with those of onnxruntime."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ class OnnxReference:
         path: the file.
 
     Attributes:
-        inputs, outputs: name -> Port. The scale of a float one is that of the grid that it comes from or goes to; 0 if there is none.
+        inputs, outputs: name -> Port. The scale of a float one is that of the quantization that it comes from or goes to; 0 if there is
+            none.
         optimized: whether onnxruntime takes the model with its optimizations, as users run it; without them otherwise.
 
     Raises:
@@ -105,7 +106,7 @@ class OnnxReference:
         return list(runtime.run(dict(zip(self.inputs, values, strict=True))).values())
 
     def random_inputs(self, samples: int, seed: int = 0) -> list[list[Array]]:
-        """Values for each input, uniform over the range of the integers; over that of the grid, or [-1, 1), for floats."""
+        """Values for each input, uniform over the range of the integers; over that of the quantization, or [-1, 1), for floats."""
         rng = np.random.default_rng(seed)
 
         def draw(port: Port) -> Array:

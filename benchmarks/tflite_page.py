@@ -26,7 +26,7 @@ class TfliteRow:
     Attributes:
         accepted: whether LiteRT runs the result.
         fidelity: against onnxruntime as users run it.
-        plain_fidelity: against onnxruntime without its optimizations, which computes in float between the grids.
+        plain_fidelity: against onnxruntime without its optimizations, which computes in float between the quantizations.
         seconds, megabytes: of each conversion, of the whole process.
         size: of the result in bytes.
         latency, best_latency: in milliseconds, on one thread.
@@ -78,7 +78,7 @@ _CENSUS = (
 )
 _FIDELITY = (
     "Share of the output elements that are equal, over random inputs: to onnxruntime as users run it / to onnxruntime without its "
-    "optimizations, which computes in float between the grids. LSB: the largest difference in steps of the output's scale; × range: "
+    "optimizations, which computes in float between these. LSB: the largest difference in steps of the output's scale; × range: "
     "the largest difference of outputs that have no scale, relative to their range."
 )
 _COST = "Median wall time and peak resident memory of the whole process. In brackets: the process ended with an error."

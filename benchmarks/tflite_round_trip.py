@@ -1,4 +1,4 @@
-"""There and back: .tflite models to ONNX and to .tflite again, beside the originals in LiteRT.
+"""There and back: .tflite models to ONNX and to .tflite again, next to the originals in LiteRT.
 
     python benchmarks/tflite_round_trip.py [--models FOLDER] [--samples N] [--runs N] [--markdown docs/measured/round-trips.md]
 

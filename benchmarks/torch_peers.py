@@ -1,4 +1,4 @@
-"""Beside torch.onnx and litert-torch: quantized PyTorch files that each takes, distance from torch's outputs, integers, time, memory.
+"""Next to torch.onnx and litert-torch: quantized PyTorch files that each takes, distance from torch's outputs, integers, time, memory.
 
     /path/to/torch/python benchmarks/torch_peers.py FOLDER --qconvert PYTHON [--page FILE.md] FILE ...
 

@@ -1,4 +1,4 @@
-"""What PyTorch computes with written programs, beside the meaning of the graph: whole models, and every operator on PyTorch's own inputs.
+"""What PyTorch computes with written programs, next to the meaning of the graph: whole models, and every operator on PyTorch's own inputs.
 
 python benchmarks/torch_programs.py MODEL ...     prints a table; needs the extra `torch`
 

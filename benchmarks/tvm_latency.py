@@ -1,4 +1,4 @@
-"""Quantized networks of PyTorch and TFLite as ONNX files in TVM, beside onnxruntime in the same run: latency, and equal integers.
+"""Quantized networks of PyTorch and TFLite as ONNX files in TVM, next to onnxruntime in the same run: latency, and equal integers.
 
     python benchmarks/tvm_latency.py [--markdown docs/tvm.md]
 
@@ -38,7 +38,7 @@ BEGIN, END = "<!-- latency: begin (benchmarks/tvm_latency.py) -->", "<!-- latenc
 
 
 def measured(source: Path, options: dict[str, Any], folder: Path) -> str:
-    """The columns of a model behind its name."""
+    """The columns of a model after its name."""
     path = folder / "model.onnx"
     qconvert.convert(source, path, force=True, **options)
     models, started = {}, {}
@@ -63,7 +63,7 @@ def measured(source: Path, options: dict[str, Any], folder: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--markdown", type=Path, help="the page whose table is written anew")
+    parser.add_argument("--markdown", type=Path, help="the page whose table is written again")
     page = parser.parse_args().markdown
     lines = ["| network | onnxruntime | TVM | TVM compiles in | equal outputs |", "|---|---|---|---|---|"]
     with tempfile.TemporaryDirectory() as folder:

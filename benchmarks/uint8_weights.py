@@ -1,4 +1,4 @@
-"""A uint8 .tflite model to ONNX and to .tflite again, by the default commands and for int8, beside the original in LiteRT.
+"""A uint8 .tflite model to ONNX and to .tflite again, by the default commands and for int8, next to the original in LiteRT.
 
     python benchmarks/uint8_weights.py [--model FILE] [--images FOLDER] [--samples N] [--markdown docs/measured/round-trips.md]
 

@@ -1,7 +1,7 @@
-"""Random models converted nine ways each, and the verdicts of `qconvert check` beside what the real runtimes give end to end.
+"""Random models converted nine ways each, and the verdicts of `qconvert check` next to what the real runtimes give end to end.
 
 Nothing of the check takes part in the judgement: source and result run whole in LiteRT, onnxruntime and PyTorch on random, constant and
-saturating inputs, and their outputs are compared as real values. A wrong pass is a result that passes while an output has NaN or an
+saturating inputs, and their outputs are compared as float values. A wrong pass is a result that passes while an output has NaN or an
 infinity where the source has none, another shape, or is further off than FAR; a wrong fail is one called not equal while all outputs
 are equal to last bits of float32. Both kinds are listed to be looked at: a fault that none of these inputs reaches is rightly not equal.
 
@@ -194,7 +194,8 @@ def strange_files(folder: Path, count: int, seed: int) -> None:
 
 
 def undefined_models(folder: Path, count: int, seed: int) -> None:
-    """Chains of float operators that give NaN and infinities (0/0, roots and logarithms of what is not positive), between grids or not."""
+    """Chains of float operators that give NaN and infinities (0/0, roots and logarithms of what is not positive), between quantizations or
+    not."""
     from onnx import TensorProto, helper, numpy_helper
 
     def constant(name: str, value: Any, dtype: Any = np.float32) -> Any:
@@ -263,7 +264,7 @@ def undefined_models(folder: Path, count: int, seed: int) -> None:
 
 
 class Ran:
-    """A model in its real runtime, with the grids and layouts of its inputs and outputs as the reader finds them."""
+    """A model in its real runtime, with the quantizations and layouts of its inputs and outputs as the reader finds them."""
 
     def __init__(self, path: Path) -> None:
         from qconvert import load
@@ -314,7 +315,7 @@ def real(values: Array, tensor: Any) -> Array:
 
 
 def stored(values: Array, tensor: Any, dtype: str) -> Array:
-    """Integers on a grid of one side, as the other takes them."""
+    """Integers with a quantization of one side, as the other takes them."""
     from qconvert.arithmetic import quantize
 
     if tensor.quantization is not None and values.dtype.kind == "f":

@@ -3,7 +3,7 @@
     python benchmarks/zoo_peers.py FOLDER [--every 10] [--family tensorflow] [--jobs 2] [--markdown docs/measured/zoo.md] [--json FILE]
 
 FOLDER is the zoo of fixtures/zoo (fixtures/README.md). Every n-th model by path is converted by each tool as a whole process: TFLite files
-by qconvert and tf2onnx, ONNX files by qconvert and onnx2tf. The result is run beside its source on the same seeded inputs by
+by qconvert and tf2onnx, ONNX files by qconvert and onnx2tf. The result is run next to its source on the same seeded inputs by
 fixtures/zoo/independent.py, which uses nothing of qconvert's check, in a process of its own, since a runtime may abort. Models that their
 own runtime does not run are left out.
 """
@@ -29,12 +29,12 @@ TOOLS = {
     ".tflite": {name: converters.CONVERTERS[name] for name in ("qconvert", "tf2onnx")},
     ".onnx": {name: converters.TO_TFLITE[name] for name in ("qconvert", "onnx2tf")},
 }
-_TITLES = {".tflite": "The zoo beside tf2onnx", ".onnx": "The zoo beside onnx2tf"}
+_TITLES = {".tflite": "The zoo next to tf2onnx", ".onnx": "The zoo next to onnx2tf"}
 _SECONDS = 300
 _HEADER = ["mode", "tool", "models", "converted", "accepted", "equal", "within a step", "processor time", "peak memory"]
 _NOTE = (
     "Accepted: the other runtime loads and runs the result. Equal: every output element of one seeded input; within a step: differs by at "
-    "most one step of the output's grid, or a 255th of its range. Processor time (seconds) and peak memory (MB) of the whole process: "
+    "most one step of the output, or a 255th of its range. Processor time (seconds) and peak memory (MB) of the whole process: "
     "median over all models given to the tool. "
 )
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import onnx
 
-os.environ["QCONVERT_DISABLE_PLUGINS"] = "1"  # what is installed beside qconvert is no part of it
+os.environ["QCONVERT_DISABLE_PLUGINS"] = "1"  # what is installed next to qconvert is no part of it
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
@@ -121,7 +121,7 @@ def meaning(one: Kind) -> str:
 
 
 def _inputs(one: Kind) -> str:
-    """Roles in order, with "?" behind those that may be left out and "…" behind the last of any number."""
+    """Roles in order, with "?" after those that may be left out and "…" behind the last of any number."""
     fewest, most = one.inputs
     words = [role if index < fewest else f"{role}?" for index, role in enumerate(one.roles)]
     return ", ".join(words) + (" …" if most < 0 else "") if words else "none"

@@ -42,7 +42,7 @@ def _of(command: Any, sort: str) -> list[Any]:
 
 
 def _value(parameter: Any) -> str:
-    """What stands behind a flag, as its help has it; "" behind one that takes nothing."""
+    """What stands after a flag, as its help has it; "" after one that takes nothing."""
     if parameter.is_flag:
         return ""
     if choices := getattr(parameter.type, "choices", ()):

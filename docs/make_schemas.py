@@ -29,7 +29,7 @@ REPORTS: Mapping[str, tuple[type, Mapping[str, Any]]] = {
     "roundtrip": (RoundtripReport, {"verdict": {"type": "string"}, "passed": {"type": "boolean"}}),
     "batch": (BatchReport, {"counts": {"type": "object", "additionalProperties": {"type": "integer"}}}),
 }
-#: Documents that no class stands behind: the fields that each has.
+#: Documents that no class stands after: the fields that each has.
 _TENSOR = {"name": {"type": "string"}, "dtype": {"type": "string"}, "shape": {"type": "array", "items": {"type": "integer"}}}
 OTHERS: Mapping[str, Mapping[str, Any]] = {
     "accuracy": {"verdict": {"type": "string"}, "passed": {"type": "boolean"}, "top1": {"type": "array"}, "difference": {"type": "number"}},

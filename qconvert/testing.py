@@ -173,7 +173,7 @@ def try_kernels(
 
     Args:
         kernels: as in `--kernels`, such as "litert:reference".
-        target: for which the operators are written, or its name; those that it runs on real values are tried as such.
+        target: for which the operators are written, or its name; those that it runs in float are tried as such.
         kinds: of operators.
         types: of their data.
         count: how many problems of each kind and type.
@@ -224,7 +224,7 @@ def _tried(graph: Graph, target: Target, runtime: Runtime, kernels: str, rng: np
     rows = runtime.rows(kernels)
     row = rows.of(place, op)
     if row is None or (row.reference is not None and not whole) or (row.fault is not None and row.fault(place, op)):
-        return None  # on real values no kernel of integers ran, and what a row says is wrong proves nothing
+        return None  # in float no kernel of integers ran, and what a row says is wrong proves nothing
     inputs = [None if not name else stored[name] if name in stored else place.constant(name) for name in op.inputs]
     result = result.reshape(place[op.outputs[0]].static_shape or result.shape)
     known = rows.integers(place, op, inputs)

@@ -51,7 +51,7 @@ def altered(data: bytes, code: str | bytes | None, options: bytes | None = None)
 
 
 def foreign_model(**attributes: Any) -> onnx.ModelProto:
-    """A node of a foreign domain between two convolutions on real values."""
+    """A node of a foreign domain between two convolutions in float."""
     w = np.random.default_rng(0).normal(size=(3, 3, 3, 3)).astype(np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),

@@ -1,7 +1,7 @@
 """Canonical graphs of one quantized operator at its edge sizes: an axis of one, no element, a kernel as large as its input, and so on.
 
-`edges(dtype, kinds)` makes those of some kinds, each on several grids: zero points in the middle and at both ends of the type, results that
-fill their range and results that saturate. Spatial data are channels first.
+`edges(dtype, kinds)` makes those of some kinds, each with several quantizations: zero points in the middle and at both ends of the type,
+results that fill their range and results that saturate. Spatial data are channels first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qconvert.operators.shapes import infer
 
 __all__ = ["FORMS", "GRIDS", "Edge", "Form", "edges", "feeds", "joined", "one_edge"]
 
-#: Real functions of one operand, with what they need beside it.
+#: Real functions of one operand, with what they need next to it.
 UNARY: dict[str, dict[str, Any]] = {
     "Sigmoid": {}, "Tanh": {}, "HardSwish": {}, "Relu": {}, "LeakyRelu": {"alpha": 0.1}, "Elu": {}, "Gelu": {}, "Abs": {},
     "Exp": {}, "Neg": {}, "Requantize": {},
@@ -36,16 +36,16 @@ PAIRS = (((1,), (1,)), ((2, 3), (1,)), ((1,), (2, 3)), ((2, 3), ()), ((), (2, 3)
 
 @dataclass(frozen=True)
 class Form:
-    """An operator at an edge, without types and grids.
+    """An operator at an edge, without types and quantizations.
 
     Attributes:
         kind: the operator.
         name: the edge in words.
         data: shapes of the operands.
-        weights: shape of weights behind the data, if any; `bias` says whether a bias follows.
-        constants: further inputs, as they are, behind the data; those of `leading` are before it.
+        weights: shape of weights after the data, if any; `bias` says whether a bias follows.
+        constants: further inputs, as they are, after the data; those of `leading` are before it.
         attributes: of the operator.
-        alike: whether all data inputs are on one grid.
+        alike: whether all data inputs have one quantization.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Edge:
-    """A graph of one operator: its form, and its grids in words."""
+    """A graph of one operator: its form, and its quantizations in words."""
 
     form: Form
     grids: str
@@ -212,7 +212,7 @@ def _elementwise() -> Iterator[Form]:
         yield Form("Where", f"{first} and {second}", (first, second), leading=(condition,))
     yield Form("Where", "one condition", ((2, 3), (2, 3)), leading=(np.array([True]),))
     yield Form("Clip", "both bounds", ((2, 5),), constants=(np.array(-1, np.float32), np.array(6, np.float32)))
-    yield Form("Clip", "bounds beyond the grid", ((2, 5),), constants=(np.array(-1e9, np.float32), np.array(1e9, np.float32)))
+    yield Form("Clip", "bounds beyond the quantization", ((2, 5),), constants=(np.array(-1e9, np.float32), np.array(1e9, np.float32)))
     yield Form("PRelu", "one slope", ((1, 3, 2, 2),), constants=(np.full((1, 1, 1), 0.25, np.float32),))
 
 
@@ -221,7 +221,7 @@ def _movements() -> Iterator[Form]:
                                ("of ones", ((1, 1), (1, 1)), 0), ("of three", ((1, 2, 3, 3), (1, 1, 3, 3), (1, 4, 3, 3)), 1),
                                ("first", ((2, 3), (1, 3)), 0)):  # fmt: skip
         yield Form("Concat", name, shapes, attributes=(("axis", axis),))
-        yield Form("Concat", f"{name}, one grid", shapes, attributes=(("axis", axis),), alike=True)
+        yield Form("Concat", f"{name}, one quantization", shapes, attributes=(("axis", axis),), alike=True)
     for name, shape, indices, axis in (("one index", (3, 4), _ints(2), 0), ("a scalar index", (3, 4), np.array(1, np.int64), 1),
                                        ("no index", (3, 4), np.zeros(0, np.int64), 0), ("a table of one", (1, 4), _ints(0, 0), 0),
                                        ("batch of 0", (0, 4), _ints(1), 1)):  # fmt: skip
@@ -310,7 +310,7 @@ def _graph(form: Form, dtype: str, words: str, scale: float) -> Graph:
 
 
 def _result_grid(graph: Graph, dtype: str, shares: tuple[float, float, float]) -> Quantization:
-    """A grid on which the values of the first random feed take as many steps as wanted."""
+    """A quantization on which the values of the first random feed take as many steps as wanted."""
     feed = feeds(graph)[0]
     values = evaluate_op(graph, graph.ops[0], [feed[name] if name in feed else graph.constant(name) for name in graph.ops[0].inputs])
     real = values[0].real
@@ -337,12 +337,12 @@ def feeds(graph: Graph, seed: int = 0) -> list[dict[str, Array]]:
 
 
 def one_edge(form: Form, dtype: str, grids: str, scale: float = 0.03) -> Edge:
-    """A form quantized as `dtype` on grids that a key of GRIDS names; `scale` is that of the first operand."""
+    """A form quantized as `dtype` with quantizations that a key of GRIDS names; `scale` is that of the first operand."""
     return Edge(form, grids, _graph(form, dtype, grids, scale))
 
 
 def edges(dtype: str, kinds: Sequence[str], grids: Sequence[str] = tuple(GRIDS)) -> Iterator[Edge]:
-    """Every form of the kinds on every grid; where integers are moved, grids make no difference."""
+    """Every form of the kinds on every quantization; where integers are moved, quantizations make no difference."""
     for form in FORMS:
         if form.kind in kinds:
             moves = KINDS[form.kind].rule in ("move", "index")

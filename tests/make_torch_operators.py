@@ -5,7 +5,7 @@ Usage, with PyTorch installed: python tests/make_torch_operators.py
 
 `texts` holds, as JSON, for each case: inputs, their names; code, the TorchScript of a trace; constants, what that calls CONSTANTS;
 program, the document of torch.export (not for quantized tensors). <name>/0, 1 … are the results, quantized ones as integers with
-<name>/0/grid, scale and zero point.
+<name>/0/quantization, scale and zero point.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def qnn_conv2d_transpose(x: Array, w: Array, x_zero: int, w_zero: int, stride: i
 
 
 def qnn_add(a: Array, b: Array, grids: Sequence[tuple[float, int]], output: tuple[float, int], dtype: str, sign: int = 1) -> Array:
-    """Both operands on the result's grid as int32, each rounded by itself; then the sum or the difference."""
+    """Both operands on the result's quantization as int32, each rounded by itself; then the sum or the difference."""
     x, y = (qnn_requantize(data, grid, output, "int32").astype(np.int64) for data, grid in zip((a, b), grids, strict=True))
     return clamp(x + y - output[1] if sign > 0 else x - y + output[1], dtype)
 
@@ -99,7 +99,7 @@ def qnn_mul(a: Array, b: Array, grids: Sequence[tuple[float, int]], output: tupl
 
 
 def qnn_leaky_relu(data: Array, alpha: float, given: tuple[float, int], output: tuple[float, int], dtype: str) -> Array:
-    """The data on the result's grid; where negative alpha times that, plus (1 - alpha) times its zero point."""
+    """The data on the result's quantization; where negative alpha times that, plus (1 - alpha) times its zero point."""
     moved = qnn_requantize(data, given, output, "int32").astype(np.int64)
     low = fixed_multiply(moved, alpha) + fixed_multiply(np.array(output[1]), 1 - alpha)
     return clamp(np.where(data < given[1], low, moved), dtype)
@@ -119,7 +119,7 @@ def qnn_softmax(data: Array, given: tuple[float, int], output: tuple[float, int]
 
 
 def qnn_avg_pool2d(data: Array, given: tuple[float, int], output: tuple[float, int], dtype: str, size: int) -> Array:
-    """On the result's grid as int32; sums divided towards zero."""
+    """On the result's quantization as int32; sums divided towards zero."""
     moved = qnn_requantize(data, given, output, "int32").astype(np.int64)
     windows = np.lib.stride_tricks.sliding_window_view(moved, (size, size), axis=(2, 3)).sum(axis=(-2, -1))
     return clamp(np.trunc(windows / (size * size)).astype(np.int64), dtype)

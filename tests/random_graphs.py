@@ -41,7 +41,7 @@ class Growing:
         return f"{wanted}{len(self.tensors)}"
 
     def grid(self, dtype: str, scale: float | None = None) -> Quantization:
-        """A grid of one scale; signed 16-bit and half of the others are symmetric."""
+        """A quantization of one scale; signed 16-bit and half of the others are symmetric."""
         low, high = integer_range(dtype)
         scale = float(np.float32(2.0 ** self.rng.uniform(-6, 0))) if scale is None else scale
         middle = 0 if low < 0 else (high + 1) // 2
@@ -63,7 +63,7 @@ class Growing:
         return self.constant(np.array(values, np.int64))
 
     def like(self, x: Tensor, shape: tuple[int, ...]) -> str:
-        """A constant of data as `x` is, quantized on a grid of its own or real."""
+        """A constant of data as `x` is, quantized with a quantization of its own or real."""
         if x.quantization is None:
             return self.constant(self.rng.standard_normal(shape).astype(np.float32))
         low, high = integer_range(x.dtype)
@@ -84,7 +84,7 @@ class Growing:
         return names
 
     def real(self, kind: str, inputs: Sequence[str], x: Tensor, scale: float | None = None, **attributes: Any) -> list[str]:
-        """An operator of real values: quantized as `x` is, on a grid of its own, or real."""
+        """An operator of float values: quantized as `x` is, with a quantization of its own, or real."""
         return self.add(kind, inputs, (x.dtype, None if x.quantization is None else self.grid(x.dtype, scale)), **attributes)
 
     def moved(self, kind: str, inputs: Sequence[str], x: Tensor, **attributes: Any) -> list[str]:
@@ -96,7 +96,7 @@ Recipe = Callable[..., Any]
 
 
 def _weights(g: Growing, x: Tensor, shape: tuple[int, ...]) -> tuple[str, Array | None]:
-    """Weights O,I,… beside x: signed or unsigned, per tensor or per axis; and the scales of their products with x."""
+    """Weights O,I,… next to x: signed or unsigned, per tensor or per axis; and the scales of their products with x."""
     if x.quantization is None:
         return g.constant((g.rng.standard_normal(shape) / 4).astype(np.float32)), None
     dtype = g.pick(("int8", "int8", "uint8")) if x.dtype != "int16" else "int8"
@@ -383,7 +383,7 @@ def normalization(g: Growing, x: Tensor, form: str = "") -> None:
 
 
 def gelu(g: Growing, x: Tensor) -> None:
-    """The Gelu that exporters spell out, with or without grids between its parts: x * 0.5 * (1 + erf(x / sqrt 2))."""
+    """The Gelu that exporters decompose, with or without quantizations between its parts: x * 0.5 * (1 + erf(x / sqrt 2))."""
     number = [g.constant(np.array(value, np.float32)) for value in (np.sqrt(2), 1, 0.5)]
     (inner,) = g.real("Div", [x.name, number[0]], x) or [""]
     (erf,) = g.real("Erf", [inner], x) if inner else [""]
@@ -394,7 +394,7 @@ def gelu(g: Growing, x: Tensor) -> None:
 
 
 def convert(g: Growing, x: Tensor) -> None:
-    """Between real values and grids, and between grids."""
+    """Between float values and quantizations, and between quantizations."""
     dtype = g.pick(("int8", "uint8", "int8", "uint8", "int16"))
     if x.quantization is None:
         g.add("Quantize", [x.name], (dtype, g.grid(dtype)))
@@ -405,7 +405,7 @@ def convert(g: Growing, x: Tensor) -> None:
 
 
 def few_bits(g: Growing, x: Tensor) -> None:
-    """Data of 2 or 4 bits that are moved, chosen and compared, and their real values behind that."""
+    """Data of 2 or 4 bits that are moved, chosen and compared, and their float values after that."""
     dtype = g.pick(("int4", "uint4", "int2", "uint2"))
     grid, kept = g.grid(dtype), list(g.made)
     found = g.add("Quantize" if x.quantization is None else "Requantize", [x.name], (dtype, grid))
@@ -445,7 +445,7 @@ def rounded(g: Growing, x: Tensor) -> None:
 
 
 def hybrid(g: Growing, x: Tensor) -> None:
-    """An operator of integer weights beside real data, which it rounds when it runs."""
+    """An operator of integer weights next to real data, which it rounds when it runs."""
     real = _real(g, x)
     if real is None or x.rank not in (2, 4):
         return
@@ -479,7 +479,7 @@ def narrow(g: Growing, x: Tensor) -> None:
 
 
 def _real(g: Growing, x: Tensor) -> str | None:
-    """The name of the real values of x within bounds, as a range needs them; None if it has none."""
+    """The name of the float values of x within bounds, as a range needs them; None if it has none."""
     if x.dtype != "float32" and x.quantization is None:
         return None
     real = x.name if x.dtype == "float32" else g.add("Dequantize", [x.name], ("float32", None))[0]
@@ -488,7 +488,7 @@ def _real(g: Growing, x: Tensor) -> str | None:
 
 
 def weighted(g: Growing, x: Tensor) -> None:
-    """Real data times the real values of constant integers: weights of 8 or 16 bits of an operator that computes on real values."""
+    """Real data times the float values of constant integers: weights of 8 or 16 bits of an operator that computes in float."""
     if x.dtype == "float32" and x.shape:
         dtype, count = g.pick(("int8", "uint8", "int16", "uint16")), int(x.shape[-1])
         low, high = integer_range(dtype)

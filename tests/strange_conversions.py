@@ -43,7 +43,7 @@ class Way:
     Attributes:
         source: a key of MAKERS.
         steps: the options of each conversion, in order; the format of a result is that of its suffix.
-        allowed: by how many steps of the model's coarsest grid an output may differ; 0: not at all.
+        allowed: by how many steps of the model's coarsest quantization an output may differ; 0: not at all.
     """
 
     source: str
@@ -139,7 +139,7 @@ def _judged(source: Path, result: Path) -> Outcome:
 
 
 def _difference(before: Graph, wanted: list[Array], after: Graph, found: list[Array], way: Way) -> str:
-    """Of outputs of both sides; integers with a scale are compared as the real values that they stand for."""
+    """Of outputs of both sides; integers with a scale are compared as the float values that they stand for."""
     if len(wanted) != len(found):
         return "another number of outputs"
     coarsest = max(_step(graph) for graph in (before, after))

@@ -37,7 +37,7 @@ _OPSETS = (11, 12, 13, 13, 14, 15, 17, 17, 18, 19, 20, 21, 21, 22, 23, 24)
 
 @dataclass(frozen=True)
 class Value:
-    """A real value in a model that grows."""
+    """A float value in a model that grows."""
 
     name: str
     shape: tuple[int, ...]
@@ -127,7 +127,7 @@ class Strange(NamedChoices):
         return self.add("DequantizeLinear", [stored, *parameters], x.shape)
 
     def weights(self, shape: Sequence[int], axis: int = 0) -> tuple[str, Array | None]:
-        """The name of real weights: float, or integers behind a DequantizeLinear in many forms; and their scales if they have some."""
+        """The name of real weights: float, or integers after a DequantizeLinear in many forms; and their scales if they have some."""
         form = self.pick(("float", "int8", "int8", "int8", "uint8", "axis", "axis", "fake"))
         if form == "float":
             return self.constant(self.random(shape, 0.5), "w"), None
@@ -151,7 +151,7 @@ class Strange(NamedChoices):
         return name, scale.reshape(1)
 
     def bias(self, count: int, scales: Array | None) -> list[str]:
-        """None, real, or int32 on a grid of its own: the products' scale is the reader's business."""
+        """None, real, or int32 with a quantization of its own: the products' scale is the reader's business."""
         form = self.pick(("none", "float", "int32", "int32"))
         if form == "none":
             return []
@@ -421,7 +421,7 @@ def _network(s: Strange) -> None:
         if s.chance(0.65):
             y = s.pair(y)
             s.values.append(y)
-            if s.chance(0.12):  # a second grid for the same values
+            if s.chance(0.12):  # a second quantization for the same values
                 s.values.append(s.pair(s.values[-2]))
             if s.chance(0.08):  # twice in a row
                 s.values.append(s.pair(y))

@@ -26,7 +26,7 @@ _CONTRIB = "com.microsoft"
 
 @dataclass(frozen=True)
 class Stored:
-    """Integers on a grid; without one they are real values."""
+    """Integers with a quantization; without one they are float values."""
 
     name: str
     shape: tuple[int, ...]
@@ -85,7 +85,7 @@ class Linear(NamedChoices):
 
     def linear(self, kind: str, inputs: Sequence[str], shape: Sequence[int], grid: tuple[str, float, int], domain: str = _CONTRIB,
                behind: Sequence[str] = (), **attributes: Any) -> Stored:  # fmt: skip
-        """A node with the grid of its result behind its operands."""
+        """A node with the quantization of its result after its operands."""
         names = self.named(grid[1], grid[2], grid[0])
         return Stored(self.node(kind, [*inputs, *names, *behind], 1, domain, **attributes)[0], tuple(shape), *grid)
 
@@ -130,7 +130,7 @@ def conv(g: Linear, x: Stored) -> Stored | None:
 
 
 def _scaled(g: Linear, name: str, shape: Sequence[int]) -> Stored:
-    """Sums of integers as real values, as onnxruntime's dynamic quantization leaves them; or as they are, at the end."""
+    """Sums of integers as float values, as onnxruntime's dynamic quantization leaves them; or as they are, at the end."""
     if g.chance(0.15):
         g.extra.append(Stored(name, tuple(shape), "int32"))
     (real,) = g.node("Cast", [name], to=TensorProto.FLOAT)
@@ -229,7 +229,7 @@ def move(g: Linear, x: Stored) -> Stored | None:
 
 
 def real(g: Linear, x: Stored) -> Stored:
-    """Real values between: DequantizeLinear, perhaps a function, perhaps QuantizeLinear."""
+    """Float values between: DequantizeLinear, perhaps a function, perhaps QuantizeLinear."""
     (y,) = g.node("DequantizeLinear", g.parts(x))
     if g.chance(0.5):
         (y,) = g.node(g.pick(("Relu", "Tanh", "Abs")), [y])
@@ -243,7 +243,7 @@ def quantize(g: Linear, x: Stored) -> Stored:
 
 
 def dynamic(g: Linear, x: Stored) -> Stored:
-    """Integers whose grid is found at run time, multiplied and scaled as onnxruntime's quantize_dynamic writes it."""
+    """Integers whose quantization is found at run time, multiplied and scaled as onnxruntime's quantize_dynamic writes it."""
     if len(x.shape) < 2:
         return quantize(g, x)
     stored, scale, zero = g.node("DynamicQuantizeLinear", [x.name], 3)

@@ -65,7 +65,7 @@ class Grown(Choices):
         return self._shared[key]
 
     def grid(self, dtype: str) -> dict[str, Any]:
-        """A quantization for a type; none for real values."""
+        """A quantization for a type; none for float values."""
         if dtype == "float32":
             return {}
         if dtype == "int16":
@@ -74,19 +74,19 @@ class Grown(Choices):
         return {"scale": self.pick(_SCALES), "zero_point": low + self.pick((0, 128, 128, 131, 255, 78))}
 
     def like(self, x: TensorSpec, shape: Sequence[int]) -> TensorSpec:
-        """A result of the type of x, on a grid of its own or on that of x."""
+        """A result of the type of x, with a quantization of its own or on that of x."""
         if x.scale is None or self.chance(0.3):
             return self.add("v", shape, x.dtype, scale=x.scale, zero_point=x.zero_point)
         return self.add("v", shape, x.dtype, **self.grid(x.dtype))
 
     def moved(self, x: TensorSpec, shape: Sequence[int]) -> TensorSpec:
-        """A result with the integers of x, which seldom states another grid."""
+        """A result with the integers of x, which seldom states another quantization."""
         if x.scale is not None and self.chance(0.04):
             return self.add("v", shape, x.dtype, **self.grid(x.dtype))
         return self.add("v", shape, x.dtype, scale=x.scale, zero_point=x.zero_point)
 
     def fixed(self, x: TensorSpec, shape: Sequence[int], grids: Mapping[str, tuple[float, int]]) -> TensorSpec | None:
-        """A result on the one grid that a kernel has; None if it does not have the type."""
+        """A result with the one quantization that a kernel has; None if it does not have the type."""
         if x.dtype == "float32":
             return self.add("v", shape, "float32")
         if x.dtype not in grids:

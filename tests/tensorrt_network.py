@@ -50,7 +50,7 @@ class Network:
         return name
 
     def op(self, kind: str, *inputs: str, name: str = "", outputs: int = 1, **attributes: Any) -> str:
-        """An operator; of several results the first is returned, and the others are called the same with 1, 2 … behind it."""
+        """An operator; of several results the first is returned, and the others are called the same with 1, 2 … after it."""
         from onnx import helper
 
         result = f"t{len(self.nodes)}"
@@ -78,7 +78,7 @@ class Network:
     def weights(
         self, shape: Sequence[int] = (8, 8, 3, 3), scale: Any = None, zero: Any = None, axis: int | None = 0, dtype: str = "int8"
     ) -> str:
-        """Integers behind a Dequantize: by default one scale for each index of the first axis."""
+        """Integers after a Dequantize: by default one scale for each index of the first axis."""
         integers = self.constant(_RNG.integers(-127, 128, shape), "int8") if dtype == "int8" else self.constant(_small(shape), dtype)
         scale = np.full(shape[0], 0.01, np.float32) if scale is None else np.asarray(scale, np.float32)
         zero = np.zeros(scale.shape, np.int8) if zero is None else zero

@@ -1,6 +1,6 @@
-"""What TensorRT-RTX does with Quantize and Dequantize around other operators: which keep the Conv behind them on integers.
+"""What TensorRT-RTX does with Quantize and Dequantize around other operators: which keep the Conv after them on integers.
 
-Each operator stands once on integers, between Quantize and Dequantize, and once on real values, between Dequantize and a Conv.
+Each operator stands once on integers, between Quantize and Dequantize, and once in float, between Dequantize and a Conv.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _sizes(net: Network, *values: int) -> str:
     return net.constant(values, "int64")
 
 
-#: Operators that move data -> how one is added behind a tensor of 8 channels.
+#: Operators that move data -> how one is added after a tensor of 8 channels.
 MOVING: dict[str, _Step] = {
     "Reshape": lambda net, x: net.op("Reshape", x, _sizes(net, 1, 8, 4, 16)),
     "Transpose": lambda net, x: net.op("Transpose", x, perm=[0, 1, 3, 2]),
@@ -45,7 +45,7 @@ _ON_INTEGERS: dict[str, _Step] = {
     "Resize nearest": lambda net, x: net.op("Resize", x, "", net.constant([1, 1, 2, 2]), mode="nearest"),
     "Relu": lambda net, x: net.op("Relu", x),
 }
-#: Operators that compute and that the Conv behind them lets pass: signs are changed on integers, a factor becomes part of the scale.
+#: Operators that compute and that the Conv after them lets pass: signs are changed on integers, a factor becomes part of the scale.
 PASSING: dict[str, _Step] = {
     "Abs": lambda net, x: net.op("Abs", x),
     "Neg": lambda net, x: net.op("Neg", x),
@@ -58,7 +58,7 @@ LOST: dict[str, _Step] = {
     "1 / x": lambda net, x: net.op("Div", net.constant(1.0), x),
     "2 / x": lambda net, x: net.op("Div", net.constant(2.0), x),
 }
-#: Operators that compute, of a tensor of 8 channels: they are real, and so is a Conv right behind them.
+#: Operators that compute, of a tensor of 8 channels: they are real, and so is a Conv right after them.
 FLOATING: dict[str, _Step] = {
     "AveragePool": lambda net, x: net.op("AveragePool", x, kernel_shape=[2, 2]),
     "Clip": lambda net, x: net.op("Clip", x, net.constant(0.0), net.constant(3.0)),
@@ -96,7 +96,7 @@ def _on_integers(step: _Step) -> Callable[[], Any]:
 
 
 def _on_real(step: _Step, *, paired: bool = False) -> Callable[[], Any]:
-    """Between Dequantize and Conv; with another pair in front of the Conv if `paired`."""
+    """Between Dequantize and Conv; with another pair before the Conv if `paired`."""
 
     def make() -> Any:
         net = Network()
@@ -143,7 +143,7 @@ def _residual(skip: bool, own: bool) -> Callable[[], Any]:
 
 
 def _pad(value: float, *, behind: bool) -> Callable[[], Any]:
-    """Pad with a value, behind the Dequantize or before the Quantize."""
+    """Pad with a value, after the Dequantize or before the Quantize."""
 
     def pad(net: Network, x: str) -> str:
         return net.op("Pad", x, _sizes(net, 0, 0, 1, 1, 0, 0, 1, 1), net.constant(value))
@@ -163,7 +163,7 @@ def _stored_pad() -> Any:
 
 
 def _table(*, behind: bool) -> Callable[[], Any]:
-    """Rows of a table of integers, gathered behind its Dequantize or before."""
+    """Rows of a table of integers, gathered after its Dequantize or before."""
 
     def make() -> Any:
         net = Network()
@@ -175,7 +175,7 @@ def _table(*, behind: bool) -> Callable[[], Any]:
 
 
 def _constant(shape: tuple[int, ...]) -> Callable[[], Any]:
-    """A constant of integers behind Dequantize that is added."""
+    """A constant of integers after Dequantize that is added."""
 
     def make() -> Any:
         net = Network()
@@ -257,22 +257,22 @@ _NO_PROFILE = "Network has dynamic or shape inputs, but no optimization profile 
 
 PLACEMENT = (
     *(Case(f"{name} on integers", _on_integers(step), "int8") for name, step in _MOVES_ALL.items()),
-    *(Case(f"{name} behind Dequantize", _on_real(step), "int8" if name in MOVING else "float") for name, step in _MOVES_ALL.items()),
-    *(Case(f"{name} behind Dequantize", _on_real(step), "float") for name, step in FLOATING.items()),
-    *(Case(f"{name} behind Dequantize", _on_real(step), "int8") for name, step in {**PASSING, **LOST}.items()),
-    *(Case(f"{name} behind Dequantize, with a pair", _on_real(FLOATING[name], paired=True), "int8") for name in _PAIRED),
+    *(Case(f"{name} after Dequantize", _on_real(step), "int8" if name in MOVING else "float") for name, step in _MOVES_ALL.items()),
+    *(Case(f"{name} after Dequantize", _on_real(step), "float") for name, step in FLOATING.items()),
+    *(Case(f"{name} after Dequantize", _on_real(step), "int8") for name, step in {**PASSING, **LOST}.items()),
+    *(Case(f"{name} after Dequantize, with a pair", _on_real(FLOATING[name], paired=True), "int8") for name in _PAIRED),
     *(Case(f"{name} itself", _itself(step), "unnamed" if name in _UNNAMED else "float") for name, step in FLOATING.items()),
     Case("MaxPool itself", _itself(MOVING["MaxPool"]), "int8"),
-    Case("MaxPool itself, a pair behind it", _itself(MOVING["MaxPool"], before=False), "int8"),
+    Case("MaxPool itself, a pair after it", _itself(MOVING["MaxPool"], before=False), "int8"),
     *(Case(f"Conv, {kind}", _activation(kind), "int8") for kind in ("Relu", "Clip", "HardSwish")),
     *(Case(f"Add, pairs: skip {skip}, own {own}", _residual(skip, own), "int8") for skip in (True, False) for own in (True, False)),
     Case("Clip on integers", _clipped_integers, "int8"),
-    Case("Pad with 1 behind Dequantize", _pad(1.0, behind=True), "float"),
-    Case("Pad with 0.0 behind Dequantize", _pad(0.0, behind=True), "int8"),
+    Case("Pad with 1 after Dequantize", _pad(1.0, behind=True), "float"),
+    Case("Pad with 0.0 after Dequantize", _pad(0.0, behind=True), "int8"),
     Case("Pad with 1 before Quantize", _pad(1.0, behind=False), "int8"),
     Case("Pad with -3 on integers", _stored_pad, "builder", _BEFORE_DQ),
     Case("Gather of a table before Dequantize", _table(behind=False), "builder", _BEFORE_DQ),
-    Case("Gather of a table behind Dequantize", _table(behind=True), "int8"),
+    Case("Gather of a table after Dequantize", _table(behind=True), "int8"),
     Case("constant of rank 0", _constant(()), "builder", _BEFORE_DQ),
     Case("constant of shape [1]", _constant((1,)), "int8"),
     Case("GlobalAveragePool, pair, Flatten, Gemm", _classifier, "int8"),
@@ -282,7 +282,7 @@ PLACEMENT = (
     Case("Conv, one-sided pads", _shape_of_conv(8, pads=[0, 0, 1, 1]), "int8"),
     Case("Conv, 3 channels", _shape_of_conv(3), "int8"),
     Case("Transpose on integers from channels last", _on_integers(_channels_last), "int8"),
-    Case("Transpose behind Dequantize from channels last", _on_real(_channels_last), "int8"),
+    Case("Transpose after Dequantize from channels last", _on_real(_channels_last), "int8"),
     *(
         Case(kind, _edge(kind), "int8")
         for kind in ("int8 input", "uint8 input", "int64 input", "input of rank 0", "int8 output", "uint8 output")

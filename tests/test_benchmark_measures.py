@@ -137,12 +137,12 @@ def test_census_of_operators(name: str, expected: tflite_measures.Census) -> Non
 @pytest.mark.parametrize(
     ("reference", "result", "port", "own", "expected"),
     [
-        # floats on a grid of 0.5, from floats and from integers at another zero point
+        # floats with a quantization of 0.5, from floats and from integers at another zero point
         (np.float32([1.0, 2.0]), np.float32([1.0, 2.5]), measures.Port("float32", (2,), 0.5, 3), measures.Port("float32", (2,)), (1, 1.0)),
         (np.float32([1.0, 2.0]), np.int8([-1, 3]), measures.Port("float32", (2,), 0.5), measures.Port("int8", (2,), 0.5, -3), (1, 2.0)),
-        # floats without a grid: relative to their range of 4
+        # floats without a quantization: relative to their range of 4
         (np.float32([0.0, 4.0]), np.float32([0.0, 3.0]), measures.Port("float32", (2,)), measures.Port("float32", (2,)), (1, 0.25)),
-        # uint8 beside int8 of the same grid
+        # uint8 next to int8 of the same quantization
         (np.uint8([0, 255]), np.int8([-128, 125]), measures.Port("uint8", (2,), 0.5), measures.Port("int8", (2,), 0.5, -128), (1, 2.0)),
     ],
 )

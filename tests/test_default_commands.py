@@ -1,4 +1,4 @@
-"""TFLite to ONNX and to TFLite again, by the two default commands: the source's types, integers, grids and outputs come back."""
+"""TFLite to ONNX and to TFLite again, by the two default commands: the source's types, integers, quantizations and outputs come back."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def test_everything_comes_back(model: Path, tmp_path: Path) -> None:
     back = load(there_and_back(model, tmp_path))
     assert [source[name].dtype for name in (*source.inputs, *source.outputs)] == [back[n].dtype for n in (*back.inputs, *back.outputs)]
     old, new = grids(source), grids(back)
-    if model.stem == "tflm_keyword_svdf_int8":  # 16 bits get symmetric grids; a SOFTMAX of 8 bits alone may give others, in tflite-micro
+    # 16 bits get symmetric quantizations; a SOFTMAX of 8 bits alone may give others, in tflite-micro
+    if model.stem == "tflm_keyword_svdf_int8":
         del old["tensor_51"]
     assert {name: new[name] for name in old.keys() & new.keys()} == {name: old[name] for name in old.keys() & new.keys()}
     linear = [[op for op in graph.ops if op.kind in ("Conv", "ConvTranspose", "Gemm")] for graph in (source, back)]
@@ -97,7 +98,7 @@ def test_pictures_give_the_same_classes_and_for_int8_nearly_always(tmp_path: Pat
 
 
 def quantized(dtype: str, weights: str, per_axis: bool, kind: str = "Conv") -> Graph:
-    """A convolution of `dtype` data and `weights`, and behind it an operator."""
+    """A convolution of `dtype` data and `weights`, and after it an operator."""
     zero, middle = (0, 0) if dtype == "int8" else (120, 128)
     w_zero = 0 if weights == "int8" else 117
     scale = np.float32([0.01, 0.02, 0.03, 0.04]) if per_axis else np.float32([0.01])

@@ -168,7 +168,7 @@ def test_cambricon_has_no_scales_along_an_axis() -> None:
 @given(low=ends, high=ends, bits=st.integers(2, 16))
 @settings(max_examples=60, deadline=None)
 def test_grids_hold_zero_and_the_range(name: str, low: float, high: float, bits: int) -> None:
-    """Zero is exact; both ends are within a step of the grid, and cambricon's within a step as well."""
+    """Zero is exact; both ends are within a step of the quantization, and cambricon's within a step as well."""
     low, high = min(low, high, 0.0), max(low, high, 0.0)
     dtype, q = ar.choose_grid(name, low, high, bits)
     lowest, highest = q.limits(dtype)

@@ -33,7 +33,7 @@ def written(path: Path, *nodes: Any, output: str = "y", constants: tuple[Any, ..
 
 
 def quantized(path: Path, name: str) -> Path:
-    """Every name of it is `name` with a letter behind it."""
+    """Every name of it is `name` with a letter after it."""
     constants = (numpy_helper.from_array(np.float32(0.05), f"{name}s"), numpy_helper.from_array(np.int8(3), f"{name}z"))
     grid = [f"{name}s", f"{name}z"]
     nodes = [

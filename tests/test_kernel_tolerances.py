@@ -20,7 +20,7 @@ from one_operator import BUILTINS, CASES, random_feed
 
 pytestmark = pytest.mark.litert
 
-#: Their outputs have one grid that the specification names.
+#: Their outputs have one quantization that the specification names.
 _FIXED = ("LOGISTIC", "TANH", "SOFTMAX")
 _NAMES = (
     "CONV_2D",
@@ -131,7 +131,7 @@ def test_int16_mean_over_a_count_that_is_no_power_of_two(count: int) -> None:
     ("name", "least", "most"), [("EXP", -9, 2), ("LOG", 0.001, 8), ("LOG", 0.0001, 0.002), ("RSQRT", 0.02, 9), ("GELU", -5, 5)]
 )
 def test_int16_functions_that_are_looked_up(name: str, least: float, most: float) -> None:
-    """Every input of the range, among them those beside a logarithm's pole, where lines are off by hundreds of steps."""
+    """Every input of the range, among them those next to a logarithm's pole, where lines are off by hundreds of steps."""
     given = np.arange(-32768, 32768, dtype=np.int16)
     scale = float(np.float32(max(abs(least), abs(most)) / 32767))
     function = {"EXP": np.exp, "LOG": np.log, "RSQRT": lambda x: 1 / np.sqrt(x), "GELU": lambda x: x}[name]

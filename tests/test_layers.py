@@ -44,8 +44,8 @@ def test_arithmetic_is_pure(house: ModuleType) -> None:
 
 
 def test_the_picture_is_made_from_the_code(house: ModuleType) -> None:
-    assert house.PAGE.read_text() == house.page(), "python docs/make_house.py draws it anew"
-    assert house.PICTURE.read_text() == house.svg(), "python docs/make_house.py draws it anew"
+    assert house.PAGE.read_text() == house.page(), "python docs/make_house.py draws it again"
+    assert house.PICTURE.read_text() == house.svg(), "python docs/make_house.py draws it again"
 
 
 def test_heavy_packages_are_imported_inside_functions(house: ModuleType) -> None:

@@ -23,7 +23,7 @@ FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 @pytest.fixture(autouse=True)
 def own_host() -> Iterator[None]:
-    """Plugins that a test registers are gone behind it."""
+    """Plugins that a test registers are gone after it."""
     yield
     host._host.cache_clear()
     host._forget()

@@ -20,7 +20,7 @@ DOCS = ROOT / "docs" / "plugins.md"
 
 
 def install(folder: Path, name: str, entry_points: str, module: Path | str) -> None:
-    """What pip does for a package of one module: its metadata with entry points, and the module beside it."""
+    """What pip does for a package of one module: its metadata with entry points, and the module next to it."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

@@ -76,7 +76,7 @@ def ints(name: str, value: Any, dtype: str = "int32") -> Tensor:
 
 
 def moved(name: str, dtype: str, shape: tuple[int, ...], output: tuple[float, int]) -> tuple[list[Op], list[Tensor]]:
-    """A tensor on the result's grid as int32, and that without a label: <name>/moved and <name>/plain."""
+    """A tensor on the result's quantization as int32, and that without a label: <name>/moved and <name>/plain."""
     tensors = [Tensor(f"{name}/moved", "int32", shape, None, q(*output)), Tensor(f"{name}/plain", "int32", shape)]
     return [Op("Requantize", (name,), (f"{name}/moved",)), Op("Reinterpret", (f"{name}/moved",), (f"{name}/plain",))], tensors
 
@@ -141,7 +141,7 @@ def test_requantize_of_channels(rounding: str) -> None:
 @pytest.mark.parametrize("real", ["float32", "float64"])
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_requantize_in_floating_point(rounding: str, real: str) -> None:
-    """Differences, a product, the zero point and the rounding as operators on real values."""
+    """Differences, a product, the zero point and the rounding as operators in float."""
     data, given, output = codes("int32", (3000,), 4) // 2**12, (0.001, 0), (0.06, -9)
     low, high = integer_range("int8")
     numbers = {
@@ -180,7 +180,7 @@ def test_where_floating_point_and_int64_differ() -> None:
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", TYPES)
 def test_conv2d(dtype: str) -> None:
-    """The integers are ConvInteger's; with a bias and a requantize behind it, by channels, the result is equal too."""
+    """The integers are ConvInteger's; with a bias and a requantize after it, by channels, the result is equal too."""
     x, w = codes(dtype, (2, 3, 6, 6), 5), codes("int8", (4, 3, 3, 3), 6)
     bias, scales = codes("int32", (4,), 7) // 2**17, F32([0.011, 0.004, 0.0173, 0.009])
     product, output = F32(0.037) * scales, (0.29, 4)
@@ -230,7 +230,7 @@ def test_dense() -> None:
 
 @pytest.mark.onnxruntime
 def test_batch_matmul() -> None:
-    """TVM's second operand is (batch, N, K): a Transpose in front of the product."""
+    """TVM's second operand is (batch, N, K): a Transpose before the product."""
     x, y = codes("int8", (3, 4, 9), 13), codes("int8", (3, 6, 9), 14)
     total = np.einsum("bmk,bnk->bmn", x.astype(int) - 5, y.astype(int) + 7)
     tensors = [Tensor("x", "int8", x.shape, None, q(0.03, 5)), Tensor("w", "int8", y.shape, None, q(0.06, -7)),
@@ -244,7 +244,7 @@ def test_batch_matmul() -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("kind", ["Add", "Sub"])
 def test_add_and_subtract(kind: str, dtype: str) -> None:
-    """TVM rounds both operands onto the result's grid first; spelled out so, all 65,536 pairs are equal. Add rounds the sum once."""
+    """TVM rounds both operands onto the result's quantization first; decomposed so, all 65,536 pairs are equal. Add rounds the sum once."""
     a, b = pairs(dtype)
     grids, output = ((0.05, 3), (0.021, 9)), (0.043, 1)
     wanted = qnn_add(a, b, grids, output, dtype, 1 if kind == "Add" else -1)
@@ -271,7 +271,7 @@ def test_add_and_subtract(kind: str, dtype: str) -> None:
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", TYPES)
 def test_mul(dtype: str) -> None:
-    """The product of differences is on the float32 product of both scales; with such a grid named, all pairs are equal."""
+    """The product of differences is on the float32 product of both scales; with such a quantization named, all pairs are equal."""
     a, b = pairs(dtype)
     grids, output = ((0.05, 3), (0.021, 9)), (0.043, 1)
     wanted = qnn_mul(a, b, grids, output, dtype)
@@ -291,7 +291,7 @@ def test_mul(dtype: str) -> None:
 
 @pytest.mark.onnxruntime
 def test_concatenate() -> None:
-    """Operands on other grids than the result's are requantized, those on its grid stay."""
+    """Operands with other quantizations than the result's are requantized, those with its quantization stay."""
     a, b = codes("uint8", (2, 3, 4), 15), codes("uint8", (2, 5, 4), 16)
     output = (0.08, 12)
     wanted = np.concatenate([a, qnn_requantize(b, (0.05, 130), output, "uint8")], axis=1)
@@ -304,7 +304,7 @@ def test_concatenate() -> None:
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", TYPES)
 def test_leaky_relu(dtype: str) -> None:
-    """TVM rounds up to three times. Spelled out, all 256 codes are equal; LeakyRelu, which rounds once, is at most 1 apart."""
+    """TVM rounds up to three times. Decomposed, all 256 codes are equal; LeakyRelu, which rounds once, is at most 1 apart."""
     data, given, output, alpha = every(dtype), (0.05, 20), (0.03, -5 if dtype == "int8" else 90), 0.1
     wanted = qnn_leaky_relu(data, alpha, given, output, dtype)
     slope, rest = FixedPoint.of(alpha), int(FixedPoint.of(1 - alpha)(output[1]))
@@ -347,7 +347,7 @@ def test_softmax() -> None:
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", TYPES)
 def test_avg_pool2d(dtype: str) -> None:
-    """TVM divides sums of stored integers towards zero; spelled out, it is equal. AveragePool rounds the exact average once."""
+    """TVM divides sums of stored integers towards zero; decomposed, it is equal. AveragePool rounds the exact average once."""
     data, given, output = codes(dtype, (1, 2, 7, 7), 18), (0.05, 7), (0.043, 3)
     wanted = qnn_avg_pool2d(data, given, output, dtype, 3)
     start, end = moved("x", dtype, data.shape, output), stored("average", dtype, (1, 2, 5, 5), output)

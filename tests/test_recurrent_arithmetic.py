@@ -1,4 +1,4 @@
-"""The integer arithmetic of recurrent operators beside LiteRT's kernels: outputs over several runs, the states going on."""
+"""The integer arithmetic of recurrent operators next to LiteRT's kernels: outputs over several runs, the states going on."""
 
 from __future__ import annotations
 

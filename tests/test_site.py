@@ -36,7 +36,7 @@ def test_scripts_know_the_page_that_they_write(page: Path) -> None:
 @pytest.mark.parametrize("script", ["make_operators.py", "make_reference.py"])
 def test_generated_pages_are_up_to_date(script: str) -> None:
     done = subprocess.run([sys.executable, str(DOCS / script), "--check"], capture_output=True, text=True)
-    assert done.returncode == 0, f"python docs/{script} writes them anew: {done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"python docs/{script} writes them again: {done.stdout}{done.stderr}"
 
 
 def test_every_kind_of_operator_says_what_it_means() -> None:
@@ -123,7 +123,7 @@ def test_the_menu_names_pages_that_there_are() -> None:
 
 
 def test_nothing_in_pages_is_loaded_from_elsewhere() -> None:
-    """Pictures of pages and diagrams are files beside them."""
+    """Pictures of pages and diagrams are files next to them."""
     for page in [*DOCS.rglob("*.md"), ROOT / "README.md"]:
         for source in re.findall(r"!\[[^\]\n]*\]\(([^)\s]+)\)", page.read_text()):
             assert (page.parent / source).exists(), f"{page}: {source}"

@@ -50,7 +50,7 @@ def written(graph: Graph, path: Path) -> Path:
 
 @pytest.mark.onnxruntime
 def test_a_real_network_gives_the_same_in_both_runtimes(tmp_path: Path) -> None:
-    """ONNX beside LiteRT, bit for bit over 50 steps, with the states that both hold behind each; and once more behind a reset."""
+    """ONNX next to LiteRT, bit for bit over 50 steps, with the states that both hold after each; and once more after a reset."""
     qconvert.convert(WAKE_WORD, tmp_path / "a.onnx")
     qconvert.convert(tmp_path / "a.onnx", tmp_path / "b.tflite")
     one, two, three = (Session(path) for path in (WAKE_WORD, tmp_path / "a.onnx", tmp_path / "b.tflite"))

@@ -68,7 +68,7 @@ def test_built_in_passes_keep_real_models(name: str, suffix: str, target: str, t
 
 
 def test_other_inputs_and_outputs_are_followed(tmp_path: Path) -> None:
-    """Turned, real and unsigned ones: the runs behind these passes get the same numbers in the new form."""
+    """Turned, real and unsigned ones: the runs after these passes get the same numbers in the new form."""
     for options in ({"io_layout": "nchw"}, {"io": "float"}, {"passes": ["signed_to_unsigned"]}):
         report = convert(MODEL, tmp_path / "a.onnx", force=True, verify_each=True, **options)
         assert len(report.verified) >= 2 and {found for _, found in report.verified} == {"leaves every output equal"}

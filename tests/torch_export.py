@@ -181,7 +181,7 @@ def read(path: Path, **options: Any) -> Graph:
 
 
 def run(graph: Graph, *inputs: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """Real values of the graph's outputs, by the evaluator."""
+    """Float values of the graph's outputs, by the evaluator."""
     found = evaluate(graph, dict(zip(graph.inputs, inputs, strict=True)))
     results = []
     for name in graph.outputs:

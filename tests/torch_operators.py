@@ -1,6 +1,6 @@
 """What the values in formats/torch/operators.npz are of: expressions of PyTorch and the inputs that they are computed on.
 
-The file is made by make_torch_operators.py, beside PyTorch; the tests need only numpy. `q`, `r` and `t` quantize.
+The file is made by make_torch_operators.py, next to PyTorch; the tests need only numpy. `q`, `r` and `t` quantize.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 __all__ = ["CASES", "GRIDS", "constants", "inputs"]
 
-#: The grids of q(x), r(x) (quint8) and t(x) (qint8).
+#: The quantizations of q(x), r(x) (quint8) and t(x) (qint8).
 GRIDS = {
     name: (float(np.float32(scale)), zero_point, dtype)
     for name, scale, zero_point, dtype in (("q", 0.031, 118, "quint8"), ("r", 0.0403, 108, "quint8"), ("t", 0.031, -10, "qint8"))
@@ -388,7 +388,7 @@ def inputs() -> dict[str, np.ndarray[Any, Any]]:
 
 
 def constants() -> dict[str, np.ndarray[Any, Any]]:
-    """What the expressions have beside their inputs."""
+    """What the expressions have next to their inputs."""
     rng = np.random.default_rng(8)
     shapes = {"KM": (5, 3), "KW": (7, 4), "KB": (7,), "KX": (2, 5), "KC": (6, 4, 3, 3), "KO": (6,), "KG": (6, 2, 3, 3), "KT": (4, 2, 3, 3)}
     shapes |= {"K1": (3, 6, 3), "K3": (3, 2, 2, 3, 2), "KD": (3,), "KF": (4,), "KP": (2,), "KU": (6, 2, 3)}

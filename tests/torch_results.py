@@ -50,7 +50,7 @@ class Results:
         return load(exported(folder / "model.pt2", program, held))
 
     def compare(self, graph: Graph, case: str, steps: int = 0) -> None:
-        """The outputs of a graph are PyTorch's: integers, scales and zero points equal, real values to float32's last bits.
+        """The outputs of a graph are PyTorch's: integers, scales and zero points equal, float values to float32's last bits.
 
         Args:
             graph: of the expression.

@@ -46,7 +46,7 @@ def classifier_state(prefix: str = "", seed: int = 0) -> dict[str, Any]:
 
 
 def layers(graph: Graph) -> list[tuple[Any, ...]]:
-    """What the layers of a graph are made of, in order: integers, their grid, bias, and the grids of data and result."""
+    """What the layers of a graph are made of, in order: integers, their quantization, bias, and the quantizations of data and result."""
     found = []
     for op in graph.ops:
         if op.kind in ("Conv", "Gemm", "ConvTranspose"):

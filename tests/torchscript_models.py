@@ -141,7 +141,7 @@ def archive(
 
     Args:
         path: of the file.
-        code: statements of `forward` behind its head, or the text of each file of the code by its name.
+        code: statements of `forward` after its head, or the text of each file of the code by its name.
         attributes: of the model; an Instance for a class other than __torch__.Net.
         constants: what the code calls CONSTANTS.c0 and so on.
         traced: types and shapes of the inputs of a trace, which are written without values as PyTorch does.
@@ -181,7 +181,7 @@ def graph_of(path: Path, input_shape: str = "") -> Graph:
 
 
 def values_of(graph: Graph, *inputs: Any) -> list[Array]:
-    """The outputs of a graph as real values, or as the integers that they are where they have no grid."""
+    """The outputs of a graph as float values, or as the integers that they are where they have no quantization."""
     found = evaluate(graph, dict(zip(graph.inputs, map(np.asarray, inputs), strict=True)))
     return [found[name] if (grid := graph[name].quantization) is None else dequantize(found[name], grid) for name in graph.outputs]
 

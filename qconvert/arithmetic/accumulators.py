@@ -1,4 +1,4 @@
-"""The grid of a sum of products: what a quantized bias is added on."""
+"""The quantization of a sum of products: what a quantized bias is added on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def accumulator_scale(data: Quantization, weights: Quantization) -> Array:
 
 
 def accumulator_grid(data: Quantization, weights: Quantization, axis: int = 0) -> Quantization:
-    """The grid of a bias that states none: scales as above along `axis`, or one, and zero point 0."""
+    """The quantization of a bias that states none: scales as above along `axis`, or one, and zero point 0."""
     scale = accumulator_scale(data, weights)
     return Quantization.per_tensor(float(scale[0])) if weights.is_per_tensor else Quantization.per_axis(scale, axis)
 

@@ -15,7 +15,7 @@ from qconvert.arithmetic.torch_kernels import fbgemm_add, qnnpack_add, qnnpack_a
 __all__ = ["ADDITIONS", "INTEGER_FACTORS", "Addition", "Grids", "adds_alike", "adds_as"]
 
 Grids = tuple[Quantization, Quantization]
-#: (stored values, stored values, grids, grid of the result, type) -> stored results.
+#: (stored values, stored values, quantizations, quantization of the result, type) -> stored results.
 Addition = Callable[[Any, Any, Grids, Quantization, str], Array]
 
 ADDITIONS: Mapping[str, Addition] = {
@@ -34,11 +34,11 @@ _TAKEN: Mapping[str, Callable[[Grids, Quantization], bool]] = {"xnnpack": xnnpac
 
 
 def adds_as(name: str, inputs: Grids, output: Quantization) -> bool:
-    """Whether a kernel has an addition of 8-bit data on these grids, each of one scale.
+    """Whether a kernel has an addition of 8-bit data with these quantizations, each of one scale.
 
     Args:
         name: the `arithmetic` of an Add, which may be that of no such kernel.
-        inputs, output: the grids.
+        inputs, output: the quantizations.
     """
     return name in ADDITIONS and all(grid.is_per_tensor for grid in (*inputs, output)) and _TAKEN.get(name, _always)(inputs, output)
 
@@ -51,9 +51,9 @@ def adds_alike(name: str, own: Addition, inputs: Grids, output: Quantization, dt
     """Whether an addition of 8-bit data gives the integers of the kernel `name` for all 65,536 pairs of inputs.
 
     Args:
-        name: of ADDITIONS; the kernel takes these grids (adds_as()).
+        name: of ADDITIONS; the kernel takes these quantizations (adds_as()).
         own: the addition, tried in unsigned storage.
-        inputs, output: the grids.
+        inputs, output: the quantizations.
         dtype: the type of all three.
     """
     offset = -integer_range(dtype)[0]

@@ -1,4 +1,4 @@
-"""What TFLite's comparisons of bytes compare: 256 times the real values, in integers, also where C leaves their shift undefined."""
+"""What TFLite's comparisons of bytes compare: 256 times the float values, in integers, also where C leaves their shift undefined."""
 
 from __future__ import annotations
 

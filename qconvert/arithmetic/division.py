@@ -15,7 +15,7 @@ from qconvert.arithmetic.requantize import quantize_multiplier, rounding_divide_
 __all__ = ["tflite_divide"]
 
 _BITS = 31
-#: 48 / 17 and -32 / 17 with 29 bits behind the point: where Newton's iteration for 1 / x begins (gemmlowp, fixedpoint.h).
+#: 48 / 17 and -32 / 17 with 29 bits after the point: where Newton's iteration for 1 / x begins (gemmlowp, fixedpoint.h).
 _FIRST, _SLOPE = 1515870810, -1010580540
 _ROUNDS = 3
 
@@ -27,7 +27,7 @@ def tflite_divide(
 
     Args:
         values, divisors: stored integers, of one shape; no divisor is zero.
-        given, divisor, output: grids, per tensor.
+        given, divisor, output: quantizations, per tensor.
         limits: the lowest and the highest integer of the result.
     """
     x, y = (data.astype(np.int64) - int(grid.zero_point[0]) for data, grid in ((values, given), (divisors, divisor)))
@@ -52,7 +52,7 @@ def _length(values: Array) -> Array:
 
 
 def _reciprocal(values: Array) -> tuple[Array, Array]:
-    """2**31 over the mantissa of integers from 1 to 2**31, and the bits behind its leading one (GetReciprocal, internal/common.h)."""
+    """2**31 over the mantissa of integers from 1 to 2**31, and the bits after its leading one (GetReciprocal, internal/common.h)."""
     bits = _length(values)
     fraction = (values << (_BITS + 1 - bits)) - 2**_BITS
     half = (fraction + 2**_BITS) >> 1

@@ -21,7 +21,7 @@ DTYPES = (
     "uint2", "float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "unknown",
 )  # fmt: skip
 
-#: Types of real values; floats of 8 and 4 bits are storage for them, like integers.
+#: Types of float values; floats of 8 and 4 bits are storage for them, like integers.
 REALS = ("float16", "bfloat16", "float32", "float64")
 
 _PACKED = frozenset((
@@ -66,7 +66,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-@cache  # numpy puts the name together anew each time
+@cache  # numpy puts the name together again each time
 def canonical_dtype(dtype: np.dtype[Any]) -> str:
     """The canonical name of a numpy dtype; see numpy_dtype()."""
     if dtype.kind in "OSU":

@@ -30,7 +30,7 @@ def batch_norm_factor(scale: Any, variance: Any, epsilon: float, precision: str 
 def fold_batch_norm(
     weights: Any, bias: Any, scale: Any, offset: Any, mean: Any, variance: Any, epsilon: float, precision: str = "float64"
 ) -> tuple[Array, Array]:
-    """Weights and bias of a layer that does what the layer and a batch normalization behind it do.
+    """Weights and bias of a layer that does what the layer and a batch normalization after it do.
 
     weights * f and (bias - mean) * f + offset, with f of batch_norm_factor(). Source: Jacob et al. (arXiv 1712.05877), section 3.2, where
     the folded weights are those that are quantized.
@@ -59,7 +59,7 @@ def bias_correction(weights: Any, rounded: Any, mean: Any, groups: int = 1) -> A
 
     Args:
         weights: real, outputs first: O,I,spatial or O,I, with the inputs of one group.
-        rounded: the real values of the quantized weights.
+        rounded: the float values of the quantized weights.
         mean: of the data: one for each input channel, over all groups.
         groups: of the convolution.
 

@@ -1,4 +1,4 @@
-"""Scale and zero point of a range of real values, by the formula of each framework.
+"""Scale and zero point of a range of float values, by the formula of each framework.
 
 FORMULAS holds them by name. They differ in the divisor, in where the zero point is rounded to and how its ties fall, and in what becomes
 of ranges without zero. Each computes in the precision of its source, so that scales are equal to the last bit; tests/test_formulas.py
@@ -30,13 +30,13 @@ _Computed = tuple[Array, Array]
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """How a framework makes a grid of a range.
+    """How a framework makes a quantization of a range.
 
     Attributes:
         name: its key in FORMULAS.
         text: the formula; n and p are the lowest and the highest integer.
         source: where it is written.
-        computes: (smallest and largest real value, float32; lowest and highest integer) -> scale and zero point as the source computes
+        computes: (smallest and largest float value, float32; lowest and highest integer) -> scale and zero point as the source computes
             them, without any check: 0, NaN or a zero point beyond the integers where it gives these.
         integers: "int" and "uint", as far as it takes them; the first where nobody says otherwise.
         symmetric: whether only the largest magnitude counts.
@@ -58,13 +58,13 @@ class Formula:
     def __call__(
         self, low: Any, high: Any, bits: int = 8, *, dtype: str = "", axis: int | None = None, narrow: bool = False
     ) -> tuple[str, Quantization]:
-        """The storage type and the grid of a range.
+        """The storage type and the quantization of a range.
 
-        What the source gives is left where that is no grid: a range of zero alone, or of so little that its scale is no normal number of
-        float32, gets the scale 1 and the zero point 0, and a range without zero what `beyond` says.
+        What the source gives is left where that is no quantization: a range of zero alone, or of so little that its scale is no normal
+        number of float32, gets the scale 1 and the zero point 0, and a range without zero what `beyond` says.
 
         Args:
-            low: smallest real value, one, or one for each index along `axis`.
+            low: smallest float value, one, or one for each index along `axis`.
             high: largest, likewise.
             bits: of the integers, 2 to 16. PyTorch's reduce_range is 7.
             dtype: the storage type, by default of 8 or 16 bits, signed as `integers` says.
@@ -125,7 +125,7 @@ class Formula:
 def choose_grid(
     name: str, low: Any, high: Any, bits: int = 8, *, dtype: str = "", axis: int | None = None, narrow: bool = False
 ) -> tuple[str, Quantization]:
-    """The storage type and the grid of a range by one of FORMULAS; see Formula.__call__().
+    """The storage type and the quantization of a range by one of FORMULAS; see Formula.__call__().
 
     Raises:
         OptionError: there is no such formula, or it takes no such range.
@@ -166,7 +166,7 @@ def _pytorch_affine(low: Array, high: Array, lowest: int, highest: int) -> _Comp
 
 
 def _pytorch_symmetric(low: Array, high: Array, lowest: int, highest: int) -> _Computed:
-    """(p - n) / 2 is 127.5 in 8 bits: the grid is half a step wider than the range below, and half a step short of it above."""
+    """(p - n) / 2 is 127.5 in 8 bits: the quantization is half a step wider than the range below, and half a step short of it above."""
     scale = np.maximum(_absmax(low, high) / _F32((highest - lowest) / 2), _F32(PYTORCH_EPS))
     whole = highest in (255, 65535)
     middle = 0 if lowest < 0 else (highest + whole) // 2

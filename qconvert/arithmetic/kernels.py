@@ -39,7 +39,7 @@ def _rescale(steps: Any, scale: float) -> Array:
 
 
 def tflite_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Array:
-    """ADD of TFLite's reference and optimised kernels, 8 bits: inputs on a grid of 2**-20, then requantized.
+    """ADD of TFLite's reference and optimised kernels, 8 bits: inputs with a quantization of 2**-20, then requantized.
 
     Source: add.cc (PopulateAddOptions, left_shift = 20). Args: stored integers and per-tensor quantizations.
     """
@@ -173,7 +173,7 @@ def onnxruntime_softmax(values: Array, scale: float, output: Quantization, dtype
     Args:
         values: stored integers.
         scale: of the data.
-        output: grid of the result, per tensor.
+        output: quantization of the result, per tensor.
         dtype: of the result, and of the data.
         axis: of the sums.
     """

@@ -3,8 +3,8 @@
 Data and hidden values are int8, the cell int16 in steps of a power of two. A gate is a sum in steps of 2**-12 (with a layer
 normalization, of its own scale) that is rounded once for the data's part and once for the hidden values', and limited to int16 after each.
 Sigmoid and tanh are gemmlowp's. Sources: TFLite, kernels/lstm_eval.cc, kernels/unidirectional_sequence_lstm.cc and
-kernels/internal/reference/portable_tensor_utils.cc. Two readings of the kernel that no text states are kept: the grid of the hidden values
-is that of the fifth intermediate tensor, and with a projection its zero point is subtracted, not added.
+kernels/internal/reference/portable_tensor_utils.cc. Two readings of the kernel that no text states are kept: the quantization of the hidden
+values is that of the fifth intermediate tensor, and with a projection its zero point is subtracted, not added.
 """
 
 from __future__ import annotations
@@ -71,15 +71,16 @@ class IntegerProjection:
 
 @dataclass(frozen=True, eq=False)
 class IntegerLstm:
-    """A whole layer. Grids are (scale, zero point).
+    """A whole layer. Quantizations are (scale, zero point).
 
     Attributes:
         gates: by the names in GATES; without "input" the input gate is 1 less the forget gate.
-        data: the grid of the data.
+        data: the quantization of the data.
         state: of the hidden values that are kept from one step to the next.
-        hidden: of the hidden values before a projection; without one these bytes are output and state, whatever their own grids say.
+        hidden: of the hidden values before a projection; without one these bytes are output and state, whatever their own quantizations
+            say.
         cell_power: the cell's steps are 2**cell_power.
-        cell_clip: largest magnitude of the cell's real values; 0 for none.
+        cell_clip: largest magnitude of the cell's float values; 0 for none.
         projection: None without.
         time_major: whether the file has time before rows, which the kernel then takes together.
     """
@@ -164,7 +165,7 @@ class IntegerLstm:
 
     @property
     def stored_projection_clip(self) -> int:
-        """The largest stored magnitude behind a projection; 0 for any."""
+        """The largest stored magnitude after a projection; 0 for any."""
         return 0 if self.projection is None else _stored(self.projection.clip, self.projection.clip_scale, _INT8)
 
     @cached_property
@@ -187,7 +188,7 @@ def _part(values: Array, weights: tuple[Array, float], grid: tuple[float, int], 
 
 
 def _normalized(total: Array, norm: tuple[Array, float], bias: Array | None) -> Array:
-    """A layer normalization of int16, in 10 bits behind the point."""
+    """A layer normalization of int16, in 10 bits after the point."""
     weights, scale = norm
     size = total.shape[-1]
     mean = _divided(total.sum(axis=-1) * 1024, size)

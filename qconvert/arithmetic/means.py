@@ -21,7 +21,7 @@ def xnnpack_reduction(given: Quantization, output: Quantization, count: int, is_
     sums for which it decides.
 
     Args:
-        given, output: grids.
+        given, output: quantizations.
         count: how many integers are summed.
         is_mean: whether the sum is divided by it.
     """
@@ -61,7 +61,7 @@ def tflite_mean(total: Any, count: int, given: Quantization, output: Quantizatio
     Args:
         total: sums of stored integers.
         count: how many integers are summed.
-        given, output: grids.
+        given, output: quantizations.
         dtype: of data and result.
     """
     steps = np.asarray(total, np.int64) - count * int(given.zero_point[0])

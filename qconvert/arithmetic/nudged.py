@@ -1,7 +1,7 @@
 """Scales at which one kernel's additions give the integers of another.
 
 Where onnxruntime's addition in float32 and XNNPACK's in integers disagree, they do so on a few of the 65,536 pairs, whose sums lie within
-a ten-thousandth of a tie, since XNNPACK rounds its multipliers. With input scales at, or a little beside, these multipliers nearly always
+a ten-thousandth of a tie, since XNNPACK rounds its multipliers. With input scales at, or a little next to, these multipliers nearly always
 every pair is equal. The same goes for PyTorch's engines (arithmetic/additions.py).
 """
 
@@ -34,7 +34,7 @@ _FLOAT_SHIFT = 22
 def nudged_add(
     inputs: tuple[Quantization, Quantization], output: Quantization, low: int, kernel: str = "xnnpack"
 ) -> tuple[Quantization, Quantization] | None:
-    """Grids for the inputs of an addition with which float32 arithmetic gives that of a kernel for all 65,536 pairs.
+    """Quantizations for the inputs of an addition with which float32 arithmetic gives that of a kernel for all 65,536 pairs.
 
     Equal are the fused kernel of onnxruntime (MlasQLinearAdd), with and without fused multiply-add, and the three operators unfused,
     whether the last divides by the scale or, as XNNPACK's, multiplies by its reciprocal.

@@ -1,4 +1,4 @@
-"""Scale and zero point: how stored integers map to real values."""
+"""Scale and zero point: how stored integers map to float values."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Quantization:
         return low if self.quant_min is None else self.quant_min, high if self.quant_max is None else self.quant_max
 
     def shifted(self, offset: int) -> Quantization:
-        """The quantization of the same real values when `offset` is added to every stored integer."""
+        """The quantization of the same float values when `offset` is added to every stored integer."""
         limits = (None if limit is None else limit + offset for limit in (self.quant_min, self.quant_max))
         return Quantization(self.scale, self.zero_point + offset, self.axis, self.block_size, *limits)
 

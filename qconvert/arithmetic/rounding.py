@@ -1,4 +1,4 @@
-"""Rounding, quantization and dequantization: from real values to stored integers and back."""
+"""Rounding, quantization and dequantization: from float values to stored integers and back."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def saturate(values: Any, dtype: str, limits: tuple[int, int] | None = None) -> 
     Args:
         values: any numeric array whose elements are whole numbers or infinite.
         dtype: canonical name of the integer dtype.
-        limits: a range within that of the dtype, where a grid uses no more (Quantization.limits).
+        limits: a range within that of the dtype, where a quantization uses no more (Quantization.limits).
     """
     low, high = limits or integer_range(dtype)
     values = np.asarray(values)
@@ -87,7 +87,7 @@ def saturate(values: Any, dtype: str, limits: tuple[int, int] | None = None) -> 
 
 
 def to_small_float(values: Any, dtype: str) -> Array:
-    """Real values as floats of 8 or 4 bits: nearest, ties to even, saturated, as ONNX's QuantizeLinear has it. NaN stays where it exists.
+    """Float values as floats of 8 or 4 bits: nearest, ties to even, saturated, as ONNX's QuantizeLinear has it. NaN stays where it exists.
 
     Args:
         values: floating-point array.
@@ -124,7 +124,7 @@ def scale_and_zero_point(quantization: Quantization, shape: tuple[int, ...]) -> 
 
 
 def quantize(x: Any, quantization: Quantization, dtype: str, rounding: str = "half_even", *, offset_first: bool = False) -> Array:
-    """Real values onto the grid: saturate(round(x / scale) + zero_point).
+    """Float values to the quantization: saturate(round(x / scale) + zero_point).
 
     The division happens in the dtype of `x`, so float32 data is divided in float32 as the runtimes do. NaN
     becomes the zero point.
@@ -180,7 +180,7 @@ def _rounded(
 
 
 def dequantize(stored: Any, quantization: Quantization) -> Array:
-    """The real values, in float64: scale * (stored - zero_point), as TFLite and ONNX specify.
+    """The float values, in float64: scale * (stored - zero_point), as TFLite and ONNX specify.
 
     Floats of 8 and 4 bits have no zero point. Exact for values up to 16 bits; an int32 bias has at most 32 + 24 significant bits,
     which may round in float64's 53.
@@ -198,7 +198,7 @@ def dequantize(stored: Any, quantization: Quantization) -> Array:
 
 
 def affine_range(quantization: Quantization, dtype: str) -> tuple[Array, Array]:
-    """The smallest and largest real value that the grid holds, one each for every scale (float64)."""
+    """The smallest and largest float value that the quantization holds, one each for every scale (float64)."""
     low, high = quantization.limits(dtype)
     scale = quantization.scale.astype(np.float64)
     return scale * (low - quantization.zero_point), scale * (high - quantization.zero_point)

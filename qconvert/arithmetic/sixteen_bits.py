@@ -22,7 +22,7 @@ def pair_factors(kind: str, inputs: tuple[Quantization, Quantization], output: Q
 
     Args:
         kind: Add, Sub or Mul.
-        inputs, output: grids.
+        inputs, output: quantizations.
     """
     first, second = (float(item.scale[0]) for item in inputs)
     if kind == "Mul":
@@ -32,14 +32,14 @@ def pair_factors(kind: str, inputs: tuple[Quantization, Quantization], output: Q
 
 
 def tflite_pair(kind: str, a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization) -> Array:
-    """ADD, SUB and MUL of int16: operands of sums are brought to a grid of 2**-15, the result to its own, each with two roundings.
+    """ADD, SUB and MUL of int16: operands of sums are brought to a quantization of 2**-15, the result to its own, each with two roundings.
 
     Operands of an ADD that have one shape are rounded once (measured, LiteRT 2.3).
 
     Args:
         kind: Add, Sub or Mul.
         a, b: stored integers.
-        inputs, output: grids.
+        inputs, output: quantizations.
     """
     *factors, last = pair_factors(kind, inputs, output)
     x, y = np.asarray(a, np.int64), np.asarray(b, np.int64)
@@ -67,7 +67,7 @@ def tflite_sums(total: Any, factors: Any, output: Quantization, dtype: str) -> A
     Args:
         total: sums, the bias among them, the outputs along the last axis.
         factors: real multipliers, one or one for each output.
-        output: the result's grid.
+        output: the result's quantization.
         dtype: its type.
     """
     multiplier, bits = short_multipliers(factors)

@@ -22,13 +22,13 @@ __all__ = ["IntegerSvdf"]
 
 @dataclass(frozen=True, eq=False)
 class IntegerSvdf:
-    """A layer. Grids are (scale, zero point).
+    """A layer. Quantizations are (scale, zero point).
 
     Attributes:
         feature: weights over the data, int8, of shape (filters, inputs), and their scale.
         time: weights over the memory, int16 (int8 in tflite-micro), of shape (filters, places), and their scale.
         bias: int32, of shape (units,), in steps of memory scale * time scale; None for zeros.
-        data, output: grids.
+        data, output: quantizations.
         memory_scale: the scale of the memory; its type is that of the weights over it.
         rank: how many filters make one unit.
         memory_zero_point: 0 for int16.

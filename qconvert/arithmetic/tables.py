@@ -32,7 +32,7 @@ def lookup_table(
 
     Args:
         function: of an array of real numbers.
-        given, output: grids of data and result, per tensor.
+        given, output: quantizations of data and result, per tensor.
         dtype: of the data; 16 bits give 65,536 values.
         output_dtype: of the result, by default the same.
         rounding: one of ROUNDINGS.

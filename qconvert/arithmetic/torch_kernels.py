@@ -129,7 +129,7 @@ def _means(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
     return np.asarray(np.rint(total.astype(np.float32) / _count(sizes)))
 
 
-#: (sums of stored uint8 integers, grid, sizes of a window) -> averages, by the names of the attribute `arithmetic`.
+#: (sums of stored uint8 integers, quantization, sizes of a window) -> averages, by the names of the attribute `arithmetic`.
 TORCH_AVERAGES: Mapping[str, Callable[[Array, Quantization, _Sizes], Array]] = {
     "qnnpack": _qnnpack,
     "fbgemm": _windows,

@@ -1,6 +1,6 @@
 """torch.quantize_per_tensor of PyTorch's engines: round(fma(x, 1 / scale, zero point)), and a form of it in plain float32 operators.
 
-ONNX and TFLite round x / scale and add the zero point behind that. The fused sum is rounded to float32 first, which moves what lies within
+ONNX and TFLite round x / scale and add the zero point after that. The fused sum is rounded to float32 first, which moves what lies within
 2^-18 of a tie onto it, and the tie goes to the even integer, not to the even number of steps.
 """
 
@@ -27,7 +27,7 @@ def torch_quantize(x: Array, scale: Any, zero_point: int) -> Array:
 
     Args:
         x: float32.
-        scale: of the grid, float32.
+        scale: of the quantization, float32.
         zero_point: in unsigned storage, as PyTorch's kernels have it.
     """
     with np.errstate(all="ignore"):
@@ -41,7 +41,7 @@ def torch_quantize(x: Array, scale: Any, zero_point: int) -> Array:
 class SplitProduct:
     """x / scale + zero point of float32 numbers, as (high * factors[0] + zero point) + (low * reciprocal + high * factors[1]).
 
-    `high` is x on a coarse grid, (x + border) - border, and `low` the rest: the first bracket is exact, the second small.
+    `high` is x with a coarse quantization, (x + border) - border, and `low` the rest: the first bracket is exact, the second small.
 
     Attributes:
         border: what is added and taken off again.
@@ -59,7 +59,7 @@ class SplitProduct:
 def split_product(scale: Any, zero_point: int) -> SplitProduct | None:
     """The form that misses the fewest numbers, mostly none; None for scales at the ends of float32.
 
-    Only numbers beside the limits between two integers can be missed, and these are all tried.
+    Only numbers next to the limits between two integers can be missed, and these are all tried.
     """
     scale = np.float32(scale)
     if not 2.0**-80 < float(scale) < 2.0**80:

@@ -33,7 +33,7 @@ def tflite_requantize(values: Array, given: Quantization, output: Quantization, 
 
     Args:
         values: stored integers.
-        given, output: grids, per tensor.
+        given, output: quantizations, per tensor.
         dtype: of the result.
     """
     steps = values.astype(np.int64) - int(given.zero_point[0])
@@ -47,7 +47,7 @@ def tflite_wrapped_mean(values: Array, total: Array, given: Quantization, output
     Args:
         values: stored integers.
         total: their sums over some axes.
-        given, output: grids, per tensor.
+        given, output: quantizations, per tensor.
         dtype: of the result.
     """
     count = values.size // max(total.size, 1)
@@ -174,7 +174,7 @@ def _sigmoid_points() -> Array:
     exact, middle = (2.0**16 / (1 + np.exp(-(np.arange(258) + shift) / 24)) for shift in (0, 0.5))
     points = exact[:-1] + (middle[:-1] - (exact[:-1] + exact[1:]) / 2) / 2
     rounded = np.asarray(np.minimum(round_half_away(points), 65535), np.int64)
-    return np.append(rounded[:255], [65535, 65535])  # the last one is that of whatever lies behind
+    return np.append(rounded[:255], [65535, 65535])  # the last one is that of whatever lies after
 
 
 @cache

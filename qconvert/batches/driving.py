@@ -46,7 +46,7 @@ def batch(
     """Converts all models of a folder, each in a process of its own, and writes what came of them to `out`/qconvert-batch/results.json.
 
     A model that is done is recorded there, so that a batch that was ended goes on where it was; with other options, another version or
-    another file the model is done anew.
+    another file the model is done again.
 
     Args:
         folder: with models, in folders within it too. Links are not followed.

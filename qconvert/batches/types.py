@@ -34,8 +34,8 @@ class Job:
         result: where its conversion is written.
         record: where its outcome is written, which says that it is done.
         key: of the model, its state and the options: a record with another key is one of an earlier, other batch.
-        convert: arguments of `qconvert convert` behind the two files.
-        check: arguments of `qconvert check` behind the two files; None for no check.
+        convert: arguments of `qconvert convert` after the two files.
+        check: arguments of `qconvert check` after the two files; None for no check.
         seconds: how long each of the two commands may take.
         memory: bytes of address space that each of them may take; 0 for no limit.
     """

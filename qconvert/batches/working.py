@@ -63,7 +63,7 @@ class Processes:
         return code, printed
 
     def _started(self, line: list[str]) -> subprocess.Popen[bytes]:
-        with self._lock:  # none is started behind end_all()
+        with self._lock:  # none is started after end_all()
             if self._is_over:
                 raise BatchOverError
             ours, held = os.pipe()

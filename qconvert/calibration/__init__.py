@@ -1,4 +1,4 @@
-"""Calibration: choosing grids from data. The methods (observers of activations, scales of weights, corrections) are pure numpy."""
+"""Calibration: choosing quantizations from data. The methods (observers of activations, scales of weights, corrections) are pure numpy."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def expected_shifts(weights: Array, rounded: Array, means: Array, groups: int = 
 
     Args:
         weights: real ones, (outputs, inputs of a group, space).
-        rounded: the same after rounding, as real values.
+        rounded: the same after rounding, as float values.
         means: E[x] of each input channel.
         groups: of a convolution.
     """
@@ -68,7 +68,7 @@ def analytic_shifts(graph: Graph, rounded: Mapping[str, Array], means: Mapping[s
 
     Args:
         graph: a float network.
-        rounded: name of weights -> what rounding makes of them, as real values.
+        rounded: name of weights -> what rounding makes of them, as float values.
         means: name of a tensor -> E[x] of each of its channels, as of normalized_means() or ChannelMeans.
     """
     found = {}
@@ -82,7 +82,7 @@ def analytic_shifts(graph: Graph, rounded: Mapping[str, Array], means: Mapping[s
 
 
 def clipped_normal_means(means: Array, deviations: Array, lowest: float = 0.0, highest: float = math.inf) -> Array:
-    """E[x] of normal values behind a Relu, or a Clip to [lowest, highest] (ibid., appendix C).
+    """E[x] of normal values after a Relu, or a Clip to [lowest, highest] (ibid., appendix C).
 
     Args:
         means: of the normal values, such as the B of a batch normalization.
@@ -108,7 +108,7 @@ def _density(values: Array) -> Array:
 
 
 def normalized_means(graph: Graph) -> dict[str, Array]:
-    """E[x] of each channel of the tensors behind batch normalizations, and behind a Relu or Clip there: for expected_shifts().
+    """E[x] of each channel of the tensors after batch normalizations, and after a Relu or Clip there: for expected_shifts().
 
     Folding (fold_batch_norm) has to come later: it takes the statistics away. Names of tensors stay.
     """
@@ -138,7 +138,7 @@ def _bounds(graph: Graph, op: Op) -> tuple[float, float] | None:
 
 
 def correct_biases(graph: Graph, shifts: Mapping[str, Array]) -> tuple[Graph, tuple[str, ...]]:
-    """Adds to the biases of layers on real values, before they are quantized.
+    """Adds to the biases of layers in float, before they are quantized.
 
     Args:
         graph: a float network.

@@ -32,11 +32,11 @@ _EQUAL = 1e-9
 
 
 class Split:
-    """A histogram cut behind each of several numbers of bins, in float64.
+    """A histogram cut after each of several numbers of bins, in float64.
 
     Attributes:
         ends: the numbers of bins, (n,).
-        beyond: how many values lie behind each, (n,).
+        beyond: how many values lie after each, (n,).
         inside: how many do not.
         total: of all values.
         edges: the first bin of each level, and the end of the last, (n, levels + 1).
@@ -111,7 +111,7 @@ class _Divergence(Counted):
     """Takes the threshold with the smallest divergence; clips the range of all values to it.
 
     Args:
-        levels: of one sign: 128 of 8 bits. Unsigned grids of values that are never negative have 256.
+        levels: of one sign: 128 of 8 bits. Unsigned quantizations of values that are never negative have 256.
     """
 
     def __init__(self, levels: int = 128) -> None:

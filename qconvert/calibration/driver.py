@@ -1,4 +1,4 @@
-"""calibrate(): the grids of a float network, from data."""
+"""calibrate(): the quantizations of a float network, from data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = ["calibrate", "calibrated", "prepared"]
 PREPARED = ("fold_batch_norm",)
 #: Storage types.
 ACTIVATIONS, WEIGHTS = ("int8", "uint8", "int16", "uint16"), ("int8", "int4", "int2", "int16")
-#: Samples over which the noise of the chosen grids is measured.
+#: Samples over which the noise of the chosen quantizations is measured.
 MEASURED = 4
 #: What outputs may lose in dB compared with min-max before a calibration is warned of.
 _LOST_DB = 20
@@ -130,7 +130,7 @@ class _Work:
         return Samples(self.graph, self.data, min(limits, default=None), self.preparation)
 
     def measured(self) -> Samples:
-        """The samples that the noise of grids is measured on."""
+        """The samples that the noise of quantizations is measured on."""
         return Samples(self.graph, self.first, min(MEASURED, self.limit or MEASURED), self.preparation)
 
     def place(self) -> Path:
@@ -171,16 +171,16 @@ def calibrated(
     progress: Progress = lambda what, done, total: None,
     **options: Any,
 ) -> Calibration:
-    """Runs a float network on data, and chooses a grid for each tensor that integer kernels read or write.
+    """Runs a float network on data, and chooses a quantization for each tensor that integer kernels read or write.
 
     Args:
         model: a file, its content as bytes, or a graph.
         format: the name of its format, if suffix and content do not determine it.
-        data: files and folders; an array of samples; something that gives samples; a function that gives it anew (see data.streams).
+        data: files and folders; an array of samples; something that gives samples; a function that gives it again (see data.streams).
         method: how ranges of activations are chosen; calibration.METHODS lists them.
         activations: storage type of activations.
         symmetric: whether their zero point is in the middle; by default what the method asks for, or the target's file of scales.
-        weights: storage type of weights, whose grids are symmetric.
+        weights: storage type of weights, whose quantizations are symmetric.
         weights_method: how their scales are chosen; calibration.weights.WEIGHT_METHODS lists them.
         per_channel: whether weights have a scale for each output channel.
         equalization: whether channels between layers are scaled first so that weights have equal ranges.
@@ -189,7 +189,7 @@ def calibrated(
         keep_float: how many of the tensors that cost most stay float.
         skip: names of tensors, or operators, that stay float.
         histograms: whether values are counted for a plot, whatever the method needs.
-        target: the one target that the grids have to suit; by default they suit TFLite and ONNX.
+        target: the one target that the quantizations have to suit; by default they suit TFLite and ONNX.
         strict: whether what is warned of is an error: activations of which more than 1% is clipped or less than 10 dB is left, and
             outputs that lose more than 20 dB compared with min-max.
         samples: how many at most; by default all.
@@ -286,7 +286,7 @@ def _threads(jobs: int, scheduler: str) -> int:
 
 
 class _Counting:
-    """An observer, and beside it one that counts values for a plot. Shown to observe() like an Observer."""
+    """An observer, and next to it one that counts values for a plot. Shown to observe() like an Observer."""
 
     def __init__(self, chosen: Observer) -> None:
         self.chosen, self.counted = chosen, Percentile()
@@ -324,7 +324,7 @@ def _observers(graph: Graph, found: Plan, makes: _Makes) -> tuple[Observer, ...]
 
 
 def _observed(work: _Work, found: Plan, chosen: Choices, makes: _Makes) -> tuple[tuple[TensorReport, ...], int]:
-    """The grid of each group, and how many samples were seen."""
+    """The quantization of each group, and how many samples were seen."""
     network, samples = work.watched(found), work.samples()
     observers = _observers(work.graph, found, makes)
     counting = chosen.histograms and observers[0].histogram() is None
@@ -339,7 +339,7 @@ def _observed(work: _Work, found: Plan, chosen: Choices, makes: _Makes) -> tuple
 
 
 def _report(group: Group, seeing: Observer, counted: Observer, chosen: Choices, seen: int) -> TensorReport:
-    """The grid of a group."""
+    """The quantization of a group."""
     if group.fixed is not None:
         return TensorReport(group.names, 0.0, 0.0, group.fixed, "required by the target")
     if not seeing.count:
@@ -351,15 +351,15 @@ def _report(group: Group, seeing: Observer, counted: Observer, chosen: Choices, 
 
 
 def _measured(work: _Work, network: Watched, found: Plan, reports: tuple[TensorReport, ...]) -> tuple[TensorReport, ...]:
-    """The reports with the noise of their grids."""
+    """The reports with the noise of their quantizations."""
     noises = tuple(Noise(None if group.fixed is not None else report.qparams) for group, report in zip(found.groups, reports, strict=True))
     noises, _ = observe(network, found.observed, noises, work.measured())
     return tuple(replace(report, sqnr_db=noise.sqnr_db, clipped=noise.clipped) for report, noise in zip(reports, noises, strict=True))
 
 
 def _warnings(work: _Work, found: Plan, reports: tuple[TensorReport, ...], chosen: Choices, encodings: Encodings) -> tuple[str, ...]:
-    """What the user has to know of poor grids, measured on the first samples. Outputs lose 20 dB only where some value is clipped: scales
-    that clip nothing are at most about twice those of min-max."""
+    """What the user has to know of poor quantizations, measured on the first samples. Outputs lose 20 dB only where some value is clipped:
+    scales that clip nothing are at most about twice those of min-max."""
     lost = ""
     clipped = [(group, report) for group, report in zip(found.groups, reports, strict=True) if report.clipped and group.fixed is None]
     if clipped:

@@ -1,4 +1,4 @@
-"""The encodings that calibration writes: grids of activations as they were chosen, and of weights so that biases fit integers."""
+"""The encodings that calibration writes: quantizations of activations as they were chosen, and of weights so that biases fit integers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LARGEST_BIAS = 2.0**30
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How grids are chosen."""
+    """How quantizations are chosen."""
 
     method: str
     options: Mapping[str, Any]
@@ -59,8 +59,8 @@ def encodings_of(graph: Graph, found: Plan, reports: tuple[TensorReport, ...], c
     Args:
         graph: the float network.
         found: its places.
-        reports: the grids of activations.
-        chosen: how grids of weights are chosen.
+        reports: the quantizations of activations.
+        chosen: how quantizations of weights are chosen.
         origin: of all.
 
     Raises:
@@ -85,7 +85,8 @@ def encodings_of(graph: Graph, found: Plan, reports: tuple[TensorReport, ...], c
 
 
 def _with_room(graph: Graph, item: Weights, grid: QParams, steps: dict[str, float]) -> QParams:
-    """The grid, with larger scales where a bias at input scale * weight scale would leave int32: channels of nearly nothing but a bias."""
+    """The quantization, with larger scales where a bias at input scale * weight scale would leave int32: channels of nearly nothing but a
+    bias."""
     q = grid.quantization
     least = np.full(q.scale.shape, _SMALLEST)
     for data, bias in item.layers:

@@ -24,7 +24,7 @@ _NEAR, _ROUNDS = 1e-3, 50
 
 
 def equalize(graph: Graph, *, powers_of_two: bool = False) -> tuple[Graph, tuple[str, ...]]:
-    """Equalizes all pairs of layers on real values, one after the other, until nothing moves any more.
+    """Equalizes all pairs of layers in float, one after the other, until nothing moves any more.
 
     Args:
         graph: a float network; layers whose weights are not float32 constants of their own stay as they are.
@@ -47,7 +47,7 @@ def equalize(graph: Graph, *, powers_of_two: bool = False) -> tuple[Graph, tuple
 
 
 def _with_layers(graph: Graph, layers: Mapping[int, _Layer]) -> Graph:
-    """The graph with these parameters of its operators; a bias that something else reads too stays beside."""
+    """The graph with these parameters of its operators; a bias that something else reads too stays next to."""
     made: dict[str, Tensor] = {}
     ops, names, readers = list(graph.ops), graph.names(made), graph.consumers()
     for number, layer in layers.items():

@@ -37,7 +37,7 @@ class MovingAverage(Observer):
         super().__init__()
         require_between("constant", constant, 0, 1)
         self.constant, self.runs = constant, 0
-        # After a first run x, the average is x * decay + rest, whatever the runs behind it were: so another one's runs can be put behind.
+        # After a first run x, the average is x * decay + rest, whatever the runs after it were: so another one's runs can be put after.
         self._first, self._decay, self._rest = np.zeros(2), 1.0, np.zeros(2)
 
     def _observe(self, values: Array, lowest: float, highest: float) -> None:

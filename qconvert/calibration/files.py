@@ -47,10 +47,10 @@ def calibrate_file(
         data: see calibrated().
         result: the file to write.
         real: a file for the float network as it was calibrated; "" for none. Equalized weights and corrected biases are in it.
-        scales: a file for the encodings, beside a quantized model; "" for none. A check of the model against the float one needs it.
+        scales: a file for the encodings, next to a quantized model; "" for none. A check of the model against the float one needs it.
         plotted: an image for the histogram and the range of each tensor; "" for none.
         source_format, result_format: names of formats; by default the suffixes decide.
-        target: what the result is for; the grids suit it.
+        target: what the result is for; the quantizations suit it.
         force: whether existing files may be replaced.
         writing: options of the model's reader, of the passes and of the result's writer.
         options: of calibrated().

@@ -79,7 +79,7 @@ class Counted(Observer):
         self._widen(other._exponent)
         if other._exponent < self._exponent:
             other = copy(other)
-            other._widen(self._exponent)  # makes counts anew, so that the given one keeps its own
+            other._widen(self._exponent)  # makes counts again, so that the given one keeps its own
         self._counts = self._counts + other._counts
         super().merge(other)
 

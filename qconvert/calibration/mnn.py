@@ -46,7 +46,7 @@ class OfMnn(Observer):
         return Range(-end, end)
 
     def grid(self, dtype: str = "int8", *, symmetric: bool = True, narrow: bool = True) -> QParams:
-        """MNN's grid, which is always symmetric and narrow; in an unsigned type the same one shifted."""
+        """MNN's quantization, which is always symmetric and narrow; in an unsigned type the same one shifted."""
         low, high = integer_range(dtype)
         middle = 0 if low else (high + 1) // 2
         scale = np.array([self.scale or _F(1)], _F)

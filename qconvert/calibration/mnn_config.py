@@ -124,7 +124,7 @@ def _config(values: _Values, beside: Path) -> MnnConfig:
 
 
 def _folder(text: str, beside: Path) -> Path:
-    """The folder of data: MNN takes it from where it is run; where it is not there, it is beside the configuration."""
+    """The folder of data: MNN takes it from where it is run; where it is not there, it is next to the configuration."""
     if not text:
         raise InvalidModelError("the path of the data is missing", where="path", rule="no-data")
     here = Path(text)

@@ -1,4 +1,4 @@
-"""What observers share: they see the values of one tensor, run after run, and choose the range that its grid is to hold.
+"""What observers share: they see the values of one tensor, run after run, and choose the range that its quantization is to hold.
 
 An observer keeps no values, so its memory does not grow with the number of runs. It can be pickled, and two that saw different runs are
 merged into one that saw both, so that many processes or machines observe at once.
@@ -31,7 +31,7 @@ class Histogram(NamedTuple):
 
 
 class Observer(ABC):
-    """Sees the values of one tensor: update() for each run; next_pass() between passes over the same data; then range() or grid().
+    """Sees the values of one tensor: update() for each run; next_pass() between passes over the same data; then range() or quantization().
 
     Attributes:
         passes: how often it has to see the data.
@@ -77,7 +77,7 @@ class Observer(ABC):
     def merge(self, other: Self) -> None:
         """Takes in what another one saw, in the same pass, with the same options; the other stays as it is.
 
-        Of methods with two passes, all are merged behind the first; after next_pass(), copies of the merged one see the second pass.
+        Of methods with two passes, all are merged after the first; after next_pass(), copies of the merged one see the second pass.
         These share what the first pass gave, and it is counted once when they are merged.
         """
         if not self.number:
@@ -89,7 +89,7 @@ class Observer(ABC):
         """The range that the method chooses; from 0 to 0 if there were no values."""
 
     def grid(self, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> QParams:
-        """The grid that holds the range; see grid_of(). Methods that choose a scale themselves give that."""
+        """The quantization that holds the range; see grid_of(). Methods that choose a scale themselves give that."""
         return grid_of(self.range(), dtype, symmetric=symmetric, narrow=narrow)
 
     def histogram(self) -> Histogram | None:

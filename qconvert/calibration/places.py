@@ -1,8 +1,9 @@
-"""Which tensors of a float network get grids, which of them share one, and which values an observer has to see for it.
+"""Which tensors of a float network get quantizations, which of them share one, and which values an observer has to see for it.
 
-What integer kernels read and write gets a grid: the tables of targets say which kinds have one. A value behind which nothing stands but
-a Relu or Clip gets none, since rounding behind those is the same (passes/absorb_quantization.py), and leaves the grid more steps. Data
-movement keeps stored integers, so its tensors share a grid, and so do those of kinds of which a target demands it (Concat, pools).
+What integer kernels read and write gets a quantization: the tables of targets say which kinds have one. A value after which nothing stands
+but a Relu or Clip gets none, since rounding after those is the same (passes/absorb_quantization.py), and leaves the quantization more
+steps. Data movement keeps stored integers, so its tensors share a quantization, and so do those of kinds of which a target demands it
+(Concat, pools).
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ __all__ = ["Group", "Plan", "Weights", "plan"]
 
 #: What scales have to fit where no target is named: the formats between which models are carried most.
 _USUAL = ("tflite", "ort-x86")
-#: Constants beyond this stand for infinity, as masks have it: a grid that holds them holds nothing else.
+#: Constants beyond this stand for infinity, as masks have it: a quantization that holds them holds nothing else.
 _ENDLESS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Tensors that share a grid.
+    """Tensors that share a quantization.
 
     Attributes:
         names: of all of them, in the order of the graph.
         seen: of those whose values the others take theirs from.
         constants: of those that are constants.
-        fixed: the grid that a target demands; None where data decide.
+        fixed: the quantization that a target demands; None where data decide.
     """
 
     names: tuple[str, ...]
@@ -79,11 +80,11 @@ class Plan:
 
 
 def plan(graph: Graph, target: str = "", dtype: str = "int8") -> Plan:
-    """Which tensors of a float network get grids of activations, of the type `dtype`.
+    """Which tensors of a float network get quantizations of activations, of the type `dtype`.
 
     Args:
         graph: the network; what is quantized already stays as it is.
-        target: the name of the one target that the grids have to suit; "" for what suits TFLite and ONNX.
+        target: the name of the one target that the quantizations have to suit; "" for what suits TFLite and ONNX.
         dtype: storage type of activations.
 
     Raises:
@@ -177,7 +178,7 @@ class _Planner:
         return (name for name in names if name and self.graph[name].dtype == "float32" and not self.graph[name].is_quantized)
 
     def _shared(self, op: Op) -> Iterator[tuple[str, ...]]:
-        """The tensors of an operator that have one grid."""
+        """The tensors of an operator that have one quantization."""
         spec = kind_of(op)
         if spec.rule == "move" or self._has_one_grid(op, "all"):
             yield (*spec.moved(op), *spec.results_of(op))
@@ -193,7 +194,7 @@ class _Planner:
         return any(names.issuperset(self._real(shared)) and len(shared) > 1 for shared in self._shared(op) if set(op.outputs) & {*shared})
 
     def _is_clipped(self, name: str, readers: Mapping[str, list[Op]]) -> bool:
-        """Whether nothing but one Relu or Clip, perhaps behind movements, reads a tensor."""
+        """Whether nothing but one Relu or Clip, perhaps after movements, reads a tensor."""
         while name not in self.graph.public and len(readers.get(name, [])) == 1:
             op = readers[name][0]
             if op.kind == "Relu" or (op.kind == "Clip" and all(not bound or self.graph[bound].is_constant for bound in op.inputs[1:])):
@@ -205,7 +206,7 @@ class _Planner:
         return False
 
     def _fixed(self, op: Op | None) -> QParams | None:
-        """The grid that a target demands of what an operator computes."""
+        """The quantization that a target demands of what an operator computes."""
         if op is None:
             return None
         for item in self.targets:

@@ -1,4 +1,4 @@
-"""A picture of what calibration saw of each tensor: its histogram, and the range of the grid that was chosen."""
+"""A picture of what calibration saw of each tensor: its histogram, and the range of the quantization that was chosen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST = 48
 
 
 def plot(found: Calibration, path: str | Path, *, force: bool = False) -> None:
-    """Draws a histogram for each tensor whose values were counted, with lines where its grid ends, in logarithmic counts.
+    """Draws a histogram for each tensor whose values were counted, with lines where its quantization ends, in logarithmic counts.
 
     Args:
         found: a calibration with histograms.

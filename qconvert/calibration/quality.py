@@ -1,4 +1,4 @@
-"""How good chosen grids are: the noise of rounding in each tensor, and in the outputs."""
+"""How good chosen quantizations are: the noise of rounding in each tensor, and in the outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PIECE = 1 << 16
 
 
 class Noise:
-    """Adds up how far values are from themselves on a grid. Shown to observe() like an Observer.
+    """Adds up how far values are from themselves with a quantization. Shown to observe() like an Observer.
 
     Args:
         grid: where they are rounded to, per tensor; None where they stay as they are.
@@ -64,7 +64,7 @@ class Noise:
 
     @property
     def clipped(self) -> float:
-        """The share of values beyond the grid."""
+        """The share of values beyond the quantization."""
         return self._clipped / self._count if self._count else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What calibration finds: the grid of each tensor, with what was seen of it, and what quantizing it costs."""
+"""What calibration finds: the quantization of each tensor, with what was seen of it, and what quantizing it costs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class TensorReport:
-    """What calibration found of one tensor, and of those that share its grid.
+    """What calibration found of one tensor, and of those that share its quantization.
 
     Attributes:
         names: of the tensors.
         lowest, highest: the extremes that were seen.
         qparams: what was chosen.
         origin: who chose it.
-        sqnr_db: signal to noise of the values on the grid; None where nothing is rounded away.
-        clipped: the share of values beyond the grid.
+        sqnr_db: signal to noise of the values with the quantization; None where nothing is rounded away.
+        clipped: the share of values beyond the quantization.
         histogram: of the values, where the method counts them.
     """
 
@@ -45,7 +45,7 @@ class TensorReport:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The real values that the smallest and the largest stored value stand for."""
+        """The float values that the smallest and the largest stored value stand for."""
         q = self.qparams.quantization
         low, high = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(self.qparams.dtype))
         return low, high
@@ -57,7 +57,7 @@ class TensorReport:
 
 
 def warning_of_tensors(reports: Sequence[TensorReport]) -> str:
-    """Return the warning that names tensors with poor grids, the worst first; "" without any."""
+    """Return the warning that names tensors with poor quantizations, the worst first; "" without any."""
     poor = sorted((item for item in reports if item.is_poor), key=lambda item: math.inf if item.sqnr_db is None else item.sqnr_db)
     if not poor:
         return ""

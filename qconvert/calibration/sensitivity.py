@@ -23,7 +23,7 @@ Feeds = Sequence[Mapping[str, Array]]
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What quantizing one tensor, or those that share its grid, costs the outputs.
+    """What quantizing one tensor, or those that share its quantization, costs the outputs.
 
     Attributes:
         names: of the tensors.

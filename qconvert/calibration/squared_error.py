@@ -1,4 +1,4 @@
-"""The range whose grid gives the smallest mean squared error."""
+"""The range whose quantization gives the smallest mean squared error."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ COARSE, FINE = 64, 16
 
 
 class SquaredError(Counted):
-    """Searches both ends of the range, one after the other, for the smallest error of the counted values on the grid that comes of it.
+    """Searches both ends of the range, one after the other, for the smallest error of the counted values with the quantization that comes
+    of it.
 
-    A symmetric grid has one end to be searched. Values stand for the middle of their bins. An end is found to 1/1024 of the largest value
-    on its side. The objective is that of pytorch-quantization's "mse" and of M. Nagel et al., "A White Paper on Neural Network
+    A symmetric quantization has one end to be searched. Values stand for the middle of their bins. An end is found to 1/1024 of the largest
+    value on its side. The objective is that of pytorch-quantization's "mse" and of M. Nagel et al., "A White Paper on Neural Network
     Quantization" (2021, section 3.1), which search symmetric thresholds.
 
     Args:
-        bits: of the affine grid that range() is for; grid() takes those of its type.
+        bits: of the affine quantization that range() is for; quantization() takes those of its type.
     """
 
     def __init__(self, bits: int = 8) -> None:
@@ -80,7 +81,7 @@ def _search(end: float, errors: Callable[[Array], Array]) -> float:
 
 
 def _errors(values: Array, shares: Array, scales: Array, zero_points: Array, steps: int) -> Array:
-    """The mean squared error on each of several grids with the codes 0 to `steps`."""
+    """The mean squared error on each of several quantizations with the codes 0 to `steps`."""
     found = np.empty(scales.size)
     for i, (scale, zero_point) in enumerate(zip(scales, zero_points, strict=True)):
         codes = np.clip(np.rint(values / scale) + zero_point, 0, steps)

@@ -19,7 +19,7 @@ __all__ = ["WEIGHT_METHODS", "WeightMethod", "admm_scales", "weight_grid"]
 
 #: The steps between 1 and the smallest share of the largest magnitude that is tried as a scale, and the finer ones around the best.
 COARSE, LOWEST, FINE = 32, 6, 8
-#: Steps of least squares behind that.
+#: Steps of least squares after that.
 SETTLING = 8
 #: MNN's iterations, and what it adds to divisors.
 STEPS, EPSILON = 1000, np.float32(1e-9)
@@ -42,10 +42,10 @@ class WeightMethod:
 
 
 def weight_grid(weights: Array, method: str = "max-abs", axis: int | None = 0, dtype: str = "int8", *, narrow: bool = True) -> QParams:
-    """The grid of weights.
+    """The quantization of weights.
 
     Args:
-        weights: real values.
+        weights: float values.
         method: one of WEIGHT_METHODS.
         axis: the dimension of which each index gets a scale; None for one scale for all.
         dtype: a signed type.
@@ -75,7 +75,7 @@ def weight_grid(weights: Array, method: str = "max-abs", axis: int | None = 0, d
         axis %= weights.ndim
     rows = weights.reshape(1, -1) if axis is None else np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
     scales = WEIGHT_METHODS[method].scales(rows, high, -high if narrow else low)
-    # Zeros alone have any scale; that of others leaves the bias beside them its small steps.
+    # Zeros alone have any scale; that of others leaves the bias next to them its small steps.
     scales = np.where(scales > 0, scales, scales.max(initial=0) or _F(1)).astype(_F)
     limits = (-high, high) if narrow else (None, None)
     return QParams(dtype, Quantization(scales, np.zeros(scales.shape, np.int64), axis, 0, *limits))

@@ -76,7 +76,7 @@ class Processes:
         from multiprocessing import get_context
 
         if self._pool is None:
-            # A fork would copy the threads of runtimes half: these processes start anew.
+            # A fork would copy the threads of runtimes half: these processes start again.
             self._pool = ProcessPoolExecutor(self._count, mp_context=get_context("spawn"))
         try:
             return self._pool.submit(_called_from, path, item)

@@ -87,7 +87,8 @@ def _same_input(a: Graph, name: str, b: Graph, other: str) -> bool:
 
 
 def _handed_on(graph: Graph) -> set[str]:
-    """Real values that are stored integers, perhaps moved: they lie on a grid, so that what rounds them onto it again changes none."""
+    """Float values that are stored integers, perhaps moved: they have a quantization, so that what rounds them onto it again changes
+    none."""
     return {
         name
         for op in graph.ops

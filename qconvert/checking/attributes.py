@@ -107,7 +107,7 @@ def _kernel(graph: Graph, op: Op, pair: Op) -> list[str]:
 
 
 def same_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> bool:
-    """Whether the activations of two operators are one, or leave the same integers of their outputs' grids."""
+    """Whether the activations of two operators are one, or leave the same integers of their outputs' quantizations."""
     own, its = (str(item.attributes.get("activation", "")) for item in (op, pair))
     tensor, there = graph[op.outputs[0]], other[pair.outputs[0]]
     if own == its or tensor.quantization is None or there.quantization is None:
@@ -123,7 +123,7 @@ def _activation(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
 
 
 def _limits(tensor: Tensor, activation: str) -> tuple[float, float]:
-    """The real values of the lowest and the highest integer that an activation leaves."""
+    """The float values of the lowest and the highest integer that an activation leaves."""
     assert tensor.quantization is not None
     low, high = clip_range(tensor, ACTIVATIONS[activation])
     zero_point, scale = int(tensor.quantization.zero_point.flat[0]), float(tensor.quantization.scale.flat[0])
@@ -131,7 +131,7 @@ def _limits(tensor: Tensor, activation: str) -> tuple[float, float]:
 
 
 def _factor(graph: Graph, op: Op | None) -> float:
-    """The constant by which an operator multiplies its data, as formats spell Softmax's beta; 1 if it does no such thing."""
+    """The constant by which an operator multiplies its data, as formats write Softmax's beta; 1 if it does no such thing."""
     if op is None or op.kind != "Mul":
         return 1.0
     constants = [tensor for tensor in map(graph.__getitem__, op.inputs) if tensor.data is not None and not tensor.is_quantized]
@@ -139,13 +139,13 @@ def _factor(graph: Graph, op: Op | None) -> float:
 
 
 def _formula(op: Op, pair: Op) -> list[str]:
-    """Another formula of one function, which a coarse grid hardly shows."""
+    """Another formula of one function, which a coarse quantization hardly shows."""
     own, its = (str(item["approximate"]) if "approximate" in kind_of(op).attributes else "" for item in (op, pair))
     return [f"approximate is {its!r} instead of {own!r}"] if own != its else []
 
 
 def _numbers(op: Op, pair: Op, factor: float) -> list[str]:
-    """Other numbers that are no integers, defaults included; a factor in front of the result's Softmax counts as its beta."""
+    """Other numbers that are no integers, defaults included; a factor before the result's Softmax counts as its beta."""
     found = []
     for name, spec in kind_of(op).attributes.items():
         if spec.sort != "number":

@@ -59,7 +59,7 @@ class AuditedLayer:
         kind: likewise.
         operators: types of the operators of the written file that it computes.
         integer: whether it runs on integers; None if it only converts, or moves besides.
-        reasons: why operators of it are predicted to run on real values.
+        reasons: why operators of it are predicted to run in float.
         otherwise: whether an operator of it runs otherwise than predicted.
     """
 
@@ -246,8 +246,8 @@ def _told(graph: Graph, target: Target, runtime: Runtime, kernels: str, bounds: 
 def _as_run(op: AuditedOperator, layers: dict[str, Layer]) -> AuditedOperator:
     """The operator with what ran it; what converts between real and stored values is on neither side.
 
-    A real operator whose result comes out of a conversion ran on real values; one that moves data was moved before the conversion. In a
-    layer of an engine, what chooses among data or converts them is done beside the others.
+    A real operator whose result comes out of a conversion ran in float; one that moves data was moved before the conversion. In a
+    layer of an engine, what chooses among data or converts them is done next to the others.
     """
     layer, rule = layers.get(op.output), KINDS[op.kind].rule
     if layer is None or rule == "convert" or (layer.integer is None and (rule in ("move", "relabel") or layer.within)):
@@ -265,7 +265,7 @@ def _unseen(operators: tuple[AuditedOperator, ...]) -> list[str]:
 
 
 def _on_floats(graph: Graph, target: Target) -> dict[str, str]:
-    """Tensor -> why the operator that computes it is predicted to run on real values, those without a quantized side too."""
+    """Tensor -> why the operator that computes it is predicted to run in float, those without a quantized side too."""
     verdicts = ((op, verdict) for op, verdict in target.verdicts(graph, final=False) if kind_of(op).rule != "convert")
     return {name: verdict.rule for op, verdict in verdicts if verdict.runs != "integers" for name in op.outputs if name}
 

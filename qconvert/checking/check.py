@@ -89,9 +89,9 @@ def check(
         quick: whether outputs alone are judged, by max_lsb.
         max_lsb: largest difference allowed at the outputs, in LSB, or for float outputs in 1/255 of the range; with `quick` 1 by default,
             without it a further demand, none by default.
-        min_sqnr: signal to difference, in decibels, that an output which differs keeps at least: by default 30, of a quantized model beside
-            its float source 10. An output off by at most 2 steps holds, and so does one that is nearly all zero and off by at most 8. With
-            `quick` a further demand, none by default.
+        min_sqnr: signal to difference, in decibels, that an output which differs keeps at least: by default 30, of a quantized model next
+            to its float source 10. An output off by at most 2 steps holds, and so does one that is nearly all zero and off by at most 8.
+            With `quick` a further demand, none by default.
         seed: of random inputs.
         encodings: a file of scales with which the source is quantized first, where the result was made with them.
         progress: is called with (what, done, total).

@@ -28,7 +28,7 @@ class Side:
         file: the file, with the runtime's kernels and the options of its reader.
         format: its format.
         runtime: what runs it.
-        unrounded: names of quantized tensors that the file has as real values, rounded onto no grid.
+        unrounded: names of quantized tensors that the file has as float values, rounded to no quantization.
     """
 
     file: ModelFile

@@ -14,7 +14,7 @@ __all__ = ["judged_within", "left_out"]
 def judged_within(graph: Graph, compared: Collection[str], cuts: Collection[str]) -> set[int]:
     """Positions of the operators without a finding of their own that are part of what others were compared for.
 
-    Where neither side is cut at a tensor, the result computes it anew for whatever reads it, so the comparison of that judges both.
+    Where neither side is cut at a tensor, the result computes it again for whatever reads it, so the comparison of that judges both.
 
     Args:
         graph: the source's.

@@ -1,7 +1,8 @@
 """Models with custom operators, which no runtime runs here: both are cut around them, so that everything else is run and judged.
 
 What a custom operator computes becomes an input of the model, and what it reads an output; so a result that feeds it with other values
-than the source does is seen. The operators themselves are compared as they stand: their options to the byte, constants, types, grids.
+than the source does is seen. The operators themselves are compared as they stand: their options to the byte, constants, types,
+quantizations.
 """
 
 from __future__ import annotations

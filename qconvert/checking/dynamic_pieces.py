@@ -1,4 +1,4 @@
-"""What several operators of dynamic range compute, where they are judged together: those of functions, and one behind the other."""
+"""What several operators of dynamic range compute, where they are judged together: those of functions, and one after the other."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def sums_of_functions(graph: Graph, op: Op, index: int, values: Mapping[str, Arr
 def sums_of_piece(
     graphs: tuple[Graph, Graph], writers: Mapping[str, Op], op: Op, index: int, values: Mapping[str, Array], like: Array
 ) -> list[Sum]:
-    """What an operator gives behind several that round real data: as they say, and of the data as they are; nothing of others.
+    """What an operator gives after several that round real data: as they say, and of the data as they are; nothing of others.
 
     Two layers of an LSTM, or its two ways, are one piece where the result has nothing that could be compared between them.
 
     Args:
-        graphs: of source and result, which has to compute on real data by declaration.
+        graphs: of source and result, which has to compute in float by declaration.
         writers: the operator that computes each of the source's tensors.
         op: the last operator of the piece.
         index: of its output.
@@ -71,7 +71,7 @@ def sums_of_piece(
 
 
 def _all_declared(graph: Graph, other: Graph, ops: Sequence[Op]) -> bool:
-    """Whether the result may compute on real data where each of the operators rounds it; recurrent ones: sums have bounds of their own."""
+    """Whether the result may compute in float where each of the operators rounds it; recurrent ones: sums have bounds of their own."""
     return all(not kind_of(item).sums_products and "" in declared_roundings(graph, other, item.outputs, rounding_of(item)) for item in ops)
 
 
@@ -117,7 +117,7 @@ def _rounds_inside(graph: Graph, op: Op) -> bool:
 
 
 def _on_real_data(graph: Graph) -> Graph:
-    """The graph whose functions compute on real data as they are."""
+    """The graph whose functions compute with real data as they are."""
     functions = {
         name: replace(inner, ops=tuple(op.with_attributes(arithmetic="") if is_dynamic(op) else op for op in inner.ops))
         for name, inner in graph.functions.items()

@@ -32,7 +32,7 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
         for name, root in _roots(graph, first).items()
         if name in shared and ("int" not in graph[name].dtype or graph[name].is_quantized)
     }
-    # Of an operator that a graph has twice either result may stand for both; a conversion that spells one out may make it a third time.
+    # Of an operator that a graph has twice either result may stand for both; a conversion that decomposes one may make it a third time.
     before = [_origins(graph, shared, one) for one in (first, {})]
     after = [_past_siblings(graph, _origins(other, shared, one)) for one in (representatives(other, shared), {})]
     found = {}
@@ -44,7 +44,7 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
 
 
 def _past_siblings(graph: Graph, origins: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
-    """Origins past other outputs of a tensor's own operator in the source, of which a result that spells that out may compute it."""
+    """Origins past other outputs of a tensor's own operator in the source, of which a result that decomposes that may compute it."""
     found = dict(origins)
     for op in graph.ops:
         for name in op.outputs if len(op.outputs) > 1 else ():
@@ -66,13 +66,13 @@ def _values_before(name: str, origins: Mapping[str, frozenset[str]], roots: Mapp
 def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
     """Quantized results of the source's operators that the result has under no name, in words: an operator, or its rounding, is left out.
 
-    What only moves, converts or clips integers on one grid may be gone, since its values are still there; and so may what is read by
-    nothing else, since its rounding is seen behind that; and what constants alone say, whose value is seen in what reads it. What leads
+    What only moves, converts or clips integers with one quantization may be gone, since its values are still there; and so may what is read
+    by nothing else, since its rounding is seen after that; and what constants alone say, whose value is seen in what reads it. What leads
     to a tensor that the result looks up in a table is there if the table holds what the source's operators give for every code.
 
     Args:
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
-        declared: names of tensors that have another grid in the result, as the conversion declared.
+        declared: names of tensors that have another quantization in the result, as the conversion declared.
     """
     tabled, depends = _in_tables(graph, other, declared), varying(graph)
     writers, readers = {op.source for op in other.ops if op.source}, graph.consumers()
@@ -101,7 +101,8 @@ def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict
 
 
 def _stands_for(name: str, other: Graph, tensor: Tensor, declared: Collection[str]) -> bool:
-    """Whether a tensor of the result is a part of what it spells an operator of the source with, on the same grid or on a declared one."""
+    """Whether a tensor of the result is a part of what it writes an operator of the source with, with the same quantization or on a
+    declared one."""
     grid = tensor.quantization
     return name.startswith(f"{tensor.name}/") and (
         name in declared or (grid is not None and _scale(other, name) == float(grid.scale.flat[0]))
@@ -128,11 +129,11 @@ def _in_tables(graph: Graph, other: Graph, declared: Collection[str]) -> set[str
 
 
 def _near(graph: Graph, other: Graph, lookup: Lookup, name: str, expected: Array) -> bool:
-    """Whether a table over other codes holds what the source computes, rounded onto other grids.
+    """Whether a table over other codes holds what the source computes, rounded to other quantizations.
 
-    The real value of each of its entries must lie between those that the source computes of its own codes around the real value of the
+    The float value of each of its entries must lie between those that the source computes of its own codes around the float value of the
     entry's code, but for the half step onto which it is rounded, and for twice what the roundings on the source's way cost at most: the
-    grids on the way may be others too.
+    quantizations on the way may be others too.
     """
     (own, old), (before, after) = ([side[item] for side in (graph, other)] for item in (lookup.root, name))
     if own.quantization is None or old.quantization is None or before.quantization is None or after.quantization is None:
@@ -153,12 +154,12 @@ def _near(graph: Graph, other: Graph, lookup: Lookup, name: str, expected: Array
 
 
 def _clips(graph: Graph, op: Op) -> bool:
-    """Whether an operator clips integers on one grid, which another that writes or reads them may do."""
+    """Whether an operator clips integers with one quantization, which another that writes or reads them may do."""
     return kind_of(op).clips and graph[op.inputs[0]].quantization == graph[op.outputs[0]].quantization
 
 
 def _rounds(graph: Graph, op: Op) -> bool:
-    """Whether an operator rounds onto a grid; a Quantize of a graph's input may be done by the program around."""
+    """Whether an operator rounds to a quantization; a Quantize of a graph's input may be done by the program around."""
     if op.kind in ("Quantize", "Requantize"):
         return op.inputs[0] not in graph.inputs
     return kind_of(op).rule == "real"
@@ -167,7 +168,7 @@ def _rounds(graph: Graph, op: Op) -> bool:
 def _seen_behind(graph: Graph, other: Graph) -> set[str]:
     """The tensors of the source whose integers are seen under a name that the result has too, where an operator computes them: all of
     them, in another type or layout, of which what else reads them is computed in the result (moved_edges() sees that it is); or what each
-    of their readers clips or moves of them on the same grid, or gives as real values."""
+    of their readers clips or moves of them with the same quantization, or gives as float values."""
     readers, own, writers = graph.consumers(), graph.producers(), other.producers()
     found, whole = set[str](), set[str]()
     for name in reversed([name for op in graph.ops for name in op.outputs if name]):
@@ -188,13 +189,13 @@ def _keeps_all(op: Op) -> bool:
 
 
 def _is_dequantized(op: Op, writers: Mapping[str, Op], names: Collection[str]) -> bool:
-    """Whether an operator of the source gives real values that the result has of one of `names`."""
+    """Whether an operator of the source gives float values that the result has of one of `names`."""
     pair = writers.get(op.outputs[0]) if op.kind == "Dequantize" else None
     return pair is not None and pair.kind == "Dequantize" and pair.inputs[0] in names
 
 
 def _same_quantize(graph: Graph, own: Mapping[str, Op], op: Op, pair: Op | None) -> bool:
-    """Whether the source's operator and the result's round the same real values, which may be stored in another type of as many codes."""
+    """Whether the source's operator and the result's round the same float values, which may be stored in another type of as many codes."""
     if pair is None or op.kind != pair.kind or op.kind not in ("Quantize", "Requantize"):
         return False
     before: Op | None = op
@@ -218,7 +219,7 @@ def _is_computed(graph: Graph, other: Graph, writers: Mapping[str, Op], name: st
 
 
 def _carries(graph: Graph, op: Op, name: str) -> bool:
-    """Whether an operator clips, moves or stores `name` otherwise, real values being kept."""
+    """Whether an operator clips, moves or stores `name` otherwise, float values being kept."""
     if op.inputs[0] != name or not op.outputs:
         return False
     grids = [(graph[item].quantization, graph[item].dtype) for item in (name, op.outputs[0])]
@@ -226,7 +227,7 @@ def _carries(graph: Graph, op: Op, name: str) -> bool:
 
 
 def same_steps(a: Quantization | None, first: str, b: Quantization | None, second: str) -> bool:
-    """Whether two grids have the same steps, stored in types of one width."""
+    """Whether two quantizations have the same steps, stored in types of one width."""
     if a is None or b is None or not (a.is_per_tensor and b.is_per_tensor):
         return False
     (low, high), (other_low, other_high) = integer_range(first), integer_range(second)
@@ -305,7 +306,7 @@ def _unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
 
 def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
     """Whether an operator gives the values of `root` again: real, in another shape or layout, under another name, within limits that its
-    grid does not reach, or back on its grid."""
+    quantization does not reach, or back with its quantization."""
     a, b = graph[root], graph[op.outputs[0]]
     if op.kind in ("Dequantize", "Identity"):
         return True
@@ -340,7 +341,7 @@ def _other_forms(graph: Graph, shared: Collection[str]) -> dict[str, str]:
     layout, or a tensor of its own."""
     writers = graph.producers()
     found: dict[str, str] = {}
-    for stored in (True, False):  # what is stored comes before the real values of it
+    for stored in (True, False):  # what is stored comes before the float values of it
         for name in sorted(shared):
             op = writers.get(name)
             while op is not None and op.inputs and op.inputs[0] and op.inputs[0] not in shared and _is_form(graph, op, name, stored):

@@ -126,7 +126,7 @@ def rounded_otherwise(graph: Graph, op: Op, values: Mapping[str, Array]) -> Arra
 
 
 def moved_by(graph: Graph, op: Op, errors: Array, values: Mapping[str, Array]) -> Array | None:
-    """By how much real values that its data are off by may move the result of an operator with weights: these, times |w|."""
+    """By how much float values that its data are off by may move the result of an operator with weights: these, times |w|."""
     return _absolute(graph, replace(op, inputs=op.inputs[:2]), {**values, op.inputs[0]: errors})
 
 

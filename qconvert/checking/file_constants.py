@@ -1,4 +1,4 @@
-"""The quantized constants of an ONNX file as the file itself has them, beside the source's: no reader of ours stands between."""
+"""The quantized constants of an ONNX file as the file itself has them, next to the source's: no reader of ours stands between."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ EQUAL, NOT_COMPARED = "equal", "not compared"
 OUT_OF_TIME = "the time limit for comparing operators was exceeded"
 OUT_OF_MEMORY = "the tensors up to it exceed the memory limit of a check"
 BEYOND_BOUNDS = (OUT_OF_TIME, OUT_OF_MEMORY)
-#: From the best to the worst. "dynamic range": a kernel that quantizes its real input at each run; "requantized": onto a grid that the
-#: conversion declared, as the result's own integers and scales say. OVERFLOW: of the source's own kernel, whose result is known to the last
-#: bit and is not what the operator means; the result's is.
+#: From the best to the worst. "dynamic range": a kernel that quantizes its real input at each run; "requantized": to a quantization that
+#: the conversion declared, as the result's own integers and scales say. OVERFLOW: of the source's own kernel, whose result is known to the
+#: last bit and is not what the operator means; the result's is.
 #: KERNELS: of a runtime whose own sets of kernels differ by as much as source and result do.
 OVERFLOW, KERNELS = "source overflows", "kernels differ"
 CLASSES = (EQUAL, "one rounding", "approximate", "dynamic range", "requantized", OVERFLOW, KERNELS, NOT_COMPARED, "unexplained")
@@ -109,7 +109,8 @@ class OutputComparison:
         same_top1: share of runs with the same best class; None if the output is no row of scores.
         nan: how many elements are no number on both sides, and so cannot be compared.
         varied: share of the elements that are not the same in every run of the source.
-        grids: "" if both sides are on one grid, or only one of them has one; else what differs, and `unit` is steps of the coarser one.
+        grids: "" if both sides have one quantization, or only one of them has one; else what differs, and `unit` is steps of the
+            coarser one.
         shapes: "" if both sides give one shape; else both, and nothing is equal.
     """
 

@@ -83,7 +83,7 @@ def over_full_ranges(
             found = run(feed)
         except QConvertError:
             continue
-        # Where a tensor is both read and computed, pieces before it give another value than pieces behind it are fed with.
+        # Where a tensor is both read and computed, pieces before it give another value than pieces after it are fed with.
         yield {**found, **feed}, {name: found[name] for name in (*part.computed, *inner) if name in right and name in found}
 
 

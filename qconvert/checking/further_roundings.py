@@ -42,7 +42,7 @@ def _roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collecti
     """
     inner: dict[str, float] = {}
     onto = set(declared)
-    for op in reversed(ops):  # what is only moved to a declared grid was rounded onto it before
+    for op in reversed(ops):  # what is only moved to a declared quantization was rounded onto it before
         if kind_of(op).rule == "move" and op.outputs[0] in onto:
             onto.update(op.inputs[:1] if other[op.inputs[0]].quantization == other[op.outputs[0]].quantization else ())
     for op in ops:

@@ -120,6 +120,6 @@ def varying(graph: Graph) -> set[str]:
 
 def of_inputs(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     """Without the tensors that do not depend on the graph's inputs: a runtime that folds them may leave what it gives out unwritten, as
-    XNNPACK does with weights of float16 behind a DEQUANTIZE."""
+    XNNPACK does with weights of float16 after a DEQUANTIZE."""
     kept = varying(graph)
     return {name: value for name, value in values.items() if name in kept}

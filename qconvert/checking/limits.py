@@ -1,5 +1,5 @@
-"""Between which values tensors of one name lie in source and result, as their grids, activations, Relu, Clip, Max and Min say. Few inputs
-reach such an end, so that one that is wrong shows in no values."""
+"""Between which values tensors of one name lie in source and result, as their quantizations, activations, Relu, Clip, Max and Min say. Few
+inputs reach such an end, so that one that is wrong shows in no values."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from qconvert.operators import kind_of
 
 __all__ = ["ends_of", "limits_of", "other_limits", "within_limits"]
 
-#: By how many steps of its grid an end may be off: what is halfway between two of them, kernels round to either side.
+#: By how many steps of its quantization an end may be off: what is halfway between two of them, kernels round to either side.
 _TIE = 0.75
-#: By what share ends of real values may be off: formats hold them as float32.
+#: By what share ends of float values may be off: formats hold them as float32.
 _ROUNDING = 1e-5
 
 #: What conversions make of each other.
@@ -31,28 +31,28 @@ def other_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[
 
     Args:
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
-        declared: names of the tensors of which the conversion declared that they have another grid.
+        declared: names of the tensors of which the conversion declared that they have another quantization.
     """
     writers, others = graph.producers(), other.producers()
     found = {}
     for name in writers.keys() & others.keys():
         own, its = _Reach.of(graph, writers, name), _Reach.of(other, others, name)
         alike = own.kind and own.kind == its.kind and not (own.names | its.names).intersection(declared)
-        alike = alike and bool(own.step) == bool(its.step)  # else one has it elsewhere, as in a file beside
+        alike = alike and bool(own.step) == bool(its.step)  # else one has it elsewhere, as in a file next to
         if alike and not all(_near(max(own.step, its.step), *ends) for ends in zip(own.limits, its.limits, strict=True)):
             found[name] = f"its values lie {_words(its.limits)} instead of {_words(own.limits)}"
     return {name: found[name] for name in writers if name in found}
 
 
 def within_limits(graph: Graph, op: Op, name: str) -> bool:
-    """Whether an operator does nothing but limit values, and the grid of a tensor has none beyond its limits."""
+    """Whether an operator does nothing but limit values, and the quantization of a tensor has none beyond its limits."""
     limits = (kind_of(op).clips or _bound(graph, op) is not None) and _passed(graph, op) == op.inputs[0]
     ends, (low, high) = ends_of(graph, op), _of_grid(graph[name])
     return limits and (ends[0] <= low or _near(0.0, ends[0], low)) and (ends[1] >= high or _near(0.0, ends[1], high))
 
 
 def limits_of(graph: Graph, writers: Mapping[str, Op], name: str) -> Limits:
-    """Between which real values a tensor lies, by its own grid and by the operators that pass values on to it.
+    """Between which float values a tensor lies, by its own quantization and by the operators that pass values on to it.
 
     Args:
         graph: canonical, or as read.
@@ -70,7 +70,7 @@ class _Reach:
         limits: both ends.
         kind: of the operator that computes what is passed on to the tensor; "" where none does, or one that moves or chooses values.
         names: of the tensors from there on.
-        step: the coarsest of their grids; 0 where they have none.
+        step: the coarsest of their quantizations; 0 where they have none.
     """
 
     limits: Limits

@@ -45,12 +45,13 @@ class Room:
         return self.bytes // 2
 
     def over_ranges(self, held: int) -> int:
-        """Bytes of the tensors whose values over full ranges are computed beside those of a run: fed, computed, and both in the runtime's
+        """Bytes of the tensors whose values over full ranges are computed next to those of a run: fed, computed, and both in the runtime's
         process, which holds what it sends besides (measured: 4.6 times as much)."""
         return max(0, self.bytes - held) // 5
 
     def at_once(self, held: int) -> int:
-        """Bytes of the tensors that pieces compute together beside those of a run; 0 is one after the other (measured: 4 times as much)."""
+        """Bytes of the tensors that pieces compute together next to those of a run; 0 is one after the other (measured: 4 times as
+        much)."""
         return min(_AT_ONCE, max(0, self.bytes - held) // _MULTIPLE)
 
 

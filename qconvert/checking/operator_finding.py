@@ -1,4 +1,4 @@
-"""An operator's two results judged, and what is named beside: changed constants."""
+"""An operator's two results judged, and what is named next to: changed constants."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _NEAR_ZERO = dict.fromkeys(("Sigmoid", "Elu", "Celu", "Selu", "HardSwish", "Sin"
 _NEAR_ZERO["Gelu"] = 1e-1
 #: The share of the largest float16 that one or two roundings of 11 bits are: some kernels compute in float16 itself, others in float32.
 _LARGEST_SHARE_16 = 2.0**-10
-#: By how many steps, and what share of it, a real value may be off where the source cuts it off at the end of a grid.
+#: By how many steps, and what share of it, a float value may be off where the source cuts it off at the end of a quantization.
 _BEYOND = 1.0, 0.01
 _STORED = ("int8", "uint8", "int16", "uint16")
-#: By what share of a step a real value of a grid may be off it, after sums in float32.
+#: By what share of a step a float value of a quantization may be off it, after sums in float32.
 _NEAR_STEP = 1e-3
 
 
@@ -56,7 +56,7 @@ class Judge:
         other, others: likewise the result's.
         sides: the source's file and the result's.
         further: what further roundings add to the result's reach, by the tensor; see classify.classify().
-        cuts: names of the tensors at which both sides are cut; the result computes all others anew.
+        cuts: names of the tensors at which both sides are cut; the result computes all others again.
         settled: these, and the source's tensors that follow from them with nothing rounded.
         fixed: the source's tensors that constants alone say; the result may hold one as a constant, which the conversion computed.
     """
@@ -108,7 +108,8 @@ class Judge:
         return self._overflowed(op, index, values, pair, found) if found.verdict == "unexplained" else found
 
     def _on_grid(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
-        """Real values of a grid, of which one side rounds some otherwise in the same piece: judged as what the operator in front gives."""
+        """Float values of a quantization, of which one side rounds some otherwise in the same piece: judged as what the operator in front
+        gives."""
         name = op.inputs[0]
         before, grid = self.writers.get(name), self.graph[name].quantization
         if before is None or grid is None or not grid.is_per_tensor or not all(np.isfinite(value).all() for value in pair):
@@ -122,7 +123,8 @@ class Judge:
         return None if found.verdict == "unexplained" else replace(found, largest=float(np.abs(pair[0] - pair[1]).max(initial=0)))
 
     def _unrounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
-        """Real values of a grid beside those that the result does not round: on that grid they have to be what is computed there."""
+        """Float values of a quantization next to those that the result does not round: with that quantization they have to be what is
+        computed there."""
         name = op.inputs[0] if op.inputs else ""
         before, grid = self.writers.get(name), self.graph[name].quantization if name else None
         if (
@@ -148,7 +150,7 @@ class Judge:
                        largest=float(off), predicted_rate=1.0)  # fmt: skip
 
     def _beyond(self, op: Op, index: int, values: Mapping[str, Array], found: Array, stored: Array, grid: Quantization) -> int:
-        """How many real values that a grid cuts off are neither its end nor near to the exact ones."""
+        """How many float values that a quantization cuts off are neither its end nor near to the exact ones."""
         known = {name: value for name, value in values.items() if name in self.settled or self.graph[name].is_constant}
         exact = exact_value(self.graph, op, {**known, **self._fixed(op)}, index, self.writers)
         if exact is None or exact[0].shape != found.shape or not grid.is_per_tensor:
@@ -159,7 +161,7 @@ class Judge:
         return int((((stored == low) | (stored == high)) & (off > _BEYOND[0] * steps + _BEYOND[1] * np.abs(exact[0]))).sum())
 
     def _rounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
-        """A product of the source that allows its data to be rounded, beside one of the result that does not."""
+        """A product of the source that allows its data to be rounded, next to one of the result that does not."""
         if (op["domain"], op["op_type"]) != ("com.microsoft", "MatMulNBits") or op.inputs[0] not in values or pair[0].dtype.kind != "f":
             return None
         from qconvert.formats.onnx.definitions.blocks import coarse_product  # needs onnx
@@ -250,7 +252,7 @@ class Judge:
         return replace(found, verdict=OVERFLOW, reason=reason, predicted_rate=1.0, unexplained=0)
 
     def _fixed(self, op: Op) -> dict[str, Array]:
-        """The real values of quantized constants that the operator and those before it read as weights."""
+        """The float values of quantized constants that the operator and those before it read as weights."""
         found: dict[str, Array] = {}
         before: Op | None = op
         while before is not None:
@@ -372,7 +374,7 @@ class Judge:
         if real is None or bound is None or real.shape != like.shape:
             return None
         if changed.outputs != op.outputs:
-            bound = bound + np.abs(real) * 2.0**-23  # of a bias that is added behind
+            bound = bound + np.abs(real) * 2.0**-23  # of a bias that is added after
         return Sum(way, real, bound)
 
     def _with_ties(self, op: Op, rounder: Op, found: Sum, values: Mapping[str, Array]) -> Sum:

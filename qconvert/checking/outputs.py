@@ -1,4 +1,4 @@
-"""Inputs and outputs of two models beside each other: the same values for both, and how far what they give differs."""
+"""Inputs and outputs of two models side by side: the same values for both, and how far what they give differs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from qconvert.plugins import LoadedModel
 __all__ = ["Border", "compared"]
 
 _TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
-#: Of a step: a real value that is nearer to a multiple of a scale than this is that multiple.
+#: Of a step: a float value that is nearer to a multiple of a scale than this is that multiple.
 _SAME_STEP = 1e-3
-#: Of the multiple: what the rounding of a real value to float32 adds, which counts with 16 bits.
+#: Of the multiple: what the rounding of a float value to float32 adds, which counts with 16 bits.
 _ROUNDED = 2.0**-24
 
 
@@ -36,7 +36,7 @@ class Border:
             names that at the same place.
         problems: in sentences, what is at another place than in the source.
         turned: names of the source's whose layout is another in the result, although the shape does not show it.
-        regridded: names whose grid the conversion declared to be another.
+        regridded: names whose quantization the conversion declared to be another.
     """
 
     graph: Graph
@@ -56,7 +56,7 @@ class Border:
         return cls(graph, other, inputs, outputs, (*wrong_inputs, *wrong_outputs), turned, regridded)
 
     def matched_inputs(self, feed: Mapping[str, Array], runtime: LoadedModel) -> dict[str, Array]:
-        """The source's stored inputs as the result's runtime takes them: as its type, on its grid, in its layout."""
+        """The source's stored inputs as the result's runtime takes them: as its type, with its quantization, in its layout."""
         own_names = dict(zip(self.other.inputs, runtime.inputs, strict=True))
         matched = {}
         for name, value in feed.items():
@@ -138,12 +138,13 @@ def _fits(actual: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
 
 
 def compared(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Array]], regridded: bool = False) -> OutputComparison:
-    """Statistics over all runs: in steps of the source's scale, of the coarser one where the grids differ, or of the range of floats.
+    """Statistics over all runs: in steps of the source's scale, of the coarser one where the quantizations differ, or of the range of
+    floats.
 
     Args:
         own, other: the output as source and result declare it.
         pairs: stored values of both sides, a pair for each run.
-        regridded: whether the conversion declared that the grid is another, so that real values are compared.
+        regridded: whether the conversion declared that the quantization is another, so that float values are compared.
     """
     on = _scale_of(own, other, pairs[0], regridded)
     shapes = next((f"{b.shape} instead of {a.shape}" for a, b in pairs if a.shape != b.shape), "")
@@ -195,8 +196,8 @@ class _Scale:
 
     Attributes:
         unit: see OutputComparison.
-        step: the real value of a unit; 0 for stored values as they are.
-        offset: the unit that stands for the real value 0.
+        step: the float value of a unit; 0 for stored values as they are.
+        offset: the unit that stands for the float value 0.
         dtype: as what stored integers are taken.
         grids: see OutputComparison.
     """

@@ -1,5 +1,5 @@
 """Tensors of the source that the result has under other names, in another shape or layout: both are cut there too, so that what stands
-before and behind is judged by itself.
+before and after is judged by itself.
 
 Any pair is sound: what the result computes there is compared with the source's values, and what reads it is fed with these. So a pair need
 only be likely; a wrong one cannot hide a fault, but would name one where none is.
@@ -58,7 +58,7 @@ def partners(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str,
 
     Args:
         graph, other: the canonical graphs of source and result.
-        declared: names of tensors of `other` whose grids the conversion declared to be others.
+        declared: names of tensors of `other` whose quantizations the conversion declared to be others.
     """
     found: dict[str, str] = {}
     while True:

@@ -1,6 +1,6 @@
 """pass_costs(): what each pass would cost a model, before anything is written for good.
 
-A pass that is not exact runs on the model's graph; what comes of it runs in onnxruntime, as the format's default target has it, beside the
+A pass that is not exact runs on the model's graph; what comes of it runs in onnxruntime, as the format's default target has it, next to the
 model itself, on the same inputs. Where the target does not take it, the evaluator runs it.
 """
 
@@ -143,7 +143,7 @@ def _tried(
 def _measured(
     said: PassCost, graph: Graph, running: _Running, feeds: Sequence[Mapping[str, Array]], expected: Sequence[dict[str, Array]]
 ) -> PassCost:
-    """The cost with what its outputs are, beside those expected."""
+    """The cost with what its outputs are, next to those expected."""
     border = Border.of(graph, running.graph, {*graph.inputs, *graph.outputs})
     pairs: dict[str, list[tuple[Array, Array]]] = {}
     for feed, wanted in zip(feeds, expected, strict=True):

@@ -98,8 +98,8 @@ def _looked_up(values: Mapping[str, Array], change: Callable[[str, Array], Array
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A run: the source's values, the same on the grids that the result declares, and with what is only moved from them; the result's own
-    values, as the source stores them; and those of the source's file by other kernels."""
+    """A run: the source's values, the same with the quantizations that the result declares, and with what is only moved from them; the
+    result's own values, as the source stores them; and those of the source's file by other kernels."""
 
     values: Mapping[str, Array]
     stored: Mapping[str, Array]
@@ -116,9 +116,9 @@ class _Comparison:
         left: the source.
         pieces: of the result.
         change: how values go from one side to the other.
-        restated: the source with the grids that the result declares.
+        restated: the source with the quantizations that the result declares.
         concerned: outputs of operators that these are part of; see Requantized.concerned().
-        judge, judge_restated: of what the source computes, and of what it would on those grids.
+        judge, judge_restated: of what the source computes, and of what it would with those quantizations.
         others: both sides by other kernels of their runtimes.
     """
 
@@ -205,7 +205,7 @@ class _Comparison:
         return _looked_up(run.stored, lambda name, value: self.change.to_result(self.restated.graph[name], value))
 
     def _exchanged(self, results: Mapping[str, Array], references: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
-        """What the result computed, as the source stores it, and as it would on the grids that the result declares."""
+        """What the result computed, as the source stores it, and as it would with the quantizations that the result declares."""
         found: dict[str, tuple[Array, Array]] = {}
         for name in (name for name in results if name in references):
             old, new = self.left.graph[name], self.restated.graph[name]
@@ -297,7 +297,7 @@ def check_operators(
         model: the result, loaded.
         border: which input and output of one side is which of the other.
         changed: what is not the source's in constants, scales and zero points, by the tensor's name, in words.
-        declared: names of the tensors of which the conversion declared that they have other values or another grid.
+        declared: names of the tensors of which the conversion declared that they have other values or another quantization.
         progress: is called with (what, done, total).
         further: inputs that are not likely ones, at the ends of their ranges or of other sizes, for which the outputs differ.
 
@@ -509,7 +509,7 @@ def _read(graph: Graph) -> set[str]:
 
 
 def _comparable(a: Tensor, b: Tensor, reshaped: bool, declared: bool) -> bool:
-    """Whether two tensors of one name hold values that can be exchanged; integers of another width by the grids that both state."""
+    """Whether two tensors of one name hold values that can be exchanged; integers of another width by the quantizations that both state."""
     if a.is_constant or b.is_constant or (not reshaped and a.rank is not None and b.rank is not None and a.rank != b.rank):
         return False
     stored_as_real = "float32" in (a.dtype, b.dtype) and a.quantization is not None and a.quantization.is_per_tensor

@@ -1,7 +1,7 @@
-"""The plain form of a graph: no attribute that says how one framework's kernel rounds, no activation that its grid implies, no axis where
-there is one scale, and no Reshape to the shape that its data have.
+"""The plain form of a graph: no attribute that says how one framework's kernel rounds, no activation that its quantization implies, no axis
+where there is one scale, and no Reshape to the shape that its data have.
 
-Formats without such attributes spell them out as further operators or leave them away, so only plain graphs can be expected back. TFLite,
+Formats without such attributes decompose them as further operators or leave them away, so only plain graphs can be expected back. TFLite,
 which has no Identity, holds one as a RESHAPE.
 """
 
@@ -47,7 +47,7 @@ def _per_tensor(tensor: Tensor) -> Tensor:
 
 
 def _identity(graph: Graph, op: Op) -> Op:
-    """An Identity for a Reshape that changes neither shape nor grid."""
+    """An Identity for a Reshape that changes neither shape nor quantization."""
     if op.kind != "Reshape":
         return op
     source, result = graph[op.inputs[0]], graph[op.outputs[0]]
@@ -56,7 +56,8 @@ def _identity(graph: Graph, op: Op) -> Op:
 
 
 def _implied(graph: Graph, op: Op) -> Op:
-    """The first activation of ACTIVATIONS that leaves the same integers: none if the whole grid is left, relu for relu6 of (0, 6)."""
+    """The first activation of ACTIVATIONS that leaves the same integers: none if the whole quantization is left, relu for relu6 of (0,
+    6)."""
     name = str(op.attributes.get("activation", ""))
     tensor = graph[op.outputs[0]] if op.outputs else None
     if not name or tensor is None or tensor.quantization is None or not tensor.quantization.is_per_tensor:

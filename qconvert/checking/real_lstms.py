@@ -1,4 +1,4 @@
-"""Integer LSTMs of the source that the conversion, asked for the fastest form, made to LSTMs on real values (passes/real_recurrence.py)."""
+"""Integer LSTMs of the source that the conversion, asked for the fastest form, made to LSTMs in float (passes/real_recurrence.py)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST = 1
 def on_real_values(
     graph: Graph, other: Graph, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array]
 ) -> Finding | None:
-    """The finding for output `index` of an integer LSTM that the result declares to be one on real values: it has to give what that gives.
+    """The finding for output `index` of an integer LSTM that the result declares to be one in float: it has to give what that gives.
 
     Args:
         graph, other: the canonical graphs of the source and of the result.
@@ -57,7 +57,7 @@ def on_real_values(
 
 
 def _is_declared(other: Graph, name: str) -> bool:
-    """Whether a tensor of the result is what an LSTM gives, rounded onto a grid that the conversion declared."""
+    """Whether a tensor of the result is what an LSTM gives, rounded to a quantization that the conversion declared."""
     writers, declared = other.producers(), declared_names(other)
     is_rounded = False
     while (op := writers.get(name)) is not None and (kind_of(op).rule in ("move", "relabel") or op.kind in ("Quantize", "Requantize")):
@@ -67,7 +67,7 @@ def _is_declared(other: Graph, name: str) -> bool:
 
 
 def drift_costs(outputs: Iterable[OutputComparison], findings: Iterable[Finding], drifts: Mapping[str, str]) -> list[str]:
-    """What LSTMs on real values cost at the outputs, in sentences: as little as it may be, it grows with the sequence.
+    """What LSTMs in float cost at the outputs, in sentences: as little as it may be, it grows with the sequence.
 
     Args:
         outputs: compared.

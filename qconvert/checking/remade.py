@@ -104,7 +104,8 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
 
 
 def _beside(said: Mapping[str, object], format: Format, folder: Path) -> dict[str, str]:
-    """The options by which scales go to a file beside the result, with such a file in a folder, of the name that the metadata say."""
+    """The options by which scales go to a file compared with the result, with such a file in a folder, of the name that the metadata
+    say."""
     named = {option.name: said.get(f"{BESIDE}{option.name}") for option in format.write_options if option.scales}
     return {option: str(folder / PurePath(str(name)).name) for option, name in named.items() if name}
 

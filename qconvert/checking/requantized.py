@@ -1,5 +1,5 @@
-"""Operators whose constants or grids the conversion declared to be others: the result has to compute what it declared, from the values
-that it declared, and the cost beside the source is told as real values."""
+"""Operators whose constants or quantizations the conversion declared to be others: the result has to compute what it declared, from the
+values that it declared, and the cost next to the source is told as float values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Requantized", "costly_constants", "sqnr"]
 
 #: Axes whose orders are tried.
 _MOST_AXES = 4
-#: A constant that is rounded onto a grid, and then onto another, or whose values are ties, is off by this many steps at most.
+#: A constant that is rounded to a quantization, and then onto another, or whose values are ties, is off by this many steps at most.
 _MOST_ROUNDED = 1.5
 
 #: How far, in dB, the difference from what was declared has to be below it where an operator before is judged along.
@@ -35,13 +35,13 @@ _LEAST_TOGETHER = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Requantized:
-    """The source's graph with the constants and grids that the result declares.
+    """The source's graph with the constants and quantizations that the result declares.
 
     Attributes:
         source: the source's canonical graph.
         graph: the same with what was declared.
         names: the tensors that are others.
-        entering: by the source's tensors that keep their grids, those onto which the result rounds them for what reads them.
+        entering: by the source's tensors that keep their quantizations, those onto which the result rounds them for what reads them.
         readers: what the result computes of these.
     """
 
@@ -62,7 +62,7 @@ class Requantized:
         edges = _stored_edges(other)
         restated = [_restated(old, edges.get(new.name, new)) for old, new in pairs if new.name in declared]
         found = {tensor.name: tensor for tensor in restated if tensor is not None}
-        for op in source.ops:  # what is moved, and has its grid, moves along: the result may only have it before, in its own layout
+        for op in source.ops:  # what is moved, and has its quantization, moves along: the result may only have it before, in its own layout
             kind, name = kind_of(op), op.outputs[0] if op.outputs else ""
             moved = [found[item] for item in kind.moved(op) if item in found] if kind.rule == "move" else []
             if len(moved) == 1 and moved[0].data is None and name not in other.tensors and _moves_alone(source, op):
@@ -87,7 +87,7 @@ class Requantized:
         return found
 
     def values(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """The source's stored values on the grids that the result declares."""
+        """The source's stored values with the quantizations that the result declares."""
         return {name: self._stored(name, value) for name, value in values.items()}
 
     def _stored(self, name: str, value: Array) -> Array:
@@ -95,14 +95,14 @@ class Requantized:
         return value if name not in self.names or old is None or new is None else _rounded(old, new, value)
 
     def finding(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], judge: Judge, alone: bool) -> Finding:
-        """What the result computes beside what it declared, and the cost beside the source.
+        """What the result computes next to what it declared, and the cost next to the source.
 
         Args:
             op: of the source.
             index: of its output.
             values: as values() gives them.
             pair: what the source computes, and the result, as `graph` stores it.
-            judge: of the result's kernels beside what it declared.
+            judge: of the result's kernels compared with what it declared.
             alone: whether the result is cut at all of the operator's inputs that are others; else it has to be near to what was declared.
         """
         reference, found = pair
@@ -126,8 +126,8 @@ class Requantized:
         return replace(judged, verdict="requantized", reason=said, equal=equal, largest=largest, sqnr_db=cost)
 
     def _judged(self, op: Op, index: int, values: Mapping[str, Array], found: Array, judge: Judge) -> tuple[Finding | None, Array | None]:
-        """What the result gave beside what it should by what it declared, and that; its data on the grid on which they enter, where the
-        result rounds them onto one first."""
+        """What the result gave next to what it should by what it declared, and that; its data with the quantization on which they enter,
+        where the result rounds them onto one first."""
         ideal = self._ideal(op, index, values, judge)
         judged = None if ideal is None else judge.finding(op, index, values, (ideal, found))
         names = [name for name in op.inputs if name in self.entering and name in values]
@@ -147,8 +147,8 @@ class Requantized:
         )
 
     def _moved(self, op: Op, index: int, graph: Graph, values: Mapping[str, Array], judge: Judge) -> Array | None:
-        """By how many steps of its result an operator with weights may be off because the kernel that rounds its data onto the entering
-        grid is coarse, as LiteRT's QUANTIZE is: by a step of each of them that lies near a tie."""
+        """By how many steps of its result an operator with weights may be off because the kernel that rounds its data to the entering
+        quantization is coarse, as LiteRT's QUANTIZE is: by a step of each of them that lies near a tie."""
         name, result = op.inputs[0] if op.inputs else "", graph[op.outputs[index]].quantization
         to, before = self.entering.get(name), self.graph[name].quantization if name else None
         rounder = judge.others.get(to.name) if to is not None else None
@@ -180,14 +180,14 @@ class Requantized:
 
 
 def _rounded(old: Tensor, new: Tensor, value: Array) -> Array:
-    """Stored values on another grid."""
+    """Stored values with another quantization."""
     if old.quantization is None or new.quantization is None:
         return value
     return quantize(dequantize(value, old.quantization), new.quantization, new.dtype)
 
 
 def _entering(source: Graph, other: Graph, declared: Collection[str], found: Collection[str]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that the result rounds onto a declared grid for what reads them, which in the source have their own alone."""
+    """The tensors that the result rounds to a declared quantization for what reads them, which in the source have their own alone."""
     writers = other.producers()
     for op in other.ops:
         if op.kind != "Requantize" or op.outputs[0] not in declared or op.outputs[0] in source.tensors:
@@ -222,12 +222,12 @@ def _stored_edges(graph: Graph) -> dict[str, Tensor]:
 
 
 def _moves_alone(graph: Graph, op: Op) -> bool:
-    """Whether an operator moves one tensor, and gives it the same grid."""
+    """Whether an operator moves one tensor, and gives it the same quantization."""
     return kind_of(op).moved(op) == [op.inputs[0]] and graph[op.inputs[0]].shares_grid(graph[op.outputs[0]])
 
 
 def costly_constants(graph: Graph, other: Graph, declared: Collection[str], chosen: bool = False) -> dict[str, str]:
-    """Declared constants whose real values are too far from the source's, by name, in words.
+    """Declared constants whose float values are too far from the source's, by name, in words.
 
     Args:
         graph, other: the source's graph and the result's.
@@ -261,7 +261,8 @@ def _least_sqnr(dtype: str) -> float:
 
 def _steps_off(graph: Graph, readers: Collection[Op], old: Tensor, restated: Tensor) -> float | None:
     """How far the values of a constant are from those that it gets in the source, too: the operators that read it choose among elements,
-    and round them onto their results' grids. In steps of the coarser scale; None if another operator reads it, or one without a grid."""
+    and round them onto their results' quantizations. In steps of the coarser scale; None if another operator reads it, or one without a
+    quantization."""
     grids = [graph[op.outputs[0]].quantization for op in readers if kind_of(op).chooses]
     if not grids or len(grids) != len(readers):
         return None
@@ -285,7 +286,7 @@ def sqnr(signal: Array, other: Array) -> float | None:
 
 
 def _restated(old: Tensor, new: Tensor) -> Tensor | None:
-    """The source's tensor with the values and the grid of the result's; None if they do not fit."""
+    """The source's tensor with the values and the quantization of the result's; None if they do not fit."""
     if old.data is None or new.data is None:
         return replace(old, dtype=new.dtype, quantization=_within(old, new)) if old.is_constant == new.is_constant else None
     forms = list(_turned(old, new))
@@ -318,7 +319,8 @@ def _turned(old: Tensor, new: Tensor) -> Iterator[Tensor]:
 
 
 def _within(old: Tensor, new: Tensor) -> Quantization | None:
-    """The grid of the result, which saturates where that of the source does, if it goes beyond by more than a step of the coarser one."""
+    """The quantization of the result, which saturates where that of the source does, if it goes beyond by more than a step of the coarser
+    one."""
     before, after = old.quantization, new.quantization
     if before is None or after is None or not (before.is_per_tensor and after.is_per_tensor) or "float" in old.dtype + new.dtype:
         return after
@@ -332,8 +334,8 @@ def _within(old: Tensor, new: Tensor) -> Quantization | None:
 def _is_near(ideal: Array, found: Array, step: float) -> bool:
     """Whether a result that several kernels computed, one after the other, is near to what it should be, as a whole and in each element.
 
-    Where no tensor between has a counterpart (partners.py), its rounding onto a declared grid may fall to either side of a tie, by one step
-    of it, which what reads it carries on.
+    Where no tensor between has a counterpart (partners.py), its rounding to a declared quantization may fall to either side of a tie, by
+    one step of it, which what reads it carries on.
     """
     off = sqnr(ideal, found)
     return off is None or (off >= _LEAST_TOGETHER and float(np.abs(ideal - found).max(initial=0)) <= MOST_STEPS * step)
@@ -351,7 +353,7 @@ def _real(tensor: Tensor, values: Array) -> Array:
 
 
 def _step(tensor: Tensor, values: Array) -> float:
-    """The step of a grid; of real values 1/255 of their range."""
+    """The step of a quantization; of float values 1/255 of their range."""
     if tensor.quantization is not None:
         return float(np.max(tensor.quantization.scale))
     return float(values.max(initial=0) - values.min(initial=0)) / 255 or 1.0

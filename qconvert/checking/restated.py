@@ -23,7 +23,7 @@ _NO_TARGET = Target("", "", "no target")
 
 def restated(graph: Graph) -> Graph:
     """The graph with quantized operators wherever they can be, padding in convolutions, reductions for global pooling, and equal
-    spellings of what has several: axes, sizes of a Reshape, sizes known only at run time, and values that only get another name."""
+    forms of what has several: axes, sizes of a Reshape, sizes known only at run time, and values that only get another name."""
     graph = _without_identities(_without_names_of_sizes(graph))
     graph, _ = matmul_to_gemm.run(graph, None)
     graph, _ = absorb_quantization.run(graph, None)
@@ -35,7 +35,7 @@ def restated(graph: Graph) -> Graph:
 
 
 def _parts(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> list[Op]:
-    """A Clip as the Max and Min that TFLite has, and an activation of real values by itself."""
+    """A Clip as the Max and Min that TFLite has, and an activation of float values by itself."""
     result = graph[op.outputs[0]] if op.outputs else None
     if op.kind == "Clip" and result is not None and len(op.inputs) == 3 and all(op.inputs):
         lower = graph.names(tensors).fresh(f"{result.name}/lower")

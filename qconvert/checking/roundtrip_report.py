@@ -40,7 +40,7 @@ class Leg:
         notes: what the writer says of the form that it chose.
         differences: what qconvert.diff finds between the model's graph, fitted to the form, and the one read from the file.
         kept: counts of what is equal between the two.
-        outputs: the model's outputs beside the file's, in their runtimes.
+        outputs: the model's outputs compared with the file's, in their runtimes.
         arithmetic: why the outputs may differ by a rounding, or were not compared; "" where they must be equal.
         explained: differing operators by kind and reason, if the outputs differ.
         problems: in sentences, what was lost.

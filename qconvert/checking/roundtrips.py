@@ -37,7 +37,7 @@ __all__ = ["roundtrip"]
 Progress = Callable[[str, int, int], None]
 
 _MOST = 1000
-#: Bytes of a model's name that names of its files begin with: file systems take 255, what is behind it included.
+#: Bytes of a model's name that names of its files begin with: file systems take 255, what is after it included.
 _LONGEST_STEM = 200
 #: What onnxruntime, without optimizations, computes a quantized operator in.
 _ARITHMETIC = {"onnx:qdq": "float results, quantized", "onnx:qoperator": "integer kernels"}

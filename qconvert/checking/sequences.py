@@ -1,4 +1,4 @@
-"""Models with states run sequences of steps: both sides begin anew with each sequence, and carry what they remember through it."""
+"""Models with states run sequences of steps: both sides begin again with each sequence, and carry what they remember through it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 50
 
 
 class Sequences:
-    """A model that begins anew with each sequence.
+    """A model that begins again with each sequence.
 
     Args:
         model: the model, loaded.
@@ -57,7 +57,7 @@ def drift(border: Border, name: str, pairs: Sequence[tuple[Array, Array]], steps
     Args:
         border: of source and result.
         name: of the output.
-        pairs: values of both sides, a pair for each step, sequence behind sequence.
+        pairs: values of both sides, a pair for each step, sequence after sequence.
         steps: of a sequence.
     """
     differing = [index for index, (a, b) in enumerate(pairs) if a.shape != b.shape or not np.array_equal(a, b)]
@@ -80,7 +80,7 @@ def state_problems(graph: Graph, other: Graph, declared: Collection[str] = ()) -
 
     Args:
         graph, other: source and result.
-        declared: tensors of the result whose grid the conversion declared to be another.
+        declared: tensors of the result whose quantization the conversion declared to be another.
     """
     found = [f"the state {name!r} is not in the {side}" for name, side in _lacking(graph, other)]
     for name in graph.states.keys() & other.states.keys():

@@ -103,7 +103,8 @@ def _layers(graph: Graph, encodings: Encodings) -> dict[str, bool]:
 
 
 def _real(graph: Graph, encodings: Encodings) -> list[str]:
-    """Results that the graph rounds and the file has no grid for; what is only moved is on the grid of what it is moved from."""
+    """Results that the graph rounds and the file has no quantization for; what is only moved has the quantization of what it is moved
+    from."""
     given = {place.name for place in encodings.entries if place.role == "tensor"}
     found = []
     for op in graph.ops:
@@ -124,18 +125,18 @@ def _moved(graph: Graph, names: Collection[str]) -> set[str]:
 
 
 def _unrounded(graph: Graph, real: Collection[str]) -> list[str]:
-    """The real outputs that come of results without a grid."""
+    """The real outputs that come of results without a quantization."""
     moved = _moved(graph, real)
     return [op.outputs[0] for op in graph.ops if op.kind == "Dequantize" and op.inputs[0] in moved and op.outputs[0] in graph.outputs]
 
 
 def _behind(graph: Graph, op: Op) -> list[str]:
-    """What activations make of a result, which is rounded behind them."""
+    """What activations make of a result, which is rounded after them."""
     return [reader.outputs[0] for reader in graph.ops if kind_of(reader).clips and reader.inputs[0] == op.outputs[0]]
 
 
 def _layer(graph: Graph, name: str) -> Op | None:
-    """The operator with weights that computes a tensor, perhaps with an activation behind it."""
+    """The operator with weights that computes a tensor, perhaps with an activation after it."""
     writers = graph.producers()
     op = writers.get(name)
     if op is not None and kind_of(op).clips:
@@ -144,7 +145,7 @@ def _layer(graph: Graph, name: str) -> Op | None:
 
 
 def _altered(graph: Graph, encodings: Encodings) -> Iterator[tuple[str, str]]:
-    """Tensors of which the file has other integers or another grid than the graph, and what, in words."""
+    """Tensors of which the file has other integers or another quantization than the graph, and what, in words."""
     for place, found in encodings.entries.items():
         if place.role == "tensor" and place.name in graph.tensors:
             tensor: Tensor | None = graph[place.name]
@@ -176,7 +177,7 @@ def _shift(tensor: Tensor, grid: QParams) -> int:
 
 
 def _same(a: Array, b: Array) -> bool:
-    """Whether two grids have the same numbers, one for all channels being the same as one for each."""
+    """Whether two quantizations have the same numbers, one for all channels being the same as one for each."""
     left, right = a.reshape(-1), b.reshape(-1)
     return bool((left == right).all()) if left.size == right.size or 1 in (left.size, right.size) else False
 

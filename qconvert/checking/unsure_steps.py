@@ -1,6 +1,6 @@
 """How far an LSTM may come that rounds its hidden values at each step, where its kernels differ in the last bits of these.
 
-A hidden value that near to the middle between two integers falls to either side, and all steps behind it follow. Which do is found by
+A hidden value that near to the middle between two integers falls to either side, and all steps after it follow. Which do is found by
 running the operator with hidden values that are off by as little; nothing is given away where no value is near a tie.
 """
 

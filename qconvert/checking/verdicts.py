@@ -25,14 +25,14 @@ __all__ = [
 
 #: Outputs of which fewer elements vary from run to run say too little of the operators before them.
 _VARYING = 0.1
-#: On another grid, which the conversion declared, a constant holds if its signal is that far above the difference, in dB.
+#: With another quantization, which the conversion declared, a constant holds if its signal is that far above the difference, in dB.
 LEAST_SQNR = 20.0
 #: An output, or an operator by itself, of which no element is off by more steps of the coarser scale holds whatever its SQNR is.
 MOST_STEPS = 2.0
 #: Where the user named a pass that is not exact, each constant and each operator by itself holds with that. Weights of 4 bits bring layers
 #: of a MobileNet down to 6; a scale that is wrong by a factor of two, and values that nearly all saturate, leave 0.
 LEAST_ALONE = 3.0
-#: On another grid, this share of the runs has the same best class.
+#: With another quantization, this share of the runs has the same best class.
 _LEAST_TOP1 = 0.5
 #: Outputs that are nearly all zero, as those of a Softmax, have little signal: they hold if no element is off by more of such steps than
 #: the first number, and their mean is by no more than the second.
@@ -129,7 +129,7 @@ def grown(findings: Iterable[Finding]) -> str:
 
 
 def held_against_float(graph: Graph, outputs: Sequence[OutputComparison], least: float) -> tuple[str, list[str]]:
-    """Return what the outputs of a quantized model come to beside those of its float source, in a sentence, and the problems.
+    """Return what the outputs of a quantized model come to next to those of its float source, in a sentence, and the problems.
 
     Args:
         graph: the float source's.
@@ -188,7 +188,7 @@ def differing_parts(parts: Mapping[str, str], findings: Iterable[Finding]) -> li
 
 
 def costly_alone(findings: Iterable[Finding]) -> list[str]:
-    """Operators on declared grids that by themselves lose more than a pass that the user named may cost them."""
+    """Operators on declared quantizations that by themselves lose more than a pass that the user named may cost them."""
     return [
         f"{op.operator} ({op.output!r}): SQNR {op.sqnr_db:.1f} dB alone, below {LEAST_ALONE:g}, by changes that the conversion declared"
         for op in findings
@@ -210,8 +210,9 @@ def kernel_differences(findings: Iterable[Finding]) -> list[str]:
 
 
 def declared_costs_nothing(findings: Iterable[Finding]) -> bool:
-    """Whether every operator was compared, and those with declared constants or grids give exactly the source's real values: what outputs
-    differ by is of the roundings of others, each of which is explained, as constants that a Concat rounds onto its grid in either file."""
+    """Whether every operator was compared, and those with declared constants or quantizations give exactly the source's float values: what
+    outputs differ by is of the roundings of others, each of which is explained, as constants that a Concat rounds to its quantization in
+    either file."""
     seen = list(findings)
     declared = [op for op in seen if op.verdict == "requantized"]
     return bool(declared) and all(op.equal == 1 for op in declared) and all(op.verdict != "not compared" for op in seen)
@@ -220,7 +221,7 @@ def declared_costs_nothing(findings: Iterable[Finding]) -> bool:
 def judged_by_limit(graph: Graph, outputs: Iterable[OutputComparison], findings: Collection[Finding]) -> list[OutputComparison]:
     """Return the outputs that a limit of their SQNR holds for; the others are judged by their operators alone.
 
-    These come from an operator whose kernel overflows in the source, or of which the source's own kernels differ; or they are real values
+    These come from an operator whose kernel overflows in the source, or of which the source's own kernels differ; or they are float values
     that differ by what one operator does by itself, which nothing adds to: some steps of integers that are dequantized, or last bits, which
     next to zero are much of a Sigmoid's result.
     """

@@ -1,4 +1,4 @@
-"""What Tab offers behind an option."""
+"""What Tab offers after an option."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = [
 ]  # fmt: skip
 
 _Completed = list[tuple[str, str]]
-#: Where bash takes words apart, so that it completes what stands behind one of them (COMP_WORDBREAKS).
+#: Where bash takes words apart, so that it completes what stands after one of them (COMP_WORDBREAKS).
 _BREAKS = "=:"
 
 
 def completed(app: typer.Typer) -> None:
     """Answers a shell that asks what may stand at the end of a command line.
 
-    bash takes words apart, `--kernels litert:reference` into four, and completes what stands behind the last break: here the words are put
-    together again first, and what stands in front of the break is taken off the answers.
+    bash takes words apart, `--kernels litert:reference` into four, and completes what stands after the last break: here the words are put
+    together again first, and what stands before the break is taken off the answers.
     """
     before = _joined() if os.environ.get("_QCONVERT_COMPLETE") == "complete_bash" else ""
     said = io.StringIO()
@@ -49,7 +49,7 @@ def words_of_line() -> list[str]:
 
 
 def _joined() -> str:
-    """Writes the words anew into the environment, and gives the part of the last one up to its last break."""
+    """Writes the words again into the environment, and gives the part of the last one up to its last break."""
     try:
         words, place = shlex.split(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
     except (KeyError, ValueError):  # an open quotation, which typer knows how to read
@@ -75,7 +75,7 @@ def _beginning(incomplete: str, items: Iterable[tuple[str, str]]) -> _Completed:
 
 
 def known_targets(context: typer.Context, incomplete: str) -> _Completed:
-    """Targets with what they are; behind a command such as tflite2onnx those of its result's format."""
+    """Targets with what they are; after a command such as tflite2onnx those of its result's format."""
     wanted = (context.info_name or "").partition("2")[2]
     found = [item for item in targets().values() if wanted not in formats() or item.format == wanted]
     return _beginning(incomplete, ((item.name, item.summary) for item in found))
@@ -87,7 +87,7 @@ def known_formats(incomplete: str) -> _Completed:
 
 
 def known_forms(incomplete: str) -> _Completed:
-    """Formats that can be written and read, and with a colon behind them their forms."""
+    """Formats that can be written and read, and with a colon after them their forms."""
     return _beginning(incomplete, _forms())
 
 
@@ -111,7 +111,7 @@ def known_runtimes(incomplete: str) -> _Completed:
 
 
 def known_settings(incomplete: str) -> _Completed:
-    """Names of options as -O takes them, and behind the = what they may be."""
+    """Names of options as -O takes them, and after the = what they may be."""
     name, equals, _ = incomplete.partition("=")
     option = declared_options().get(name.replace("-", "_"))
     if not equals:

@@ -131,7 +131,7 @@ def run_conversion(
         source, result: the files, or -.
         flags: options given as flags.
         others: those given as name=value.
-        print_after: names of passes behind which the graph is printed.
+        print_after: names of passes after which the graph is printed.
         dry_run: whether nothing is to be written.
         html: a page to write.
         json, quiet, verbose: how to report.
@@ -173,7 +173,7 @@ def _options(flags: dict[str, Any], others: dict[str, str], convert: Callable[..
 
 
 def _printer(names: Sequence[str]) -> Callable[..., None]:
-    """Prints the graph behind each of these passes, and with "all" behind each that changes it."""
+    """Prints the graph after each of these passes, and with "all" after each that changes it."""
     for name in names:
         if name != "all":
             pass_named(name)

@@ -1,4 +1,4 @@
-"""The commands `apply` and `extract-scales`: scales beside a model put into it, and taken out of it."""
+"""The commands `apply` and `extract-scales`: scales next to a model put into it, and taken out of it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ __all__ = ["FAULT", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "USAGE", "exit_code", "
 
 PASSED, NOT_EQUAL, USAGE, FAULT, NOT_JUDGED = 0, 1, 2, 3, 4
 _LONGEST = 300
-#: Of the disk that is written to, or of what stands behind standard output.
+#: Of the disk that is written to, or of what stands after standard output.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _NESTED = "the model is nested too deeply"
 _NO_MEMORY = "the model needs more memory than there is"

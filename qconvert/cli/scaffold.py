@@ -50,7 +50,7 @@ pythonpath = ["."]
 """
 
 _CODE = '''\
-"""A format for numbers beside a model, a target, a pass and a runtime: keep what you need."""
+"""A format for numbers next to a model, a target, a pass and a runtime: keep what you need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scales of a result in a file beside it: where an option of the writer asks for it, the model is written on real values."""
+"""The scales of a result in a file next to it: where an option of the writer asks for it, the model is written in float."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Beside", "target_beside"]
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A file of scales beside a model.
+    """A file of scales next to a model.
 
     Attributes:
         option: the name of the option that asks for it.
@@ -70,7 +70,7 @@ class Beside:
     def taken_out(
         self, graph: Graph, options: Mapping[str, Any], notes: list[Change], *, force: bool, reads: Iterable[Path]
     ) -> Iterator[Graph]:
-        """The graph on real values, to be written in the block; the file of scales is moved into place when it ends well.
+        """The graph in float, to be written in the block; the file of scales is moved into place when it ends well.
 
         Args:
             graph: quantized.
@@ -95,7 +95,7 @@ class Beside:
 
 
 def target_beside(target: Target | None, writer: Format, beside: Beside | None) -> Target | None:
-    """The target of a conversion whose scales stand in a file beside the model, or in the model.
+    """The target of a conversion whose scales stand in a file compared with the model, or in the model.
 
     Raises:
         OptionError: the target is for scales in a file, and none is named.

@@ -202,7 +202,7 @@ def _fitted(
     observers: list[Observer],
     options: Mapping[str, Any],
 ) -> tuple[Graph, tuple[Change, ...]]:
-    """The graph behind the passes that the user named and those of the target, and what they changed.
+    """The graph after the passes that the user named and those of the target, and what they changed.
 
     Raises:
         QConvertError: they lose too much, or the target does not take the result.

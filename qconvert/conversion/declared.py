@@ -1,4 +1,4 @@
-"""Which tensors a conversion gave other values or another grid, or put between others to round once more: what a check may not hold
+"""Which tensors a conversion gave other values or another quantization, or put between others to round once more: what a check may not hold
 against the result."""
 
 from __future__ import annotations

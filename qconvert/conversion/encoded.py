@@ -1,4 +1,4 @@
-"""Scales beside a model: their files, and graphs with and without them."""
+"""Scales next to a model: their files, and graphs with and without them."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def extract_file(
     Args:
         model: the file.
         result: of the encodings.
-        real: the file for the model on real values; "" for none.
+        real: the file for the model in float; "" for none.
         source_format, result_format: names of formats; by default the suffixes decide.
         force: whether existing files may be replaced.
         options: of the model's reader, and of the writer of encodings.

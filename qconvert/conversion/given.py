@@ -77,7 +77,7 @@ def with_encodings(options: Mapping[str, Any], passes: Sequence[str], reader: Fo
 
 
 def files_of(given: Mapping[str, Any]) -> dict[str, Path]:
-    """The files that options name which are read beside the source, by the option."""
+    """The files that options name which are read next to the source, by the option."""
     known = declared_options()
     stated = {**given, **json_object("encodings_options", given.get("encodings_options", "{}"))}
     return {name: Path(value) for name, value in stated.items() if value and name in known and known[name].is_file}

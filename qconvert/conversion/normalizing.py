@@ -82,7 +82,7 @@ def _valid(
 
 
 def _validated(item: Pass, before: Graph, after: Graph, notes: tuple[Change, ...]) -> None:
-    """An observer that names a pass behind which the graph is not valid."""
+    """An observer that names a pass after which the graph is not valid."""
     require_valid(after, f"the pass {item.name} makes a graph that is not valid")
 
 

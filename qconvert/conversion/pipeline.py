@@ -17,7 +17,7 @@ __all__ = ["READ", "Observer", "pipeline", "run_pipeline"]
 #: What reading ensures (a format's normal form).
 READ = ("absorbed",)
 
-#: Is told of each pass that has run: the pass, the graph before and behind it, and what it changed.
+#: Is told of each pass that has run: the pass, the graph before and after it, and what it changed.
 Observer = Callable[[Pass, Graph, Graph, tuple[Change, ...]], None]
 
 

@@ -163,7 +163,7 @@ def _some(names: list[str]) -> str:
 
 
 def on_floats(graph: Graph, target: Target | None) -> dict[str, int]:
-    """Kinds of operators that compute on real values, in functions too, with their counts.
+    """Kinds of operators that compute in float, in functions too, with their counts.
 
     Args:
         graph: the result.
@@ -182,7 +182,7 @@ def is_quantized(graph: Graph) -> bool:
 
 
 def refuse_floats(graph: Graph, target: Target) -> None:
-    """Refuse a file, of which nothing may run on real values, for the operators in it that would.
+    """Refuse a file, of which nothing may run in float, for the operators in it that would.
 
     Args:
         graph: the written file's.

@@ -130,7 +130,7 @@ def _check(path: Path, writer: Format) -> Any:
 
 
 def _require_scopes(graph: Graph, writer: Format) -> None:
-    """Functions and states stand beside the operators: a format that has no place for them would lose them without a word."""
+    """Functions and states stand next to the operators: a format that has no place for them would lose them without a word."""
     for what, names in (("functions", graph.functions), ("states", graph.states)):
         if names and what not in writer.scopes:
             reason = f"files of the format {writer.name} cannot hold {what}: {_listed(list(names))}"

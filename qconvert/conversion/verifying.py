@@ -1,4 +1,4 @@
-"""--verify-each: the model is run before and behind each pass, and a pass that changes more than it says is named.
+"""--verify-each: the model is run before and after each pass, and a pass that changes more than it says is named.
 
 The runs are those of the evaluator (qconvert.evaluate), on random inputs that every pass's own change of the inputs is followed on. A
 network with states keeps them from one of its inputs to the next.
@@ -28,7 +28,7 @@ _TURNS = ((0, 3, 1, 2), (0, 2, 3, 1))
 
 
 class Verifier:
-    """Runs a graph behind each pass; an observer of a pipeline.
+    """Runs a graph after each pass; an observer of a pipeline.
 
     Attributes:
         said: (pass, what was found), for every pass that changed the graph.
@@ -42,7 +42,7 @@ class Verifier:
         self._outputs = self._run(graph, "the model")
 
     def __call__(self, item: Pass, before: Graph, after: Graph, notes: tuple[Change, ...]) -> None:
-        """Compares the graph behind a pass with that before it.
+        """Compares the graph after a pass with that before it.
 
         Raises:
             InternalError: the pass made a graph that is not valid, or changed an output by more than it declares.
@@ -114,7 +114,7 @@ class Verifier:
 
 
 def random_inputs(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
-    """Stored values for every graph input: from the whole grid of quantized ones, and of real ones that are quantized at once.
+    """Stored values for every graph input: from the whole quantization of quantized ones, and of real ones that are quantized at once.
 
     Sizes that are not known are 1.
     """
@@ -138,7 +138,7 @@ def _random(tensor: Tensor, grid: Tensor | None, rng: np.random.Generator) -> Ar
 
 
 def followed(before: Graph, after: Graph, feed: Mapping[str, Array]) -> dict[str, Array]:
-    """The same inputs for the graph behind a pass: turned, stored as another type or real, where the pass changed its inputs."""
+    """The same inputs for the graph after a pass: turned, stored as another type or real, where the pass changed its inputs."""
     return {name: _as(after[name], before[name], _turned(feed[name], after[name])) for name in after.inputs}
 
 
@@ -175,7 +175,7 @@ def change(before: Graph, after: Graph, a: Mapping[str, Array], b: Mapping[str, 
 
 
 def _outputs(graph: Graph, values: Mapping[str, Array]) -> Sequence[tuple[str, Array]]:
-    """Every output as real numbers; of float outputs beside integers, both are rounded to float32."""
+    """Every output as real numbers; of float outputs next to integers, both are rounded to float32."""
     found = []
     for name in graph.outputs:
         q, value = graph[name].quantization, values[name]
@@ -184,9 +184,9 @@ def _outputs(graph: Graph, values: Mapping[str, Array]) -> Sequence[tuple[str, A
 
 
 def _stored(graph: Graph, name: str) -> Tensor:
-    """The quantized tensor whose real values an output gives, moved or not; the output itself where there is none.
+    """The quantized tensor whose float values an output gives, moved or not; the output itself where there is none.
 
-    Real values of a coarse grid are a few steps of it, so that a rounding is a large share of the largest of them.
+    Float values of a coarse quantization are a few steps of it, so that a rounding is a large share of the largest of them.
     """
     producers, found = graph.producers(), name
     while (op := producers.get(found)) is not None and (op.kind == "Dequantize" or kind_of(op).rule == "move"):
@@ -197,7 +197,7 @@ def _stored(graph: Graph, name: str) -> Tensor:
 
 
 def _reach(tensor: Tensor, values: Array) -> float:
-    """The range of an output: that of its grid, or from 0 to the largest magnitude of real values."""
+    """The range of an output: that of its quantization, or from 0 to the largest magnitude of float values."""
     if tensor.quantization is not None and "float" not in tensor.dtype:
         low, high = affine_range(tensor.quantization, tensor.dtype)
         return float((high - low).max())

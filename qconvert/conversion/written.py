@@ -39,7 +39,7 @@ def read_back(path: Path, writer: Format, graph: Graph, checked: Any) -> Written
     """
     from qconvert.passes.absorb.casts import dequantized_casts
 
-    graph = dequantized_casts(graph)  # weights that were spelled out have their scales again when they are read
+    graph = dequantized_casts(graph)  # weights that were decomposed have their scales again when they are read
     try:
         if writer.as_written is not None:
             found = writer.as_written(path, graph, checked)

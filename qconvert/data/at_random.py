@@ -125,7 +125,7 @@ def extreme_inputs(
         graph: the inputs' graph.
         like: a set of inputs, whose shapes all have, and the values of those that have no ends.
         seed: of the random numbers.
-        within: further bounds on real values, by the input's name.
+        within: further bounds in float, by the input's name.
     """
     rng, ends = np.random.default_rng(seed), _ends_of_inputs(graph, within)
     if not ends:
@@ -331,7 +331,7 @@ def _integers(tensor: Tensor, bounds: Interval | None, largest: int) -> tuple[in
 
 
 def _on_grid(grid: Quantization, bounds: Interval, low: int, high: int) -> tuple[int, int]:
-    """The stored integers from `low` to `high` whose real values are within bounds; all, if there are none."""
+    """The stored integers from `low` to `high` whose float values are within bounds; all, if there are none."""
     scale, zero_point = float(grid.scale[0]), int(grid.zero_point[0])
     least = max(low, ceil(bounds[0] / scale) + zero_point) if isfinite(bounds[0]) else low
     most = min(high, floor(bounds[1] / scale) + zero_point) if isfinite(bounds[1]) else high

@@ -1,4 +1,4 @@
-"""Labels of inputs: what each file of a folder shows, from the folders' names or from a list beside them."""
+"""Labels of inputs: what each file of a folder shows, from the folders' names or from a list next to them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def class_names(path: Path) -> tuple[str, ...]:
 
 
 def _holds_labels(data: Path) -> bool:
-    """Whether a file of arrays has labels beside its inputs."""
+    """Whether a file of arrays has labels next to its inputs."""
     return data.suffix.lower() == ".npz" and zipfile.is_zipfile(data) and "labels.npy" in _members(data)
 
 

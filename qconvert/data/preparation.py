@@ -146,7 +146,7 @@ class Preparation:
         return image
 
     def _resized(self, size: tuple[int, int], wanted: tuple[int | None, int | None]) -> tuple[int, int]:
-        """Height and width behind resizing.
+        """Height and width after resizing.
 
         Raises:
             OptionError: it would have more pixels than memory is taken for.

@@ -158,7 +158,7 @@ def _equal(a: int | str, b: int | str) -> Iterator[tuple[str, int]]:
 
 
 def _broadcast(tensors: list[Tensor]) -> Iterator[tuple[str, int]]:
-    """A size beside a number above 1 is that number, most often."""
+    """A size next to a number above 1 is that number, most often."""
     for first in tensors:
         for second in tensors:
             for a, b in zip(reversed(first.shape or ()), reversed(second.shape or ()), strict=False):

@@ -17,7 +17,7 @@ _FORM = "Write NAME:1x3x224x224, or three of them: NAME:1x3x64x64,1x3x224x224,1x
 def stated_bounds(texts: Sequence[str]) -> Mapping[str, Bounds]:
     """Input -> its sizes, of texts such as "x:1x3x224x224", or "x:" with the smallest, the optimal and the largest; raises OptionError.
 
-    A name may have colons in it: the sizes stand behind the last.
+    A name may have colons in it: the sizes stand after the last.
     """
     found: dict[str, Bounds] = {}
     for text in texts:

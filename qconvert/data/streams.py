@@ -19,7 +19,7 @@ from qconvert.graph import Array, Graph
 __all__ = ["Data", "Samples", "batch_name"]
 
 #: What samples may come from: files and folders; an array of many samples; something that gives samples, each an array, several in the
-#: model's order, or a mapping of input names to arrays; a function that gives such things anew each time it is called.
+#: model's order, or a mapping of input names to arrays; a function that gives such things again each time it is called.
 Data = str | Path | Array | Iterable[Any] | Callable[[], Iterable[Any]]
 
 

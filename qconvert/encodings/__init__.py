@@ -1,4 +1,4 @@
-"""Scales without a model: one type for whatever a file says beside a network, and its form as JSON (docs/encodings.schema.json)."""
+"""Scales without a model: one type for whatever a file says next to a network, and its form as JSON (docs/encodings.schema.json)."""
 
 from __future__ import annotations
 

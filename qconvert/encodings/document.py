@@ -19,7 +19,7 @@ __all__ = ["VERSION", "from_document", "to_document"]
 
 #: Of the document's form.
 VERSION = 2
-#: In front of the place of an error.
+#: Before the place of an error.
 _ROOT = "encodings, "
 #: Dimensions of scales and integers.
 _DEEPEST = 16

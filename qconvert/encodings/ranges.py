@@ -1,4 +1,4 @@
-"""Grids made of ranges, and of weights."""
+"""Quantizations made of ranges, and of weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["grid_of", "symmetric_grid", "weights_grid"]
 
 
 def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> QParams:
-    """The grid of an integer type that holds a range, which is extended to hold 0 (arithmetic/formulas.py has the formulas).
+    """The quantization of an integer type that holds a range, which is extended to hold 0 (arithmetic/formulas.py has the formulas).
 
     Args:
         range: the range.
@@ -24,7 +24,7 @@ def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narro
         narrow: without the smallest stored value, so that both signs have as many.
 
     Raises:
-        OptionError: an unsigned or affine grid is to be narrow.
+        OptionError: an unsigned or affine quantization is to be narrow.
     """
     low, high = integer_range(dtype)
     bits = (high - low).bit_length()
@@ -60,8 +60,8 @@ def weights_grid(tensor: Tensor, reader: Op) -> QParams:
 
 
 def symmetric_grid(found: Encoding) -> tuple[QParams, int | None]:
-    """The grid of an entry for a format of symmetric 8-bit grids, of a range the symmetric int8 one; and the zero point in the middle of
-    its type, None for types of other widths."""
+    """The quantization of an entry for a format of symmetric 8-bit quantizations, of a range the symmetric int8 one; and the zero point in
+    the middle of its type, None for types of other widths."""
     if found.qparams is not None:
         return found.qparams, {"int8": 0, "uint8": 128}.get(found.qparams.dtype)
     assert found.range is not None

@@ -17,13 +17,13 @@ __all__ = ["extracted"]
 
 
 def extracted(graph: Graph) -> tuple[Graph, Encodings]:
-    """A graph on real values, and the grids of all its tensors, with the integers of constants.
+    """A graph in float, and the quantizations of all its tensors, with the integers of constants.
 
     Every tensor keeps its name. Inputs and outputs are real. Quantize, Dequantize and Requantize are gone, or an Identity where both
     sides are seen.
 
     Raises:
-        UnsupportedError: the graph has functions, states, or operators that are nothing on real values.
+        UnsupportedError: the graph has functions, states, or operators that are nothing in float.
     """
     if graph.functions or graph.states:
         raise UnsupportedError("quantization can be removed from graphs without functions and states only", rule="subgraphs-not-covered")
@@ -62,10 +62,10 @@ def _plain(op: Op) -> Op:
 
 
 def _without_identities(graph: Graph, entries: dict[Place, Encoding]) -> Graph:
-    """Conversions are nothing on real values: both sides are one tensor, where one of them has no grid.
+    """Conversions are nothing in float: both sides are one tensor, where one of them has no quantization.
 
-    It has the name that is seen outside, or that of the value before, and the grid. An Identity between two grids, or two names that are
-    seen, stays; between grids it is a Requantize again once they are applied.
+    It has the name that is seen outside, or that of the value before, and the quantization. An Identity between two quantizations, or two
+    names that are seen, stays; between quantizations it is a Requantize again once they are applied.
     """
     producers, readers = graph.producers(), graph.consumers()
     names: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Scales without a model: which grids, or ranges, the tensors of a network have that stands in another file."""
+"""Scales without a model: which quantizations, or ranges, the tensors of a network have that stands in another file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from qconvert.tables import Rows, Shown, numbers, said, shown
 __all__ = ["BATCH_NORM", "FOLDED", "FUSED", "Encoding", "Encodings", "Place", "QParams", "Range"]
 
 ROLES = ("tensor", "input", "output")
-#: How weights that have no encoding of their own are put on a grid, where a file leaves them out because its runtime derives them.
+#: How weights that have no encoding of their own are given a quantization, where a file leaves them out because its runtime derives
+#: them.
 WEIGHTS = ("", "max-abs")
-#: In the metadata of encodings: whether they were made behind folding batch normalizations; or of the network as it is, for a runtime that
-#: computes a layer, the normalization and the Relu behind it in one, so that it rounds nothing between them.
+#: In the metadata of encodings: whether they were made after folding batch normalizations; or of the network as it is, for a runtime that
+#: computes a layer, the normalization and the Relu after it in one, so that it rounds nothing between them.
 BATCH_NORM, FOLDED, FUSED = "batch_norm", "folded", "fused"
 
 
@@ -28,7 +29,7 @@ class Place:
 
     Attributes:
         name: of a tensor, or of an operator: its own name in its file, or that of a tensor that it computes, perhaps with an activation
-            function behind it.
+            function after it.
         role: "tensor", or "input" or "output" of the operator; the output of a layer or an addition is that of the Relu or Clip which
             alone reads it, since runtimes compute both in one.
         index: which input or output of the operator, as the canonical operator has them: of a layer 1 are the weights, 2 the bias.
@@ -61,7 +62,7 @@ class QParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Range:
-    """The real values that a tensor takes.
+    """The float values that a tensor takes.
 
     Attributes:
         lowest: float64, of one dimension: one value, or one for each index along `axis`.
@@ -128,14 +129,14 @@ class Encodings(Shown):
     Attributes:
         entries: by their places; a text stands for the tensor of that name.
         origin: what made them, such as "MNN's Pipeline pipeline.json".
-        weights: how weights without an entry, of layers whose data have one, are put on grids: "" for not at all, "max-abs" for int8 with
-            scale max|w| / 127 of each output channel, which is what runtimes do that state no scales of weights.
-        metadata: texts that the file states beside.
+        weights: how weights without an entry, of layers whose data have one, are given quantizations: "" for not at all, "max-abs" for
+            int8 with scale max|w| / 127 of each output channel, which is what runtimes do that state no scales of weights.
+        metadata: texts that the file states next to.
         notes: what the user should know.
 
     Raises:
-        InvalidModelError: a place is none, or a grid is none: a scale that is no positive number, a zero point or integers beyond the type,
-            a range that is empty or not finite.
+        InvalidModelError: a place is none, or a quantization is none: a scale that is no positive number, a zero point or integers beyond
+            the type, a range that is empty or not finite.
     """
 
     entries: Mapping[Place, Encoding]
@@ -175,7 +176,7 @@ class Encodings(Shown):
         return f"{len(self)} encodings" + (f" from {said(self.origin)}" if self.origin else "")
 
     def tables(self) -> tuple[Rows, ...]:
-        """Each with its grid or range."""
+        """Each with its quantization or range."""
         rows = tuple((shown(place), *_cells(found), said(found.origin)) for place, found in self.entries.items())
         return (
             Rows("Encodings", ("place", "type", ">scale", ">zero point", "range", "integers", "chosen by"), rows, folded=len(rows) > 60),
@@ -202,7 +203,7 @@ def _require_place(place: Place) -> None:
 
 
 def _require_grid(grid: QParams, where: str) -> None:
-    """Raises InvalidModelError where a grid is none."""
+    """Raises InvalidModelError where a quantization is none."""
     q = grid.quantization
     if not (np.isfinite(q.scale).all() and (q.scale > 0).all() and q.scale.size):
         worst = next((float(s) for s in q.scale.reshape(-1) if not (np.isfinite(s) and s > 0)), None)

@@ -1,6 +1,6 @@
 """The exact meaning of a canonical graph: every operator as the real-valued function that it stands for, in float64.
 
-A quantized operator is the real function of its dequantized inputs, rounded once (ties to even) onto its output's grid and
+A quantized operator is the real function of its dequantized inputs, rounded once (ties to even) onto its output's quantization and
 saturated. Sums of products run over whole steps and are exact below 2**53. The functions stand with their kinds (operators/).
 """
 
@@ -89,7 +89,7 @@ def _of_functions(
 
 
 def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
-    """The output as stored: float values are rounded onto the grid, moved and plain ones keep their value."""
+    """The output as stored: float values are rounded to the quantization, moved and plain ones keep their value."""
     if isinstance(value, ExactResult):
         return value
     dtype = numpy_dtype(tensor.dtype)

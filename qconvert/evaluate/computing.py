@@ -19,7 +19,8 @@ _LARGEST, _GROWTH, _SMALL = 64 * 2**20, 4, 2**16
 
 
 def computed(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Array | None]) -> list[Array] | None:
-    """The outputs of an operator whose inputs are all known; None where it has no evaluation, works on grids, or would make too much.
+    """The outputs of an operator whose inputs are all known; None where it has no evaluation, works with quantizations, or would make too
+    much.
 
     Args:
         op: the operator: none that sums products, none with effects.

@@ -15,14 +15,14 @@ from qconvert.operators.layout import ELEMENTWISE
 
 __all__ = ["Lookup", "codes_of", "curve_reals", "curve_roots", "curve_values", "curve_way", "has_codes", "lookup_of"]
 
-#: Kinds that only store real values otherwise.
+#: Kinds that only store float values otherwise.
 _CONVERSIONS = ("Quantize", "Dequantize", "Requantize", "Identity")
 #: Storage types whose codes are few enough to try them all.
 _CODES = ("int8", "uint8", "int16", "uint16")
 
 
 def has_codes(tensor: Tensor) -> bool:
-    """Whether a tensor is computed at run time and stored as codes of one grid, few enough to try them all."""
+    """Whether a tensor is computed at run time and stored as codes of one quantization, few enough to try them all."""
     q = tensor.quantization
     return tensor.dtype in _CODES and q is not None and q.is_per_tensor and not tensor.is_constant
 
@@ -68,7 +68,7 @@ def curve_values(graph: Graph, producers: Mapping[str, Op], name: str, root: str
 
 def curve_reals(graph: Graph, producers: Mapping[str, Op], name: str, root: str) -> Array:
     """The float values of a tensor for each code of one of its curve_roots(), as curve_values() has them, with no rounding on the way: what
-    a grid on it does not hold is cut off at its ends.
+    a quantization on it does not hold is cut off at its ends.
 
     Args:
         graph, producers, name, root: as in curve_values().

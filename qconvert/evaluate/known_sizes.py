@@ -52,7 +52,7 @@ class KnownSizes:
     def get(self, name: str) -> tuple[Polynomial, ...] | None:
         """The elements of the integer tensor `name`, flat; None if it is large, or its number of elements is not known."""
         pending = [name]
-        opened: set[str] = set()  # those in front of which their operator's inputs were put once: a cycle ends there
+        opened: set[str] = set()  # those before which their operator's inputs were put once: a cycle ends there
         while pending:
             current = pending[-1]
             op = self._producers.get(current)

@@ -1,4 +1,4 @@
-"""Files of constants beside a model, named by their own content: `model.onnx.0123456789abcdef.data`.
+"""Files of constants next to a model, named by their own content: `model.onnx.0123456789abcdef.data`.
 
 Such a file is never replaced by another content, so that at every moment of a conversion the model in place finds the constants that
 belong to it. What a model that was replaced leaves behind is removed once nothing names it any more.
@@ -27,7 +27,7 @@ def named_by_content(data: Path, model: Path) -> Path:
     """Renames a file of constants by the content that it has, and returns its new path.
 
     Args:
-        data: the finished file, beside the model.
+        data: the finished file, next to the model.
         model: the model that names it.
     """
     place = model.with_name(f"{_stem(model.name)}.{_digest(data)}.data")

@@ -19,7 +19,7 @@ __all__ = ["copy_mapped", "file_digest", "map_file", "release_pages"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The open file behind each mapping, for copy_mapped(); closed with it.
+#: The open file after each mapping, for copy_mapped(); closed with it.
 _descriptors: weakref.WeakKeyDictionary[mmap.mmap, int] = weakref.WeakKeyDictionary()
 _KERNEL_PIECE = 2**28
 

@@ -9,7 +9,7 @@ __all__ = ["give_back"]
 
 
 def give_back() -> None:
-    """Gives back what was freed. glibc keeps it in small pieces otherwise, which the large arrays behind do not fit into: of MobileNet v2,
+    """Gives back what was freed. glibc keeps it in small pieces otherwise, which the large arrays after do not fit into: of MobileNet v2,
     whose protobuf messages come and go before it runs, half as much again as is in use."""
     gc.collect()
     try:

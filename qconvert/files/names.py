@@ -119,7 +119,7 @@ def require_writable_folder(path: Path, names: Iterable[str], *, force: bool = F
 
 
 def _followed(path: Path) -> Path:
-    """The path behind a chain of links, whether or not there is a file; a name of an open file of this process is refused."""
+    """The path after a chain of links, whether or not there is a file; a name of an open file of this process is refused."""
     place = path
     for _ in range(_MOST_LINKS):
         folder = os.path.realpath(place.parent)

@@ -1,6 +1,6 @@
-"""The folder in which a result is made: beside it, so that it can be moved into place at once, and never there for long.
+"""The folder in which a result is made: next to it, so that it can be moved into place at once, and never there for long.
 
-A run holds a lock on its folder. A folder without one was left by a run that was killed, and the next run beside it removes it.
+A run holds a lock on its folder. A folder without one was left by a run that was killed, and the next run next to it removes it.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def whole_file(
     """A temporary path of the same name, moved to `path` when the block ends well and removed when it does not.
 
     The temporary path lies in a folder of its own, and further files that the block writes there, such as external data, are
-    moved beside `path` with it: those first, so that a model is never there without its data. Those without which the model cannot be
+    moved next to `path` with it: those first, so that a model is never there without its data. Those without which the model cannot be
     read have to be named by their content (named_by_content), so that they never replace the data of a model that is still in place.
 
     Args:
@@ -71,7 +71,7 @@ def whole_folder(
 
     Args:
         path: where the files go; a folder that is there keeps its other files.
-        names: those that the files may have. Files of these names that are there and not made anew go, so that no two results mix.
+        names: those that the files may have. Files of these names that are there and not made again go, so that no two results mix.
         force: whether they may be replaced.
         reads: files that are read; none of them is replaced, whatever `force` says.
         tell: is told, in words, which files of an earlier result were removed.

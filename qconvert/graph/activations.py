@@ -22,7 +22,7 @@ ACTIVATIONS: Mapping[str, tuple[float | None, float | None]] = {
 
 
 def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[int, int]:
-    """The stored integers that a fused activation leaves: [quantize(lower bound), quantize(upper bound)], within the grid's limits.
+    """The stored integers that a fused activation leaves: [quantize(lower bound), quantize(upper bound)], within the quantization's limits.
 
     TFLite computes the same limits (CalculateActivationRangeQuantized, kernel_util.cc): zero_point + round(bound / scale).
     """
@@ -42,7 +42,7 @@ def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tup
 
 
 def simplest_activation(tensor: Tensor, bounds: tuple[float | None, float | None]) -> str:
-    """The first of ACTIVATIONS that leaves the same stored integers of `tensor` as `bounds`: "" if that is the whole grid.
+    """The first of ACTIVATIONS that leaves the same stored integers of `tensor` as `bounds`: "" if that is the whole quantization.
 
     Raises KeyError if none does.
     """

@@ -30,7 +30,7 @@ class Carried:
     Attributes:
         input: that takes its value.
         output: that gives its next value.
-        state: its name, type, shape, grid and first value.
+        state: its name, type, shape, quantization and first value.
     """
 
     input: str

@@ -66,7 +66,7 @@ SOURCE_FORMAT = "source.format"
 #: The kernels that the source was made for and that people have seen it run with, as `--kernels` names them, such as "litert:default":
 #: how they round matters to passes. It is of the graph alone, and no ONNX file says it: what is written is made for other kernels.
 SOURCE_KERNELS = "source.kernels"
-#: Whose arithmetic the operators of a PyTorch file have: the engine and, behind a comma, why it is that one (formats/torch/engines.py).
+#: Whose arithmetic the operators of a PyTorch file have: the engine and, after a comma, why it is that one (formats/torch/engines.py).
 SOURCE_ENGINE = "source.engine"
 #: The ONNX opset of that file.
 SOURCE_OPSET = "source.opset"
@@ -80,10 +80,10 @@ SOURCE_SIGNATURES = "source.signatures"
 SOURCE_METADATA = "source.metadata."
 #: What stands before such a buffer's content where it is no short text.
 BASE64 = "base64:"
-#: Prefix: files in the archive behind a .tflite file, by their names.
+#: Prefix: files in the archive after a .tflite file, by their names.
 SOURCE_FILES = "source.file."
 
-#: JSON, tensor -> [scale, zero point] of each index: what the file states beside it and the kernels of its runtime do not use, as a bias
+#: JSON, tensor -> [scale, zero point] of each index: what the file states next to it and the kernels of its runtime do not use, as a bias
 #: at another scale than input scale * weight scale.
 IGNORED_SCALES = "source.ignored_scales"
 #: JSON, state -> [container, shared name]: variables of a .tflite file that another name than the state's stands for.
@@ -106,17 +106,17 @@ TRANSPOSED = "layout.transposed"
 NUMERICS = "torch.numerics"
 #: JSON: which tensors hold the values of the source's (rewriting/claims.py). A claim: whoever uses it verifies it in values.
 CORRESPONDENCE = "qconvert.correspondence"
-#: JSON: operators that the writer spelled out as several (formats/reading/decomposed.py).
+#: JSON: operators that the writer decomposed as several (formats/reading/decomposed.py).
 DECOMPOSED = "qconvert.decomposed"
-#: JSON, tensor -> [scale, zero point], [scales, zero points, axis] or null: integers under another grid than those that they are
+#: JSON, tensor -> [scale, zero point], [scales, zero points, axis] or null: integers under another quantization than those that they are
 #: (formats/onnx/relabelled.py).
 RELABELLED = "qconvert.relabelled"
-#: JSON, tensor -> zero point: activations whose stored integers are the source's under the zero point 0; their real values are larger than
+#: JSON, tensor -> zero point: activations whose stored integers are the source's under the zero point 0; their float values are larger than
 #: the source's by scale * zero point (passes/shift_to_symmetric.py).
 SHIFTED = "qconvert.shifted"
 #: JSON, output -> rounding: operators of dynamic range whose result computes otherwise; see passes/dynamic_range.py.
 DYNAMIC_RANGE = "qconvert.dynamic_range"
-#: JSON list: tensors that a writer padded for the operator behind them, whose own padding it is.
+#: JSON list: tensors that a writer padded for the operator after them, whose own padding it is.
 FUSED_PADDING = "qconvert.fused_padding"
 #: JSON, output -> attribute -> value: attributes that the result's format cannot state.
 STATED_ATTRIBUTES = "qconvert.attributes"
@@ -134,7 +134,7 @@ SCHEMA, SCHEMA_NUMBER = "qconvert.schema", "2"
 SOURCE = "qconvert.source"
 SOURCE_SHA256 = "qconvert.source_sha256"
 SOURCE_DATA = "qconvert.source_data"
-#: In front of an option that named a file beside the source, such as "graph": the file's name, and with "_sha256" behind it its digest.
+#: Before an option that named a file compared with the source, such as "graph": the file's name, and with "_sha256" after it its digest.
 BESIDE = "qconvert."
 TARGET = "qconvert.target"
 CHANGES = "qconvert.changes"
@@ -144,7 +144,7 @@ OPTIONS = "qconvert.options"
 READ = "qconvert.read"
 #: The command line that makes the result run, where the target has one (Target.command), with names of files and no paths.
 COMMAND = "qconvert.command"
-#: JSON, tensor -> digest: those whose values or grid a pass that is not exact has changed (rules/changed_values.py).
+#: JSON, tensor -> digest: those whose values or quantization a pass that is not exact has changed (rules/changed_values.py).
 CHANGED = "qconvert.changed"
 SCALES = "qconvert.scales"
 #: JSON, region -> its target and how many operators it has, in a file of a partitioned network (partitioning/). What the regions are, the

@@ -205,7 +205,7 @@ class Graph:
         functions: subgraphs that operators name by an attribute (of the sort "function"). A function sees nothing of what surrounds it
             but the states: a value that it captures is an input of it and of the operator. Functions stand in the whole network's graph
             alone, never in another function's.
-        states: tensors that live from one run to the next, by name: their type, shape and grid, and, as data, their first value.
+        states: tensors that live from one run to the next, by name: their type, shape and quantization, and, as data, their first value.
             ReadState and WriteState name them. They stand in the whole network's graph alone.
         correspondence: which of its tensors hold the values of the graph that it was made of (graph/correspondence.py).
         public: the tensors that a user sees, whatever reads them inside: outputs, and those of signatures.

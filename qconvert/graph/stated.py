@@ -11,7 +11,7 @@ __all__ = ["narrow_constants", "unstated"]
 
 
 def unstated(graph: Graph, is_spelled_out: Callable[[Op], bool] = lambda op: False) -> dict[str, dict[str, str]]:
-    """Activations that their grid implies or simplifies, and the ties of plain averages, by the operator's result.
+    """Activations that their quantization implies or simplifies, and the ties of plain averages, by the operator's result.
 
     Args:
         graph: that is written.

@@ -32,13 +32,13 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Accumulator:
-    """The integers of an operator before they are brought to its result's grid, and how plain integers give them.
+    """The integers of an operator before they are brought to its result's quantization, and how plain integers give them.
 
     Attributes:
         kind: ConvInteger, MatMulInteger, Mul (of differences) or Sub (a difference).
-        scale: the real value of 1: float64, one, or one for each output.
+        scale: the float value of 1: float64, one, or one for each output.
         low, high: the range, with the bias: int64, likewise.
-        limits: the stored integers that the activation leaves of the result's grid.
+        limits: the stored integers that the activation leaves of the result's quantization.
         zero_points: of each factor, with the type in which it is written.
         weights: constant factors as ConvInteger and MatMulInteger take them; None for those that are computed, and of other kinds.
         bias: integers, one for each output; None if there is none.
@@ -233,7 +233,7 @@ def _points(data: Tensor, stored: Array, point: int) -> tuple[tuple[Array, str],
 
 
 def _bias(graph: Graph, op: Op, data: Tensor, weights: Tensor, count: int) -> tuple[Array, Array]:
-    """Integers for each output, zeros without a bias, and the real value of 1."""
+    """Integers for each output, zeros without a bias, and the float value of 1."""
     scale = np.atleast_1d(float(_grid(data).scale[0]) * _grid(weights).scale.astype(np.float64))
     if _grid(weights).axis not in (None, 0):
         raise UnfitError("its weights have scales along another axis than the output channels")

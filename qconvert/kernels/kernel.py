@@ -74,16 +74,17 @@ class Kernel:
             where all sides have one scale and zero point; "reals", between Dequantize and Quantize, where the kernel of integers is
             worse or missing; "nothing", where there is no kernel at all.
         lacks: for which of these operators there is no kernel, in words that follow "has no integer kernel for".
-        fault: for which of them it is wrong, in words; a target leaves them on real values.
+        fault: for which of them it is wrong, in words; a target leaves them in float.
         result: storage type -> scale and zero point that the kernel fixes for its result.
         one_grid: what must have one scale and zero point: "all" for data and results, "data" for the data among themselves.
-        real: what may be real beside quantized sides: "bias", where the result is quantized; "result"; "sums", both bias and result, where
+        real: what may be real next to quantized sides: "bias", where the result is quantized; "result"; "sums", both bias and result, where
             sums of products become real numbers to which a bias is added.
-        rounds_bias: whether a real bias is rounded to int32 on the grid of the accumulator before it is added; see products.rounded_bias().
+        rounds_bias: whether a real bias is rounded to int32 with the quantization of the accumulator before it is added; see
+            products.rounded_bias().
         tolerance: how far its integers may be from the exact value; where nothing is given it is found by trying the reference on all
             inputs, and without one they are the exact ones, rounded.
         reference: its integers, computed as the kernel does; with the file of the runtime as source in its docstring.
-        as_fast_on_reals: whether the runtime runs these operators on real values as fast, which spares a second rounding where the result
+        as_fast_on_reals: whether the runtime runs these operators in float as fast, which spares a second rounding where the result
             has another scale than the one that the kernel fixes.
         arithmetic: the value of the attribute `arithmetic` with which formats write a form that gives its integers elsewhere, "" where none
             is known; an operator on one tensor of 8 bits needs none, since its reference is a table.
@@ -138,16 +139,16 @@ class Kernels:
     Attributes:
         given: their rows, or what imports them when they are first asked for. By default nothing is known: whatever is quantized is taken
             to run on integers.
-        dynamic_range: whose rounding of real data beside integer weights the runtime has: "tflite" (rows and images by themselves),
-            "onnx" (whole tensors, and others spelled out), or "": such operators compute on real values.
-        product_types: types of real values that kernels multiply by weights in; empty for any.
-        unpacked_weights: storage type of constant weights behind a Dequantize that the runtime makes real once, when it loads a model; ""
-            if it would do so at each run: weights of operators on real values are then stored as real values.
-        unpacked_blocks: storage types, the narrowest first, of constant weights in blocks behind a Dequantize, with the zero point 0, that
-            the runtime takes; without any such weights are stored as real values.
-        spelled_bounds: kinds into which the runtime fuses no activation rightly: spell_activations puts a Clip behind them whose bounds are
-            those of the grid.
-        merges_roundings: whether the runtime makes one rounding of two behind each other, with other integers.
+        dynamic_range: whose rounding of real data next to integer weights the runtime has: "tflite" (rows and images by themselves),
+            "onnx" (whole tensors, and others decomposed), or "": such operators compute in float.
+        product_types: types of float values that kernels multiply by weights in; empty for any.
+        unpacked_weights: storage type of constant weights after a Dequantize that the runtime makes real once, when it loads a model; ""
+            if it would do so at each run: weights of operators in float are then stored as float values.
+        unpacked_blocks: storage types, the narrowest first, of constant weights in blocks after a Dequantize, with the zero point 0, that
+            the runtime takes; without any such weights are stored as float values.
+        spelled_bounds: kinds into which the runtime fuses no activation rightly: spell_activations puts a Clip after them whose bounds are
+            those of the quantization.
+        merges_roundings: whether the runtime makes one rounding of two one after the other, with other integers.
         max_pair_sum: largest magnitude of the sum of two int8 weights adjacent along K, of the same sign, that the target's
             kernels add without saturation; 0 means any. Other weights are stored as uint8 with zero point 128.
     """
@@ -212,7 +213,7 @@ class Kernels:
         return tuple(dict.fromkeys(dtype for row in rows for dtype in row.types)) if all(row.types for row in rows) else ()
 
     def takes_real(self, kind: str, side: str) -> bool:
-        """Whether an integer kernel of a kind has a side of its own as real values; see Kernel.real."""
+        """Whether an integer kernel of a kind has a side of its own as float values; see Kernel.real."""
         return any(side in row.real for row in self.named(kind))
 
     def fixed(self, kind: str, dtype: str) -> tuple[float, int] | None:

@@ -15,7 +15,8 @@ from qconvert.kernels.torch import PROGRAM, few_roundings, program
 
 __all__ = ["ROWS"]
 
-#: Steps of the data's own grid by which averages of integers are off: their sum is multiplied by a rounded reciprocal and cut off there.
+#: Steps of the data's own quantization by which averages of integers are off: their sum is multiplied by a rounded reciprocal and cut off
+#: there.
 _AVERAGE = 1.0
 #: Units of the sum of products that a depthwise kernel cuts off.
 _CUT_OFF = 1.0

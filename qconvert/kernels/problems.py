@@ -27,8 +27,8 @@ class _Form:
 
     Attributes:
         data: shapes of the operands; codes of any value.
-        weights: shape of constant weights behind them, O,I,spatial, int8 with a scale for each output.
-        constants, leading: further inputs as they are, behind the data and in front of them.
+        weights: shape of constant weights after them, O,I,spatial, int8 with a scale for each output.
+        constants, leading: further inputs as they are, after the data and before them.
         attributes: of the operator.
         is_positive: whether data are above zero alone.
         scales: natural logarithms of the least and the largest scale of the data.
@@ -164,7 +164,7 @@ def random_codes(graph: Graph, kind: str, rng: np.random.Generator) -> dict[str,
 
 
 def _weights(form: _Form, data: Tensor, rng: np.random.Generator, has_ties: bool) -> Iterator[Tensor]:
-    """Weights with a scale for each output, and a bias on the accumulator's grid."""
+    """Weights with a scale for each output, and a bias on the accumulator's quantization."""
     outputs = form.weights[0]
     scales = np.exp(rng.uniform(-5, -3, outputs))
     scales = (np.exp2(np.rint(np.log2(scales))) if has_ties else scales).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The integers of kernels that sum products: an exact accumulator, and how it is brought to the result's grid."""
+"""The integers of kernels that sum products: an exact accumulator, and how it is brought to the result's quantization."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Requantizer:
 
     @staticmethod
     def takes(graph: Graph, op: Op) -> bool:
-        """Whether an operator multiplies bytes, of which the first and the result have one scale, and adds no bias but one on the grid of
-        the accumulator."""
+        """Whether an operator multiplies bytes, of which the first and the result have one scale, and adds no bias but one with the
+        quantization of the accumulator."""
         first, second, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
         grids = first.quantization, second.quantization, result.quantization
         if any(grid is None or grid.block_size for grid in grids) or {first.dtype, second.dtype, result.dtype} - {*_BYTES}:
@@ -88,7 +88,7 @@ class Requantizer:
 
 
 def bias_quantization(data: Quantization, weights: Quantization, shape: tuple[int, ...]) -> Quantization | None:
-    """Input scale * weight scale, a float32 product, for an integer bias of `shape`; None if it has no such grid.
+    """Input scale * weight scale, a float32 product, for an integer bias of `shape`; None if it has no such quantization.
 
     Args:
         data: of the input, per tensor.

@@ -20,7 +20,7 @@ __all__ = ["ROWS", "SM75", "SM80"]
 _INT8 = ("int8",)
 #: Kinds whose sums of products of int8 become real numbers, to which a float32 bias is added.
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
-#: Kinds that choose among stored integers where all sides have one grid.
+#: Kinds that choose among stored integers where all sides have one quantization.
 _CHOOSING = ("Concat", "Max", "Min", "Where", "Resize", "ArgMax", "ArgMin")
 #: Kinds that nothing computes.
 _WITHOUT = ("SpaceToBatch", "BatchToSpace", "SparseToDense", "MatrixSetDiag", "InteriorPad")
@@ -35,7 +35,7 @@ _MOVING = (
 
 
 def _product(graph: Graph, op: Op) -> str:
-    """Products whose zero points neither constants nor sums beside them make up for."""
+    """Products whose zero points neither constants nor sums next to them make up for."""
     data, other = (graph[name] for name in op.inputs[:2])
     if other.is_constant and not data.is_constant:
         return ""
@@ -48,7 +48,7 @@ def _no_products(graph: Graph, op: Op) -> str:
 
 
 def _choice(graph: Graph, op: Op) -> str:
-    """Where integers of several grids, or constants, meet."""
+    """Where integers of several quantizations, or constants, meet."""
     kind = kind_of(op)
     names = [*kind.data(op), *(() if kind.rule == "index" else op.outputs)]
     if any(not graph[name].shares_grid(graph[names[0]]) for name in names) or op.attributes.get("activation"):
@@ -57,7 +57,7 @@ def _choice(graph: Graph, op: Op) -> str:
 
 
 def _move(graph: Graph, op: Op) -> str:
-    """What is moved that TensorRT takes in front of Dequantize alone: constants; and what is filled in that is not the integer 0."""
+    """What is moved that TensorRT takes before Dequantize alone: constants; and what is filled in that is not the integer 0."""
     moved = [graph[name] for name in kind_of(op).moved(op)]
     if any(tensor.is_constant for tensor in moved):
         return "constants among the moved data"

@@ -40,7 +40,7 @@ def _of_another_order(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
 
 
 def _not_lowered(graph: Graph, op: Op) -> str:
-    """What inductor computes on real values."""
+    """What inductor computes in float."""
     weights = graph[op.inputs[1]]
     if not weights.is_constant or weights.dtype != "int8":
         return "weights that are not int8 constants"
@@ -69,7 +69,7 @@ MODULES = (
     ),
     Kernel(runs="reals", tolerance=program),
 )
-#: oneDNN, to which inductor with freezing lowers products of uint8 data, on x86-64; additions behind a convolution become part of it.
+#: oneDNN, to which inductor with freezing lowers products of uint8 data, on x86-64; additions after a convolution become part of it.
 INDUCTOR = (
     Kernel(("Conv", "Gemm"), ("uint8",), real=("bias", "result"), lacks=_not_lowered, tolerance=program),
     Kernel(runs="reals", tolerance=program),

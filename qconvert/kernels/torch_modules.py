@@ -1,7 +1,7 @@
 """Which operators PyTorch's quantized kernels take, in all engines that a file may be loaded with: fbgemm, x86 (a choice of fbgemm and
 onednn for each layer) and qnnpack.
 
-A file is packed anew by the engine of the process that loads it. So what one of them refuses, or computes wrongly, is written on real
+A file is packed again by the engine of the process that loads it. So what one of them refuses, or computes wrongly, is written on real
 values: measured with 2.13 (tests/formats/torch/test_module_kernels.py).
 """
 
@@ -17,7 +17,7 @@ from qconvert.operators.spatial import SAME
 
 __all__ = ["OBSTACLES", "is_bytes", "kernel_obstacle"]
 
-#: (graph, operator) -> why no kernel takes the operator, in words that follow "it runs on real values:"; "" where one does.
+#: (graph, operator) -> why no kernel takes the operator, in words that follow "it runs in float:"; "" where one does.
 Obstacle = Callable[[Graph, Op], str]
 
 _BYTES = "data or a result that are not uint8 with one scale"
@@ -26,7 +26,7 @@ _LAYOUT = "channels that are last"
 
 
 def kernel_obstacle(graph: Graph, op: Op) -> str:
-    """Why an operator runs on real values; "" where a quantized kernel takes it."""
+    """Why an operator runs in float; "" where a quantized kernel takes it."""
     found = OBSTACLES.get(op.kind)
     return f"PyTorch has no quantized {op.kind}" if found is None else found(graph, op)
 
@@ -42,12 +42,12 @@ def _bytes(graph: Graph, *names: str) -> bool:
 
 
 def _rounded(graph: Graph, op: Op) -> str:
-    """Of kernels whose result has any grid."""
+    """Of kernels whose result has any quantization."""
     return "" if _bytes(graph, *op.inputs, op.outputs[0]) else _BYTES
 
 
 def _kept(graph: Graph, op: Op) -> str:
-    """Of kernels whose result has the grid of the data."""
+    """Of kernels whose result has the quantization of the data."""
     if not _bytes(graph, op.inputs[0], op.outputs[0]):
         return _BYTES
     return "" if graph[op.inputs[0]].shares_grid(graph[op.outputs[0]]) else _GRID
@@ -85,7 +85,7 @@ def _matmul(graph: Graph, op: Op) -> str:
 
 
 def _fixed(scale: float, point: int) -> Obstacle:
-    """Of curves whose kernels have one grid for results."""
+    """Of curves whose kernels have one quantization for results."""
 
     def obstacle(graph: Graph, op: Op) -> str:
         result = graph[op.outputs[0]]

@@ -1,4 +1,4 @@
-"""Fake quantization of torch.ao and torchao as one operator each: grid and limits as the module has them now."""
+"""Fake quantization of torch.ao and torchao as one operator each: quantization and limits as the module has them now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["fixed_quantizer", "is_fake_quantizer"]
 
 
 def is_fake_quantizer(module: Any) -> bool:
-    """Whether a module is one of the FakeQuantize classes: they have a grid and switches, and are told by these attributes.
+    """Whether a module is one of the FakeQuantize classes: they have a quantization and switches, and are told by these attributes.
 
     These are FakeQuantize, FusedMovingAvgObsFakeQuantize and FixedQParamsFakeQuantize of torch.ao.quantization and of torchao, and
     _LearnableFakeQuantize (LSQ).
@@ -57,7 +57,7 @@ def _effective(torch: Any, fake: Any, low: int, high: int) -> tuple[Any, Any]:
 
 def _fixed_class(torch: Any) -> Any:
     class FixedFakeQuantize(torch.nn.Module):  # type: ignore[misc]
-        """fake_quantize_per_tensor_affine or fake_quantize_per_channel_affine with a grid of its own."""
+        """fake_quantize_per_tensor_affine or fake_quantize_per_channel_affine with a quantization of its own."""
 
         def __init__(self, scale: Any, zero_point: Any, axis: int | None, low: int, high: int) -> None:
             super().__init__()

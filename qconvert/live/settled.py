@@ -30,7 +30,7 @@ def settled(torch: Any, module: Any) -> Any:
         module: the user's.
 
     Raises:
-        UnsupportedError: it has observers that have not been converted, or scales that are no grid.
+        UnsupportedError: it has observers that have not been converted, or scales that are no quantization.
     """
     has_fakes = any(is_fake_quantizer(child) for child in module.modules())
     _require_converted(module)

@@ -55,7 +55,7 @@ def _clip_fold(call: Call) -> Any:
 
 
 def _clip_stored(call: Call) -> Any:
-    """Clip of stored integers, where the bounds are numbers of their grid, so that nothing is rounded."""
+    """Clip of stored integers, where the bounds are numbers of their quantization, so that nothing is rounded."""
     result, quantization = call.raw(), call.quantization()
     if quantization is None or not one_quantization(call, 0, 1) or not quantization.is_per_tensor or "int" not in call.results[0].dtype:
         return None

@@ -1,6 +1,6 @@
-"""Between which real values the results of an operator lie, and which values it takes.
+"""Between which float values the results of an operator lie, and which values it takes.
 
-Rules say what is sure for a real-valued function, before an activation; passes/grids/reach.py takes them through a graph.
+Rules say what is sure for a real-valued function, before an activation; passes/quantizations/reach.py takes them through a graph.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "within_data_or_zero",
 ]
 
-#: Smallest and largest real value, both included.
+#: Smallest and largest float value, both included.
 Interval = tuple[float, float]
 #: The number that a size known only at run time has.
 Number = Callable[[int | str], int]
@@ -50,7 +50,7 @@ class Operands:
     Attributes:
         op: the operator.
         tensors: of its inputs; None for those that are absent.
-        intervals: in which their real values lie.
+        intervals: in which their float values lie.
         data: the intervals of the inputs that hold its data.
     """
 
@@ -73,7 +73,7 @@ class Operands:
         return None if tensor is None else tensor.data
 
     def real(self, index: int) -> Array | None:
-        """The real values of input `index`, likewise."""
+        """The float values of input `index`, likewise."""
         tensor = self.tensor(index)
         if tensor is None or tensor.data is None or (tensor.quantization is not None and "float" in tensor.dtype):
             return None
@@ -119,7 +119,7 @@ def within_data_or_zero(operands: Operands) -> Interval:
 
 
 def of_positive_data(least: float = POSITIVE) -> Domain:
-    """The function is one of data from `least` on. Grids say by themselves what quantized data are."""
+    """The function is one of data from `least` on. Quantizations say by themselves what quantized data are."""
 
     def domain(operands: Operands, number: Number) -> Iterator[Demand]:
         tensor = operands.tensor(0)

@@ -32,7 +32,7 @@ class ExactResult:
     """One output of an operator.
 
     Attributes:
-        real: float64, the real value before rounding onto the output's grid; None where the output is plain integers, bools or
+        real: float64, the float value before rounding onto the output's quantization; None where the output is plain integers, bools or
             stored integers that were only moved.
         stored: the output as the graph stores it, in the numpy dtype of its tensor.
     """
@@ -112,7 +112,7 @@ class Call:
         return steps.astype(np.float64), float(scale[0]) if quantization.axis is None else scale
 
     def real_zero(self, index: int = 0) -> Any:
-        """The stored value of real zero on input `index`'s grid: what padding is filled with."""
+        """The stored value of real zero on input `index`'s quantization: what padding is filled with."""
         quantization = self.quantization(index)
         zero = 0 if quantization is None else int(quantization.zero_point.reshape(-1)[0])
         return np.asarray(zero).astype(self.raw(index).dtype)

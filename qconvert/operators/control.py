@@ -1,7 +1,7 @@
 """Operators that run functions of the graph: choices, loops, calls.
 
 A function's inputs and outputs are those that the operator gives and takes, in order; see calls(). What a function captures are inputs of
-both, after the others. Stored values pass as they are: the tensors on either side have one type and one grid.
+both, after the others. Stored values pass as they are: the tensors on either side have one type and one quantization.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FunctionCall:
     Attributes:
         attribute: that names the function.
         function: its name.
-        inputs, outputs: what stands beside those of the function.
+        inputs, outputs: what stands next to those of the function.
         carried: (output, input) of the function that are one value from one turn to the next.
     """
 

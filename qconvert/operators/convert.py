@@ -1,4 +1,4 @@
-"""From one way of storing numbers to another: grids, types, labels."""
+"""From one way of storing numbers to another: quantizations, types, labels."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def quantized(call: Call) -> Result:
 
 
 def requantized(call: Call) -> Result:
-    """Requantize: the real values, rounded once; with an arithmetic the stored integers are those of its kernel."""
+    """Requantize: the float values, rounded once; with an arithmetic the stored integers are those of its kernel."""
     (result,), given = call.results, call.quantization()
     if not call["arithmetic"] or given is None or result.quantization is None:
         return call.values()

@@ -1,4 +1,4 @@
-"""Recurrent operators on integers, with grids of their inner sums: TFLite's int8 UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF.
+"""Recurrent operators on integers, with quantizations of their inner sums: TFLite's int8 UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF.
 
 What they compute is their kernel's (arithmetic/lstm.py, svdf.py): real-valued functions do not describe them, since sums saturate and round
 several times inside. States are inputs and outputs here, as the LSTM of ONNX has them; ReadState and WriteState carry them from run to run.
@@ -228,7 +228,7 @@ def _svdf_shape(op: Op, s: ShapeContext) -> Shapes:
     return [(data[0], int(feature[0]) // int(op["rank"])) if known and data and feature else None, s.shape(1)]
 
 
-#: The scale of each gate's sum; another one than 3 integer bits only where a layer normalization stands behind.
+#: The scale of each gate's sum; another one than 3 integer bits only where a layer normalization stands after.
 _SUMS = has(**{f"{gate}_scale": number(2.0**-12) for gate in GATES})
 
 KINDS = (

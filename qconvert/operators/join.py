@@ -132,7 +132,7 @@ def _beside_old_axis(op: Op, constant: Callable[[int], Any], before: Shape, afte
 
 
 def _all_inputs(op: Op, axis: int) -> dict[int, int]:
-    """A constant beside the samples stands for one of them."""
+    """A constant next to the samples stands for one of them."""
     return dict.fromkeys(range(len(op.inputs)), axis)
 
 

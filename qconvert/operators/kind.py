@@ -77,12 +77,12 @@ class Kind:
         keeps_axis: of a move: whether scales along an axis survive it. None means that they do not.
         samples: what it does with the samples of a batch. Elementwise kinds keep them apart, wherever they stand, and spatial kinds have
             them first; every other kind says so.
-        bounds: between which real values its results lie. A move gives values of its data; a kind whose rule is "real" says so.
+        bounds: between which float values its results lie. A move gives values of its data; a kind whose rule is "real" says so.
         domain: which values it takes; None: all.
         products: how many products it sums in one run; None: none. A kind with weights or factors says so.
-        weights: the inputs that may be integer weights beside real data (dynamic range).
+        weights: the inputs that may be integer weights next to real data (dynamic range).
         canonical: gives the form in which two graphs are compared, where a kind has several ways to say one thing; None: it has one.
-        chooses: whether each element of the result is an element of its data, although several grids may meet (Max, Concat, Where).
+        chooses: whether each element of the result is an element of its data, although several quantizations may meet (Max, Concat, Where).
         clips: whether each element of the result is that of its data, or an end of a range (Relu, Clip).
         nearby: whether it is that of its data, or a number next to it (Floor, Cast).
         averages: whether each element of the result is a sum of data, or their mean (AveragePool, ReduceSum).
@@ -178,7 +178,7 @@ class Kind:
         return self.rule in ("real", "convert")
 
     def interval(self, graph: Graph, op: Op, found: Mapping[str, Interval]) -> Interval:
-        """Between which real values the results of `op` lie, before its activation; `found` has the intervals of its inputs by name."""
+        """Between which float values the results of `op` lie, before its activation; `found` has the intervals of its inputs by name."""
         tensors = tuple(graph[name] if name else None for name in op.inputs)
         intervals = tuple(found[name] if name else ANY for name in op.inputs)
         return self.bounds(Operands(op, tensors, intervals, tuple(found[name] for name in self.moved(op))))

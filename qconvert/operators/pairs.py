@@ -88,9 +88,10 @@ def _as_tflite(call: Call, real: Array) -> Result:
 
 
 def nudged_scales(graph: Graph, op: Op) -> tuple[Quantization, Quantization] | None:
-    """The grids beside its inputs' own at which an Add in float32 gives its `arithmetic`'s integers, if it has one; None if there are none.
+    """The quantizations next to its inputs' own at which an Add in float32 gives its `arithmetic`'s integers, if it has one; None if there
+    are none.
 
-    A constant would be read with the scale beside its own, as nothing else states it.
+    A constant would be read with the scale next to its own, as nothing else states it.
     """
     if op.kind != "Add" or op["arithmetic"] not in ADDITIONS or any(graph[name].is_constant for name in op.inputs):
         return None

@@ -18,7 +18,7 @@ __all__ = ["DYNAMIC", "DYNAMIC_ROWS", "is_dynamic", "is_product_of_activations",
            "products_of_transposed", "products_of_windows", "range_axes", "rounded_data", "rounded_rows", "rounded_steps",
            "sum_of_products", "with_bias", "zero_point"]  # fmt: skip
 
-#: Of operators with integer weights beside real data; without it the weights count as the real values that they stand for.
+#: Of operators with integer weights next to real data; without it the weights count as the float values that they stand for.
 DYNAMIC: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *(name for name in DYNAMIC_ROUNDINGS if name != "dynamic_rows")), "")}
 #: Of TFLite's recurrent operators, whose kernels have rows alone, and another rounding of them.
 DYNAMIC_ROWS: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *OF_ROWS), "")}
@@ -87,7 +87,7 @@ def rounded_rows(op: Op, values: Array) -> Array:
 
 
 def with_bias(call: Call, total: Array, scale: Array | float) -> Array:
-    """(total + bias) * scale; the bias joins the sum as an integer where it is on the same grid, as in every integer kernel."""
+    """(total + bias) * scale; the bias joins the sum as an integer where it has the same quantization, as in every integer kernel."""
     if call.has(2):
         steps, bias_scale = call.factor(2, 0)
         if call.quantization(2) is not None and is_accumulator_scale(bias_scale, scale):
@@ -142,8 +142,8 @@ def products_of_rows(*weights: int) -> Callable[[Op, Sequence[tuple[int, ...]], 
 
 
 def is_product_of_activations(graph: Graph, op: Op) -> bool:
-    """Whether an operator is a MatMul of two activations of 8 signed bits whose zero points can be spelled out beside it: matrices on one
-    grid each, as deep as is known."""
+    """Whether an operator is a MatMul of two activations of 8 signed bits whose zero points can be decomposed next to it: matrices with one
+    quantization each, as deep as is known."""
     if op.kind != "MatMul" or op.attributes.get("activation"):
         return False
     sides = [graph[name] for name in op.inputs[:2]]

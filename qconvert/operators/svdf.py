@@ -2,7 +2,8 @@
 
 Each filter multiplies the data by weights, keeps its last products, and multiplies these by weights of its own; `rank` filters that follow
 each other make one unit. The memory is an input and an output here, which ReadState and WriteState carry from run to run. With integer
-weights the kernel rounds each row of data to 8 bits when it runs, as `arithmetic` says; weights over the memory only stand for real values.
+weights the kernel rounds each row of data to 8 bits when it runs, as `arithmetic` says; weights over the memory only stand for float
+values.
 """
 
 from __future__ import annotations

@@ -81,12 +81,12 @@ def values_of(path: Path, manifest: Manifest) -> Graph:
 
 
 def part_graph(path: Path, part: PartFile) -> Graph:
-    """What the file of a part holds, or of an artefact the graph beside it. `path` is the manifest's."""
+    """What the file of a part holds, or of an artefact the graph next to it. `path` is the manifest's."""
     return load(path.parent / part.graph.file, "qgraph") if part.graph is not None else load(path.parent / part.model.file, part.format)
 
 
 def named_part(path: Path, part: PartFile) -> Graph:
-    """The same, with what it takes and gives called as in the manifest, on the grids that the file has. `path` is the manifest's.
+    """The same, with what it takes and gives called as in the manifest, with the quantizations that the file has. `path` is the manifest's.
 
     Raises:
         InvalidModelError: it takes or gives more or less than the manifest says.
@@ -106,7 +106,7 @@ def named_part(path: Path, part: PartFile) -> Graph:
 
 
 def _part_graph(path: Path, part: PartFile, values: Graph) -> Graph:
-    """What the file of a part holds, on the grids that the tensors around have."""
+    """What the file of a part holds, with the quantizations that the tensors around have."""
     graph = part_graph(path, part)
     for word, own, names in (("takes", graph.inputs, part.inputs), ("gives", graph.outputs, part.outputs)):
         if len(own) != len(names):
@@ -126,7 +126,7 @@ def _part_graph(path: Path, part: PartFile, values: Graph) -> Graph:
 
 
 def _with_own_outputs(graph: Graph) -> Graph:
-    """The graph with an Identity behind outputs that are inputs, which no part may give out itself."""
+    """The graph with an Identity after outputs that are inputs, which no part may give out itself."""
     new = Inlining(graph)
     new.ops = list(graph.ops)
     outputs = []
@@ -140,7 +140,7 @@ def _with_own_outputs(graph: Graph) -> Graph:
 
 
 class _Whole:
-    """Collects what parts bring beside their operators."""
+    """Collects what parts bring next to their operators."""
 
     def __init__(self, made: Inlining) -> None:
         self.made = made
@@ -149,7 +149,7 @@ class _Whole:
         self._notes: dict[str, dict[str, Any] | list[Any]] = {}
 
     def add(self, part: PartFile, graph: Graph) -> None:
-        """Puts a part behind those before it; its functions and states get names that are free."""
+        """Puts a part after those before it; its functions and states get names that are free."""
         functions = {name: Names(self.functions).fresh(name) for name in graph.functions}
         states = {name: Names(self.states, self.made.tensors).fresh(name) if name in self.states else name for name in graph.states}
         self.functions |= {functions[name]: _renamed(inner, functions, states) for name, inner in graph.functions.items()}

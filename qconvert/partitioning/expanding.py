@@ -1,6 +1,6 @@
 """A graph for cutting: every Dequantize has one reader, so that it goes where its value is used; and what has to come before what.
 
-onnxruntime does likewise with its NodeUnits (an operator with the DequantizeLinears in front of it and the QuantizeLinears behind it,
+onnxruntime does likewise with its NodeUnits (an operator with the DequantizeLinears before it and the QuantizeLinears after it,
 core/framework/node_unit.h): what crosses from one part of a network to another are the integers, not four times as many bytes of floats.
 """
 

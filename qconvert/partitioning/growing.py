@@ -125,7 +125,7 @@ def sorted_groups(before: Sequence[frozenset[int]], groups: Sequence[Sequence[in
 
 
 def edges(before: Sequence[frozenset[int]], groups: Sequence[Collection[int]]) -> list[set[int]]:
-    """Of each group the groups right behind it."""
+    """Of each group the groups right after it."""
     home = {unit: number for number, group in enumerate(groups) for unit in group}
     after: list[set[int]] = [set() for _ in groups]
     for unit, found in enumerate(before):
@@ -136,7 +136,7 @@ def edges(before: Sequence[frozenset[int]], groups: Sequence[Collection[int]]) -
 
 
 def order(after: Sequence[Iterable[int]], keys: Sequence[int] | None = None) -> list[int]:
-    """Nodes in an order in which they can run, those of lower keys first; those in or behind cycles are missing."""
+    """Nodes in an order in which they can run, those of lower keys first; those in or after cycles are missing."""
     missing = [0] * len(after)
     for others in after:
         for node in others:

@@ -132,7 +132,7 @@ class PartitionInside:
 def _insides(manifest: Manifest, file: ModelFile, graph: Graph) -> Iterator[tuple[str, Inside]]:
     """The inner tensors of each part that can be cut; what it takes and gives has there the names that it has here.
 
-    A runtime cuts its files itself, or else what was read of a file is cut and written anew, where that is what the file computes.
+    A runtime cuts its files itself, or else what was read of a file is cut and written again, where that is what the file computes.
     """
     for part in manifest.parts:
         runtime = runtimes().get(part.runtime.partition(":")[0])
@@ -153,7 +153,7 @@ def _insides(manifest: Manifest, file: ModelFile, graph: Graph) -> Iterator[tupl
 
 
 class _Rewritten:
-    """The inner tensors of a part's file whose runtime does not cut it: what was read of it is cut, and written anew.
+    """The inner tensors of a part's file whose runtime does not cut it: what was read of it is cut, and written again.
 
     Args:
         graph: of the part, with what it takes and gives called as in the manifest.

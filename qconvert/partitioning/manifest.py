@@ -90,8 +90,8 @@ class Manifest:
         source: name of the model's file, and its sha256; "" both of a graph.
         targets: those that regions were cut for, by priority.
         inputs, outputs: of the network.
-        values: a .qgraph file of all tensors that go from part to part, with their types and grids, of outputs that are constants, and of
-            the first values of states.
+        values: a .qgraph file of all tensors that go from part to part, with their types and quantizations, of outputs that are constants,
+            and of the first values of states.
         states: those that no part holds.
         parts: in the order in which they run.
         read: options with which the source was read.
@@ -130,7 +130,7 @@ def read_manifest(path: Path, *, verify: bool = True) -> Manifest:
     """The manifest in a file.
 
     Args:
-        path: the file; those that it names lie beside it.
+        path: the file; those that it names lie next to it.
         verify: whether these are compared with their hashes.
 
     Raises:
@@ -179,7 +179,7 @@ def _any_object(found: Any, at: str) -> Mapping[str, Any]:
 
 
 def _file(found: Any, at: str, *, named: bool = True) -> FileOf:
-    """A file beside the manifest: a name alone, which leads nowhere else."""
+    """A file compared with the manifest: a name alone, which leads nowhere else."""
     item = object_of(found, at, ("file", "sha256"), ())
     name = text(item["file"], f"{at}.file")
     if named and (not name or name in (".", "..", NAME) or any(char in name for char in "/\\\0:")):

@@ -119,7 +119,7 @@ def run_by(manifest: Manifest, kernels: str) -> Manifest:
 
     Args:
         manifest: of the split.
-        kernels: those of a ModelFile: the partition's own, and behind commas those of others.
+        kernels: those of a ModelFile: the partition's own, and after commas those of others.
 
     Raises:
         OptionError: two are named for one format.

@@ -185,7 +185,7 @@ def _runtime(form: str, target: Target) -> str:
 
 
 def _generated(graph: Graph, generator: Codegen, folder: Path, stem: str) -> tuple[str, str, str, str]:
-    """The artefact of a region, what runs it, and the region as a graph beside it."""
+    """The artefact of a region, what runs it, and the region as a graph next to it."""
     name, beside = stem + generator.suffix, f"{stem}.qgraph"
     loader, kernels = kernels_named(generator.runtime)
     named_changes(generator.compile(graph, folder / name), by=generator.name)

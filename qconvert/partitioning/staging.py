@@ -83,7 +83,7 @@ def _without_states(graph: Graph) -> tuple[Graph, tuple[CrossingState, ...]]:
 
 
 def _levels(graph: Graph) -> list[int]:
-    """The stage of each operator: the rest goes one on behind a region; regions behind each other need nothing between.
+    """The stage of each operator: the rest goes one on after a region; regions one after the other need nothing between.
 
     What the rest computes for later stages alone is in the first of these, so that there are few.
     """

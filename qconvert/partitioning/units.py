@@ -1,4 +1,4 @@
-"""What is taken together or not at all: an operator with the Dequantize in front of it, groups that a target declares, states."""
+"""What is taken together or not at all: an operator with the Dequantize before it, groups that a target declares, states."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def bases_of(graph: Expanded) -> Bases:
 
 
 def candidates(bases: Bases, target: Target, states: bool) -> list[Candidate]:
-    """What a target may take, the largest first: states with what carries them on, its groups, operators with the Quantize behind them,
+    """What a target may take, the largest first: states with what carries them on, its groups, operators with the Quantize after them,
     operators.
 
     Args:
@@ -140,7 +140,7 @@ def _circle(bases: Bases, groups: Sequence[frozenset[int]]) -> frozenset[int] | 
     after = edges(bases.before, listed)
     running = {*order(after)}
     left = [number for number in range(len(listed)) if number not in running]
-    for number in left:  # in a circle, or behind one
+    for number in left:  # in a circle, or after one
         if number in (ahead := _ahead(after, number)):
             circle = [other for other in ahead if number in _ahead(after, other)]
             return frozenset[int]().union(*(listed[other] for other in circle))

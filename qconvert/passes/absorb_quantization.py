@@ -1,13 +1,13 @@
-"""absorb_quantization: Quantize and Dequantize around operators on real values become quantized operators.
+"""absorb_quantization: Quantize and Dequantize around operators in float become quantized operators.
 
-Exact: a quantized operator means the real-valued function of its dequantized inputs, rounded once onto its output's grid, which is what
-Dequantize, operator, Quantize compute one after the other. Data movement commutes with both, so it moves the stored integers.
+Exact: a quantized operator means the real-valued function of its dequantized inputs, rounded once onto its output's quantization, which is
+what Dequantize, operator, Quantize compute one after the other. Data movement commutes with both, so it moves the stored integers.
 
-The steps, in order: constants behind Cast, Sub and Mul are behind a Dequantize; constants behind a Quantize become integers; equal
+The steps, in order: constants after Cast, Sub and Mul are after a Dequantize; constants after a Quantize become integers; equal
 Quantize and Dequantize become one; then one walk over the operators. Convolutions and matrix products take integers if both operands have
-them, other operators if their result ends on a grid; data movement takes them always, and a Dequantize behind it keeps the real values for
-whoever still reads them. What is left of pairs becomes a Requantize or nothing. (s), (t) and (u) are grids, and what has none holds real
-values:
+them, other operators if their result ends with a quantization; data movement takes them always, and a Dequantize after it keeps the float
+values for whoever still reads them. What is left of pairs becomes a Requantize or nothing. (s), (t) and (u) are quantizations, and what has
+none holds real values:
 
     x (s) -> Dequantize -> a -> Conv -> b -> Relu -> c -> Quantize -> y (t) -> Dequantize -> d -> Reshape -> e -> Quantize -> z (u)
     w (v) -> Dequantize ---------^
@@ -60,7 +60,7 @@ def _remove_identities(graph: Graph) -> Graph:
 
 
 def _quantize_constants(graph: Graph) -> Graph:
-    """Replace weights that exporters keep as float behind a Quantize by the integers that every runtime computes from them."""
+    """Replace weights that exporters keep as float after a Quantize by the integers that every runtime computes from them."""
     rewriter = Rewriter(graph)
     known = KnownValues(graph.tensors, rewriter.producers)
     for op in rewriter:
@@ -76,7 +76,7 @@ def _quantize_constants(graph: Graph) -> Graph:
 
 
 def _merge_equal(graph: Graph) -> Graph:
-    """Leave one Quantize for each value and grid, one Dequantize for each value: exporters write one for each reader."""
+    """Leave one Quantize for each value and quantization, one Dequantize for each value: exporters write one for each reader."""
     rewriter = Rewriter(graph)
     first: dict[tuple[object, ...], str] = {}
     for op in rewriter:

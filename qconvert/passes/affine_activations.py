@@ -1,9 +1,11 @@
-"""affine_activations: 8-bit activations on symmetric grids get affine ones where part of their grid is never reached. Not exact.
+"""affine_activations: 8-bit activations on symmetric quantizations get affine ones where part of their quantization is never reached. Not
+exact.
 
 The reverse of symmetric_activations. What a tensor reaches at all is fixed by a Relu or another activation, by functions such as Sigmoid,
-and by the operators and constants before it (passes/grids/reach.py); tensors that operators move integers between reach it together. The
-new grid holds that range and zero. Where each old step can be two or three new ones, and this wastes no more than a twentieth of the grid,
-it is: then no code loses anything. Where the whole grid is reached, as that of a graph's input is, nothing changes.
+and by the operators and constants before it (passes/quantizations/reach.py); tensors that operators move integers between reach it
+together. The new quantization holds that range and zero. Where each old step can be two or three new ones, and this wastes no more than a
+twentieth of the quantization, it is: then no code loses anything. Where the whole quantization is reached, as that of a graph's input is,
+nothing changes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _WORTH = 1.05
 
 
 def run(graph: Graph, target: Target | None, edges: str = "keep") -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes symmetric 8-bit activations; an unsigned grid is symmetric around the middle of its type."""
+    """Changes symmetric 8-bit activations; an unsigned quantization is symmetric around the middle of its type."""
     source, graph = graph, separate_roles(graph, _EIGHT_BITS)
     reach = hulls(graph)
 
@@ -40,7 +42,7 @@ def run(graph: Graph, target: Target | None, edges: str = "keep") -> tuple[Graph
 
 
 def _affine(tensor: Tensor, reach: Interval) -> Quantization | None:
-    """A finer grid of what a tensor reaches; None where there is none, or its grid is affine."""
+    """A finer quantization of what a tensor reaches; None where there is none, or its quantization is affine."""
     q = tensor.quantization
     assert q is not None
     if not q.is_per_tensor or int(q.zero_point[0]) != middle(tensor.dtype) or q.quant_min is not None or q.quant_max is not None:

@@ -1,7 +1,8 @@
-"""apply_encodings: scales that stand beside a model without quantization make a quantized model of it.
+"""apply_encodings: scales that stand next to a model without quantization make a quantized model of it.
 
 Values are rounded where entries say, literally, with Quantize and Dequantize; absorb_quantization then makes quantized operators of all
-that have their grids, and float_bias_to_int32 puts biases at input scale * weight scale. What lacks an entry stays real and is named.
+that have their quantizations, and float_bias_to_int32 puts biases at input scale * weight scale. What lacks an entry stays real and is
+named.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ def run(
 
 
 def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dtype: str = "int8") -> tuple[Graph, tuple[Change | str, ...]]:
-    """Return the graph with quantized operators wherever the encodings give grids.
+    """Return the graph with quantized operators wherever the encodings give quantizations.
 
     Args:
-        graph: on real values, all or in part.
+        graph: in float, all or in part.
         encodings: by the names of its tensors and operators.
-        fill: "infer" carries grids through operators that keep them: data movement, pooling, Relu.
+        fill: "infer" carries quantizations through operators that keep them: data movement, pooling, Relu.
         range_dtype: the type of activations whose entry is a range.
 
     Raises:
@@ -82,12 +83,13 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
 
 
 def literal(graph: Graph, encodings: Encodings) -> Graph:
-    """Return the graph with a Quantize and a Dequantize after each tensor that has a grid, and float biases: to measure what grids cost."""
+    """Return the graph with a Quantize and a Dequantize after each tensor that has a quantization, and float biases: to measure what
+    quantizations cost."""
     return _Encoding(Rewriter(graph), match_entries(graph, encodings), "int8").literal()
 
 
 class _Encoding:
-    """The grids of a graph's tensors, and the graph that is rounded on them.
+    """The quantizations of a graph's tensors, and the graph that is rounded on them.
 
     Attributes:
         grids: of tensors that are computed, and of inputs.
@@ -133,7 +135,7 @@ class _Encoding:
         return op.inputs[index] in self.grids or (op.outputs[0], index) in self._operands
 
     def derive_weights(self) -> list[str]:
-        """Put weights without an entry, of layers whose data have one, on int8 grids; return their names."""
+        """Put weights without an entry, of layers whose data have one, on int8 quantizations; return their names."""
         made = []
         for op in self._graph.ops:
             if not kind_of(op).sums_products or not self._has_grid(op, 0) or (op.outputs[0], 1) in self._operands:
@@ -146,7 +148,7 @@ class _Encoding:
         return made
 
     def literal(self) -> Graph:
-        """Return the graph with a Quantize and a Dequantize after each tensor that has a grid."""
+        """Return the graph with a Quantize and a Dequantize after each tensor that has a quantization."""
         rewriter, real = self._rewriter, dict[str, str]()
         for name, (grid, integers) in self._constants.items():
             real[name] = self._constant(name, grid, integers)
@@ -199,7 +201,7 @@ class _Encoding:
     def _rounded(self, name: str, computed: str, grid: QParams, *, keeps_name: bool, like: Tensor | None = None) -> str:
         """Round a tensor; return the name of its float values after that.
 
-        The integers have the tensor's name, but where outside it is seen as real: there `keeps_name` gives that to the real values.
+        The integers have the tensor's name, but where outside it is seen as real: there `keeps_name` gives that to the float values.
         """
         tensor = like or self._graph[name]
         on, limits = without_limits(grid)
@@ -217,7 +219,7 @@ class _Encoding:
         return real
 
     def counts(self) -> tuple[int, int]:
-        """Return how many activations and constants have a grid."""
+        """Return how many activations and constants have a quantization."""
         names = {self._operand_name(result, index) for result, index in self._operands}
         constants = {name for name in names if self._graph[name].is_constant} | self._constants.keys()
         return len(self.grids.keys() | names - constants), len(constants)
@@ -238,7 +240,7 @@ def _summary(work: _Encoding, encodings: Encodings, filled: list[str], derived: 
 
 
 def _left(graph: Graph) -> list[str]:
-    """Name operators that stay in float, and which of their tensors have no grid."""
+    """Name operators that stay in float, and which of their tensors have no quantization."""
     kinds: Counter[str] = Counter()
     lacking: dict[str, None] = {}
     for op in graph.ops:

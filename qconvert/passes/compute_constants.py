@@ -1,9 +1,9 @@
 """compute_constants: what is computed of constants alone is computed once, in the conversion, each operator being rounded once.
 
-Position embeddings that are resized, tables of relative positions behind a small network: an exporter leaves them in the graph, and a
-quantizer puts grids between their parts. The target's kernels would compute them anew at each run, and round them as they do; here they
-become what the source means. Weights that are only unpacked or moved stay as they are (fold_constants). Sources of the target's own format
-are left alone: their constants are what their kernels make of them.
+Position embeddings that are resized, tables of relative positions after a small network: an exporter leaves them in the graph, and a
+quantizer puts quantizations between their parts. The target's kernels would compute them again at each run, and round them as they do; here
+they become what the source means. Weights that are only unpacked or moved stay as they are (fold_constants). Sources of the target's own
+format are left alone: their constants are what their kernels make of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNPACKED = 4
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Replace every computed tensor without inputs behind it that something with inputs reads."""
+    """Replace every computed tensor without inputs after it that something with inputs reads."""
     if target is None or graph.is_from(target.format):
         return graph, ()
     fixed, computed = _fixed(graph)
@@ -55,8 +55,8 @@ def computed(graph: Graph, wanted: Collection[str] | None = None) -> Graph:
     """Return the graph with real numbers that constants alone say as constants, also where these are only unpacked or moved.
 
     Args:
-        graph: on real values.
-        wanted: names of tensors; those that need more than constants are left alone. None for all that are read beside other data.
+        graph: in float.
+        wanted: names of tensors; those that need more than constants are left alone. None for all that are read next to other data.
     """
     fixed, _ = _fixed(graph)
     if not fixed:
@@ -97,7 +97,7 @@ def _fixed(graph: Graph) -> tuple[dict[str, Op], list[str]]:
 
 
 def _is_small(graph: Graph, op: Op) -> bool:
-    """Whether its results are, by themselves or beside what they are made of."""
+    """Whether its results are, by themselves or next to what they are made of."""
     given, made = (_bytes(graph, names) for names in (op.inputs, op.outputs))
     if made is None:
         return False

@@ -1,4 +1,4 @@
-"""What a change of grids costs a tensor: weights by their values, activations over all codes of their grid."""
+"""What a change of quantizations costs a tensor: weights by their values, activations over all codes of their quantization."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def cost(name: str, real: Array, error: Array, step: Array) -> Cost | None:
 
     Args:
         name: of the tensor.
-        real: its real values before, in float64.
+        real: its float values before, in float64.
         error: of each.
-        step: of the new grid, one or one for each value.
+        step: of the new quantization, one or one for each value.
     """
     signal, noise = (float(np.square(values).sum()) for values in (real, error))
     if not noise:
@@ -27,7 +27,7 @@ def cost(name: str, real: Array, error: Array, step: Array) -> Cost | None:
 
 
 def tensor_cost(old: Tensor, new: Tensor) -> Cost | None:
-    """What a quantized constant loses on a new grid, by value; None if nothing."""
+    """What a quantized constant loses with a new quantization, by value; None if nothing."""
     assert old.data is not None and new.data is not None and old.quantization is not None and new.quantization is not None
     real = dequantize(old.data, old.quantization)
     step, _ = scale_and_zero_point(new.quantization, new.data.shape)
@@ -35,13 +35,14 @@ def tensor_cost(old: Tensor, new: Tensor) -> Cost | None:
 
 
 def activation_cost(name: str, old: Quantization, dtype: str, new: Quantization, stored: str = "") -> Cost | None:
-    """What an activation loses if each code of its grid goes through another grid; None if nothing. Of several scales the worst counts.
+    """What an activation loses if each code of its quantization goes through another quantization; None if nothing. Of several scales the
+    worst counts.
 
     Args:
         name: of the activation.
-        old: its grid.
+        old: its quantization.
         dtype: of `old`; at most 16 bits.
-        new: the other grid, in `stored`, by default the same type; with one scale, or as many as `old`.
+        new: the other quantization, in `stored`, by default the same type; with one scale, or as many as `old`.
     """
     low, high = old.limits(dtype)
     codes = np.arange(low, high + 1, dtype=np.int64)

@@ -1,12 +1,12 @@
-"""dynamic_range: operators with integer weights beside real data, which round the data to integers when they run.
+"""dynamic_range: operators with integer weights next to real data, which round the data to integers when they run.
 
 TFLite's kernels take a range for each row or image, ONNX's DynamicQuantizeLinear one for the whole tensor. What a target has no operator
-for is computed on the real data, with the weights as they are behind a Dequantize: more exact than the source, and the weights keep
-their bits in the file. With dynamic "keep" an ONNX model rounds as the source does, spelled out, or with numerics "fast" by
+for is computed on the real data, with the weights as they are after a Dequantize: more exact than the source, and the weights keep
+their bits in the file. With dynamic "keep" an ONNX model rounds as the source does, decomposed, or with numerics "fast" by
 DynamicQuantizeLinear. What it was is noted, so that a TFLite model made of the result has such operators again.
 
 For TFLite the weights have to be int8 with zero point 0, or as few bits as LiteRT's kernels take: those that cannot be so with the
-scales that they have stay behind a Dequantize.
+scales that they have stay after a Dequantize.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class _Fitting:
         return found
 
     def to_real(self, op: Op, *, keeps_tensor: bool) -> Op:
-        """Return the operator on real data, with weights behind a Dequantize. `keeps_tensor`: but for what ONNX has an operator for."""
+        """Return the operator in float, with weights after a Dequantize. `keeps_tensor`: but for what ONNX has an operator for."""
         kept = keeps_tensor and op.attributes.get("arithmetic") == "dynamic_tensor" and op.kind not in _ALWAYS_SPELLED
         if kept or not is_dynamic(op):
             return op
@@ -123,13 +123,13 @@ class _Fitting:
         fast = numerics == "fast" and not _rounds_rows(op) and op.kind not in _ALWAYS_SPELLED
         wider = op["arithmetic"] in OF_WHOLE_TENSORS
         self.counts[("wider" if wider else "tensor") if fast else "spelled"] += 1
-        if not fast:  # what is spelled out is noted by the writer, as all is that ONNX spells out
+        if not fast:  # what is decomposed is noted by the writer, as all is that ONNX decomposes
             return op
         self.stated[op.outputs[0]] = str(op["arithmetic"])
         return op.with_attributes(arithmetic="dynamic_tensor")
 
     def to_tflite(self, op: Op, stated: str) -> Op:
-        """Return an operator that rounds its data when it runs, or did in the model's source, with int8 weights; others on real data."""
+        """Return an operator that rounds its data when it runs, or did in the model's source, with int8 weights; others in float."""
         if not is_dynamic(op) and stated:
             op = self._restated(op, stated)
         if not is_dynamic(op) or _rounds_rows(op):  # whose weights the writer takes or refuses
@@ -148,7 +148,7 @@ class _Fitting:
         return op if weights == op.inputs[1] else replace(op, inputs=(op.inputs[0], weights, *op.inputs[2:]))
 
     def _on_reals(self, op: Op, why: str) -> Op:
-        """Return the operator on real data, and count why."""
+        """Return the operator in float, and count why."""
         self.counts[why] += 1
         inputs = list(op.inputs)
         for index in integer_weights(op):
@@ -156,7 +156,7 @@ class _Fitting:
         return replace(op.with_attributes(arithmetic=""), inputs=tuple(inputs))
 
     def _real(self, name: str, source: str) -> str:
-        """Return weights behind a Dequantize, one for all that read them; themselves if they are real."""
+        """Return weights after a Dequantize, one for all that read them; themselves if they are real."""
         if not self._graph[name].is_quantized:
             return name
         key = (name, "real")
@@ -166,7 +166,7 @@ class _Fitting:
         return self._made[key]
 
     def _restated(self, op: Op, stated: str) -> Op:
-        """The operator with the integers of its weights, if they are constants behind a Dequantize and it can have the arithmetic."""
+        """The operator with the integers of its weights, if they are constants after a Dequantize and it can have the arithmetic."""
         known, places, inputs = kind_of(op).attributes.get("arithmetic"), integer_weights(op), list(op.inputs)
         if known is None or stated not in known.choices or not places or self._graph[op.inputs[0]].dtype != "float32":
             return op

@@ -89,5 +89,5 @@ def compare_pairs(graph: Graph, op: Op, found: PairSum) -> tuple[Difference, tup
 
 
 def _whole(grid: Quantization) -> Quantization:
-    """The grid without limits of its own, which are among those of the sum."""
+    """The quantization without limits of its own, which are among those of the sum."""
     return Quantization(grid.scale, grid.zero_point)

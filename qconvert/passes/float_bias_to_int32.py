@@ -2,7 +2,7 @@
 
 Integer kernels add the bias to the sum of products, whose scale this is; the scale is the float32 product of the two float32 scales.
 Values are divided in float32, as onnxruntime does, or in float64 for a source of other kernels, and rounded half to even (rounded_bias()).
-Not exact: the note says the largest error in steps (LSB) of that scale. The bias of an operator that the target runs on real values
+Not exact: the note says the largest error in steps (LSB) of that scale. The bias of an operator that the target runs in float
 (isolate_float) stays as it is.
 """
 

@@ -1,4 +1,4 @@
-"""fold_batch_norm: a BatchNormalization behind a float convolution or Gemm becomes part of its weights and bias.
+"""fold_batch_norm: a BatchNormalization after a float convolution or Gemm becomes part of its weights and bias.
 
 y = (conv(x) - mean) * scale / sqrt(var + epsilon) + B (ONNX BatchNormalization, opset 15, inference) is the convolution with weights and
 bias scaled. They are computed in float64 and rounded to float32 once, so outputs are equal only up to float32 rounding.

@@ -1,7 +1,7 @@
 """fold_qat_batch_norm: what quantization-aware training leaves behind a convolution is folded into its bias; the trained integers stay.
 
 torch.ao.nn.intrinsic.qat computes y = batch_norm(conv(x, fake_quantize(W * f)) / f + bias), with f = gamma / sqrt(var + epsilon), so that
-training moves W while the grid is that of W * f. What stands behind the convolution multiplies by f again: it is
+training moves W while the quantization is that of W * f. What stands after the convolution multiplies by f again: it is
 conv(x, fake_quantize(W * f)) + (bias - mean) * f + beta, up to the rounding of f to float32.
 """
 
@@ -26,7 +26,7 @@ _ROUNDINGS = 2.0**-20
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Fold behind quantized convolutions and Gemms whose result nothing else reads; what is quantized behind them is absorbed anew.
+    """Fold after quantized convolutions and Gemms whose result nothing else reads; what is quantized after them is absorbed again.
 
     Where PyTorch's programs are read (no target), those that a conversion has written keep what its source has.
     """

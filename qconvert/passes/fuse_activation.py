@@ -1,10 +1,13 @@
-"""fuse_activation: a Relu or Clip becomes the activation of the operator before it, or disappears where the grid implies it. Exact.
+"""fuse_activation: a Relu or Clip becomes the activation of the operator before it, or disappears where the quantization implies it. Exact.
 
-- A Relu or Clip behind another on the same grid, if nobody else reads that: one Clip with the narrower bounds. Quantization-aware training
+- A Relu or Clip after another with the same quantization, if nobody else reads that: one Clip with the narrower bounds. Quantization-aware
+training
   leaves several, as each fake quantization has limits of its own.
-- Relu, Clip to (0, 6) and Clip to (-1, 1), or to what these are on the grid, behind an operator that can carry an activation, if nobody
+- Relu, Clip to (0, 6) and Clip to (-1, 1), or to what these have the quantization, after an operator that can carry an activation, if
+nobody
   else reads its result.
-- A float Relu or Clip whose readers are all Quantize: if the smallest real value of their grids is at least the lower bound, and the
+- A float Relu or Clip whose readers are all Quantize: if the smallest float value of their quantizations is at least the lower bound, and
+the
   largest at most the upper one, saturation gives the same integers.
 
 On a quantized result an activation is a limit on stored integers. It is the integer that the bound rounds to, and kernels round to even
@@ -31,7 +34,7 @@ Bounds = tuple[float | None, float | None]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Join limits that follow each other and drop what the grids imply first, then fuse what is left."""
+    """Join limits that follow each other and drop what the quantizations imply first, then fuse what is left."""
     graph, joined = _join(graph)
     graph, dropped = _drop_implied(graph)
     graph, fused = _fuse(graph)
@@ -118,9 +121,9 @@ def _drop_implied(graph: Graph) -> tuple[Graph, int]:
 
 
 def _implies(tensor: Tensor, bounds: Bounds) -> bool:
-    """Whether saturation to the grid limits real values at least as much as `bounds`.
+    """Whether saturation to the quantization limits float values at least as much as `bounds`.
 
-    Quantization is monotone, and a bound outside the grid quantizes to its end, so the limit in front of it changes nothing.
+    Quantization is monotone, and a bound outside the quantization quantizes to its end, so the limit before it changes nothing.
     """
     if tensor.quantization is None or "float" in tensor.dtype:
         return False
@@ -146,7 +149,7 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
 
 
 def _named(bounds: Bounds, tensor: Tensor) -> str:
-    """The activation with these bounds, or with the same integers on the tensor's grid; "" if there is none."""
+    """The activation with these bounds, or with the same integers on the tensor's quantization; "" if there is none."""
     q = tensor.quantization
     for name, limits in ACTIVATIONS.items():
         if not name:

@@ -3,8 +3,8 @@
     x -> SpaceToBatch(d; p) -> Conv(dilation e, pads q) -> BatchToSpace(d; c)      is
     x -> Conv(dilation d * e, pads p + d * q - c)
 
-Exact: each sum has the same terms, as both pad with real zero. TensorFlow's converter writes dilated convolutions so, behind a new axis
-in front of Conv1D. What is computed at run time may be fused too, as long as p - c is one number: the part of the padding that fills the
+Exact: each sum has the same terms, as both pad with real zero. TensorFlow's converter writes dilated convolutions so, after a new axis
+before Conv1D. What is computed at run time may be fused too, as long as p - c is one number: the part of the padding that fills the
 last block is cropped again.
 """
 

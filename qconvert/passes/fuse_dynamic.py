@@ -1,9 +1,9 @@
 """fuse_dynamic: the nodes with which a file rounds data when it runs become one operator of dynamic range. Exact, but
 for the order in which float32 multiplies both scales.
 
-- DynamicQuantizeLinear, MatMulInteger or ConvInteger of constant weights, a Cast, and the product of both scales behind it, as
+- DynamicQuantizeLinear, MatMulInteger or ConvInteger of constant weights, a Cast, and the product of both scales after it, as
   onnxruntime's quantize_dynamic writes them.
-- Data that are rounded and made real again, part by part, in front of a product with weights behind a Dequantize, as PyTorch's programs
+- Data that are rounded and made real again, part by part, before a product with weights after a Dequantize, as PyTorch's programs
   have it (passes/spelled_dynamic.py). Steps that PyTorch makes no finer than its eps become as fine as the data.
 
 What else reads the nodes between keeps them.
@@ -47,7 +47,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 class _Fusing:
-    """What is found around each Mul, and the weights that got their grids."""
+    """What is found around each Mul, and the weights that got their quantizations."""
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._rewriter, self._graph = rewriter, rewriter.graph
@@ -70,7 +70,7 @@ class _Fusing:
         return ""
 
     def unspelled(self, op: Op) -> Op | None:
-        """Return a product of rounded data and weights behind a Dequantize as an operator of dynamic range; None if it is none."""
+        """Return a product of rounded data and weights after a Dequantize as an operator of dynamic range; None if it is none."""
         if "arithmetic" not in kind_of(op).attributes or not kind_of(op).sums_products or op["arithmetic"]:
             return None
         unpacking = self._maker(op.inputs[1], "Dequantize")
@@ -122,7 +122,7 @@ class _Fusing:
         return Op(_KINDS[product.kind], (rounding.inputs[0], weights), op.outputs, attributes, op.source)
 
     def _weights(self, product: Op, scale: Array, point: Array, whole: bool) -> str:
-        """Return the name of the constant weights with their grid; "" if they have none that fits.
+        """Return the name of the constant weights with their quantization; "" if they have none that fits.
 
         They are a constant of their own if somebody else reads them, or what is between `product` and its scales (it is not `whole`).
         """

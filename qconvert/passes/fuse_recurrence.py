@@ -1,7 +1,7 @@
-"""fuse_recurrence: loops over a sequence that TensorFlow's converter spelled out become LSTM, GRU, RNN, or a Scan.
+"""fuse_recurrence: loops over a sequence that TensorFlow's converter decomposed become LSTM, GRU, RNN, or a Scan.
 
 A While whose counter runs from 0 to a constant, and which reads a sequence at that place, is a Scan over it (recurrences/loops.py), with
-the operators of its body as they are: exact. A body that is a cell of real values (recurrences/cells.py) is the operator of that name,
+the operators of its body as they are: exact. A body that is a cell of float values (recurrences/cells.py) is the operator of that name,
 which sums in its own order: another last bit of a float.
 """
 
@@ -104,7 +104,7 @@ class _Loop:
         return (cell, own) if copies and real else (None, [])
 
     def _known(self, body: Graph) -> Graph:
-        """Return the body with what it reads of constants as constants: those from around it, and float16 ones behind a Cast."""
+        """Return the body with what it reads of constants as constants: those from around it, and float16 ones after a Cast."""
         outer, first = self._rewriter.producers, len(self._form.states) + len(self._form.sequences)
         given = zip(body.inputs[first:], (self._op.inputs[index] for index in self._form.captures), strict=True)
         found = {name: data for name, value in given if (data := _real(self._graph, outer.get(value), value)) is not None}

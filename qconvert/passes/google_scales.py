@@ -1,10 +1,10 @@
-"""google_scales: the scales that the "google" formulas give for the range of each grid. Not exact.
+"""google_scales: the scales that the "google" formulas give for the range of each quantization. Not exact.
 
 OneFlow, TensorFlow's training and others compute them from observed ranges (arithmetic/formulas.py): symmetric
 scale = largest magnitude / (2**(bits - 1) - 1) with zero point 0; affine scale = (largest - smallest) / (2**bits - 1) with zero point
 -round(smallest / scale), of a range that holds zero. By default signed types get the symmetric formula and unsigned ones the affine one;
-`scheme` gives all types one of them. A symmetric grid stands for the range up to its largest integer, without the lowest one, so
-a grid that a formula gave stays as it is. Weights get the symmetric formula, those with the zero point 0 keep their integers.
+`scheme` gives all types one of them. A symmetric quantization stands for the range up to its largest integer, without the lowest one, so
+a quantization that a formula gave stays as it is. Weights get the symmetric formula, those with the zero point 0 keep their integers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def run(
 
 
 def _activation(tensor: Tensor, scheme: str) -> tuple[str, Quantization] | None:
-    """The formula's grid for the range of a tensor's; None where it has that, or has several scales."""
+    """The formula's quantization for the range of a tensor's; None where it has that, or has several scales."""
     q = tensor.quantization
     assert q is not None
     if not q.is_per_tensor:

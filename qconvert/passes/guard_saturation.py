@@ -5,7 +5,7 @@ neighbouring products in 16 bits: 255 * (w[2i] + w[2i+1]) beyond 32767 is cut of
 (kernel row, kernel column, input channel) as onnxruntime lays convolutions out. Storing such weights as uint8 with zero point 128
 selects kernels that add in 32 bits; integers and scales stay the same. Measured in docs/rounding.md.
 
-Weights that came as uint8 and cannot saturate go the other way, to int8, because those kernels are faster. Beside int8 activations,
+Weights that came as uint8 and cannot saturate go the other way, to int8, because those kernels are faster. Next to int8 activations,
 where nothing saturates, all weights are int8: onnxruntime has no other kernel.
 """
 

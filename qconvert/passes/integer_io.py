@@ -15,7 +15,7 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None, *, io: str = "") -> tuple[Graph, tuple[str, ...]]:
-    """Remove the Quantize behind inputs and the Dequantize before outputs; the integers take the names.
+    """Remove the Quantize after inputs and the Dequantize before outputs; the integers take the names.
 
     Do nothing unless `io` is "integer".
     """

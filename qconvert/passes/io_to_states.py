@@ -16,7 +16,7 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Put reads in front of all operators and writes after them.
+    """Put reads before all operators and writes after them.
 
     Raises:
         InvalidModelError: the metadata entry is damaged, or is of another network than this one.
@@ -88,7 +88,7 @@ def _write(rewriter: Rewriter, item: Carried) -> None:
 
 
 def _stored(rewriter: Rewriter, name: str, state: Tensor) -> str:
-    """Return a tensor for the integers of `name` on the state's grid: itself, if it is on it."""
+    """Return a tensor for the integers of `name` on the state's quantization: itself, if it is on it."""
     tensor = rewriter.graph[name]
     if tensor.quantization == state.quantization:
         return name

@@ -1,14 +1,14 @@
-"""isolate_float: operators that the target cannot run on integers run on real values, between Dequantize and Quantize.
+"""isolate_float: operators that the target cannot run on integers run in float, between Dequantize and Quantize.
 
-That is what a quantized operator means, but for ties: the real values are float32 before they are rounded to the grid, so a result may
-be another by one step, seldom on grids of 8 bits, more often on those of 16, whose steps are nearer to float32's. Each operator is listed;
-with no_float they are an error instead. Constant weights keep their integers behind a Dequantize, which LiteRT computes once, when
-it loads a model; without it, integer weights beside real data would make TFLite's kernels round the data to integers too ("hybrid"
-kernels). Other constants become real.
+That is what a quantized operator means, but for ties: the float values are float32 before they are rounded to the quantization, so a result
+may be another by one step, seldom with quantizations of 8 bits, more often on those of 16, whose steps are nearer to float32's. Each
+operator is listed; with no_float they are an error instead. Constant weights keep their integers after a Dequantize, which LiteRT computes
+once, when it loads a model; without it, integer weights next to real data would make TFLite's kernels round the data to integers too
+("hybrid" kernels). Other constants become real.
 
-With numerics "exact", so do operators whose kernels fix the grid of their results (Sigmoid, Softmax) where they have another: what a kernel
-rounded to 1/256 would be rounded again, by up to half of all elements otherwise. LiteRT's XNNPACK makes one table of such an operator and
-the conversions around it, which takes no longer; its Softmax of real values takes a third of the integer one's time.
+With numerics "exact", so do operators whose kernels fix the quantization of their results (Sigmoid, Softmax) where they have another: what
+a kernel rounded to 1/256 would be rounded again, by up to half of all elements otherwise. LiteRT's XNNPACK makes one table of such an
+operator and the conversions around it, which takes no longer; its Softmax of float values takes a third of the integer one's time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from qconvert.rewriting import Rewriter
 
 __all__ = ["isolated", "run"]
 
-#: Elements from which on a matrix that is no operator's weights stays in 8 bits behind a DEQUANTIZE.
+#: Elements from which on a matrix that is no operator's weights stays in 8 bits after a DEQUANTIZE.
 _LARGE = 1024
 #: Types of up to 8 bits whose integers, or those of the sign that is wanted, any type of 8 bits holds.
 _BYTES = ("int4", "uint4", "uint8")
@@ -39,7 +39,7 @@ _FLAT_RANK = 4
 
 def run(graph: Graph, target: Target | None, *, no_float: bool = False, numerics: str = "exact") -> tuple[Graph, tuple[str, ...]]:
     """Make the conversions explicit around every operator that the target cannot run on integers, as Target.judge says, and around those
-    that are exact on real values alone, unless no_float is true or numerics is "fast".
+    that are exact in float alone, unless no_float is true or numerics is "fast".
 
     Raises:
         UnsupportedError: no_float is true and there are such operators; all are listed.
@@ -58,7 +58,7 @@ def run(graph: Graph, target: Target | None, *, no_float: bool = False, numerics
 
 
 def isolated(graph: Graph, reason: Callable[[Op], str], target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Return the graph with operators on real values between Dequantize and Quantize, and what was done in words.
+    """Return the graph with operators in float between Dequantize and Quantize, and what was done in words.
 
     Args:
         graph: what is changed.
@@ -69,7 +69,7 @@ def isolated(graph: Graph, reason: Callable[[Op], str], target: Target | None) -
 
 
 def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
-    """Raise UnsupportedError where operators would run on real values: those that were isolated, and those that did so before."""
+    """Raise UnsupportedError where operators would run in float: those that were isolated, and those that did so before."""
     reasons, first = Counter(isolating.reasons), isolating.first
     for op, verdict in target.verdicts(graph, final=False):
         if verdict.isolated_for or kind_of(op).rule in ("convert", "move"):  # which compute nothing
@@ -249,7 +249,7 @@ class _Isolating:
         return ""
 
     def _define_real(self, tensor: Tensor, name: str) -> None:
-        """Give a name the real values of a quantized constant, each rounded once to float32."""
+        """Give a name the float values of a quantized constant, each rounded once to float32."""
         assert tensor.data is not None and tensor.quantization is not None
         data = dequantize(tensor.data, tensor.quantization).astype(np.float32)
         self._rewriter.define(Tensor(name, "float32", tensor.shape, data))

@@ -1,8 +1,8 @@
 """lift_states: states that functions read and write are read and written by the network itself. Exact.
 
 A function takes the value that a state has and gives the next one, as do the operators that run it; a loop carries it. So passes see all
-that has the type and the grid of a state, and formats whose functions name no states hold it. A function that a signature enters keeps its
-states.
+that has the type and the quantization of a state, and formats whose functions name no states hold it. A function that a signature enters
+keeps its states.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Read each state in front of all operators and write it after them, where functions name it.
+    """Read each state before all operators and write it after them, where functions name it.
 
     Raises:
         UnsupportedError: the condition of a loop writes a state.

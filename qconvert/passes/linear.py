@@ -51,7 +51,7 @@ class WeightUse:
 
 
 def weight_uses(graph: Graph) -> list[WeightUse]:
-    """Every quantized constant that linear operators read as weights, once for each axis and type of the data beside it."""
+    """Every quantized constant that linear operators read as weights, once for each axis and type of the data next to it."""
     uses: dict[tuple[str, int, str], list[int]] = {}
     ways: Counter[str] = Counter(graph.outputs)
     others: set[tuple[str, str]] = set()
@@ -76,7 +76,7 @@ def replace_weights(graph: Graph, new: Sequence[tuple[WeightUse, Tensor]], suffi
     Args:
         graph: what is changed.
         new: the weights for each use.
-        suffix: of the name of weights beside the old ones.
+        suffix: of the name of weights next to the old ones.
     """
     rewriter, names = Rewriter(graph), set[str]()
     for use, tensor in new:
@@ -139,7 +139,7 @@ class BiasGrids:
 def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True) -> Graph:
     """Return the graph with integer biases at the new scale of the products, wherever the scale of data or weights changed.
 
-    The integers of channels whose products keep their scale stay as they are. A bias that would leave its type gets the wider one beside
+    The integers of channels whose products keep their scale stay as they are. A bias that would leave its type gets the wider one next to
     16-bit data, and else becomes float32, as does one whose products have no scale for each channel.
 
     Args:
@@ -165,7 +165,7 @@ def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True
 
 
 def _moved_bias(bias: Tensor, grid: Quantization | None, dtypes: Sequence[str]) -> Tensor:
-    """A bias on another grid in the first type that holds it, else of real values."""
+    """A bias with another quantization in the first type that holds it, else of float values."""
     assert bias.data is not None and bias.quantization is not None
     real = dequantize(bias.data, bias.quantization)
     if grid is not None:

@@ -1,12 +1,13 @@
 """match_scales: results get the scales that the target's kernels fix, and operands one common scale where kernels demand it.
 
-A Requantize stands only where scales differ. In front of Concat, Max, Min and Where it is exact, since these move or compare: what they
-give is rounded once either way; constants are rounded here. Behind a Softmax or a Sigmoid it rounds a second time. An average with a scale
+A Requantize stands only where scales differ. Before Concat, Max, Min and Where it is exact, since these move or compare: what they
+give is rounded once either way; constants are rounded here. After a Softmax or a Sigmoid it rounds a second time. An average with a scale
 of its own becomes a depthwise convolution by 1 / elements of the window, which is rounded once, ties to even; that is exact where the
-average rounds so and float32 holds 1 / elements. Where padding does not count it stays, with a Requantize behind.
+average rounds so and float32 holds 1 / elements. Where padding does not count it stays, with a Requantize after.
 A constant of zeros in an Add takes the scale of what it is added to, which is exact: its own may be any, and the larger it is, the fewer
 bits LiteRT's kernel has for the other operand.
-Operands of an operator that computes, such as Add, meet on the finest of their grids that holds all of them, and are rounded once more.
+Operands of an operator that computes, such as Add, meet on the finest of their quantizations that holds all of them, and are rounded once
+more.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Insert what a target's kernels ask for: results on the grid that they fix, sides on one grid."""
+    """Insert what a target's kernels ask for: results with the quantization that they fix, sides with one quantization."""
     if target is None or not target.kernels.kinds(lambda row: bool(row.result or row.one_grid)):
         return graph, ()
     rewriter = Rewriter(graph)
@@ -69,7 +70,7 @@ class _Matching:
         self.costs: dict[str, list[Cost]] = {"met": [], "rounded": []}
 
     def matched(self, op: Op) -> tuple[Op, ...]:
-        """Return the operator with what it needs behind it; emit what it needs in front."""
+        """Return the operator with what it needs after it; emit what it needs in front."""
         result = self._graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
         if result is None or result.quantization is None:
             return (op,)
@@ -92,7 +93,7 @@ class _Matching:
         return (op,) if data.quantization is None else self._give(op, result, data)
 
     def _scaled_zeros(self, op: Op) -> Op:
-        """A sum whose constant operand is zero everywhere, with that on the grid of the other one."""
+        """A sum whose constant operand is zero everywhere, with that with the quantization of the other one."""
         if op.kind not in ("Add", "Sub"):
             return op
         names = list(op.inputs)
@@ -116,7 +117,7 @@ class _Matching:
         return replace(op, inputs=tuple(names))
 
     def _give(self, op: Op, result: Tensor, like: Tensor) -> tuple[Op, ...]:
-        """Return the operator with its result on the grid of `like`, and what brings it from there to its own."""
+        """Return the operator with its result with the quantization of `like`, and what brings it from there to its own."""
         wanted = like.quantization
         if wanted is None or like.shares_grid(result):
             return (op,)
@@ -127,7 +128,7 @@ class _Matching:
         return replace(op, outputs=(name, *op.outputs[1:])), Op("Requantize", (name,), (result.name,), {}, op.source)
 
     def _is_convolution(self, op: Op, result: Tensor) -> bool:
-        """Whether an average is one of the same count of elements everywhere, on another grid than its data."""
+        """Whether an average is one of the same count of elements everywhere, with another quantization than its data."""
         data = self._graph[op.inputs[0]]
         counts = not any(op["pads"]) or bool(op["count_include_pad"])
         plain = op["auto_pad"] == "NOTSET" and not op["ceil_mode"] and len(op["kernel_shape"]) == 2
@@ -148,7 +149,7 @@ class _Matching:
         return Op("Conv", (op.inputs[0], weights), op.outputs, {**kept, "dilations": (1, 1), "group": channels}, op.source)
 
     def _join(self, op: Op, result: Tensor) -> Op:
-        """Return the operator with every operand on the grid of the result."""
+        """Return the operator with every operand with the quantization of the result."""
         names = list(op.inputs)
         for index, name in enumerate(names):
             tensor = self._graph.tensors.get(name)
@@ -166,7 +167,7 @@ class _Matching:
         return replace(op, inputs=tuple(names))
 
     def _met(self, op: Op, result: Tensor | None) -> Op:
-        """The operator with all data on one grid, that holds what they hold, and the result if it is given."""
+        """The operator with all data with one quantization, that holds what they hold, and the result if it is given."""
         data = [tensor for tensor in self._data(op) if tensor.quantization is not None]
         grid = _common(data if result is None else [*data, result])
         moved: dict[str, str] = {}
@@ -190,7 +191,7 @@ class _Matching:
 
 
 def _reached(result: Tensor, kernel: Quantization) -> Quantization:
-    """The result's grid, without the values that a kernel whose results are on another grid never gives."""
+    """The result's quantization, without the values that a kernel whose results have another quantization never gives."""
     q = result.quantization
     assert q is not None
     if not q.is_per_tensor:
@@ -201,7 +202,7 @@ def _reached(result: Tensor, kernel: Quantization) -> Quantization:
 
 
 def _common(tensors: Sequence[Tensor]) -> Quantization | None:
-    """The finest of the tensors' grids that holds the ranges of all, or a new one; None where they have several types or scales."""
+    """The finest of the tensors' quantizations that holds the ranges of all, or a new one; None where they have several types or scales."""
     grids = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
     dtype = tensors[0].dtype if tensors else ""
     if len(grids) != len(tensors) or len(grids) < 2 or any(tensor.dtype != dtype for tensor in tensors):

@@ -1,8 +1,8 @@
-"""matmul_to_gemm: a MatMul with constant weights, and the addition of a constant bias behind it, become a Gemm.
+"""matmul_to_gemm: a MatMul with constant weights, and the addition of a constant bias after it, become a Gemm.
 
 Exact in real numbers: the Gemm is the same sum of products. Where data and weights are quantized and the product is not, the bias joins the
 sum before its one rounding, as in the source. Targets have a kernel for this (FULLY_CONNECTED), and mostly none for MatMul. Integer weights
-behind a Dequantize count as constants, and stay integers.
+after a Dequantize count as constants, and stay integers.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class _Rewriting:
         return fits and along and (q is None or not q.block_size) and (data.rank == 2 or len(symbols) <= 1)
 
     def _constant(self, name: str) -> str:
-        """Return what a Dequantize in front of the weights reads, where there is one; else the weights."""
+        """Return what a Dequantize before the weights reads, where there is one; else the weights."""
         maker = self._rewriter.producers.get(name)
         return maker.inputs[0] if maker is not None and maker.kind == "Dequantize" and self._graph[name].dtype == "float32" else name
 
     def _bias(self, op: Op) -> tuple[Op | None, str]:
-        """Return the Add of a constant row behind the MatMul, and that row as real values; (None, "") if there is none to take over."""
+        """Return the Add of a constant row after the MatMul, and that row as float values; (None, "") if there is none to take over."""
         name = op.outputs[0]
         addition = self._rewriter.readers[name][0] if self._rewriter.is_read_once(name) else None
         if addition is None or self._graph[name].is_quantized or op["activation"]:
@@ -97,7 +97,7 @@ class _Rewriting:
         return addition, other if not tensor.is_quantized and tensor.rank == 1 else self._rewriter.constant(f"{other}/row", row)
 
     def _row(self, name: str, count: int) -> Array | None:
-        """Return the float32 values of a constant that is one row of `count`; a quantized one as its real values, rounded once."""
+        """Return the float32 values of a constant that is one row of `count`; a quantized one as its float values, rounded once."""
         tensor = self._graph[name]
         if tensor.data is None or tensor.data.size != count or tensor.data.shape[-1:] != (count,):
             return None

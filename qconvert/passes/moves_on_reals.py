@@ -1,7 +1,7 @@
 """moves_on_reals: quantized data of 2 and 4 bits are moved, chosen and compared as the real numbers that they stand for. Exact.
 
 ONNX allows few of its operators on such integers, and onnxruntime (1.31) has kernels for Transpose alone. Nothing is rounded on the way:
-what comes out is on the grid that went in, or is quantized as it was.
+what comes out has the quantization that went in, or is quantized as it was.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qconvert.rewriting import Rewriter
 __all__ = ["run"]
 
 _FEW = ("int2", "uint2", "int4", "uint4")
-#: What write functions would have on the integers, besides moves and limits; others round real values in any case.
+#: What write functions would have on the integers, besides moves and limits; others round float values in any case.
 _ON_INTEGERS = ("Resize",)
 _TAKEN = ("Transpose",)
 
@@ -45,7 +45,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         pairs = [(name, real) for name, real in zip(op.outputs, outputs, strict=True) if name != real]
         quantizes = (Op("Quantize", (real,), (name,), {}, op.source) for name, real in pairs)
         rewriter.replace(op, replace(op, inputs=inputs, outputs=outputs), *quantizes)
-        if kind_of(op).rule == "move":  # what is moved is on its grid already
+        if kind_of(op).rule == "move":  # what is moved has its quantization already
             reals.update(pairs)
             moved += [name for name, _ in pairs]
         count += 1

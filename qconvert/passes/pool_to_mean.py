@@ -1,8 +1,8 @@
 """pool_to_mean: an average over all positions becomes a mean along the two axes.
 
-The same real value. Runtimes that round averages of integers otherwise than means of real values (MNN) then round it once, and rightly;
-where the source's kernel rounds a tie otherwise, such a result is another by one step. Averages of real values too: MNN passes the scale of
-a layer's data back through a pool, to tensors that have none.
+The same float value. Runtimes that round averages of integers otherwise than means of float values (MNN) then round it once, and rightly;
+where the source's kernel rounds a tie otherwise, such a result is another by one step. Averages of float values too: MNN passes the scale
+of a layer's data back through a pool, to tensors that have none.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 scale = 2**position, and by the formula position = floor(log2(largest magnitude)) - (bits - 2) ("cambricon" of arithmetic/formulas.py, as
 OneFlow calls it): the next power of two that holds the range but for less than a step. `rounding` says otherwise: nearest takes the power
 of two that is nearest to the largest magnitude / 127, which may clip; mse the one with the smallest mean square error over the codes of an
-activation, or over the weights. Unsigned grids get the zero point in the middle of their type, but those from zero on keep 0 and use the
-bit of the sign. Weights whose scale is a power of two already keep their integers, channel by channel; the others get a scale for each
-channel, or, with granularity tensor, one.
+activation, or over the weights. Unsigned quantizations get the zero point in the middle of their type, but those from zero on keep 0 and
+use the bit of the sign. Weights whose scale is a power of two already keep their integers, channel by channel; the others get a scale for
+each channel, or, with granularity tensor, one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run(
 
 
 def _position(values: Array, limits: tuple[int, int], rounding: str) -> int:
-    """The exponent of the scale for real values.
+    """The exponent of the scale for float values.
 
     Args:
         values: real.
@@ -69,7 +69,7 @@ def _loss(values: Array, scale: float, limits: tuple[int, int]) -> float:
 
 
 def _activation(tensor: Tensor, rounding: str) -> tuple[str, Quantization] | None:
-    """The grid of an activation; None where it is such a one, or has several scales."""
+    """The quantization of an activation; None where it is such a one, or has several scales."""
     q = tensor.quantization
     assert q is not None
     if not q.is_per_tensor:

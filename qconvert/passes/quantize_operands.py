@@ -1,9 +1,9 @@
-"""quantize_operands: real constants beside quantized data become quantized too, so that the operator runs on integers.
+"""quantize_operands: real constants next to quantized data become quantized too, so that the operator runs on integers.
 
-A single value c is exact: the integer 1 or -1 on a grid of scale |c|. So is what reaches the result as it is, or not at all (Concat, Max,
-Where): it is rounded to the result's grid. A list of values is put on a symmetric 8-bit grid (16-bit beside
-16-bit data), stored as unsigned beside unsigned data, and the note says the largest error. A division by constants becomes a
-multiplication by their reciprocals. Quantized constants of 8 bits beside data of int16 are stored as int16, less their zero points, which
+A single value c is exact: the integer 1 or -1 with a quantization of scale |c|. So is what reaches the result as it is, or not at all
+(Concat, Max, Where): it is rounded to the result's quantization. A list of values is put on a symmetric 8-bit quantization (16-bit next to
+16-bit data), stored as unsigned next to unsigned data, and the note says the largest error. A division by constants becomes a
+multiplication by their reciprocals. Quantized constants of 8 bits next to data of int16 are stored as int16, less their zero points, which
 is exact: one operator reads one type.
 """
 

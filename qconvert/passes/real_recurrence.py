@@ -1,9 +1,9 @@
-"""real_recurrence: with numerics "fast", TFLite's integer LSTM becomes an LSTM on real values, between its grids.
+"""real_recurrence: with numerics "fast", TFLite's integer LSTM becomes an LSTM in float, between its quantizations.
 
-onnxruntime has a kernel for it, many times faster than the integer arithmetic spelled out, but it is another model: sums of gates do not
+onnxruntime has a kernel for it, many times faster than the integer arithmetic decomposed, but it is another model: sums of gates do not
 saturate, sigmoid and tanh are not gemmlowp's, hidden values and cell are not rounded from step to step within a run, and the cell has no
 limit.
-Weights keep their integers, each gate its scale; outputs and both states keep their types and grids.
+Weights keep their integers, each gate its scale; outputs and both states keep their types and quantizations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["in_real_values", "run"]
 
 #: The order of gates in the rows of an LSTM.
 _ROWS = ("input", "output", "forget", "cell")
-#: Microseconds of a step in onnxruntime on one thread of an x86-64 CPU, exact and on real values, up to so many cells, without a layer
+#: Microseconds of a step in onnxruntime on one thread of an x86-64 CPU, exact and in float, up to so many cells, without a layer
 #: normalization (docs/measured/recurrent.md, "Integer LSTM"). Nothing is timed in a conversion.
 _COSTS = ((32, 17, 1), (96, 28, 4), (128, 32, 7))
 
@@ -121,7 +121,7 @@ class _Layer:
         return self._emit("Reshape", [name, self._constant("shape", np.array(result.static_shape, np.int64))], result, hint)
 
     def _deliver(self, name: str, result: Tensor) -> None:
-        """Give an output the stored integers of a tensor, whatever its own grid: the kernel copies bytes."""
+        """Give an output the stored integers of a tensor, whatever its own quantization: the kernel copies bytes."""
         if self._rewriter[name].quantization == result.quantization:
             self._rewriter.rename(name, result.name)
         else:

@@ -3,7 +3,7 @@
 onnxruntime's reduce_range leaves weights from -64 to 64, PyTorch's activations from 0 to 127; `reduce` says which of both, or both. Weights
 use -64 to 63 around the middle of their type: channels that fit stay as they are, the others get the scale with the smallest mean square
 error, one for each channel. Activations get 0 to 127, or -64 to 63 of signed ones, for the range that they have, and never leave it: an
-activation, or a Clip where none says it, limits them. Those that reach no more than that already stay (passes/grids/reach.py).
+activation, or a Clip where none says it, limits them. Those that reach no more than that already stay (passes/quantizations/reach.py).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _weights(use: WeightUse, weights: Tensor, granularity: str) -> Rescaled | No
 
 
 def _chooser(graph: Graph) -> Choice:
-    """The grid of each activation that reaches more than 7 bits of its own."""
+    """The quantization of each activation that reaches more than 7 bits of its own."""
     reach = hulls(graph)
     clipped = _clipped_at_once(graph, reach)
 
@@ -73,7 +73,8 @@ def _chooser(graph: Graph) -> Choice:
 
 
 def _clipped_at_once(graph: Graph, reach: Mapping[str, Interval]) -> set[str]:
-    """Tensors that are rounded and that nothing reads but Clips on their own grid to 7 bits: what this pass leaves in front of a Clip."""
+    """Tensors that are rounded and that nothing reads but Clips with their own quantization to 7 bits: what this pass leaves before a
+    Clip."""
     limited = {op.inputs[0] for op in graph.ops if op.kind == "Clip" and _is_limit(graph, op, reach)}
     rounded = {name for op in graph.ops if kind_of(op).rounds for name in op.outputs}
     readers = graph.consumers()
@@ -91,7 +92,7 @@ def _lowest(dtype: str) -> int:
 
 
 def _fits(reach: Interval, tensor: Tensor) -> bool:
-    """Whether the values of an interval have integers of 7 bits on a tensor's grid."""
+    """Whether the values of an interval have integers of 7 bits on a tensor's quantization."""
     assert tensor.quantization is not None
     if tensor.dtype not in _EIGHT_BITS:
         return False
@@ -100,7 +101,7 @@ def _fits(reach: Interval, tensor: Tensor) -> bool:
 
 
 def _reduced(tensor: Tensor) -> Quantization:
-    """A grid that holds the range of a tensor's in 7 bits: symmetric if that is, a bit coarser where roundings need it."""
+    """A quantization that holds the range of a tensor's in 7 bits: symmetric if that is, a bit coarser where roundings need it."""
     old = tensor.quantization
     assert old is not None
     low, (lowest, highest) = _lowest(tensor.dtype), (float(ends[0]) for ends in affine_range(old, tensor.dtype))

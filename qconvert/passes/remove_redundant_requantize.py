@@ -1,10 +1,10 @@
-"""remove_redundant_requantize: conversions that change no real value disappear, and two in a row become one. Exact.
+"""remove_redundant_requantize: conversions that change no float value disappear, and two in a row become one. Exact.
 
 - Requantize, or Dequantize and Quantize, between equal types and quantizations is dropped. Up to 16 bits float32 gives every integer
   back: the product and the quotient err by less than 2**-23 each, which is far from half a step of 2**16.
-- Quantize(Dequantize(x)) onto another grid becomes one Requantize, which has the same meaning.
+- Quantize(Dequantize(x)) to another quantization becomes one Requantize, which has the same meaning.
 - A Requantize that only shifts the stored integers (int8 to uint8, zero point + 128) is passed by: who converts its result reads its
-  input instead, and who computes its input writes its grid.
+  input instead, and who computes its input writes its quantization.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""requantize_to_fixed_point: sums of products become integers, and what brings them to the result's grid a multiplier and shifts.
+"""requantize_to_fixed_point: sums of products become integers, and what brings them to the result's quantization a multiplier and shifts.
 
 For targets without real numbers, and for generators of code that are to see each step. Conv, Gemm, MatMul, Mul and Requantize with results
 of 8 bits become operators on plain integers, with int64 between; of Requantize those of 16 and 32 bits too:
@@ -6,7 +6,7 @@ of 8 bits become operators on plain integers, with int64 between; of Requantize 
     acc = ConvInteger(x, w) + bias      or MatMulInteger, or a product of differences, or a difference: zero points taken off
     steps = (acc * multiplier + half) >> shift                      fixed_point=single: ties up, as TFLITE_SINGLE_ROUNDING
     steps = (acc * multiplier + half - (acc < 0)) >> shift          fixed_point=away: ties away from zero, as TVM's TONEAREST
-    steps = (steps + half - (steps < 0)) >> shift                   behind the first with fixed_point=double: as gemmlowp, and TFLite
+    steps = (steps + half - (steps < 0)) >> shift                   after the first with fixed_point=double: as gemmlowp, and TFLite
     y = Clip(steps + zero point, lowest, highest)
 
 Add and Sub of 8 bits have a multiplier for either operand and one shift; with fixed_point=double the shifts of TFLite's kernels.
@@ -32,12 +32,12 @@ from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
-#: What each kind is spelled with that a format may lack.
+#: What each kind is written with that a format may lack.
 _SPELLED_WITH = {"Conv": "ConvInteger", "Gemm": "MatMulInteger", "MatMul": "MatMulInteger"}
 
 
 def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> tuple[Graph, tuple[Change | str, ...]]:
-    """Spell out what has an accumulator of integers; say what stays, and why."""
+    """Decompose what has an accumulator of integers; say what stays, and why."""
     known = operators(target.format, "write") if target is not None and target.format else None
     rewriter = Rewriter(graph)
     spelling = _Spelling(rewriter, fixed_point)

@@ -1,16 +1,16 @@
 """restore_zero_points: activations whose zero points went by shift_to_symmetric get them back.
 
 The reverse of shift_to_symmetric, for a file that notes which tensors it shifted and from what zero point. It believes nothing: whatever
-the note says, the graph computes what the file computes, up to float32 ties. Each noted tensor gets its zero point, and its real values are
-smaller by scale * zero point for it; then
+the note says, the graph computes what the file computes, up to float32 ties. Each noted tensor gets its zero point, and its float values
+are smaller by scale * zero point for it; then
 
 - biases of Conv and Gemm lose what the shifts of data and result had added to them, and what moves integers moves them on;
-- constants that were added to real values for the shifts' sake cancel: a real value is known as another one plus a constant until an
+- constants that were added to float values for the shifts' sake cancel: a float value is known as another one plus a constant until an
   operator reads it that adds none;
-- every other operator reads, and writes, the shifted grid behind a Reinterpret.
+- every other operator reads, and writes, the shifted quantization after a Reinterpret.
 
 uint8 inputs and outputs, which stand in the file as plain numbers, get scale and zero point again (shifting/unsigned.py).
-absorb_quantization then makes quantized operators of what ran on real values between Dequantize and Quantize, and convolutions pad by
+absorb_quantization then makes quantized operators of what ran in float between Dequantize and Quantize, and convolutions pad by
 themselves again.
 """
 
@@ -83,9 +83,9 @@ def _noted(graph: Graph) -> dict[str, int]:
 
 
 def _clipped(rewriter: Rewriter, points: Mapping[str, int]) -> dict[str, int]:
-    """Return the zero points of what a Clip alone reads, on the same grid, to give a tensor of which one is noted.
+    """Return the zero points of what a Clip alone reads, with the same quantization, to give a tensor of which one is noted.
 
-    Such Clips stand on real values in the file, and get a grid by absorb_quantization.
+    Such Clips stand in float in the file, and get a quantization by absorb_quantization.
     """
     graph, found = rewriter.graph, {}
     for op in graph.ops:
@@ -102,7 +102,7 @@ def _clipped(rewriter: Rewriter, points: Mapping[str, int]) -> dict[str, int]:
 
 
 def _bias(old: Tensor, real: Array, data: Quantization | None, weights: Quantization) -> Tensor:
-    """A bias of these real values: the int32 that the source had where the file's float32 says which that are."""
+    """A bias of these float values: the int32 that the source had where the file's float32 says which that are."""
     assert old.data is not None
     if data is not None and not weights.block_size:
         grid = accumulator_grid(data, weights)
@@ -121,10 +121,10 @@ class _Restoring:
         self._rewriter, self._graph = rewriter, rewriter.graph
         self._points = {**points, **_clipped(rewriter, points)}
         self._called: dict[str, str] = {}  # a tensor that is another one now
-        self._added: dict[str, tuple[str, float]] = {}  # real value -> another one, and what that is short of it
-        self._raw: dict[str, str] = {}  # tensor -> the same integers on the grid that the file has
-        self._made_of: dict[str, str] = {}  # real value -> the tensor that it is of
-        self._away: set[str] = set()  # averages behind which a factor takes ties away from zero
+        self._added: dict[str, tuple[str, float]] = {}  # float value -> another one, and what that is short of it
+        self._raw: dict[str, str] = {}  # tensor -> the same integers with the quantization that the file has
+        self._made_of: dict[str, str] = {}  # float value -> the tensor that it is of
+        self._away: set[str] = set()  # averages after which a factor takes ties away from zero
         for name, point in self._points.items():
             tensor = self._graph[name]
             assert tensor.quantization is not None
@@ -135,7 +135,7 @@ class _Restoring:
     def _twins(self) -> dict[str, str]:
         """Return the input or output of the graph that a Reinterpret makes of a shifted tensor, or that of it, by the name of the tensor.
 
-        It is on the same grid, or an input without one.
+        It has the same quantization, or an input without one.
         """
         rewriter, known = self._rewriter, set(self._points)
         found: dict[str, str] = {}
@@ -176,7 +176,7 @@ class _Restoring:
         return self._called.get(name) or self._ends.get(name, name)
 
     def _shift(self, name: str) -> float:
-        """Return by how much the file's real values of a tensor are larger."""
+        """Return by how much the file's float values of a tensor are larger."""
         grid = self._graph[name].quantization if name in self._points else None
         return 0.0 if grid is None else float(grid.scale[0]) * self._points[name]
 
@@ -213,7 +213,8 @@ class _Restoring:
         return len(found) == 1 and None not in found and carries(self._graph, op)
 
     def _filled(self, op: Op, inputs: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the inputs of a move: constants among the data on the grid that the rest has; a filler that is real zero is none."""
+        """Return the inputs of a move: constants among the data with the quantization that the rest has; a filler that is real zero is
+        none."""
         data = next(name for name in kind_of(op).data(op) if name in self._points)
         grid, point = self._rewriter[data].quantization, self._points[data]
         changed = list(inputs)
@@ -240,7 +241,7 @@ class _Restoring:
         return self._rewriter.constant(f"{name}/restored", bound.astype(tensor.dtype))
 
     def _dequantize(self, op: Op, value: str) -> None:
-        """Emit the real values without the shift, of which readers know what is missing."""
+        """Emit the float values without the shift, of which readers know what is missing."""
         real = self._rewriter.add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
         self._rewriter.emit(Op("Dequantize", (value,), (real,), {}, op.source))
         self._made_of[op.outputs[0]] = op.inputs[0]
@@ -254,7 +255,7 @@ class _Restoring:
         self._rewriter.emit(replace(op, inputs=(base,), outputs=(output,)))
 
     def _settle(self, name: str, base: str, missing: float, size: float) -> None:
-        """Record that the real value `name` is `base` plus a constant; `size` is what that is made of."""
+        """Record that the float value `name` is `base` plus a constant; `size` is what that is made of."""
         missing = 0.0 if abs(missing) <= abs(size) * _CANCELLED else missing
         if name in self._graph.public or (abs(missing) > 0 and not np.isfinite(missing)):
             self._rewriter.emit(Op("Identity", (self._plus(base, missing, self._graph[name]),), (name,)))
@@ -272,7 +273,7 @@ class _Restoring:
         return result
 
     def _average(self, op: Op) -> bool:
-        """Emit an average whose ties the factor behind it takes away from zero, or that factor; return whether it is one."""
+        """Emit an average whose ties the factor after it takes away from zero, or that factor; return whether it is one."""
         if op.kind == "Mul" and op.inputs[0] in self._away:
             self._added[op.outputs[0]] = self._added[op.inputs[0]]
             return True
@@ -314,7 +315,8 @@ class _Restoring:
         return True
 
     def _requantize(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> bool:
-        """Emit a number added to stored integers on the way to another grid, which both shifts may be all of; return whether it is one."""
+        """Emit a number added to stored integers on the way to another quantization, which both shifts may be all of; return whether it is
+        one."""
         data = [name for name in op.inputs if self._graph[name].is_quantized]
         is_sum = op.kind == "Add" or (op.kind == "Sub" and data == [op.inputs[0]])
         if not is_sum or op.attributes.get("activation") or len(data) != 1 or not self._graph[op.outputs[0]].is_quantized:
@@ -340,7 +342,7 @@ class _Restoring:
         return self._added.get(name, (own, 0.0))
 
     def _literally(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
-        """Emit an operator on the grids and real values that the file has."""
+        """Emit an operator with the quantizations and float values that the file has."""
         given = [self._as_in_file(name, own) for name, own in zip(op.inputs, inputs, strict=True)]
         after, results = [], []
         for name, own in zip(op.outputs, outputs, strict=True):

@@ -3,7 +3,7 @@
     x (n, 5) -> Reshape to (2, 5)          n is 2: the model fails with every other size
     x (2, k) -> MatMul with (8, 3)         k is 8
 
-Formats whose files state a number beside an unknown size state 1, which such a model would refuse before a run can say otherwise.
+Formats whose files state a number next to an unknown size state 1, which such a model would refuse before a run can say otherwise.
 """
 
 from __future__ import annotations

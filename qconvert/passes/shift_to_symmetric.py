@@ -1,19 +1,20 @@
-"""shift_to_symmetric: activations get the zero point 0 and keep their integers and scales; their real values move instead.
+"""shift_to_symmetric: activations get the zero point 0 and keep their integers and scales; their float values move instead.
 
-A tensor of real values r = scale * (q - zero point) becomes one of r' = scale * q = r + scale * zero point, for targets whose quantized
-values have no zero point. Everything around makes up for it with ordinary operators on real values:
+A tensor of float values r = scale * (q - zero point) becomes one of r' = scale * q = r + scale * zero point, for targets whose quantized
+values have no zero point. Everything around makes up for it with ordinary operators in float:
 
 - Conv, Gemm and MatMul with constant weights stay as they are: the shift of their data, times the sum of the weights of each output
   channel, and that of their result go into the bias, computed in float64 and rounded once to float32. They pad with real zero, which is
-  scale * zero point now: a Pad stands in front, between Dequantize and Quantize. An activation that the result's grid does not imply is a
-  Clip on real values, at the bounds that it has there.
+  scale * zero point now: a Pad stands in front, between Dequantize and Quantize. An activation that the result's quantization does not
+  imply is a Clip in float, at the bounds that it has there.
 - A MatMul of two activations is one of integers, less the shift of either times the sums of the other along the depth, in float32.
 - What moves, chooses or compares integers goes on to do so: shifts on all sides are equal.
 - Quantize and Dequantize, and the Dequantize and Quantize that a Requantize becomes, have an addition on their real side. All other
-  operators run on real values between such.
-- Averages onto their own grid that round ties away from the stored zero, as TFLite's do, see shifted values: there that is away from zero
+  operators run in float between such.
+- Averages to their own quantization that round ties away from the stored zero, as TFLite's do, see shifted values: there that is away from
+zero
   (shifting/averages.py).
-- Graph inputs and outputs keep type, scale and zero point, with a Reinterpret between; uint8 ones are spelled with plain numbers.
+- Graph inputs and outputs keep type, scale and zero point, with a Reinterpret between; uint8 ones are written with plain numbers.
 
 Exact but for ties: r / scale + zero point is rounded where r / scale was, and sums are float32. The names of the tensors and their old zero
 points are noted in the metadata.
@@ -43,7 +44,7 @@ from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
-#: Kinds to which the grid of the stored integers matters, or which pass them on unseen: they keep the tensors that they have.
+#: Kinds to which the quantization of the stored integers matters, or which pass them on unseen: they keep the tensors that they have.
 _LITERAL = ("plain", "opaque", "state", "stored", "control")
 
 
@@ -81,7 +82,7 @@ def _nothing(graph: Graph, target: Target | None) -> tuple[str, ...]:
 
 
 def _without_roundings(graph: Graph) -> Graph:
-    """Drop the roundings of a source's kernels, which a target that computes on real values has not; but for dynamic range."""
+    """Drop the roundings of a source's kernels, which a target that computes in float has not; but for dynamic range."""
     rewriter = Rewriter(graph)
     for op in rewriter:
         if op.attributes.get("arithmetic") and not is_dynamic(op) and not averages_away(graph, op):
@@ -128,7 +129,7 @@ def _emit(s: Shifting, op: Op, target: Target | None) -> None:
 
 
 def _convert(s: Shifting, op: Op) -> None:
-    """Emit Quantize, Dequantize and Requantize with the difference of the shifts added on real values."""
+    """Emit Quantize, Dequantize and Requantize with the difference of the shifts added in float."""
     name, result = op.inputs[0], op.outputs[0]
     value = name if op.kind == "Quantize" else s.real(name, op.source)
     if op.kind == "Dequantize":

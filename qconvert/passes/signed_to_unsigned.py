@@ -1,7 +1,7 @@
 """signed_to_unsigned: signed quantized tensors of 4, 8 and 16 bits are stored as unsigned integers. Exact.
 
 Activations, weights, graph inputs and outputs alike: stored integers and zero points move by half the range. Biases (int32) stay. Where
-an operator needs the integers themselves (one outside the operator set, an int64 bias), its tensors stay, behind a Requantize.
+an operator needs the integers themselves (one outside the operator set, an int64 bias), its tensors stay, after a Requantize.
 """
 
 from __future__ import annotations

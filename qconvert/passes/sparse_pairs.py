@@ -1,9 +1,9 @@
-"""sparse_pairs: activations that no product reads as integers lose their grid; a Clip to its range stays. Not exact.
+"""sparse_pairs: activations that no product reads as integers lose their quantization; a Clip to its range stays. Not exact.
 
-A Quantize and a Dequantize with nothing but moves between them become a Clip at the real values of the grid's two ends: what saturated
-still does, and with it an activation that the grid implied. What is lost is the rounding, so results differ from the source's.
-Convolutions and products whose results nobody reads as integers give real ones. Grids in front of convolutions and products stay, and those
-of graph inputs and outputs.
+A Quantize and a Dequantize with nothing but moves between them become a Clip at the float values of the quantization's two ends: what
+saturated still does, and with it an activation that the quantization implied. What is lost is the rounding, so results differ from the
+source's. Convolutions and products whose results nobody reads as integers give real ones. Quantizations before convolutions and products
+stay, and those of graph inputs and outputs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
-#: What may give real values in place of integers by a change of its result alone.
+#: What may give float values in place of integers by a change of its result alone.
 _REAL = ("Quantize", "Conv", "Gemm", "MatMul")
 
 
 def run(graph: Graph, target: Target | None, pairs: str = "every") -> tuple[Graph, tuple[Change, ...]]:
-    """Take the grids away where `pairs` is "sparse"."""
+    """Take the quantizations away where `pairs` is "sparse"."""
     rewriter = Rewriter(graph)
     gone = _gone(rewriter) if pairs == "sparse" else set()
     if not gone:
@@ -41,7 +41,7 @@ def run(graph: Graph, target: Target | None, pairs: str = "every") -> tuple[Grap
 
 
 def _gone(rewriter: Rewriter) -> set[str]:
-    """Return the tensors whose integers nobody needs, and whose real values can be had."""
+    """Return the tensors whose integers nobody needs, and whose float values can be had."""
     graph, readers, producers = rewriter.graph, rewriter.readers, rewriter.producers
     found = {
         name
@@ -60,7 +60,7 @@ def _is_plain_grid(tensor: Tensor) -> bool:
 
 
 def _is_unneeded(readers: Sequence[Op], gone: set[str]) -> bool:
-    """Whether all readers take real values, or move what goes on as such."""
+    """Whether all readers take float values, or move what goes on as such."""
     return all(op.kind == "Dequantize" or (kind_of(op).rule == "move" and gone.issuperset(op.outputs)) for op in readers)
 
 
@@ -74,7 +74,7 @@ class _Removal:
         self._real: dict[str, str] = {}
 
     def visit(self, op: Op) -> None:
-        """Let an operator compute on real values in place of the integers that go."""
+        """Let an operator compute in float in place of the integers that go."""
         inputs = tuple(self._real.get(name, name) for name in op.inputs)
         if op.kind == "Dequantize" and op.inputs[0] in self._gone:
             self._rewriter.replace(op, Op("Identity", inputs, op.outputs, {}, op.source))
@@ -98,7 +98,7 @@ class _Removal:
         return self._rewriter.add(wanted, self._rewriter.graph[like], dtype="float32", quantization=None)
 
     def _clip(self, op: Op, value: str) -> Op:
-        """Return a Clip of the real value to the ends of the grid that it was rounded to."""
+        """Return a Clip of the float value to the ends of the quantization that it was rounded to."""
         result = self._rewriter.graph[op.outputs[0]]
         assert result.quantization is not None
         scale, point = float(result.quantization.scale[0]), int(result.quantization.zero_point[0])

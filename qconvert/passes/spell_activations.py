@@ -1,12 +1,13 @@
 """spell_activations: what saturation stands for becomes a Relu or a Clip of its own. Exact.
 
-An activation that a grid implies is no operator, and a fused one is an attribute: both are lost for a program that gets real values and
-scales beside them. So where the grid of a result begins at real zero, or its operator has an activation, a Relu or a Clip stands behind
-it, on the same grid. The operator's result gets another name; what the operator computed keeps its own, behind the activation.
+An activation that a quantization implies is no operator, and a fused one is an attribute: both are lost for a program that gets float
+values and scales next to them. So where the quantization of a result begins at real zero, or its operator has an activation, a Relu or a
+Clip stands after it, with the same quantization. The operator's result gets another name; what the operator computed keeps its own, after
+the activation.
 
-Kinds that the target does not fuse activations into (spelled_bounds) get a Clip up to the largest value of the grid, which no runtime takes
-for a Relu. So does an operator whose upper bound lies within its grid: integer kernels that fuse a Relu6 may know its lower bound alone
-(MNN's).
+Kinds that the target does not fuse activations into (spelled_bounds) get a Clip up to the largest value of the quantization, which no
+runtime takes for a Relu. So does an operator whose upper bound lies within its quantization: integer kernels that fuse a Relu6 may know its
+lower bound alone (MNN's).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _RELU: Bounds = (0.0, None)
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Puts a Relu or a Clip behind every operator of real values whose quantized result has an activation, or a grid that implies one."""
+    """Puts a Relu or a Clip after every operator of float values whose quantized result has an activation, or a quantization that implies
+    one."""
     bounded = target.kernels.spelled_bounds if target is not None else ()
     rewriter = Rewriter(graph)
     count = 0
@@ -59,7 +61,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _bounds(graph: Graph, op: Op, readers: Mapping[str, Sequence[Op]]) -> Bounds | None:
-    """The real range that an operator's activation, or the grid of its result, leaves; None where neither says anything."""
+    """The real range that an operator's activation, or the quantization of its result, leaves; None where neither says anything."""
     if "activation" not in kind_of(op).attributes or len(op.outputs) != 1 or op.kind == "Concat":
         return None
     result = graph[op.outputs[0]]
@@ -78,12 +80,12 @@ def _may_be_negative(graph: Graph, op: Op) -> bool:
 
 
 def _limited_behind(readers: Sequence[Op]) -> bool:
-    """Whether nothing but a Relu or a Clip reads it: the model spells it itself."""
+    """Whether nothing but a Relu or a Clip reads it: the model writes it itself."""
     return bool(readers) and all(kind_of(op).clips for op in readers)
 
 
 def _ends_within(result: Tensor, bounds: Bounds) -> bool:
-    """Whether an upper bound is below the grid's largest value, where saturation does not stand for it."""
+    """Whether an upper bound is below the quantization's largest value, where saturation does not stand for it."""
     q = result.quantization
     return q is not None and q.is_per_tensor and clip_range(result, bounds)[1] < q.limits(result.dtype)[1]
 

@@ -1,7 +1,7 @@
-"""Real data that were rounded to integers when they ran, spelled out operator by operator, for fuse_dynamic.
+"""Real data that were rounded to integers when they ran, decomposed operator by operator, for fuse_dynamic.
 
 torch.export programs choose a scale and a zero point of the whole tensor (quantized_decomposed::choose_qparams), quantize with them and
-dequantize again. formats/torch/ops/dynamic.py spells that out; this walks the same way back.
+dequantize again. formats/torch/ops/dynamic.py decomposes that; this walks the same way back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SpelledRounding:
         self.seen: set[int] = set()
 
     def data_of(self, name: str) -> str:
-        """The real data x of which `name` is the value behind Quantize and Dequantize in 255 steps from min(x) to max(x); "" if of none."""
+        """The real data x of which `name` is the value after Quantize and Dequantize in 255 steps from min(x) to max(x); "" if of none."""
         ops: list[Op] = []
         try:
             found = self._rounded(name, ops)

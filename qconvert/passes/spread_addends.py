@@ -1,6 +1,6 @@
-"""spread_addends: a number that is added behind a convolution over one dimension becomes a vector, with the number for each channel.
+"""spread_addends: a number that is added after a convolution over one dimension becomes a vector, with the number for each channel.
 
-Exact: the same is added to each value. TensorRT-RTX 1.7.1 takes a constant behind a convolution for its bias, and refuses one of a single
+Exact: the same is added to each value. TensorRT-RTX 1.7.1 takes a constant after a convolution for its bias, and refuses one of a single
 element there ("nbdims_bias"), over one dimension alone. Where the convolution has one channel the vector lies along the positions.
 """
 

@@ -1,11 +1,11 @@
 """store_activations: 8-bit activations are stored as the integer type that the target runs fastest.
 
-Exact: every stored integer and its zero point move by 128 together, so the real values stay as they are. Graph inputs and outputs
+Exact: every stored integer and its zero point move by 128 together, so the float values stay as they are. Graph inputs and outputs
 keep the type that the model has; a Requantize stands between. Likewise 16-bit ones, by 32,768, where the target has one of their types;
 there inputs and outputs move along, unless the target leaves them free, and the note names them.
 
 The type before is noted in the metadata, so that a target whose `activations` are "source" can give it back. Without a note such a target
-keeps what the model has, if the weights beside uint8 data can be uint8 with one scale too, which is what kernels for uint8 take; else, or
+keeps what the model has, if the weights next to uint8 data can be uint8 with one scale too, which is what kernels for uint8 take; else, or
 where an operator has a kernel for int8 alone and no zero point is lost, all becomes int8.
 """
 

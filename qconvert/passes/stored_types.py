@@ -1,6 +1,6 @@
 """What passes share that store quantized tensors as another integer type of the same width.
 
-Exact: every stored integer and its zero point move by half the range together, so the real values stay as they are.
+Exact: every stored integer and its zero point move by half the range together, so the float values stay as they are.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def needs_storage(graph: Graph, op: Op) -> bool:
         return bool(graph.functions) or state not in graph.states or state in _states_as_stored(graph)
     if kind_of(op).rule in ("opaque", "plain", "control", "stored") or op.attributes.get("reduction") == "mul":
         return True
-    if op.kind == "Reinterpret":  # beside plain integers, which stay what they are
+    if op.kind == "Reinterpret":  # next to plain integers, which stay what they are
         return not all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
     if op.kind == "AveragePool" and op["arithmetic"] == "ties_away":  # away from a stored zero, which only uint8 is known to keep at 128
         return graph[op.inputs[0]].dtype not in ("int8", "uint8")

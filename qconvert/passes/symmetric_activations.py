@@ -1,12 +1,12 @@
-"""symmetric_activations: signed activations get grids with zero point 0, as targets with symmetric kernels want them. Not exact.
+"""symmetric_activations: signed activations get quantizations with zero point 0, as targets with symmetric kernels want them. Not exact.
 
-The new scale is the one that loses least over the codes of the old grid, with the smallest mean square error between one that holds the
-range, max(highest / 127, lowest / -128) in 8 bits, and finer ones that clip a little: at zero point -64 three old steps are two new ones,
-and no code is off by more than half of an old step. After a Relu, where the zero point is -128, steps become twice as large. What saturated
-at an end of the old range still does: by an activation, or a Clip where none says it; after a Relu that the old grid implied, this is the
-Relu. Biases move to the new scale of the products. Graph inputs and outputs stay as they are, with a Requantize behind or in front of them,
-if the target leaves them free; else they change too, and the note names them. It says by how much steps grow: each value is off by up to
-half of a new step.
+The new scale is the one that loses least over the codes of the old quantization, with the smallest mean square error between one that holds
+the range, max(highest / 127, lowest / -128) in 8 bits, and finer ones that clip a little: at zero point -64 three old steps are two new
+ones, and no code is off by more than half of an old step. After a Relu, where the zero point is -128, steps become twice as large. What
+saturated at an end of the old range still does: by an activation, or a Clip where none says it; after a Relu that the old quantization
+implied, this is the Relu. Biases move to the new scale of the products. Graph inputs and outputs stay as they are, with a Requantize after
+or before them, if the target leaves them free; else they change too, and the note names them. It says by how much steps grow: each value is
+off by up to half of a new step.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run(
 
 
 def _symmetric(tensor: Tensor) -> tuple[str, Quantization] | None:
-    """The symmetric grid that loses least of the tensor's codes; None where it has one."""
+    """The symmetric quantization that loses least of the tensor's codes; None where it has one."""
     q = tensor.quantization
     assert q is not None
     if q.is_symmetric:

@@ -4,16 +4,16 @@ Exact where only the storage is unsigned (uint8 with zero point 128), and, for e
 signed type: that integer with the same scale. Most channels do, since weights lie around zero and a zero point off the middle comes of
 ranges that are not. Channels that do not fit get a scale of their own, the one with the smallest mean square error between clipping at
 the old scale and holding the largest value, and are rounded so that their errors cancel; only their biases move. Weights that have to
-have one scale are changed as a whole. Weights of operators that run on real values anyhow, as their results have no scale, are not rounded.
+have one scale are changed as a whole. Weights of operators that run in float anyhow, as their results have no scale, are not rounded.
 
 The integers used are a target's quant_ranges of the type, by default without the lowest one, as TFLite's specification wants weights: some
 kernels add two products in 16 bits, which -128 * -128 * 2 leaves. Channels that have the zero point 0 keep it (those of PyTorch's training,
-whose kernel gives an affine grid to channels of one sign alone, among symmetric ones).
+whose kernel gives an affine quantization to channels of one sign alone, among symmetric ones).
 
-Weights of 4 bits and fewer become int8 as well where the target's kernels take nothing else beside their data.
+Weights of 4 bits and fewer become int8 as well where the target's kernels take nothing else apart from their data.
 
-For a target whose `weights` are uint8 those with one scale become unsigned instead, which is exact, beside quantized data. With "source" it
-is the data beside them that decides, by its weight_dtypes.
+For a target whose `weights` are uint8 those with one scale become unsigned instead, which is exact, next to quantized data. With "source"
+it is the data next to them that decides, by its weight_dtypes.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _wanted(graph: Graph, use: WeightUse, target: Target | None) -> str:
 
 
 def _widened(graph: Graph, use: WeightUse, target: Target | None) -> Tensor | None:
-    """Weights of fewer bits with the same integers in int8, where a target has kernels for that alone beside their data; else None."""
+    """Weights of fewer bits with the same integers in int8, where a target has kernels for that alone next to their data; else None."""
     weights, data = graph[use.name], graph[graph.ops[use.readers[0]].inputs[0]]
     taken = target.storage.weight_dtypes.get(data.dtype, ()) if target is not None and data.is_quantized else ()
     if weights.dtype not in ("int4", "uint4", "int2", "uint2") or weights.dtype in taken or "int8" not in taken or weights.data is None:
@@ -122,11 +122,11 @@ def _widened(graph: Graph, use: WeightUse, target: Target | None) -> Tensor | No
 
 
 def _on_real_values(graph: Graph, use: WeightUse, target: Target | None) -> bool:
-    """Whether all readers of weights compute on real values anyhow, so that any grid will do: their results have no scale, or the target
+    """Whether all readers of weights compute in float anyhow, so that any quantization will do: their results have no scale, or the target
     has no integer kernel of their kind.
 
     Args:
-        graph: with the new weights, whose type some targets take beside a real result.
+        graph: with the new weights, whose type some targets take next to a real result.
     """
     ops = [graph.ops[index] for index in use.readers]
     if target is None or not target.knows_kernels:

@@ -1,7 +1,7 @@
 """Layers that add a real bias to an exact sum, as PyTorch's engines x86, fbgemm and onednn do; a part of match_rounding.
 
 Integer kernels of onnxruntime and LiteRT take integers for biases. A sum of products of integers below 2^24 is exact in float32 too, in a
-layer on real values: one rounding to the bias, one by the scales, as PyTorch's own.
+layer in float: one rounding to the bias, one by the scales, as PyTorch's own.
 """
 
 from __future__ import annotations

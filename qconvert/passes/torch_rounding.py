@@ -1,7 +1,7 @@
 """Operators of PyTorch's engines, in forms that give the same integers in onnxruntime and LiteRT; a part of match_rounding.
 
 Averages, interpolations and first roundings: see rewriting/torch_forms.py. Additions are tried on all 65,536 pairs of integers. QLinearAdd
-gets other input scales (see nudged_scales), and LiteRT's addition, which computes with multipliers of 20 bits, becomes one of real values
+gets other input scales (see nudged_scales), and LiteRT's addition, which computes with multipliers of 20 bits, becomes one of float values
 on such scales.
 """
 
@@ -101,7 +101,7 @@ class TorchRounding(TorchForms):
         self._quantized(op, _plain(op), tuple(reals))
 
     def _quantized(self, op: Op, new: Op, inputs: tuple[str, ...]) -> None:
-        """Put an operator on real values and a Quantize of its result in the place of one."""
+        """Put an operator in float and a Quantize of its result in the place of one."""
         total = self._real(f"{op.outputs[0]}/real", self._graph[op.outputs[0]])
         self._rewriter.replace(op, replace(new, inputs=inputs, outputs=(total,)), Op("Quantize", (total,), op.outputs, {}, op.source))
 
@@ -118,7 +118,7 @@ class TorchRounding(TorchForms):
         self._quantized(op, op, (data, *op.inputs[1:]))
 
     def _pair(self, op: Op) -> tuple[tuple[Quantization, Quantization], Quantization] | None:
-        """The grids of an Add of 8-bit data; None where its `arithmetic` is of no such one."""
+        """The quantizations of an Add of 8-bit data; None where its `arithmetic` is of no such one."""
         tensors = [self._graph[name] for name in (*op.inputs, *op.outputs)]
         found = [tensor.quantization for tensor in tensors if tensor.quantization is not None]
         if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(found) != 3:

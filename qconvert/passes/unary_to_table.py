@@ -1,14 +1,14 @@
 """unary_to_table: elementwise functions of one quantized tensor that the target has no operator for become tables of their values.
 
-Everything that is computed of one tensor of 8 bits, element by element, has at most 256 values, however many operators and grids lie
-between: a Gelu spelled out with Quantize and Dequantize between its parts is one table. The table holds what the evaluation of the
+Everything that is computed of one tensor of 8 bits, element by element, has at most 256 values, however many operators and quantizations
+lie between: a Gelu decomposed with Quantize and Dequantize between its parts is one table. The table holds what the evaluation of the
 operators gives for each code, with every rounding between them, so nothing is rounded otherwise. It is read as
 
     codes (int8) -> Cast to int32 -> Add 128 -> Gather of the table -> codes of the result
 
 By default (tables=missing) a function becomes a table only if a part of it has no operator in the target's format, or a formula of several
 that comes near to it. The table begins at the nearest tensor of codes that all of such parts are functions of, and takes in what belongs to
-the function behind them, up to what somebody else reads. 16 bits have tables of 65,536 values.
+the function after them, up to what somebody else reads. 16 bits have tables of 65,536 values.
 
     x -> Div -> a -> Erf -> b -> Add -> c -> Mul by x -> y      becomes      x -> Cast -> Add -> Gather -> y
 
@@ -83,7 +83,7 @@ class _Roots:
 
 
 def _missing(graph: Graph, target: Target | None, roots: _Roots) -> tuple[dict[str, str], set[str]]:
-    """Return the tensors on whose way an operator has no writer, each with the root in front of these, and the kinds that have none."""
+    """Return the tensors on whose way an operator has no writer, each with the root before these, and the kinds that have none."""
     writers = operators(target.format, "write") if target is not None and target.format else {}
     formulas = {kind for kind, items in FORMULAS.items() if any(item.is_emitted and not item.is_near for item in items)}
     known = {*writers, *formulas} if writers else set()

@@ -21,7 +21,7 @@ _RANK = 3
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Puts an Unsqueeze in front of and a Squeeze behind each of them; between two of them there is neither."""
+    """Puts an Unsqueeze before and a Squeeze after each of them; between two of them there is neither."""
     if not any(_is_narrow(graph, op) for op in graph.ops):
         return graph, ()
     rewriter = Rewriter(graph)

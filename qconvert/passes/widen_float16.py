@@ -1,12 +1,12 @@
 """widen_float16: networks of float16 and bfloat16 compute in float32, where the target has no kernels for their products and conversions.
 
 Every value becomes float32, which holds it exactly; what is computed is no longer rounded to 11 or 8 bits after each operator, and so is
-nearer to the real numbers than the source. Weights of float16 stay so, behind a Cast, and take no more bytes than before. Inputs and
+nearer to the real numbers than the source. Weights of float16 stay so, after a Cast, and take no more bytes than before. Inputs and
 outputs of the graph keep their type, and what the source casts to float16 is rounded to it still. Elementwise float16, for which LiteRT has
 kernels, is left alone where nothing is multiplied by weights or quantized.
 
-So do networks for a target of symmetric activations where products of 16 bits read grids with zero points: the shifts that stand for these
-(shift_to_symmetric) need float32, in which a product between grids is a quantized operator.
+So do networks for a target of symmetric activations where products of 16 bits read quantizations with zero points: the shifts that stand
+for these (shift_to_symmetric) need float32, in which a product between quantizations is a quantized operator.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NARROW = ("float16", "bfloat16")
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Widen the whole graph if it multiplies by weights, quantizes or dequantizes in a type that the target's product_types do not
-    name, or beside zero points."""
+    name, or next to zero points."""
     if target is None or any(op.kind == "Opaque" for op in graph.ops):
         return graph, ()
     found = {graph[op.outputs[0]].dtype for op in graph.ops if kind_of(op).sums_products and op.outputs}
@@ -49,7 +49,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
 
 
 def _widen(rewriter: Rewriter) -> tuple[int, int]:
-    """Widen every value; return how many there are, and how many constants stay narrow behind a Cast."""
+    """Widen every value; return how many there are, and how many constants stay narrow after a Cast."""
     graph = rewriter.graph
     count = kept = 0
     wide: dict[str, str] = {}  # narrow tensor -> the float32 one in its place
@@ -87,7 +87,7 @@ def _is_narrow(graph: Graph, op: Op) -> bool:
 
 
 def _is_affine(graph: Graph, op: Op) -> bool:
-    """Whether an operator makes narrow real values of stored ones that have a zero point, off the middle of unsigned types."""
+    """Whether an operator makes narrow float values of stored ones that have a zero point, off the middle of unsigned types."""
     data = graph[op.inputs[0]] if op.kind == "Dequantize" else None
     if data is None or data.is_constant or data.quantization is None or graph[op.outputs[0]].dtype not in _NARROW:
         return False

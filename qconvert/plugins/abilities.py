@@ -36,8 +36,8 @@ class Abilities:
         checked_by: what runs its files in a check where the user names nothing, as in `--kernels`, since what its format's first runtime
             does with them is not what the destination does; "" for that runtime.
         write_options: options of the format's writer that are otherwise than by default here, unless the user states them.
-        with_scales: the name of the target that stands in for this one where an option of the writer puts the scales in a file beside
-            the model; "" where the same one does.
+        with_scales: the name of the target that stands in for this one where an option of the writer puts the scales in a file compared
+            with the model; "" where the same one does.
         needs_scales: whether it is such a one, and files of it without that option say nothing of scales.
         command: (graph that is written, the model's file, the file of its scales or "") -> the command line that a user runs next to make
             it run, with a comment; None where there is none.
@@ -50,7 +50,7 @@ class Abilities:
         groups: what its kernels run as one: name -> Pattern. A partition takes the operators of a group together or not at all, groups that
             stand first here first.
         only_in_groups: kinds that a partition takes in such groups alone.
-        floats: whether operators may run on real values, between Dequantize and Quantize.
+        floats: whether operators may run in float, between Dequantize and Quantize.
 
     What no field says:
         own_rules: graph -> operator -> what the target does not take of it beyond the fields above; None if there is nothing.
@@ -97,5 +97,5 @@ class Abilities:
 
     @property
     def knows_kernels(self) -> bool:
-        """Whether it is known what the runtime runs as integers; without it there is no audit, and nothing is put on real values."""
+        """Whether it is known what the runtime runs as integers; without it there is no audit, and nothing is put in float."""
         return self.kernels.known or not self.floats

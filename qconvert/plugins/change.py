@@ -17,9 +17,9 @@ class Cost:
 
     Attributes:
         tensor: its name.
-        sqnr_db: power of its real values over that of their error, in decibels: of weights over their values, of activations over all
-            codes of their grid. None if nothing was measured.
-        largest: the largest error in steps of the new grid; None if it is not known.
+        sqnr_db: power of its float values over that of their error, in decibels: of weights over their values, of activations over all
+            codes of their quantization. None if nothing was measured.
+        largest: the largest error in steps of the new quantization; None if it is not known.
     """
 
     tensor: str
@@ -38,7 +38,7 @@ class Change:
 
     Attributes:
         text: in words.
-        exact: whether it declares that every real value stays what it is.
+        exact: whether it declares that every float value stays what it is.
         costs: of each tensor that loses something.
         by: the name of the pass, or of the format that was written.
         user_named: whether the user named the pass himself; else a target, or the format, took the step.

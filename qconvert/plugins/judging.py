@@ -1,4 +1,4 @@
-"""The judge behind Target.judge: whether an operator runs on integers, on floats, or is refused."""
+"""The judge after Target.judge: whether an operator runs on integers, on floats, or is refused."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _has_other_scales(graph: Graph, op: Op) -> bool:
 
 
 def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdict:
-    """On real values, or refused where the target has no floats."""
+    """On float values, or refused where the target has no floats."""
     if target.floats:
         return Verdict("floats", words, "pass isolate_float" if brief else "", brief)
     rule = f"{target.name} has no {op.kind}" if op.kind in target.kernels.missing else f"{target.name} runs operators on integers alone"
@@ -107,7 +107,7 @@ def _unmoved(target: Abilities, graph: Graph, op: Op) -> str:
 
 
 def _on_stored_integers(graph: Graph, op: Op) -> str:
-    """What an operator of real values does on stored integers, in words; "" if it has to compute."""
+    """What an operator of float values does on stored integers, in words; "" if it has to compute."""
     if op.kind not in ("Relu", "Clip", "Concat", "ArgMax", "ArgMin", "Max", "Min", "Resize"):
         return ""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
@@ -137,7 +137,7 @@ def _real_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
 
 
 def _weights_of_no_kernel(target: Abilities, graph: Graph, op: Op) -> str:
-    """Why no kernel of the target takes integer weights of their type beside any data, such as int16; "" if one does."""
+    """Why no kernel of the target takes integer weights of their type next to any data, such as int16; "" if one does."""
     found = weights_of(graph, op)
     taken = {dtype for dtypes in target.storage.weight_dtypes.values() for dtype in dtypes}
     if found is None or not found[1].is_quantized or not taken or found[1].dtype in taken:

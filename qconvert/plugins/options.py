@@ -33,10 +33,10 @@ class Option:
         common: of a pass, whether everybody needs it, so that conversions have a flag for it; others are given with `--pass` or `-O`.
         border: whether it is about the network's inputs and outputs; functions inside it keep the default.
         is_file: whether it names a file that is read. What is written says the file's name and digest, and no path.
-        beside: of a format's reader, whether it is about a graph beside a file that has none.
+        beside: of a format's reader, whether it is about a graph next to a file that has none.
         many: whether it may be given several times: its values are a tuple of texts, and a flag is repeatable.
         scales: of a format's writer, the name of a format of encodings: the option names a file of these, into which the scales go, and the
-            model is written on real values. What is written says the file's name, and no path.
+            model is written in float. What is written says the file's name, and no path.
     """
 
     name: str
@@ -102,13 +102,13 @@ NUMERICS = Option(
     ("exact", "strict", "fast"),
     common=True,
 )
-#: What form of ONNX is written; QONNX has nodes of its own for what a pass may spell otherwise. Other formats have forms of their own.
+#: What form of ONNX is written; QONNX has nodes of its own for what a pass may write otherwise. Other formats have forms of their own.
 FORM = Option(
     "form", str, "", "ONNX: qdq (the default), qoperator or qonnx; PyTorch: program (.pt2) or modules (.pt, .ptl).",
     ("qdq", "qoperator", "qonnx"),
 )  # fmt: skip
 
-#: What the writer of TensorRT's calibration caches takes, and that of the model that one stands beside.
+#: What the writer of TensorRT's calibration caches takes, and that of the model that one stands next to.
 CACHE = (
     Option("trt_version", str, "10.3.0", "The version of TensorRT that is to take a calibration cache; another refuses it."),
     Option(

@@ -1,4 +1,4 @@
-"""What a file without a graph holds: the tensors of modules and the grids that they round onto, by the names of the modules."""
+"""What a file without a graph holds: the tensors of modules and the quantizations that they round onto, by the names of the modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Folding:
     """What gives the tensors of a module whose weights are quantized as they stand in the graph.
 
     Attributes:
-        tensors: epsilon of the batch normalization behind the module -> its tensors by their names.
+        tensors: epsilon of the batch normalization after the module -> its tensors by their names.
         has_norm: whether that normalization is part of them.
     """
 
@@ -31,17 +31,18 @@ class Parameters:
     """A network without its graph. Modules are named by their paths, such as "features.0.conv", tensors "features.0.conv.weight".
 
     Attributes:
-        tensors: by name; quantized ones with their grids, weights as PyTorch lays them out: outputs first, but for transposed convolutions.
+        tensors: by name; quantized ones with their quantizations, weights as PyTorch lays them out: outputs first, but for transposed
+            convolutions.
         absent: names of tensors that a module can have and this one has not: biases.
-        folded: of modules whose weights have yet to be put on their grid, perhaps with the batch normalization behind them.
-        results: the grids of what modules compute.
-        inputs: the grids of inputs of the network, in order, by the module that rounds them.
-        data: the grids that modules round their first input onto.
+        folded: of modules whose weights have yet to be given their quantization, perhaps with the batch normalization after them.
+        results: the quantizations of what modules compute.
+        inputs: the quantizations of inputs of the network, in order, by the module that rounds them.
+        data: the quantizations that modules round their first input onto.
         functions: those of what stands in a module's own code, in order, by the module, in whose path "_" stands for ".".
-        fixed: kinds of operators whose quantized results have one grid: it stands in no file.
+        fixed: kinds of operators whose quantized results have one quantization: it stands in no file.
         dynamic: modules with weights that round their data at each run -> `arithmetic`, see operators/attributes.py.
         trained: whether values are rounded where `results` and `inputs` say alone, and are real between, as in quantization-aware training.
-            Else what has a grid stays on one until an operator without a quantized form comes.
+            Else what has a quantization stays on one until an operator without a quantized form comes.
         finished: what is still to be done to the graph of quantized operators that comes out, such as noting whose kernels they have.
         places: module -> name of a tensor in the graph, as the user states it.
         metadata: of the graph.

@@ -23,7 +23,7 @@ __all__ = ["DEMANDS", "Breach", "Demand", "demands", "listed", "place"]
 #: The tensor concerned, and what is wrong with it in words.
 Breach = tuple[str, str]
 
-#: Rules of kinds that real values are no matter of: they pass integers on, or take them as they are.
+#: Rules of kinds that float values are no matter of: they pass integers on, or take them as they are.
 _PASSING = ("relabel", "plain", "state", "stored", "control")
 
 #: Kinds whose name is not the one that people use.
@@ -241,7 +241,7 @@ def _types_remedy(target: Abilities) -> str:
 
 
 def _bias_text(target: Abilities) -> str:
-    """The first type's biases, and what others may have beside."""
+    """The first type's biases, and what others may have next to."""
     (_, usual), *others = target.storage.bias_dtypes.items()
     more = [f"for {data} data also {listed(extra)}" for data, dtypes in others if (extra := [t for t in dtypes if t not in usual])]
     return f"a bias is {listed(usual, 'or')}{f' ({listed(more)})' if more else ''} at input scale * weight scale with zero point 0"

@@ -25,17 +25,17 @@ class Storage:
 
     Attributes:
         activations: storage of 8-bit activations inside the graph: "uint8", "int8", "" (left alone), or "source": the type that the first
-            source of the model had, if integer kernels take the weights beside it.
+            source of the model had, if integer kernels take the weights next to it.
         weights: storage of 8-bit weights: "int8" (signed, zero point 0), "uint8" (where they have one scale), "" (left alone), or "source":
-            what weight_dtypes names first beside the data that they have.
+            what weight_dtypes names first next to the data that they have.
         activation_dtypes: storage types of activations.
-        conversion_dtypes: further types that conversions between grids may give.
+        conversion_dtypes: further types that conversions between quantizations may give.
         activation_granularity: "per_tensor", or "" for any.
         symmetric_activations: storage types whose activations have the zero point 0.
         free_edges: whether conversions at graph inputs and outputs, which the program around may run, take any type and zero point.
         one_type: whether all quantized data of an operator have one type.
         explicit_conversions: whether only Quantize and Dequantize stand between real and quantized data.
-        weight_dtypes: storage type of the data -> those of the weights beside them.
+        weight_dtypes: storage type of the data -> those of the weights next to them.
         symmetric_weights: whether signed weights have the zero point 0.
         weight_granularity: "per_tensor"; "per_axis": one scale, or one for each output channel; "per_axis_signed": likewise, but
             unsigned weights have one scale; "" for any.

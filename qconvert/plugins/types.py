@@ -37,7 +37,7 @@ class Format:
         suffixes: file name endings, with the dot.
         summary: one line for `qconvert formats`.
         read: (file, options) -> Graph, or None if the format cannot be read.
-        write: (Graph, file, options) -> notes, or None. It writes the file at the path given, and further files beside it if the
+        write: (Graph, file, options) -> notes, or None. It writes the file at the path given, and further files next to it if the
             format needs them, which the caller moves into place; those without which it cannot be read get their names from
             files.named_by_content(), so that no moment of a conversion pairs a model with the data of another. It may return what the user
             should know of the form that it chose, in words or as Changes, which may declare that they are exact.
@@ -53,8 +53,8 @@ class Format:
             returns None for a file that cannot be read; None where `read` gives the graph.
         contents: file -> what it says of itself, name -> text or number, and under "operators" its own operators with their counts.
         companions: file -> the further files that belong to it, or None if there are never any.
-        parameters: (file, options) -> the tensors and grids of a file without a graph, which another file then gives; None if the format
-            has no such files.
+        parameters: (file, options) -> the tensors and quantizations of a file without a graph, which another file then gives; None if the
+            format has no such files.
         modules: file -> tensor -> the module of the source's program that computes it, where the file says so; None if it never does.
         narrow_ranges: whether `write` keeps the quant_min and quant_max of activations.
         scopes: which of "functions", "states" and "signatures" (that enter functions) of a graph `write` keeps.
@@ -147,13 +147,13 @@ class Pass:
             the pass does: one of a pass that is not exact may be.
         within: of a pass that is not exact, the largest mean change of an output, as a share of the range of its values, that it may
             cost; None where no bound is known. `--verify-each` holds it to that.
-        border: whether it changes types or grids of the graph's inputs and outputs. Such a pass leaves functions alone, whose inputs and
-            outputs the operators that name them fix.
+        border: whether it changes types or quantizations of the graph's inputs and outputs. Such a pass leaves functions alone, whose
+            inputs and outputs the operators that name them fix.
         options: what `run` takes by keyword.
         tried: values of options, by name, with which `qconvert passes --costs` runs it, each by itself; by default its own defaults.
         after: names of passes that, where they are in the same list, come before this one.
         requires: properties of the graph, in words of their own, that passes before this one, or reading, must ensure.
-        ensures: properties of the graph that hold behind this pass.
+        ensures: properties of the graph that hold after this pass.
         replaces: its own name, where it takes the place of what another plugin gives under that name.
     """
 
@@ -335,14 +335,14 @@ class Runtime:
         build: file -> the engine for the device that the kernels name, which need not be at hand; None if there are no engines. Raises
             RuntimeRefusedError with what the builder says.
         taken_by: file -> for operators whose arithmetic is that of another set of kernels than the chosen one, the set, by the
-            name of what they compute, with "/" behind it for an operator that the file has as several; "onnxruntime:optimized" for one of
+            name of what they compute, with "/" after it for an operator that the file has as several; "onnxruntime:optimized" for one of
             another runtime. None if all are of the chosen one.
         around: (file, names of what operators compute that it cannot run, these as tensors, outputs, copy) -> None: writes a copy of the
             file without these operators, whose results are further inputs, and with these outputs, each with the name that the copy gives
             it; None if it cannot.
         keeps: canonical graph -> the states that operators of its format keep by themselves; a loaded model has a function `begin(values)`
             then, which makes these, by the state's name, their values in the next run.
-        by_others: whether other runtimes run what its files name: its kernels are then followed, behind commas, by those that the user
+        by_others: whether other runtimes run what its files name: its kernels are then followed, after commas, by those that the user
             wants of these, as in `--kernels`.
         replaces: its own name, where it takes the place of what another plugin gives under that name.
     """

@@ -33,10 +33,10 @@ class Verdict:
     """How a target runs an operator, by which rule, and what helps.
 
     Attributes:
-        runs: on stored integers, on real values, or not at all.
+        runs: on stored integers, in float, or not at all.
         rule: why, in words, as a line of the audit says it.
         remedy: the pass or the option that helps where it does not run on integers; "" if there is none.
-        isolated_for: why the operator has to stand on real values between Dequantize and Quantize, in the words of a list of many
+        isolated_for: why the operator has to stand in float between Dequantize and Quantize, in the words of a list of many
             such operators; "" if it need not (pass isolate_float).
         violations: every rule that it breaks, if it is refused.
     """

@@ -36,8 +36,8 @@ def node_data(subject: CheckReport | Graph) -> dict[str, Any]:
 
     Returns:
         What Model Explorer reads as a file of node data (GraphNodeData of ai-edge-model-explorer 0.1). Of a check: of each tensor the
-        largest difference, in steps of its grid or, of real values, as a share of its range, -1 where there is no number, and a colour
-        that stands for the class. Of a network: bits of what each operator gives, and a colour for what it runs on.
+        largest difference, in steps of its quantization or, of float values, as a share of its range, -1 where there is no number, and a
+        colour that stands for the class. Of a network: bits of what each operator gives, and a colour for what it runs on.
 
     Raises:
         OptionError: the check compared no operators.

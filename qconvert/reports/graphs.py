@@ -58,7 +58,7 @@ def _op(op: Op, graph: Graph, order: Mapping[str, int], marks: Mapping[str, str]
 
 
 def runs_as(graph: Graph, op: Op) -> str:
-    """ "integer" where data and results have grids, "converts", "moves", or "float"."""
+    """ "integer" where data and results have quantizations, "converts", "moves", or "float"."""
     if op.kind in ("Quantize", "Dequantize", "Requantize"):
         return "converts"
     if kind_of(op).rule in ("move", "relabel", "state", "control"):

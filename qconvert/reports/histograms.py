@@ -1,4 +1,4 @@
-"""How often each value occurs in a tensor, over its grid."""
+"""How often each value occurs in a tensor, over its quantization."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Bars:
     """A histogram as a page draws it.
 
     Attributes:
-        low, high: where the first bar begins and the last ends: stored integers of a quantized tensor, else real values.
+        low, high: where the first bar begins and the last ends: stored integers of a quantized tensor, else float values.
         counts: of each bar.
-        ends: of the grid, in the same unit; () without a grid.
+        ends: of the quantization, in the same unit; () without a quantization.
         stored: whether the unit is stored integers.
-        used: how many of the grid's integers occur; 0 where that is not counted.
+        used: how many of the quantization's integers occur; 0 where that is not counted.
     """
 
     low: float
@@ -41,7 +41,7 @@ def bars_of(tensor: Tensor, values: Array) -> Bars | None:
     """The histogram of a tensor's stored values; None where there is nothing to count.
 
     Args:
-        tensor: whose type and grid are meant.
+        tensor: whose type and quantization are meant.
         values: stored ones, of any shape.
     """
     flat = np.asarray(values).reshape(-1)
@@ -61,7 +61,7 @@ def bars_of(tensor: Tensor, values: Array) -> Bars | None:
 
 
 def bars_of_histogram(histogram: Histogram, ends: tuple[float, ...]) -> Bars:
-    """What calibration counted, in fewer bars; `ends` of the grid that was chosen, as real values."""
+    """What calibration counted, in fewer bars; `ends` of the quantization that was chosen, as float values."""
     counts, edges = np.asarray(histogram.counts), np.asarray(histogram.edges)
     filled = np.flatnonzero(counts)
     if filled.size:
@@ -71,7 +71,7 @@ def bars_of_histogram(histogram: Histogram, ends: tuple[float, ...]) -> Bars:
 
 
 def _ends(tensor: Tensor) -> tuple[float, ...]:
-    """Of the grid; those of 32 bits and more are beyond any picture."""
+    """Of the quantization; those of 32 bits and more are beyond any picture."""
     if tensor.quantization is None or tensor.dtype in ("int32", "int64"):
         return ()
     return tuple(map(float, tensor.quantization.limits(tensor.dtype)))

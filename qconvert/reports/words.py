@@ -14,7 +14,7 @@ def sized(shape: Shape | None) -> str:
 
 
 def grid_of(tensor: Tensor) -> tuple[str, str]:
-    """Scales and zero points of a tensor in words; ("", "") without a grid."""
+    """Scales and zero points of a tensor in words; ("", "") without a quantization."""
     q = tensor.quantization
     if q is None:
         return "", ""

@@ -75,7 +75,7 @@ class _While:
         self.body = Inlining(function)
         self.carried = _Carried()
         self.turn = inside or self.body.add(Tensor("turn", turns, ()))
-        self._behind: list[Op] = []  # of the body, behind the loop's own operators
+        self._behind: list[Op] = []  # of the body, after the loop's own operators
         self._first: list[Op] = []
         self._makers = function.producers()
         number = function[inside] if inside else Tensor("", turns, ())

@@ -26,7 +26,7 @@ Form = dict[tuple[tuple[int, float], ...], float]
 
 _MOST_TERMS = 16
 _TOLERANCE = 1e-6
-#: Kinds that pass real values on.
+#: Kinds that pass float values on.
 _SAME = ("Identity", "Dequantize")
 _POWERS = {"Square": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0}
 _REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")

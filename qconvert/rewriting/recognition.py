@@ -160,7 +160,7 @@ class Recognizer:
         return forms.same(form, wanted)
 
     def _stored(self, name: str) -> str:
-        """The quantized tensor whose real values a tensor is, or itself."""
+        """The quantized tensor whose float values a tensor is, or itself."""
         op = self._producers.get(name)
         return op.inputs[0] if op is not None and op.kind == "Dequantize" else name
 

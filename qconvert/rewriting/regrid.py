@@ -1,4 +1,4 @@
-"""Another grid for one tensor of a graph."""
+"""Another quantization for one tensor of a graph."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["with_quantization"]
 
 
 def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Graph:
-    """A copy of a graph in which a tensor has another grid of its storage type.
+    """A copy of a graph in which a tensor has another quantization of its storage type.
 
-    The integers of a constant become those of its float values on the new grid, rounded half to even. Integer biases of operators that read
-    the tensor beside quantized data or weights move to the product of the two scales. What a move (Reshape, Concat) gives out keeps its
-    grid: where that must be the same, validate() says so.
+    The integers of a constant become those of its float values with the new quantization, rounded half to even. Integer biases of operators
+    that read the tensor next to quantized data or weights move to the product of the two scales. What a move (Reshape, Concat) gives out
+    keeps its grid: where that must be the same, validate() says so.
 
     Args:
         graph: that has the tensor.
         name: of a quantized tensor.
-        quantization: its new grid.
+        quantization: its new quantization.
 
     Raises:
-        OptionError: there is no such tensor, it is not quantized, or a bias does not fit its new grid.
+        OptionError: there is no such tensor, it is not quantized, or a bias does not fit its new quantization.
     """
     tensor = graph.tensors.get(name)
     if tensor is None:
@@ -63,7 +63,7 @@ def _integer_bias(graph: Graph, op: Op) -> Tensor | None:
 
 
 def _on(tensor: Tensor, quantization: Quantization) -> Tensor:
-    """The tensor on another grid; of a constant the float values, rounded."""
+    """The tensor with another quantization; of a constant the float values, rounded."""
     if tensor.data is None:
         return replace(tensor, quantization=quantization)
     real = tensor.real()

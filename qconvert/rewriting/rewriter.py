@@ -45,7 +45,7 @@ class Rewriter:
         self._tensors: dict[str, Tensor] = {}
         self._names = graph.names(self._tensors)
         self._instead: dict[int, tuple[Op, ...]] = {}
-        self._emitted: dict[int, list[Op]] = {}  # in front of the operator with this index
+        self._emitted: dict[int, list[Op]] = {}  # before the operator with this index
         self._place = 0
         self._forwarded: dict[str, str] = {}
         self._renamed: dict[str, str] = {}

@@ -2,7 +2,7 @@
 
 An average of an even number of integers often is a tie, which each kernel rounds in its own way. As a convolution with weights of ones it
 is an exact sum that is multiplied once and rounded to even. Where PyTorch takes ties by the stored integers, and not by the steps from the
-zero point, the convolution sees the data on a grid with zero point 0. An average of an odd number is never near a tie.
+zero point, the convolution sees the data with a quantization with zero point 0. An average of an odd number is never near a tie.
 
 First roundings: see rewriting/torch_quantize.py.
 """
@@ -27,7 +27,7 @@ __all__ = ["TorchForms", "has_torch_form", "rounds_alike"]
 
 
 def has_torch_form(op: Op) -> bool:
-    """Whether an operator rounds as one of PyTorch's engines does, in a way that TorchForms spells."""
+    """Whether an operator rounds as one of PyTorch's engines does, in a way that TorchForms writes."""
     return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "torch", "fused") and op.kind != "Add"
 
 
@@ -86,11 +86,11 @@ class TorchForms:
             self._plainly(op)
             return
         least = ", but for a few of all float32 numbers" if found[1] else ""
-        self.done[f"roundings of data onto a grid as PyTorch's fused sum{least}"] += 1
+        self.done[f"roundings of data to a quantization as PyTorch's fused sum{least}"] += 1
         self._rewriter.replace(op, *found[0])
 
     def _resize_as(self, op: Op) -> None:
-        """Interpolate stored integers as plain numbers, whose sums are exact where weights are: on a grid of steps of 1."""
+        """Interpolate stored integers as plain numbers, whose sums are exact where weights are: with a quantization of steps of 1."""
         data, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
         if data.dtype not in ("int8", "uint8") or not data.shares_grid(result):
             self._plainly(op)
@@ -114,7 +114,7 @@ class TorchForms:
         self._rewriter.replace(op, before, *forms, after)
 
     def _average_as(self, op: Op) -> None:
-        """Replace an average by a depthwise convolution, if it may tie; the grids of its sides are one."""
+        """Replace an average by a depthwise convolution, if it may tie; the quantizations of its sides are one."""
         data, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
         window = _window(self._graph, op)
         grid = data.quantization

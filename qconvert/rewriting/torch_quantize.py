@@ -19,7 +19,7 @@ from qconvert.graph.schema import Graph, Op, Tensor
 __all__ = ["fused_quantize"]
 
 
-#: Adds a tensor to the graph; gives its name, which is behind that of the result.
+#: Adds a tensor to the graph; gives its name, which is after that of the result.
 Add = Callable[[Tensor, str], str]
 
 

@@ -44,7 +44,7 @@ _ROUNDING = 2.0**-22
 
 
 def changed_values(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
-    """What differs in each constant and in the grid of each quantized tensor, by the tensor's name, in words.
+    """What differs in each constant and in the quantization of each quantized tensor, by the tensor's name, in words.
 
     Tensors are paired by name, and constants of which only one side has the name by the operator that reads them. How a constant is
     stored does not count: integers are compared less their zero points, and a zero point less the lowest integer of its type, so that
@@ -111,9 +111,9 @@ def unread_labels(graph: Graph) -> set[str]:
 
 
 def _bounds(graph: Graph) -> dict[str, dict[str, Tensor]]:
-    """The real bounds of each Clip onto a grid as it has them, by the Clip's result: the nearest value of the grid, its last one for what
-    is beyond; likewise what Max, Min and Where choose from, since to round and to choose are the same in either order. Operators onto
-    several grids may share a constant."""
+    """The real bounds of each Clip to a quantization as it has them, by the Clip's result: the nearest value of the quantization, its last
+    one for what is beyond; likewise what Max, Min and Where choose from, since to round and to choose are the same in either order.
+    Operators onto several quantizations may share a constant."""
     found: dict[str, dict[str, Tensor]] = {}
     for op in graph.ops:
         chosen = op.inputs[1:] if op.kind == "Clip" else op.inputs if kind_of(op).chooses else ()
@@ -131,7 +131,7 @@ def _bounds(graph: Graph) -> dict[str, dict[str, Tensor]]:
 
 #: Kinds that stand for each other in two graphs, with the same operands.
 _SAME_KIND = {"MatMul": "Gemm"}
-#: What a conversion may put behind an operator.
+#: What a conversion may put after an operator.
 _BEHIND = {
     "Transpose", "Identity", "Requantize", "Reshape", "Squeeze", "Unsqueeze", "Quantize", "Dequantize", "Relu", "Clip", "Max", "Min",
 }  # fmt: skip
@@ -243,7 +243,7 @@ def _centred(tensor: Tensor) -> Array:
 
 
 def difference(tensor: Tensor, integers: Array, grid: Quantization | None) -> str:
-    """What differs between a quantized constant and integers less their zero points on a grid, in words; "" if nothing does.
+    """What differs between a quantized constant and integers less their zero points with a quantization, in words; "" if nothing does.
 
     Raises:
         AttributeError: the constant has no data or no quantization.
@@ -253,7 +253,7 @@ def difference(tensor: Tensor, integers: Array, grid: Quantization | None) -> st
     if wrong:
         return f"{wrong} of {wanted.size} integers of {tensor.name!r} are not the source's"
     if not wanted.any():
-        return ""  # zero is zero on every grid
+        return ""  # zero is zero on every quantization
     return "" if grid is None or tensor.quantization is None else off(tensor.name, tensor.quantization, grid.scale)
 
 
@@ -278,7 +278,7 @@ def _orders(wanted: Array, found: Array) -> Iterator[Array]:
 
 
 def _real_difference(a: Tensor, b: Tensor) -> str:
-    """Float values that are not the source's, one side at least holding no integers of a single grid."""
+    """Float values that are not the source's, one side at least holding no integers of a single quantization."""
     left, right = (_real(item) for item in (a, b))
     if a.quantization is None and b.quantization is None and a.dtype == b.dtype:
         wrong = _differing(left, right) if not np.isnan(left).any() else 0
@@ -318,8 +318,8 @@ def off(name: str, grid: Quantization, scale: Array) -> str:
 
 
 def digest(tensor: Tensor) -> str:
-    """A short name of a tensor's grid and, of a constant, its values, however they are stored; of one in blocks, which few formats have,
-    its float values alone."""
+    """A short name of a tensor's quantization and, of a constant, its values, however they are stored; of one in blocks, which few formats
+    have, its float values alone."""
     grid = tensor.quantization
     if grid is not None and grid.block_size and tensor.data is not None:
         return digest(Tensor("", "float32", tensor.shape, _real(tensor).astype(np.float32)))
@@ -338,7 +338,7 @@ def digest(tensor: Tensor) -> str:
 
 
 def narrowed_names(graph: Graph, other: Graph) -> set[str]:
-    """The activations that saturate at other integers of the same grid in `other`, which changed_values() leaves out."""
+    """The activations that saturate at other integers of the same quantization in `other`, which changed_values() leaves out."""
     pairs = ((tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors and tensor.data is None)
     return {a.name for a, b in pairs if a.dtype == b.dtype and _limits(a) != _limits(b) and digest(a) == digest(b)}
 
@@ -348,7 +348,7 @@ def _limits(tensor: Tensor) -> tuple[int, int] | None:
 
 
 def _narrowed_digest(tensor: Tensor) -> str:
-    """A digest with the limits of the grid."""
+    """A digest with the limits of the quantization."""
     return f"{digest(tensor)} {_limits(tensor)}"
 
 
@@ -358,8 +358,8 @@ def _narrowed(found: Mapping[str, object]) -> set[str]:
 
 
 def declared_changes(graph: Graph, names: Iterable[str], narrowed: Collection[str] = ()) -> dict[str, str]:
-    """What a conversion writes next to its result: the digest of each tensor that a pass gave other values or another grid; of those in
-    `narrowed` with the limits, which alone are others."""
+    """What a conversion writes next to its result: the digest of each tensor that a pass gave other values or another quantization; of
+    those in `narrowed` with the limits, which alone are others."""
     return {name: (_narrowed_digest if name in narrowed else digest)(graph[name]) for name in sorted(names) if name in graph.tensors}
 
 
@@ -368,8 +368,8 @@ def declared_names(graph: Graph, source: Graph | None = None) -> frozenset[str]:
 
     Args:
         graph: the result.
-        source: what it is compared with: tensors that have its values and grid are left out. An earlier conversion may have declared them,
-            of which the source is the result.
+        source: what it is compared with: tensors that have its values and quantization are left out. An earlier conversion may have
+            declared them, of which the source is the result.
     """
     found = _read(graph.metadata.get(CHANGED))
     names = [name for name, wanted in found.items() if name in graph.tensors and _is(graph[name], wanted)]

@@ -45,7 +45,7 @@ _DTYPES = re.compile(r"(|b)float16|(float|u?int)(32|64)|u?int(2|4|8|16)|bool|com
 
 
 class Child:
-    """A process that runs a program beside this module, and its pipes.
+    """A process that runs a program next to this module, and its pipes.
 
     Args:
         program: its file, which imports nothing of qconvert.

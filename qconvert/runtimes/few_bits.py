@@ -14,7 +14,7 @@ __all__ = ["FEW_BITS", "NO_BYTES", "Bytes", "with_bytes"]
 
 #: onnxruntime's names of types -> the canonical type, and the bytes that hold it.
 FEW_BITS = {f"tensor({name})": (name, "uint8" if name.startswith("u") else "int8") for name in ("int4", "uint4", "int2", "uint2")}
-#: The opset from which on Cast knows them; before it they stand beside onnxruntime's own conversions.
+#: The opset from which on Cast knows them; before it they stand next to onnxruntime's own conversions.
 _OPSET, _CONTRIB = 21, "com.microsoft"
 _SUFFIX = "/qconvert_bytes"
 

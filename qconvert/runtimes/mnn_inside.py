@@ -1,7 +1,7 @@
 """The inside of a .mnn file in MNN: its tensors given out, and the file cut at them.
 
 MNN loads a part of a network between any tensors. It takes and gives float values there too: what it runs on integers it rounds when it
-comes in, so that values on a tensor's grid are the integers themselves.
+comes in, so that values on a tensor's quantization are the integers themselves.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class CarriedStates:
             else:
                 self._fixed[name].update_inplace(value)
         for name in self._outputs.keys() - self._fixed.keys():
-            binding.bind_output(name)  # anew, or the last run's memory is taken
+            binding.bind_output(name)  # again, or the last run's memory is taken
         self._session.run_with_iobinding(binding)
         self._side = 1 - self._side
         return [np.array(self._result(binding, name).numpy()) for name in self._outputs]

@@ -23,7 +23,7 @@ _MODES: Mapping[str, tuple[str, float | None]] = {
 def with_onnx_nodes(model: Any) -> bool:
     """Replaces every QONNX node in the main graph of a ModelProto; False, and nothing is done, if there is none or one that is not known.
 
-    Integers of a grid get the names that the reader gives them (formats/onnx/qonnx), so that a check finds them.
+    Integers of a quantization get the names that the reader gives them (formats/onnx/qonnx), so that a check finds them.
     """
     found = [node for node in model.graph.node if node.domain in QONNX_DOMAINS]
     if not found or any(node.op_type not in _FORMS for node in found):

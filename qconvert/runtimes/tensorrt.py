@@ -21,11 +21,11 @@ from qconvert.targets.trtexec import bounds
 
 __all__ = ["TensorRTModel", "build_engine", "open_model"]
 
-#: Operators behind another that belong to it: a bound, a shift, the rounding.
+#: Operators after another that belong to it: a bound, a shift, the rounding.
 _BEHIND = ("QuantizeLinear", "Relu", "Clip", "Cast", "Add", "Sub", "Max", "Min")
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "Cast")
-#: Operators that give values of their data, or where these are: on integers or on real values, in whichever kernel they stand.
+#: Operators that give values of their data, or where these are: on integers or in float, in whichever kernel they stand.
 _CHOICES = (
     *MOVES, "ArgMax", "ArgMin", "Clip", "GatherElements", "GatherND", "GlobalMaxPool", "Max", "Min", "ReduceMax", "ReduceMin", "Relu",
     "Resize", "ReverseSequence", "ScatterElements", "ScatterND", "TopK", "Where",

@@ -19,7 +19,7 @@ _LINE = re.compile(
 )
 _TENSOR = re.compile(r"\{ Name: (.*?), Dimensions: \[([-\d,]*)\].*?, Datatype: (\w+), Format:")
 #: Kinds of layers that sum products, of which one is what a node of several layers runs in.
-_DECOMPRESSED = "runtime_fusion"  # whose weights become real values in the product
+_DECOMPRESSED = "runtime_fusion"  # whose weights become float values in the product
 _SUMS = ("correlation", "deconv", "gemm", _DECOMPRESSED)
 #: In the tactics of generated kernels, which sum products too: of convolutions over one dimension without a bias, for one.
 _GENERATED = re.compile(r"__myl_\w*Corr")

@@ -44,7 +44,7 @@ class NamedModel:
         nodes: its nodes as they were, those of subgraphs too.
         inputs: name -> sizes of each input that is no initializer; a size that is open is a text, "" if it has no name.
         constants: names of its initializers.
-        file: the file, beside which further data may be; "" if there is none.
+        file: the file, next to which further data may be; "" if there is none.
     """
 
     content: bytes

@@ -100,7 +100,7 @@ def _weights(data: Array, grid: Quantization, axis: int) -> Any:
 
 
 def _constants(op: Op, b: Builder) -> tuple[Tensor, Array, Quantization, Any] | None:
-    """Data, weights with their grid, and the real bias of a layer that qnnpack has kernels for.
+    """Data, weights with their quantization, and the real bias of a layer that qnnpack has kernels for.
 
     Those of the other engines add products in pairs of 16 bits, which saturate: depthwise ones everywhere, all on CPUs without VNNI. Else
     they give what the operators mean, which is computed in their place.

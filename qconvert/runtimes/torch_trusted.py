@@ -1,7 +1,7 @@
 """The inner tensors of PyTorch's files as PyTorch itself loads them, which runs what they say.
 
 A program has names for what its calls give. TorchScript keeps none that a reader finds again: there the calls that ran and the tensors that
-our reader made of them are put side by side in their order, by operator, type and grid. What has no partner is not given out.
+our reader made of them are put side by side in their order, by operator, type and quantization. What has no partner is not given out.
 """
 
 from __future__ import annotations

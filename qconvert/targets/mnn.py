@@ -1,7 +1,7 @@
-"""MNN: a network of real values, and beside it the scales by which its converter makes integers of convolutions.
+"""MNN: a network of float values, and next to it the scales by which its converter makes integers of convolutions.
 
 Measured with MNN 3.6.1. It has int8 alone, a scale for each output channel, and zero points of activations. A convolution becomes int8
-where data and result have a grid; additions, pooling and data movement between them follow by themselves.
+where data and result have a quantization; additions, pooling and data movement between them follow by themselves.
 """
 
 from __future__ import annotations

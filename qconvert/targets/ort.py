@@ -27,7 +27,7 @@ _LITERAL = tuple(name for name in _PASSES if name not in ("fuse_pad", "fold_qat_
 
 
 def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
-    """Activations of 4 bits beside operators that onnxruntime's optimizer replaces by kernels of 8 bits, whatever the width of their data
+    """Activations of 4 bits next to operators that onnxruntime's optimizer replaces by kernels of 8 bits, whatever the width of their data
     is; the model then does not load."""
     from qconvert.operators import kind_of
     from qconvert.plugins.rules import place

@@ -33,7 +33,7 @@ _NO_TYPES = frozenset((
     "int16", "uint16", "uint32", "uint64", "uint4", "int2", "uint2", "string", "complex64", "complex128", "float8e5m2", "float8e4m3fnuz",
     "float8e5m2fnuz",
 ))  # fmt: skip
-#: Types whose constants stand in front of Dequantize alone, or are bounds of Clip; those of uint8 are cast alone.
+#: Types whose constants stand before Dequantize alone, or are bounds of Clip; those of uint8 are cast alone.
 _STORED = ("int8", "int4", "float8e4m3fn", "float4e2m1")
 #: Operators that demand two axes.
 _NOT_FLAT = ("ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax")

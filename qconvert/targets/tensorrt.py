@@ -1,4 +1,4 @@
-"""TensorRT: ONNX whose quantized values are int8 on symmetric grids; its kernels are in kernels/tensorrt.py."""
+"""TensorRT: ONNX whose quantized values are int8 on symmetric quantizations; its kernels are in kernels/tensorrt.py."""
 
 from __future__ import annotations
 

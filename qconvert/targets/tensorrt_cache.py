@@ -11,7 +11,7 @@ from qconvert.targets.trtexec import trtexec
 
 __all__ = ["TARGETS"]
 
-#: Biases become real first, so that they keep their values beside other scales.
+#: Biases become real first, so that they keep their values next to other scales.
 _PASSES = (
     "expand_definitions", "carry_custom", "dynamic_range", "fold_qat_batch_norm", "fold_batch_norm", "fuse_dilation", "fuse_pad",
     "assign_layout", "unsigned_to_signed", "symmetric_weights", "int32_bias_to_float", "symmetric_activations",

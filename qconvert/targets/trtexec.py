@@ -30,7 +30,7 @@ def trtexec(graph: Graph, model: str, scales: str = "") -> str:
     Args:
         graph: that is written.
         model: its file.
-        scales: a calibration cache beside it; "" where the model has its scales.
+        scales: a calibration cache next to it; "" where the model has its scales.
     """
     words = ["trtexec", f"--onnx={model}"]
     words += ["--int8", f"--calib={scales}"] if scales else ["--stronglyTyped"]

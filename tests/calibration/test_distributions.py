@@ -18,7 +18,7 @@ def distributions() -> dict[str, Array]:
     normal, uniform, choice = rng.normal(size=N), rng.random(N), rng.random(N)
     found = {
         "normal": normal, "normal, wide": normal * 1e6, "normal around 3": normal + 3, "uniform": 2 * uniform - 1,
-        "behind Relu": np.maximum(normal, 0), "behind Relu, sparse": np.maximum(normal - 2.5, 0), "never positive": np.minimum(normal, 0),
+        "after Relu": np.maximum(normal, 0), "after Relu, sparse": np.maximum(normal - 2.5, 0), "never positive": np.minimum(normal, 0),
         "Relu6": np.clip(3 * normal + 2, 0, 6), "hard tanh": np.clip(2 * normal, -1, 1), "sigmoid": 1 / (1 + np.exp(-4 * normal)),
         "15 to 40": 15 + 25 * uniform, "-40 to -15": -40 + 25 * uniform, "pixels 10 to 255": np.floor(10 + 246 * uniform),
         "pixels": np.floor(256 * uniform), "normalized pixels": (np.floor(256 * uniform) / 255 - 0.485) / 0.229,
@@ -45,7 +45,7 @@ DISTRIBUTIONS = distributions()
 
 
 def chosen(method: str, values: Array, dtype: str, symmetric: bool) -> QParams:
-    """The grid of one sample of these values, as a plane of one channel."""
+    """The quantization of one sample of these values, as a plane of one channel."""
     seeing = observer(method)()
     for number in range(seeing.passes):
         if number:
@@ -55,7 +55,7 @@ def chosen(method: str, values: Array, dtype: str, symmetric: bool) -> QParams:
 
 
 def ends(grid: QParams) -> tuple[float, float]:
-    """The smallest and the largest value that a grid has."""
+    """The smallest and the largest value that a quantization has."""
     q = grid.quantization
     low, high = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(grid.dtype))
     return low, high

@@ -1,4 +1,4 @@
-"""The searches of thresholds, beside slow ones that follow their definitions bin by bin, and beside onnxruntime's calibrators."""
+"""The searches of thresholds, next to slow ones that follow their definitions bin by bin, and next to onnxruntime's calibrators."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_entropy_of_onnxruntime_with_more_bins(name: str) -> None:
 
 @pytest.mark.onnxruntime
 def test_distribution_of_onnxruntime_is_no_range() -> None:
-    """It gives the mean and the deviation, for types of 8-bit floats, and the whole range beside."""
+    """It gives the mean and the deviation, for types of 8-bit floats, and the whole range next to."""
     values = np.random.default_rng(4).normal(1, 2, size=20_000).astype(np.float32)
     low, high = theirs("distribution", [values], num_bins=2048)
     assert -low == high == seen("min-max", values).absmax

@@ -116,7 +116,7 @@ BOTH = ("equalization", "bias_correction")
     (DRAWN, {}), (FLOAT, {BOTH[0]: True}), pytest.param(DRAWN, {BOTH[1]: True}, marks=pytest.mark.slow), (FLOAT, dict.fromkeys(BOTH, True)),
 ])  # fmt: skip
 def test_accuracy_behind_calibration(model: Path, options: dict[str, Any], images: np.ndarray, drawn: np.ndarray, tmp_path: Path) -> None:
-    """The network that is written beside has equalized weights, which compute the same, and corrected biases, which do not quite."""
+    """The network that is written next to has equalized weights, which compute the same, and corrected biases, which do not quite."""
     data, labels = drawn if model is DRAWN else images, np.load(DIGITS / "test.npz")["labels"]
     calibrate_file(model, data[:100], tmp_path / "q.onnx", real=tmp_path / "f.onnx", per_channel=False, **options)
     expected = accuracy(model, data[100:], labels[100:])
@@ -366,7 +366,7 @@ def test_files_that_are_no_configuration(text: str, rule: str, tmp_path: Path) -
     "tiny_kws_dscnn_int8.tflite",
 ])  # fmt: skip
 def test_networks_of_many_kinds_of_operators(name: str, tmp_path: Path) -> None:
-    """The float forms of quantized networks, calibrated anew: what comes out is near them, in ONNX and in LiteRT."""
+    """The float forms of quantized networks, calibrated again: what comes out is near them, in ONNX and in LiteRT."""
     from qconvert.data import random_inputs
     from qconvert.runtimes.litert import LiteRT
 

@@ -44,8 +44,8 @@ def cast(name: str = "w", result: str = "c") -> Any:
 #: Nodes, constants, the shape of the input x, and how many constants get integers, biases left out.
 Form = tuple[list[Any], dict[str, Any], tuple[int, ...], int]
 FORMS: dict[str, Form] = {
-    "float16 behind a Cast": ([cast(), cast("h", "b"), conv()], {"w": W.astype(np.float16), "h": B.astype(np.float16)}, IMAGE, 1),
-    "float64 behind a Cast": ([cast(), conv()], {"w": W.astype(np.float64), "b": B}, IMAGE, 1),
+    "float16 after a Cast": ([cast(), cast("h", "b"), conv()], {"w": W.astype(np.float16), "h": B.astype(np.float16)}, IMAGE, 1),
+    "float64 after a Cast": ([cast(), conv()], {"w": W.astype(np.float64), "b": B}, IMAGE, 1),
     "a Reshape": ([node("Reshape", ["w", "s"], ["c"]), conv()], {"w": W.reshape(6, -1), "s": np.array(W.shape), "b": B}, IMAGE, 1),
     "a Transpose": ([node("Transpose", ["w"], ["c"], perm=[3, 2, 0, 1]), conv()], {"w": W.transpose(2, 3, 1, 0), "b": B}, IMAGE, 1),
     "an Identity": ([node("Identity", ["w"], ["c"]), conv()], {"w": W, "b": B}, IMAGE, 1),
@@ -61,7 +61,7 @@ FORMS: dict[str, Form] = {
         {"w": W, "g": real(6, 1, 1, 1), "b": B}, IMAGE, 1,
     ),
     "a bias that is computed": ([node("Mul", ["k", "g"], ["b"]), conv(weights="w")], {"w": W, "k": B, "g": real(6)}, IMAGE, 1),
-    "a normalization behind float16": (
+    "a normalization after float16": (
         [cast(), conv(result="a", bias=""), node("BatchNormalization", ["a", *"gbmv"], ["y"])],
         {"w": W.astype(np.float16), "g": np.abs(B) + 1, "b": B, "m": real(6), "v": np.abs(real(6)) + 1}, IMAGE, 1,
     ),
@@ -121,7 +121,7 @@ def test_weights_are_integers(name: str, suffix: str, tmp_path: Path) -> None:
 
 
 def test_what_stays_float_stays_as_it_is_stored(tmp_path: Path) -> None:
-    form = FORMS["float16 behind a Cast"]
+    form = FORMS["float16 after a Cast"]
     source = written(form, tmp_path / "float.onnx")
     calibrate_file(source, samples(form), tmp_path / "scales.json", skip=("c",))
     qconvert.convert(source, tmp_path / "q.onnx", encodings=str(tmp_path / "scales.json"))

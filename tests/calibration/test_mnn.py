@@ -104,7 +104,7 @@ class Network(NamedTuple):
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
-    """ResNet8 on real values, and what it computes of generated images: bright spots on gradients, with noise."""
+    """ResNet8 in float, and what it computes of generated images: bright spots on gradients, with noise."""
     folder = tmp_path_factory.mktemp("mnn") / "net"
     folder.mkdir()
     network, _ = extract_scales(FIXTURES / "tiny_resnet_cifar10_int8.tflite")

@@ -1,4 +1,4 @@
-"""Which tensors get a grid, which share one, and what is observed for it."""
+"""Which tensors get a quantization, which share one, and what is observed for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales of weights, beside slow searches; MNN's are in test_mnn.py."""
+"""Scales of weights, next to slow searches; MNN's are in test_mnn.py."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_a_result_that_does_not_say_which_passes_made_it_has_to_be_near(result: 
 
 
 def test_an_operator_that_loses_more_than_a_pass_may_cost_is_named() -> None:
-    """A wrong grid: nearly everything saturates."""
+    """A wrong quantization: nearly everything saturates."""
     found = [
         Finding("requantized", "as declared", 0.1, largest, 0.0, 0, "CONV_2D #0", "y", cost) for largest, cost in ((90.0, 1.0), (2.0, 1.0))
     ]
@@ -155,7 +155,7 @@ def test_limits_of_a_grid_are_declared_where_they_alone_are_others() -> None:
 
 
 def test_what_reads_a_tensor_that_is_rounded_once_more_for_it_alone_is_judged_by_that() -> None:
-    """A Relu that reads a tensor behind a declared Requantize; another one reads the tensor as it is."""
+    """A Relu that reads a tensor after a declared Requantize; another one reads the tensor as it is."""
     again = Tensor("a", "int8", (1, 4), None, Quantization.per_tensor(0.2))
     other = Tensor("z", "int8", (1, 4), None, Quantization.per_tensor(0.1))
     aside = Op("Relu", ("x",), ("z",))
@@ -168,7 +168,7 @@ def test_what_reads_a_tensor_that_is_rounded_once_more_for_it_alone_is_judged_by
 
 
 def test_a_result_that_is_moved_back_before_it_has_the_source_s_name_is_of_the_rounded_tensor_too() -> None:
-    """As behind a layout's Transpose: the Relu itself gives a name that the source has not."""
+    """As after a layout's Transpose: the Relu itself gives a name that the source has not."""
     tensors = {name: Tensor(name, "int8", (1, 4), None, Quantization.per_tensor(0.1)) for name in ("x", "y", "inner")}
     tensors["a"] = Tensor("a", "int8", (1, 4), None, Quantization.per_tensor(0.2))
     ops = (Op("Requantize", ("x",), ("a",)), Op("Relu", ("a",), ("inner",)), Op("Transpose", ("inner",), ("y",), {"perm": (0, 1)}))

@@ -1,4 +1,4 @@
-"""audit(): what a target is predicted to run as integers, beside what its runtime made of the model."""
+"""audit(): what a target is predicted to run as integers, next to what its runtime made of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""audit() with an engine of TensorRT: its layers beside what was predicted, by the command line too."""
+"""audit() with an engine of TensorRT: its layers next to what was predicted, by the command line too."""
 
 from __future__ import annotations
 

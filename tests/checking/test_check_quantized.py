@@ -21,9 +21,9 @@ UNSIGNED = {"activation_type": "QUInt8", "weight_type": "QUInt8"}
 @pytest.mark.parametrize(
     ("kind", "options", "target"),
     [
-        pytest.param("matrices", {}, None, id="a softmax along an axis that is moved behind, on a grid of its own"),
+        pytest.param("matrices", {}, None, id="a softmax along an axis that is moved after, with a quantization of its own"),
         pytest.param("matrices", UNSIGNED, "tflite", id="square weights, turned and on other scales"),
-        pytest.param("shared_weights", S16, None, id="a concatenation of int16 grids"),
+        pytest.param("shared_weights", S16, None, id="a concatenation of int16 quantizations"),
     ],
 )
 def test_the_check_passes(kind: str, options: dict[str, object], target: str | None, tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_the_check_passes(kind: str, options: dict[str, object], target: str | N
 
 
 def test_a_constant_whose_operator_is_spelled_out_on_the_way_back_is_the_sources(tmp_path: Path) -> None:
-    """An Add that rounds as XNNPACK does, spelled out for onnxruntime, reads the stored integers of its constant as plain numbers."""
+    """An Add that rounds as XNNPACK does, decomposed for onnxruntime, reads the stored integers of its constant as plain numbers."""
     source, between, result = tmp_path / "source.onnx", tmp_path / "between.tflite", tmp_path / "result.onnx"
     source.write_bytes(quantized("matmul_bias", activation_type="QUInt8", per_channel=True))
     convert(source, between)

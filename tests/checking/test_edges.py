@@ -153,7 +153,7 @@ def test_an_output_in_the_middle_that_gets_its_type_back_is_what_its_readers_rea
 
 
 def test_an_output_in_the_middle_that_gets_its_layout_back_is_what_its_readers_read() -> None:
-    """x -> s/channels_last -> s/source_layout -> s, and s/channels_last -> y; the real values of it, r, are shared too."""
+    """x -> s/channels_last -> s/source_layout -> s, and s/channels_last -> y; the float values of it, r, are shared too."""
     ops = (replace(SIGMOID, outputs=("s/channels_last",)), Op("Transpose", ("s/channels_last",), ("s/source_layout",)),
            Op("Dequantize", ("s/source_layout",), ("r",)), Op("Reshape", ("s/source_layout",), ("s",)),
            Op("Relu", ("s/channels_last",), ("y",)))  # fmt: skip
@@ -195,7 +195,7 @@ def test_a_rounding_relu_stands_for_its_result_in_another_layout() -> None:
 
 
 def test_a_result_and_its_other_form_in_either_order() -> None:
-    """The source stores its result otherwise behind the operator, the result in front of it."""
+    """The source stores its result otherwise after the operator, the result before it."""
     source = graph(SIGMOID, Op("Mul", ("s", "s"), ("y/stored",)), Op("Requantize", ("y/stored",), ("y",)))
     other = graph(SIGMOID, Op("Mul", ("s", "s"), ("y",)), Op("Requantize", ("y",), ("y/stored",)))
     assert moved_edges(source, other) == {}
@@ -204,7 +204,7 @@ def test_a_result_and_its_other_form_in_either_order() -> None:
 
 
 def test_a_constant_is_no_result_that_stands_for_another() -> None:
-    """Tables and limits of what an operator is spelled with have its name, and may have its grid."""
+    """Tables and limits of what an operator is written with have its name, and may have its quantization."""
     other = graph(Op("Mul", ("x", "s/limit"), ("y",)))
     limit = replace(other["s/limit"], data=np.zeros((1, 4), np.int8))
     other = replace(other, tensors={**other.tensors, "s/limit": limit})
@@ -213,7 +213,7 @@ def test_a_constant_is_no_result_that_stands_for_another() -> None:
 
 
 def test_limits_that_a_grid_does_not_reach_keep_its_values() -> None:
-    """GRID holds -6.55 to 6.2: the real values of s, limited, are rounded onto it again."""
+    """GRID holds -6.55 to 6.2: the float values of s, limited, are rounded onto it again."""
     real = [Op("Dequantize", ("s",), ("d",)), Op("Clip", ("d", "low", "high"), ("c",)), Op("Quantize", ("c",), ("q",))]
 
     def limited(low: float, high: float) -> Graph:
@@ -232,7 +232,7 @@ def test_limits_that_a_grid_does_not_reach_keep_its_values() -> None:
 
 
 def test_integers_that_the_result_has_in_another_type_alone() -> None:
-    """What else reads them has to be computed of these: the sum that is not rounded onto their grid is named."""
+    """What else reads them has to be computed of these: the sum that is not rounded to their quantization is named."""
     stored = [replace(SIGMOID, outputs=("s/uint8",)), Op("Requantize", ("s/uint8",), ("s",)), Op("Mul", ("x", "s/uint8"), ("y",))]
     source = graph(*stored, **{"s/uint8": Quantization.per_tensor(0.05, 131)})
     source = replace(source.evolve(tensors=[replace(source["s/uint8"], dtype="uint8")]), outputs=("y", "s"))

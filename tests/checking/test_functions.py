@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parents[2] / "fixtures" / "recurrent"
     [("gru_float", "WHILE #1", "approximate"), ("gru_dynamic", "WHILE #1", "dynamic range"), ("nested_float", "", "")],
 )
 def test_loops_of_tensorflow_are_judged_by_what_they_give(name: str, operator: str, verdict: str, tmp_path: Path) -> None:
-    """A GRU beside the WHILE that it was; one that rounds its data when it runs, beside a Scan on the data as they are."""
+    """A GRU next to the WHILE that it was; one that rounds its data when it runs, next to a Scan on the data as they are."""
     source = FOLDER / f"{name}.tflite"
     qconvert.convert(source, tmp_path / "r.onnx")
     report = qconvert.check(source, tmp_path / "r.onnx")

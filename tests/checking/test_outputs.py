@@ -1,4 +1,4 @@
-"""Outputs beside each other: what is compared, and what says too little."""
+"""Outputs side by side: what is compared, and what says too little."""
 
 from __future__ import annotations
 

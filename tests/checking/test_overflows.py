@@ -210,7 +210,7 @@ def test_a_mean_on_a_scale_that_calibration_saw_as_zero(tmp_path: Path) -> None:
 
 @pytest.mark.cross_section
 def test_no_logarithm_is_written_whose_table_overflows(tmp_path: Path) -> None:
-    """From ONNX to TFLite LOG runs on real values then; at a finer scale its 16-bit kernel is used."""
+    """From ONNX to TFLite LOG runs in float then; at a finer scale its 16-bit kernel is used."""
     for scale, dtype in ((3.8, "float32"), (1e-3, "int16")):
         source, middle, result = tmp_path / "m.tflite", tmp_path / "m.onnx", tmp_path / "again.tflite"
         source.write_bytes(logarithm(scale))

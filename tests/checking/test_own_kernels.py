@@ -78,7 +78,7 @@ def test_a_shape_that_shows_no_layout_is_fed_the_right_way_round(layout: str, tm
 
 
 def test_real_slopes_beside_int16_data_stay_real(tmp_path: Path) -> None:
-    """LiteRT has no PRELU of int16, so the operator runs on real values, and nothing is gained by rounding its slopes to a grid."""
+    """LiteRT has no PRELU of int16, so the operator runs in float, and nothing is gained by rounding its slopes to a quantization."""
     x, y = TensorSpec("x", (1, 4, 4, 3), "int16", 0.001, 0), TensorSpec("y", (1, 4, 4, 3), "int16", 0.001, 0)
     slopes = np.array([[[0.1, 0.2345678, -0.3]]], np.float32)
     tensors = [
@@ -100,7 +100,8 @@ def test_real_slopes_beside_int16_data_stay_real(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_a_softmax_with_a_beta_passes_on_its_way_and_back(dtype: str, tmp_path: Path) -> None:
-    """ONNX spells the beta as a product in front; on the way back the result is rounded at once onto the grid that it is stored on."""
+    """ONNX writes the beta as a product in front; on the way back the result is rounded at once to the quantization that it is stored
+    on."""
     grids = [(None, None), (None, None)] if dtype == "float32" else [(0.1, 3), (1 / 256, -128)]
     x, y = (TensorSpec(name, (1, 8), dtype, *grid) for name, grid in zip("xy", grids, strict=True))
     source, result, back = tmp_path / "source.tflite", tmp_path / "result.onnx", tmp_path / "back.tflite"
@@ -114,7 +115,7 @@ def test_a_softmax_with_a_beta_passes_on_its_way_and_back(dtype: str, tmp_path: 
 
 
 def test_a_tensor_named_as_a_part_leaves_the_whole_to_its_own_kernel(tmp_path: Path) -> None:
-    """LOG_SOFTMAX is TFLite's own, the QUANTIZE behind it XNNPACK's, whose multiplier has 8 bits."""
+    """LOG_SOFTMAX is TFLite's own, the QUANTIZE after it XNNPACK's, whose multiplier has 8 bits."""
     x, part, whole = (TensorSpec(name, (1, 64), "int8", scale, zero) for name, scale, zero in
                       (("x", 0.0158, 4), ("y/kernel_scale", 0.0625, 127), ("y", 0.01734168268740177, 127)))  # fmt: skip
     source, result = tmp_path / "source.tflite", tmp_path / "result.onnx"
@@ -193,7 +194,8 @@ def test_a_function_that_rounds_and_is_read_twice_is_judged_from_its_own_result(
 
 
 def test_an_output_that_an_optimizer_alone_makes_differ_is_held_to_no_limit(tmp_path: Path) -> None:
-    """A float Gemm whose result onnxruntime's optimizer rounds to another step of a coarse grid; without optimizations all is equal."""
+    """A float Gemm whose result onnxruntime's optimizer rounds to another step of a coarse quantization; without optimizations all is
+    equal."""
     (tmp_path / "m.onnx").write_bytes(strange_model(Random(900_050), 2).SerializeToString())
     convert(tmp_path / "m.onnx", tmp_path / "r.onnx", target="ort-x86")
     report = check(tmp_path / "m.onnx", tmp_path / "r.onnx")
@@ -203,7 +205,7 @@ def test_an_output_that_an_optimizer_alone_makes_differ_is_held_to_no_limit(tmp_
 
 @pytest.mark.parametrize(("kind", "wrong"), [("Min", False), ("Where", False), ("Min", True), ("Where", True)])
 def test_a_constant_that_is_chosen_may_be_rounded_first(kind: str, wrong: bool, tmp_path: Path) -> None:
-    """-0.3 is no value of the result's grid, whose steps are 1/32; half a step more is another of its values."""
+    """-0.3 is no value of the result's quantization, whose steps are 1/32; half a step more is another of its values."""
     numbers = {"s": np.float32(1 / 32), "z": np.int8(0), "c": np.float32(-0.3), "t": np.float32(0.1)}
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"])]
     nodes += [helper.make_node("Greater", ["d", "t"], ["b"]), helper.make_node("Where", ["b", "d", "c"], ["m"])] if kind == "Where" else [
@@ -250,7 +252,7 @@ def test_an_int32_bias_beside_int16_data_is_stated(name: str, stated: bool, tmp_
 
 
 def _dynamic(rng: np.random.Generator) -> onnx.GraphProto:
-    """A ConvInteger behind a DynamicQuantizeLinear whose weights no int8 with zero point 0 holds: TFLite gets it on real values."""
+    """A ConvInteger after a DynamicQuantizeLinear whose weights no int8 with zero point 0 holds: TFLite gets it in float."""
     weights = rng.integers(0, 256, (4, 3, 1, 1)).astype(np.uint8)
     weights[0, :2, 0, 0] = 0, 255
     numbers = {"w": weights, "wz": np.uint8(126), "ws": np.float32(0.005)}

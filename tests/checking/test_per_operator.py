@@ -343,7 +343,7 @@ def test_other_boxes_are_no_free_choice(chosen: list[int], is_free: bool) -> Non
 @pytest.mark.onnxruntime
 @pytest.mark.litert
 def test_what_moves_alone_make_of_shared_tensors_is_known(tmp_path: Path) -> None:
-    """A Clip behind a convolution whose data the result has in another shape: the exact value is that of the shared tensor, turned."""
+    """A Clip after a convolution whose data the result has in another shape: the exact value is that of the shared tensor, turned."""
     rng = np.random.default_rng(1)
     weights = rng.integers(-127, 128, (40, 1, 1, 24)).astype(np.int8)
     tensors = [

@@ -117,7 +117,7 @@ def test_a_float_model_is_never_proved(tmp_path: Path) -> None:
 
 
 def _inserted(model: onnx.ModelProto, kind: str, behind: str, *constants: float) -> None:
-    """An operator of real values behind a tensor."""
+    """An operator of float values after a tensor."""
     graph = model.graph
     for node in graph.node:
         node.input[:] = [f"{name}/planted" if name == behind else name for name in node.input]
@@ -228,7 +228,7 @@ def _two_layers(path: Path, *between: Op, activation: str = "", readers: str = "
 
 
 def test_an_activation_may_be_an_operator_of_its_own(tmp_path: Path) -> None:
-    """A Relu that a product has in itself is the same as one behind it, and a Clip to 6.3 is none where codes end at 6.2."""
+    """A Relu that a product has in itself is the same as one after it, and a Clip to 6.3 is none where codes end at 6.2."""
     source = _two_layers(tmp_path / "a.onnx", activation="relu")
     other = _two_layers(tmp_path / "b.onnx", Op("Relu", ("x",), ("clipped0",)), readers="clipped0")
     whole = Op("Clip", ("x", "", "end6.3"), ("clipped0",))

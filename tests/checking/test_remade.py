@@ -102,7 +102,7 @@ def conversions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("suffix", ["onnx", "pt2"])
 @pytest.mark.parametrize(("kind", "arithmetic"), _ENGINE)
 def test_the_arithmetic_of_an_engine(kind: str, arithmetic: str, suffix: str, conversions: Path, tmp_path: Path) -> None:
-    """Another engine's, or none, differs in a few integers beside ties, which a check of outputs hardly meets."""
+    """Another engine's, or none, differs in a few integers next to ties, which a check of outputs hardly meets."""
     change = with_attributes(kind, arithmetic=arithmetic)
     save(change(load(conversions / f"good.{suffix}")), tmp_path / f"m.{suffix}")
     report = check(CLASSIFIER, tmp_path / f"m.{suffix}", samples=1)

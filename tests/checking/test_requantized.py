@@ -1,4 +1,5 @@
-"""Results whose weights and activations the conversion declared to be on other grids: what was declared is what has to be computed."""
+"""Results whose weights and activations the conversion declared to have other quantizations: what was declared is what has to be
+computed."""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def test_a_single_step_of_a_weight_is_found_at_its_operator(spatial: bool, which
 @pytest.mark.parametrize(("off", "found"), [(0, False), (1, False), (3, True)])
 @pytest.mark.parametrize("spread", [1.0, 40.0])
 def test_a_joined_constant_has_the_values_that_the_source_s_operator_rounds_it_to(spread: float, off: int, found: bool) -> None:
-    """On a grid that is as coarse as this one, where a signal of its values against the difference says nothing, and on a fine one."""
+    """With a quantization that is as coarse as this one, where a signal of its values against the difference says nothing, and on a fine
+    one."""
     own, joint = Quantization.per_tensor(0.01, 3), Quantization.per_tensor(0.01 * spread, -5)
     data = np.array([[-90, -20, 4, 100]], np.int8)
     tensors = [Tensor("x", "int8", (1, 4), None, joint), Tensor("c", "int8", (1, 4), data, own), Tensor("y", "int8", (1, 8), None, joint)]
@@ -108,7 +110,7 @@ def test_a_joined_constant_has_the_values_that_the_source_s_operator_rounds_it_t
 
 
 def one_conv(path: Path) -> Path:
-    """A convolution of uint8 data whose weights are large beside its result's step, so that half a step of the data counts."""
+    """A convolution of uint8 data whose weights are large next to its result's step, so that half a step of the data counts."""
     rng = np.random.default_rng(1)
     weights = rng.integers(-127, 128, (8, 3, 3, 3)).astype(np.int8)
     conv = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "data_format": "channels_first"}
@@ -124,7 +126,7 @@ def one_conv(path: Path) -> Path:
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 def test_data_that_are_rounded_onto_seven_bits_where_they_enter(suffix: str, tmp_path: Path) -> None:
-    """The grid of the graph's input stays, a Requantize behind it is declared: what is summed are the rounded data."""
+    """The quantization of the graph's input stays, a Requantize after it is declared: what is summed are the rounded data."""
     source, result, wrong = one_conv(tmp_path / "m.onnx"), tmp_path / f"r.{suffix}", tmp_path / f"wrong.{suffix}"
     convert(source, result, passes=["reduced_range"], reduce="both")
     assert check(source, result, per_op=True).passed
@@ -155,7 +157,7 @@ def test_data_that_a_coarse_kernel_rounds_where_they_enter(tmp_path: Path) -> No
 
 @pytest.mark.onnxruntime
 def test_data_are_stored_in_another_type_before_they_enter(tmp_path: Path) -> None:
-    """int8 inputs are uint8 in ONNX, moved to channels first, and then rounded onto the declared grid."""
+    """int8 inputs are uint8 in ONNX, moved to channels first, and then rounded to the declared quantization."""
     result = tmp_path / "r.onnx"
     convert(PERSON, result, passes=["symmetric_activations"])
     report = check(PERSON, result, samples=1)
@@ -171,7 +173,7 @@ def test_a_streaming_model_has_operators_without_results(tmp_path: Path) -> None
 
 
 def test_values_beyond_the_limits_of_a_grid_saturate_at_these() -> None:
-    """At the end of 7 bits a result may be a step lower, however far the real value is beyond it."""
+    """At the end of 7 bits a result may be a step lower, however far the float value is beyond it."""
     grid = replace(Quantization.per_tensor(0.1, 0), quant_min=-64, quant_max=63)
     tensors = [Tensor("x", "int8", (3,), None, grid), Tensor("y", "int8", (3,), None, grid)]
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op("Relu", ("x",), ("y",)),), ("x",), ("y",))

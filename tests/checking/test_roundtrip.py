@@ -200,7 +200,7 @@ def test_a_wrong_integer_in_the_model_itself_goes_both_ways(tmp_path: Path) -> N
 @pytest.mark.parametrize("filler", [None, 0, 3, -7], ids=str)
 @pytest.mark.parametrize("kind", ["Pad", "Concat"])
 def test_integers_that_join_before_they_get_a_scale(kind: str, filler: int | None, tmp_path: Path) -> None:
-    """The scale stands behind the movement alone; without a value, Pad adds the integer 0, which is not real zero here."""
+    """The scale stands after the movement alone; without a value, Pad adds the integer 0, which is not real zero here."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -236,7 +236,7 @@ THROUGH_TFLITE = (
 @pytest.mark.litert
 @pytest.mark.parametrize("name", THROUGH_TFLITE)
 def test_onnx_through_tflite(name: str, tmp_path: Path) -> None:
-    """int8 storage and int32 biases are the fitted graph's; what TFLite spells otherwise is no difference."""
+    """int8 storage and int32 biases are the fitted graph's; what TFLite writes otherwise is no difference."""
     path = FIXTURES / "onnx" / f"{name}.onnx"
     report = roundtrip(path if path.exists() else path_of(name, tmp_path), "tflite", samples=2)
     assert report.passed, [leg.problems for leg in report.legs]
@@ -251,7 +251,7 @@ def test_onnx_through_tflite(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.litert
 def test_a_model_of_the_longest_name(tmp_path: Path) -> None:
-    """Names of the files on the way have more behind them, and file systems take 255 bytes."""
+    """Names of the files on the way have more after them, and file systems take 255 bytes."""
     for letter, folder in (("x", "x"), ("\u00e4", "umlauts")):
         path = tmp_path / f"{letter * (247 // len(letter.encode()))}.tflite"
         path.write_bytes((FIXTURES / "tiny_ad_toycar_int8.tflite").read_bytes())

@@ -27,7 +27,7 @@ GRID = Quantization.per_tensor(0.25, 3)
 
 
 def network(**first: Any) -> Graph:
-    """Two running values a and b of integers on a grid, of which the output is the sum: a = a/2 + x, b = b - x."""
+    """Two running values a and b of integers with a quantization, of which the output is the sum: a = a/2 + x, b = b - x."""
     names = ("x", "old_a", "old_b", "half", "a", "b", "y")
     tensors = {name: Tensor(name, "int8", (1, 4), None, GRID) for name in names}
     tensors["0.5"] = Tensor("0.5", "int8", (1,), np.array([64], np.int8), Quantization.per_tensor(1 / 128, 0))
@@ -155,7 +155,8 @@ def test_round_trips_keep_states(via: str, model: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["power_of_two", "google_scales", "symmetric_activations", "reduced_range", "change_bits"])
 def test_a_state_goes_along_to_another_grid(name: str, tmp_path: Path) -> None:
-    """Its first value is rounded onto the grid of what is read of it, and nothing converts in between; a check takes that as declared."""
+    """Its first value is rounded to the quantization of what is read of it, and nothing converts in between; a check takes that as
+    declared."""
     options: dict[str, Any] = {"reduce": "activations"} if name == "reduced_range" else {}
     report = qconvert.convert(WAKE_WORD, tmp_path / "a.onnx", passes=[name], **options)
     graph = qconvert.load(tmp_path / "a.onnx")
@@ -191,7 +192,7 @@ def exchanged(graph: Graph) -> Graph:
 def test_a_state_that_takes_another_value_of_its_layer_is_named(
     change: Callable[[Graph], Graph], has_metadata: bool, tmp_path: Path
 ) -> None:
-    """Operators of real values are alike by themselves, whatever is kept of them."""
+    """Operators of float values are alike by themselves, whatever is kept of them."""
     qconvert.convert(RECURRENT, tmp_path / "sound.onnx")
     graph = change(qconvert.load(tmp_path / "sound.onnx"))
     graph = graph if has_metadata else replace(graph, metadata={})

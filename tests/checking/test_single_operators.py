@@ -81,7 +81,7 @@ def test_a_wrong_weight_of_a_group_is_found(tmp_path: Path, name: str) -> None:
 
 
 def with_real_constants(graph: Graph) -> Graph:
-    """The graph without the Dequantize behind each constant."""
+    """The graph without the Dequantize after each constant."""
     tensors = dict(graph.tensors)
     for op in graph.ops:
         if op.kind == "Dequantize" and graph[op.inputs[0]].is_constant:

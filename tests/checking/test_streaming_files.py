@@ -17,7 +17,7 @@ RECURRENT = Path(__file__).parents[2] / "fixtures" / "recurrent"
 
 @pytest.mark.parametrize("name", ["stream_counter_int8", "stream_counter_float16"])
 def test_a_step_with_variables_passes_both_ways(name: str, tmp_path: Path) -> None:
-    """Its result is a state and an output, each on a grid of its own type; first values of float16 come out of a DEQUANTIZE."""
+    """Its result is a state and an output, each with a quantization of its own type; first values of float16 come out of a DEQUANTIZE."""
     source, result, again = RECURRENT / f"{name}.tflite", tmp_path / "a.onnx", tmp_path / "again.tflite"
     qconvert.convert(source, result)
     qconvert.convert(result, again)

@@ -257,7 +257,7 @@ def test_what_an_earlier_conversion_declared_is_the_sources_own(tmp_path: Path) 
 
 @pytest.mark.litert
 def test_a_rounding_that_nobody_declared_explains_nothing(tmp_path: Path) -> None:
-    """The sum goes over a grid of its own, twice as coarse."""
+    """The sum goes over a quantization of its own, twice as coarse."""
 
     def twice(graph: Graph) -> Graph:
         coarse = Tensor("c", "int8", (1, 4, 4, 4), None, Quantization.per_tensor(0.1, 3))

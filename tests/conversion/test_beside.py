@@ -1,4 +1,4 @@
-"""Conversions whose scales go to a file beside a float model: TensorRT's calibration caches."""
+"""Conversions whose scales go to a file next to a float model: TensorRT's calibration caches."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def unfused(path: Path) -> onnxruntime.InferenceSession:
 
 
 def test_model_and_cache_compute_what_the_source_does(made: Path) -> None:
-    """Put together again as TensorRT does it, both give the source's result, but for activations on grids half as fine."""
+    """Put together again as TensorRT does it, both give the source's result, but for activations with quantizations half as fine."""
     source, weights = load(PERSON), {}
     again = qconvert.apply(made / "model.onnx", made / "scales.cache")
     for graph in (source, again):

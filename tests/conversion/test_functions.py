@@ -27,7 +27,7 @@ def _network(name: str, shape: Any = (1, 8, 8, 3)) -> Graph:
 
 @pytest.fixture
 def nested(monkeypatch: pytest.MonkeyPatch) -> Graph:
-    """The network, and a function with the same operators, which an operator behind it names."""
+    """The network, and a function with the same operators, which an operator after it names."""
     from qconvert import operators as kinds
 
     invoke = kind(

@@ -45,7 +45,7 @@ def test_a_step_that_leaves_too_little_stops_the_conversion(tmp_path: Path) -> N
 
 @pytest.mark.formats
 def test_a_common_scale_is_no_loss(tmp_path: Path) -> None:
-    """1/255, as most exporters have it; and a grid much wider than what a Sigmoid gives, whose outer codes never occur."""
+    """1/255, as most exporters have it; and a quantization much wider than what a Sigmoid gives, whose outer codes never occur."""
     for scale in (1 / 255, 0.05):
         save(sigmoid(scale), tmp_path / "m.qgraph", force=True)
         report = convert(tmp_path / "m.qgraph", tmp_path / "m.tflite", force=True)

@@ -88,7 +88,7 @@ def test_nodes_that_are_read_alone_are_those_of_the_whole_file(name: str, tmp_pa
     whole = quantized(read_inferred(open_model(result, infer=False), "", again=True))
     target = target_named(report.target)
     assert dict(report.on_floats) == on_floats(whole, target)
-    elided = ("Requantize", "Identity", "Reinterpret")  # which are read as nothing beside the same scales
+    elided = ("Requantize", "Identity", "Reinterpret")  # which are read as nothing apart from the same scales
     counts = Counter(op.kind for op in all_ops(whole) if op.kind not in elided)
     assert {kind: count for kind, count in report.operators.items() if kind not in elided} == counts
 

@@ -1,4 +1,4 @@
-"""Functions that exporters spell out, with QuantizeLinear and DequantizeLinear between all of their parts, as quantize_static leaves them:
+"""Functions that exporters decompose, with QuantizeLinear and DequantizeLinear between all of their parts, as quantize_static leaves them:
 each part has its own rounding, so that each converts, and is equal or explained, by itself."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FUNCTIONS: dict[str, list[tuple[str, list[Any], str, dict[str, Any]]]] = {
 
 
 def real_model(name: str, outputs: list[str], extra: list[Any] | None = None, constants: dict[str, Array] | None = None) -> Any:
-    """The function on real values, or with other nodes."""
+    """The function in float, or with other nodes."""
     nodes, found = [], dict(constants or {})
     for kind, inputs, output, attributes in FUNCTIONS[name]:
         names = [item if isinstance(item, str) else f"{output}_{index}" for index, item in enumerate(inputs)]
@@ -57,7 +57,7 @@ def real_model(name: str, outputs: list[str], extra: list[Any] | None = None, co
 
 
 def with_pairs(name: str, dtype: str) -> Any:
-    """The function with a pair behind the data and each of its parts, constants included, by the ranges that a run gives."""
+    """The function with a pair after the data and each of its parts, constants included, by the ranges that a run gives."""
     plain = real_model(name, [output for _, _, output, _ in FUNCTIONS[name]])
     x = np.random.default_rng(0).normal(0, 1.5, SHAPE).astype(np.float32)
     names = [value.name for value in plain.graph.output]

@@ -1,4 +1,4 @@
-"""state_dicts beside graphs: the committed ones, and those that contradict the graph, or themselves. No test here needs PyTorch."""
+"""state_dicts next to graphs: the committed ones, and those that contradict the graph, or themselves. No test here needs PyTorch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_state_in_a_checkpoint_is_found(tmp_path: Path) -> None:
 
 
 def test_a_layer_behind_which_a_relu_stands_has_the_grid_of_both(tmp_path: Path) -> None:
-    """A grid whose lowest integer is 0 was observed behind the Relu that was fused; any other stands before it."""
+    """A quantization whose lowest integer is 0 was observed after the Relu that was fused; any other stands before it."""
     fused = qconvert.load(state_file(tmp_path / "a.pth", classifier_state()), graph=GRAPHS[0])
     state = classifier_state() | {"first.zero_point": np.array(7)}
     apart = qconvert.load(state_file(tmp_path / "b.pth", state), graph=GRAPHS[0])
@@ -147,13 +147,13 @@ _WRONG = {
     ),
     "a name less": (lambda state: _without(state, "second.weight"), "constants-unmatched", (1, "'second.weight'")),
     "a bias less": (lambda state: _without(state, "second.bias"), "constants-unmatched", ("'second.bias'",)),
-    "no data's grid": (
+    "no data's quantization": (
         lambda state: _without(state, "quant.scale", "quant.zero_point"),
         "data-without-scale",
         ("'first'", "'x'"),
     ),
-    "no sum's grid": (lambda state: _without(state, "add.scale", "add.zero_point"), "data-without-scale", ("'output'",)),
-    "a grid more": (
+    "no sum's quantization": (lambda state: _without(state, "add.scale", "add.zero_point"), "data-without-scale", ("'output'",)),
+    "a quantization more": (
         lambda state: state | {"other.scale": np.array(0.3, np.float32), "other.zero_point": np.array(3)},
         "module-ambiguous",
         (2, "'add': one of 'add'"),

@@ -62,9 +62,9 @@ INDICES: dict[str, tuple[list[Any], Inputs, dict[str, Any], tuple[int, int]]] = 
     "a table": ([node("Gather", "t i", "y")], {"i": (INT64, [7])}, {"t": TABLE}, (0, 299)),
     "a small table": ([node("Gather", "t i", "y")], {"i": (INT64, [7])}, {"t": SMALL}, (0, 4)),
     "another axis": ([node("Gather", "t i", "y", axis=1)], {"i": (INT32, [7])}, {"t": TABLE}, (0, 3)),
-    "behind a cast": ([node("Cast", "i", "c", to=INT64), node("Gather", "t c", "y")], {"i": (INT32, [7])}, {"t": SMALL}, (0, 4)),
-    "behind a cast of floats": ([node("Cast", "i", "c", to=INT64), node("Gather", "t c", "y")], {"i": (FLOAT, [7])}, {"t": SMALL}, (0, 4)),
-    "behind moves": (
+    "after a cast": ([node("Cast", "i", "c", to=INT64), node("Gather", "t c", "y")], {"i": (INT32, [7])}, {"t": SMALL}, (0, 4)),
+    "after a cast of floats": ([node("Cast", "i", "c", to=INT64), node("Gather", "t c", "y")], {"i": (FLOAT, [7])}, {"t": SMALL}, (0, 4)),
+    "after moves": (
         [node("Unsqueeze", "i a", "u"), node("Transpose", "u", "v", perm=[1, 0]), node("Reshape", "v s", "w"), node("Gather", "t w", "y")],
         {"i": SIX}, {"a": np.array([0]), "s": np.array([2, 3]), "t": SMALL}, (0, 4),
     ),

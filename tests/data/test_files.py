@@ -77,7 +77,7 @@ def test_several_inputs_by_name(tmp_path: Path) -> None:
     (np.array([1, 2, 3, 4], np.int8), [1, 2, 3, 4]),  # without the batch
     (np.array([[128, 0, 255, 1]], np.uint8), [0, -128, 127, -127]),  # pixels
     (np.array([[1, 2, 3, -4]], np.int64), [1, 2, 3, -4]),
-    (np.array([[0.5, -1, 0, 99]]), [4, 1, 3, 127]),  # real values, quantized
+    (np.array([[0.5, -1, 0, 99]]), [4, 1, 3, 127]),  # float values, quantized
 ])  # fmt: skip
 def test_values_fit_the_input(data: np.ndarray, expected: list[int], tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", data)

@@ -1,4 +1,4 @@
-"""Grids made of weights."""
+"""Quantizations made of weights."""
 
 from __future__ import annotations
 

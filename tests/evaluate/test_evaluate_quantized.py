@@ -300,7 +300,7 @@ def test_small_floats_are_the_nearest_ones(dtype: str) -> None:
     stored = quantize(0.5 * grid, q, dtype)
     assert stored.dtype == numpy_dtype(dtype)
     assert np.array_equal(stored.astype(np.float64), grid)
-    # A hair beside the middle of two neighbours: a cast by way of float32 would see a tie.
+    # A hair next to the middle of two neighbours: a cast by way of float32 would see a tie.
     hair = np.abs(middles) * 2.0**-40
     assert np.array_equal(quantize(0.5 * (middles + hair), q, dtype).astype(np.float64), grid[1:])
     assert np.array_equal(quantize(0.5 * (middles - hair), q, dtype).astype(np.float64), grid[:-1])

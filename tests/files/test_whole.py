@@ -30,7 +30,7 @@ pytestmark = pytest.mark.formats
 MODEL = Path(__file__).parent.parent.parent / "fixtures" / "tiny_kws_dscnn_int8.tflite"
 TARGETS = {"onnx": "generic", "qgraph": "", "tflite": "tflite"}
 
-#: What changes names of files: a process can die before and behind each call.
+#: What changes names of files: a process can die before and after each call.
 CALLS = ("link", "mkdir", "rename", "replace", "rmdir", "unlink")
 
 
@@ -192,7 +192,7 @@ def test_both_files_or_none(tmp_path: Path) -> None:
     both(True)
     assert (tmp_path / "model.more").read_bytes() == b"data"
     (tmp_path / "model").unlink()
-    both(False)  # what lies beside is what would be written
+    both(False)  # what lies next to is what would be written
     assert names(tmp_path) == ["model", "model.more"]
 
 

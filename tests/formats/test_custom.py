@@ -137,7 +137,7 @@ def test_what_is_refused(code: str, choice: str, tmp_path: Path) -> None:
 
 
 def _compiled(code: str, scratch: TensorSpec) -> bytes:
-    """A compiled operator behind another, with scratch memory and its instructions as inputs."""
+    """A compiled operator after another, with scratch memory and its instructions as inputs."""
     x, a, y = (TensorSpec(name, (1, 4), "int8", 0.1, 0) for name in "xay")
     ops = [OpSpec(code, ["stream", scratch.name, "a"], ["y"], None, 1, True), OpSpec("RELU", ["x"], ["a"])]
     return model(ops[::-1], [x, a, y, scratch, TensorSpec("stream", (8,), "uint8", data=np.arange(8))], ["x"], ["y"])

@@ -128,14 +128,14 @@ def is_quantized(name: str) -> bool:
 
 
 def is_explained(source: Path, result: Path, feeds: dict[str, Any]) -> bool:
-    """Whether more than a step is within what the kernels' own arithmetic allows: tables, fixed grids, coarse multipliers."""
+    """Whether more than a step is within what the kernels' own arithmetic allows: tables, fixed quantizations, coarse multipliers."""
     inputs = source.with_suffix(".npz")
     np.savez(inputs, **feeds)
     return bool(qconvert.check(source, result, data=[inputs]).passed)
 
 
 def is_near(wanted: list[Any], found: list[Any]) -> bool:
-    """Whether integers differ by one step at most, and real values by some last bits."""
+    """Whether integers differ by one step at most, and float values by some last bits."""
     step = 1 if np.asarray(wanted[0]).dtype.kind in "iu" else 0
     return all(np.allclose(a.astype(np.float64), b.astype(np.float64), 1e-6, step) for a, b in zip(wanted, found, strict=True))
 
@@ -159,4 +159,4 @@ def differs(name: str, wanted: Any, found: Any) -> str:
     if wanted.dtype.kind == "b":
         return "" if (wanted == found).all() else "truth values"
     near = 4e-3 if wanted.dtype == np.float16 else 1e-4 if name.startswith("Tan/") else 1e-5
-    return "" if np.allclose(wanted.astype(np.float64), found.astype(np.float64), near, near, equal_nan=True) else "real values"
+    return "" if np.allclose(wanted.astype(np.float64), found.astype(np.float64), near, near, equal_nan=True) else "float values"

@@ -1,4 +1,4 @@
-"""Shapes of results that a file states otherwise than its operators compute them: runtimes compute them anew, and so does reading."""
+"""Shapes of results that a file states otherwise than its operators compute them: runtimes compute them again, and so does reading."""
 
 from __future__ import annotations
 

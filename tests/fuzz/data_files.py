@@ -1,4 +1,4 @@
-"""Files beside models: inputs as arrays and images, labels, names of classes, defaults of options and MNN's configurations."""
+"""Files next to models: inputs as arrays and images, labels, names of classes, defaults of options and MNN's configurations."""
 
 from __future__ import annotations
 

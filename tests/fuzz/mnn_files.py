@@ -53,7 +53,7 @@ def _network(data: bytes, rng: Rng) -> bytes:
 
 
 def _protobuf(data: bytes, rng: Rng) -> bytes:
-    """Bytes behind the version, which says what the file is."""
+    """Bytes after the version, which says what the file is."""
     return data[:7] + altered_bytes(data[7:], rng)
 
 

@@ -1,4 +1,4 @@
-"""Alters files of scales beside a model: calibration caches, tables of ncnn and qconvert's own encodings, and applies them.
+"""Alters files of scales next to a model: calibration caches, tables of ncnn and qconvert's own encodings, and applies them.
 
 data = altered_scales(scale_seeds()["t.table"], np.random.default_rng(4711))
 """

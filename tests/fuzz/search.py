@@ -86,7 +86,7 @@ def _worker(reader: str, seed: int, indices: range, convert: str) -> Iterator[tu
         os.dup2(sink, 2)
         faulthandler.disable()  # pytest's own copy of the error stream
         resource.setrlimit(resource.RLIMIT_AS, (_pages(0) + _SPACE,) * 2)
-        for category in (RuntimeWarning, SyntaxWarning, UserWarning):  # what a user would see beside the result
+        for category in (RuntimeWarning, SyntaxWarning, UserWarning):  # what a user would see next to the result
             warnings.simplefilter("error", category)
         with os.fdopen(write, "wb") as stream, tempfile.TemporaryDirectory(prefix="fuzz") as folder:
             for index in indices:
@@ -142,7 +142,7 @@ def _tried(item: Reader, files: Mapping[str, bytes], folder: Path, others: Seque
             if words[-1] == "done" and (again := _outcome(partial(load, result))).startswith(("invalid", "!!!")):
                 words[-1] = f"!!! written to {other}, but not read: {again.removeprefix('!!! ')}"
             if not words[-1].startswith("done") and result.exists() and "written" not in words[-1]:
-                words.append(f"!!! a result of {other} beside an error")
+                words.append(f"!!! a result of {other} next to an error")
             result.unlink(missing_ok=True)
     if limited:
         size, used = sum(map(len, files.values())), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - base

@@ -1,4 +1,4 @@
-"""Models in several files, of which one is damaged: state_dicts beside a graph, data beside ONNX, parts of a partition, files of plugins.
+"""Models in several files, of which one is damaged: state_dicts next to a graph, data next to ONNX, parts of a partition, files of plugins.
 
 A set is one zip archive of its files here; the first is the one that is read.
 """
@@ -105,14 +105,14 @@ def _perceptron() -> bytes:
 
 
 def read_state(path: Path) -> Any:
-    """The parameters in a file placed in the graph beside it."""
+    """The parameters in a file placed in the graph next to it."""
     from qconvert import load
 
     return load(path, graph=str(path.parent / "float.onnx"))
 
 
 def external_seeds() -> dict[str, bytes]:
-    """ONNX models whose constants are in a file beside them."""
+    """ONNX models whose constants are in a file next to them."""
     from qconvert import convert
 
     found = {}
@@ -185,7 +185,7 @@ def plugin_seeds() -> dict[str, bytes]:
 
 
 def read_plugin(path: Path) -> Any:
-    """The network of a file, or the one beside it with the scales of the file."""
+    """The network of a file, or the one next to it with the scales of the file."""
     from qconvert import apply, load, load_encodings
 
     _with_plugins()

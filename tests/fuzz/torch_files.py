@@ -309,7 +309,7 @@ def _real(rng: Rng) -> str:
 
 
 def _tensor(rng: Rng, lines: list[str]) -> str:
-    """A tensor of a known shape: of the input's elements, or constant; real, whole, or on a grid."""
+    """A tensor of a known shape: of the input's elements, or constant; real, whole, or with a quantization."""
     name, shape = f"t{len(lines)}", list(one(rng, _SHAPES))
     number = one(rng, _SMALL)
     reshaped, ones = f"torch.reshape(x, {shape})", f"torch.ones({shape})"

@@ -39,7 +39,7 @@ def t(name: str, dtype: str = "float32", shape: Any = (2,), data: Any = None, gr
 
 
 def counter() -> Graph:
-    """y = s + x; s = y: a running sum of integers on a grid."""
+    """y = s + x; s = y: a running sum of integers with a quantization."""
     tensors = [t("x", "int8", grid=GRID), t("old", "int8", grid=GRID), t("y", "int8", grid=GRID)]
     ops = (
         Op("ReadState", (), ("old",), {"state": "sum"}),
@@ -93,7 +93,7 @@ def test_every_pass_takes_states(name: str) -> None:
             y = evaluate(item, {"x": x}, states)["y"]
         found.append(dequantize(y, item["y"].quantization) if item["y"].quantization is not None else y)
     steps = [float(tensor.quantization.scale.max()) for tensor in changed.tensors.values() if tensor.quantization is not None]
-    allowed = 0.0 if passes()[name].exact or max(steps, default=0.0) <= 0.5 else max(steps) / 2  # coarser grids round
+    allowed = 0.0 if passes()[name].exact or max(steps, default=0.0) <= 0.5 else max(steps) / 2  # coarser quantizations round
     assert found[0].tolist() == [-0.5, 7.0] and np.abs(found[1] - found[0]).max() <= allowed
 
 

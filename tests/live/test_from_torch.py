@@ -1,4 +1,4 @@
-"""Modules in memory: graphs of every way to quantize, beside what the modules themselves compute and hold."""
+"""Modules in memory: graphs of every way to quantize, next to what the modules themselves compute and hold."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_networks_with_the_observers_of_oneflow(networks: ModuleType, name: str)
     for sample in samples:
         module(sample)
     graph = qconvert.from_torch(module.eval(), samples[0])
-    real = {op.outputs[0]: op.inputs[0] for op in graph.ops if op.kind == "Dequantize"}  # beside data that no grid can round
+    real = {op.outputs[0]: op.inputs[0] for op in graph.ops if op.kind == "Dequantize"}  # next to data that no quantization can round
     weights = [graph[real.get(op.inputs[1], op.inputs[1])] for op in graph.ops if op.kind in ("Conv", "Gemm")]
     for layer, tensor in zip((module.first, module.second, module.output), weights, strict=True):
         folded = layer.folded()[0]

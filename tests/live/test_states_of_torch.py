@@ -1,5 +1,5 @@
-"""state_dicts that PyTorch writes, beside the float network that it exports: equal to the TorchScript of the same network, or to the module
-under training."""
+"""state_dicts that PyTorch writes, next to the float network that it exports: equal to the TorchScript of the same network, or to the
+module under training."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_state_with_the_observers_of_oneflow(networks: ModuleType, tmp_path: P
 
 
 def _weights(graph: Graph) -> list[Any]:
-    """Those of the layers; beside data that no grid rounds they are dequantized."""
+    """Those of the layers; next to data that no quantization rounds they are dequantized."""
     real = {op.outputs[0]: op.inputs[0] for op in graph.ops if op.kind == "Dequantize"}
     return [graph[real.get(op.inputs[1], op.inputs[1])] for op in graph.ops if op.kind in ("Conv", "Gemm")]
 

@@ -37,7 +37,7 @@ def sizes(found: Partition) -> list[int]:
 
 
 def chain(*kinds: str, outputs: tuple[str, ...] = ()) -> Graph:
-    """Operators of one input, one behind the other: x -> t0 -> t1 …"""
+    """Operators of one input, one after the other: x -> t0 -> t1 …"""
     names = ["x", *(f"t{number}" for number in range(len(kinds)))]
     ops = [Op(kind, (a,), (b,), {}, f"{kind} #{n}") for n, (kind, a, b) in enumerate(zip(kinds, names[:-1], names[1:], strict=True))]
     return network(ops, [t("x")], ["x"], outputs or (names[-1],))

@@ -138,7 +138,7 @@ def test_a_target_whose_regions_cannot_be_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "target"),
     [
-        ("coco_ssd_mobilenet_v1_uint8.tflite", "tflite"),  # a Concat onto one grid, which LiteRT's kernels round coarsely
+        ("coco_ssd_mobilenet_v1_uint8.tflite", "tflite"),  # a Concat to one quantization, which LiteRT's kernels round coarsely
         ("torch/perceptron/dynamic_full_frozen.pt", "tflite-micro"),  # data quantized by rows, and by the whole tensor in the source
     ],
 )

@@ -82,7 +82,7 @@ def test_a_result_that_others_read_stays_real() -> None:
 
 @pytest.mark.parametrize("zero", [-128, 0, 127])
 def test_a_relu_before_the_grid(zero: int) -> None:
-    """Implied where the grid begins at zero, an activation where it does not."""
+    """Implied where the quantization begins at zero, an activation where it does not."""
     graph = conv(Op("Relu", ("c",), ("r",)), Op("Quantize", ("r",), ("y",)), tensors=(stored("y", 0.4, zero),))
     changed, _ = applied(graph, "absorb_quantization")
     assert kinds(changed) == ["Conv"] and changed.ops[0]["activation"] == ("" if zero == -128 else "relu")

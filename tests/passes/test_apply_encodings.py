@@ -1,4 +1,4 @@
-"""Encodings put into a graph and taken out of one: names, grids, integers, what is inferred and what stays real."""
+"""Encodings put into a graph and taken out of one: names, quantizations, integers, what is inferred and what stays real."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def test_weights_are_found_by_every_name(place: Place) -> None:
 
 @pytest.mark.parametrize("name", ["/layer/conv", "c", "/layer/relu", "r"])
 def test_the_result_of_a_layer_is_that_of_the_relu_behind_it(name: str) -> None:
-    """Runtimes fuse both, and their files name the layer; with a grid between the Conv and the Relu the Conv's data would stay real."""
+    """Runtimes fuse both, and their files name the layer; with a quantization between the Conv and the Relu the Conv's data would stay
+    real."""
     entries = {Place("x", "output"): grid(0.1), Place(name, "output"): grid(0.05, -128), Place("c", "input", 1): CHANNELS}
     found = apply(network(), Encodings(entries))
     assert kinds(found)[:2] == ["Quantize", "Conv"] and found.ops[1]["activation"] in ("", "relu")
@@ -106,7 +107,7 @@ def normalized() -> Graph:
 
 @pytest.mark.parametrize("name", ["/layer/conv", "c", "r"])
 def test_runtimes_fold_a_batch_normalization_first(name: str) -> None:
-    """Scales of weights are those of the folded ones, and the result of the layer is behind the normalization."""
+    """Scales of weights are those of the folded ones, and the result of the layer is after the normalization."""
     from qconvert.passes import fold_batch_norm
 
     entries = {Place("x"): grid(0.1), Place(name, "output"): grid(0.05, -128), Place(name, "input", 1): CHANNELS}
@@ -165,7 +166,7 @@ def test_what_has_no_grid_stays_real_and_is_named() -> None:
 
 
 def test_grids_are_inferred_through_moves_and_pools() -> None:
-    """The grid of the last reaches the layer, and that of the first the last."""
+    """The quantization of the last reaches the layer, and that of the first the last."""
     backwards, notes = applied(network(), Encodings({"x": grid(0.05), "y": grid(0.03, -128), "w": CHANNELS}), fill="infer")
     assert kinds(backwards) == ["Quantize", "Conv", "MaxPool", "Reshape", "Dequantize"]
     assert any("2 of them inferred" in str(note) for note in notes)
@@ -340,7 +341,7 @@ def test_functions_are_refused() -> None:
 
 @pytest.mark.formats
 def test_options_of_the_reader_of_encodings(tmp_path: Path) -> None:
-    """MNN's dump of its method KL names tensors by numbers; the .mnn beside it is named by an option of its reader."""
+    """MNN's dump of its method KL names tensors by numbers; the .mnn next to it is named by an option of its reader."""
     mnn = FIXTURES / "mnn"
     dump, net = mnn / "KL_dump.json", mnn / "KL.mnn"
     report = convert(mnn / "float.onnx", tmp_path / "q.onnx", encodings=str(dump), mnn=str(net))

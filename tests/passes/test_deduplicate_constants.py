@@ -1,4 +1,4 @@
-"""deduplicate_constants: copies share one tensor; what differs in any bit or in its grid does not."""
+"""deduplicate_constants: copies share one tensor; what differs in any bit or in its quantization does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamic range between TFLite and ONNX: integer weights beside real data, which kernels round when they run."""
+"""Dynamic range between TFLite and ONNX: integer weights next to real data, which kernels round when they run."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_onnx_rounds_data_when_it_runs_if_asked_to(kind: str, numerics: str, tmp
 @pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_onnx_rounds_as_litert_does_is_one_operator_again(kind: str, asymmetric: bool, tmp_path: Path) -> None:
-    """However it was spelled out, with its int8 weights, which ONNX may have as uint8."""
+    """However it was decomposed, with its int8 weights, which ONNX may have as uint8."""
     source = hybrid(tmp_path / "source.tflite", kind, asymmetric=asymmetric)
     convert(source, tmp_path / "model.onnx", dynamic="keep")
     convert(tmp_path / "model.onnx", tmp_path / "back.tflite")
@@ -276,7 +276,7 @@ def test_weights_of_few_bits_stay_what_kernels_take(kind: str, dtype: str, kept:
 
 
 def test_a_matrix_that_int8_does_not_hold_with_zero_point_0_stays_8_bits(tmp_path: Path) -> None:
-    """Behind a DEQUANTIZE, as int8 with the zero point that this takes; it comes back to ONNX as 8 bits too."""
+    """After a DEQUANTIZE, as int8 with the zero point that this takes; it comes back to ONNX as 8 bits too."""
     rng = np.random.default_rng(0)
     weights = onnx.numpy_helper.from_array((rng.normal(size=(96, 128)) + 0.7).astype(np.float32), "w")
     values = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [7, 96]), ("y", [7, 128]))]
@@ -301,7 +301,7 @@ def test_a_round_trip_keeps_what_rounds_data(form: str, via: str, tmp_path: Path
 
 
 def attention_of_products(folder: Path, bias: float = 0.0) -> Path:
-    """Products with biases, one behind the other and behind moves, as an encoder has them; quantized dynamically."""
+    """Products with biases, one after the other and after moves, as an encoder has them; quantized dynamically."""
     rng = np.random.default_rng(5)
     names = ("in", "query", "key", "out")
     constants = [numpy_helper.from_array(rng.normal(0, 0.2, (32, 32)).astype(np.float32), f"{name}.w") for name in names]
@@ -342,7 +342,7 @@ def test_data_rounded_otherwise_are_found_behind_biases_and_moves(tmp_path: Path
 @pytest.mark.parametrize("dynamic", ["real", "keep"])
 @pytest.mark.parametrize("other", ["dynamic", "dynamic_symmetric", "dynamic_tensor"])
 def test_data_rounded_in_a_way_that_nobody_declared_are_found(dynamic: str, other: str, tmp_path: Path) -> None:
-    """The source's own rounding is declared where the result computes on real data; any other one is a fault, as one of real weights is."""
+    """The source's own rounding is declared where the result computes in float; any other one is a fault, as one of real weights is."""
     source, sound, changed = hybrid(tmp_path / "source.tflite", "FULLY_CONNECTED"), tmp_path / "sound.onnx", tmp_path / "changed.onnx"
     convert(source, sound, dynamic="keep")
     graph = load(sound)

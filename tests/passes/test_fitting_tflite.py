@@ -166,7 +166,7 @@ def test_other_products_with_erf_stay() -> None:
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("kind", ["Concat", "Max", "Min"])
 def test_constants_that_reach_the_result_are_rounded_to_its_grid_alone(kind: str) -> None:
-    """A class token, whose own grid would round it once more."""
+    """A class token, whose own quantization would round it once more."""
     values = np.random.default_rng(2).normal(size=(1, 40)).astype(np.float32)
     x, y = Tensor("x", "int8", (1, 40), None, q(0.02, 3)), Tensor("y", "int8", None, None, q(0.037, -11))
     attributes = {"axis": 1} if kind == "Concat" else {}
@@ -273,7 +273,7 @@ def test_partial_forbid_lists_them() -> None:
 
 @pytest.mark.parametrize("kind", ["Rsqrt", "SquaredDifference", "Gelu", "Div", "Softplus"])
 def test_partial_forbid_lists_what_was_real_in_the_source_too(kind: str) -> None:
-    """Kinds with an integer kernel among them: between Dequantize and Quantize they run on real values all the same."""
+    """Kinds with an integer kernel among them: between Dequantize and Quantize they run in float all the same."""
     names = ("a", "b")[: 2 if kind in ("SquaredDifference", "Div") else 1]
     ops = [Op("Dequantize", (name,), (f"{name}r",)) for name in names]
     ops += [Op(kind, tuple(f"{name}r" for name in names), ("yr",)), Op("Quantize", ("yr",), ("y",))]
@@ -403,7 +403,7 @@ def test_the_layouts_of_a_trivial_shape_cancel() -> None:
     assert kinds(changed) == ["Conv", "Transpose"]
 
 
-# kinds that are exact on real values
+# kinds that are exact in float
 
 
 def curved(kind: str, scale: float, zero_point: int) -> Graph:
@@ -416,7 +416,7 @@ def curved(kind: str, scale: float, zero_point: int) -> Graph:
     ("kind", "fixed"), [("Sigmoid", (1 / 256, -128)), ("Tanh", (1 / 128, 0)), ("Softmax", (1 / 256, -128)), ("LogSoftmax", (16 / 256, 127))]
 )
 def test_a_kernel_with_a_fixed_grid_is_not_rounded_again(kind: str, fixed: tuple[float, int]) -> None:
-    """On its kernel's own grid the operator stays; on another it is exact on real values alone."""
+    """On its kernel's own quantization the operator stays; on another it is exact in float alone."""
     other = curved(kind, fixed[0] * 0.93, fixed[1])
     changed, notes = for_target(other, "isolate_float")
     assert kinds(changed) == ["Dequantize", kind, "Quantize"] and f"1 {kind}: " in notes[0]

@@ -1,4 +1,4 @@
-"""float_bias_to_int32: rounded to the grid of the products; what does not fit stays and is named."""
+"""float_bias_to_int32: rounded to the quantization of the products; what does not fit stays and is named."""
 
 from __future__ import annotations
 

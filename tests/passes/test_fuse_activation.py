@@ -1,4 +1,4 @@
-"""fuse_activation: activations move into operators and vanish behind grids; ambiguous bounds stay."""
+"""fuse_activation: activations move into operators and vanish after quantizations; ambiguous bounds stay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def clip(name: str, result: str, bounds: tuple[float | None, float | None]) -> t
 
 
 def behind_conv(bounds: tuple[float | None, float | None], grid: Quantization) -> Graph:
-    """A quantized convolution with a Clip behind it on the same grid."""
+    """A quantized convolution with a Clip after it with the same quantization."""
     graph = quantized_conv()
     op, limits = clip("y", "z", bounds)
     y = replace(graph["y"], quantization=grid, shape=None)
@@ -91,7 +91,7 @@ def test_only_one_activation_is_fused() -> None:
 
 @pytest.mark.onnxruntime
 def test_limits_that_follow_each_other_are_one() -> None:
-    """Quantization-aware training: a reduced range, what an activation leaves on the grid, and the range once more."""
+    """Quantization-aware training: a reduced range, what an activation leaves with the quantization, and the range once more."""
     clips = [clip(f"t{index}", f"t{index + 1}", bounds) for index, bounds in enumerate([(None, 6.79), (0.0, 5.976), (None, 6.79)])]
     ops = [Op("Mul", ("x", "x"), ("t0",)), *(op for op, _ in clips), Op("Relu", ("t3",), ("t4",)), Op("Neg", ("t2",), ("y",))]
     grid = q(0.0818590298295021, -84)

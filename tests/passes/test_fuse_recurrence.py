@@ -1,4 +1,4 @@
-"""Loops over a sequence that TensorFlow's converter spelled out are LSTM, GRU, RNN or a Scan; nothing else is."""
+"""Loops over a sequence that TensorFlow's converter decomposed are LSTM, GRU, RNN or a Scan; nothing else is."""
 
 from __future__ import annotations
 

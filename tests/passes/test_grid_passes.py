@@ -1,4 +1,5 @@
-"""Passes between grids, in numbers: powers of two, the google formulas, narrow and reduced ranges, other widths, what is reached."""
+"""Passes between quantizations, in numbers: powers of two, the google formulas, narrow and reduced ranges, other widths, what is
+reached."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def integers(graph: Graph, name: str) -> list[int]:
 
 
 def inner(scale: float, zero_point: int = 0, dtype: str = "int8", kind: str = "Identity") -> Graph:
-    """A Quantize and one operator on one grid, between real values: nothing quantized is a graph input or output."""
+    """A Quantize and one operator with one quantization, between float values: nothing quantized is a graph input or output."""
     grid = q(scale, zero_point)
     tensors = [Tensor("x", "float32", (1, 256)), *(Tensor(name, dtype, (1, 256), None, grid) for name in "ab")]
     return make([Op("Quantize", ("x",), ("a",)), Op(kind, ("a",), ("b",)), Op("Dequantize", ("b",), ("y",))], tensors, "x", "y")
@@ -64,7 +65,7 @@ def weighted(data: Array, grid: Quantization, bias: Array | None = None, dtype: 
     ("scale", "zero_point", "rounding", "wanted"),
     [
         (0.01, 0, "up", 2.0**-6),  # largest magnitude 1.28: position floor(log2(1.28)) - 6
-        (0.012, 0, "up", 2.0**-6),  # 1.536: the same, half of the grid more
+        (0.012, 0, "up", 2.0**-6),  # 1.536: the same, half of the quantization more
         (0.012, 0, "nearest", 2.0**-6),  # 1.536 / 127 = 0.0121, whose logarithm is -6.37
         (0.01, 0, "nearest", 2.0**-7),  # -6.63: clips at 0.99
         (0.01, 0, "mse", 2.0**-6),
@@ -207,7 +208,7 @@ def test_a_bias_that_leaves_its_type_becomes_real() -> None:
 
 
 def test_what_is_reached_makes_finer_grids() -> None:
-    """Behind a Relu a symmetric grid has 127 of its steps: twice as many fit, and each old one is one of them."""
+    """After a Relu a symmetric quantization has 127 of its steps: twice as many fit, and each old one is one of them."""
     before = inner(0.5, kind="Relu")
     tensors = [replace(before["b"], name="c"), replace(before["b"], name="b", quantization=q(0.5))]
     graph = make(
@@ -282,7 +283,7 @@ def test_activations_of_four_bits_are_refused_where_the_optimizer_would_break_th
 
 @pytest.mark.formats
 def test_unsigned_models_with_signed_weights_become_signed_for_tflite(tmp_path: Path) -> None:
-    """No kernel of LiteRT takes int8 weights beside uint8 data; inputs and outputs stay uint8."""
+    """No kernel of LiteRT takes int8 weights next to uint8 data; inputs and outputs stay uint8."""
     convert(FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite", tmp_path / "a.tflite", passes=["symmetric_weights"])
     graph = load(tmp_path / "a.tflite")
     assert {graph[name].dtype for name in (*graph.inputs, *graph.outputs)} == {"uint8"}
@@ -291,7 +292,7 @@ def test_unsigned_models_with_signed_weights_become_signed_for_tflite(tmp_path: 
 
 @pytest.mark.litert
 def test_unsigned_models_of_sixteen_bits_run_in_litert(tmp_path: Path) -> None:
-    """Activations become int16, biases int64; the uint8 output comes by real values, since no kernel goes from int16 to uint8."""
+    """Activations become int16, biases int64; the uint8 output comes by float values, since no kernel goes from int16 to uint8."""
     source = FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite"
     convert(source, tmp_path / "a.tflite", passes=["change_bits"], activation_bits=16)
     graph = load(tmp_path / "a.tflite")

@@ -1,4 +1,4 @@
-"""Grids are the same only where the stored type is, too: a scale and zero point mean other values in int8 than in uint8."""
+"""Quantizations are the same only where the stored type is, too: a scale and zero point mean other values in int8 than in uint8."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_equal_numbers_of_another_type_are_another_grid() -> None:
 @pytest.mark.parametrize("kind", ["Add", "Sub"])
 @pytest.mark.parametrize("turned", [False, True])
 def test_zeros_take_the_scale_of_what_they_are_added_to(kind: str, turned: bool) -> None:
-    """XNNPACK's kernel has 20 bits for the larger of both scales: beside zeros of scale 1 few are left for the other operand."""
+    """XNNPACK's kernel has 20 bits for the larger of both scales: next to zeros of scale 1 few are left for the other operand."""
     shape, grid = (64, 4), Quantization.per_tensor(0.0003, -7)
     zeros = np.full((1, 4), 5, np.int8)
     tensors = [Tensor("x", "int8", shape, None, grid), Tensor("k", "int8", (1, 4), zeros, Quantization.per_tensor(1.0, 5))]

@@ -60,7 +60,7 @@ def is_same(was: Array, now: Array, ambiguous: bool, exactly: bool = True) -> bo
 
 
 #: Passes with nothing to do here: they read custom operators alone, loops, what trained models have, metadata, sizes with names, or
-#: transposed convolutions, or numbers behind real convolutions over one dimension.
+#: transposed convolutions, or numbers after real convolutions over one dimension.
 IDLE = (
     "apply_encodings",
     "carry_custom",
@@ -144,7 +144,8 @@ def test_a_pass_keeps_what_it_declares(name: str) -> None:
         if len(shares) >= EXAMPLES:
             break
     assert len(shares) >= EXAMPLES / 4 or name in IDLE, len(shares)
-    if shares and not item.exact:  # the grids of a few graphs are so far from their values that all of their integers are the limits
+    # the quantizations of a few graphs are so far from their values that all of their integers are the limits
+    if shares and not item.exact:
         assert item.within is not None and np.quantile(shares, 0.95) <= item.within
 
 
@@ -177,12 +178,13 @@ def kept(item: Pass, seed: int, target: Target, options: dict[str, Any]) -> floa
 
 @pytest.mark.parametrize("seed", [67652528, 1926482243, 3970157241])
 def test_real_values_of_a_coarse_grid_are_measured_by_its_range(seed: int) -> None:
-    """Outputs that are a few steps of 0.4 to 0.8: half a step is a tenth of the largest of them, and little of what the grid holds."""
+    """Outputs that are a few steps of 0.4 to 0.8: half a step is a tenth of the largest of them, and little of what the quantization
+    holds."""
     share = kept(BUILTIN["sparse_pairs"], seed, target_named("ort-arm"), {"pairs": "sparse"})
     assert share is not None and 0 < share < 0.005
 
 
-#: Passes between grids, which find nothing to do in what they leave.
+#: Passes between quantizations, which find nothing to do in what they leave.
 SETTLED = (
     "affine_activations", "change_bits", "google_scales", "narrow_range", "per_axis_to_per_tensor", "per_tensor_to_per_axis",
     "power_of_two", "reduced_range", "symmetric_activations", "symmetric_weights",

@@ -69,7 +69,7 @@ def test_targets_keep_what_states_do(seed: int) -> None:
 
 @pytest.mark.parametrize("name", sorted(passes()))
 def test_passes_keep_what_states_do(name: str) -> None:
-    """Those that are not exact make valid graphs; random grids are not all fit for the bounds that they declare."""
+    """Those that are not exact make valid graphs; random quantizations are not all fit for the bounds that they declare."""
     for seed in range(100, 108):
         graph = delayed(seed)
         try:

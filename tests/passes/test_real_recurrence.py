@@ -1,4 +1,4 @@
-"""real_recurrence: with numerics "fast", an integer LSTM is an LSTM on real values, near the exact one."""
+"""real_recurrence: with numerics "fast", an integer LSTM is an LSTM in float, near the exact one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qconvert.streaming import Session
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
 
 CORAL = Path(__file__).parents[2] / "fixtures" / "coral_lstm_mnist_int8.tflite"
-#: Small weights, so that sums do not saturate, which an LSTM on real values does not.
+#: Small weights, so that sums do not saturate, which an LSTM in float does not.
 SMALL: dict[str, Any] = {"inputs": 3, "cells": 4, "data": (0.01, -3)}
 
 

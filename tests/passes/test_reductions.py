@@ -1,4 +1,4 @@
-"""Means and sums over axes that are spelled out to have the integers of LiteRT's kernels, and what comes back of them."""
+"""Means and sums over axes that are decomposed to have the integers of LiteRT's kernels, and what comes back of them."""
 
 from __future__ import annotations
 

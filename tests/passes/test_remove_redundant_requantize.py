@@ -45,7 +45,7 @@ def test_another_grid_becomes_one_requantize() -> None:
     tensors = [Tensor("x", "int8", (256,), None, q(0.1, 3)), Tensor("y", "uint8", (256,), None, q(0.17, 99))]
     graph = make(ops, tensors, "x", "y z")
     changed, _ = applied(graph, PASS)
-    assert kinds(changed.ops) == ["Dequantize", "Requantize", "Neg"]  # its real values have another reader
+    assert kinds(changed.ops) == ["Dequantize", "Requantize", "Neg"]  # its float values have another reader
     assert_equal(graph, changed, {"x": np.arange(-128, 128).astype(np.int8)})
 
 
@@ -91,7 +91,7 @@ def test_a_shift_is_passed_by_on_both_sides() -> None:
 
 
 def test_a_requantize_that_rounds_stays() -> None:
-    """Through a coarser grid and back is not the identity."""
+    """Through a coarser quantization and back is not the identity."""
     tensors = [Tensor("x", "int8", (256,), None, q(0.1)), Tensor("a", "int8", None, None, q(0.3)), Tensor("y", "int8", None, None, q(0.1))]
     graph = make([Op("Requantize", ("x",), ("a",)), Op("Requantize", ("a",), ("y",))], tensors, "x", "y")
     assert applied(graph, PASS) == (graph, ())

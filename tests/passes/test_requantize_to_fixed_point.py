@@ -1,4 +1,4 @@
-"""requantize_to_fixed_point: sums, multipliers and shifts as integer operators, in the evaluator, in onnxruntime and beside LiteRT."""
+"""requantize_to_fixed_point: sums, multipliers and shifts as integer operators, in the evaluator, in onnxruntime and next to LiteRT."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_a_real_network_in_onnxruntime(rounding: str, tmp_path: Path) -> None:
 
 @pytest.mark.formats
 def test_a_target_asks_for_it_by_name() -> None:
-    """Behind its own passes: the data are uint8, and weights that would saturate beside them too; the outputs stay what they are."""
+    """After its own passes: the data are uint8, and weights that would saturate next to them too; the outputs stay what they are."""
     own = target_named("ort-x86")
     target = own.derive(name="integers", passes=(*own.passes, "requantize_to_fixed_point"))
     source = qconvert.load(FIXTURES / "tiny_resnet_cifar10_int8.tflite")

@@ -35,7 +35,8 @@ def steps(graph: Graph, name: str, values: Array) -> Array:
     return values.astype(int) - int(found.zero_point[0])
 
 
-@pytest.mark.parametrize("target", sorted(name for name, target in targets().items() if not target.needs_scales))  # these change grids
+# these change quantizations
+@pytest.mark.parametrize("target", sorted(name for name, target in targets().items() if not target.needs_scales))
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("largest", [20, 127])  # of weights that cannot saturate and that can
 @pytest.mark.parametrize("first", [True, False])

@@ -26,7 +26,7 @@ SYMMETRIC = Target(
 
 
 def shifted(graph: Graph, target: Target | None = SYMMETRIC) -> Graph:
-    """The graph behind the pass: no activation inside it has a zero point, and the metadata say which had one."""
+    """The graph after the pass: no activation inside it has a zero point, and the metadata say which had one."""
     changed, notes = pass_named("shift_to_symmetric").run(graph, target)
     validate(changed)
     assert notes
@@ -44,7 +44,7 @@ def integers(graph: Graph, feeds: Mapping[str, Array], names: Sequence[str]) -> 
 
 
 def same(graph: Graph, *, ties: int = 0, target: Target | None = SYMMETRIC, seed: int = 0) -> Graph:
-    """The graph behind the pass, whose outputs and inner activations are the integers of the graph before."""
+    """The graph after the pass, whose outputs and inner activations are the integers of the graph before."""
     changed = shifted(graph, target)
     shapes = {name: tuple(size if isinstance(size, int) else 2 for size in graph[name].shape or ()) for name in graph.inputs}
     feeds = {
@@ -73,7 +73,7 @@ def same(graph: Graph, *, ties: int = 0, target: Target | None = SYMMETRIC, seed
 
 
 def restored(graph: Graph, changed: Graph) -> Graph:
-    """What restore_zero_points makes of a shifted graph: the grids of the graph before."""
+    """What restore_zero_points makes of a shifted graph: the quantizations of the graph before."""
     back, notes = pass_named("restore_zero_points").run(changed, None)
     validate(back)
     assert notes and SHIFTED not in back.metadata
@@ -212,7 +212,7 @@ def test_a_real_result_is_what_it_was() -> None:
 
 
 def moved(*ops: Op, shape: tuple[int, ...] = (1, 4, 6, 6), tensors: Sequence[Tensor] = (), point: int = -7, **others: Tensor) -> Graph:
-    """x -> Identity -> operators that move -> y, all on one grid."""
+    """x -> Identity -> operators that move -> y, all with one quantization."""
     grid = q(0.1, point)
     names = dict.fromkeys(name for op in ops for name in op.outputs)
     known = {tensor.name for tensor in tensors}
@@ -271,7 +271,7 @@ def test_readers_with_different_pads_get_a_copy_each_and_equal_ones_share() -> N
 
 
 def test_uint8_edges_are_exact_for_each_code() -> None:
-    """The integers of a uint8 input and output are plain numbers to operators on real values."""
+    """The integers of a uint8 input and output are plain numbers to operators in float."""
     inner = [Tensor("a", "int8", (256,), None, q(0.017, 3)), Tensor("b", "int8", (256,), None, q(0.017, 3))]
     ops = [Op("Requantize", ("x",), ("a",)), Op("Identity", ("a",), ("b",)), Op("Requantize", ("b",), ("y",))]
     for new in (q(0.017, 131), q(0.023, 100)):
@@ -285,7 +285,7 @@ def test_uint8_edges_are_exact_for_each_code() -> None:
 
 
 def test_real_values_do_not_go_by_uint8() -> None:
-    """As behind float_io, where a network's inputs and outputs were uint8."""
+    """As after float_io, where a network's inputs and outputs were uint8."""
     inner = [Tensor(name, "int8", None, None, q(0.02, 3)) for name in "ab"]
     outer = [Tensor(name, "uint8", None, None, q(0.02, 131)) for name in "uv"]
     ops = [Op("Quantize", ("x",), ("u",)), Op("Requantize", ("u",), ("a",)), Op("Identity", ("a",), ("b",)),
@@ -438,7 +438,7 @@ AVERAGE = {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "ari
 
 
 def average(point: int, *, isolated: bool, **changes: object) -> Graph:
-    """x (1,3,16,16) -> AveragePool of 2x2 on its grid -> y, by itself or on real values between Dequantize and Quantize."""
+    """x (1,3,16,16) -> AveragePool of 2x2 with its quantization -> y, by itself or in float between Dequantize and Quantize."""
     grid = q(0.03, point)
     ends = [Tensor("x", "int8", (1, 3, 16, 16), None, grid), Tensor("y", "int8", None, None, grid)]
     attributes = {**AVERAGE, **changes}

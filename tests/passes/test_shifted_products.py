@@ -1,4 +1,4 @@
-"""shift_to_symmetric on MatMul of two activations: products of integers, and sums beside them; TensorRT-RTX builds them on integers."""
+"""shift_to_symmetric on MatMul of two activations: products of integers, and sums next to them; TensorRT-RTX builds them on integers."""
 
 from __future__ import annotations
 

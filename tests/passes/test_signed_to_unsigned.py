@@ -1,4 +1,4 @@
-"""signed_to_unsigned and unsigned_to_signed: the same real values in the other storage."""
+"""signed_to_unsigned and unsigned_to_signed: the same float values in the other storage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCALES = (0.02, 0.004, 0.013, 0.0005)
 
 
 def assert_shifted(before: Graph, after: Graph, x: Array) -> None:
-    """onnxruntime and the exact evaluation give the same real values when the input is shifted too."""
+    """onnxruntime and the exact evaluation give the same float values when the input is shifted too."""
     half = HALF[x.dtype.name]
     moved = (x.astype(np.int64) + half).astype("u" + x.dtype.name)
     (a,), (b,) = outputs(before, {"x": x}), outputs(after, {"x": moved})

@@ -1,4 +1,4 @@
-"""Convolutions of 16-bit data that are spelled out to have the integers of LiteRT's kernels, and what comes back of them."""
+"""Convolutions of 16-bit data that are decomposed to have the integers of LiteRT's kernels, and what comes back of them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def test_fast_numerics_and_sums_beyond_the_exact_ones_stay_plain(tmp_path: Path)
         assert [op["arithmetic"] for op in load(tmp_path / "m.onnx").ops if op.kind == "Conv"] == [""]
 
 
-#: What reads a product of 16 bits, y, beside another tensor on its grid, q; and its results, on grids or of plain integers.
+#: What reads a product of 16 bits, y, next to another tensor with its quantization, q; and its results, with quantizations or of plain
+#: integers.
 READERS: dict[str, tuple[list[OpSpec], list[TensorSpec]]] = {
     "joined": ([OpSpec("CONCATENATION", ["y", "q"], ["z"], {"axis": 1})], [TensorSpec("z", (2, 6), "int16", 0.002, 0)]),
     "stacked": ([OpSpec("PACK", ["y", "q"], ["z"], {"axis": 0, "valuesCount": 2})], [TensorSpec("z", (2, 2, 3), "int16", 0.002, 0)]),
@@ -122,7 +123,7 @@ READERS: dict[str, tuple[list[OpSpec], list[TensorSpec]]] = {
 @pytest.mark.cross_section
 @pytest.mark.parametrize("reader", READERS)
 def test_grids_that_no_node_states_beside_integers(reader: str, tmp_path: Path) -> None:
-    """Only the note has the grids of y and of its constant, which other products share."""
+    """Only the note has the quantizations of y and of its constant, which other products share."""
     ops, tensors = READERS[reader]
     rng = np.random.default_rng(5)
     known = [

@@ -26,7 +26,7 @@ SCALES = np.array([0.25, 0.003, 1 / 3], np.float32)
 
 
 def weighted(dtype: str, q: Quantization) -> Graph:
-    """x (3, 4) times the real values of constant integers."""
+    """x (3, 4) times the float values of constant integers."""
     tensors = (
         Tensor("x", "float32", SHAPE), Tensor("w", dtype, SHAPE, random_integers(SHAPE, dtype), q),
         Tensor("r", "float32", SHAPE), Tensor("y", "float32", SHAPE),
@@ -106,7 +106,7 @@ def test_what_keeps_its_dequantize() -> None:
 
 
 def altered(graph: Graph, kind: str, value: Any) -> Graph:
-    """With another constant beside the first operator of a kind."""
+    """With another constant next to the first operator of a kind."""
     op = next(op for op in graph.ops if op.kind == kind)
     data = np.asarray(value, np.float32)
     return graph.evolve(tensors=[replace(graph[op.inputs[1]], shape=data.shape, data=data)])
@@ -131,7 +131,7 @@ def test_what_is_no_quantization_stays_as_it_is(kind: str, value: Any) -> None:
 
 
 def test_other_orders_mean_something_else() -> None:
-    """A number minus the integers, and a value that others read, stay; what follows the product stays behind it."""
+    """A number minus the integers, and a value that others read, stay; what follows the product stays after it."""
     graph = spelled(weighted("int8", GRIDS["int8 shifted"]))
     cast, minus, times, last = graph.ops
     turned = graph.evolve(ops=[cast, replace(minus, inputs=minus.inputs[::-1]), times, last])

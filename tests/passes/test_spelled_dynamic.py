@@ -1,4 +1,4 @@
-"""Data that PyTorch's programs round at each run, part by part, become what the product behind them does."""
+"""Data that PyTorch's programs round at each run, part by part, become what the product after them does."""
 
 from __future__ import annotations
 

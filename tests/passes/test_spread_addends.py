@@ -1,4 +1,4 @@
-"""spread_addends: numbers behind convolutions over one dimension, and what stays."""
+"""spread_addends: numbers after convolutions over one dimension, and what stays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONV = {"strides": (1,), "pads": (0, 0), "dilations": (1,), "data_format": "chan
 
 
 def graph(channels: int, kinds: tuple[str, ...], number: Any = 3.0, length: int | str = 5, **conv: Any) -> Graph:
-    """A convolution, and operators of a number one behind the other."""
+    """A convolution, and operators of a number one after the other."""
     taps = constant("w", np.random.default_rng(0).normal(size=(channels, 2, 1)).astype(np.float32))
     tensors = [Tensor("x", "float32", (1, 2, length)), taps, constant("c", np.asarray(number, np.float32))]
     ops = [Op("Conv", ("x", "w"), ("v0",), {**CONV, **conv})]

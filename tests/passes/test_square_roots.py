@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert, pytest.mark.torch]
 
 
 def roots(dtype: str, seed: int) -> tuple[bytes, np.ndarray]:
-    """A model of one SQRT on grids of its own, and every code that is not below zero."""
+    """A model of one SQRT with quantizations of its own, and every code that is not below zero."""
     rng, info = np.random.default_rng(seed), np.iinfo(dtype)
     zero, point = (int(info.min), int(rng.integers(-128, 20))) if dtype == "int8" else (0, 0)
     x = np.arange(zero, int(info.max) + 1).astype(dtype)[None]

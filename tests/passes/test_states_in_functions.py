@@ -51,7 +51,7 @@ def network(ops: list[Op], tensors: list[Tensor], functions: list[Graph], output
 
 
 def choosing() -> Graph:
-    """A branch that writes the state, one that reads it; it is read behind them."""
+    """A branch that writes the state, one that reads it; it is read after them."""
     ops = [
         Op("ReduceSum", ("x", "axes"), ("total",), {"keepdims": 0}),
         Op("Greater", ("total", "limit"), ("c",)),
@@ -64,7 +64,7 @@ def choosing() -> Graph:
 
 
 def calling() -> Graph:
-    """Two calls of one function, one behind the other, the second within another function."""
+    """Two calls of one function, one after the other, the second within another function."""
     outer = function("outer", [Op("Call", ("x",), ("y",), {"function": "adding"})], [t("x"), t("y")], ("x",), ("y",))
     ops = [Op("Call", ("x",), ("y",), {"function": "adding"}), Op("Call", ("y",), ("z",), {"function": "outer"})]
     return network(ops, [t("y"), t("z")], [ADDING, outer])

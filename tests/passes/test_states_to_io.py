@@ -30,7 +30,7 @@ FEEDS = [np.array(pair, np.int8) for pair in ([4, 9], [-7, 3], [100, 2], [5, -9]
 
 
 def counter(first: Any = (3, 5), ops: tuple[Op, ...] = (), outputs: tuple[str, ...] = ("y",)) -> Graph:
-    """y = s + x; s = y: a running sum of integers on a grid."""
+    """y = s + x; s = y: a running sum of integers with a quantization."""
     tensors = [Tensor(name, "int8", (2,), None, GRID) for name in ("x", "old", "y", "new")]
     usual = (
         Op("ReadState", (), ("old",), {"state": "sum"}),
@@ -68,7 +68,7 @@ def test_states_are_inputs_and_outputs_and_states_again() -> None:
 
 
 def test_the_order_of_reads_and_writes_counts() -> None:
-    """What is read behind a write is the new value; a state may be an output, and an input may be written as it is."""
+    """What is read after a write is the new value; a state may be an output, and an input may be written as it is."""
     ops = (
         Op("WriteState", ("x",), (), {"state": "sum"}),
         Op("ReadState", (), ("old",), {"state": "sum"}),

@@ -1,4 +1,4 @@
-"""symmetric_activations, and operands that meet on one grid, in numbers."""
+"""symmetric_activations, and operands that meet with one quantization, in numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def applied(name: str, graph: Graph, target: Target) -> tuple[Graph, tuple[str, 
 
 
 def chain(zero_point: int = -128, dtype: str = "int8") -> Graph:
-    """A Quantize, two Relus of one grid and a Dequantize: nothing of it is a graph input or output."""
+    """A Quantize, two Relus of one quantization and a Dequantize: nothing of it is a graph input or output."""
     grid = q(0.5, zero_point)
     inner = [Tensor(name, dtype, (1, 256), None, grid) for name in ("a", "b", "c")]
     ops = [Op("Quantize", ("x",), ("a",)), Op("Relu", ("a",), ("b",)), Op("Identity", ("b",), ("c",)), Op("Dequantize", ("c",), ("y",))]
@@ -40,7 +40,7 @@ def chain(zero_point: int = -128, dtype: str = "int8") -> Graph:
 
 
 def error_of(grid: Quantization, zero_point: int) -> Array:
-    """What each code of the old grid is off by, in old steps."""
+    """What each code of the old quantization is off by, in old steps."""
     codes = np.arange(-128, 128) - zero_point
     ratio = np.float64(grid.scale[0]) / 0.5
     return np.rint(codes / ratio).clip(-128, 127) * ratio - codes
@@ -117,7 +117,7 @@ def test_a_convolution_keeps_its_inputs_and_outputs_and_moves_its_bias() -> None
 
 
 def test_a_bias_of_two_convolutions_becomes_two() -> None:
-    """Its scale is that of the data of each; once the second grid took the place of the first."""
+    """Its scale is that of the data of each; once the second quantization took the place of the first."""
     tensors = [
         *(Tensor(name, "float32", (1, 3)) for name in ("x", "z")),
         Tensor("a", "int8", (1, 3), None, q(0.5, 10)),

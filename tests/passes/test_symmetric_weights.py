@@ -144,7 +144,7 @@ def test_dead_weights_keep_their_scale_and_their_bias() -> None:
 
 
 def test_a_bias_of_two_operators_becomes_two_where_their_scales_part() -> None:
-    """Weights of one scale and two zero points; one fits and one does not. The second grid once took the place of the first."""
+    """Weights of one scale and two zero points; one fits and one does not. The second quantization once took the place of the first."""
     (one, tensors), (two, others) = (
         gemm(np.array([[0, 255, 10, 20]], np.uint8), 10, (1000,)),
         gemm(np.array([[100, 110, 120, 125]], np.uint8), 120, (1000,), suffix="2"),
@@ -161,7 +161,7 @@ def test_a_bias_of_two_operators_becomes_two_where_their_scales_part() -> None:
 
 
 def test_weights_that_something_else_reads_become_a_copy() -> None:
-    """A table that a Gather looks up and a MatMul multiplies: the Gather keeps the stored integers that its result's grid says."""
+    """A table that a Gather looks up and a MatMul multiplies: the Gather keeps the stored integers that its result's quantization says."""
     table = constant("w", random_integers((6, 4), "uint8"), q(0.01, 90))
     tensors = [
         table,
@@ -205,7 +205,7 @@ def test_the_target_says_the_range() -> None:
 
 
 def test_channels_with_zero_point_0_stay_beside_others() -> None:
-    """PyTorch's training gives channels of one sign an affine grid, and uses -128 in those that are symmetric."""
+    """PyTorch's training gives channels of one sign an affine quantization, and uses -128 in those that are symmetric."""
     data = np.array([[-128, 0, 127], [-128, -128, 127], [-128, -100, 0], [3, 4, 5]], np.int8)
     grid = Quantization(np.float32([0.01, 0.02, 0.03, 0.04]), np.array([0, -128, -128, 4]), 0)
     tensors = [constant("w", data, grid), Tensor("y", "int8", None, None, q(0.5, 3))]

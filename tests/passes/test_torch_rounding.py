@@ -56,7 +56,7 @@ def _addition(name: str, seed: int) -> tuple[Graph, dict[str, Array]]:
 @pytest.mark.parametrize("suffix", _RUNTIMES)
 @pytest.mark.parametrize("name", ["qnnpack", "fbgemm"])
 def test_additions_of_all_pairs(name: str, suffix: str, tmp_path: Path) -> None:
-    """Equal in every pair unless the report says that some are not; spelled out where the runtime's own kernel is not equal."""
+    """Equal in every pair unless the report says that some are not; decomposed where the runtime's own kernel is not equal."""
     changed = 0
     for seed in range(16):
         graph, feed = _addition(name, seed)
@@ -109,7 +109,7 @@ def test_additions_come_back_from_tflite(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.formats
 def test_other_additions_of_a_tflite_file_round_as_its_kernels() -> None:
-    """Beside one that an engine's note names."""
+    """Next to one that an engine's note names."""
     found = []
     for seed in range(16):
         graph, _ = _addition("qnnpack", seed)
@@ -124,7 +124,7 @@ def test_other_additions_of_a_tflite_file_round_as_its_kernels() -> None:
 
 @pytest.mark.formats
 def test_a_note_of_other_scales_is_not_believed(tmp_path: Path) -> None:
-    """An addition that was noted as plain: with the scale that a result has since, the writer would spell it out."""
+    """An addition that was noted as plain: with the scale that a result has since, the writer would decompose it."""
     graph, _ = _addition("qnnpack", 0)
     others = [_addition("qnnpack", seed)[0] for seed in range(16)]
     found = [(item, _written(item, tmp_path)) for item in [graph, *others]]
@@ -163,7 +163,7 @@ _WINDOWS = [
 @pytest.mark.parametrize("name", TORCH_AVERAGES)
 @pytest.mark.parametrize(("kind", "attributes"), _WINDOWS)
 def test_averages(name: str, kind: str, attributes: dict[str, Any], suffix: str, tmp_path: Path) -> None:
-    """On a grid with an odd zero point, where ties of steps and those of stored integers go to other sides."""
+    """With a quantization with an odd zero point, where ties of steps and those of stored integers go to other sides."""
     rng = np.random.default_rng(len(kind))
     grid, shape = Quantization.per_tensor(0.0371, 117), (1, 4, 6, 6)
     after = {"GlobalAveragePool": (1, 4, 1, 1), "ReduceMean": (1, 4)}.get(kind)
@@ -266,7 +266,7 @@ def test_litert_computes_curves_and_grids_on_real_values(kind: str, tmp_path: Pa
     exact, _ = _run(graph, tmp_path, ".tflite", feed)
     fast, _ = _run(graph, tmp_path, ".tflite", feed, numerics="fast")
     assert np.count_nonzero(exact["y"] != wanted) <= 1
-    assert np.count_nonzero(fast["y"] != wanted) > 1 or kind == "HardSwish"  # whose kernel differs on other grids
+    assert np.count_nonzero(fast["y"] != wanted) > 1 or kind == "HardSwish"  # whose kernel differs with other quantizations
 
 
 def _beside_ties(scale: float, zero_point: int) -> Array:
@@ -281,7 +281,7 @@ def _beside_ties(scale: float, zero_point: int) -> Array:
 @pytest.mark.parametrize("suffix", _RUNTIMES)
 @pytest.mark.parametrize(("scale", "zero_point"), [(0.018658, 114), (0.0371, 117), (1 / 255, 0), (0.25, 128), (3.7e-4, 255), (7.3, 1)])
 def test_data_are_rounded_as_one_fused_sum(scale: float, zero_point: int, suffix: str, tmp_path: Path) -> None:
-    """In the numbers beside every tie, where x / scale would be another integer for some; and in numbers of all sizes."""
+    """In the numbers next to every tie, where x / scale would be another integer for some; and in numbers of all sizes."""
     rng = np.random.default_rng(0)
     sizes = (10.0 ** rng.uniform(-30, 30, (1, 999)) * rng.choice([-1, 1], (1, 999))).astype(np.float32)
     feed = {"x": np.concatenate([_beside_ties(scale, zero_point), sizes], 1)}
@@ -331,7 +331,7 @@ def test_first_roundings_come_back_from_onnx(dtype: str, scale: float, zero_poin
 def test_first_roundings_come_back_from_tflite(
     dtype: str, scale: float, zero_point: int, shape: tuple[int | str, ...], tmp_path: Path
 ) -> None:
-    """As a product in two parts; a note of another grid, or of a scale with other factors, is not believed."""
+    """As a product in two parts; a note of another quantization, or of a scale with other factors, is not believed."""
     graph = _first_rounding(dtype, scale, zero_point)
     graph = graph.evolve(tensors=[replace(tensor, shape=shape) for tensor in graph.tensors.values()])
     qconvert.save(graph, tmp_path / "model.tflite")

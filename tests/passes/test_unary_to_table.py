@@ -23,7 +23,7 @@ SCALES = {8: (0.05, 0.04, 0.008, 0.016, 0.05, 0.025), 16: tuple(s / 256 for s in
 
 
 def gelu(dtype: str, *read: str) -> Graph:
-    """x * (1 + erf(x / sqrt(2))) / 2 with a grid behind every part."""
+    """x * (1 + erf(x / sqrt(2))) / 2 with a quantization after every part."""
     low, high = integer_range(dtype)
     bits = 8 if high - low < 256 else 16
     zeros = [0] * 6 if dtype == "int16" else [low + (high - low + 1) // 2 + offset for offset in (7, 0, -3, -100, 2, -96)]
@@ -113,7 +113,7 @@ BOTH = ["Add", "Mul", "Sub"]
 
 
 def chain(seed: int, dtype: str = "int8", length: int = 5) -> Graph:
-    """A random chain with a grid behind each operator, constants beside some, and one that reads the chain's start again."""
+    """A random chain with a quantization after each operator, constants next to some, and one that reads the chain's start again."""
     rng = np.random.default_rng(seed)
     low, high = integer_range(dtype)
     span = high - low + 1
@@ -204,7 +204,7 @@ def test_a_chain_ends_where_somebody_else_reads() -> None:
 
 @pytest.mark.onnxruntime
 def test_real_values_between_grids_are_part_of_a_chain() -> None:
-    """Dequantize, functions of real values, Quantize."""
+    """Dequantize, functions of float values, Quantize."""
     x, y = Tensor("x", "uint8", (256,), None, q(0.05, 128)), Tensor("y", "uint8", (256,), None, q(0.02, 30))
     ops = [Op("Dequantize", ("x",), ("r",)), Op("Sigmoid", ("r",), ("s",)), Op("Mul", ("r", "s"), ("t",)), Op("Quantize", ("t",), ("y",))]
     graph = make(ops, [x, y], "x", "y")
@@ -218,7 +218,7 @@ def test_real_values_between_grids_are_part_of_a_chain() -> None:
 
 
 def model(path: Path, activations: str, parts: str = "gelu") -> Path:
-    """MatMul, a function spelled out with pairs between its parts, MatMul, as onnxruntime's quantizer writes it."""
+    """MatMul, a function decomposed with pairs between its parts, MatMul, as onnxruntime's quantizer writes it."""
     rng = np.random.default_rng(3)
     kind = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "int16": TensorProto.INT16, "uint16": TensorProto.UINT16}[activations]
     low, high = integer_range(activations)
@@ -287,7 +287,8 @@ def test_spelled_out_functions_run_in_litert_and_come_back(activations: str, par
 @pytest.mark.litert
 @pytest.mark.parametrize(("activations", "off"), [("int8", 50), ("int8", 1), ("uint16", 60)])
 def test_a_table_with_a_wrong_value_is_found(activations: str, off: int, tmp_path: Path) -> None:
-    """At a code that no input of the check reaches, so that only the table itself shows it; of uint16 data on a symmetric grid."""
+    """At a code that no input of the check reaches, so that only the table itself shows it; of uint16 data with a symmetric
+    quantization."""
     from qconvert.conversion.loading import load
 
     source = model(tmp_path / "m.onnx", activations)

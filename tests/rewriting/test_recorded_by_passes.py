@@ -20,7 +20,7 @@ from qconvert.graph.correspondence import Relation
 from qconvert.passes import BUILTIN
 from qconvert.plugins import target_named
 
-#: Target and options of passes that keep real values or stored integers, and what they record at least once, beside tensors that stay.
+#: Target and options of passes that keep float values or stored integers, and what they record at least once, next to tensors that stay.
 RECORDED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "store_activations": ("tflite", {}, ()),
     "signed_to_unsigned": ("tflite", {}, ()),
@@ -61,7 +61,7 @@ def test_values_are_where_the_correspondence_says(name: str) -> None:
                 continue
             told = f"{tensor} of seed {seed}: {relation}, {before[tensor]} -> {after[relation.tensor]}"
             result = new[relation.tensor]
-            if relation.shift is not None:  # but for ties, which a shift of real values may round to the other side
+            if relation.shift is not None:  # but for ties, which a shift of float values may round to the other side
                 assert np.abs(result.astype(np.int64) - values - relation.shift).max(initial=0) <= 1, told
                 found["shifted"] += bool(values.size)
                 continue

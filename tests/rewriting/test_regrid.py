@@ -1,4 +1,4 @@
-"""Another grid for one tensor: integers of constants and of biases follow."""
+"""Another quantization for one tensor: integers of constants and of biases follow."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_bounds_of_a_clip_beyond_its_grid_are_those_of_the_grid() -> None:
 
 @pytest.mark.parametrize(("apart", "found"), [((1.0, 0.0), False), ((0.5, 0.0), True)])
 def test_clips_onto_two_grids_share_a_bound(apart: tuple[float, float], found: bool) -> None:
-    """On the second grid it is the last value, which says nothing of the first."""
+    """With the second quantization it is the last value, which says nothing of the first."""
     first, second = Quantization.per_tensor(0.05, 0), Quantization.per_tensor(1 / 32, 255)
 
     def graph(*bounds: tuple[str, float]) -> Graph:

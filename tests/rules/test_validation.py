@@ -71,7 +71,7 @@ def without_attribute(graph: Graph) -> Graph:
 
 
 def cyclic(graph: Graph) -> Graph:
-    """The pool reads what the Transpose behind it writes."""
+    """The pool reads what the Transpose after it writes."""
     return with_tensor("t", shape=(1, 4, 4, 2))(with_op(2, inputs=("t",))(graph))
 
 

@@ -56,7 +56,7 @@ def test_a_file_takes_and_gives_real_values(resnet: Path) -> None:
 
 
 def test_a_part_of_a_file(resnet: Path) -> None:
-    """MNN rounds what it is given onto the grid of an int8 layer, and gives values on the grid of its result."""
+    """MNN rounds what it is given to the quantization of an int8 layer, and gives values with the quantization of its result."""
     graph = load(RESNET)
     inside = MNNInside(ModelFile(resnet, "cpu"), graph)
     first, second = (op.outputs[0] for op in graph.ops[:2])

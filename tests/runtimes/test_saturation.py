@@ -96,7 +96,7 @@ def test_products_of_large_numbers_are_exact(zero_point: int | None, optimize: b
 @pytest.mark.usefixtures("no_vnni")
 @pytest.mark.parametrize("directions", [1, 2])
 def test_both_weights_of_a_quantized_lstm_are_exact(directions: int) -> None:
-    """Beside the LSTM of the same real weights; where pairs of products saturate, values are 0.1 and more away."""
+    """Next to the LSTM of the same real weights; where pairs of products saturate, values are 0.1 and more away."""
     rng = np.random.default_rng(0)
     cells, size = 16, 32
     stored = [rng.integers(-127, 128, (directions, rows, 4 * cells)).astype(np.int8) for rows in (size, cells)]

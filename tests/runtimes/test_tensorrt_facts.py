@@ -74,7 +74,7 @@ def test_duplicates_cost_nothing(builder: Builder) -> None:
 @pytest.mark.tensorrt
 def test_movements_on_integers_and_on_real_values_are_one_engine(builder: Builder) -> None:
     for name in ("Reshape", "Transpose", "Slice", "Gather", "Concat", "Pad with 0", "MaxPool", "Tile"):
-        both = [next(case for case in CASES if case.name == f"{name} {where}") for where in ("on integers", "behind Dequantize")]
+        both = [next(case for case in CASES if case.name == f"{name} {where}") for where in ("on integers", "after Dequantize")]
         first, second = ([layer.tactic for layer in builder.build(case.model().SerializeToString()).layers] for case in both)
         assert first == second, name
 
@@ -82,7 +82,7 @@ def test_movements_on_integers_and_on_real_values_are_one_engine(builder: Builde
 @pytest.mark.tensorrt
 @pytest.mark.parametrize("numerator", [1.0, 2.0])
 def test_a_number_divided_by_what_is_dequantized_is_lost(builder: Builder, numerator: float) -> None:
-    """Of 1 / x behind a Dequantize nothing is left: the division is in the kernel only if something stands between."""
+    """Of 1 / x after a Dequantize nothing is left: the division is in the kernel only if something stands between."""
     found = []
     for between in (False, True):
         net = Network()

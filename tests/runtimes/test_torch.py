@@ -1,4 +1,4 @@
-"""PyTorch as a runtime: files are written anew before it loads them, unless the user trusts them."""
+"""PyTorch as a runtime: files are written again before it loads them, unless the user trusts them."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_what_pytorch_cannot_be_given_is_evaluated_inside_too(monkeypatch: pytes
 @needs_torch
 @pytest.mark.parametrize("name", ["classifier/eager_fbgemm_traced.pt", "single/eager_fbgemm_scripted.pt", "classifier/pt2e_x86.pt2"])
 def test_a_trusted_file_gives_out_its_own_tensors(name: str) -> None:
-    """They come from the file's packed kernels: the integers of each tensor lie next to those of the program written anew."""
+    """They come from the file's packed kernels: the integers of each tensor lie next to those of the program written again."""
     file = TORCH / name
     graph, anew = inside_of(file)
     feed = {graph.inputs[0]: np.load(file.with_suffix(".npz"))["input_0"]}
@@ -186,14 +186,14 @@ def test_a_trusted_file_gives_out_its_own_tensors(name: str) -> None:
     for tensor in quantized:
         assert values[tensor].dtype == near[tensor].dtype and values[tensor].shape == near[tensor].shape
         assert np.abs(values[tensor].astype(int) - near[tensor].astype(int)).max() <= 2, tensor
-    if "single" not in name:  # that file was not run in training, so that its outputs are those of the file beside it
+    if "single" not in name:  # that file was not run in training, so that its outputs are those of the file next to it
         assert np.allclose(values[graph.outputs[0]], np.load(file.with_suffix(".npz"))["output_0"], atol=1e-6)
 
 
 @pytest.mark.torch
 @needs_torch
 def test_tensors_that_stand_for_none_are_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls that ran and tensors that were read are put beside each other in order; one that is missing shifts no other."""
+    """Calls that ran and tensors that were read are put side by side in order; one that is missing shifts no other."""
     file = TORCH / "classifier" / "eager_fbgemm_traced.pt"
     graph, _ = inside_of(file)
     inside = TrustedInside(ModelFile(file, "trusted"), graph)
@@ -217,7 +217,7 @@ def torch_tensor(value: np.ndarray) -> Any:
 @pytest.mark.litert
 @needs_torch
 def test_a_file_whose_calls_have_other_names_is_run_as_it_is_read(written: Path) -> None:
-    """Programs of our own have the operators' names of their source; their inner tensors are then those of programs written anew."""
+    """Programs of our own have the operators' names of their source; their inner tensors are then those of programs written again."""
     with refused(RuntimeRefusedError, "call-mismatch"):
         TrustedInside(ModelFile(written, "trusted"), qconvert.load(written))
     report = qconvert.check(MODEL, written, samples=1, per_op=True, kernels="torch:trusted")

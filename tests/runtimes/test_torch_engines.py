@@ -152,7 +152,7 @@ def test_qnnpack_rounds_the_bias_first() -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("engine", ["qnnpack", "fbgemm", "x86", "onednn"])
 def test_programs_written_anew_give_what_the_file_gives(engine: str) -> None:
-    """Of a network with layers, an addition, averages and a join of grids, in every element."""
+    """Of a network with layers, an addition, averages and a join of quantizations, in every element."""
     graph = qconvert.load(_QNNPACK, engine=engine)
     shapes = {name: graph[name].static_shape for name in graph.inputs}
     rng = np.random.default_rng(11)
@@ -209,7 +209,7 @@ def test_a_written_program_has_the_engines_roundings(engine: str, tmp_path: Path
 @pytest.mark.litert
 @pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
 def test_real_biases_are_kept_where_the_user_wants_it(suffix: str, tmp_path: Path) -> None:
-    """x86 adds real biases: integer kernels differ by one here and there, layers on real values nowhere."""
+    """x86 adds real biases: integer kernels differ by one here and there, layers in float nowhere."""
     source, shares = _FIXTURES / "vision" / "fx_fbgemm_frozen.pt", {}
     for biases in ("round", "keep"):
         qconvert.convert(source, tmp_path / f"model{suffix}", engine="fbgemm", input_shape="2,3,12,12", biases=biases, force=True)
@@ -222,7 +222,7 @@ def test_real_biases_are_kept_where_the_user_wants_it(suffix: str, tmp_path: Pat
 @pytest.mark.onnxruntime
 @pytest.mark.litert
 def test_networks_in_training_are_equal_with_real_biases(tmp_path: Path) -> None:
-    """Fake quantization with affine weights, which LiteRT's integer kernels do not take; real values of them are PyTorch's."""
+    """Fake quantization with affine weights, which LiteRT's integer kernels do not take; float values of them are PyTorch's."""
     from qconvert.plugins import runtimes
 
     source = next(iter(sorted((_FIXTURES / "single").glob("qat_*.pt2"))))

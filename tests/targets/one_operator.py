@@ -135,7 +135,7 @@ def reverse_sequence(dtype: str, rank: int) -> Made:
 
 
 def _moved(make: Callable[[tuple[int, ...]], tuple[Any, list[Any], tuple[int, ...]]]) -> Callable[[str, int], Made]:
-    """Data movement: make(shape) -> (options, constants behind the data, result's shape)."""
+    """Data movement: make(shape) -> (options, constants after the data, result's shape)."""
 
     def made(dtype: str, rank: int) -> Made:
         options, constants, result = make(_shape(rank))
@@ -505,7 +505,7 @@ def judge(runtime: str, name: str, dtype: str, rank: int) -> str:
 
 
 def isolated(jobs: list[tuple[str, str, str, int]]) -> Iterator[tuple[tuple[str, str, str, int], str]]:
-    """judge() for each job in a child process, which starts anew behind a job that ends it."""
+    """judge() for each job in a child process, which starts again after a job that ends it."""
     judge(jobs[0][0], "RELU", "float32", 1)  # what it imports is imported here, once
     position = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -541,7 +541,7 @@ def isolated(jobs: list[tuple[str, str, str, int]]) -> Iterator[tuple[tuple[str,
 
 
 def table(runtime: str) -> dict[str, dict[str, int]]:
-    """Operator -> type -> the largest rank up to which the runtime is right: the tables of targets/kernels_tflite.py, found anew."""
+    """Operator -> type -> the largest rank up to which the runtime is right: the tables of targets/kernels_tflite.py, found again."""
     jobs = [(runtime, name, dtype, rank) for name in CASES for dtype in TYPES for rank in ranks_of(dtype)]
     right: dict[tuple[str, str], dict[int, bool]] = {}
     for (_, name, dtype, rank), verdict in isolated(jobs):

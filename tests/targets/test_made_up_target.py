@@ -107,7 +107,7 @@ def test_lossy_steps_are_reported() -> None:
 
 @pytest.mark.formats
 def test_the_network_still_says_the_same() -> None:
-    """On the inputs of MLPerf Tiny: all 10 pictures are told as before, although every grid changed."""
+    """On the inputs of MLPerf Tiny: all 10 pictures are told as before, although every quantization changed."""
     source, (result, _) = load(RESNET), fitted(RESNET)
     same = 0
     for path in sorted((FIXTURES / "mlperf_tiny" / "resnet" / "input").glob("*.bin")):

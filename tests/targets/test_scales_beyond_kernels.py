@@ -1,4 +1,4 @@
-"""Scales that LiteRT's integer kernels cannot hold, some of which end the process: such operators run on real values."""
+"""Scales that LiteRT's integer kernels cannot hold, some of which end the process: such operators run in float."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_bytes_without_a_kernel_of_uint8_run_on_real_values(kind: str, tmp_path:
     ("ReduceSum", 2.0**18, True), ("ReduceSum", 2.0**16, False),
 ])  # fmt: skip
 def test_results_that_saturate_equal_the_exact_ones(kind: str, ratio: float, is_real: bool, target: str, tmp_path: Path) -> None:
-    """Where the kernel wraps, 127 to 255 steps off, the operator runs on real values; it was declared exact."""
+    """Where the kernel wraps, 127 to 255 steps off, the operator runs in float; it was declared exact."""
     data = q(1.0 if kind == "Mul" else ratio * 0.001, 3)
     names = ["x"] if kind == "ReduceSum" else ["x", "b"]
     y = Tensor("y", "int8", (4,) if kind == "ReduceSum" else (4, 50), None, q(1 / ratio if kind == "Mul" else 0.001, 3))

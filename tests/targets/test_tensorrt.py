@@ -98,7 +98,7 @@ def test_every_convolution_of_quantized_weights_is_built_on_integers(name: str, 
 
 @cache
 def resnet() -> tuple[Graph, Graph]:
-    """A network, and what stands for it on symmetric grids."""
+    """A network, and what stands for it on symmetric quantizations."""
     from qconvert.conversion.normalizing import normalize
 
     graph = load(FIXTURES / "tiny_resnet_cifar10_int8.tflite")
@@ -308,7 +308,7 @@ def test_eight_bit_floats_pass_through(kind: str, builder: Builder) -> None:
 @pytest.mark.tensorrt
 @pytest.mark.onnxruntime
 def test_random_networks_are_built_and_compute_what_they_did(builder: Builder) -> None:
-    """Those that the target takes. Ties of averages are the source's kernels' own; one step there may be two behind."""
+    """Those that the target takes. Ties of averages are the source's kernels' own; one step there may be two after."""
     elements = different = networks = 0
     for seed in range(60):
         graph = random_graph(seed)

@@ -35,7 +35,7 @@ TYPES = (
     "FLOAT8E4M3FN",
     "UINT4",
 )
-#: Beside a Relu: an input that nobody reads, one that is an output, by itself and through an Identity, and an output that is a constant.
+#: Next to a Relu: an input that nobody reads, one that is an output, by itself and through an Identity, and an output that is a constant.
 PLACES = ("unread", "output", "passed", "constant")
 
 
@@ -127,7 +127,7 @@ def test_open_sizes_of_an_input_that_is_an_output(read: bool, tmp_path: Path, bu
 
 
 def pairs(*names: str) -> list[Any]:
-    """Nodes that round onto the grid of step s; the result of the first is called q."""
+    """Nodes that round to the quantization of step s; the result of the first is called q."""
     nodes = []
     for name in names:
         nodes += [helper.make_node("QuantizeLinear", [name, "s", "z"], [f"{name}_q"]),
@@ -170,7 +170,7 @@ def test_a_number_behind_a_convolution_over_one_dimension(
 @pytest.mark.tensorrt
 @pytest.mark.parametrize("kind", ["Max", "GlobalMaxPool", "Corr"])
 def test_kernels_that_are_generated_are_predicted(kind: str, tmp_path: Path) -> None:
-    """What chooses is done beside the roundings; a convolution over one dimension without a bias has a generated kernel on integers."""
+    """What chooses is done next to the roundings; a convolution over one dimension without a bias has a generated kernel on integers."""
     shape = (1, 4, 6)
     if kind == "Corr":
         taps = {"w": np.ones((4, 4, 1), np.int8)}
@@ -205,7 +205,7 @@ def test_weights_that_no_integer_kernel_takes_are_not_rounded(tmp_path: Path) ->
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_outputs_that_the_network_reads_too_are_judged_with_their_ties(dtype: str, tmp_path: Path) -> None:
-    """A rounding of x.5 that goes the other way there, since it is shifted, is three steps of the finer grid behind."""
+    """A rounding of x.5 that goes the other way there, since it is shifted, is three steps of the finer quantization after."""
     point = np.dtype(dtype).type(3 if dtype == "int8" else 131)
     constants = {
         "s": np.float32(1 / 16),
@@ -230,7 +230,7 @@ def test_outputs_that_the_network_reads_too_are_judged_with_their_ties(dtype: st
 
 @pytest.mark.formats
 def test_a_requantization_between_shifted_grids_is_one_again(tmp_path: Path) -> None:
-    """Where the first grid has the zero point 0 as well: an addition to stored integers stands in the file."""
+    """Where the first quantization has the zero point 0 as well: an addition to stored integers stands in the file."""
     for first, second in ((0, -20), (-20, 0), (-20, 7)):
         constants = {"s": np.float32(0.05), "z": np.int8(first), "t": np.float32(0.03), "o": np.int8(second)}
         steps = (("Quantize", "x", "sz", "a"), ("Dequantize", "a", "sz", "b"), ("Quantize", "b", "to", "c"), ("Dequantize", "c", "to", "y"))
@@ -247,7 +247,7 @@ def test_a_requantization_between_shifted_grids_is_one_again(tmp_path: Path) -> 
 @pytest.mark.parametrize("dtype", ["FLOAT16", "BFLOAT16"])
 @pytest.mark.parametrize("point", [0, 3])
 def test_products_of_sixteen_bits_beside_zero_points_run_on_integers(dtype: str, point: int, tmp_path: Path, builder: Builder) -> None:
-    """Behind shifts in float32; without zero points they stay in 16 bits, and are on integers as well."""
+    """After shifts in float32; without zero points they stay in 16 bits, and are on integers as well."""
     real = TensorProto.DataType.Value(dtype)
     taps = np.random.default_rng(0).integers(-50, 50, (4, 4, 3, 3)).astype(np.int8)
     constants = {"z": np.int8(point), "o": np.zeros(4, np.int8), "w": taps}

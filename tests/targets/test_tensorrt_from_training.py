@@ -1,7 +1,7 @@
 """From quantization-aware training in PyTorch to TensorRT: what the network gave in training = the file in onnxruntime, node by node, whose
 convolutions and products TensorRT-RTX builds on integers. No engine is run.
 
-Outputs are PyTorch's own, stored beside its files, or computed here.
+Outputs are PyTorch's own, stored next to its files, or computed here.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def test_affine_networks_of_oneflow_run_on_integers_where_their_ranges_hold_zero
 
 
 def trained_symmetric() -> tuple[Any, Any]:
-    """A small network behind quantization-aware training with symmetric int8 grids for data and weights, and an input."""
+    """A small network after quantization-aware training with symmetric int8 quantizations for data and weights, and an input."""
     import torch
     from torch.ao import quantization as ao
 

@@ -1,4 +1,4 @@
-"""Encodings of AIMET, which exports them beside an ONNX model: JSON, read in the versions 0.4 to 2.1, written in three of them."""
+"""Encodings of AIMET, which exports them next to an ONNX model: JSON, read in the versions 0.4 to 2.1, written in three of them."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ class Stated:
 
     Attributes:
         name: of the tensor.
-        bits: of the grid; 0 of floats.
+        bits: of the quantization; 0 of floats.
         scales: one, or one for each channel or block.
         offsets: likewise; real = (q + offset) * scale with q from 0.
         block_size: values that share a scale; 0 for no blocks.
-        agrees: whether offsets are those of the ranges beside them.
+        agrees: whether offsets are those of the ranges next to them.
         is_float: whether the tensor stays real.
     """
 

@@ -21,7 +21,7 @@ _DEEPEST = 8
 
 
 def second(document: Mapping[str, Any]) -> list[tuple[str, QParams]]:
-    """The grids of all entries by name.
+    """The quantizations of all entries by name.
 
     Raises:
         InvalidModelError: an entry is damaged.

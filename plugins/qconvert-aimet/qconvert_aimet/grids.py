@@ -1,4 +1,4 @@
-"""Grids of so many bits, from and to the integer types that store them."""
+"""Quantizations of so many bits, from and to the integer types that store them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STORED = (2, 4, 8, 16, 32)
 def grid_of_bits(
     bits: int, signed: bool, scale: Array, points: Array, axis: int | None = None, block_size: int = 0, *, where: str
 ) -> QParams:
-    """The grid of integers of so many bits.
+    """The quantization of integers of so many bits.
 
     Args:
         bits: 2 to 32.
@@ -44,7 +44,7 @@ def grid_of_bits(
 
 
 def bits_of(name: str, grid: QParams, *, is_constant: bool) -> int:
-    """How many bits a grid uses: AIMET's grids are whole, -2^(bits - 1) to 2^(bits - 1) - 1, or from 0.
+    """How many bits a quantization uses: AIMET's quantizations are whole, -2^(bits - 1) to 2^(bits - 1) - 1, or from 0.
 
     That constants leave the smallest value out changes nothing, since they are rounded already; of activations it would.
 

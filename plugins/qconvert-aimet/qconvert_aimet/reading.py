@@ -1,8 +1,9 @@
 """Reads AIMET's encodings.
 
-Until 1.0 a grid is unsigned, [0, 2^bw - 1], with real = (q + offset) * scale; parameters are stored here as signed integers, activations
-as unsigned ones: zero point -offset - 2^(bw - 1), or -offset. Since 2.0 entries say what ONNX's QuantizeLinear does (entries_two.py).
-Sources: AIMET's "Quantization Encoding Specification"; aimet_onnx 2.42 (_encoding.py, qc_quantize_op.py), which the tests run.
+Until 1.0 a quantization is unsigned, [0, 2^bw - 1], with real = (q + offset) * scale; parameters are stored here as signed integers,
+activations as unsigned ones: zero point -offset - 2^(bw - 1), or -offset. Since 2.0 entries say what ONNX's QuantizeLinear does
+(entries_two.py). Sources: AIMET's "Quantization Encoding Specification"; aimet_onnx 2.42 (_encoding.py, qc_quantize_op.py), which the tests
+run.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def read(path: Path) -> Encodings:
 
     Raises:
         InvalidModelError: it is damaged.
-        UnsupportedError: it is of a later version, or says what no grid of integers is.
+        UnsupportedError: it is of a later version, or says what no quantization of integers is.
     """
     document = _document(path)
     if not isinstance(document, dict):

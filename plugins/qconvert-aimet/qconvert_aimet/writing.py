@@ -15,7 +15,7 @@ __all__ = ["write"]
 
 
 def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -> tuple[str, ...]:
-    """Writes the file. Integers of constants are not in it: AIMET rounds the weights of the model anew, onto the same ones.
+    """Writes the file. Integers of constants are not in it: AIMET rounds the weights of the model again, onto the same ones.
 
     Args:
         encodings: by tensors.
@@ -24,7 +24,7 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -
         version: "0.6.1", "1.0.0" or "2.0.0".
 
     Raises:
-        UnsupportedError: an entry is of an operator's input or output, or on a grid that AIMET has not.
+        UnsupportedError: an entry is of an operator's input or output, or with a quantization that AIMET has not.
     """
     entries = [(_name(place), _grid(found), _is_parameter(place.name, found, graph)) for place, found in encodings.entries.items()]
     if version == "2.0.0":
@@ -147,7 +147,7 @@ def _transposed(graph: Graph | None) -> set[str]:
 
 
 def _by_channel(name: str, values: Array, q: Quantization) -> Array:
-    """Values of blocks, one output channel behind the other: a list of version 1 has no axes."""
+    """Values of blocks, one output channel after the other: a list of version 1 has no axes."""
     laid = _of_places(name, values)
     if laid.ndim < 2 or q.axis not in (0, 1) or (laid.ndim > 2 and (q.axis != 1 or any(size != 1 for size in laid.shape[2:]))):
         reason = f"has blocks along axis {q.axis} of {laid.ndim}, which version 1.0.0 does not lay out"

@@ -63,7 +63,7 @@ def test_versions_say_the_same() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_written_is_read_again(version: str, tmp_path: Path) -> None:
-    """Grids of int8 with zero points, as TensorFlow Lite has them; blocks in the versions that have them."""
+    """Quantizations of int8 with zero points, as TensorFlow Lite has them; blocks in the versions that have them."""
     real, found = extract_scales(quantized())
     path = tmp_path / "model.encodings"
     notes = save_encodings(found, path, graph=real, aimet_version=version)

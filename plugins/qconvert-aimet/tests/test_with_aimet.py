@@ -1,4 +1,5 @@
-"""Beside aimet-onnx itself: its simulation and onnxruntime on what qconvert made of the encodings; and encodings of qconvert's in AIMET."""
+"""Next to aimet-onnx itself: its simulation and onnxruntime on what qconvert made of the encodings; and encodings of qconvert's in
+AIMET."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GGUF: the weights of a network in blocks of 32 with a scale each, beside a float network that has the operators."""
+"""GGUF: the weights of a network in blocks of 32 with a scale each, next to a float network that has the operators."""
 
 from __future__ import annotations
 

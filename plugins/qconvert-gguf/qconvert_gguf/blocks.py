@@ -1,7 +1,7 @@
 """Blocks of 32 weights: Q4_0, Q4_1 and Q8_0, as integers, scales and minima, and as bytes. Formulas: ggml-quants.c, ggml-common.h.
 
 Q4_0 is float16 d and 16 bytes: value i of the first 16 is the low half of byte i, of the others the high half; each is d * (q - 8).
-Q4_1 has a float16 m behind d: d * q + m. Q8_0 is d and 32 int8: d * q.
+Q4_1 has a float16 m after d: d * q + m. Q8_0 is d and 32 int8: d * q.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Blocks:
 
     @property
     def values(self) -> Array:
-        """The real values, float32, as ggml computes them."""
+        """The float values, float32, as ggml computes them."""
         scale = np.repeat(self.scale.astype(np.float32), BLOCK, axis=-1)
         steps = self.stored.astype(np.float32) - np.float32(_MIDDLE if self.type == "Q4_0" else 0)
         product = scale * steps

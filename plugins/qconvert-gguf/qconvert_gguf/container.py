@@ -1,7 +1,7 @@
 """What a .gguf file holds, every count and offset held against the file's size before it is used.
 
 The layout is that of ggml's docs/gguf.md, versions 2 and 3, little-endian. The gguf package reads files too, but trusts them: a count of
-2^60 keeps it busy for ever, and an offset behind the end gives an array of another size.
+2^60 keeps it busy for ever, and an offset after the end gives an array of another size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _TEXT, _ARRAY = 8, 9
 #: The least bytes of an entry: what a count is held against.
 _LEAST_FIELD, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 8 + 4 + 8
-#: What ggml has room for: GGML_MAX_DIMS, and GGML_MAX_NAME with the zero behind it.
+#: What ggml has room for: GGML_MAX_DIMS, and GGML_MAX_NAME with the zero after it.
 MOST_AXES, LONGEST_NAME = 4, 63
 _MOST_TEXTS, _LARGEST_ALIGNMENT = 2**24, 2**20
 
@@ -51,7 +51,7 @@ class Stored:
 
 
 class _Cursor:
-    """A place in the file; nothing behind the end is read."""
+    """A place in the file; nothing after the end is read."""
 
     def __init__(self, data: Any) -> None:
         self.data, self.at = memoryview(data), 0

@@ -115,7 +115,7 @@ class _Written:
         self.changes: list[Change] = []
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The constants that are weights, each with the name of its real values."""
+        """The constants that are weights, each with the name of its float values."""
         found = [(self._real_name(tensor), tensor) for tensor in self._graph.constants()]
         for name, tensor in found:
             plain = tensor.quantization is None and tensor.dtype in _PLAIN and tensor.rank
@@ -142,7 +142,7 @@ class _Written:
         self._minima[tensor.name] = minima[..., 0]
         self._inner |= {other, shaped.inputs[1]}
         name = shaped.outputs[0]
-        for kind in ("Transpose", "Cast"):  # those that the reader puts behind them; a Transpose of the network's own has another name
+        for kind in ("Transpose", "Cast"):  # those that the reader puts after them; a Transpose of the network's own has another name
             further = self._only_reader(name, kind) if name.endswith(_BETWEEN) else None
             name = further.outputs[0] if further is not None else name
         return name

@@ -57,7 +57,7 @@ def perm_of(order: int, rank: int) -> tuple[int, ...]:
 
 
 def stated_sizes(text: str, inputs: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The shapes that --input-shape states, by the names of inputs: 1,3,224,224 in their order, or each behind a name and "=".
+    """The shapes that --input-shape states, by the names of inputs: 1,3,224,224 in their order, or each after a name and "=".
 
     Raises:
         OptionError: it is no such text, names no input, or is not for one sample.

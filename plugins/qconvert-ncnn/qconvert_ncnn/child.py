@@ -1,7 +1,7 @@
 """The program that runs ncnn in a process of its own: a damaged network may end it. It imports nothing of qconvert.
 
-Lines of JSON come in and go out, with the bytes of arrays behind them: {"load": [param, bin, threads]}, and {"run": [[name, sizes]…],
-"give": [name…]} with the inputs, float32, behind it.
+Lines of JSON come in and go out, with the bytes of arrays after them: {"load": [param, bin, threads]}, and {"run": [[name, sizes]…],
+"give": [name…]} with the inputs, float32, after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _loaded(param: str, weights: str, threads: int) -> Any:
 
     net = ncnn.Net()
     net.opt.use_vulkan_compute = False
-    # Real values stay float32, as files and graphs have them.
+    # Float values stay float32, as files and graphs have them.
     for name in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_storage", "use_bf16_packed"):
         with contextlib.suppress(AttributeError):  # of later versions
             setattr(net.opt, name, False)

@@ -1,4 +1,4 @@
-"""The files of a network of ncnn: .param, text with a line for each layer, and .bin, the layers' weights one behind the other.
+"""The files of a network of ncnn: .param, text with a line for each layer, and .bin, the layers' weights one after the other.
 
 A line is `<type> <name> <inputs> <outputs> <blobs…> <key>=<value>…`; keys are small numbers, of arrays -23300 less the key. Sources: ncnn,
 docs/developer-guide/param-and-model-file-structure.md, src/paramdict.cpp and src/modelbin.cpp.
@@ -25,7 +25,7 @@ MAGIC = "7767517"
 _LONGEST, _KEYS = 255, 32
 _ARRAY = -23300
 _MOST_LAYERS, _MOST_BLOBS = 1_000_000, 10_000
-#: Marks in front of weights: float16, int8, and float32 without a mark of its own.
+#: Marks before weights: float16, int8, and float32 without a mark of its own.
 _HALF, _INT8, _PLAIN = 0x01306B47, 0x000D4B38, 0x0002C056
 
 Number = int | float
@@ -218,7 +218,7 @@ class Weights:
         return len(self._data) - self._at
 
     def remaining(self) -> bytes:
-        """What stands behind the last layer's weights."""
+        """What stands after the last layer's weights."""
         return bytes(self._data[self._at :])
 
     def plain(self, count: int, layer: Layer) -> Array:
@@ -226,7 +226,7 @@ class Weights:
         return np.frombuffer(self._take(4 * count, layer), "<f4").astype(np.float32)
 
     def marked(self, count: int, layer: Layer) -> Array:
-        """Weights behind a mark of their type: float32, float16 as float32, or int8.
+        """Weights after a mark of their type: float32, float16 as float32, or int8.
 
         Raises:
             InvalidModelError: the file is too short.

@@ -1,4 +1,4 @@
-"""Which operators ncnn runs on int8, and on what grids: symmetric ones without -128, whose scales come back from their inverses."""
+"""Which operators ncnn runs on int8, and on what quantizations: symmetric ones without -128, whose scales come back from their inverses."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def outputs_axis(op: Op) -> int:
 
 
 def missing(graph: Graph, op: Op) -> str:
-    """Why an operator with quantized weights has no int8 kernel, whatever the grid of its data; "" if it has one."""
+    """Why an operator with quantized weights has no int8 kernel, whatever the quantization of its data; "" if it has one."""
     data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
     q = weights.quantization
     if weights.data is None or q is None or weights.dtype not in ("int4", INT8):
@@ -90,12 +90,12 @@ def _by_group(q: Quantization, groups: int) -> Array:
 
 
 def is_data_grid(dtype: str, q: Quantization) -> bool:
-    """Whether a grid is one of int8 layers' data: one scale, the zero point 0, and no -128."""
+    """Whether a quantization is one of int8 layers' data: one scale, the zero point 0, and no -128."""
     return dtype == INT8 and q.is_per_tensor and not q.zero_point.any() and q.limits(INT8)[0] >= -LIMIT
 
 
 def is_on_grid(tensor: Tensor) -> bool:
-    """Whether an activation has a grid of ncnn's kernels."""
+    """Whether an activation has a quantization of ncnn's kernels."""
     return tensor.quantization is not None and is_data_grid(tensor.dtype, tensor.quantization)
 
 

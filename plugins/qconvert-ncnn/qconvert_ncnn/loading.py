@@ -121,7 +121,7 @@ def bottom_scale(layer: Layer, weights: tuple[Array, ...]) -> float:
 
 
 def top_scale(weights: tuple[Array, ...]) -> float:
-    """The inverse scale of the integers that a layer gives out; 0 if it gives out real values."""
+    """The inverse scale of the integers that a layer gives out; 0 if it gives out float values."""
     return float(weights[4][0]) if len(weights) > 4 else 0.0
 
 

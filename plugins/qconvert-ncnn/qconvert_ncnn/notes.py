@@ -1,6 +1,7 @@
-"""What qconvert notes behind the weights in a .bin file, where ncnn reads no more: metadata, outputs, and of tensors what no layer says.
+"""What qconvert notes after the weights in a .bin file, where ncnn reads no more: metadata, outputs, and of tensors what no layer says.
 
-ncnn has neither types nor grids of blobs, and no names with blanks. A note of a grid counts only where it fits what the layers compute.
+ncnn has neither types nor quantizations of blobs, and no names with blanks. A note of a quantization counts only where it fits what the
+layers compute.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MOST = 2**26
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A tensor that a blob stands for: its name, its storage type and its grid."""
+    """A tensor that a blob stands for: its name, its storage type and its quantization."""
 
     name: str
     dtype: str
@@ -43,7 +44,8 @@ class Noted:
 
 @dataclass(slots=True)
 class Notes:
-    """Of blobs, the tensors on grids that they stand for; their names, where these are others; those that are outputs; and metadata."""
+    """Of blobs, the tensors with quantizations that they stand for; their names, where these are others; those that are outputs; and
+    metadata."""
 
     grids: dict[str, Noted] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)

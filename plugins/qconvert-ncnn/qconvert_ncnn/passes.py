@@ -1,4 +1,4 @@
-"""Fits graphs to ncnn: one sample, products with constants as fully connected layers, and grids that its int8 layers have."""
+"""Fits graphs to ncnn: one sample, products with constants as fully connected layers, and quantizations that its int8 layers have."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from qconvert_ncnn.grids import INT8, LIMIT, PRODUCTS, is_on_grid, missing, show
 
 __all__ = ["connect", "regrid", "settle"]
 
-#: Steps of the old grid that a new one may have, besides what holds the range: those at which many codes stay where they are.
+#: Steps of the old quantization that a new one may have, besides what holds the range: those at which many codes stay where they are.
 _RATIOS = (1.0, 1.25, 4 / 3, 1.5, 5 / 3, 1.75, 2.0)
-#: Those of them, and what is added to the range, at which no code lies in the middle between two of the new grid: where it has been rounded
-#: before, a tie would fall to either side, as float32 has it.
+#: Those of them, and what is added to the range, at which no code lies in the middle between two of the new quantization: where it has been
+#: rounded before, a tie would fall to either side, as float32 has it.
 _WITHOUT_TIES, _BEYOND = (1.0, 1.25, 1.5, 5 / 3, 1.75), 0.1
 
 
@@ -68,7 +68,7 @@ def regrid(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
     """Data of convolutions and fully connected layers become int8 with the zero point 0, from -127 to 127; their scales and those of the
     weights become the nearest that ncnn's files, which have inverses, can say.
 
-    A tensor that nothing else reads is rounded to the new grid at once; what others read too is rounded again for the layers.
+    A tensor that nothing else reads is rounded to the new quantization at once; what others read too is rounded again for the layers.
     """
     users = graph.consumers()
     made: dict[str, Tensor] = {}
@@ -86,12 +86,12 @@ def regrid(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
         if data.name in made or data.name in again or (is_on_grid(data) and _says_scale(data)):
             continue
         name, once = data.name, _is_only_data(graph, data.name, users[data.name])
-        grid = _grid(data, once and graph.producers()[name].kind != "Requantize")  # whose data lie on a grid already
+        grid = _grid(data, once and graph.producers()[name].kind != "Requantize")  # whose data have a quantization already
         if once:
             made[data.name] = replace(data, dtype=INT8, quantization=grid)
         else:
             again[data.name] = name = names.fresh(f"{data.name}/{INT8}")
-            plain = replace(grid, quant_min=-LIMIT, quant_max=LIMIT)  # the old grid has clipped already
+            plain = replace(grid, quant_min=-LIMIT, quant_max=LIMIT)  # the old quantization has clipped already
             made[name] = Tensor(name, INT8, data.shape, None, plain)
         cost = _cost(data, grid)
         costs += [replace(cost, tensor=name)] if cost is not None else []
@@ -109,7 +109,7 @@ def regrid(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
 
 
 def _ops(graph: Graph, again: dict[str, str]) -> list[Op]:
-    """The operators, with a Requantize in front of the first layer that reads what is rounded again."""
+    """The operators, with a Requantize before the first layer that reads what is rounded again."""
     found, done = [], set[str]()
     for op in graph.ops:
         name = op.inputs[0] if op.inputs else ""
@@ -135,7 +135,7 @@ def _says_scale(tensor: Tensor) -> bool:
 
 
 def _is_only_data(graph: Graph, name: str, users: list[Op]) -> bool:
-    """Whether layers alone read a tensor, as their data, and what computes it rounds to any grid."""
+    """Whether layers alone read a tensor, as their data, and what computes it rounds to any quantization."""
     if name in graph.public or name in graph.inputs:
         return False
     if any(op.kind not in PRODUCTS or op.inputs.count(name) != 1 or op.inputs[0] != name or missing(graph, op) for op in users):
@@ -149,7 +149,8 @@ def _is_only_data(graph: Graph, name: str, users: list[Op]) -> bool:
 
 
 def _grid(tensor: Tensor, once: bool) -> Quantization:
-    """The grid without zero point that loses least over the codes of the old one. What the old grid clipped, the new one does.
+    """The quantization without zero point that loses least over the codes of the old one. What the old quantization clipped, the new one
+    does.
 
     Args:
         once: whether values are rounded to it alone, and not to the old one before.
@@ -176,7 +177,7 @@ def _codes(tensor: Tensor) -> Array:
 
 
 def _cost(tensor: Tensor, grid: Quantization) -> Cost | None:
-    """What the codes of the old grid lose."""
+    """What the codes of the old quantization lose."""
     q = tensor.quantization
     assert q is not None
     codes = _codes(tensor) * float(q.scale.reshape(-1)[0])

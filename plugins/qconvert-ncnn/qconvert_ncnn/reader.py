@@ -21,7 +21,7 @@ from qconvert_ncnn.writing import CLIP, MULTIPLIED, ROUND
 
 __all__ = ["GRID", "Network", "read", "read_network"]
 
-#: The type of a layer in place of four that round to a grid.
+#: The type of a layer in place of four that round to a quantization.
 GRID = "qconvert.Grid"
 _MOVES = frozenset(("Split", "Noop", "Dropout", "Reshape", "Permute", "Crop", "Slice", "Concat", "Flatten", "ExpandDims", "Squeeze"))
 
@@ -37,7 +37,7 @@ class Network:
 
 
 def read(path: Path, input_shape: str = "") -> Graph:
-    """The network of a .param file and the .bin file beside it; see read_network()."""
+    """The network of a .param file and the .bin file next to it; see read_network()."""
     return read_network(path, input_shape).graph
 
 
@@ -46,7 +46,7 @@ def read_network(path: Path, input_shape: str = "") -> Network:
 
     Args:
         path: of the .param file.
-        input_shape: sizes of inputs, of which many files have none: 1,3,224,224 in their order, or each behind a name and "=".
+        input_shape: sizes of inputs, of which many files have none: 1,3,224,224 in their order, or each after a name and "=".
 
     Raises:
         OptionError: `input_shape` is no such text.
@@ -146,7 +146,7 @@ def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
             f"the file does not state the sizes of the input {blob!r}", where=str(r.layer), remedy=remedy, rule="shape-not-stated"
         )
     draft, noted, shape = r.draft, r.draft.notes.grids.get(blob), stated.get(blob, (1, *sizes))
-    if noted is not None:  # values on a grid: the integers are the input
+    if noted is not None:  # values with a quantization: the integers are the input
         name = draft.add(f"{blob}/{noted.dtype}", noted.dtype, shape, None, noted.quantization)
         draft.values[blob] = draft.dequantized(name, str(r.layer))
         if is_data_grid(noted.dtype, noted.quantization):
@@ -161,19 +161,20 @@ def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
 
 
 def _wanted(layers: Sequence[Layer], weights: Sequence[tuple[Array, ...]], notes: Notes) -> dict[str, float]:
-    """Blob -> the inverse scale of the grid to which all that read it round it, some of them behind moves."""
+    """Blob -> the inverse scale of the quantization to which all that read it round it, some of them after moves."""
     asked: dict[str, set[float]] = {}
     found: dict[str, float] = {}
     for layer, own in zip(reversed(layers), reversed(weights), strict=True):
         for name in layer.outputs:
             grids = asked.get(name, {0.0})
-            if len(grids) == 1 and 0.0 not in grids and layer.kind != GRID:  # what has a grid of its own is rounded again behind moves
+            # what has a quantization of its own is rounded again after moves
+            if len(grids) == 1 and 0.0 not in grids and layer.kind != GRID:
                 found[name] = next(iter(grids))
         scale = bottom_scale(layer, own)
         if not scale and _is_move(layer) and layer.outputs and len({found.get(name, 0.0) for name in layer.outputs}) == 1:
             scale = found.get(layer.outputs[0], 0.0)
             if layer.kind != "Split" and data_name(layer.outputs[0]) in notes.names and data_name(layer.inputs[0]) not in notes.names:
-                scale = 0.0  # it was rounded behind the move
+                scale = 0.0  # it was rounded after the move
         for name in layer.inputs:
             asked.setdefault(name, set()).add(scale)
     return found

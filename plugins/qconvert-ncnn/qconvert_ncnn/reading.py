@@ -20,7 +20,7 @@ _RELU, _LEAKY, _CLIP = 1, 2, 3
 
 
 def data_grid(inverse_scale: float) -> Quantization:
-    """The grid of a layer's data, of the inverse scale in the file."""
+    """The quantization of a layer's data, of the inverse scale in the file."""
     return Quantization(inverse(np.float32(inverse_scale)).reshape(1), np.zeros(1, np.int64), None, 0, -LIMIT, LIMIT)
 
 
@@ -30,12 +30,12 @@ class Draft:
     Args:
         layers: of the file.
         weights: of each layer, by its place.
-        wanted: blob -> the inverse scale of the grid to which all that read it round it.
+        wanted: blob -> the inverse scale of the quantization to which all that read it round it.
         notes: of what blobs do not say.
 
     Attributes:
-        values: blob -> the tensor of its real values.
-        grids: blob -> the inverse scale of the grid that these are on already.
+        values: blob -> the tensor of its float values.
+        grids: blob -> the inverse scale of the quantization that these are on already.
         integers: values -> the integers that they stand for.
         given: the blobs that the network gives out, in order.
         origins: blob of a Split -> the blob that it splits.
@@ -75,7 +75,7 @@ class Draft:
         self.ops.append(op)
 
     def rounded(self, real: str, stored: str, dtype: str, q: Quantization, source: str) -> str:
-        """Quantize and Dequantize behind a tensor of real values; returns the values on the grid."""
+        """Quantize and Dequantize after a tensor of float values; returns the values with the quantization."""
         integers = self.add(stored, dtype, None, None, q)
         self.emit(Op("Quantize", (real,), (integers,), {}, source))
         return self.dequantized(integers, source)
@@ -88,7 +88,7 @@ class Draft:
         return values
 
     def round(self, blob: str, inverse_scale: float, source: str) -> None:
-        """Rounds a blob's values to the grid of int8 layers' data, with the limits that are noted."""
+        """Rounds a blob's values to the quantization of int8 layers' data, with the limits that are noted."""
         q, noted = data_grid(inverse_scale), self.notes.grids.get(blob)
         if noted is not None and is_data_grid(noted.dtype, noted.quantization) and noted.scale == q.scale[0]:
             q = noted.quantization
@@ -110,7 +110,7 @@ class Reading:
     # inputs
 
     def value(self, index: int = 0) -> str:
-        """The tensor of an input's real values."""
+        """The tensor of an input's float values."""
         if index >= len(self.layer.inputs):
             raise InvalidModelError(f"input {index} is missing", where=str(self.layer), rule="input-missing")
         return self.draft.values[self.layer.inputs[index]]
@@ -122,7 +122,7 @@ class Reading:
         return found
 
     def rounded(self, inverse_scale: float) -> str:
-        """The first input's values on the grid of an int8 layer."""
+        """The first input's values with the quantization of an int8 layer."""
         value, blob = self.value(), self.draft.origins.get(self.layer.inputs[0], self.layer.inputs[0])
         if self.draft.grids.get(blob) == inverse_scale:
             return value
@@ -161,7 +161,7 @@ class Reading:
         return name
 
     def emit(self, kind: str, inputs: Sequence[str], **attributes: Any) -> None:
-        """An operator that gives the layer's results, and behind it the rounding of all that reads them."""
+        """An operator that gives the layer's results, and after it the rounding of all that reads them."""
         self.emit_rounded(kind, inputs, 0.0, attributes)
 
     def emit_rounded(self, kind: str, inputs: Sequence[str], top: float, attributes: Mapping[str, Any]) -> None:
@@ -172,7 +172,7 @@ class Reading:
         for name in names:
             self.draft.values[name] = name
             if name in self.draft.given and name not in self.draft.notes.grids:
-                continue  # real values under their own name
+                continue  # float values under their own name
             if moved is not None and moved.quantization is not None:
                 stored = f"{name}/{moved.dtype}"
                 self.draft.values[name] = self.draft.rounded(name, stored, moved.dtype, moved.quantization, str(self.layer))
@@ -184,7 +184,7 @@ class Reading:
                 self.draft.round(name, grid, str(self.layer))
 
     def _moved(self, kind: str, inputs: Sequence[str]) -> Tensor | None:
-        """The integers whose values an operator only moves, so that its results are on their grid too."""
+        """The integers whose values an operator only moves, so that its results have their quantization too."""
         names = [name for name in inputs if name and self.draft.tensors[name].dtype == "float32"]
         found = [self.draft.tensors[self.draft.integers[name]] for name in names if name in self.draft.integers]
         if kind not in MOVES or not found or len(found) < len(names):
@@ -192,7 +192,7 @@ class Reading:
         return found[0] if all(item.shares_grid(found[0]) for item in found) else None
 
     def activated(self, value: str) -> str:
-        """A value behind the activation in the layer's parameters 9 and 10, where this is not one of the canonical three."""
+        """A value after the activation in the layer's parameters 9 and 10, where this is not one of the canonical three."""
         kind, numbers = self.layer.integer(9), [float(number) for number in self.layer.numbers(10)]
         if kind == _LEAKY and len(numbers) == 1:
             return self.step("LeakyRelu", [value], alpha=numbers[0])

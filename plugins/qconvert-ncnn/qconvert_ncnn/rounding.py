@@ -7,12 +7,12 @@ from qconvert_ncnn.grids import is_layer, is_on_grid
 
 __all__ = ["MOVES", "is_move", "rounded_by_readers", "stored"]
 
-#: Kinds that choose or move values, which may be rounded behind them as well as before.
+#: Kinds that choose or move values, which may be rounded after them as well as before.
 MOVES = ("MaxPool", "GlobalMaxPool", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Slice", "Split", "Concat")
 
 
 def is_move(graph: Graph, op: Op) -> bool:
-    """Whether an operator only moves values on one grid."""
+    """Whether an operator only moves values with one quantization."""
     if op.kind not in MOVES or op.attributes.get("activation"):
         return False
     moved = [name for name in op.inputs if graph[name].is_quantized]
@@ -20,7 +20,7 @@ def is_move(graph: Graph, op: Op) -> bool:
 
 
 def rounded_by_readers(graph: Graph) -> set[str]:
-    """The quantized tensors which whatever reads them rounds to their grid."""
+    """The quantized tensors which whatever reads them rounds to their quantization."""
     users, found = graph.consumers(), set[str]()
     for op in reversed(graph.ops):
         for name in op.outputs:

@@ -1,4 +1,4 @@
-"""Writes a .param file and the .bin file beside it."""
+"""Writes a .param file and the .bin file next to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ __all__ = ["layers_of", "write"]
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    """Writes a graph with the data of its int8 layers on ncnn's grids (the target's passes see to it). Inputs and outputs are real values.
+    """Writes a graph with the data of its int8 layers on ncnn's quantizations (the target's passes see to it). Inputs and outputs are float
+    values.
 
     Args:
         graph: with spatial operators that are channels_first and one sample a run.
@@ -71,7 +72,7 @@ def layers_of(graph: Graph, rounds: bool) -> Writing:
 
 
 def _input(writing: Writing, tensor: Tensor) -> None:
-    """An input of real values; those that a quantized one stands for."""
+    """An input of float values; those that a quantized one stands for."""
     if tensor.dtype != "float32" and tensor.quantization is None:
         reason = f"an input is {tensor.dtype}; ncnn requires float32"
         raise UnsupportedError(reason, where=repr(tensor.name), remedy="Cut it off, with --subgraph.", rule="dtype-not-writable")
@@ -113,7 +114,7 @@ def _called(layer: Layer, names: dict[str, str]) -> Layer:
 
 
 def _split(writing: Writing) -> list[Layer]:
-    """The layers with a Split behind each blob that several read, as ncnn wants it."""
+    """The layers with a Split after each blob that several read, as ncnn wants it."""
     readers: dict[str, int] = {}
     for layer in writing.layers:
         for name in layer.inputs:

@@ -56,11 +56,11 @@ class Writing:
 
     Attributes:
         layers: in order.
-        values: tensor -> the blob that has its real values; of those in `stored` its integers.
+        values: tensor -> the blob that has its float values; of those in `stored` its integers.
         stored: tensors that go from layer to layer as integers.
         notes: of what blobs do not say.
         inside: blobs of outputs that are read inside too -> the blob that is read.
-        unrounded: how many tensors are on no grid in the file, as `rounds` is False.
+        unrounded: how many tensors have no quantization in the file, as `rounds` is False.
     """
 
     def __init__(self, graph: Graph, rounds: bool) -> None:
@@ -81,7 +81,7 @@ class Writing:
         self.layers.append(Layer(kind, name, tuple(inputs), tuple(outputs), dict(params), tuple(weights)))
 
     def value(self, name: str, rank: int = 0) -> str:
-        """The blob with a tensor's real values, with sizes of 1 in front where that has fewer dimensions than `rank` of its own."""
+        """The blob with a tensor's float values, with sizes of 1 in front where that has fewer dimensions than `rank` of its own."""
         tensor = self.graph[name]
         if tensor.is_constant:
             return self._constant(tensor, rank)
@@ -130,7 +130,7 @@ class Writing:
     # results
 
     def finish(self, op: Op, kind: str, params: Mapping[int, Any], *weights: bytes, inputs: Sequence[str] | None = None) -> None:
-        """A layer that gives an operator's result, with what stands behind it: activation, limits, rounding.
+        """A layer that gives an operator's result, with what stands after it: activation, limits, rounding.
 
         Args:
             op: the operator, with one result.
@@ -141,11 +141,11 @@ class Writing:
         self.steps(op, [Step(kind, params, weights, taken, "real")])
 
     def steps(self, op: Op, first: Sequence[Step]) -> None:
-        """Layers one behind the other that give an operator's result, with what stands behind it."""
+        """Layers one after the other that give an operator's result, with what stands after it."""
         self.chain(op, [*first, *self.behind(op, str(op.attributes.get("activation", "")))])
 
     def chain(self, op: Op, steps: Sequence[Step]) -> None:
-        """Layers one behind the other that give the first result of an operator."""
+        """Layers one after the other that give the first result of an operator."""
         name, own = op.outputs[0], self.layer(op)
         sizes_of(self.graph[name])
         found, blob = "", self.blobs.name(name)
@@ -157,7 +157,7 @@ class Writing:
         self.values[name] = found
 
     def behind(self, op: Op, activation: str = "") -> list[Step]:
-        """An activation, and what brings the result to its grid."""
+        """An activation, and what brings the result to its quantization."""
         found = [bounds_step(*ACTIVATIONS[activation])] if activation else []
         tensor = self.graph[op.outputs[0]]
         if tensor.quantization is not None and KINDS[op.kind].rounds and not is_move(self.graph, op):
@@ -165,7 +165,7 @@ class Writing:
         return found
 
     def rounding(self, tensor: Tensor, q: Quantization) -> list[Step]:
-        """Steps that round values to a grid, or, where what reads them does that or nobody shall, to its limits."""
+        """Steps that round values to a quantization, or, where what reads them does that or nobody shall, to its limits."""
         if not q.is_per_tensor:
             raise UnsupportedError("activations have several scales; ncnn requires one", where=repr(tensor.name), rule="not-per-tensor")
         low, high = (limit - int(q.zero_point.reshape(-1)[0]) for limit in q.limits(tensor.dtype))
@@ -183,7 +183,7 @@ class Writing:
         ]
 
     def note(self, name: str) -> None:
-        """Notes what a tensor's blob does not say: its name, and its grid."""
+        """Notes what a tensor's blob does not say: its name, and its quantization."""
         tensor, blob = self.graph[name], self.blobs.name(name)
         if blob != name:
             self.notes.names[blob] = name

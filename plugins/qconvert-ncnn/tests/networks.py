@@ -37,7 +37,7 @@ class Convolution:
     rounds: bool = False
 
     def made(self, seed: int) -> tuple[list[Layer], Array, Array]:
-        """The layers, an input of 12 x 12, and the exact result: real values, or with `rounds` what is rounded to integers."""
+        """The layers, an input of 12 x 12, and the exact result: float values, or with `rounds` what is rounded to integers."""
         rng = np.random.default_rng(seed)
         data = rng.normal(0, 1, (self.channels, 12, 12)).astype(np.float32)
         weights = rng.integers(-127, 128, (self.outputs, self.channels // self.group, 3, 3)).astype(np.int8)

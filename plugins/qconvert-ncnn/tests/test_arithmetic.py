@@ -70,7 +70,7 @@ def test_scales_that_files_can_say_come_back() -> None:
 
 
 def test_weights_of_every_stored_type_are_read(tmp_path: Path) -> None:
-    """float32, float16 and int8, each behind its mark and filled up to four bytes."""
+    """float32, float16 and int8, each after its mark and filled up to four bytes."""
     from qconvert.plugin import load
 
     weights = np.array([[1, 2, -3], [0.5, 0, 4]], np.float32)

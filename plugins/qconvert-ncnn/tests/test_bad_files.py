@@ -122,7 +122,7 @@ def test_bytes_behind_the_last_layer_are_not_passed_over(tmp_path: Path) -> None
 
 
 def test_notes_that_do_not_fit_are_not_believed(fixtures: Path, tmp_path: Path) -> None:
-    """A grid beside another scale, or names that are none, change no value."""
+    """A quantization next to another scale, or names that are none, change no value."""
     convert(fixtures / "tiny_resnet_cifar10_int8.tflite", tmp_path / "net.param")
     data = (tmp_path / "net.bin").read_bytes()
     weights, _, _ = data.partition(b"qconvert:")

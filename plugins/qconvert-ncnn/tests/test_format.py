@@ -96,7 +96,7 @@ def test_the_target_takes_sample_graphs() -> None:
 
 
 def test_a_tensor_that_layers_alone_read_is_rounded_once(tmp_path: Path) -> None:
-    """To a grid without a zero point, at which it saturates as before; the layer in front gives its integers."""
+    """To a quantization without a zero point, at which it saturates as before; the layer in front gives its integers."""
     graph = _chain(("int8", Quantization.per_tensor(0.02, -128)))
     fitted, again = written(graph, tmp_path / "model.param")
     q = fitted["a"].quantization
@@ -179,7 +179,7 @@ def _rounded_once(graph: Graph) -> Graph:
 
 
 def _chain(middle: tuple[str, Quantization], outputs: tuple[str, ...] = ("y",)) -> Graph:
-    """Two convolutions of 1 x 1, with a tensor on a grid between them."""
+    """Two convolutions of 1 x 1, with a tensor with a quantization between them."""
     rng = np.random.default_rng(0)
     weights = [rng.integers(-127, 128, (4, 4, 1, 1)).astype(np.int8) for _ in range(2)]
     window = {"dilations": (1, 1), "strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_first"}

@@ -114,7 +114,7 @@ WRITTEN: list[tuple[str, tuple[int, ...], dict[str, Any], list[Any]]] = [
 
 
 def test_operators_give_in_ncnn_what_they_mean(tmp_path: Path) -> None:
-    """As real values, some of them beyond what ncnn's Exp holds."""
+    """As float values, some of them beyond what ncnn's Exp holds."""
     tensors, ops, shapes = list[Tensor](), list[Op](), {"ReduceLogSumExp": (1, 5), "AveragePool": (1, 4, 3, 3), "Resize": (1, 3, 10, 18)}
     for number, (kind, shape, attributes, constants) in enumerate(WRITTEN):
         names = [f"c{number}_{index}" for index in range(len(constants))]

@@ -99,7 +99,7 @@ def qconvert_passes() -> Iterable[Pass]:
 
 _BYTES = ("uint8", "int8")
 #: Kinds that LPT, OpenVINO's low precision transformations, gives integer kernels (measured with 2026.4 on x86 with VNNI; README.md).
-#: LPT takes weights whose zero point is 0; beside others layers run on real values.
+#: LPT takes weights whose zero point is 0; next to others layers run in float.
 _ROWS = Kernels((
     Kernel(("Conv", "Gemm"), _BYTES, lacks=_asymmetric, tolerance=_tolerance),
     Kernel(("MatMul", "Add", "AveragePool", "GlobalAveragePool", "MaxPool"), _BYTES, tolerance=_tolerance),

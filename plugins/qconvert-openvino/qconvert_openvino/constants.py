@@ -1,4 +1,4 @@
-"""Constants behind Convert, Subtract, Multiply, FakeQuantize and what moves elements: their integers, scales and zero points.
+"""Constants after Convert, Subtract, Multiply, FakeQuantize and what moves elements: their integers, scales and zero points.
 
 That is how compressed weights stand in a file: Const (integers) -> Convert -> Subtract (zero points) -> Multiply (scales) -> Reshape.
 """
@@ -44,7 +44,7 @@ class Constant:
 
     @property
     def quantization(self) -> Quantization | None:
-        """The grid: per tensor, per axis, or in blocks.
+        """The quantization: per tensor, per axis, or in blocks.
 
         Raises:
             UnsupportedError: scales run along several axes.
@@ -56,12 +56,12 @@ class Constant:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is the numbers that it stores, at most behind a Convert."""
+        """Whether it is the numbers that it stores, at most after a Convert."""
         return self.scale is None or (bool((self.scale == 1).all()) and not np.any(self.point))
 
     @property
     def settled(self) -> Constant:
-        """Integers of 32 and 64 bits behind a Convert alone are plain numbers."""
+        """Integers of 32 and 64 bits after a Convert alone are plain numbers."""
         if self.scale is None or self.dtype not in _WIDE or not self.is_plain:
             return self
         return Constant(self.name, "float32", self.data.astype(np.float32))
@@ -108,7 +108,7 @@ def constant_of(node: Node, depth: int = 0) -> Constant | None:
 
 
 def _converted(item: Constant, dtype: str) -> Constant | None:
-    """A Convert: of integers that get their scale behind it nothing yet, of a scaled constant to another type of real values nothing."""
+    """A Convert: of integers that get their scale after it nothing yet, of a scaled constant to another type of float values nothing."""
     if dtype in _REALS and (item.scale is not None or "int" in item.dtype):
         return replace(item, scale=item.scale if item.scale is not None else _full(np.float32(1), item), point=_points(item))
     if item.scale is not None or dtype not in DTYPES.values():
@@ -125,7 +125,7 @@ def _points(item: Constant) -> Array:
 
 
 def _value(item: Constant) -> Array | None:
-    """The numbers of a small constant: scales, or zero points behind a Convert."""
+    """The numbers of a small constant: scales, or zero points after a Convert."""
     if item.scale is None:
         return item.data.astype(np.float64)
     assert item.point is not None
@@ -151,7 +151,7 @@ def _shifted(item: Constant, other: Constant) -> Constant | None:
 
 
 def _scaled(item: Constant, other: Constant) -> Constant | None:
-    """A Multiply behind it: the scales."""
+    """A Multiply after it: the scales."""
     if item.scale is None and other.scale is not None:
         item, other = other, item
     values = _value(other)
@@ -183,7 +183,7 @@ def _holds(dtype: str, data: Array) -> bool:
 
 
 def _fake_quantized(node: Node, item: Constant) -> Constant | None:
-    """Real weights behind a FakeQuantize: the integers that OpenVINO computes of them, in float32 as it does."""
+    """Real weights after a FakeQuantize: the integers that OpenVINO computes of them, in float32 as it does."""
     stated = fake_quantize_of(node)
     if stated is None or not stated.is_plain:
         return None
@@ -201,7 +201,7 @@ def _fake_quantized(node: Node, item: Constant) -> Constant | None:
 
 
 def grid_along(scale: Array, point: Array) -> Quantization:
-    """The grid of scales and zero points that are given for each element: per tensor, per axis, or in blocks along one axis.
+    """The quantization of scales and zero points that are given for each element: per tensor, per axis, or in blocks along one axis.
 
     Raises:
         UnsupportedError: they are none of these.

@@ -65,7 +65,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A network: its layers, each behind those that it reads, and what qconvert noted in it."""
+    """A network: its layers, each after those that it reads, and what qconvert noted in it."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -73,7 +73,7 @@ class Model:
 
 
 def read_model(path: Path) -> Model:
-    """The network in an .xml file and the .bin file beside it.
+    """The network in an .xml file and the .bin file next to it.
 
     Raises:
         FileAccessError: a file cannot be read.
@@ -198,8 +198,8 @@ def _load(path: Path, nodes: Iterable[Node]) -> None:
 
 
 def _ordered(nodes: Mapping[int, Node]) -> Iterator[Node]:
-    """Each layer behind those that it reads, otherwise as in the file; raises InvalidModelError where they read each other in a circle."""
-    state: dict[int, int] = {}  # 1 while what it reads is looked at, 2 behind that
+    """Each layer after those that it reads, otherwise as in the file; raises InvalidModelError where they read each other in a circle."""
+    state: dict[int, int] = {}  # 1 while what it reads is looked at, 2 after that
     for first in nodes.values():
         waiting = [first]
         while waiting:

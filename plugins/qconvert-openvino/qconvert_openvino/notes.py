@@ -1,4 +1,4 @@
-"""What qconvert notes in a file: the graph's metadata, and of grids what ranges of FakeQuantize do not say."""
+"""What qconvert notes in a file: the graph's metadata, and of quantizations what ranges of FakeQuantize do not say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Noted", "Notes"]
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A tensor of integers: its name, its storage type and its grid."""
+    """A tensor of integers: its name, its storage type and its quantization."""
 
     name: str
     dtype: str

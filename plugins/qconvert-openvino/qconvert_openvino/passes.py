@@ -26,7 +26,8 @@ def _plain(op: Op) -> Op:
 
 
 def restore_names(graph: Graph) -> Graph:
-    """Integers that stand for the real values `x` of a file are called `x/int8` once absorbed; they get the name `x` where that is free."""
+    """Integers that stand for the float values `x` of a file are called `x/int8` once absorbed; they get the name `x` where that is
+    free."""
     names: dict[str, str] = {}
     for name, tensor in graph.tensors.items():
         real = name.removesuffix(f"/{tensor.dtype}")

@@ -1,7 +1,7 @@
-"""FakeQuantize's ranges and levels beside scale, zero point and storage type.
+"""FakeQuantize's ranges and levels next to scale, zero point and storage type.
 
 FakeQuantize with equal input and output ranges gives low + k * (high - low) / (levels - 1) for k = 0 … levels - 1, the nearest of these to
-each value (https://docs.openvino.ai, operation FakeQuantize-1). On the grid of a scale and a zero point, low is
+each value (https://docs.openvino.ai, operation FakeQuantize-1). With the quantization of a scale and a zero point, low is
 scale * (smallest integer - zero point) and high scale * (largest integer - zero point).
 """
 
@@ -32,7 +32,7 @@ class FakeQuantize:
 
 
 def ranges_of(q: Quantization, dtype: str) -> FakeQuantize:
-    """The bounds of a grid, such that grid_of() gives its scale to the last bit wherever neighbours in float32 do.
+    """The bounds of a quantization, such that grid_of() gives its scale to the last bit wherever neighbours in float32 do.
 
     Args:
         q: per tensor or per axis.
@@ -69,7 +69,7 @@ def _step(low: np.float32, high: np.float32, levels: int) -> np.float32:
 
 
 def grid_of(fake: FakeQuantize, axis: int | None, noted: tuple[str, Quantization] | None = None) -> tuple[str, Quantization]:
-    """The storage type and the grid of a FakeQuantize.
+    """The storage type and the quantization of a FakeQuantize.
 
     Args:
         fake: what it states.
@@ -111,7 +111,7 @@ def _typed(scale: Array, points: Array, axis: int | None, levels: int) -> tuple[
 
 
 def _states(fake: FakeQuantize, noted: tuple[str, Quantization]) -> bool:
-    """Whether a grid is written as these bounds."""
+    """Whether a quantization is written as these bounds."""
     dtype, q = noted
     try:
         written = ranges_of(q, dtype)

@@ -19,7 +19,7 @@ __all__ = ["read"]
 
 
 def read(path: Path) -> Graph:
-    """The network of an .xml file and the .bin file beside it, with Quantize and Dequantize as they stand.
+    """The network of an .xml file and the .bin file next to it, with Quantize and Dequantize as they stand.
 
     Raises:
         QConvertError: the files cannot be read, are damaged, or have layers that are not covered; all of these are named.

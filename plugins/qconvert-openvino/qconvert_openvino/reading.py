@@ -22,11 +22,11 @@ class Draft:
 
     Args:
         model: the file.
-        notes: what its metadata say of grids.
+        notes: what its metadata say of quantizations.
 
     Attributes:
-        values: (layer, port) -> the tensor that holds its real values, or its plain numbers.
-        stored: the same for integers behind a FakeQuantize.
+        values: (layer, port) -> the tensor that holds its float values, or its plain numbers.
+        stored: the same for integers after a FakeQuantize.
     """
 
     def __init__(self, model: Model, notes: Notes) -> None:
@@ -66,7 +66,7 @@ class Draft:
         return name
 
     def constant(self, item: Constant, key: str, data: Array | None = None) -> str:
-        """A constant: its integers with their grid and a Dequantize, or its values."""
+        """A constant: its integers with their quantization and a Dequantize, or its values."""
         item = item.settled
         at = id(item.data if data is None else data), f"{item.name}/{key}"
         q = item.quantization
@@ -109,7 +109,7 @@ class Reading:
         return len(self.port(index).shape)
 
     def value(self, index: int) -> str:
-        """The tensor of an input: real values, or plain numbers."""
+        """The tensor of an input: float values, or plain numbers."""
         node, port = self.source(index)
         if (node.id, port) not in self.draft.values:
             item = constant_of(node)

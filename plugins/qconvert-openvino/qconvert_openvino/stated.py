@@ -25,7 +25,7 @@ class Stated:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it rounds onto a grid and does nothing else."""
+        """Whether it rounds to a quantization and does nothing else."""
         return np.array_equal(self.taken.low, self.given.low) and np.array_equal(self.taken.high, self.given.high)
 
 
@@ -56,7 +56,7 @@ def fake_quantize_of(node: Node) -> Stated | None:
 
 
 def _value_of(node: Node) -> Array | None:
-    """A constant, or one behind a Convert between real types (constants that are stored as float16)."""
+    """A constant, or one after a Convert between real types (constants that are stored as float16)."""
     while node.type == "Convert" and node.inputs and node.attributes.get("destination_type") in ("f32", "f16"):
         node = node.inputs[0][0]
     return node.data

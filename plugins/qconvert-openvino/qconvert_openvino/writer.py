@@ -16,7 +16,7 @@ __all__ = ["build", "write"]
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    """Writes the graph to `path`, and its constants beside it under the same name with .bin.
+    """Writes the graph to `path`, and its constants next to it under the same name with .bin.
 
     Raises:
         UnsupportedError: operators that cannot be written; all are named.
@@ -84,10 +84,10 @@ def _write_ops(w: Writing) -> None:
 
 
 def _parameter(w: Writing, tensor: Tensor) -> Any:
-    """An input, and its real values where it is quantized.
+    """An input, and its float values where it is quantized.
 
-    int8 with a zero point gets a FakeQuantize of its own grid behind it, which changes no value: OpenVINO makes uint8 of it, and without it
-    the first layer computes on real values.
+    int8 with a zero point gets a FakeQuantize of its own quantization after it, which changes no value: OpenVINO makes uint8 of it, and
+    without it the first layer computes in float.
     """
     if tensor.dtype not in TYPES:
         raise UnsupportedError(
@@ -141,7 +141,7 @@ def _named(w: Writing, output: Any, name: str) -> Any:
 
 
 def _renamed(w: Writing, output: Any, old: str, new: str) -> Any:
-    """A FakeQuantize whose real values are given out: it has their name, and a note that of the integers."""
+    """A FakeQuantize whose float values are given out: it has their name, and a note that of the integers."""
     from qconvert_openvino.notes import Noted
 
     tensor = w.graph[old]

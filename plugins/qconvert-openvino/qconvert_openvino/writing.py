@@ -27,8 +27,8 @@ class Writing:
 
     Attributes:
         op: OpenVINO's operators, opset13.
-        values: tensor -> the output that has its real values, or its plain numbers.
-        notes: of grids that FakeQuantize does not say.
+        values: tensor -> the output that has its float values, or its plain numbers.
+        notes: of quantizations that FakeQuantize does not say.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -69,19 +69,19 @@ class Writing:
         return self.op.constant(np.asarray(data, order="C"), getattr(self.ov.Type, own))
 
     def integers(self, tensor: Tensor, q: Quantization, data: Array, sizes: Sequence[int] = ()) -> Any:
-        """A constant's integers with Convert, Subtract and Multiply: their real values.
+        """A constant's integers with Convert, Subtract and Multiply: their float values.
 
         Args:
             tensor: the constant, which gives the name and the type.
-            q: its grid, per tensor or per axis.
+            q: its quantization, per tensor or per axis.
             data: its integers, in any shape.
-            sizes: the shape of scales beside `data`; () for one scale.
+            sizes: the shape of scales next to `data`; () for one scale.
         """
         found = self.op.convert(self.array(data, tensor.dtype, tensor.name), "f32")
         return self.scaled(found, tensor.dtype, q, sizes)
 
     def scaled(self, found: Any, dtype: str, q: Quantization, sizes: Sequence[int]) -> Any:
-        """What a Subtract and a Multiply make of integers behind a Convert."""
+        """What a Subtract and a Multiply make of integers after a Convert."""
         shape = tuple(sizes)
         if q.zero_point.any():
             points, (low, high) = q.zero_point.reshape(shape), integer_range(dtype)
@@ -92,7 +92,7 @@ class Writing:
         return self.op.multiply(found, self.op.constant(q.scale.reshape(shape)))
 
     def constant(self, tensor: Tensor) -> Any:
-        """A constant tensor as its real values, or its plain numbers."""
+        """A constant tensor as its float values, or its plain numbers."""
         assert tensor.data is not None
         q, data = tensor.quantization, tensor.data
         if q is None:
@@ -119,7 +119,7 @@ class Writing:
     # values
 
     def value(self, name: str) -> Any:
-        """The output that has a tensor's real values, or its plain numbers."""
+        """The output that has a tensor's float values, or its plain numbers."""
         if name not in self.values:
             self.values[name] = self.constant(self.graph[name]).output(0)
         return self.values[name]
@@ -138,7 +138,7 @@ class Writing:
     # results
 
     def finish(self, op: Op, *outputs: Any) -> None:
-        """The results of an operator, with its activation, rounded onto their grids where it computes real values.
+        """The results of an operator, with its activation, rounded to their quantizations where it computes float values.
 
         Args:
             op: the operator.
@@ -158,7 +158,7 @@ class Writing:
         return self.op.relu(output) if activation == "relu" else self.op.clamp(output, *bounds[activation])
 
     def give(self, name: str, output: Any, rounds: bool) -> None:
-        """The value of a tensor, rounded onto its grid if `rounds`."""
+        """The value of a tensor, rounded to its quantization if `rounds`."""
         tensor = self.graph[name]
         if tensor.quantization is None or not rounds:
             self.values[name] = self.called(output, name)
@@ -176,7 +176,7 @@ class Writing:
         return output
 
     def fake_quantized(self, output: Any, tensor: Tensor, name: str) -> Any:
-        """A value rounded onto a tensor's grid, called `name`."""
+        """A value rounded onto a tensor's quantization, called `name`."""
         q = self.grid(tensor)
         fake, sizes = ranges_of(q, tensor.dtype), self.sizes(tensor, q)
         low, high = (self.op.constant(side.reshape(sizes)) for side in (fake.low, fake.high))
@@ -195,7 +195,7 @@ class Writing:
         return self.op.convert(self.op.fake_quantize(output, low, high, *to, fake.levels), TYPES[tensor.dtype])
 
     def grid(self, tensor: Tensor) -> Quantization:
-        """The grid of a tensor that FakeQuantize can round to; raises UnsupportedError."""
+        """The quantization of a tensor that FakeQuantize can round to; raises UnsupportedError."""
         q = tensor.quantization
         if q is None or tensor.dtype not in GRIDS or q.block_size:
             raise UnsupportedError(
@@ -206,7 +206,7 @@ class Writing:
         return q
 
     def sizes(self, tensor: Tensor, q: Quantization) -> list[int]:
-        """The shape of scales beside a tensor."""
+        """The shape of scales next to a tensor."""
         if q.axis is None:
             return []
         if tensor.shape is None:

@@ -47,7 +47,7 @@ def test_weights_in_blocks_are_read(tmp_path: Path) -> None:
 def test_files_of_nncf_become_onnx_of_the_same_outputs(name: str, tmp_path: Path) -> None:
     convert(DATA / f"{name}.xml", tmp_path / "model.onnx")
     report = qconvert.check(DATA / f"{name}.xml", tmp_path / "model.onnx", kernels="openvino:real")
-    assert report.passed or (name == "attention_int8" and report.outputs[0].largest < 1e-6)  # real values, added in another order
+    assert report.passed or (name == "attention_int8" and report.outputs[0].largest < 1e-6)  # float values, added in another order
 
 
 def damaged(rng: random.Random, text: str, data: bytearray) -> str:

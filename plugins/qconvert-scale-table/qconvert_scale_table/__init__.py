@@ -1,4 +1,4 @@
-"""Scales beside a model as a tab-separated table: a format of encodings, read and written."""
+"""Scales next to a model as a tab-separated table: a format of encodings, read and written."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _package() -> Any:
 
 
 def _proto(path: Path) -> Any:
-    """The onnx.ModelProto of a file, with constants that lie beside it."""
+    """The onnx.ModelProto of a file, with constants that lie next to it."""
     import onnx
 
     try:

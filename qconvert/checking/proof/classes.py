@@ -44,7 +44,7 @@ class Proved:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Proof(Shown):
-    """What is proved of a result beside its source.
+    """What is proved of a result compared with its source.
 
     Attributes:
         operators: of the result's operators that compute something, each with its class.

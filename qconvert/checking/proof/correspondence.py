@@ -1,8 +1,8 @@
 """Which operator of the source each operator of a result is, followed from the inputs, without running anything.
 
 Every tensor of the result is traced to elements of a tensor that the source computes (elements.py). An operator of the result is one of the
-source's if both are of one kind, take the same elements, have the same attributes and constants, and store results on the same grid;
-integers may be stored as the other type of as many bits, and axes in another order.
+source's if both are of one kind, take the same elements, have the same attributes and constants, and store results with the same
+quantization; integers may be stored as the other type of as many bits, and axes in another order.
 
 Operators that only clip codes need no partner: what they make of each code is kept, so that a Clip or an activation may stand elsewhere,
 and one that is lost, or one too many, is found where the codes are computed with.
@@ -78,7 +78,7 @@ class Trace:
         pairs: what was found, in the result's order.
         strange: operators of the result that none of the source accounts for, and why.
         elements: the result's tensors as elements of the source's.
-        clips: operators of source and result that only clip codes, are paired with none, and are behind what is paired.
+        clips: operators of source and result that only clip codes, are paired with none, and are after what is paired.
         ends: outputs that are not the source's, and how, in words: NOT_TRACED, or which codes are other ones.
     """
 
@@ -215,7 +215,7 @@ class Trace:
         self._go_on_after(op, likely or (apart[0][1] if apart else ()))
 
     def _ends_clips(self, op: Op) -> bool:
-        """Whether what is clipped behind an operator of the result is not what is clipped before it."""
+        """Whether what is clipped after an operator of the result is not what is clipped before it."""
         kind = kind_of(op)
         if kind.rule == "convert":
             return op.outputs[0] in self.result.outputs
@@ -287,7 +287,7 @@ class Trace:
                     self.elements[after] = found if limits is None else activated(self.result[after], limits, found)
 
     def _chooses(self, op: Op) -> bool:
-        """Whether an operator of the source moves or chooses stored integers: all its data and results are on one grid."""
+        """Whether an operator of the source moves or chooses stored integers: all its data and results have one quantization."""
         kind = kind_of(op)
         if kind.rule in ("move", "state"):
             return True
@@ -325,7 +325,7 @@ class Trace:
         yield tuple(range(rank or 0))
 
     def _difference(self, reader: _Reader, result: Op, perm: tuple[int, ...]) -> str:
-        """In words, in what two operators differ beside how they compute; "" in nothing."""
+        """In words, in what two operators differ apart from how they compute; "" in nothing."""
         source = reader.op
         for index, (before, after) in enumerate(zip(source.inputs, result.inputs, strict=True)):
             if bool(before) != bool(after):
@@ -341,7 +341,7 @@ class Trace:
                 return f"axis {axes[0]} -> {axes[1]}"
         for before, after in zip(source.outputs, result.outputs, strict=True):
             if before and after and _offset(self.source[before], self.result[after]) is None:
-                return "its result is on another grid"
+                return "its result has another quantization"
             if before and after and not self._has_shape(source, before, after, perm):
                 return "its result has another shape"
         if self._is_clipped_sum(source, self.source) and self._is_clipped_sum(result, self.result):
@@ -471,7 +471,8 @@ def _reads(graph: Graph, op: Op, known: Mapping[str, Elements]) -> tuple[Any, ..
 
 
 def _offset(before: Tensor, after: Tensor) -> int | None:
-    """What is added to stored integers of one tensor to give the other, of the same real values; None if the grids differ otherwise."""
+    """What is added to stored integers of one tensor to give the other, of the same float values; None if the quantizations differ
+    otherwise."""
     a, b = before.quantization, after.quantization
     if a is None or b is None:
         return 0 if a is b and before.dtype == after.dtype else None
@@ -488,7 +489,7 @@ def _offset(before: Tensor, after: Tensor) -> int | None:
 
 
 def _constants_differ(before: Tensor, after: Tensor, perm: Sequence[int]) -> str:
-    """In words, how constants differ in what they mean; "" if they do not. Constants beside data may be turned with these."""
+    """In words, how constants differ in what they mean; "" if they do not. Constants next to data may be turned with these."""
     if not perm and before.shares_grid(after) and equal_data(before.data, after.data):
         return ""
     for word, a, b in zip(("values", "scales"), _meant(before), _meant(after), strict=True):

@@ -23,7 +23,7 @@ _UNKNOWN = {
     "control": "it runs functions, whose operators are not compared",
     "opaque": "what it computes is not known",
 }
-_REALS = "it computes real values, which runtimes round otherwise"
+_REALS = "it computes float values, which runtimes round otherwise"
 #: Of a Quantize, which gives equal integers where its data lie between the ties.
 ROUNDS_INPUTS = "it rounds real inputs, which its runtime divides by the scale, or multiplies by its inverse"
 #: (graph, operator) -> the stored results for all codes of its operands, or None.

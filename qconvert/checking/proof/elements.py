@@ -122,7 +122,7 @@ def _same_places(found: Array, coded: Array, codes: Array) -> bool:
 
 
 def _repeats(data: Tensor, result: Tensor) -> bool:
-    """Whether data of one grid may be made larger by powers of two, for which all kernels find the same nearest elements."""
+    """Whether data of one quantization may be made larger by powers of two, for which all kernels find the same nearest elements."""
     before, after = data.static_shape, result.static_shape
     if before is None or after is None or len(before) != len(after) or 0 in before or not data.shares_grid(result):
         return False
@@ -140,7 +140,8 @@ def _run(graph: Graph, op: Op, values: Array) -> list[Array] | None:
 
 
 def stepped(graph: Graph, op: Op) -> int | None:
-    """What an operator adds to stored integers that it brings to a grid of the same scale, as of int8 to uint8; None if it does more."""
+    """What an operator adds to stored integers that it brings to a quantization of the same scale, as of int8 to uint8; None if it does
+    more."""
     if kind_of(op).rule != "convert":
         return None
     given, result = (graph[name] for name in (op.inputs[0], op.outputs[0]))
@@ -154,7 +155,8 @@ def stepped(graph: Graph, op: Op) -> int | None:
 
 
 def clipped(graph: Graph, op: Op, given: Elements) -> Elements | None:
-    """The result of an operator that makes codes of the codes of one tensor, on the same grid, such as a Clip or Relu; None of others.
+    """The result of an operator that makes codes of the codes of one tensor, with the same quantization, such as a Clip or Relu; None of
+    others.
 
     Args:
         graph, op: the operator.

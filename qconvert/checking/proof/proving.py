@@ -38,10 +38,11 @@ def prove(
 ) -> Proof:
     """Decides which operators of a converted model give the source's integers for every input; neither model is run.
 
-    The result is followed from its inputs, operator by operator: what each reads, its attributes, constants and grids have to be those of
-    an operator of the source, but for the order of axes and the type that stores the same integers. Then the kernels of both runtimes are
-    compared, as their rows state them: of one or two operands of 8 bits for all 256 codes or 65,536 pairs, of sums of products by the
-    thresholds between integers, over every accumulator that the weights allow. A kernel without a reference is run alone, on all codes.
+    The result is followed from its inputs, operator by operator: what each reads, its attributes, constants and quantizations have to be
+    those of an operator of the source, but for the order of axes and the type that stores the same integers. Then the kernels of both
+    runtimes are compared, as their rows state them: of one or two operands of 8 bits for all 256 codes or 65,536 pairs, of sums of products
+    by the thresholds between integers, over every accumulator that the weights allow. A kernel without a reference is run alone, on all
+    codes.
 
     Args:
         source, result: as of check().
@@ -58,7 +59,7 @@ def prove(
 
 
 def proof_of(sides: tuple[Side, Side]) -> Proof:
-    """Proves what can be proved of a result, the second side, beside its source."""
+    """Proves what can be proved of a result, the second side, next to its source."""
     source, result = sides
     border = Border.of(source.graph, result.graph)
     trace = Trace.of(border, (partial(_compared, source), partial(_compared, result)))

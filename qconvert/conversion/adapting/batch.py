@@ -2,7 +2,7 @@
 
 A walk through the operators (walking.py) keeps, for each tensor, the axis along which samples stand. Sizes that a file states as numbers,
 of a Reshape or a Slice, are mended; an operator that would mix samples, or lose some, is named. Where a Reshape leaves a choice, as it does
-before axes of size 1, what comes behind it decides.
+before axes of size 1, what comes after it decides.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def rebatched(graph: Graph, inputs: Mapping[str, int], old: int, new: int) -> Gr
             found = with_used_functions(walk.result())
             if all(_is_own(graph[name].shape or (), walk.places[name], old) for name in graph.outputs if name in walk.places):
                 return found
-            spare = spare or found  # an output has samples beside each other in one row
+            spare = spare or found  # an output has samples side by side in one row
         except OptionError as error:
             problem = problem or error
         if not choices.advance():

@@ -32,7 +32,7 @@ def mended(samples: Samples, op: Op) -> Op:
 
 
 def _reshaped(samples: Samples, op: Op, data: str, place: Place) -> Op:
-    """A Reshape whose result has the samples along an axis of their own, or with what stood in front of them; of one sample also along
+    """A Reshape whose result has the samples along an axis of their own, or with what stood before them; of one sample also along
     any axis of size 1, by Transposes, as converters write a Reshape for a Transpose that moves but such axes."""
     before, given = samples.graph[op.outputs[0]].static_shape, samples.graph[data].static_shape
     if before is None or given is None:

@@ -19,15 +19,15 @@ __all__ = ["Choices", "Place", "Samples"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where samples stand: along an axis, of which each sample has so many parts in front of the next one's; `before` is how often all
-    samples come one behind the other along the axis."""
+    """Where samples stand: along an axis, of which each sample has so many parts before the next one's; `before` is how often all
+    samples come one after the other along the axis."""
 
     axis: int
     before: int = 1
 
 
 class Choices:
-    """Which of several axes has the samples where that is not said, as behind some Reshapes: all combinations, one walk after the other."""
+    """Which of several axes has the samples where that is not said, as after some Reshapes: all combinations, one walk after the other."""
 
     def __init__(self) -> None:
         self._taken: dict[object, tuple[int, int]] = {}
@@ -156,7 +156,7 @@ class Samples:
         return name
 
     def with_repeated(self, op: Op, index: int, axis: int) -> Op:
-        """The operator with what it takes beside samples repeated for each. Raises OptionError where that is not one for each."""
+        """The operator with what it takes next to samples repeated for each. Raises OptionError where that is not one for each."""
         name = op.inputs[index]
         values, shape = self._repeated_values(name, axis), self.tensors[name].static_shape
         if values is not None:

@@ -54,7 +54,7 @@ def with_shapes(graph: Graph, text: str) -> Graph:
 
 
 def _as_batch(graph: Graph, wanted: Mapping[str, Shape]) -> Graph | None:
-    """The graph with the first sizes changed as a batch, behind the other sizes; None where that does not go either."""
+    """The graph with the first sizes changed as a batch, after the other sizes; None where that does not go either."""
     first = {name: (before[0], shape[0]) for name, shape in wanted.items() if (before := graph[name].shape) and before[0] != shape[0]}
     if len(set(first.values())) != 1 or not all(isinstance(size, int) for size in next(iter(first.values()))):
         return None
@@ -68,7 +68,7 @@ def _as_batch(graph: Graph, wanted: Mapping[str, Shape]) -> Graph | None:
 
 
 def stated(graph: Graph, text: str) -> dict[str, Shape]:
-    """The shapes that a text states: "1,3,224,224" in the order of the inputs, or each behind a name and "=", with ";" between. An open
+    """The shapes that a text states: "1,3,224,224" in the order of the inputs, or each after a name and "=", with ";" between. An open
     size may stay open, by a name.
 
     Raises:
@@ -197,7 +197,7 @@ def _walked(
     behind: set[tuple[str, ...]],
     shape_of: Callable[[Op, str, Shape | None, Shape | None], Shape | None],
 ) -> Graph:
-    """The graph with the shapes of the outputs in `behind` worked out anew, in order."""
+    """The graph with the shapes of the outputs in `after` worked out again, in order."""
     known = KnownSizes(tensors, graph.producers())
 
     def integers(name: str) -> list[Size] | None:

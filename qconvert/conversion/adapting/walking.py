@@ -20,12 +20,12 @@ __all__ = ["Walk"]
 
 
 class Walk(Samples):
-    """The operators in their order, with shapes worked out anew; see Samples."""
+    """The operators in their order, with shapes worked out again; see Samples."""
 
     def result(self) -> Graph:
         """The graph for the new number of samples. Raises OptionError, naming the operator that does not take them."""
         for op in self.graph.ops:
-            self.ops.append(self._passed(op))  # which may put others in front of it
+            self.ops.append(self._passed(op))  # which may put others before it
         return self.made()
 
     def made(self) -> Graph:

@@ -1,7 +1,7 @@
 """A network whose parameters are in one file and whose graph is in another: both together are one canonical graph.
 
 The graph is that of the network without quantization. Its constants are replaced by the tensors of the same names, and what a module
-computes is rounded onto the module's grid. All of it is literal, Quantize and Dequantize around operators on real values; the normal form
+computes is rounded onto the module's quantization. All of it is literal, Quantize and Dequantize around operators in float; the normal form
 of the parameters' format makes quantized operators of that.
 """
 

@@ -1,4 +1,4 @@
-"""Layers that round their data at each run: as an attribute where the canonical kinds have the rounding, else spelled out."""
+"""Layers that round their data at each run: as an attribute where the canonical kinds have the rounding, else decomposed."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def _with_arithmetic(network: Network, ops: list[Op], op: Op, how: str) -> Op:
 
 
 class _Rows:
-    """Rows on grids of their own, part by part, as torchao computes them in float32."""
+    """Rows with quantizations of their own, part by part, as torchao computes them in float32."""
 
     def __init__(self, network: Network, ops: list[Op], op: Op) -> None:
         self._network, self._ops, self._name = network, ops, op.outputs[0]
 
     def rounded(self, data: str, how: str) -> str:
-        """The real values of data whose every row is rounded onto 8 bits by its own range."""
+        """The float values of data whose every row is rounded onto 8 bits by its own range."""
         shape = self._network[data].shape
         ends = None if shape is None else (*shape[:-1], 1)
         low, high = (self._of(kind, [data, self._axis()], ends, keepdims=1) for kind in ("ReduceMin", "ReduceMax"))

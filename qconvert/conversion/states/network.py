@@ -58,7 +58,7 @@ class Network:
     def scope(self, op: Op) -> str | None:
         """The module in whose code an operator stands; None if the file does not say.
 
-        A module that is called again has a number behind its name in some files.
+        A module that is called again has a number after its name in some files.
         """
         found = next((self.scopes[name] for name in op.outputs if name in self.scopes), None)
         if found is not None and found not in self.own and _REPEATED.sub("", found) in self.own:

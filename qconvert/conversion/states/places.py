@@ -1,4 +1,4 @@
-"""Where the grids of modules stand in the graph: behind which tensor."""
+"""Where the quantizations of modules stand in the graph: after which tensor."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _REMEDY = (
 
 
 class Places:
-    """The tensors behind which grids stand.
+    """The tensors after which quantizations stand.
 
     Args:
         network: with the file's tensors in place.
         layers: result of an operator with weights -> its module.
 
     Attributes:
-        behind: tensor -> its grid.
-        inner: results of operators within a module of one grid, which keep none by themselves.
+        behind: tensor -> its quantization.
+        inner: results of operators within a module of one quantization, which keep none by themselves.
         notes: what the user should know.
     """
 
@@ -55,7 +55,7 @@ class Places:
                 self._of_scope.setdefault(scope, []).append(op)
 
     def run(self) -> None:
-        """Places every grid.
+        """Places every quantization.
 
         Raises:
             InvalidModelError: modules whose operator is not to be found, or not told from others.
@@ -81,7 +81,7 @@ class Places:
         return True
 
     def _of_layer(self, module: str, grid: QParams) -> bool:
-        """Behind the operators with the module's weights, or a Relu behind them."""
+        """After the operators with the module's weights, or a Relu after them."""
         names = self._layers.get(module, [])
         for name in names:
             self.put_behind_relu(name, grid)
@@ -91,7 +91,7 @@ class Places:
         return any(self._network.constant(name) is not None for name in op.inputs)
 
     def _of_own_code(self, module: str, grid: QParams) -> bool:
-        """Behind the operators in the module's code; what they compute for each other is its own affair."""
+        """After the operators in the module's code; what they compute for each other is its own affair."""
         real = self._ends(module)
         for name in real:
             self.put_behind_relu(name, grid)
@@ -109,7 +109,8 @@ class Places:
         return ends
 
     def put_behind_relu(self, name: str, grid: QParams) -> None:
-        """Puts a grid behind a tensor, or behind the Relu that alone reads it: a grid without negative values is one of both together."""
+        """Puts a quantization after a tensor, or after the Relu that alone reads it: a quantization without negative values is one of both
+        together."""
         reader = self._network.only_consumer(name)
         lowest = grid.quantization.limits(grid.dtype)[0]
         if reader is not None and reader.kind == "Relu" and int(grid.quantization.zero_point[0]) == lowest:
@@ -119,7 +120,7 @@ class Places:
         self.put(name, grid)
 
     def put(self, name: str, grid: QParams) -> None:
-        """Puts a grid behind a tensor."""
+        """Puts a quantization after a tensor."""
         self.behind[name] = grid
         self._taken.add(name)
 
@@ -139,7 +140,7 @@ class Places:
             self.put(name, grid)
 
     def _place_data(self) -> None:
-        """Behind the data of modules that take real values in a quantized network: before the first operator of each."""
+        """After the data of modules that take float values in a quantized network: before the first operator of each."""
         if self._network.parameters.trained:
             return
         listed = self._network.parameters.data
@@ -215,7 +216,7 @@ class Places:
         return named or [op for op in ops if op.kind in _FUNCTIONS or self._network.scope(op) is None]
 
     def _is_free(self, op: Op) -> bool:
-        """Whether an operator computes a real value of values, and no module is known to be it."""
+        """Whether an operator computes a float value of values, and no module is known to be it."""
         if not op.outputs or op.outputs[0] in self._taken or op.outputs[0] in self.inner or op.outputs[0] in self._module_of:
             return False
         own_grid = kind_of(op).rule == "real" and (not kind_of(op).keeps_range or op.kind == "Concat")
@@ -253,7 +254,7 @@ class Places:
 
 
 def _is_unused(grid: QParams) -> bool:
-    """Whether a grid is that of a module that never computed: PyTorch's FloatFunctionals have it from the start."""
+    """Whether a quantization is that of a module that never computed: PyTorch's FloatFunctionals have it from the start."""
     return float(grid.quantization.scale[0]) == 1.0 and int(grid.quantization.zero_point[0]) == 0
 
 

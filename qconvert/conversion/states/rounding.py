@@ -1,4 +1,4 @@
-"""Puts Quantize and Dequantize behind the tensors that have grids, literally; a pass makes quantized operators of them."""
+"""Puts Quantize and Dequantize after the tensors that have quantizations, literally; a pass makes quantized operators of them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["Rounding"]
 
 
 class Rounding:
-    """Rounds values where the file says, and, in a quantized network, where its operators keep grids.
+    """Rounds values where the file says, and, in a quantized network, where its operators keep quantizations.
 
     Args:
         network: with the file's tensors in place; its operators are replaced.
-        places: where grids stand.
+        places: where quantizations stand.
         layers: result of an operator with weights -> its module.
     """
 
@@ -41,7 +41,7 @@ class Rounding:
         """Rewrites the operators.
 
         Raises:
-            InvalidModelError: a layer with quantized weights has data without a grid.
+            InvalidModelError: a layer with quantized weights has data without a quantization.
         """
         for name in self._network.graph.inputs:
             if name in self._places.behind:
@@ -69,7 +69,7 @@ class Rounding:
                 self._real[name] = self._rounded(name, result, grid)
 
     def _grid_of(self, op: Op, name: str, data: list[str]) -> QParams | None:
-        """The grid that a result is put on; None if it stays real."""
+        """The quantization that a result is put on; None if it stays real."""
         if not name or op.kind == "Dequantize" or self._network[name].dtype != "float32":
             return None
         found = self._places.behind.get(name)
@@ -83,10 +83,10 @@ class Rounding:
         return held[0] if kind_of(op).keeps_range else None
 
     def _islands(self) -> set[str]:
-        """Results that stay real although their operators could keep a grid: what leads to one that has another grid.
+        """Results that stay real although their operators could keep a quantization: what leads to one that has another quantization.
 
-        PyTorch has no operator from grid to grid: where the result of a pool, a resize or a move has a grid of its own, its data were
-        dequantized behind what has a grid before.
+        PyTorch has no operator from quantization to quantization: where the result of a pool, a resize or a move has a quantization of its
+        own, its data were dequantized after what has a quantization before.
         """
         found: set[str] = set()
         for name, grid in self._places.behind.items():
@@ -107,7 +107,8 @@ class Rounding:
         return found
 
     def _leads_to_layer(self, name: str) -> bool:
-        """Whether a layer or an operator with a grid follows. Behind the last one, where a model has been dequantized no file says."""
+        """Whether a layer or an operator with a quantization follows. After the last one, where a model has been dequantized no file
+        says."""
         waiting, seen = [name], {name}
         while waiting and len(seen) < 10_000:
             for op in self._network.consumers.get(waiting.pop(), []):
@@ -143,12 +144,13 @@ class Rounding:
 
     @property
     def _is_static(self) -> bool:
-        """Whether the network has any grid of values; one of weights alone has none."""
+        """Whether the network has any quantization of values; one of weights alone has none."""
         parameters = self._network.parameters
         return bool(parameters.results or parameters.inputs or parameters.data or parameters.functions)
 
     def _rounded(self, name: str, computed: str, grid: QParams, called: str = "") -> str:
-        """A tensor on its grid and back; returns the name of its real values, which keep the tensor's name where others see it."""
+        """A tensor with its quantization and back; returns the name of its float values, which keep the tensor's name where others see
+        it."""
         network = self._network
         tensor = network[name]
         if grid.runs_in_float:
@@ -167,7 +169,7 @@ class Rounding:
         return real
 
     def _spelled(self, name: str, grid: QParams, called: str) -> str:
-        """The real values of data rounded as the grid says, part by part."""
+        """The float values of data rounded as the quantization says, part by part."""
         q, network = grid.quantization, self._network
         point, (low, high) = np.float32(q.zero_point[0]), q.limits(grid.dtype)
         parts: list[tuple[str, list[Any]]] = [("Div", [q.scale[0]]), ("Add", [point]), ("Round", []), ("Clip", [low, high])]

@@ -1,4 +1,4 @@
-"""Grids that a file lists in the order of the operators, without saying which operators these are."""
+"""Quantizations that a file lists in the order of the operators, without saying which operators these are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qconvert.operators import kind_of
 
 __all__ = ["place_sequences"]
 
-#: Operators that FX quantizes and that have an observer behind them.
+#: Operators that FX quantizes and that have an observer after them.
 _OBSERVED = frozenset(
     "Conv ConvTranspose Gemm MatMul Add Mul Concat BatchNormalization LayerNormalization InstanceNormalization GroupNormalization "
     "HardSwish LeakyRelu Elu Sigmoid Tanh HardSigmoid Softmax Relu Clip MaxPool AveragePool GlobalAveragePool GlobalMaxPool ReduceMean "
@@ -33,10 +33,10 @@ _OF_TRAINING = (
 
 
 def place_sequences(network: Network, places: Places) -> None:
-    """Places the grids of functions: of a quantized network those without a module, of one in training every operator's.
+    """Places the quantizations of functions: of a quantized network those without a module, of one in training every operator's.
 
     Raises:
-        InvalidModelError: there are more or fewer grids than operators.
+        InvalidModelError: there are more or fewer quantizations than operators.
     """
     for path, grids in network.parameters.functions.items():
         if network.parameters.trained:
@@ -46,9 +46,9 @@ def place_sequences(network: Network, places: Places) -> None:
 
 
 def _place_functions(network: Network, places: Places, path: str, grids: Sequence[QParams]) -> None:
-    """The operators of a module's own code that need a grid and have none yet take these in their order.
+    """The operators of a module's own code that need a quantization and have none yet take these in their order.
 
-    A grid that an earlier tensor has may stand for the result of an operator that keeps it, which needs none.
+    A quantization that an earlier tensor has may stand for the result of an operator that keeps it, which needs none.
     """
     ends = places.ends_of(path) if path and len(grids) == 1 else []
     if len(ends) == 1:
@@ -70,7 +70,7 @@ def _place_functions(network: Network, places: Places, path: str, grids: Sequenc
 
 
 def _without_repeated(grids: Sequence[QParams], known: Iterable[QParams], most: int) -> list[QParams]:
-    """The grids without those that stand among known ones or before in the list, the first `most` of these."""
+    """The quantizations without those that stand among known ones or before in the list, the first `most` of these."""
     seen = {_key(grid) for grid in known}
     kept = []
     for grid in grids:
@@ -88,7 +88,7 @@ def _key(grid: QParams) -> tuple[Hashable, ...]:
 
 
 def _needs_grid(network: Network, places: Places, op: Op) -> bool:
-    """Whether an operator of values computes what no grid of its data fits: sums and products of two values, activations, norms."""
+    """Whether an operator of values computes what no quantization of its data fits: sums and products of two values, activations, norms."""
     if not op.outputs or op.outputs[0] in places.behind or op.outputs[0] in places.inner or kind_of(op).rule != "real":
         return False
     if kind_of(op).keeps_range or op.kind in network.parameters.fixed or network[op.outputs[0]].dtype != "float32":
@@ -100,8 +100,8 @@ def _needs_grid(network: Network, places: Places, op: Op) -> bool:
 def _place_observed(network: Network, places: Places, grids: Sequence[QParams]) -> None:
     """Places the observers of FX: of each operator that it quantizes those of its data which have none yet, then that of its result.
 
-    An operator that keeps its data's grid has the same observer once more, unless a concatenation shares one among its data: so it is seen
-    whether the operators of the graph are those of the list.
+    An operator that keeps its data's quantization has the same observer once more, unless a concatenation shares one among its data: so it
+    is seen whether the operators of the graph are those of the list.
     """
     left = list(reversed(grids))
     fused: set[str] = set()

@@ -53,7 +53,7 @@ class Substitution:
         self._network.replace_ops(ops)
 
     def _fold(self) -> None:
-        """Weights of modules that hold the normalization behind them, with the epsilon that the graph says."""
+        """Weights of modules that hold the normalization after them, with the epsilon that the graph says."""
         network = self._network
         behind: dict[str, float] = {}
         for op in network.ops:
@@ -88,7 +88,7 @@ class Substitution:
         return None
 
     def _drop_norms(self) -> None:
-        """Batch normalizations whose statistics the file does not hold, behind a layer whose weights do."""
+        """Batch normalizations whose statistics the file does not hold, after a layer whose weights do."""
         network, renamed = self._network, {}
         ops: list[Op] = []
         for op in network.ops:
@@ -143,7 +143,7 @@ class Substitution:
             self.unknown.setdefault(name, f"{op}")
 
     def _put(self, op: Op, place: int, name: str, key: str, before: list[Op]) -> str:
-        """A tensor of the file in the form that the operator takes; returns the name of its real values."""
+        """A tensor of the file in the form that the operator takes; returns the name of its float values."""
         wanted = self._network[name]
         tensor = _fitted(self._tensors[key], wanted, op, place, key)
         self.used.add(key)

@@ -1,7 +1,7 @@
 """Writes a calibration cache of TensorRT; the mirror of reader.py.
 
 A cache has one scale of int8 for each activation and nothing of weights: TensorRT takes max|w| / 127 of each output channel. Trained
-weights that have other scales would be rounded anew, so they are refused.
+weights that have other scales would be rounded again, so they are refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str, a
 
     Args:
         encodings: by tensors.
-        graph: of real values, that they belong to; None where the entries are of activations alone.
+        graph: of float values, that they belong to; None where the entries are of activations alone.
         path: of the file.
         version: of TensorRT, such as "8.6.1".
         algorithm: of the calibrator that is to read the cache.

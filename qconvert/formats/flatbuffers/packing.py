@@ -75,7 +75,7 @@ class _Packer:
             raise TooLargeError
 
     def align(self, alignment: int, behind: int = 0) -> None:
-        """Puts zeros in front, so that what comes after `behind` more bytes lies at a multiple of `alignment`."""
+        """Puts zeros in front, so that what comes after `after` more bytes lies at a multiple of `alignment`."""
         if alignment > self.alignment:
             self.alignment = alignment
         count = -(self.size + behind) % alignment

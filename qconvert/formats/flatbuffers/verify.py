@@ -2,7 +2,7 @@
 
 The Python FlatBuffers library trusts every offset and length it finds. The rules here are those of the FlatBuffers C++
 verifier as far as reading depends on them: every table, vtable, vector and string lies inside the file. Alignment and the
-zero byte behind a string are not asked for, as nothing here relies on them, and a union of a type that the schema does not
+zero byte after a string are not asked for, as nothing here relies on them, and a union of a type that the schema does not
 know yet is passed over, as in C++. Tables may share what hangs on them, so the amount that a walk over the whole model meets
 is bounded by the size of the file; the depth is that of the schema, in which no table contains its own kind.
 """
@@ -21,7 +21,7 @@ from qconvert.formats.flatbuffers.schema import SCALARS, Schema
 __all__ = ["MOST_VISITS", "damaged", "verify_tables"]
 
 _U8, _U16, _U32, _I32, _U64 = (Struct(code).unpack_from for code in ("<B", "<H", "<I", "<i", "<Q"))
-#: FLATBUFFERS_MAX_BUFFER_SIZE: offsets back to a vtable are signed. Only the data outside lies behind it.
+#: FLATBUFFERS_MAX_BUFFER_SIZE: offsets back to a vtable are signed. Only the data outside lies after it.
 _MAX_FLATBUFFER = 2**31 - 1
 #: Tables and vectors that a walk may meet, however large the file; a model of 50,000 operators has about half a million.
 MOST_VISITS = 4_000_000
@@ -46,7 +46,7 @@ def verify_tables(
         schema: in which no table contains its own kind, but for fields and members that are not in it.
         max_tables: how many tables and vectors a walk may meet. What is met twice counts twice, and a vtable counts by the work
             that it makes. A small file may hold fewer: one for every eight of its bytes, and 8192.
-        outside: table -> the slots of (place, length) of data behind the FlatBuffer, in files above 2 GB.
+        outside: table -> the slots of (place, length) of data after the FlatBuffer, in files above 2 GB.
 
     Raises:
         InvalidModelError: it is damaged; the reason names the field, the place and the excess.

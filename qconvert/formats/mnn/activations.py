@@ -1,4 +1,4 @@
-"""Scales of activations as MNN's files state them: grids of int8."""
+"""Scales of activations as MNN's files state them: quantizations of int8."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["activation_grid", "integer_limits"]
 def activation_grid(
     scales: Sequence[float], zero_point: float, where: str, limits: tuple[float, float] = (-128, 127), *, dtype: str = "int8"
 ) -> QParams:
-    """The grid of an activation.
+    """The quantization of an activation.
 
     Args:
         scales: one, or one for each channel.

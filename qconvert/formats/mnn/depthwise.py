@@ -27,7 +27,7 @@ def compensated(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, int]:
     """The float network with such biases, and how many values are others.
 
     Args:
-        network: of real values.
+        network: of float values.
         layers: those of it that are to run on integers.
     """
     by_weights = {layer.weights: layer for layer in layers}

@@ -49,7 +49,7 @@ def read_dump(document: Any, network: Network | None = None) -> Encodings:
 
     Args:
         document: the values of the JSON file.
-        network: the .mnn file beside it, which names the tensors; else they are outputs of operators by name.
+        network: the .mnn file next to it, which names the tensors; else they are outputs of operators by name.
 
     Raises:
         InvalidModelError: it is no dump, has no scale but 0, contradicts itself, or does not belong to the network.
@@ -99,7 +99,7 @@ def _require_layout(stated: Sequence[_Stated]) -> None:
 
 
 def _grids(stated: Sequence[_Stated]) -> tuple[dict[int, QParams], int]:
-    """Index -> grid of all tensors with scales, and how many have one for some channels alone."""
+    """Index -> quantization of all tensors with scales, and how many have one for some channels alone."""
     seen: dict[int, _Stated] = {}
     for item in stated:
         known = seen.setdefault(item.index, item)

@@ -29,7 +29,7 @@ class DumpOperator(NamedTuple):
 
 
 def dump_json(operators: Iterable[DumpOperator], grids: Mapping[str, Activation]) -> str:
-    """The dump of the grids of tensors, by their names."""
+    """The dump of the quantizations of tensors, by their names."""
     found = []
     for operator in operators:
         entry: dict[str, Any] = {"name": operator.name}

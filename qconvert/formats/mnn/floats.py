@@ -1,4 +1,4 @@
-"""The float network that MNN's converter reads, and beside it the grids of its tensors."""
+"""The float network that MNN's converter reads, and next to it the quantizations of its tensors."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["names_of_rounded", "split"]
 
 
 def split(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]:
-    """The graph on real values, and the grids that its tensors had, with their integers.
+    """The graph in float, and the quantizations that its tensors had, with their integers.
 
     MNN's converter drops an Identity, and one of its names. So there is none here but between two names that are seen, and where it rounds
-    onto another grid (roundings.py spells these).
+    to another quantization (roundings.py writes these).
 
     Args:
         graph: the quantized graph.
-        exact: whether it rounds there. Else a tensor that was requantized has the grid on which it was computed, and the name of the output
-            that it becomes.
+        exact: whether it rounds there. Else a tensor that was requantized has the quantization on which it was computed, and the name of
+            the output that it becomes.
 
     Raises:
-        UnsupportedError: stored integers are taken for others than they are (Reinterpret), which no real value does.
+        UnsupportedError: stored integers are taken for others than they are (Reinterpret), which no float value does.
     """
     network, encodings = extracted(graph)
     readers = network.consumers()
@@ -39,7 +39,7 @@ def split(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]:
 
 
 def names_of_rounded(graph: Graph, network: Graph) -> dict[str, str]:
-    """What real values that one Quantize alone reads, and that have its grid in the float network, are called behind it."""
+    """What float values that one Quantize alone reads, and that have its quantization in the float network, are called after it."""
     readers = graph.consumers()
     found = {op.inputs[0]: op.outputs[0] for op in graph.ops if op.kind == "Quantize" and len(readers[op.inputs[0]]) == 1}
     return {name: after for name, after in found.items() if after not in network.tensors}

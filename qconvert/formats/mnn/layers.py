@@ -1,7 +1,7 @@
-"""The layers that MNN runs on integers: which of a float network's convolutions have a grid on both sides, and under which names.
+"""The layers that MNN runs on integers: which of a float network's convolutions have a quantization on both sides, and under which names.
 
 MNN fuses a Relu, and a Clip from 0 to 6, into the convolution before it; the layer then has the name of what the activation computes. A
-convolution that computes an output of the network is called otherwise, since MNN puts a change of layout behind it. Measured with 3.6.1.
+convolution that computes an output of the network is called otherwise, since MNN puts a change of layout after it. Measured with 3.6.1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qconvert.graph import Array, Graph, Op
 
 __all__ = ["BEHIND_LAYOUT", "Activation", "Layer", "activations_of", "layers_of"]
 
-#: What MNN appends to the name of a convolution's result in front of the change of layout of a network's output.
+#: What MNN appends to the name of a convolution's result before the change of layout of a network's output.
 BEHIND_LAYOUT = "__before_tr"
 _RELU6 = (0.0, 6.0)
 #: Between the name of a convolution's result and the number of a group, which is a convolution of its own in MNN.
@@ -32,7 +32,7 @@ _LISTED = 8
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A tensor of real values and its int8 grid."""
+    """A tensor of float values and its int8 quantization."""
 
     name: str
     scale: float
@@ -62,7 +62,7 @@ class Layer:
 
 
 def activations_of(graph: Graph, encodings: Encodings) -> dict[str, Activation]:
-    """The int8 grids of all tensors that have one, by name."""
+    """The int8 quantizations of all tensors that have one, by name."""
     found: dict[str, Activation] = {}
     for place, encoding in encodings.entries.items():
         if place.role == "tensor" and place.name in graph.tensors and not graph[place.name].is_constant:
@@ -76,8 +76,8 @@ def layers_of(graph: Graph, encodings: Encodings, kept_float: Iterable[str] = ()
     """The layers, and for each convolution that stays float (by the name of its result) why, in words.
 
     Args:
-        graph: of real values.
-        encodings: the grids of its tensors.
+        graph: of float values.
+        encodings: the quantizations of its tensors.
         kept_float: layers to leave float: names of results or of the source's operators, or patterns of these such as "Gemm*".
 
     Raises:
@@ -140,8 +140,8 @@ def _fused(graph: Graph, op: Op, readers: Sequence[Op]) -> str:
 
 
 def _taken_in(graph: Graph, name: str, readers: Mapping[str, Sequence[Op]]) -> str:
-    """The operator with a constant behind a layer that MNN makes a part of the layer's weights and bias, in words; "" if there is none. The
-    layer's result, which has a grid of its own, is no tensor then."""
+    """The operator with a constant after a layer that MNN makes a part of the layer's weights and bias, in words; "" if there is none. The
+    layer's result, which has a quantization of its own, is no tensor then."""
     behind = readers.get(name, ())
     while len(behind) == 1 and name not in graph.public:
         op = behind[0]
@@ -198,7 +198,7 @@ def _groups(graph: Graph, op: Op, layer: Layer) -> list[Layer]:
 
 
 def _activation(name: str, encodings: Encodings, role: str, op: Op) -> Activation | str:
-    """The int8 grid of a tensor, or what it has instead."""
+    """The int8 quantization of a tensor, or what it has instead."""
     return _on_int8(name, encodings.entries.get(Place(name)) or encodings.entries.get(Place(op.outputs[0], role)))
 
 

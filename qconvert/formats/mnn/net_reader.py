@@ -20,7 +20,7 @@ from qconvert.graph import Array, Quantization, numpy_dtype
 
 __all__ = ["network_encodings", "weights_encoding"]
 
-#: By how many steps an offset may be beside a whole number of them: float32 holds it no better.
+#: By how many steps an offset may be next to a whole number of them: float32 holds it no better.
 _EXACT = 1e-3
 #: The scale of channels that are all 0 in a layer that is all 0.
 _NO_SCALE = 2.0**-12
@@ -118,7 +118,8 @@ def _notes(network: Network, offset: list[str]) -> tuple[str, ...]:
 
 
 def weights_encoding(weights: LayerWeights, *, is_matrix: bool = False) -> Encoding:
-    """The encoding of a layer's weights, outputs first: with their integers, or, where no grid has their real values, the grid alone.
+    """The encoding of a layer's weights, outputs first: with their integers, or, where no quantization has their float values, the
+    quantization alone.
 
     Args:
         weights: as the file has them.
@@ -146,7 +147,7 @@ def weights_encoding(weights: LayerWeights, *, is_matrix: bool = False) -> Encod
 def _whole_steps(scales: Array, offsets: Array, half: int, limits: tuple[int, int]) -> tuple[Array, Array, bool]:
     """(scales, zero points, whether s (q - z) is s q + b everywhere).
 
-    A channel whose offset is no zero point of its type gets the grid of the range that its integers span, with 0.
+    A channel whose offset is no zero point of its type gets the quantization of the range that its integers span, with 0.
     """
     with np.errstate(all="ignore"):
         points = np.rint(-offsets / scales)

@@ -55,7 +55,7 @@ class Layer:
     Attributes:
         node: the operator.
         weights: as stored; None where they are real numbers.
-        data, result: the grids of its data and of its result as the layer itself states them; None where its scale is 0.
+        data, result: the quantizations of its data and of its result as the layer itself states them; None where its scale is 0.
     """
 
     node: Node
@@ -86,7 +86,7 @@ class Network:
 
 
 def renamed(network: Network, named: Network) -> Network:
-    """A network with the names of another that has the same operators in the same order, as before MNN's quantizer with EMA made it anew.
+    """A network with the names of another that has the same operators in the same order, as before MNN's quantizer with EMA made it again.
 
     Raises:
         InvalidModelError: the other has other operators.

@@ -1,6 +1,6 @@
 """MNN's compression parameters (`mnnconvert --compressionParamsFile`): a Pipeline as JSON or as protobuf -> Encodings.
 
-MNN finds a layer by the name of its result, `output[0].name`, which is that of the operator that it fuses behind the layer, if any. Names
+MNN finds a layer by the name of its result, `output[0].name`, which is that of the operator that it fuses after the layer, if any. Names
 of inputs and weights are free text. tools/converter/source/compression/MNN_compression.proto has the messages.
 """
 

@@ -19,7 +19,7 @@ _LOW, _HIGH = -128, 127
 
 
 def pipeline_json(layers: Iterable[Layer]) -> str:
-    """The Pipeline as JSON, as protobuf spells it."""
+    """The Pipeline as JSON, as protobuf writes it."""
     return json.dumps(_pipeline(layers), indent=1, ensure_ascii=False) + "\n"
 
 

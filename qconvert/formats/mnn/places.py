@@ -1,7 +1,7 @@
 """Which tensor or operand of a model has a scale, where MNN's own network names tensors by index.
 
 MNN's converter adds operators of its own: changes of layout called `<tensor>___tr4<reader>`, and what its rewriting needs, called by their
-type and a number, such as "ConvertTensor27". Their tensors are in no other file; a scale of one is that of the operand behind it. A matrix
+type and a number, such as "ConvertTensor27". Their tensors are in no other file; a scale of one is that of the operand after it. A matrix
 product becomes a convolution called `<tensor>__matmul_converted`, and `<tensor>__before_tr` is a result of the network before its layout is
 changed. A convolution in groups becomes one for each, `<tensor>__group__0` and so on, between a Slice and a Concat.
 """
@@ -18,7 +18,7 @@ from qconvert.formats.mnn.schema import TYPES
 
 __all__ = ["MATMUL", "group_of", "is_own", "is_packing", "misnamed", "own_name", "places", "plain"]
 
-#: Behind the name of the result of a matrix product that became a convolution.
+#: After the name of the result of a matrix product that became a convolution.
 MATMUL = "__matmul_converted"
 _BEFORE = "__before_tr"
 _LAYOUT = "___tr4"
@@ -60,7 +60,7 @@ def _moves(node: Node) -> bool:
 
 
 def misnamed(nodes: Sequence[Node], names: Sequence[str]) -> frozenset[int]:
-    """The tensors that have the name of another result: where MNN moves a Reshape behind other operators, these keep their names, and the
+    """The tensors that have the name of another result: where MNN moves a Reshape after other operators, these keep their names, and the
     tensors theirs."""
     operators = {plain(node.name) for node in nodes}
     return frozenset(
@@ -72,16 +72,16 @@ def misnamed(nodes: Sequence[Node], names: Sequence[str]) -> frozenset[int]:
 
 
 def places(nodes: Sequence[Node], names: Sequence[str] | None, grids: Mapping[int, QParams], origin: str) -> dict[Place, Encoding]:
-    """Entries for the tensors that have a grid.
+    """Entries for the tensors that have a quantization.
 
     Args:
         nodes: the operators of MNN's network, in order.
         names: of tensors, by index, "" for one that has none; None where the file names operators alone.
-        grids: index of a tensor -> its grid.
+        grids: index of a tensor -> its quantization.
         origin: for the entries.
 
     Raises:
-        InvalidModelError: two tensors of one name have different grids.
+        InvalidModelError: two tensors of one name have different quantizations.
     """
     makers = {index: node for node in nodes for index in node.outputs}
     found: dict[Place, Encoding] = {}
@@ -100,7 +100,7 @@ def places(nodes: Sequence[Node], names: Sequence[str] | None, grids: Mapping[in
 def _results(
     makers: Mapping[int, Node], names: Sequence[str] | None, grids: Mapping[int, QParams]
 ) -> Iterator[tuple[Place, QParams, bool]]:
-    """(place, grid, whether the name is the file's own) of results that a model has too."""
+    """(place, quantization, whether the name is the file's own) of results that a model has too."""
     for index, grid in grids.items():
         node = makers.get(index)
         if node is None or is_own(node):
@@ -115,7 +115,7 @@ def _results(
 def _operands(
     nodes: Sequence[Node], makers: Mapping[int, Node], names: Sequence[str] | None, grids: Mapping[int, QParams]
 ) -> Iterator[tuple[Place, QParams, bool]]:
-    """The same of operands that MNN's own operators move to the model's, where they do not have the grid of what is moved."""
+    """The same of operands that MNN's own operators move to the model's, where they do not have the quantization of what is moved."""
     parted = {node.name.removesuffix(MATMUL) for node in nodes if node.name.endswith(MATMUL)} | {group_of(node.name) for node in nodes}
     for node in nodes:
         if is_own(node) or not node.outputs or node.name in parted:  # which puts together what others computed

@@ -57,7 +57,7 @@ def read_encodings(path: Path, options: Mapping[str, Any]) -> Encodings:
         FileAccessError: a file cannot be read.
         InvalidModelError: it is none of these, is damaged, or a scale or zero point is none.
         UnsupportedError: it holds what no known version of MNN writes, or what no scales say.
-        OptionError: a .mnn file is given beside a document that needs none.
+        OptionError: a .mnn file is given next to a document that needs none.
     """
     beside = str(options.get("mnn") or "")
     try:

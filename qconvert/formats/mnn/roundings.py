@@ -1,10 +1,10 @@
 """Roundings that MNN does not do by itself, as operators of the float network.
 
-MNN rounds the data and results of the layers that run on integers, and has no place for the grids of other tensors: what the source rounds
-there stays a real number, which saturates nowhere. So what a float operator computes, and another float operator or an output reads, is cut
-off, counted in steps, rounded and turned back: Clip, Div, Add and Sub of 1.5 * 2^23, Mul. In float32 this gives a grid's own numbers, and
-ties go to even as in the sources (MNN's Round takes them away from zero, measured with 3.6.1). The Clip comes first since MNN makes a
-constant that is multiplied or added right behind a convolution a part of its weights or bias.
+MNN rounds the data and results of the layers that run on integers, and has no place for the quantizations of other tensors: what the source
+rounds there stays a real number, which saturates nowhere. So what a float operator computes, and another float operator or an output reads,
+is cut off, counted in steps, rounded and turned back: Clip, Div, Add and Sub of 1.5 * 2^23, Mul. In float32 this gives a quantization's own
+numbers, and ties go to even as in the sources (MNN's Round takes them away from zero, measured with 3.6.1). The Clip comes first since MNN
+makes a constant that is multiplied or added right after a convolution a part of its weights or bias.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NEAR = 1e-4
 
 
 def is_rounding(network: Graph, op: Op, encodings: Encodings, readers: Mapping[str, Sequence[Op]]) -> bool:
-    """Whether an Identity rounds: onto another grid, or real values that others read as they are."""
+    """Whether an Identity rounds: to another quantization, or float values that others read as they are."""
     if op.kind != "Identity" or network[op.inputs[0]].is_constant:
         return False
     before, after = (_grid(encodings, name) for name in (op.inputs[0], op.outputs[0]))
@@ -54,10 +54,10 @@ def rounded(
     """The float network with the roundings that are seen, and the names of the tensors that are rounded.
 
     Args:
-        network: of real values; an Identity between two grids rounds.
-        encodings: the grids of its tensors.
+        network: of float values; an Identity between two quantizations rounds.
+        encodings: the quantizations of its tensors.
         layers: those of it that run on integers.
-        exact: inputs that are on their grids when they are given.
+        exact: inputs that have their quantizations when they are given.
         called: tensors that are called otherwise once they are rounded.
     """
     wanted = _wanted(network, encodings, layers, exact)
@@ -97,7 +97,7 @@ class _Spelling:
         return name
 
     def operators(self, source: str, result: str, grid: QParams) -> Iterator[Op]:
-        """The operators that give `result`, which is `source` on a grid."""
+        """The operators that give `result`, which is `source` with a quantization."""
         like = self._network.tensors.get(result) or self.tensors[result]
         step = grid.quantization.scale.reshape(-1)[0]
         ends = (self._constant(f"{result}/{hint}", end) for hint, end in zip(("lowest", "highest"), _ends(grid), strict=True))
@@ -115,25 +115,25 @@ class _Spelling:
 
 
 def _grid(encodings: Encodings, name: str) -> QParams | None:
-    """The grid of a tensor, if it is one that can be spelled."""
+    """The quantization of a tensor, if it is one that can be written."""
     found = encodings.entries.get(Place(name))
     grid = found.qparams if found is not None and found.integers is None else None
     return grid if grid is not None and grid.dtype in _DTYPES and grid.quantization.scale.size == 1 else None
 
 
 def _ends(grid: QParams) -> tuple[np.float32, np.float32]:
-    """The smallest and the largest real number of a grid."""
+    """The smallest and the largest real number of a quantization."""
     low, high = (np.float32(end.reshape(-1)[0]) for end in affine_range(grid.quantization, grid.dtype))
     return low, high
 
 
 def _steps(grid: QParams) -> tuple[float, ...]:
-    """The real numbers of a grid: their distance, and the ends."""
+    """The real numbers of a quantization: their distance, and the ends."""
     return float(grid.quantization.scale.reshape(-1)[0]), *map(float, _ends(grid))
 
 
 def _wanted(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact: Set[str]) -> dict[str, QParams]:
-    """The tensors that nothing puts onto their grids, and somebody reads who does not do it either."""
+    """The tensors that nothing puts to their quantizations, and somebody reads who does not do it either."""
     grids = {name: grid for name in network.tensors if (grid := _grid(encodings, name)) is not None}
     readers = network.consumers()
     integer = _integer(network, grids, layers, exact)
@@ -164,13 +164,13 @@ def _data(op: Op) -> Sequence[str]:
 
 
 def _shared(op: Op, grids: Mapping[str, QParams]) -> bool:
-    """Whether data and results are on one grid."""
+    """Whether data and results have one quantization."""
     names = (*_data(op), *op.outputs)
     return all(name in grids for name in names) and len({_steps(grids[name]) for name in names}) == 1
 
 
 def _keeps(network: Graph, op: Op, grids: Mapping[str, QParams]) -> bool:
-    """Whether an operator gives numbers of the grid on which all its tensors are."""
+    """Whether an operator gives numbers of the quantization on which all its tensors are."""
     return kind_of(op).rule == "move" or op.kind in ("MaxPool", "Relu") or (op.kind == "Clip" and _on_steps(network, op, grids))
 
 
@@ -189,7 +189,7 @@ def _integer(network: Graph, grids: Mapping[str, QParams], layers: Sequence[Laye
 
 
 def _seen(network: Graph, grids: Mapping[str, QParams], layers: Sequence[Layer], integer: set[str]) -> set[str]:
-    """The tensors that an output is, or an operator reads that MNN runs on real values, perhaps behind moves. Layers round their data."""
+    """The tensors that an output is, or an operator reads that MNN runs in float, perhaps after moves. Layers round their data."""
     own = {(layer.data.name, layer.weights) for layer in layers}
     found = set(network.outputs)
     for op in reversed(network.ops):
@@ -202,7 +202,7 @@ def _seen(network: Graph, grids: Mapping[str, QParams], layers: Sequence[Layer],
 
 
 def _on_steps(network: Graph, op: Op, grids: Mapping[str, QParams]) -> bool:
-    """Whether the bounds of a Clip are numbers of its grid, or beyond these."""
+    """Whether the bounds of a Clip are numbers of its quantization, or beyond these."""
     grid = grids.get(op.outputs[0])
     if grid is None:
         return False

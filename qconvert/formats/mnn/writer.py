@@ -1,6 +1,6 @@
 """Writes a network for MNN: a float ONNX model, the Pipeline of its scales, and the .mnn that MNN's converter makes of both.
 
-MNN's own importers of quantized models give wrong results (docs/mnn.md), so the scales go beside a float model. What MNN made is read back
+MNN's own importers of quantized models give wrong results (docs/mnn.md), so the scales go next to a float model. What MNN made is read back
 and compared: weights, scales and zero points have to be those that were asked for, and a layer that stayed float is named.
 """
 
@@ -81,7 +81,7 @@ def write_scales(encodings: Encodings, graph: Graph | None, path: Path, options:
 
     Args:
         encodings: of the tensors of `graph`.
-        graph: of real values, whose layers MNN finds by the names of their results.
+        graph: of float values, whose layers MNN finds by the names of their results.
         path: the file.
         options: as of write().
 
@@ -182,7 +182,7 @@ def _averages(graph: Graph) -> Iterator[str]:
 
 
 def _unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
-    """The real outputs that the source rounds onto a grid and MNN does not, since no layer computes them."""
+    """The real outputs that the source rounds to a quantization and MNN does not, since no layer computes them."""
     writers = graph.producers()
     names = []
     for op in graph.ops:

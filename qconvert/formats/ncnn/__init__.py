@@ -1,4 +1,4 @@
-"""Calibration tables of ncnn, which stand beside a float model: text, a line for each layer's weights and data."""
+"""Calibration tables of ncnn, which stand next to a float model: text, a line for each layer's weights and data."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ def write(encodings: Encodings, graph: Graph | None, path: Path) -> tuple[str, .
 
     Args:
         encodings: by tensors or operators.
-        graph: of real values, that they belong to: its layers are the lines.
+        graph: of float values, that they belong to: its layers are the lines.
         path: of the file.
 
     Raises:
         OptionError: there is no graph, or no layer with both scales.
-        UnsupportedError: a scale is on a grid that ncnn has not, or a layer's name has blanks.
+        UnsupportedError: a scale has a quantization that ncnn has not, or a layer's name has blanks.
     """
     if graph is None:
         raise OptionError(

@@ -19,8 +19,8 @@ from qconvert.graph.metadata import DECOMPOSED
 
 __all__ = ["as_written"]
 
-#: The function that holds the nodes of all operators that are spelled out.
-_SPELLED_OUT = "spelled out"
+#: The function that holds the nodes of all operators that are decomposed.
+_SPELLED_OUT = "decomposed"
 
 
 def as_written(path: Path, graph: Graph, proto: Any) -> Graph:
@@ -64,7 +64,7 @@ def _labelled(tensor: Tensor, written: Tensor | None) -> Tensor:
 
 
 def _cut(proto: Any, graph: Graph, spelled: Set[str]) -> Any:
-    """A ModelProto of the nodes that compute the tensors `spelled` from other tensors of the graph."""
+    """A ModelProto of the nodes that compute the tensors `written` from other tensors of the graph."""
     import onnx
 
     nodes = _nodes(proto.graph.node, spelled, graph.tensors.keys() - spelled)

@@ -78,9 +78,9 @@ class Builder:
         self.hidden_reads: dict[int, list[str]] = {}
         self.stated_scales: dict[str, list[float]] = {}
         self.source = ""
-        self._parameters: dict[tuple[str, str], tuple[str, str]] = {}  # (value, type of its real values) -> scale and zero point
+        self._parameters: dict[tuple[str, str], tuple[str, str]] = {}  # (value, type of its float values) -> scale and zero point
         self._points: dict[str, str] = {}  # value -> zero point
-        self._real: dict[str, str] = {}  # quantized tensor -> the value behind its DequantizeLinear
+        self._real: dict[str, str] = {}  # quantized tensor -> the value after its DequantizeLinear
         self._stored: dict[str, str] = {}  # the same from right to left
         self._once: dict[tuple[str, str], list[str]] = {}  # what was made once of a value
         self._node_names: set[str] = set()
@@ -297,7 +297,8 @@ class Builder:
         return self.node("DequantizeLinear", inputs, hint=f"{value}/real", **attributes)[0]
 
     def _shifted(self, value: str, quantization: Quantization, real: str) -> str:
-        """The real values of int32 with a zero point, for which ONNX has no DequantizeLinear; differences of int32 are exact in float64."""
+        """The float values of int32 with a zero point, for which ONNX has no DequantizeLinear; differences of int32 are exact in
+        float64."""
         if not quantization.is_per_tensor:
             raise UnsupportedError(
                 "int32 with zero points for each channel cannot be written to ONNX", where=f"tensor {value!r}", rule="several-zero-points"
@@ -308,7 +309,7 @@ class Builder:
         return self.node("Cast", [product], hint=f"{value}/real", to=ELEMENT_TYPES[real])[0]
 
     def quantize(self, value: str, tensor: Tensor, output: str, real: str = "float32") -> None:
-        """Adds a QuantizeLinear of a value of type `real` onto the grid of `tensor`, named `output`."""
+        """Adds a QuantizeLinear of a value of type `real` to the quantization of `tensor`, named `output`."""
         assert tensor.quantization is not None
         self._require_type(tensor.dtype, tensor.name)
         scale, zero_point = self.parameters(output, tensor.dtype, tensor.quantization, real)
@@ -355,7 +356,7 @@ class Builder:
             )
 
     def finish(self, op: Op, value: str, index: int = 0) -> None:
-        """Ends an operator: its real value becomes output `index`, with the fused activation, quantized if the tensor is.
+        """Ends an operator: its float value becomes output `index`, with the fused activation, quantized if the tensor is.
 
         On a quantized output the activation is a Clip of the integers after QuantizeLinear, which is exact and keeps
         onnxruntime's fusion, and only where the range does not imply it already.
@@ -372,7 +373,7 @@ class Builder:
             self.quantize(value, tensor, tensor.name)
             return
         lowest, highest = clip_range(tensor, bounds)
-        if tensor.dtype in _NO_CLIP:  # rounding is monotone: clipping in front of it at values of the grid is the same
+        if tensor.dtype in _NO_CLIP:  # rounding is monotone: clipping before it at values of the quantization is the same
             scale, point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
             pairs = zip((lowest, highest), integer_range(tensor.dtype), strict=True)
             low, high = (None if limit == end else (limit - point) * scale for limit, end in pairs)

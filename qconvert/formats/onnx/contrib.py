@@ -15,8 +15,8 @@ _ONE = "x x_scale x_zero_point? y_scale y_zero_point?"
 _PAIR = "a a_scale a_zero_point? b b_scale b_zero_point? c_scale c_zero_point?"
 _WINDOW = {"auto_pad": "STRING", "kernel_shape": "INTS", "pads": "INTS", "strides": "INTS", "channels_last": "INT"}
 
-#: Operator -> its inputs ("?" behind an optional one, "*" behind one of which there may be any number) and its attributes with their
-#: types ("!" behind a required one). Each has one output, but for those in OUTPUTS.
+#: Operator -> its inputs ("?" after an optional one, "*" after one of which there may be any number) and its attributes with their
+#: types ("!" after a required one). Each has one output, but for those in OUTPUTS.
 CONTRIB_SIGNATURES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "QuantizeLinear": ("x y_scale y_zero_point?", {"axis": "INT"}),
     "DequantizeLinear": ("x x_scale x_zero_point?", {"axis": "INT"}),

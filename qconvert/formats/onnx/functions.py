@@ -41,7 +41,7 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
     Args:
         r: the node.
         attribute: that holds the graph.
-        given: type, shape and grid of what the node gives the graph's own inputs.
+        given: type, shape and quantization of what the node gives the graph's own inputs.
 
     Raises:
         NotCoveredError: it takes or gives something of which the type is not known, or which is no tensor.
@@ -117,14 +117,15 @@ def _capture(draft: Draft, outer: Draft, name: str, *, keeps: bool) -> bool:
 def settled(
     r: Reading, inners: Mapping[str, Inner], given: Sequence[str], stacks: Mapping[int, int], carried: Sequence[tuple[int, int]] = ()
 ) -> tuple[list[str], dict[str, Graph]]:
-    """The inputs of an operator that runs functions, captures after the others, and the functions with those inputs, on equal grids.
+    """The inputs of an operator that runs functions, captures after the others, and the functions with those inputs, on equal
+    quantizations.
 
     Args:
         r: the node.
         inners: the graphs inside it, by attribute.
         given: tensors that it gives all functions, "" for what it counts itself, in their order.
         stacks: input -> along which axis the tensor is a stack of what the function takes.
-        carried: (output, input) of the functions that have one grid.
+        carried: (output, input) of the functions that have one quantization.
     """
     captures = list(dict.fromkeys(name for inner in inners.values() for name in inner.captures))
     graphs = {attribute: _with_captures(inner, captures, r.draft) for attribute, inner in inners.items()}

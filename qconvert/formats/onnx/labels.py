@@ -1,4 +1,4 @@
-"""Grids that nodes state, and the labels that tensors of plain integers get from them.
+"""Quantizations that nodes state, and the labels that tensors of plain integers get from them.
 
 In an ONNX file a scale belongs to a node; in the canonical graph it belongs to the tensor of stored integers, as its label.
 """
@@ -56,12 +56,13 @@ class LabellingReading(NodeReading):
                 f"the scale {self.inputs[scale]!r} has shape {values.shape}, which fits neither a tensor nor an axis",
                 rule="counts-differ",
             )
-        # A list of one value along an axis of one element is per axis; without an axis, or beside a longer one, it is per tensor.
+        # A list of one value along an axis of one element is per axis; without an axis, or next to a longer one, it is per tensor.
         along = axis if values.ndim == 1 and axis is not None and not (values.size == 1 and axis is None) else None
         return Quantization(values.reshape(-1), np.array(zeros).reshape(-1), along)
 
     def noted_grid(self) -> tuple[bool, Quantization | None]:
-        """Whether a note gives output 0 another grid than that of input 0, or none, and the grid; one that cannot be is no note."""
+        """Whether a note gives output 0 another quantization than that of input 0, or none, and the quantization; one that cannot be is no
+        note."""
         name, before = self.outputs[0], self.tensor(0)
         if name not in self._draft.relabelled or "int" not in before.dtype:
             return False, None

@@ -134,6 +134,6 @@ def value_info(tensor: Tensor) -> Any:
     from onnx import helper
 
     shape = None if tensor.shape is None else list(tensor.shape)
-    if tensor.dtype not in ELEMENT_TYPES:  # behind an operator of which nothing is known
+    if tensor.dtype not in ELEMENT_TYPES:  # after an operator of which nothing is known
         return onnx.ValueInfoProto(name=tensor.name)
     return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], shape)

@@ -1,7 +1,7 @@
-"""Grids that notes alone state, among operators that ONNX has on plain integers.
+"""Quantizations that notes alone state, among operators that ONNX has on plain integers.
 
-An operator that is found again (spelled.py) computes on grids, and the nodes around it on the same integers without one. What moves
-integers takes the grid along. Everywhere else a Reinterpret stands between both: the same integers with and without a label.
+An operator that is found again (written.py) computes with quantizations, and the nodes around it on the same integers without one. What
+moves integers takes the quantization along. Everywhere else a Reinterpret stands between both: the same integers with and without a label.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ __all__ = ["on_noted_grids"]
 
 
 def on_noted_grids(graph: Graph, labelled: Graph, ops: Sequence[Op]) -> Graph:
-    """The graph with the grids that operators need.
+    """The graph with the quantizations that operators need.
 
     Args:
         graph: as read, with `ops` in it.
-        labelled: its tensors with the grids that notes state.
+        labelled: its tensors with the quantizations that notes state.
         ops: the operators that were noted.
     """
     return _Grids(graph, labelled, ops).result()
 
 
-#: Kinds that give the same plain numbers of the same integers, on any grid or none.
+#: Kinds that give the same plain numbers of the same integers, with any quantization or none.
 _ON_ANY_GRID = frozenset(("Shape", "ArgMax", "ArgMin", "Cast"))
 
 
 class _Grids:
-    """The operators one after the other, with what stands between those on grids and those on plain integers."""
+    """The operators one after the other, with what stands between those with quantizations and those on plain integers."""
 
     def __init__(self, graph: Graph, labelled: Graph, ops: Sequence[Op]) -> None:
         self._graph = graph
         self._noted = {id(op) for op in ops}
-        # What moves integers is the same on any grid; it takes that of its data.
+        # What moves integers is the same with any quantization; it takes that of its data.
         self._fixed = {id(op) for op in ops if kind_of(op).rule != "move"}
         given = {name for op in ops if id(op) in self._fixed for name in (*op.inputs, *op.outputs) if name}
         self._found = {name: grid for name in given if graph[name].quantization is None and (grid := labelled[name].quantization)}
         self._added: dict[str, Tensor] = {}
         self._made: set[str] = set()
         self._names = graph.names(self._made)
-        self._plain: dict[str, str] = {}  # tensor on a grid -> the same integers without one
+        self._plain: dict[str, str] = {}  # tensor with a quantization -> the same integers without one
         self._whole: dict[str, str] = {}  # from right to left, also for those that the reader made
-        self._same: dict[str, str] = {}  # a Reinterpret's result -> its input, where both have one grid now
+        self._same: dict[str, str] = {}  # a Reinterpret's result -> its input, where both have one quantization now
         self._ops: list[Op] = []
 
     def result(self) -> Graph:
@@ -71,7 +71,7 @@ class _Grids:
         return self._added[name] if name in self._added else self._graph[name]
 
     def _look_back(self, op: Op) -> None:
-        """Takes the grid of what an operator moves to where another reads it."""
+        """Takes the quantization of what an operator moves to where another reads it."""
         data, results = kind_of(op).moved(op), kind_of(op).results_of(op)
         if id(op) in self._fixed or kind_of(op).rule != "move" or len(data) != 1 or len(results) != 1:
             return
@@ -104,7 +104,7 @@ class _Grids:
         self._append(op)
 
     def _move(self, op: Op) -> None:
-        """A move of integers, on the one grid that its data have; without any if they have several."""
+        """A move of integers, with the one quantization that its data have; without any if they have several."""
         moved = kind_of(op).moved(op)
         results = [name for name in kind_of(op).results_of(op) if name]
         sources = [self._whole.get(name, name) for name in moved]
@@ -121,7 +121,8 @@ class _Grids:
         self._write(op, chosen, ends, grid)
 
     def _clip(self, op: Op) -> bool:
-        """A Clip of integers by constants, on the grid of its data with real bounds; whether it is one whose plain result nobody sees."""
+        """A Clip of integers by constants, with the quantization of its data with real bounds; whether it is one whose plain result nobody
+        sees."""
         source, (result,) = self._whole.get(op.inputs[0], op.inputs[0]), op.outputs
         grid, bounds = self._grid(source), [self._graph.constant(name) for name in op.inputs[1:]]
         known = all(bound is not None or not name for bound, name in zip(bounds, op.inputs[1:], strict=True))
@@ -133,7 +134,7 @@ class _Grids:
         return True
 
     def _bound(self, result: str, bound: Array, grid: Quantization) -> str:
-        """The real value of an integer bound, a name of a new constant; "" where it is an end of the type."""
+        """The float value of an integer bound, a name of a new constant; "" where it is an end of the type."""
         stored = int(bound.reshape(-1)[0])
         if stored in integer_range(self._tensor(result).dtype):
             return ""
@@ -151,7 +152,7 @@ class _Grids:
         return found
 
     def _on(self, name: str, grid: Quantization | None) -> str:
-        """The integers of a tensor on a grid, or without one; a constant may be on another."""
+        """The integers of a tensor with a quantization, or without one; a constant may be on another."""
         if self._grid(name) == grid:
             return name
         return self._without(name) if grid is None else self._new(name, "moved", grid)
@@ -171,7 +172,8 @@ class _Grids:
         return fresh
 
     def _write(self, op: Op, chosen: Mapping[str, str], ends: Sequence[str], grid: Quantization | None) -> None:
-        """Appends an operator that reads the inputs chosen, others without a noted grid; its results in `ends` get their own after it."""
+        """Appends an operator that reads the inputs chosen, others without a noted quantization; its results in `ends` get their own after
+        it."""
         inputs = tuple(chosen[name] if name in chosen else self._without(name) if name in self._found else name for name in op.inputs)
         stored = {name: self._new(name, "stored", grid) for name in ends}
         self._append(replace(op, inputs=inputs, outputs=tuple(stored.get(name, name) for name in op.outputs)))

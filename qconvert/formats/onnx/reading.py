@@ -127,7 +127,7 @@ class Reading(LabellingReading):
         Args:
             kind: of the operator.
             inputs: tensor names.
-            results: type, shape and grid of each output, as the functions give them.
+            results: type, shape and quantization of each output, as the functions give them.
             attributes: of the operator.
         """
         for name, result in zip(self.outputs, results, strict=True):
@@ -194,7 +194,8 @@ class Reading(LabellingReading):
         return [self._unlabelled(name) if name and self._draft.tensors[name].is_quantized else name for name in names]
 
     def _of_states(self, labels: Sequence[Quantization | None]) -> Quantization | None:
-        """The one label that stands beside plain integers, where it is that of a state: what joins a state's integers is on its grid."""
+        """The one label that stands next to plain integers, where it is that of a state: what joins a state's integers has its
+        quantization."""
         stated = [label for label in labels if label is not None]
         same = bool(stated) and all(label == stated[0] for label in stated)
         return stated[0] if same and any(state.quantization == stated[0] for state in self._draft.states.values()) else None

@@ -1,4 +1,5 @@
-"""Integers that get another grid without being changed (Reinterpret): ONNX has an Identity for them, and the grid stands in the metadata.
+"""Integers that get another quantization without being changed (Reinterpret): ONNX has an Identity for them, and the quantization stands in
+the metadata.
 
 Where a DequantizeLinear reads them it says their scale; nothing does so of outputs, and of what is compared or moved as plain integers.
 """

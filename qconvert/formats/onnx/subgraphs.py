@@ -14,7 +14,7 @@ from qconvert.graph import Graph, Op
 
 __all__ = ["subgraph"]
 
-#: A constant of more bytes stands in the main graph, where it can go to a file beside the model.
+#: A constant of more bytes stands in the main graph, where it can go to a file compared with the model.
 _LARGE = 2**20
 
 

@@ -28,7 +28,7 @@ from qconvert.operators import KINDS
 
 __all__ = ["from_document"]
 
-#: In front of the place of an error.
+#: Before the place of an error.
 _ROOT = "graph document, "
 _MOST_ELEMENTS = 2**40
 _MAX_RANK = 64
@@ -68,7 +68,7 @@ _OPTIONAL = frozenset(("signatures", "metadata"))
 
 
 def _graph(value: Any, at: str, constants: Mapping[str, Array]) -> Graph:
-    """A graph without functions and states; `at` stands in front of the names of its parts in errors."""
+    """A graph without functions and states; `at` stands before the names of its parts in errors."""
     fields = object_of(value, at.rstrip(".") if at != _ROOT else f"{_ROOT}graph", {*_REQUIRED}, {*_OPTIONAL})
     return Graph(
         name=text(fields["name"], f"{at}name"),

@@ -1,4 +1,5 @@
-"""Grids of the inputs and outputs of functions: what an operator gives a function has the grid on which the function takes it."""
+"""Quantizations of the inputs and outputs of functions: what an operator gives a function has the quantization on which the function takes
+it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ __all__ = ["with_input_grid", "with_output_grid"]
 
 
 def with_input_grid(graph: Graph, index: int, quantization: Quantization | None) -> Graph:
-    """The function whose input `index` is on another grid, or on none: a Reinterpret gives it back the one that its operators know."""
+    """The function whose input `index` has another quantization, or on none: a Reinterpret gives it back the one that its operators
+    know."""
     old = graph[graph.inputs[index]]
     if old.quantization == quantization:
         return graph

@@ -1,8 +1,8 @@
 """Operators that a file holds as several, which its writer noted, and how a reader finds them again.
 
-The writer notes each such operator in the metadata, with the grids of its operands, which plain numbers do not state. The reader does not
-believe the note: it writes the operator once more, reads that, and puts the one operator in place of the many only if they are the same
-operators on the same constants.
+The writer notes each such operator in the metadata, with the quantizations of its operands, which plain numbers do not state. The reader
+does not believe the note: it writes the operator once more, reads that, and puts the one operator in place of the many only if they are the
+same operators on the same constants.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def restored(
         graph: as read.
         rewritten: writes a graph in the format and reads it.
         constants: those of a noted operator that the file has in another form.
-        settled: of the graph with the noted operators in it, the tensors with the grids that notes state, and these operators: what
+        settled: of the graph with the noted operators in it, the tensors with the quantizations that notes state, and these operators: what
             stands between both.
 
     Raises:
@@ -68,7 +68,7 @@ def restored(
 
 
 def _labelled(graph: Graph, listed: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:
-    """The tensors of plain integers that notes give one grid."""
+    """The tensors of plain integers that notes give one quantization."""
     found: dict[str, set[Stated]] = {}
     for _, grids in listed:
         for name, grid in grids.items():
@@ -80,7 +80,7 @@ def _labelled(graph: Graph, listed: list[tuple[Op, Mapping[str, Quantization]]])
 
 
 def _joined(graph: Graph, ops: list[Op]) -> list[Op]:
-    """The operators of a graph, those noted in place of what they are spelled with."""
+    """The operators of a graph, those noted in place of what they are written with."""
     producers = graph.producers()
     for op in ops:
         producers.update(dict.fromkeys(op.outputs, op))
@@ -91,7 +91,7 @@ def _joined(graph: Graph, ops: list[Op]) -> list[Op]:
         written.update(old.outputs)
         for name in old.outputs:
             op = producers.get(name, old)
-            # Behind the last of the nodes that write outputs of the operator, all that it reads is there.
+            # After the last of the nodes that write outputs of the operator, all that it reads is there.
             if id(op) not in done and (op is old or written.issuperset(filter(None, op.outputs))):
                 done.add(id(op))
                 chosen.append(op)
@@ -110,13 +110,15 @@ def _parsed(text: str, most: int) -> list[Noted]:
 
 
 def _is_decomposition(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:
-    """Whether the graph computes the outputs of `op` from its inputs just as the writer spells it out, `labelled` saying their grids."""
+    """Whether the graph computes the outputs of `op` from its inputs just as the writer decomposes it, `labelled` saying their
+    quantizations."""
     names = [name for name in (*op.inputs, *op.outputs) if name]
     if not op.outputs or any(name not in graph.tensors for name in names) or any(name and name not in producers for name in op.outputs):
         return False
     inputs = tuple(dict.fromkeys(name for name in op.inputs if name and not graph[name].is_constant))
     forms = [{name: labelled[name] for name in names}]
-    if kind_of(op).rule == "move":  # integers, whatever grid others name for one side, but for types that are moved in float on that grid
+    # integers, whatever quantization others name for one side, but for types that are moved in float with that quantization
+    if kind_of(op).rule == "move":
         forms.insert(0, {name: replace(graph[name], quantization=None) for name in names})
     graphs = (Graph("", tensors, (op,), inputs, op.outputs, metadata=graph.metadata) for tensors in forms)
     return any(_is_written_as(graph, alone, rewritten, producers) for alone in graphs)
@@ -160,7 +162,7 @@ def _inputs_of_alike(
         return None
     if not _same_attributes(a, one, b, two) or one.outputs.index(x) != two.outputs.index(y):
         return None
-    # By itself the operator has no DequantizeLinear behind it that would say the scale; its constants were made with it. The type of an
+    # By itself the operator has no DequantizeLinear after it that would say the scale; its constants were made with it. The type of an
     # Opaque's result follows from its inputs, and is not always inferred for an operator by itself.
     other_grid = second.quantization is not None and first.quantization != second.quantization
     if (first.dtype != second.dtype and one.kind != "Opaque") or other_grid:
@@ -193,7 +195,7 @@ def needed(graph: Graph, ops: list[Op]) -> list[Op]:
     wanted, kept = set(graph.outputs), []
     for op in reversed(ops):
         if wanted.intersection(op.outputs):
-            wanted.difference_update(op.outputs)  # which an operator in front writes too, if it is spelled with this one's nodes
+            wanted.difference_update(op.outputs)  # which an operator in front writes too, if it is written with this one's nodes
             wanted.update(op.inputs)
             kept.append(op)
     return kept[::-1]

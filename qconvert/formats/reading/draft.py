@@ -38,7 +38,7 @@ class Draft:
         self.ignored_scales: dict[str, list[tuple[float, int]]] = {}
         #: Tensors whose stated scales mean nothing, and why: they may be moved, but nothing can compute on them.
         self.unsound: dict[str, str] = {}
-        #: Tensors of integers that are on a grid of their own, or on none, whatever their integers were on before.
+        #: Tensors of integers that have a quantization of their own, or on none, whatever their integers were on before.
         self.relabelled: Mapping[str, Quantization | None] = {} if outer is None else outer.relabelled
         #: Tensors of complex numbers, which are two real parts along a last axis here.
         self.complex: set[str] = set()
@@ -146,7 +146,7 @@ class Draft:
         return self._variants[name, key]
 
     def variant_of(self, name: str, key: str, make: Callable[[], Array]) -> str:
-        """The same without a grid, computed only if it is not there yet."""
+        """The same without a quantization, computed only if it is not there yet."""
         return self._variants.get((name, key)) or self.variant(name, key, make(), None)
 
     def folded(self, name: str) -> str:

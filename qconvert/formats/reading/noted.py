@@ -16,7 +16,8 @@ from qconvert.operators import KINDS, kind_of
 
 __all__ = ["Noted", "Stated", "grid_of", "noted", "stated", "stated_grid"]
 
-#: A grid in a note: scale and zero point, or scales, zero points and their axis; and then the limits within its type, if it has any.
+#: A quantization in a note: scale and zero point, or scales, zero points and their axis; and then the limits within its type, if it has
+#: any.
 Stated = tuple[Any, ...]
 
 _SMALL = 64  # elements of a constant in a note
@@ -47,7 +48,8 @@ def stated(graph: Graph, op: Op, on_grids: Callable[[Op], Sequence[str]] | None 
     Args:
         graph: the graph.
         op: the operator.
-        on_grids: the names of those of its tensors whose grids are noted; by default those that it computes with, and of a move none.
+        on_grids: the names of those of its tensors whose quantizations are noted; by default those that it computes with, and of a move
+            none.
     """
     names = (_on_grids if on_grids is None else on_grids)(op)
     unread = _unread(graph, op)
@@ -82,12 +84,12 @@ def noted(item: Mapping[str, Any]) -> Noted:
 
 
 def _on_grids(op: Op) -> tuple[str, ...]:
-    """The tensors whose grids an operator needs; one that moves integers is the same on any."""
+    """The tensors whose quantizations an operator needs; one that moves integers is the same on any."""
     return () if kind_of(op).rule == "move" else (*op.inputs, *op.outputs)
 
 
 def _small_constants(graph: Graph, op: Op) -> list[str]:
-    """The constants of an operator that a note holds: sizes, parameters, and fillers without a grid."""
+    """The constants of an operator that a note holds: sizes, parameters, and fillers without a quantization."""
     kind = kind_of(op)
     fillers = [name for name in kind.named(op, "filler") if not graph[name].is_quantized]
     return [name for name in (*kind.named(op, "index", "parameter"), *fillers) if _is_small(graph[name])]
@@ -104,7 +106,7 @@ def _listed(tensor: Tensor) -> tuple[str, list[int], list[float]]:
 
 
 def stated_grid(grid: Quantization) -> Stated:
-    """A grid as a note has it."""
+    """A quantization as a note has it."""
     limits = () if grid.quant_min is None and grid.quant_max is None else ({"limits": (grid.quant_min, grid.quant_max)},)
     if grid.axis is None:
         return float(grid.scale[0]), int(grid.zero_point[0]), *limits
@@ -112,7 +114,7 @@ def stated_grid(grid: Quantization) -> Stated:
 
 
 def grid_of(given: Sequence[Any]) -> Quantization:
-    """The grid in a note; raises ValueError or TypeError if it is none."""
+    """The quantization in a note; raises ValueError or TypeError if it is none."""
     numbers = [item for item in given if not isinstance(item, Mapping)]
     named = next((item for item in given if isinstance(item, Mapping)), {})
     low, high = (None if limit is None else int(limit) for limit in named.get("limits", (None, None)))

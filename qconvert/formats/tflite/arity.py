@@ -45,7 +45,7 @@ _COUNTS = {
     "+ 0 1": "CONCATENATION PACK ADD_N",
     "3 0 4": "TFLite_Detection_PostProcess",
 }  # fmt: skip
-#: Operator -> (inputs, optional inputs behind them, outputs); -1 is any number from one.
+#: Operator -> (inputs, optional inputs after them, outputs); -1 is any number from one.
 ARITY: Mapping[str, tuple[int, int, int]] = {
     name: (int(inputs.replace("+", "-1")), int(optional), int(outputs.replace("+", "-1")))
     for counts, names in _COUNTS.items()

@@ -92,7 +92,7 @@ class Functions:
         return Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=metadata).evolve(ops=draft.ops, tensors=borders)
 
     def beside(self, name: str, given: Sequence[Tensor], results: Sequence[Tensor], where: str) -> str:
-        """The function with inputs and outputs on the grids of what is given to it and taken from it: itself, or one like it.
+        """The function with inputs and outputs with the quantizations of what is given to it and taken from it: itself, or one like it.
 
         Raises:
             InvalidModelError: it takes or gives another number of values, or other types.

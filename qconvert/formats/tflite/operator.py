@@ -20,7 +20,7 @@ class Operator:
         version: of the operator, as its types need it.
         custom: the bytes of a custom operator's options; None for a builtin one.
         origin: the canonical operator that it comes from.
-        intermediates: tensors that carry the grids of what it computes inside.
+        intermediates: tensors that carry the quantizations of what it computes inside.
     """
 
     def __init__(

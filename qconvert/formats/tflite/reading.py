@@ -38,7 +38,7 @@ class Reading(OperatorReading):
         version: of the operator, from the file.
         custom_options: the bytes that a custom operator carries.
         options: its table of options, or None.
-        intermediates: names of tensors that carry the grids of what it computes inside.
+        intermediates: names of tensors that carry the quantizations of what it computes inside.
         variables: those of the model.
     """
 
@@ -88,7 +88,7 @@ class Reading(OperatorReading):
         return _FUSED[code]
 
     def function(self, subgraph: int, given: Sequence[Tensor], results: Sequence[Tensor], word: str) -> str:
-        """The function that a subgraph is, beside what is given to it and taken from it.
+        """The function that a subgraph is, next to what is given to it and taken from it.
 
         Args:
             subgraph: its index.
@@ -314,7 +314,7 @@ class Reading(OperatorReading):
         """The same for a kernel that computes on stored integers, whatever scales and zero points its tensors state.
 
         Data with other quantizations get the label of the first by a Reinterpret, and the result gets its own back after the operator: the
-        same integers, as the kernel has it. A fused activation clips on the result's own grid.
+        same integers, as the kernel has it. A fused activation clips on the result's own quantization.
 
         Args:
             kind, inputs, outputs, attributes: as emit() has them.
@@ -362,7 +362,7 @@ class Reading(OperatorReading):
         return real
 
     def under(self, name: str, grid: Quantization | None) -> str:
-        """The stored integers of `name` under the label `grid`: itself if it has that."""
+        """The stored integers of `name` under the label `quantization`: itself if it has that."""
         tensor = self._draft.tensors[name] if name else None
         if tensor is None or tensor.quantization == grid:
             return name

@@ -28,7 +28,7 @@ from qconvert.rewriting.lowering import Emission, Symbol
 
 __all__ = ["run"]
 
-#: Inputs behind data and weights.
+#: Inputs after data and weights.
 _BIAS, _LENGTHS, _FIRST, _PEEPHOLES = 3, 4, 5, 7
 
 
@@ -136,7 +136,7 @@ class _Recurrence:
         if lengths:
             after, shown = self._masked(body, inputs[-1], lengths, states, after, captures)
         is_read = bool(op.outputs[0])
-        if is_read:  # an output of its own, beside the state
+        if is_read:  # an output of its own, next to the state
             shown = apply("Identity", shown)
         name = Names(self._functions).fresh(body_name := f"{self._prefix}/step")
         self._functions[name] = Graph(
@@ -224,7 +224,7 @@ class _Recurrence:
             more["projected"] = partial(_product, [*matrix, *parts(PROJECTION_BIAS, [self._width])])
 
         def product(values: Value, first: int, count: int) -> Value:
-            place = 1 if first else 0  # the rows behind the reset gate stand by themselves
+            place = 1 if first else 0  # the rows after the reset gate stand by themselves
             return _product([r[place], *bias[1 + place : 2 + place]], values)
 
         found = Parts(op, activations, product, peepholes=parts(_PEEPHOLES, [cells] * 3), **more)
@@ -312,7 +312,7 @@ def _product(parameters: Sequence[Value], value: Value) -> Value:
 
 
 def _grid(grid: Quantization | None, direction: int, rows: slice) -> Quantization | None:
-    """The grid of some rows of one direction's weights."""
+    """The quantization of some rows of one direction's weights."""
     if grid is None or grid.axis is None:
         return grid
     if grid.axis == 0:

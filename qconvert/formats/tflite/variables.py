@@ -39,7 +39,8 @@ class Variables:
     """What is known of the variables before operators are read, and how far these have come.
 
     Attributes:
-        states: the state that each variable becomes, by its name. Its grid is that of what is read from it, as kernels look at none.
+        states: the state that each variable becomes, by its name. Its quantization is that of what is read from it, as kernels look at
+            none.
         constant: names of those that nothing changes.
         ready: names of those that hold a value where reading stands.
         handles: the tensors that stand for a variable, and its state.

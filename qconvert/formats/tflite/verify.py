@@ -13,7 +13,7 @@ from qconvert.formats.tflite.schema import TFLITE
 
 __all__ = ["verify"]
 
-#: Where a table says (place, length) of data behind the FlatBuffer, in files above 2 GB.
+#: Where a table says (place, length) of data after the FlatBuffer, in files above 2 GB.
 _OUTSIDE = {"Buffer": (6, 8), "Operator": (22, 24)}
 _OTHER_FORMATS = (
     (b"PK\x03\x04", "a zip archive, such as a PyTorch, Keras or NumPy file"),

@@ -105,7 +105,7 @@ class _File:
         #: What custom operators compute: their kernels say the shape, so a file need not.
         self._carried = {name for operator in chain(writing.operators, *others) if operator.custom is not None for name in operator.outputs}
         self._variables: set[str] = set()
-        self._scales: list[Any] = []  # tensors behind the others, which hold scales of blocks
+        self._scales: list[Any] = []  # tensors after the others, which hold scales of blocks
 
     def pack(self, provenance: Mapping[str, str]) -> bytes:
         model = schema.ModelT()

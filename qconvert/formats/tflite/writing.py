@@ -406,7 +406,7 @@ class Writing:
             table: the class of its option table, such as "Conv2DOptions"; "" without one.
             custom: options of a custom operator.
             version: of a custom operator; that of a builtin one follows from its types.
-            intermediates: tensors that carry grids of what the operator computes inside.
+            intermediates: tensors that carry quantizations of what the operator computes inside.
             fields: of the option table, by the schema's names in camel case.
         """
         outputs = [self._relabelled(builtin, name) for name in outputs]

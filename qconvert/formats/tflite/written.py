@@ -45,7 +45,7 @@ class Written:
 
 #: Formulas that TFLite prefers to others.
 _PREFERRED = ("softmax_along_last", "lp_normalization_along_last")
-#: Where the subgraph with the first values of variables stands: behind the main one.
+#: Where the subgraph with the first values of variables stands: after the main one.
 _INITIAL = 1
 
 #: What was made last, by the graph it was made of: a conversion judges a graph and then writes the same one.

@@ -36,7 +36,7 @@ _COMPRESSED = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
 
 
 class Archive:
-    """The entries of a model's archive, by their names behind the archive's root folder.
+    """The entries of a model's archive, by their names after the archive's root folder.
 
     Args:
         source: the path of the file, or the bytes of an archive that lies in another.
@@ -45,7 +45,7 @@ class Archive:
         FileAccessError: it cannot be read.
         InvalidModelError: it is no zip archive, is damaged, or breaks a limit: 100,000 entries, 256 MB and a ratio of 200 for what is
             compressed, 1 MB and 16 times the file for all of that which is read, names that leave the archive, an entry that lies upon
-            another, something in front of the first.
+            another, something before the first.
     """
 
     def __init__(self, source: Path | memoryview) -> None:
@@ -62,7 +62,7 @@ class Archive:
         return self.root + name in self._infos
 
     def __iter__(self) -> Iterator[str]:
-        """Names behind the root folder."""
+        """Names after the root folder."""
         return (name[len(self.root) :] for name in self._infos)
 
     def read(self, name: str) -> bytes:

@@ -24,7 +24,7 @@ def lowered(graph: Graph, known: Mapping[str, Callable[..., Any]], *, is_exact: 
     Args:
         graph: the graph.
         known: functions for the kinds.
-        is_exact: whether real values between integers are float64.
+        is_exact: whether float values between integers are float64.
     """
     real = (lambda graph, op: "float64" if computes_on_grids(graph, op) else "float32") if is_exact else (lambda graph, op: "float32")
     return lower(graph, legality(known), real=real)

@@ -52,7 +52,7 @@ class Constants:
 
 
 def grid_of(stored: StoredTensor, where: str) -> Quantization | None:
-    """The grid of a quantized tensor; None for plain numbers.
+    """The quantization of a quantized tensor; None for plain numbers.
 
     PyTorch states scales in float64; its observers and kernels compute in float32, to which they are rounded.
 

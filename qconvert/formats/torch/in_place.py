@@ -1,7 +1,7 @@
 """Changes in place: what a tensor is from there on, and every view of it, and what it is a view of.
 
 A graph has no changes. A view that changed is written back into what it is a view of (views.py), up to the tensor that holds the elements;
-other views of that tensor are made anew when they are read next.
+other views of that tensor are made again when they are read next.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Step:
 
     Attributes:
         name: of the operator.
-        given, named: its arguments behind the tensor.
+        given, named: its arguments after the tensor.
         part: which of its results the view is; None if it has one.
         certain: whether it is a view, and no copy.
         where: the operator stands in the file.

@@ -1,7 +1,7 @@
-"""What qconvert wrote beside a program or modules: names of the source, which PyTorch does not keep, and the graph's metadata.
+"""What qconvert wrote next to a program or modules: names of the source, which PyTorch does not keep, and the graph's metadata.
 
-The notes give names, and say where operators are spelled as several calls, which a reader looks at (export/noted.py): a false note makes a
-wrong name, never another function. Those beside TorchScript state shapes and types of inputs too, as the option --input-shape does, which
+The notes give names, and say where operators are written as several calls, which a reader looks at (export/noted.py): a false note makes a
+wrong name, never another function. Those next to TorchScript state shapes and types of inputs too, as the option --input-shape does, which
 rules over them.
 """
 
@@ -36,9 +36,9 @@ class Notes:
         metadata: of the graph.
         buffers, tensors: names of constants in the model, and of other values in the program -> those of the graph.
         operators: names of calls -> where the source has the operator.
-        padding: calls that pad for the operator behind them.
+        padding: calls that pad for the operator after them.
         sizes: symbols of the program -> names of sizes.
-        spelled: operators that are spelled as several calls.
+        spelled: operators that are written as several calls.
         inputs: shapes and types of inputs, as the option --input-shape states them.
     """
 
@@ -59,7 +59,7 @@ def graph_notes(graph: Graph, provenance: Mapping[str, str], numerics: str = "")
     Args:
         graph: that is written.
         provenance: where it came from.
-        numerics: "exact" where operators are spelled to be so.
+        numerics: "exact" where operators are written to be so.
     """
     metadata = {**graph.metadata, **provenance, **noted_signatures(graph)}
     metadata = {key: value for key, value in metadata.items() if key not in (SOURCE_KERNELS, NUMERICS)}

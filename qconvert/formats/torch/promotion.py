@@ -31,7 +31,7 @@ def operands(c: Call, *arguments: str, dtype: str = "", real: bool = False) -> t
         real: whether the operator makes float32 of integers.
 
     Returns:
-        Names of the tensors, and their type. A quantized tensor stays as it is, beside float32.
+        Names of the tensors, and their type. A quantized tensor stays as it is, next to float32.
     """
     values = [c[argument] for argument in arguments]
     wanted = dtype or common_type(c, values)
@@ -41,7 +41,7 @@ def operands(c: Call, *arguments: str, dtype: str = "", real: bool = False) -> t
 
 
 def as_real(c: Call, argument: str) -> str:
-    """The name of a tensor, which is cast to float32 if it holds integers or truth values without a grid."""
+    """The name of a tensor, which is cast to float32 if it holds integers or truth values without a quantization."""
     return operands(c, argument, real=True)[0][0]
 
 

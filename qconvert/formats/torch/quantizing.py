@@ -1,4 +1,5 @@
-"""Real values on grids: constants become integers at once, by PyTorch's rounding; scales that are computed at run time are spelled out."""
+"""Float values with quantizations: constants become integers at once, by PyTorch's rounding; scales that are computed at run time are
+decomposed."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def storage(c: Call, low: int, high: int) -> str:
 
 
 def narrowed(c: Call, grid: Quantization, dtype: str, low: int, high: int) -> Quantization:
-    """A grid with limits, where these are not the type's."""
+    """A quantization with limits, where these are not the type's."""
     lowest, highest = c.range_of(dtype)
     if not lowest <= low <= high <= highest:
         raise c.invalid(f"the limits {low} and {high} are outside of {dtype}", rule="limits-outside-type")
@@ -52,7 +53,7 @@ def stated_limits(c: Call, dtype: str) -> tuple[int, int]:
 
 
 def grid_along(c: Call, scales: Array, zero_points: Array | None, axis: int, dtype: str) -> Quantization:
-    """The grid of scales along an axis, one for each index of it."""
+    """The quantization of scales along an axis, one for each index of it."""
     if scales.ndim != 1 or (zero_points is not None and zero_points.shape != scales.shape):
         raise c.invalid(
             f"the scales have shape {scales.shape}, the zero points {None if zero_points is None else zero_points.shape}",
@@ -62,7 +63,7 @@ def grid_along(c: Call, scales: Array, zero_points: Array | None, axis: int, dty
 
 
 def sound(c: Call, grid: Quantization, dtype: str) -> Quantization:
-    """The grid, whose scales have to be positive numbers and whose zero points have to be of the type.
+    """The quantization, whose scales have to be positive numbers and whose zero points have to be of the type.
 
     Raises:
         InvalidModelError: they are not.
@@ -76,7 +77,7 @@ def sound(c: Call, grid: Quantization, dtype: str) -> Quantization:
 
 
 def float32(scales: Array) -> Array:
-    """Scales in the type in which grids have them."""
+    """Scales in the type in which quantizations have them."""
     with np.errstate(over="ignore"):
         return np.asarray(scales.astype(np.float32))
 
@@ -92,16 +93,16 @@ def whole(c: Call, zero_points: Array | None, shape: tuple[int, ...]) -> Array:
 
 
 def on_grid(c: Call, name: str, dtype: str, grid: Quantization, order: str = ROUNDED, exact: Array | None = None, hint: str = "") -> Ref:
-    """The tensor `name` of real values as integers: a constant, or a Quantize, before which a Clip stands if the grid has limits.
+    """The tensor `name` of float values as integers: a constant, or a Quantize, before which a Clip stands if the quantization has limits.
 
     Args:
         c: the call.
-        name: of the real values.
+        name: of the float values.
         dtype: the storage type.
         grid: with its limits.
         order: of the rounding of constants (rounding.py).
         exact: the scales as the file has them.
-        hint: what stands behind the result's name, where it is not what the call gives.
+        hint: what stands after the result's name, where it is not what the call gives.
     """
     data = c.known(name)
     if data is not None and data.dtype.kind == "f":
@@ -123,7 +124,7 @@ def _require_fit(c: Call, shape: tuple[int, ...], grid: Quantization) -> None:
 
 
 def dequantized(c: Call, stored: Ref, dtype: str = "float32") -> Ref:
-    """The real values of integers on a grid."""
+    """The float values of integers with a quantization."""
     return c.emit("Dequantize", [stored.name], dtype=dtype, grid=None)
 
 
@@ -135,7 +136,7 @@ def real_values(c: Call, name: str) -> str:
 
 
 def spelled_quantize(c: Call, data: str, scale: str, zero_point: str, limits: tuple[int, int], dtype: str, order: str = ROUNDED) -> Ref:
-    """Integers on a grid that is known only at run time, as plain numbers: clamp(rint(x / scale) + zero_point), part by part."""
+    """Integers with a quantization that is known only at run time, as plain numbers: clamp(rint(x / scale) + zero_point), part by part."""
     one = c.const(np.float32(1), "one")
     reciprocal = c.emit("Div", [one, real_values(c, scale)], dtype="float32", grid=None, hint="reciprocal")
     steps = c.emit("Mul", [real_values(c, data), reciprocal.name], dtype="float32", grid=None, hint="steps").name
@@ -150,7 +151,7 @@ def spelled_quantize(c: Call, data: str, scale: str, zero_point: str, limits: tu
 
 
 def spelled_dequantize(c: Call, data: str, scale: str, zero_point: str) -> Ref:
-    """The real values of integers on a grid that is known only at run time: (q - zero_point) * scale."""
+    """The float values of integers with a quantization that is known only at run time: (q - zero_point) * scale."""
     made = c.session.draft.producers.get(data)
     is_rounded = made is not None and made.kind == "Cast" and c.lookup(made.inputs[0]).dtype == "float32"
     steps = made.inputs[0] if made is not None and is_rounded else real_values(c, data)  # whole numbers within the type, before the Cast

@@ -44,7 +44,7 @@ def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Grap
     Args:
         path: of the file.
         options: "input_shape", see GivenInputs; "engine", see with_engine().
-        again: whether operators that the writer spelled out stay as they are.
+        again: whether operators that the writer decomposed stay as they are.
 
     Raises:
         FileAccessError: the file cannot be read.

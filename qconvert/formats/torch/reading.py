@@ -1,6 +1,6 @@
 """What an operator's read function sees: one call of a PyTorch operator with its arguments, and ways to add canonical operators.
 
-Both kinds of files end here: TorchScript, whose tensors carry their grids with them, and .pt2, where operators between real values
+Both kinds of files end here: TorchScript, whose tensors carry their quantizations with them, and .pt2, where operators between float values
 quantize and dequantize. A read function returns what the operator returns: a Ref, or a list or tuple of them.
 """
 
@@ -213,7 +213,7 @@ class Call(OperatorReading):
         raise error
 
     def grid(self, scale: str = "scale", zero_point: str = "zero_point", dtype: str = "uint8") -> Quantization:
-        """The grid that two arguments state, for integers of a type.
+        """The quantization that two arguments state, for integers of a type.
 
         Raises:
             InvalidModelError: the scale is no positive number, or the zero point is outside of the type.
@@ -263,7 +263,7 @@ class Call(OperatorReading):
             )
 
     def real_constant(self, value: float, beside: str, hint: str = "constant") -> str:
-        """Adds one real number in the type of the tensor `beside`, float32 for a quantized one; returns its name."""
+        """Adds one real number in the type of the tensor `next to`, float32 for a quantized one; returns its name."""
         tensor = self.lookup(beside)
         return self.const(np.asarray(value, numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)), hint)
 
@@ -272,7 +272,7 @@ class Call(OperatorReading):
         return self.const(np.array(list(values), np.int64), hint)
 
     def labelled(self, tensor: Tensor, quantization: Quantization) -> str:
-        """A tensor of integers with a grid that this call states; see formats/reading/labels.py."""
+        """A tensor of integers with a quantization that this call states; see formats/reading/labels.py."""
         return labelled(self._draft, tensor, quantization, self.source)
 
     @property
@@ -281,7 +281,7 @@ class Call(OperatorReading):
         return self.session.scalar_types is EXPORT
 
     def plain(self, name: str) -> str:
-        """Integers without their grid where they are plain numbers, else the tensor itself."""
+        """Integers without their quantization where they are plain numbers, else the tensor itself."""
         tensor = self.lookup(name)
         if tensor.quantization is None or not self.is_plain:
             return name
@@ -310,7 +310,7 @@ class Call(OperatorReading):
             inputs: names of tensors.
             dtype: of the output; by default that of the first data, or what the kind says.
             grid: of the output; by default that of the first data, which PyTorch's operators keep. None for plain numbers.
-            hint: what stands behind the result's name, for a tensor between two operators.
+            hint: what stands after the result's name, for a tensor between two operators.
             attributes: of the operator.
         """
         return self.emit_several(kind, inputs, 1, dtype=dtype, grid=grid, hint=hint, **attributes)[0]
@@ -358,12 +358,12 @@ class Call(OperatorReading):
     def emit_each(
         self, kind: str, inputs: Sequence[str], results: Sequence[tuple[str, Quantization | None]], **attributes: Attribute
     ) -> list[Ref]:
-        """The same for an operator whose outputs have types and grids of their own, such as TopK.
+        """The same for an operator whose outputs have types and quantizations of their own, such as TopK.
 
         Args:
             kind: a kind of KINDS.
             inputs: names of tensors.
-            results: type and grid of each output.
+            results: type and quantization of each output.
             attributes: of the operator.
         """
         outputs = [self._draft.add(f"{self._hint}/{index}", dtype, None, None, grid) for index, (dtype, grid) in enumerate(results)]
@@ -371,7 +371,7 @@ class Call(OperatorReading):
         return [Ref(output) for output in outputs]
 
     def filler(self, value: float, beside: str, hint: str) -> str:
-        """Adds one number in the type and on the grid of the tensor `beside`, which it is to stand in; returns its name.
+        """Adds one number in the type and with the quantization of the tensor `next to`, which it is to stand in; returns its name.
 
         In a .pt2 file it is a stored integer, as all tensors are plain there. "" for the integer that is real zero.
         """
@@ -384,7 +384,7 @@ class Call(OperatorReading):
         return self.const(quantize(np.asarray(float(value)), tensor.quantization, tensor.dtype), hint, tensor.quantization)
 
     def is_real(self, name: str) -> bool:
-        """Whether a tensor has real values, stored as such or quantized."""
+        """Whether a tensor has float values, stored as such or quantized."""
         tensor = self.lookup(name)
         return tensor.is_quantized or tensor.dtype in REALS
 

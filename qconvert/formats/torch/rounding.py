@@ -1,4 +1,4 @@
-"""How PyTorch puts real values on a grid: three roundings, each found exactly, which differ in ties and last bits.
+"""How PyTorch puts float values with a quantization: three roundings, each found exactly, which differ in ties and last bits.
 
     ROUNDED    clamp(rint(x * inv) + zero_point)    fake_quantize_*, quantized_decomposed, torchao; inv = float32(1 / scale)
     FUSED      clamp(rint(fma(x, inv, zero_point))) torch.quantize_per_tensor
@@ -19,7 +19,7 @@ ROUNDED, FUSED, SHIFTED = "rounded", "fused", "shifted"
 
 
 def along_axis(values: Array, grid: Quantization, shape: tuple[int, ...]) -> Array:
-    """Scales or zero points of a grid, so that they broadcast with data of a shape: along its axis, or in blocks."""
+    """Scales or zero points of a quantization, so that they broadcast with data of a shape: along its axis, or in blocks."""
     if grid.axis is None:
         return values.reshape(())
     if grid.block_size:
@@ -28,20 +28,21 @@ def along_axis(values: Array, grid: Quantization, shape: tuple[int, ...]) -> Arr
 
 
 def integers(data: Array, grid: Quantization, dtype: str, order: str, exact: Array | None = None) -> Array:
-    """The stored integers of constant real values.
+    """The stored integers of constant float values.
 
     Args:
         data: float32.
         grid: that they are put on, with its limits.
         dtype: the storage type.
         order: one of the three above.
-        exact: the scales as the file has them, where these are float64; of the shape of grid.scale.
+        exact: the scales as the file has them, where these are float64; of the shape of quantization.scale.
     """
     scale = grid.scale.astype(np.float64) if exact is None else exact.astype(np.float64)
     with np.errstate(all="ignore"):
         reciprocal = along_axis((1 / scale).astype(np.float32), grid, data.shape)
         zero_point = along_axis(grid.zero_point, grid, data.shape)
-        if order == FUSED:  # the product of two float32 is exact in float64, and so is the sum but for values far outside of any grid
+        # the product of two float32 is exact in float64, and so is the sum but for values far outside of any quantization
+        if order == FUSED:
             steps = np.rint((data.astype(np.float64) * reciprocal + zero_point).astype(np.float32))
         elif order == SHIFTED:
             steps = np.rint(data * reciprocal + zero_point.astype(np.float32))

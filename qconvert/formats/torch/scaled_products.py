@@ -1,4 +1,5 @@
-"""Products whose integer weights are scaled behind the sum, as torchao writes them: (x @ q) * s becomes x @ (q * s), weights on a grid.
+"""Products whose integer weights are scaled after the sum, as torchao writes them: (x @ q) * s becomes x @ (q * s), weights with a
+quantization.
 
 Both are one real-valued function; float32 rounds them in another order.
 """
@@ -18,7 +19,7 @@ __all__ = ["scale_weights"]
 
 
 def scale_weights(draft: Draft, outputs: Collection[str]) -> None:
-    """Gives the scales behind a product to its weights, where these are integers on the scale 1 and nothing else reads the product."""
+    """Gives the scales after a product to its weights, where these are integers on the scale 1 and nothing else reads the product."""
     gone: set[int] = set()
     new: dict[int, list[Op]] = {}
     for op in draft.ops:
@@ -51,7 +52,7 @@ def _is_alone(draft: Draft, op: Op, outputs: Collection[str]) -> bool:
 
 
 def _is_plain(op: Op) -> bool:
-    """Whether an operator is a product of data and weights without anything behind it."""
+    """Whether an operator is a product of data and weights without anything after it."""
     return (
         op.kind in ("Gemm", "MatMul")
         and len(op.inputs) == 2
@@ -60,7 +61,7 @@ def _is_plain(op: Op) -> bool:
 
 
 def _scaled(weights: Tensor, scales: Array, axis: int) -> Quantization | None:
-    """The grid of a matrix of weights on the scale 1 that is multiplied by one number, or by one for each index of an axis."""
+    """The quantization of a matrix of weights on the scale 1 that is multiplied by one number, or by one for each index of an axis."""
     grid, data = weights.quantization, weights.data
     if data is None or data.ndim != 2 or grid is None or grid.axis is not None or grid.scale[0] != 1 or grid.zero_point[0] != 0:
         return None

@@ -3,7 +3,7 @@
 "T input, T weight, T? bias=None, l stride=1" has four arguments. The letters say what may stand there, which is what tells overloads apart
 in TorchScript, whose code does not name them: T a tensor, q a quantized one (calls.py verifies that), t several, i a whole number, f a
 number, l one or several whole numbers, r numbers, x a tensor or a number, b a truth value, s a text, o an object, a anything, "?" besides
-None. Arguments behind "*" are given by their names alone.
+None. Arguments after "*" are given by their names alone.
 """
 
 from __future__ import annotations

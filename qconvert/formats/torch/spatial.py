@@ -21,7 +21,7 @@ _LARGEST = 2**22
 def mapped(c: Call, name: str, matrices: Sequence[Array]) -> Ref:
     """Data of channels and space, each axis of which a matrix (new size, size) maps.
 
-    A quantized tensor keeps its grid and is rounded once, so all positions are mapped by one matrix; real values axis by axis.
+    A quantized tensor keeps its quantization and is rounded once, so all positions are mapped by one matrix; float values axis by axis.
     """
     tensor = c.lookup(name)
     sizes = [matrix.shape[0] for matrix in matrices]

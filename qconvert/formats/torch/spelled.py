@@ -1,4 +1,4 @@
-"""Fake quantization that is spelled out in plain operators becomes a Quantize and a Dequantize; what is left of constants is computed.
+"""Fake quantization that is decomposed in plain operators becomes a Quantize and a Dequantize; what is left of constants is computed.
 
 Brevitas, ModelOpt, pytorch-quantization, AIMET and OneFlow's networks leave in an exported program
 
@@ -6,7 +6,8 @@ Brevitas, ModelOpt, pytorch-quantization, AIMET and OneFlow's networks leave in 
     y = (q - z) * s                               or q / (1 / s)
 
 with Round and Clip in either order, z inside or outside of the rounding, or none. The integers of constants are those that the program
-computes. Only what is this function becomes a grid: scales have to be the same on both sides, zero points whole and within the type.
+computes. Only what is this function becomes a quantization: scales have to be the same on both sides, zero points whole and within the
+type.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def _agree(first: Array, second: Array, tolerance: float) -> bool:
 
 
 def _replaced(draft: Draft, op: Op, found: _Found) -> list[Op]:
-    """The operators in the place of the last one; none if no grid holds these integers."""
+    """The operators in the place of the last one; none if no quantization holds these integers."""
     result = draft.tensors[op.outputs[0]]
     low, high = found.limits
     dtype = next((name for name in _TYPES if integer_range(name)[0] <= low <= high <= integer_range(name)[1]), "")
@@ -196,7 +197,7 @@ def _replaced(draft: Draft, op: Op, found: _Found) -> list[Op]:
 
 
 def _grid(found: _Found, shape: Sequence[int | str] | None, dtype: str) -> Quantization | None:
-    """The grid of scales and zero points that broadcast with a tensor of a shape: for all, or along one axis."""
+    """The quantization of scales and zero points that broadcast with a tensor of a shape: for all, or along one axis."""
     low, high = integer_range(dtype)
     scale, point = np.broadcast_arrays(found.scale, found.zero_point)
     if not (
@@ -215,7 +216,7 @@ def _grid(found: _Found, shape: Sequence[int | str] | None, dtype: str) -> Quant
 
 
 def compute_constants(draft: Draft) -> None:
-    """What operators compute of constants alone becomes a constant; integers behind a Dequantize stay integers."""
+    """What operators compute of constants alone becomes a constant; integers after a Dequantize stay integers."""
     unpacked: set[str] = set()
     kept = []
     for op in draft.ops:

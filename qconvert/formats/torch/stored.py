@@ -1,4 +1,4 @@
-"""What a file of PyTorch stores: tensors with their grids, types, and objects of classes, as data."""
+"""What a file of PyTorch stores: tensors with their quantizations, types, and objects of classes, as data."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Uncomputed:
-    """What an operator returns beside its first result and no graph computes here; a program may leave it unused.
+    """What an operator returns next to its first result and no graph computes here; a program may leave it unused.
 
     Attributes:
         what: it is, in words that follow "the operator uses".

@@ -12,7 +12,7 @@ __all__ = ["CHANGES_SHAPE", "KEEPS_ORDER", "MAKES", "MAY_COPY", "VIEWS", "writte
 #: Calls an operator: its name, its arguments by position and by name.
 _Call = Callable[[str, Sequence[Any], Mapping[str, Any]], Any]
 
-#: Arguments behind the data, where a view says which elements it takes.
+#: Arguments after the data, where a view says which elements it takes.
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "permute": ("dims",), "transpose": ("dim0", "dim1"), "swapaxes": ("axis0", "axis1"), "swapdims": ("dim0", "dim1"),
     "movedim": ("source", "destination"), "moveaxis": ("source", "destination"), "select": ("dim", "index"),
@@ -53,7 +53,7 @@ def written_back(name: str, base: Any, given: Sequence[Any], named: Mapping[str,
     Args:
         name: of the view's operator.
         base: the tensor.
-        given, named: the operator's arguments behind the tensor.
+        given, named: the operator's arguments after the tensor.
         part: which of its results the view is.
         new: what the view is now.
         call: calls an operator.

@@ -40,7 +40,7 @@ def rearranged(c: Call, name: str, move: Callable[[Array], Array], grid: Callabl
         c: the call.
         name: of the weights, constants or dequantized ones.
         move: gives the new order.
-        grid: gives the grid of a quantized constant in that order.
+        grid: gives the quantization of a quantized constant in that order.
     """
     tensor, op = c.lookup(name), c.producer(name)
     if tensor.data is not None:

@@ -66,7 +66,8 @@ def build(graph: Graph, numerics: str = "exact", instead: Mapping[str, WriteFunc
 
 
 def _numerics(graph: Graph, wanted: str) -> str:
-    """How operators on grids are written. What PyTorch exported is exact as it stands: float32 between dequantize and quantize."""
+    """How operators with quantizations are written. What PyTorch exported is exact as it stands: float32 between dequantize and
+    quantize."""
     exported = graph.is_from("torch") and graph.metadata.get(SOURCE_PRODUCER, "").startswith("torch.export")
     return "fast" if exported and graph.metadata.get(NUMERICS) != "exact" else wanted
 

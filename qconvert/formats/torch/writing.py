@@ -1,6 +1,6 @@
-"""What an operator's write function sees: nodes for the stored and the real values of tensors, and ways to add calls.
+"""What an operator's write function sees: nodes for the stored and the float values of tensors, and ways to add calls.
 
-A quantized tensor exists in two forms in the written program: its stored integers, and its real values behind a dequantize_per_tensor or
+A quantized tensor exists in two forms in the written program: its stored integers, and its float values after a dequantize_per_tensor or
 dequantize_per_channel of quantized_decomposed, one for each reader, as PyTorch's own exporter has them.
 """
 
@@ -37,13 +37,13 @@ class Builder:
 
     Attributes:
         graph: likewise.
-        is_exact: whether operators on grids give the integers that they mean, and not those that float32 gives.
-        wide: whether the operator that is written has real values in float64.
+        is_exact: whether operators with quantizations give the integers that they mean, and not those that float32 gives.
+        wide: whether the operator that is written has float values in float64.
         spelled: operators, by their id, that are found again by a note alone.
         nodes: in order, also such as nothing depends on.
         names: node -> the canonical tensor whose stored values it gives.
         sources: node -> the operator of the source that it stands for.
-        helpers: nodes that pad for the operator behind them.
+        helpers: nodes that pad for the operator after them.
         deferred: lists of sizes that have no node of their own until one is asked for.
         sizes_of: what finds these sizes.
         op: the operator that is being written.
@@ -65,7 +65,7 @@ class Builder:
         self.op: Op | None = None
         self.outputs: list[Node] = []
         self._values: dict[str, Node] = {}
-        self._scales: dict[int, tuple[Quantization, Any, Any]] = {}  # with the grid, whose id would else be another's one day
+        self._scales: dict[int, tuple[Quantization, Any, Any]] = {}  # with the quantization, whose id would else be another's one day
         self._producers = graph.producers()
 
     def tensor(self, name: str) -> Tensor:
@@ -137,7 +137,7 @@ class Builder:
         self.names[node] = name
 
     def real(self, name: str) -> Any:
-        """The node of a tensor's real values: dequantized if it is quantized, else the tensor itself. None for ""."""
+        """The node of a tensor's float values: dequantized if it is quantized, else the tensor itself. None for ""."""
         if not name:
             return None
         tensor = self.graph.tensors[name]
@@ -147,17 +147,17 @@ class Builder:
         return self.dequantize(self.stored(name), tensor.dtype, tensor.quantization, name)
 
     def widened(self, node: Node) -> Node:
-        """Real values in float64."""
+        """Float values in float64."""
         self.note_operator()
         return self.aten("to.dtype", node, self.dtype("float64"))
 
     def note_operator(self) -> None:
-        """Says that the operator being written is spelled so that only a note finds it again."""
+        """Says that the operator being written is written so that only a note finds it again."""
         if self.op is not None and id(self.op) not in self._whole:
             self.spelled[id(self.op)] = self.op
 
     def reals(self, op: Op) -> list[Any]:
-        """The nodes of the real values of all inputs."""
+        """The nodes of the float values of all inputs."""
         return [self.real(name) for name in op.inputs]
 
     def dequantize(self, node: Any, dtype: str, quantization: Quantization, name: str) -> Node:
@@ -178,7 +178,7 @@ class Builder:
         return self.call("quantized_decomposed.dequantize_per_channel", node, scales, points, quantization.axis, low, high, kind)
 
     def quantize(self, node: Any, tensor: Tensor) -> Node:
-        """Adds a quantize of real values onto the grid of `tensor`."""
+        """Adds a quantize of float values to the quantization of `tensor`."""
         quantization = tensor.quantization
         assert quantization is not None
         if self.wide:
@@ -192,7 +192,7 @@ class Builder:
         return self.call("quantized_decomposed.quantize_per_channel", node, scales, points, quantization.axis, low, high, kind)
 
     def _parameters(self, quantization: Quantization, name: str) -> tuple[Any, Any]:
-        """The buffers of scales and zero points along an axis, shared by all that use one grid."""
+        """The buffers of scales and zero points along an axis, shared by all that use one quantization."""
         if id(quantization) not in self._scales:
             points = self.buffer(quantization.zero_point.astype(np.int64), f"{name}/zero_point")
             scales = self.buffer(quantization.scale.astype(np.float32), f"{name}/scale")
@@ -200,7 +200,7 @@ class Builder:
         return self._scales[id(quantization)][1:]
 
     def limits(self, dtype: str, quantization: Quantization) -> tuple[int, int]:
-        """The smallest and largest integer that a grid uses of a type."""
+        """The smallest and largest integer that a quantization uses of a type."""
         if "int" not in dtype:
             raise UnsupportedError(f"scales of {dtype} cannot be written for PyTorch", rule="quantization-not-writable")
         low, high = quantization.limits(dtype)
@@ -215,7 +215,7 @@ class Builder:
         return self.stored(name)  # type: ignore[no-any-return]
 
     def finish(self, op: Op, node: Any, index: int = 0) -> None:
-        """Ends an operator: its real value becomes output `index`, with the fused activation, quantized if the tensor is."""
+        """Ends an operator: its float value becomes output `index`, with the fused activation, quantized if the tensor is."""
         tensor = self.tensor(op.outputs[index])
         bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
         if bounds != (None, None) and not self._implied(tensor, bounds):
@@ -227,14 +227,14 @@ class Builder:
         self.set(tensor.name, node)
 
     def _implied(self, tensor: Tensor, bounds: tuple[float | None, float | None]) -> bool:
-        """Whether the grid of a tensor keeps within an activation's bounds anyway."""
+        """Whether the quantization of a tensor keeps within an activation's bounds anyway."""
         if tensor.quantization is None or not tensor.quantization.is_per_tensor:
             return False
         certain = not self.wide or is_exact(bounds, tensor)
         return certain and clip_range(tensor, bounds) == integer_range(tensor.dtype)
 
     def _on_grid(self, tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
-        """The bounds of an activation; if rounding one may fall either way, the real values of the integers that it stands for."""
+        """The bounds of an activation; if rounding one may fall either way, the float values of the integers that it stands for."""
         if tensor.quantization is None or is_exact(bounds, tensor):
             return bounds
         limits, ends = clip_range(tensor, bounds), tensor.quantization.limits(tensor.dtype)
@@ -298,7 +298,7 @@ class Builder:
 
 
 def quantized_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
-    """Adds a rounding of real values in float64 onto the grid of `tensor`, by its own scale and not by the reciprocal."""
+    """Adds a rounding of float values in float64 to the quantization of `tensor`, by its own scale and not by the reciprocal."""
     grid = tensor.quantization
     assert grid is not None
     low, high = b.limits(tensor.dtype, grid)
@@ -316,7 +316,7 @@ def quantized_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
 
 
 def dequantized_in_blocks(b: Builder, node: Node, grid: Quantization, tensor: Tensor) -> Node:
-    """Adds real values of integers with a scale for each block: by PyTorch's operator for groups of rows, else spelled out."""
+    """Adds float values of integers with a scale for each block: by PyTorch's operator for groups of rows, else decomposed."""
     shape, axis = tensor.static_shape, grid.axis or 0
     if shape is None or shape[axis] % grid.block_size:
         raise UnsupportedError(
@@ -335,7 +335,7 @@ def dequantized_in_blocks(b: Builder, node: Node, grid: Quantization, tensor: Te
 
 
 def dequantized_exactly(b: Builder, node: Node, grid: Quantization, tensor: Tensor) -> Node:
-    """Adds real values in float64 of integers with scales along an axis."""
+    """Adds float values in float64 of integers with scales along an axis."""
     shape = [-1 if axis == grid.axis else 1 for axis in range(tensor.rank or 0)]
     real = b.aten("to.dtype", node, b.dtype("float64"))
     if grid.zero_point.any():

@@ -1,4 +1,4 @@
-"""Operators of which LiteRT's integer kernels know some forms alone; the others run on real values."""
+"""Operators of which LiteRT's integer kernels know some forms alone; the others run in float."""
 
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ def curve(graph: Graph, op: Op) -> str:
 
 
 def interpolation(graph: Graph, op: Op) -> str:
-    """Of a linear Resize of bytes on one grid by XNNPACK, which takes ties up, if its shares of 11 bits are exact and results are multiples
-    of 2^-9: as where sizes, or the distances between corners, grow by small powers of two."""
+    """Of a linear Resize of bytes with one quantization by XNNPACK, which takes ties up, if its shares of 11 bits are exact and results are
+    multiples of 2^-9: as where sizes, or the distances between corners, grow by small powers of two."""
     data, result, sizes = graph[op.inputs[0]], graph[op.outputs[0]], graph.constant(op.inputs[1])
     shape = data.static_shape
     if op["mode"] != "linear" or sizes is None or shape is None or data.dtype not in _BYTES or not data.shares_grid(result):

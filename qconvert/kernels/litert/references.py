@@ -55,7 +55,7 @@ def _once(found: tuple[Array, bool]) -> Integers:
 
 
 def _grids(graph: Graph, names: Sequence[str]) -> list[Quantization]:
-    """The grids of tensors; none unless each has one scale."""
+    """The quantizations of tensors; none unless each has one scale."""
     grids = [graph[name].quantization for name in names]
     found = [grid for grid in grids if grid is not None and grid.is_per_tensor]
     return found if len(found) == len(grids) else []
@@ -133,7 +133,7 @@ def requantized(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
 
 
 def _sixteen_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> Quantization | None:
-    """The grid of int16 data, if the result is int16 too and there are any."""
+    """The quantization of int16 data, if the result is int16 too and there are any."""
     names = op.inputs[0], op.outputs[0]
     grids = _grids(graph, names)
     return grids[0] if grids and stored[0].size and all(graph[name].dtype == "int16" for name in names) else None
@@ -142,7 +142,7 @@ def _sixteen_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> Quantization |
 def averaged(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """MEAN of int16, whose result may have a scale far below that of the data, as a mean that calibration saw as 0."""
     grid, results = _sixteen_bits(graph, op, stored), _grids(graph, op.outputs)
-    if grid is None or not results or results[0] == grid:  # of one grid the kernel divides
+    if grid is None or not results or results[0] == grid:  # of one quantization the kernel divides
         return None
     axes = tuple(int(axis) for axis in stored[1].reshape(-1)) if len(stored) > 1 and stored[1] is not None else ()
     total = stored[0].astype(np.int64).sum(axis=axes or None, keepdims=bool(op["keepdims"]))

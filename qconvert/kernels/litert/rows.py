@@ -159,7 +159,7 @@ def _other_types(graph: Graph, op: Op) -> str:
 
 
 def _of_tflite(graph: Graph, op: Op) -> str:
-    """TFLite has no Clip: that of another format is a QUANTIZE, where grids differ, and a MAXIMUM and a MINIMUM after it."""
+    """TFLite has no Clip: that of another format is a QUANTIZE, where quantizations differ, and a MAXIMUM and a MINIMUM after it."""
     return "TFLite's own activations" if graph.is_from("tflite") else _other_types(graph, op)
 
 

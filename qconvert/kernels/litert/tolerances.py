@@ -46,7 +46,7 @@ __all__ = [
 #: The second rounding of a multiplier whose shift is not known: 2^-(e + 1) with e = 1; without a shift there is none.
 _MOST_TWICE = 0.25
 
-#: Steps of the result from which on those of a kernel's own grid make it coarse.
+#: Steps of the result from which on those of a kernel's own quantization make it coarse.
 _COARSE = 0.1
 
 #: Steps of the result of LOG_SOFTMAX in 1.
@@ -57,7 +57,7 @@ _SIXTEEN = ("int16", "uint16")
 
 def _second_rounding(graph: Graph, op: Op, elements: float = 1.0) -> float:
     """2^-(e + 1), e the smallest right shift of a multiplier: the product is rounded before it is shifted, and then again. Without a shift,
-    which one channel may lack beside others, there is one rounding."""
+    which one channel may lack next to others, there is one rounding."""
     shifts = right_shifts(graph, op, elements)
     return UNKNOWN if shifts is None else float(2.0 ** -(shifts[shifts > 0].min(initial=1 << 10) + 1.0))
 
@@ -67,9 +67,9 @@ def rounded_twice(graph: Graph, op: Op, exact: Array) -> Found:
 
 
 def added_twice(graph: Graph, op: Op, exact: Array) -> Found:
-    """The sum has 20 bits more than its data, 15 of int16, on a grid of twice the larger scale (reference/add.h, add.cc), whose steps count
-    where those of the result are as fine, as after the difference of equal values. The operand of that scale is halved exactly. The other
-    is rounded twice after its factor, which has 31 bits where int16 fills 30; and so is the sum."""
+    """The sum has 20 bits more than its data, 15 of int16, with a quantization of twice the larger scale (reference/add.h, add.cc), whose
+    steps count where those of the result are as fine, as after the difference of equal values. The operand of that scale is halved exactly.
+    The other is rounded twice after its factor, which has 31 bits where int16 fills 30; and so is the sum."""
     step = growth(graph, op) * 2.0 ** (-14 if graph[op.outputs[0]].dtype in _SIXTEEN else -19)
     scales = [float(grid.scale.max()) for name in op.inputs[:2] if (grid := graph[name].quantization) is not None]
     factor = min(scales, default=1.0) / (2 * max(scales, default=1.0))
@@ -77,9 +77,9 @@ def added_twice(graph: Graph, op: Op, exact: Array) -> Found:
 
 
 def squared_difference(graph: Graph, op: Op, exact: Array, bits: int = 7) -> Found:
-    """The difference has 7 bits more than its data, none where these have 16, on a grid of twice the larger scale (squared_difference.cc).
-    The operand of that scale is halved, exactly if there are bits for it, the other is rounded twice after its factor; the square, in which
-    what that is off by counts twice with the difference, is rounded twice after its own."""
+    """The difference has 7 bits more than its data, none where these have 16, with a quantization of twice the larger scale
+    (squared_difference.cc). The operand of that scale is halved, exactly if there are bits for it, the other is rounded twice after its
+    factor; the square, in which what that is off by counts twice with the difference, is rounded twice after its own."""
     grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
     if any(grid is None for grid in grids):
         return table(graph, op, exact)
@@ -144,8 +144,8 @@ def eight_bits(graph: Graph, op: Op, exact: Array) -> Found:
 
 
 def rescaled(graph: Graph, op: Op, exact: Array) -> Found:
-    """By TFLite's own kernel, a multiplier that rounds twice, such as Relu onto another grid (QuantizedReluX in activations.cc), or Abs
-    (AbsEvalQuantized in elementwise.cc)."""
+    """By TFLite's own kernel, a multiplier that rounds twice, such as Relu to another quantization (QuantizedReluX in activations.cc), or
+    Abs (AbsEvalQuantized in elementwise.cc)."""
     return fine(exact) + _second_rounding(graph, replace(op, inputs=op.inputs[:1])), False
 
 
@@ -155,7 +155,7 @@ def by_sign(graph: Graph, op: Op, exact: Array) -> Found:
 
 
 def brought_to_one_grid(graph: Graph, op: Op, exact: Array) -> Found:
-    """Its kernel takes one grid, so QUANTIZE stands before whatever has another: see eight_bits()."""
+    """Its kernel takes one quantization, so QUANTIZE stands before whatever has another: see eight_bits()."""
     return fine(exact) + 255 * 2.0**-9, True
 
 
@@ -221,7 +221,7 @@ def interpolated(graph: Graph, op: Op, exact: Array, fraction_of_size: bool) -> 
 
 
 def averaged(graph: Graph, op: Op, exact: Array, twice: bool) -> Found:
-    """On one grid an average is rounded once; else it is a convolution by 1 / elements of the window."""
+    """With one quantization an average is rounded once; else it is a convolution by 1 / elements of the window."""
     rescaled = graph[op.inputs[0]].quantization != graph[op.outputs[0]].quantization
     window = float(np.prod(op["kernel_shape"]))
     return fine(exact) + (_second_rounding(graph, op, window) if rescaled and twice else 0), False

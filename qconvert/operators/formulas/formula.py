@@ -72,7 +72,7 @@ def lowers(kind: str, *, is_emitted: bool = True, is_near: bool = False, in_floa
 
 
 def register(formulas: Iterable[Formula]) -> None:
-    """Add formulas to FORMULAS, behind those that a kind has already."""
+    """Add formulas to FORMULAS, after those that a kind has already."""
     for item in formulas:
         if item not in _known.get(item.kind, ()):
             _known[item.kind] = (*_known.get(item.kind, ()), item)

@@ -1,4 +1,4 @@
-"""Constants of integers behind Cast, Sub and Mul are behind a Dequantize: the same real values (see spell_weights)."""
+"""Constants of integers after Cast, Sub and Mul are after a Dequantize: the same float values (see spell_weights)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _grid(graph: Graph, chain: Sequence[Op]) -> Quantization | None:
 
 
 def _other(graph: Graph, op: Op, name: str) -> Array | None:
-    """Return the float operand beside `name`, if it is constant; None if there is none."""
+    """Return the float operand next to `name`, if it is constant; None if there is none."""
     others = [graph[item] for item in op.inputs if item != name]
     is_real = len(others) == 1 and others[0].dtype == "float32" and not others[0].is_quantized
     return others[0].data if is_real else None

@@ -16,8 +16,8 @@ __all__ = ["fuse_clips"]
 def fuse_clips(graph: Graph) -> Graph:
     """Fuse a Clip of integers into the operator before it, if nobody else reads or sees what that writes.
 
-    An activation that the operator has already, and the next one on the same grid, are one if an activation leaves what both leave. A
-    Concat gets none, since no kernel clips what it joins.
+    An activation that the operator has already, and the next one with the same quantization, are one if an activation leaves what both
+    leave. A Concat gets none, since no kernel clips what it joins.
     """
     rewriter = Rewriter(graph)
     fused: dict[str, tuple[Op, Op]] = {}  # result of a fused operator -> the operator of the graph, and its form now

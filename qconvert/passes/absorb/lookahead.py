@@ -1,4 +1,4 @@
-"""What comes behind a value: where it is put on a grid, and through what it goes until then."""
+"""What comes after a value: where it is given a quantization, and through what it goes until then."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Lookahead:
         return clip_bounds([self._known.get(name) if name else None for name in op.inputs[1:]], op)
 
     def grid(self, name: str) -> Tensor | None:
-        """Return the grid on which every reader puts the real value `name`, directly or after moving or clipping it; None without one."""
+        """Return the quantization on which every reader puts the float value `name`, directly or after moving or clipping it; None without
+        one."""
         pending, found, seen = [name], None, 0
         while pending:
             current = pending.pop()
@@ -41,7 +42,7 @@ class Lookahead:
                 return None
             seen += 1
             for reader in readers:
-                if not reader.outputs:  # a state keeps the real value
+                if not reader.outputs:  # a state keeps the float value
                     return None
                 result = self._graph[reader.outputs[0]]
                 if reader.kind == "Quantize":
@@ -57,7 +58,7 @@ class Lookahead:
         return found if found is not None and self._clips_exactly(name, found) else None
 
     def _clips_exactly(self, name: str, grid: Tensor) -> bool:
-        """Whether clipping integers gives what clipping the real values before rounding gives, for every Clip behind `name`."""
+        """Whether clipping integers gives what clipping the float values before rounding gives, for every Clip after `name`."""
         pending = [name]
         while pending:
             for reader in self._readers.get(pending.pop(), ()):

@@ -1,4 +1,4 @@
-"""One walk over the operators of a graph, in which integers take the place of real values between Dequantize and Quantize."""
+"""One walk over the operators of a graph, in which integers take the place of float values between Dequantize and Quantize."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Absorber:
         self._rewriter, self._graph = rewriter, rewriter.graph
         self._known = KnownValues(self._graph.tensors, rewriter.producers)
         self._ahead = Lookahead(rewriter, self._known)
-        self._stored: dict[str, str] = {}  # real values -> the tensor of stored integers that they come from
+        self._stored: dict[str, str] = {}  # float values -> the tensor of stored integers that they come from
         self.count = 0
 
     def visit(self, op: Op) -> None:
@@ -39,11 +39,11 @@ class Absorber:
             self._rewriter.remove(op)
 
     def _stored_of(self, real: str) -> str:
-        """Return the tensor of stored integers that real values come from; "" if they come from none."""
+        """Return the tensor of stored integers that float values come from; "" if they come from none."""
         return self._rewriter.resolve(self._stored.get(real, ""))
 
     def _quantized(self, op: Op) -> bool:
-        """Put a Requantize in the place of a Quantize of values that came from integers, or nothing if the grid is theirs."""
+        """Put a Requantize in the place of a Quantize of values that came from integers, or nothing if the quantization is theirs."""
         source = self._stored_of(op.inputs[0]) if op.kind == "Quantize" else ""
         if not source:
             return False
@@ -61,7 +61,7 @@ class Absorber:
     # data movement
 
     def _moved(self, op: Op) -> bool:
-        """Move integers instead of the real values behind a Dequantize, if all data have one grid."""
+        """Move integers instead of the float values after a Dequantize, if all data have one quantization."""
         spec = kind_of(op)
         if spec.rule != "move":
             return False
@@ -126,7 +126,8 @@ class Absorber:
         return None
 
     def _stored_filler(self, op: Op, data: Tensor) -> str | None:
-        """Return the padding value on the grid of the data: "" for real zero, None if it is not on the grid or not known."""
+        """Return the padding value with the quantization of the data: "" for real zero, None if it is not with the quantization or not
+        known."""
         if op["mode"] != "constant" or len(op.inputs) < 3 or not op.inputs[2]:
             return ""
         value, grid = self._known.get(op.inputs[2]), data.quantization
@@ -142,10 +143,10 @@ class Absorber:
         filler = stored.reshape(()).astype(numpy_dtype(data.dtype))
         return self._rewriter.constant(f"{op.outputs[0]}/padding", filler, data.dtype, grid)
 
-    # operators on real values
+    # operators in float
 
     def _absorbed(self, op: Op) -> bool:
-        """Give an operator the integers behind its real inputs, and its result a grid, where both are there."""
+        """Give an operator the integers after its real inputs, and its result a quantization, where both are there."""
         spec = kind_of(op)
         taken = self._taken(op)
         if not any(taken):
@@ -177,7 +178,8 @@ class Absorber:
         return [name if index in data else "" for index, name in enumerate(stored)]
 
     def _emit_on_grid(self, op: Op, grid: Tensor) -> None:
-        """Emit the operator, which reads integers already, with integers on `grid` as its result, and its real values behind those."""
+        """Emit the operator, which reads integers already, with integers on `quantization` as its result, and its float values after
+        those."""
         real = op.outputs[0]
         name = self._integers(real, grid.dtype, _known(grid.quantization))
         op = replace(op, outputs=(name,))
@@ -189,7 +191,8 @@ class Absorber:
     # clipping
 
     def _clipped(self, op: Op) -> bool:
-        """Emit a Relu or Clip of integers on one grid as a Clip whose bounds are on the grid, or nothing if the grid is no wider."""
+        """Emit a Relu or Clip of integers with one quantization as a Clip whose bounds have the quantization, or nothing if the
+        quantization is no wider."""
         bounds = self._ahead.bounds(op)
         if bounds is None:
             return False
@@ -239,7 +242,7 @@ class Absorber:
         return is_accumulator_scale(stated, exact)
 
     def _integers(self, real: str, dtype: str, grid: Quantization) -> str:
-        """Return a tensor for the stored integers of `real`: the result of a Quantize of just this grid, or one with a new name."""
+        """Return a tensor for the stored integers of `real`: the result of a Quantize of just this quantization, or one with a new name."""
         shape = self._graph[real].shape
         wanted = Tensor(f"{real}/{dtype}", dtype, shape, None, grid)
         for reader in (op for op in self._rewriter.readers.get(real, ()) if op.kind == "Quantize"):

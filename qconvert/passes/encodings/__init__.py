@@ -1,1 +1,1 @@
-"""Encodings and graphs: what finds the places of entries, carries grids on, and puts them into a graph."""
+"""Encodings and graphs: what finds the places of entries, carries quantizations on, and puts them into a graph."""

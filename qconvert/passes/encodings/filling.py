@@ -1,4 +1,4 @@
-"""Carries grids on through operators that keep them: data movement, pooling, Relu."""
+"""Carries quantizations on through operators that keep them: data movement, pooling, Relu."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["carry_on"]
 
 
 def carry_on(graph: Graph, grids: MutableMapping[str, QParams]) -> list[str]:
-    """Gives tensors without a grid that of their neighbours, until nothing changes; returns their names.
+    """Gives tensors without a quantization that of their neighbours, until nothing changes; returns their names.
 
-    Forwards, results of operators whose data all have one grid; backwards, the data of moves and of Concat, such as the result of a layer
-    that is only moved.
+    Forwards, results of operators whose data all have one quantization; backwards, the data of moves and of Concat, such as the result of a
+    layer that is only moved.
     """
     given: list[str] = []
     before = -1

@@ -1,4 +1,4 @@
-"""The grids of matched encodings, as they fit the tensors of a graph."""
+"""The quantizations of matched encodings, as they fit the tensors of a graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLOCKED = frozenset(("Conv", "Gemm", "MatMul"))
 
 
 def fit_grid(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> QParams:
-    """Return the grid of a tensor: a range has become one, and several scales have their axis.
+    """Return the quantization of a tensor: a range has become one, and several scales have their axis.
 
     Args:
         encoding: of the tensor.
@@ -54,7 +54,7 @@ def fit_grid(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, 
 def orient(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) -> Encoding:
     """Return an encoding whose integers are of the tensor's shape.
 
-    Beside several scales without an axis they lie outputs first, as the scales do; sizes of 1 may be more or fewer, as where a runtime
+    Next to several scales without an axis they lie outputs first, as the scales do; sizes of 1 may be more or fewer, as where a runtime
     computes a matrix product or a layer of one dimension as a convolution of two.
 
     Raises:

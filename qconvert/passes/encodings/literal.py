@@ -1,4 +1,4 @@
-"""Quantize and Dequantize behind tensors, literally; absorb_quantization makes quantized operators of that."""
+"""Quantize and Dequantize after tensors, literally; absorb_quantization makes quantized operators of that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["without_limits"]
 
 
 def without_limits(grid: QParams) -> tuple[Quantization, list[Array]]:
-    """A grid of the whole type, and the real bounds where it uses a part of it: between these a Clip keeps what is rounded."""
+    """A quantization of the whole type, and the real bounds where it uses a part of it: between these a Clip keeps what is rounded."""
     q = grid.quantization
     if q.quant_min is None and q.quant_max is None:
         return q, []

@@ -36,7 +36,7 @@ def drop_unrounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
 
 
 def _fused_behind(name: str, graph: Graph, readers: Mapping[str, list[Op]]) -> Op | None:
-    """The one operator behind a result that is computed together with it."""
+    """The one operator after a result that is computed together with it."""
     found = readers.get(name, [])
     if (
         name in graph.public

@@ -1,6 +1,7 @@
-"""What the passes between grids share: putting activations and weights on other grids, what values are reached, and scales that lose least.
+"""What the passes between quantizations share: putting activations and weights with other quantizations, what values are reached, and
+scales that lose least.
 
-activations.py and weights.py change a graph, given a function that chooses the grid of one tensor, and network.py does both; everything
-that has to follow does: biases, groups that move the same integers, graph inputs and outputs, saturation. fitting.py chooses scales,
-reach.py says what values a tensor takes at all, options.py what a user may choose.
+activations.py and weights.py change a graph, given a function that chooses the quantization of one tensor, and network.py does both;
+everything that has to follow does: biases, groups that move the same integers, graph inputs and outputs, saturation. fitting.py chooses
+scales, reach.py says what values a tensor takes at all, options.py what a user may choose.
 """

@@ -1,4 +1,4 @@
-"""Activations on other grids, and what follows from it."""
+"""Activations with other quantizations, and what follows from it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from qconvert.rewriting import Rewriter
 
 __all__ = ["Choice", "Regridded", "by_grid", "keeps_integers", "regrid_activations"]
 
-#: A tensor -> the type and the grid that it shall have, or None if it stays. Tensors that move the same integers must get the same.
+#: A tensor -> the type and the quantization that it shall have, or None if it stays. Tensors that move the same integers must get the same.
 Choice = Callable[[Tensor], "tuple[str, Quantization] | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class Regridded:
-    """A graph whose activations have other grids.
+    """A graph whose activations have other quantizations.
 
     Attributes:
         graph: the graph.
@@ -35,7 +35,7 @@ class Regridded:
         count: how many activations.
         clips: how many results are clipped to the range that they had.
         edges: words on graph inputs and outputs that changed; "" if none did.
-        reach: the real values that tensors take at all, by name, where only those count as lost.
+        reach: the float values that tensors take at all, by name, where only those count as lost.
     """
 
     graph: Graph
@@ -63,7 +63,7 @@ class Regridded:
         return Change(f"{text}, {at_worst(costs)}" if costs else f"{text}, without loss", costs=costs)
 
     def _used(self, old: Tensor) -> Quantization:
-        """The grid of a tensor, without the codes that it does not reach."""
+        """The quantization of a tensor, without the codes that it does not reach."""
         q = _grid(old)
         if old.name not in self.reach or not q.is_per_tensor:
             return q
@@ -80,7 +80,7 @@ class Regridded:
 
 
 def by_grid(choose: Choice) -> Choice:
-    """A choice that is made once for each type and grid: for functions of nothing else."""
+    """A choice that is made once for each type and quantization: for functions of nothing else."""
     known: dict[Hashable, tuple[str, Quantization] | None] = {}
 
     def chosen(tensor: Tensor) -> tuple[str, Quantization] | None:
@@ -103,20 +103,20 @@ def regrid_activations(
     strictly: bool = False,
     wide_biases: bool = True,
 ) -> Regridded | None:
-    """Put activations on the grids that `choose` gives them; None if nothing changes.
+    """Put activations with the quantizations that `choose` gives them; None if nothing changes.
 
     Biases move to the new scale of the products. What saturated at an end of the old range still does: by an activation, or a Clip where
-    none says it. A Requantize stands where somebody needs the old grid.
+    none says it. A Requantize stands where somebody needs the old quantization.
 
     Args:
         graph: what is changed.
-        choose: the grid of each.
+        choose: the quantization of each.
         dtypes: of the tensors that are asked about.
-        suffix: of the name of a tensor that stands beside its old form.
+        suffix: of the name of a tensor that stands next to its old form.
         keep_io: whether graph inputs and outputs stay as they are.
         keeps: whether an operator needs the stored integers as they are.
         strictly: whether a range may not even be a step longer than it was.
-        wide_biases: whether biases of 32 bits beside 16-bit data may get 64.
+        wide_biases: whether biases of 32 bits next to 16-bit data may get 64.
     """
     graph, keeps = separate_roles(graph, dtypes), keeps or keeps_integers
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
@@ -147,7 +147,7 @@ def regrid_activations(
 
 
 def _moving(graph: Graph, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The states that go along, with their first values: all that is read of them, or written to them, gets one grid.
+    """The states that go along, with their first values: all that is read of them, or written to them, gets one quantization.
 
     Functions may name any of them, so that none goes along where there are some.
     """
@@ -166,8 +166,8 @@ def _moving(graph: Graph, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def keeps_integers(graph: Graph, op: Op) -> bool:
     """Whether the stored integers themselves matter to an operator.
 
-    How an average rounds ties has no meaning on another grid; what a state keeps is on one grid for all; a bias of 64 bits, which only
-    16-bit data can have, follows.
+    How an average rounds ties has no meaning with another quantization; what a state keeps has one quantization for all; a bias of 64
+    bits, which only 16-bit data can have, follows.
     """
     unbiased = replace(op, inputs=op.inputs[:2]) if kind_of(op).has_weights else op
     return kind_of(op).rule in ("relabel", "state") or (op.kind != "AveragePool" and needs_storage(graph, unbiased))
@@ -179,7 +179,7 @@ def _moved(tensor: Tensor, dtype: str, grid: Quantization) -> Tensor:
 
 
 def _only_converted(graph: Graph, keeps: Callable[[Graph, Op], bool], keep_io: bool) -> set[str]:
-    """Tensors that have to stay, and that nothing else touches but conversions: these read and write any grid."""
+    """Tensors that have to stay, and that nothing else touches but conversions: these read and write any quantization."""
     held, free = ({*graph.inputs, *graph.outputs} if keep_io else set[str]()), set(graph.tensors)
     for op in graph.ops:
         if keeps(graph, op):
@@ -190,7 +190,7 @@ def _only_converted(graph: Graph, keeps: Callable[[Graph, Op], bool], keep_io: b
 
 
 def _twins(graph: Graph, old: Mapping[str, Tensor], always: bool) -> dict[str, Tensor]:
-    """The old forms of new tensors that stand in front of old ones, where something else reads the new ones, or always."""
+    """The old forms of new tensors that stand before old ones, where something else reads the new ones, or always."""
     found: dict[str, Tensor] = {}
     readers = graph.consumers()
     for op in graph.ops:
@@ -200,7 +200,7 @@ def _twins(graph: Graph, old: Mapping[str, Tensor], always: bool) -> dict[str, T
 
 
 def _saturated(graph: Graph, old: Mapping[str, Tensor], strictly: bool) -> tuple[Graph, int]:
-    """Clip what operators round onto the new grids to the ranges of the old ones; return the number of clipped tensors too."""
+    """Clip what operators round to the new quantizations to the ranges of the old ones; return the number of clipped tensors too."""
     rewriter, reach = Rewriter(graph), reached(graph)
     clips = 0
     for op in rewriter:
@@ -219,7 +219,8 @@ def _saturated(graph: Graph, old: Mapping[str, Tensor], strictly: bool) -> tuple
 
 
 def _lost_bounds(old: Tensor, new: Tensor, reach: Interval, strictly: bool) -> tuple[np.float32 | None, np.float32 | None]:
-    """The ends of the old range that values on the new grid go beyond by more than a step of the coarser one, as values of the new grid."""
+    """The ends of the old range that values with the new quantization go beyond by more than a step of the coarser one, as values of the
+    new quantization."""
     before, after = old.quantization, new.quantization
     if before is None or after is None or not after.is_per_tensor or old.shares_grid(new):
         return None, None

@@ -12,18 +12,18 @@ __all__ = ["fitting_grid", "least_loss_ratio", "least_loss_scale", "middle", "ro
 
 #: How many scales are tried, for values of 16 bits, and how many values are few.
 _TRIED, _TRIED_OF_16_BITS, _FEW = 256, 32, 32
-#: Ratios of small numbers, on which many of the old steps are steps of the new grid too.
+#: Ratios of small numbers, on which many of the old steps are steps of the new quantization too.
 _SIMPLE = np.unique([float(Fraction(over, under)) for under in range(1, 5) for over in range(under, 8 * under + 1)])
 
 
 def middle(dtype: str) -> int:
-    """The zero point of a symmetric grid: 0, or the middle of an unsigned type."""
+    """The zero point of a symmetric quantization: 0, or the middle of an unsigned type."""
     low, high = integer_range(dtype)
     return 0 if low < 0 else (high + 1) // 2
 
 
 def fitting_grid(lowest: float, highest: float, dtype: str, *, symmetric: bool) -> Quantization:
-    """The finest grid of a type that holds a range, and zero.
+    """The finest quantization of a type that holds a range, and zero.
 
     Args:
         lowest, highest: of the real range.
@@ -40,14 +40,14 @@ def fitting_grid(lowest: float, highest: float, dtype: str, *, symmetric: bool) 
 
 
 def least_loss_ratio(steps: Array, limits: tuple[int, int], *, simple: bool = False, tried_of_few: int = _TRIED) -> float:
-    """New scale over old one, with the smallest mean square error of whole steps of the old one on a grid of a few integers.
+    """New scale over old one, with the smallest mean square error of whole steps of the old one with a quantization of a few integers.
 
     Tried are the old scale, which clips and leaves all else exact, the largest common divisor, and scales up to a little above the one that
     holds the largest value, or half above it where there are few values.
 
     Args:
         steps: whole numbers: integers less their zero points; or, of several channels, real numbers of steps.
-        limits: the smallest and the largest integer of the new grid, less its zero point.
+        limits: the smallest and the largest integer of the new quantization, less its zero point.
         simple: whether ratios of small numbers, such as 3 / 2, are tried too.
         tried_of_few: how many scales are tried for a channel of few values, as of a depthwise convolution, for which some scale comes close
             to all of them.
@@ -68,7 +68,7 @@ def least_loss_ratio(steps: Array, limits: tuple[int, int], *, simple: bool = Fa
 
 
 def least_loss_scale(values: Array, limits: tuple[int, int], tried: int = 128) -> float:
-    """The scale of the smallest mean square error for real values; many of them are counted in bins a 64th of a step wide.
+    """The scale of the smallest mean square error for float values; many of them are counted in bins a 64th of a step wide.
 
     Args:
         values: real, not all zero.
@@ -84,9 +84,9 @@ def least_loss_scale(values: Array, limits: tuple[int, int], tried: int = 128) -
 
 
 def rounded_steps(steps: Array, ratio: float, limits: tuple[int, int]) -> Array:
-    """Steps on a grid `ratio` times as coarse, whose errors add up to no more than half a step where that can be had.
+    """Steps with a quantization `ratio` times as coarse, whose errors add up to no more than half a step where that can be had.
 
-    Data behind a Relu are positive, and neighbours are alike, so that errors of one sign would shift the whole channel. The values that
+    Data after a Relu are positive, and neighbours are alike, so that errors of one sign would shift the whole channel. The values that
     are rounded the other way are those nearest to the middle between two steps.
     """
     exact = (steps / ratio).reshape(-1)

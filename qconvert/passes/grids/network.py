@@ -1,4 +1,4 @@
-"""A whole network on other grids: its weights, then its activations of 4, 8 and 16 bits, and biases with both."""
+"""A whole network with other quantizations: its weights, then its activations of 4, 8 and 16 bits, and biases with both."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def regrid_network(
     Args:
         graph: what is changed.
         weights: those for each use by a linear operator; None if they stay.
-        activation: the grid of each activation, by its type and grid; None if it stays.
-        suffix: of the names of what stands beside its old form.
+        activation: the quantization of each activation, by its type and quantization; None if it stays.
+        suffix: of the names of what stands next to its old form.
         words: what is true of the weights, and of the activations, then.
         edges: "keep" leaves graph inputs and outputs as they are.
     """

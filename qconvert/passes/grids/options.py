@@ -1,4 +1,4 @@
-"""The options that passes between grids share."""
+"""The options that passes between quantizations share."""
 
 from __future__ import annotations
 

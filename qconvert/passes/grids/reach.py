@@ -1,4 +1,4 @@
-"""What real values a tensor takes at all: the part of its grid that an activation, the operators before it, or constants leave.
+"""What float values a tensor takes at all: the part of its quantization that an activation, the operators before it, or constants leave.
 
 Intervals go through the graph from its inputs on; each kind of operator says its bounds (operators/bounds.py).
 """
@@ -19,7 +19,7 @@ __all__ = ["Interval", "hulls", "reached", "tied"]
 
 
 def reached(graph: Graph) -> dict[str, Interval]:
-    """The interval of each tensor's real values; on a grid of several scales, or none that is known, any value."""
+    """The interval of each tensor's float values; with a quantization of several scales, or none that is known, any value."""
     found = {tensor.name: _given(tensor) for tensor in graph.tensors.values()}
     for op in graph.ops:
         for name in kind_of(op).results_of(op):
@@ -29,7 +29,8 @@ def reached(graph: Graph) -> dict[str, Interval]:
 
 
 def tied(graph: Graph) -> dict[str, str]:
-    """A name that all tensors share which have to be on one grid, since operators move integers between them; for each quantized tensor."""
+    """A name that all tensors share which have to have one quantization, since operators move integers between them; for each quantized
+    tensor."""
     above: dict[str, str] = {}
 
     def top(name: str) -> str:
@@ -54,7 +55,7 @@ def hulls(graph: Graph) -> dict[str, Interval]:
 
 
 def _given(tensor: Tensor) -> Interval:
-    """Of a constant its values, of what nothing computes its grid."""
+    """Of a constant its values, of what nothing computes its quantization."""
     q = tensor.quantization
     if q is not None and "float" in tensor.dtype:
         return ANY
@@ -74,7 +75,7 @@ def _activated(op: Op, interval: Interval) -> Interval:
 
 
 def _rounded(interval: Interval, tensor: Tensor) -> Interval:
-    """The values of a grid that real values of an interval are rounded to."""
+    """The values of a quantization that float values of an interval are rounded to."""
     q = tensor.quantization
     if q is None or "float" in tensor.dtype:
         return interval if q is None else ANY

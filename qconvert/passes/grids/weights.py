@@ -1,4 +1,4 @@
-"""Weights on other grids, channel by channel; what a grid can keep stays as it is."""
+"""Weights with other quantizations, channel by channel; what a quantization can keep stays as it is."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Scaling = Callable[[Channel], "float | None"]
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """Weights on another grid, what that costs, and how many channels kept their scale and all values, of how many."""
+    """Weights with another quantization, what that costs, and how many channels kept their scale and all values, of how many."""
 
     tensor: Tensor
     cost: Cost | None
@@ -67,10 +67,10 @@ def symmetric_limits(dtype: str) -> tuple[int, int]:
 def rescaled(
     weights: Tensor, axis: int | None, dtype: str, limits: tuple[int, int], scaling: Scaling, *, keeps_points: bool = False
 ) -> Rescaled:
-    """Weights on grids of a type whose zero points are its middle, or those that they have.
+    """Weights with quantizations of a type whose zero points are its middle, or those that they have.
 
     Args:
-        weights: on a grid of one scale, or of one for each output channel.
+        weights: with a quantization of one scale, or of one for each output channel.
         axis: of the channels that get a scale of their own; None for one scale. That of the weights' own scales, if they have several.
         dtype: the type to store them in.
         limits: the smallest and the largest integer, less the middle of the type, of channels that change.
@@ -103,7 +103,7 @@ def rescaled(
 
 
 def merged(weights: Tensor, dtype: str, limits: tuple[int, int], scale: float) -> Rescaled:
-    """Weights on a symmetric grid of a type with one scale; channels that have it keep their integers."""
+    """Weights with a symmetric quantization of a type with one scale; channels that have it keep their integers."""
     q, data = weights.quantization, weights.data
     assert q is not None and data is not None and not q.block_size
     new = np.float32(scale)
@@ -127,7 +127,7 @@ def is_scalable(use: WeightUse, weights: Tensor) -> bool:
 
 
 def scaled(use: WeightUse, weights: Tensor, limits: tuple[int, int], scaling: Scaling, granularity: str) -> Rescaled | None:
-    """Weights of the same width on symmetric grids; None where they have scales of another sort.
+    """Weights of the same width on symmetric quantizations; None where they have scales of another sort.
 
     Unsigned ones that get several scales become signed, which is what kernels take.
 
@@ -161,7 +161,7 @@ def regrid_weights(graph: Graph, choose: Callable[[WeightUse, Tensor], Rescaled 
     Args:
         graph: what is changed.
         choose: the new weights for each use of quantized constants by linear operators; None if they stay.
-        suffix: of the names of constants that stand beside their old form.
+        suffix: of the names of constants that stand next to their old form.
     """
     found = [(use, new) for use in weight_uses(graph) if (new := choose(use, graph[use.name])) is not None]
     found = [(use, new) for use, new in found if new.tensor != graph[use.name]]

@@ -1,1 +1,1 @@
-"""Loops over a sequence that are spelled out, found again: as Scans (loops.py), and as cells that have a name (cells.py)."""
+"""Loops over a sequence that are decomposed, found again: as Scans (loops.py), and as cells that have a name (cells.py)."""

@@ -1,4 +1,4 @@
-"""The body of a Scan that is a cell of an LSTM, a GRU or an RNN, as frameworks spell it: products, sums, gates."""
+"""The body of a Scan that is a cell of an LSTM, a GRU or an RNN, as frameworks write it: products, sums, gates."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Linear:
 
 
 def cell_of(body: Graph, states: int) -> Cell | None:
-    """The cell that a body is, with so many states and one element of a sequence behind them; None if it is none."""
+    """The cell that a body is, with so many states and one element of a sequence after them; None if it is none."""
     if states not in (1, 2) or len(body.inputs) != states + 1:
         return None
     found = [_Cells(body, hidden, states) for hidden in range(states)]

@@ -31,9 +31,9 @@ class ScanForm:
         states: positions in the While of what is carried.
         sequences: positions of what is taken apart.
         stacks: positions of the lists of results.
-        counters: position -> the number behind the last turn.
+        counters: position -> the number after the last turn.
         kept: positions of what no turn changes, but is no sequence.
-        captures: those of them that the body reads, behind its other inputs.
+        captures: those of them that the body reads, after its other inputs.
     """
 
     body: Graph
@@ -157,7 +157,7 @@ class _Loop:
         return value if is_one and not others and self._cuts(front, back) else ""
 
     def _cuts(self, front: Op, back: Op) -> bool:
-        """Return whether two Slices are all before the turn's place and all behind it, which is tried for some turns."""
+        """Return whether two Slices are all before the turn's place and all after it, which is tried for some turns."""
         for turn in _TRIED:
             bounds = [self._at_turn(turn, op.inputs[1:4]) for op in (front, back)]
             if any(item is None for listed in bounds for item in listed):

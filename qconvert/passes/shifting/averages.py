@@ -20,7 +20,7 @@ _MOST = 128
 
 
 def averages_away(graph: Graph | Rewriter, op: Op) -> bool:
-    """Whether an operator is such an average of integers, onto the grid that these have, without padding."""
+    """Whether an operator is such an average of integers, to the quantization that these have, without padding."""
     if op.kind != "AveragePool" or op["arithmetic"] != "ties_away" or any(op["pads"]) or op.attributes.get("activation"):
         return False
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
@@ -30,7 +30,7 @@ def averages_away(graph: Graph | Rewriter, op: Op) -> bool:
 
 
 def join_averages(graph: Graph) -> Graph:
-    """Put such averages on integers that ran on real values between Dequantize and Quantize."""
+    """Put such averages on integers that ran in float between Dequantize and Quantize."""
     rewriter = Rewriter(graph)
     for op in rewriter:
         before, after = rewriter.producers.get(op.inputs[0]) if op.kind == "AveragePool" else None, rewriter.readers.get(op.name, ())
@@ -48,7 +48,7 @@ def join_averages(graph: Graph) -> Graph:
 
 
 def shift_average(s: Shifting, op: Op) -> None:
-    """Emit the average of shifted real values, and the factor."""
+    """Emit the average of shifted float values, and the factor."""
     attributes = {key: value for key, value in op.attributes.items() if key != "arithmetic"}
     name = op.outputs[0]
     value = s.real(op.inputs[0], op.source)

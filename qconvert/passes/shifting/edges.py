@@ -21,8 +21,8 @@ def runs_in_float(tensor: Tensor, target: Target | None) -> bool:
 
 
 def bypass_unsigned(graph: Graph, target: Target | None) -> Graph:
-    """Let conversions from and to real values that go by uint8, as float inputs and outputs of uint8 networks do, go by int8 at once,
-    which has the same real values."""
+    """Let conversions from and to float values that go by uint8, as float inputs and outputs of uint8 networks do, go by int8 at once,
+    which has the same float values."""
     rewriter = Rewriter(graph)
     for op in rewriter:
         middle = graph[op.inputs[0]] if op.kind in ("Requantize", "Dequantize") else None
@@ -37,11 +37,12 @@ def bypass_unsigned(graph: Graph, target: Target | None) -> Graph:
 
 
 def from_unsigned(s: Shifting, op: Op) -> None:
-    """Emit a Requantize of uint8: the integers less their middle, times the scale, which is exact in float32, then onto the signed grid."""
+    """Emit a Requantize of uint8: the integers less their middle, times the scale, which is exact in float32, then to the signed
+    quantization."""
     name, result = op.inputs[0], op.outputs[0]
     own, new = s.grid(name), s.grid(result)
     point, same = int(own.zero_point[0]), own.scale[0] == new.scale[0]
-    # The real values of the signed grid are shifted already where both have one scale.
+    # The float values of the signed quantization are shifted already where both have one scale.
     off = point - (round(s.shift(result) / float(new.scale[0])) if same else 0)
     value = s.compute("Cast", (name,), f"{name}/numbers", name, op.source, to="float32")
     value = s.plus(value, -float(off), op.source)
@@ -51,7 +52,7 @@ def from_unsigned(s: Shifting, op: Op) -> None:
 
 
 def to_unsigned(s: Shifting, op: Op) -> None:
-    """Emit a Requantize to uint8: the real values in steps, moved, rounded, limited and stored."""
+    """Emit a Requantize to uint8: the float values in steps, moved, rounded, limited and stored."""
     name, result = op.inputs[0], op.outputs[0]
     own, new = s.grid(name), s.grid(result)
     value, moved = s.real(name, op.source), s.shift(name)

@@ -35,7 +35,8 @@ def linear_obstacle(graph: Graph, op: Op, is_shifted: bool) -> str:
 
 
 def _limits(graph: Graph, op: Op) -> tuple[int, int] | None:
-    """The stored integers that the activation of an operator leaves; None where it has none, or the grid of its result implies it."""
+    """The stored integers that the activation of an operator leaves; None where it has none, or the quantization of its result implies
+    it."""
     result = graph[op.outputs[0]]
     if not _on_grid(result) or not op.attributes.get("activation"):
         return None
@@ -55,7 +56,7 @@ def is_touched(s: Shifting, op: Op) -> bool:
 
 
 def shift_linear(s: Shifting, op: Op) -> None:
-    """Emit the operator with the shifts in its bias, padding of its own and activation where its grid does not imply it."""
+    """Emit the operator with the shifts in its bias, padding of its own and activation where its quantization does not imply it."""
     data, name = op.inputs[0], op.outputs[0]
     result, limits = s.graph[name], _limits(s.graph, op)
     attributes = {key: value for key, value in op.attributes.items() if key not in ("activation", "arithmetic")}
@@ -82,7 +83,7 @@ def shift_linear(s: Shifting, op: Op) -> None:
 
 
 def _clipped(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> str:
-    """Clip real values so that they leave the stored integers between the limits."""
+    """Clip float values so that they leave the stored integers between the limits."""
     grid = s.grid(name)
     point = 0 if s.shift(name) else int(grid.zero_point[0])
     bounds = [s.rewriter.constant(f"{name}/{word}", (limit - point) * float(grid.scale[0]))
@@ -99,7 +100,7 @@ def _sums(s: Shifting, op: Op) -> Array:
 
 
 def sums_of_weights(op: Op, real: Array) -> Array:
-    """The sum of the weights of each output channel, of their real values, in float64."""
+    """The sum of the weights of each output channel, of their float values, in float64."""
     real = real.astype(np.float64)
     if op.kind == "MatMul":
         channels = output_axis(op, real.ndim)
@@ -125,7 +126,7 @@ def _bias(s: Shifting, op: Op) -> tuple[str, ...]:
 
 
 def _pads(graph: Graph, op: Op) -> list[tuple[int, int]] | None:
-    """What a Conv adds in front of and behind each spatial axis; None where that depends on sizes that are not known."""
+    """What a Conv adds before and after each spatial axis; None where that depends on sizes that are not known."""
     shape, taps = graph[op.inputs[0]].shape, graph[op.inputs[1]].static_shape
     if shape is None or taps is None:
         return None
@@ -137,7 +138,7 @@ def _pads(graph: Graph, op: Op) -> list[tuple[int, int]] | None:
 
 
 def _amounts(graph: Graph, op: Op) -> tuple[int, ...]:
-    """What a Conv adds in front of each axis of its data, and then behind."""
+    """What a Conv adds before each axis of its data, and then after."""
     pads, shape = _pads(graph, op), graph[op.inputs[0]].shape
     assert pads is not None and shape is not None
     before, behind = [0] * len(shape), [0] * len(shape)

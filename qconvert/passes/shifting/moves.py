@@ -20,7 +20,7 @@ _OWN_WAY = ("convert", "relabel", "plain", "opaque", "state", "stored", "control
 
 
 def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
-    """Why an operator has to run on real values, in the words of a list of many; "" if it need not.
+    """Why an operator has to run in float, in the words of a list of many; "" if it need not.
 
     Args:
         graph: that it belongs to.

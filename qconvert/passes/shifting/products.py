@@ -1,8 +1,8 @@
 """MatMul of two activations, whose shifts are products with sums of the other side.
 
-Of real values a = a' - s and b = b' - t, where a' and b' are what the integers stand for without zero points, a product over the depth K is
-a' b' - s * (sums of b' along K) - t * (sums of a' along K) + K s t. The first term is a product of symmetric grids; the others are
-computed in float32 beside it.
+Of float values a = a' - s and b = b' - t, where a' and b' are what the integers stand for without zero points, a product over the depth K
+is a' b' - s * (sums of b' along K) - t * (sums of a' along K) + K s t. The first term is a product of symmetric quantizations; the others
+are computed in float32 next to it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _upright(s: Shifting, name: str, turned: bool, source: str) -> str:
 
 
 def _sums(s: Shifting, side: str, shift: float, axis: int, source: str) -> str:
-    """Emit the sums of an operand's real values along the depth, times the other's shift."""
+    """Emit the sums of an operand's float values along the depth, times the other's shift."""
     tensor = s.rewriter[side]
     shape: Shape = tuple(1 if index == len(tensor.shape or ()) + axis else size for index, size in enumerate(tensor.shape or ()))
     real = s.compute("Dequantize", (side,), f"{side}/summed_value", side, source)

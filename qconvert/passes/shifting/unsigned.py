@@ -17,7 +17,7 @@ _WHOLE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A real value as factor * another one + constant, and the operator that makes that one."""
+    """A float value as factor * another one + constant, and the operator that makes that one."""
 
     maker: Op
     factor: float
@@ -25,7 +25,7 @@ class _Line:
 
 
 def restore_unsigned(graph: Graph) -> Graph:
-    """Put a Requantize in place of what brings uint8 inputs onto a signed grid, and signed values to uint8 outputs."""
+    """Put a Requantize in place of what brings uint8 inputs to a signed quantization, and signed values to uint8 outputs."""
     rewriter, done = Rewriter(graph), set[str]()
     for op in rewriter:
         found = _input(rewriter, op) if op.kind == "Quantize" else _output(rewriter, op)
@@ -37,7 +37,7 @@ def restore_unsigned(graph: Graph) -> Graph:
 
 
 def _line(rewriter: Rewriter, name: str) -> _Line | None:
-    """Follow a real value back through numbers that are added to it and that it is multiplied by."""
+    """Follow a float value back through numbers that are added to it and that it is multiplied by."""
     factor, constant = 1.0, 0.0
     for _ in range(8):
         op = rewriter.producers.get(name)
@@ -68,7 +68,7 @@ def _grid(scale: float, point: float) -> Quantization | None:
 
 
 def _input(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
-    """Return the input of uint8 that a Quantize gets as numbers, on its grid, that input, and the result."""
+    """Return the input of uint8 that a Quantize gets as numbers, with its quantization, that input, and the result."""
     line = _line(rewriter, op.inputs[0])
     if line is None or line.maker.kind != "Cast":
         return None
@@ -81,7 +81,8 @@ def _input(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
 
 
 def _output(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
-    """Return the output of uint8 that a Cast of rounded steps gives, on its grid, the signed tensor that it is made of, and the result."""
+    """Return the output of uint8 that a Cast of rounded steps gives, with its quantization, the signed tensor that it is made of, and the
+    result."""
     graph, producers = rewriter.graph, rewriter.producers
     if op.kind != "Cast" or op.outputs[0] not in graph.outputs or graph[op.outputs[0]].dtype != "uint8":
         return None

@@ -55,18 +55,18 @@ class Shifting:
         return self._twins.get(name, name)
 
     def shift(self, name: str) -> float:
-        """Return by how much the real values of a tensor are larger than they were; 0 where they are not."""
+        """Return by how much the float values of a tensor are larger than they were; 0 where they are not."""
         grid = self.graph[name].quantization
         return float(grid.scale[0]) * self._points[name] if name in self._points and grid is not None else 0.0
 
     def grid(self, name: str) -> Quantization:
-        """Return the old grid of a tensor."""
+        """Return the old quantization of a tensor."""
         found = self.graph[name].quantization
         assert found is not None
         return found
 
     def bias(self, old: str, channels: Array, result: str) -> str:
-        """Define a bias of real values, in place of an old one where nobody else reads that. Return its name.
+        """Define a bias of float values, in place of an old one where nobody else reads that. Return its name.
 
         Args:
             old: its name; "" if there was none.
@@ -94,7 +94,7 @@ class Shifting:
         return self.emit(kind, inputs, result, source, **attributes)
 
     def plus(self, value: str, amount: float, source: str = "", result: str = "") -> str:
-        """Add a constant to a real value; return the value itself if the constant is 0 and no result is given.
+        """Add a constant to a float value; return the value itself if the constant is 0 and no result is given.
 
         Args:
             value: the name of a tensor, old or new.
@@ -116,26 +116,26 @@ class Shifting:
         return self.emit("Cast", (total,), result, source, to=self.graph[result].dtype) if short else total
 
     def _wide(self, value: str, source: str) -> str:
-        """Cast real values of 16 bits to float32: a shift in 16 would cost them bits that a step of the grid needs."""
+        """Cast float values of 16 bits to float32: a shift in 16 would cost them bits that a step of the quantization needs."""
         short = self.rewriter[value].dtype in _SHORT
         return self.compute("Cast", (value,), f"{value}/float32", value, source, to="float32") if short else value
 
     def real(self, name: str, source: str = "") -> str:
-        """Dequantize what stands for a tensor; its real values are shifted if that is."""
+        """Dequantize what stands for a tensor; its float values are shifted if that is."""
         return self.compute("Dequantize", (self[name],), f"{name}/shifted_value", name, source)
 
     def quantize(self, value: str, name: str, source: str = "") -> None:
-        """Quantize real values, shifted as the result is, onto its grid."""
+        """Quantize float values, shifted as the result is, to its quantization."""
         self.emit("Quantize", (value,), self[name], source)
         self.finish(name)
 
     def finish(self, name: str) -> None:
-        """Give a tensor the integers of its twin, behind what wrote the twin."""
+        """Give a tensor the integers of its twin, after what wrote the twin."""
         if name in self._twins:
             self.emit("Reinterpret", (self._twins[name],), name)
 
     def settle(self, name: str) -> None:
-        """Give the twin of a tensor its integers, behind what wrote the tensor."""
+        """Give the twin of a tensor its integers, after what wrote the tensor."""
         if name in self._twins:
             self.emit("Reinterpret", (name,), self._twins[name])
 
@@ -144,7 +144,7 @@ class Shifting:
 
         Args:
             name: of the tensor.
-            amounts: what is added in front of each axis, and then behind.
+            amounts: what is added before each axis, and then after.
         """
         if not any(amounts):
             return self[name]

@@ -66,7 +66,7 @@ def _state(name: str, state: Tensor) -> Iterator[Broken]:
 
 
 def _named(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
-    """Functions and states that an operator names exist, and the state is of the tensor's type, shape and grid."""
+    """Functions and states that an operator names exist, and the state is of the tensor's type, shape and quantization."""
     for name in named_functions(op):
         if name not in graph.functions:
             yield "unknown-function", f"names the function {name!r}, which does not exist"

@@ -139,7 +139,7 @@ def test_what_tensorrt_could_not_scale_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.end_to_end
 def test_applied_as_tensorrt_computes(tmp_path: Path) -> None:
-    """Conv, normalization and Relu are one, rounded behind the Relu; weights are max|w| / 127 of each channel behind folding."""
+    """Conv, normalization and Relu are one, rounded after the Relu; weights are max|w| / 127 of each channel after folding."""
     model = network(tmp_path / "float.onnx")
     text = "\n".join([FIRST, *(f"{name}: {digits(scale)}" for name, scale in WHOLE.items()), "ONNXTRT_ShapeShuffle_1_output: 3c008912"])
     scales = cache(tmp_path / "scales.cache", text)

@@ -82,7 +82,7 @@ def test_the_integers_of_a_network_are_in_the_result(name: str) -> None:
 @pytest.mark.cross_section
 @pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.glob("weights_*.mnn")))
 def test_weights_alone(name: str) -> None:
-    """Data stay real; weights have MNN's grids, and its integers where these stand for what MNN computes with."""
+    """Data stay real; weights have MNN's quantizations, and its integers where these stand for what MNN computes with."""
     encodings = load_encodings(FIXTURES / name)
     found = apply(load(FIXTURES / "layers.onnx"), encodings)
     weights = [found[op.inputs[0]] for op in found.ops if op.kind == "Dequantize"]
@@ -124,7 +124,7 @@ def test_the_samples_give_a_quantized_onnx_of_their_scales(name: str, tmp_path: 
 
 @pytest.mark.parametrize(("name", "least"), [("KL", 25), ("ADMM", 33)])
 def test_the_result_computes_what_mnn_computes(name: str, least: float, tmp_path: Path) -> None:
-    """In onnxruntime, beside MNN's own outputs of the .mnn: signal to difference in dB. MNN rounds averages and sums in another way."""
+    """In onnxruntime, next to MNN's own outputs of the .mnn: signal to difference in dB. MNN rounds averages and sums in another way."""
     result = tmp_path / "q.onnx"
     convert(FIXTURES / "float.onnx", result, encodings=str(FIXTURES / f"{name}.mnn"))
     session = onnxruntime.InferenceSession(result)

@@ -147,7 +147,7 @@ def test_networks_that_are_none(case: str, tmp_path: Path) -> None:
 
 
 def test_scale_0_is_none(tmp_path: Path) -> None:
-    """Whatever the zero point beside it is. The first layer then has the scale of its data for itself."""
+    """Whatever the zero point next to it is. The first layer then has the scale of its data for itself."""
     net = network()
     assert described(net).index == 0 and net.tensorName[0] == b"x"
     info(net).scale, info(net).zero = 0.0, 300.0

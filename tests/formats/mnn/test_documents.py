@@ -1,4 +1,4 @@
-"""Dumps in their three layouts, Pipelines as JSON and protobuf, and PPQ's file: which places get which grids."""
+"""Dumps in their three layouts, Pipelines as JSON and protobuf, and PPQ's file: which places get which quantizations."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_dump_of_zeros_is_refused(written: Written) -> None:
 @pytest.mark.formats
 @pytest.mark.parametrize("method", ["KL", "ADMM"])
 def test_the_network_beside_a_dump_names_its_tensors(method: str) -> None:
-    """Operators alone say c1 for what a1 is, behind a Relu."""
+    """Operators alone say c1 for what a1 is, after a Relu."""
     dump = FIXTURES / f"{method}_dump.json"
     alone, beside = read_encodings(dump, {}), read_encodings(dump, {"mnn": str(FIXTURES / f"{method}.mnn")})
     fused = {"c1": "a1", "c2": "a2", "s": "a3"}

@@ -1,4 +1,4 @@
-"""The float network of a quantized one: what is left of conversions between grids."""
+"""The float network of a quantized one: what is left of conversions between quantizations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantized .mnn files: what is read of them, beside what MNN itself computes with and writes elsewhere (fixtures/make_mnn.py)."""
+"""Quantized .mnn files: what is read of them, next to what MNN itself computes with and writes elsewhere (fixtures/make_mnn.py)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_symmetric_weights_keep_their_integers(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["weights_8", "weights_4", "weights_8_halves"])
 def test_offsets_that_no_grid_holds_leave_the_grid_alone(name: str) -> None:
-    """MNN's asymmetric weights are s q + b, where b is no multiple of s: integers would stand for other real values."""
+    """MNN's asymmetric weights are s q + b, where b is no multiple of s: integers would stand for other float values."""
     encodings = network_encodings(FIXTURES / f"{name}.mnn")
     assert len(encodings.notes) == 1 and "have float offsets" in encodings.notes[0]
     for layer in read_network(FIXTURES / f"{name}.mnn").layers:
@@ -124,7 +124,7 @@ def test_offsets_of_whole_steps_are_zero_points() -> None:
 
 
 def test_offsets_beyond_the_type_take_the_range_of_the_channel() -> None:
-    """A zero point of -100 is beyond int4: the grid goes from 0 to the largest weight, as no other holds 0 and both ends."""
+    """A zero point of -100 is beyond int4: the quantization goes from 0 to the largest weight, as no other holds 0 and both ends."""
     integers = np.arange(-8, 8, dtype=np.int8).reshape(2, 2, 2, 2)
     found = weights_encoding(LayerWeights(integers, 4, np.array([0.5, 0.25], np.float32), np.array([50.0, 0], np.float32), True))
     assert found.qparams is not None and found.integers is None
@@ -153,7 +153,7 @@ def test_channels_of_one_number_have_scale_0_in_mnn(offsets: Array | None) -> No
 
 @pytest.mark.parametrize("method", ["KL", "ADMM"])
 def test_scales_of_tensors_are_those_of_the_dump(method: str) -> None:
-    """MNN writes them twice, into the network as float32 and beside it as text."""
+    """MNN writes them twice, into the network as float32 and next to it as text."""
     encodings = network_encodings(FIXTURES / f"{method}.mnn")
     network = read_network(FIXTURES / f"{method}.mnn")
     stated: dict[str, float] = {}

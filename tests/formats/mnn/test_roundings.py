@@ -1,4 +1,4 @@
-"""Roundings that MNN does not do by itself: spelled as operators, they give the source's integers."""
+"""Roundings that MNN does not do by itself: written as operators, they give the source's integers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def on_reals(graph: Graph) -> tuple[Graph, list[str]]:
 
 
 def in_mnn(graph: Graph, folder: Path, x: Array, **options: str) -> dict[str, Array]:
-    """The outputs of the graph's .mnn, in steps of the source's grids where there are some."""
+    """The outputs of the graph's .mnn, in steps of the source's quantizations where there are some."""
     save(graph, folder / "model.qgraph", force=True)
     convert(folder / "model.qgraph", folder / "model.mnn", force=True, min_tensor_sqnr=float("-inf"), **options)
     return MNNModel(folder / "model.mnn").run({graph.inputs[0]: x})
@@ -54,7 +54,7 @@ def in_mnn(graph: Graph, folder: Path, x: Array, **options: str) -> dict[str, Ar
 
 @needs_mnn
 def test_ties_go_to_even_and_ends_saturate(tmp_path: Path) -> None:
-    """Halves of whole numbers, on a grid of whole numbers: all of them ties, or beyond the grid."""
+    """Halves of whole numbers, with a quantization of whole numbers: all of them ties, or beyond the quantization."""
     tensors = [int8("x", 1.0), constant("half", np.array([4], np.int8), q(0.125)), int8("y", 1.0, 100), Tensor("read", "float32", IMAGE)]
     graph = make([Op("Mul", ("x", "half"), ("y",)), Op("Dequantize", ("y",), ("read",))], tensors, "x", "read")
     x = np.arange(-72, 72, dtype=np.int8).reshape(IMAGE)
@@ -69,7 +69,7 @@ def test_ties_go_to_even_and_ends_saturate(tmp_path: Path) -> None:
 @needs_mnn
 @pytest.mark.parametrize("activation", ["", "relu", "relu6"])
 def test_a_float_layer_s_result_is_rounded(tmp_path: Path, activation: str) -> None:
-    """MNN makes constants that are added behind a convolution a part of its bias: large ones would cost all of its precision."""
+    """MNN makes constants that are added after a convolution a part of its bias: large ones would cost all of its precision."""
     tensors = [int8("x", 0.1, 3), weights(), int8("y", 6 / 255, -128), Tensor("read", "float32", IMAGE)]
     ops = [Op("Conv", ("x", "w"), ("y",), {**CONV, "activation": activation}), Op("Dequantize", ("y",), ("read",))]
     graph = make(ops, tensors, "x", "read")
@@ -89,7 +89,7 @@ def test_a_requantized_tensor_between_layers(tmp_path: Path) -> None:
 
 
 def test_what_layers_and_sums_between_them_round_is_not_spelled() -> None:
-    """A residual block: MNN rounds all of it; the mean behind it is on real values, and an output."""
+    """A residual block: MNN rounds all of it; the mean after it is in float, and an output."""
     tensors = [int8("x", 0.1), weights(), weights("w2"), weights("w3"), *(int8(name, 0.1) for name in "abcdy"), int8("m", 0.02)]
     ops = [
         Op("Conv", ("x", "w"), ("a",), CONV), Op("Conv", ("a", "w2"), ("b",), CONV), Op("Add", ("a", "b"), ("c",)),
@@ -128,7 +128,7 @@ def test_real_inputs_that_are_rounded_for_some(tmp_path: Path, reads_real: bool)
 @needs_mnn
 @pytest.mark.parametrize("pool", ["MaxPool", "AveragePool", "GlobalAveragePool"])
 def test_scales_are_not_passed_back_to_real_values(tmp_path: Path, pool: str) -> None:
-    """A sum of two layers stays real up to a pool, behind which it is rounded for a third. MNN would have it on that scale before, and
+    """A sum of two layers stays real up to a pool, after which it is rounded for a third. MNN would have it on that scale before, and
     its Relu at the integer 0."""
     shape = (1, 4, 1, 1) if pool == "GlobalAveragePool" else (1, 4, 3, 3)
     tensors = [
@@ -183,7 +183,7 @@ def test_models_that_round_between_float_operators(tmp_path: Path, source: str) 
 
 
 def test_tensors_that_have_another_result_s_name() -> None:
-    """MNN moves a Reshape behind a Relu: operators keep their names, tensors theirs. Fused activations and outputs are called as ever."""
+    """MNN moves a Reshape after a Relu: operators keep their names, tensors theirs. Fused activations and outputs are called as ever."""
     names = ["x", "flat", "limited", "y", "y__before_tr", "behind"]
     nodes = [
         Node("x", "Input", (), (0,)), Node("limited", "ReLU", (0,), (1,)), Node("flat", "Reshape", (1,), (2,)),

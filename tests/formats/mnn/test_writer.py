@@ -59,7 +59,7 @@ def test_a_folder_holds_the_float_model_and_its_scales(resnet: Path) -> None:
 
 
 def test_layers_are_called_as_what_mnn_fuses(resnet: Path) -> None:
-    """MNN fuses a Relu into the convolution before it, and the layer is called as the Relu's result; behind an Add stands a Clip."""
+    """MNN fuses a Relu into the convolution before it, and the layer is called as the Relu's result; after an Add stands a Clip."""
     model = onnx.load(resnet / "model.onnx")
     writers = {name: node for node in model.graph.node for name in node.output}
     kinds = [writers[layer["output"][0]["name"]].op_type for layer in layers(resnet)]
@@ -202,7 +202,7 @@ def test_scales_alone_need_their_network(tmp_path: Path) -> None:
 
 
 def test_a_layer_whose_bias_is_added_behind_its_rounding_stays_float(tmp_path: Path) -> None:
-    """MNN would add the constant before it rounds, onto a grid that is not that of the sum."""
+    """MNN would add the constant before it rounds, to a quantization that is not that of the sum."""
     report = convert(FIXTURES / "onnx" / "micro_kws_m_static_qdq.onnx", tmp_path / "out", result_format="mnn", no_mnn=True)
     said = [str(change) for change in report.changes]
     assert sum("MNN would take the Add" in text for text in said) == 3

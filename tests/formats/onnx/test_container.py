@@ -143,7 +143,7 @@ BAD: dict[str, tuple[Any, str, tuple[object, ...]]] = {
     "negative size": (adding(constant(dims=(-4,), raw_data=FLOATS)), "negative-size", ("-4",)),
     "huge dims": (adding(constant(dims=(2**31, 2**31), raw_data=FLOATS)), "too-many-elements", ("1,099,511,627,776",)),
     "billions of elements": (adding(constant(dims=(4_000_000_000,), raw_data=FLOATS)), "wrong-length", (16000000000,)),
-    "huge beside zero": (adding(constant(dims=(0, 2**40, 2**40), raw_data=b"")), "too-many-elements", ()),
+    "huge next to zero": (adding(constant(dims=(0, 2**40, 2**40), raw_data=b"")), "too-many-elements", ()),
     "65 dimensions": (adding(constant(dims=(1,) * 65, raw_data=FLOATS[:4])), "rank-too-large", (65,)),
     "unknown type of constant": (adding(constant(kind=99, raw_data=FLOATS)), "unknown-type", (99,)),
     "unknown type of input": (bad_type(), "unknown-type", ("'x'", 77)),

@@ -167,7 +167,7 @@ CASES = {
     **{f"gathered {dtype}": gathered(dtype, 0, 1) for dtype in ("uint4", "int4", "uint8")},
     **{f"gathered {dtype}, no points": gathered(dtype, 0, 1, points=False) for dtype in ("uint4", "int4", "uint8")},
     **{f"gathered uint8, 8 bits, {points}": gathered("uint8", 0, 1, bits=8, points=points) for points in (True, False)},
-    "gathered behind": gathered("int4", 1, 0, shape=(40, 6)),
+    "gathered after": gathered("int4", 1, 0, shape=(40, 6)),
     "gathered along": gathered("uint4", 1, 1),
     "gathered, rank 3": gathered("uint4", 1, 2, shape=(4, 3, 40)),
     **{f"blocks of {bits}, real points": blocks(bits, points="real") for bits in (2, 4)},

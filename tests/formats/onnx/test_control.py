@@ -216,7 +216,7 @@ def quantized() -> bytes:
 
 @pytest.mark.onnxruntime
 def test_integers_stay_integers_through_a_loop(tmp_path: Path) -> None:
-    """Grids reach into the body and out of it; a target changes the body's operators too, and nothing of what they compute."""
+    """Quantizations reach into the body and out of it; a target changes the body's operators too, and nothing of what they compute."""
     data = quantized()
     (tmp_path / "m.onnx").write_bytes(data)
     graph = qconvert.load(tmp_path / "m.onnx")

@@ -1,4 +1,4 @@
-"""Definitions of operators whose results have types that the file does not state, as behind data of unknown rank."""
+"""Definitions of operators whose results have types that the file does not state, as after data of unknown rank."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def carried_operators(graph: Graph) -> list[str]:
 def test_weights_stay_quantized(name: str, tmp_path: Path) -> None:
     """Equal outputs alone would be had by carrying everything through as float operators or opaquely.
 
-    Not for weights without quantized activations: those of a float MatMul stay behind their Dequantize.
+    Not for weights without quantized activations: those of a float MatMul stay after their Dequantize.
     """
     source = SOURCES[name]()
     graph = loaded(source, tmp_path)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.onnxruntime
 
 RNG = np.random.default_rng(20)
 SHAPE = (2, 5, 7, 33)
-#: Beside the first one of an operator.
+#: Next to the first one of an operator.
 OPSETS = (7, 10, 11, 12, 13, 17, 18, 22, 25)
 Case = tuple[list[Any], tuple[int, ...], int, dict[str, Any]]
 

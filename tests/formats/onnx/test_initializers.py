@@ -1,4 +1,4 @@
-"""Constants in a file beside the model: their bytes, their places and their names."""
+"""Constants in a file compared with the model: their bytes, their places and their names."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_small_constants_stay_and_large_ones_start_at_pages(tmp_path: Path) -> N
 
 
 def test_only_a_gibibyte_leaves_the_model_by_itself(tmp_path: Path) -> None:
-    one = np.broadcast_to(np.zeros(1, np.int8), (2**30,))  # no memory behind it
+    one = np.broadcast_to(np.zeros(1, np.int8), (2**30,))  # no memory after it
     assert initializers.byte_count(one) == initializers.EXTERNAL_ABOVE
     initializers.store({"c": WEIGHT}, tmp_path / "model")
     assert names(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Forms that compute on stored integers where real values would do too, but slower: equal to LiteRT, and the operator comes back."""
+"""Forms that compute on stored integers where float values would do too, but slower: equal to LiteRT, and the operator comes back."""
 
 from __future__ import annotations
 

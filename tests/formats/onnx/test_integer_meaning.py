@@ -1,4 +1,4 @@
-"""What a file says of integers beside their scale counts too: zero points of int32, and reductions along no axis."""
+"""What a file says of integers next to their scale counts too: zero points of int32, and reductions along no axis."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def node(kind: str, inputs: str, output: str, **attributes: Any) -> Any:
 
 
 def gemm(bias: Any, scale: Any, zero_point: Any, weight_scale: Any) -> bytes:
-    """Data at 0.02, weights (4, 8), a bias behind its own DequantizeLinear."""
+    """Data at 0.02, weights (4, 8), a bias after its own DequantizeLinear."""
     rng = np.random.default_rng(0)
     axis = {} if np.ndim(weight_scale) == 0 else {"axis": 0}
     constants = {
@@ -133,7 +133,7 @@ def test_a_constant_with_the_name_of_a_scale_is_not_taken_for_it(tmp_path: Path)
 @pytest.mark.cross_section
 @pytest.mark.parametrize("outside", [False, True], ids=["all moved", "one joined"])
 def test_a_scale_is_said_of_what_was_moved_before_it_was_known_too(outside: bool, tmp_path: Path) -> None:
-    """x (uint8) -> Transpose -> t -> Reshape -> y, and x -> DequantizeLinear behind them."""
+    """x (uint8) -> Transpose -> t -> Reshape -> y, and x -> DequantizeLinear after them."""
     rows = node("Concat", "t t", "y", axis=0) if outside else node("Reshape", "t n", "y")
     nodes = [node("Transpose", "x", "t", perm=[1, 0]), rows, node("DequantizeLinear", "x s z", "d"), node("Relu", "d", "w")]
     constants = {"s": np.float32(0.02), "z": np.uint8(7), "n": np.array([8])}

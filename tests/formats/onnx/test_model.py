@@ -84,7 +84,7 @@ def test_attributes() -> None:
 
 
 def test_large_constant_nodes_become_constants_of_the_graph(tmp_path: Path) -> None:
-    """Inference sees no copy of them; those in a file beside the model stay there."""
+    """Inference sees no copy of them; those in a file compared with the model stay there."""
     values = np.arange(300, dtype=np.float32)
     (tmp_path / "weights").write_bytes(values.tobytes())
     tensor = TensorProto(name="t", dims=[300], data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)

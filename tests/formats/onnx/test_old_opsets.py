@@ -25,7 +25,7 @@ LAST = np.arange(5, dtype=np.float32) + 1
 def old(
     op_type: str, opset: int, *constants: Any, outputs: int = 1, elem: int = 1, last: int = 0, inner: bool = False, **attributes: Any
 ) -> bytes:
-    """A model of one node in an old opset, X its first input; behind a Relu of unstated shape if `inner`."""
+    """A model of one node in an old opset, X its first input; after a Relu of unstated shape if `inner`."""
     names = [f"c{index}" for index in range(len(constants))]
     nodes = [helper.make_node("LeakyRelu", ["x"], ["h"], alpha=1.0)] if inner else []
     results = [f"y{index}" for index in range(outputs)]
@@ -57,7 +57,7 @@ MEANINGS: dict[str, tuple[bytes, Any]] = {
     "Add along axis 1": (old("Add", 6, C, broadcast=1, axis=1), X + by_channel(C)),
     "Add along axis -3": (old("Add", 6, C, broadcast=1, axis=-3), X + by_channel(C)),
     "Sub of rows from axis 1": (old("Sub", 1, ROWS, broadcast=1, axis=1, consumed_inputs=[0, 0]), X - ROWS[..., None]),
-    "Mul behind a value of unstated shape": (old("Mul", 6, C, broadcast=1, axis=1, inner=True), X * by_channel(C)),
+    "Mul after a value of unstated shape": (old("Mul", 6, C, broadcast=1, axis=1, inner=True), X * by_channel(C)),
     "Div by the last axis": (old("Div", 6, LAST, broadcast=1), X / LAST),
     "Pow": (old("Pow", 1, np.array([1, 2, 3], np.float32), broadcast=1, axis=1), X ** by_channel(np.array([1, 2, 3]))),
     "Greater": (old("Greater", 1, C, broadcast=1, axis=1, elem=9), by_channel(C) < X),

@@ -313,7 +313,7 @@ def carried() -> dict[str, bytes]:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rounded", ["inside", "before", "weights computed"])
 def test_products_that_round_their_data_when_they_run(rounded: str, bias: bool, scale: Any, points: bool) -> None:
-    """DynamicQuantizeMatMul, and MatMulIntegerToFloat behind DynamicQuantizeLinear, as onnxruntime's optimizer leaves them in a file."""
+    """DynamicQuantizeMatMul, and MatMulIntegerToFloat after DynamicQuantizeLinear, as onnxruntime's optimizer leaves them in a file."""
     random = np.random.default_rng(0)
     node = OneNode("float32").data((2, 3, 8))
     if rounded == "before":
@@ -376,7 +376,7 @@ def test_a_fused_activation_is_a_clip_of_integers(activation: str) -> None:
     assert not kept
     assert onnx_models.operators(found) == ["Clip", "QLinearConv"]
     feeds = onnx_models.random_inputs(found, 1)
-    feeds["x"][0, :, 0, :2] = (-128, 127)  # sums beyond both ends of the grid
+    feeds["x"][0, :, 0, :2] = (-128, 127)  # sums beyond both ends of the quantization
     wanted = outputs(written(graph, "qdq")[0], feeds)[0]
     assert (wanted.min(), wanted.max()) == {"relu": (-20, 127), "relu6": (-20, 100), "relu_n1_to_1": (-40, 0)}[activation]
     assert one_step(wanted, outputs(found, feeds)[0])

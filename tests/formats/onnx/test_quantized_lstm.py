@@ -166,7 +166,7 @@ def _layers(path: Path, way: str) -> Path:
 @pytest.mark.litert
 @pytest.mark.parametrize("way", ["forward", "bidirectional"])
 def test_layers_on_real_data_are_told_from_wrong_ones(tmp_path: Path, way: str) -> None:
-    """TFLite computes on the real data: explained as that, layer behind layer and in both ways; other weights are not."""
+    """TFLite computes on the real data: explained as that, layer after layer and in both ways; other weights are not."""
     path = _layers(tmp_path / "a.onnx", way)
     convert(path, tmp_path / "b.tflite")
     report = check(path, tmp_path / "b.tflite", per_op=True)

@@ -1,4 +1,4 @@
-"""Integers on a grid that no node of an ONNX file states: the metadata do, and a note that is wrong changes no result."""
+"""Integers with a quantization that no node of an ONNX file states: the metadata do, and a note that is wrong changes no result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import RELABELLED
 
 SIZES = np.array([3, 2], np.int32)
-#: An operator of TFLite that moves or chooses stored integers, and its inputs and result, whose grids differ.
+#: An operator of TFLite that moves or chooses stored integers, and its inputs and result, whose quantizations differ.
 MODELS = {
     "RESHAPE": ({}, [TensorSpec("x", (2, 3), "int8", 0.125, 0), TensorSpec("s", (2,), "int32", data=SIZES)],
                 TensorSpec("y", (3, 2), "int8", 0.031, 5)),
@@ -69,7 +69,7 @@ def test_the_note_is_of_the_file_and_not_of_the_graph() -> None:
     assert graph["y"].quantization == q(0.25, -4) and RELABELLED not in graph.metadata
 
 
-#: Two grids of the same integers.
+#: Two quantizations of the same integers.
 TWO_GRIDS = {
     "per axis": ("int8", Quantization.per_axis([0.1, 0.2, 0.3], 1), Quantization.per_axis([0.2, 0.4, 0.6], 1, [1, 2, 3])),
     "per axis and per tensor": ("int8", Quantization.per_axis([0.1, 0.2, 0.3], 1), q(0.3, 2)),

@@ -40,7 +40,7 @@ def stored(name: str, dtype: str, scale: float, zero: int = 0) -> Tensor:
 
 @pytest.mark.cross_section
 def test_a_clip_of_one_type_onto_another_of_the_same_numbers() -> None:
-    """The grids have equal scales and zero points; their stored types differ, which Clip cannot do."""
+    """The quantizations have equal scales and zero points; their stored types differ, which Clip cannot do."""
     limits = (constant("low", np.float32(-0.5)), constant("high", np.float32(2)))
     tensors = [Tensor("x", "float32", (3, 4)), stored("a", "int8", 0.125), stored("b", "uint8", 0.125), *limits]
     for inputs in (("a", "low", "high"), ("a",)):

@@ -1,4 +1,5 @@
-"""LSTM of uint8 data, the basic kernel: its arithmetic, reading, evaluation, and both ways to ONNX and back, beside LiteRT in every bit."""
+"""LSTM of uint8 data, the basic kernel: its arithmetic, reading, evaluation, and both ways to ONNX and back, next to LiteRT in every
+bit."""
 
 from __future__ import annotations
 

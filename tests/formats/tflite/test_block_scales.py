@@ -48,7 +48,7 @@ def test_blocks_are_read_and_written_to_onnx(tmp_path: Path) -> None:
     assert (tmp_path / "y.onnx").read_bytes().count(b"block_size") == 1
     (found,) = OnnxRuntime((tmp_path / "y.onnx").read_bytes()).run({"x": X}).values()
     np.testing.assert_allclose(found, EXACT, rtol=0, atol=1e-5)
-    qconvert.convert(tmp_path / "y.onnx", tmp_path / "z.tflite")  # as real values: LiteRT's kernel rounds the data too
+    qconvert.convert(tmp_path / "y.onnx", tmp_path / "z.tflite")  # as float values: LiteRT's kernel rounds the data too
     np.testing.assert_allclose(run_litert((tmp_path / "z.tflite").read_bytes(), [X])[0], EXACT, rtol=0, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Kinds that TFLite computes of several operators, beside their formulas in float64."""
+"""Kinds that TFLite computes of several operators, next to their formulas in float64."""
 
 from __future__ import annotations
 

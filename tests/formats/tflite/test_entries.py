@@ -114,7 +114,7 @@ def test_a_second_subgraph_that_no_signature_reaches_is_left_out() -> None:
 
 
 def _half(builtin: str) -> bytes:
-    """A float convolution whose weights stand as float16 in front of a DEQUANTIZE."""
+    """A float convolution whose weights stand as float16 before a DEQUANTIZE."""
     shape = {"CONV_2D": (4, 3, 3, 2), "DEPTHWISE_CONV_2D": (1, 3, 3, 4), "TRANSPOSE_CONV": (4, 2, 2, 2), "FULLY_CONNECTED": (4, 2)}[builtin]
     values = np.random.default_rng(1).uniform(-1, 1, shape).astype(np.float16)
     channels = 4 if builtin == "DEPTHWISE_CONV_2D" else 2

@@ -1,4 +1,4 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM of real data: read as an LSTM, evaluated, written to TFLite and ONNX, beside LiteRT over several runs."""
+"""UNIDIRECTIONAL_SEQUENCE_LSTM of real data: read as an LSTM, evaluated, written to TFLite and ONNX, next to LiteRT over several runs."""
 
 from __future__ import annotations
 

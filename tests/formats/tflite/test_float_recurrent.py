@@ -1,4 +1,4 @@
-"""Recurrent operators of real data in all their forms: read, evaluated, written to TFLite and ONNX, beside LiteRT over several runs."""
+"""Recurrent operators of real data in all their forms: read, evaluated, written to TFLite and ONNX, next to LiteRT over several runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qconvert.streaming import Session
 
 pytestmark = pytest.mark.litert
 
-#: Sums of float32 in another order, over some runs, beside the largest value; an RNN has no gates that hold differences back.
+#: Sums of float32 in another order, over some runs, next to the largest value; an RNN has no gates that hold differences back.
 CLOSE, CLOSE_RNN = 3e-6, 2e-5
 LSTM: list[dict[str, Any]] = [
     {"has_input_gate": False},
@@ -148,7 +148,7 @@ def test_an_rnn_both_ways(form: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_what_onnx_says_by_itself_is_one_node(tmp_path: Path) -> None:
-    """Coupled gates and a Relu; the rest is spelled out."""
+    """Coupled gates and a Relu; the rest is decomposed."""
     import onnx
 
     for form, kind in (({"has_input_gate": False}, "LSTM"), ({"activation": RELU}, "LSTM"), ({"norm": True}, "Scan")):

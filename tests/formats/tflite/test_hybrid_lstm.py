@@ -1,4 +1,4 @@
-"""LSTMs of real data with int8 weights, which round rows of data and of hidden values at each step: beside LiteRT over many runs."""
+"""LSTMs of real data with int8 weights, which round rows of data and of hidden values at each step: next to LiteRT over many runs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rows_are_rounded_as_the_kernel_does(form: dict[str, Any], asymmetric: b
 @pytest.mark.cross_section
 @pytest.mark.parametrize("form", [{}, {"cell_clip": 0.5, "peephole": True, "outputs": 3}], ids=str)
 def test_real_data_in_onnx_become_the_same_operator_again(form: dict[str, Any], tmp_path: Path) -> None:
-    """As they are without `-O dynamic=keep`; weights stay 8 bits, whether the LSTM is ONNX's own or spelled out."""
+    """As they are without `-O dynamic=keep`; weights stay 8 bits, whether the LSTM is ONNX's own or decomposed."""
     import onnx
 
     assert compare(made(form, True), tmp_path, {}).count("UNIDIRECTIONAL_SEQUENCE_LSTM") == 1

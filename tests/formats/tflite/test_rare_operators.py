@@ -234,7 +234,7 @@ def test_sizes_that_do_not_lead_back_to_the_data_are_those_that_xnnpack_makes(
 @pytest.mark.parametrize("form", ["constant", "float16", "input"])
 @pytest.mark.parametrize("overlap", [0.5, 1 / 3, 0.625])
 def test_suppression_at_a_threshold_that_boxes_meet_exactly(overlap: float, form: str) -> None:
-    """Thresholds of a float16 model stand behind a DEQUANTIZE; those that are inputs are lowered by one float at run time."""
+    """Thresholds of a float16 model stand after a DEQUANTIZE; those that are inputs are lowered by one float at run time."""
     boxes = np.float32([[0, 0, 8, 1], [0, 0, 4, 1], [0, 2, 8, 3], [0, 2, 5, 3], [0, 4, 3, 5], [0, 4, 1, 5], [0, 6, 1, 7], [0, 6, 1, 7]])
     scores = np.float32([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
     most = TensorSpec("most", (), "int32", data=np.int32(8))
@@ -338,7 +338,7 @@ def test_a_product_of_no_elements_has_a_reach() -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("builtin", ["EQUAL", "NOT_EQUAL", "LESS", "GREATER_EQUAL"])
 def test_comparisons_of_bytes_are_as_coarse_as_the_kernel(builtin: str, dtype: str, scales: tuple[float, float]) -> None:
-    """LiteRT compares 256 times the real values, rounded to integers."""
+    """LiteRT compares 256 times the float values, rounded to integers."""
     rng = np.random.default_rng(3)
     values = [rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, (4, 2000)).astype(dtype) for _ in scales]
     operands = [TensorSpec(name, (4, 2000), dtype, scale, 7) for name, scale in zip("ab", scales, strict=True)]

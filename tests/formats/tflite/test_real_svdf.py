@@ -1,4 +1,4 @@
-"""SVDF of real data, with real and with int8 weights: read, evaluated, written to TFLite and ONNX, beside LiteRT over many runs."""
+"""SVDF of real data, with real and with int8 weights: read, evaluated, written to TFLite and ONNX, next to LiteRT over many runs."""
 
 from __future__ import annotations
 

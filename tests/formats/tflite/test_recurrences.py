@@ -1,4 +1,4 @@
-"""LSTM, GRU, RNN, Scan and Loop of ONNX as loops of TFLite: LiteRT beside onnxruntime, and read back as what they were."""
+"""LSTM, GRU, RNN, Scan and Loop of ONNX as loops of TFLite: LiteRT next to onnxruntime, and read back as what they were."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def converted(data: bytes, folder: Path) -> Graph:
 
 
 def compare(data: bytes, feed: dict[str, Any], folder: Path) -> Graph:
-    """The graph behind the way to TFLite, ONNX and back, after LiteRT and onnxruntime gave what the model means."""
+    """The graph after the way to TFLite, ONNX and back, after LiteRT and onnxruntime gave what the model means."""
     graph = converted(data, folder)
     source = qconvert.load(folder / "m.onnx")
     meant = evaluate(source, feed)
@@ -239,7 +239,7 @@ CONDITIONS = {
 @pytest.mark.cross_section
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_a_condition_that_counts(name: str, tmp_path: Path) -> None:
-    """A recurrence as tf2onnx spells it out: rows are as many as the run says, and the stack of results has their size."""
+    """A recurrence as tf2onnx decomposes it: rows are as many as the run says, and the stack of results has their size."""
     from tests.formats.onnx.test_control import model
 
     condition, turns = CONDITIONS[name]

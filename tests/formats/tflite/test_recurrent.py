@@ -1,4 +1,4 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF of int8: read, evaluated and written again, beside LiteRT, with their variables going on."""
+"""UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF of int8: read, evaluated and written again, next to LiteRT, with their variables going on."""
 
 from __future__ import annotations
 

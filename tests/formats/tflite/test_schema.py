@@ -1,4 +1,4 @@
-"""The schema's tables, views and objects beside the module that flatc made of schema.fbs, in LiteRT."""
+"""The schema's tables, views and objects next to the module that flatc made of schema.fbs, in LiteRT."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def packed(dense: Any, order: list[int], blocks: dict[int, int], formats: list[s
 
     Args:
         dense: the array.
-        order: of its dimensions, and behind them of the blocks.
+        order: of its dimensions, and after them of the blocks.
         blocks: dimension -> elements of a block.
         formats: "dense" or "sparse" for each level.
         vector: of segments and indices.

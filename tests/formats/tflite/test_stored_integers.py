@@ -63,7 +63,7 @@ MORE = {
 
 
 def _with_other_grids(name: str, dtype: str) -> tuple[bytes, list[Array]]:
-    """The operator with another grid on each of its quantized activations, and data for it."""
+    """The operator with another quantization on each of its quantized activations, and data for it."""
     options, inputs, outputs = {**CASES, **MORE}[name](dtype, 4)
     grids = iter(_GRIDS[dtype][:3])
     found: dict[str, TensorSpec] = {}

@@ -1,4 +1,4 @@
-"""Integer weights of operators on real values: a constant behind a DEQUANTIZE in TFLite, which comes back as it was."""
+"""Integer weights of operators in float: a constant after a DEQUANTIZE in TFLite, which comes back as it was."""
 
 from __future__ import annotations
 

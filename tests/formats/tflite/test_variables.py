@@ -122,7 +122,7 @@ def test_what_a_variable_holds_has_the_scales_of_what_is_read(tmp_path: Path) ->
 
 
 def test_reads_and_writes_keep_their_order(tmp_path: Path) -> None:
-    """What is read behind a write is the new value, and what is read before it stays the old one."""
+    """What is read after a write is the new value, and what is read before it stays the old one."""
     ops = [ONCE, handle("h"), READ, ADD, ASSIGN, OpSpec("READ_VARIABLE", ["h"], ["z"])]
     data = counter(ops, outputs=["z", "old"])
     loaded, states = LiteRT(data), dict[str, Array]()

@@ -276,7 +276,7 @@ def test_a_vtable_cut_within_its_length_or_its_last_slot(length: int) -> None:
 
 @pytest.mark.parametrize("slot", [4, 6, 8])
 def test_fields_of_a_table_that_ends_the_file(slot: int) -> None:
-    """The last field of the root table, a scalar, lies behind the end by one byte."""
+    """The last field of the root table, a scalar, lies after the end by one byte."""
     vtable = struct.pack("<5H", 10, 4, *(20 if at == slot else 0 for at in (4, 6, 8)))
     data = struct.pack("<I4s", 20, b"TFL3") + vtable.ljust(12, b"\0") + struct.pack("<i", 12) + bytes(20)
     assert accepts(data)
@@ -310,7 +310,7 @@ def test_data_behind_the_flatbuffer(tmp_path: Path, offset: str, size: str) -> N
 
 
 def test_a_flatbuffer_ends_at_2_gb(tmp_path: Path) -> None:
-    """Behind 4 GB the accessors could not even state a position."""
+    """After 4 GB the accessors could not even state a position."""
     with outside_model(tmp_path / "model", 5 * 2**30, offset=0, size=0) as data:
         verify(data)
         head = bytearray(data[:4096])

@@ -23,7 +23,7 @@ def shared_model(subgraphs: int, tensors: int, name: bytes) -> bytes:
     data = bytearray(8)
 
     def table(slot: int) -> int:
-        """Appends a table with one field, at `slot`, right in front of what it refers to; returns its position."""
+        """Appends a table with one field, at `slot`, right before what it refers to; returns its position."""
         vtable = struct.pack(f"<{slot // 2 + 1}H", slot + 2, 8, *([0] * (slot // 2 - 2)), 4)
         data.extend(vtable + bytes(-len(vtable) % 4))
         data.extend(struct.pack("<iI", len(vtable) + -len(vtable) % 4, 4))
@@ -85,7 +85,7 @@ def test_sharing_without_end_is_refused(subgraphs: int, tensors: int, length: in
 
 
 def tables_with_own_vtables(vtables: list[bytes]) -> bytes:
-    """A model with a subgraph of as many tensors, each with nothing but its vtable behind it."""
+    """A model with a subgraph of as many tensors, each with nothing but its vtable after it."""
     count = len(vtables)
     data = shared_model(1, count, b"")[: -8 - 12 - 4]  # without the tensor
     start = len(data) - 4 * count
@@ -115,7 +115,7 @@ def different_operators(count: int, tail: int = 100) -> bytes:
     subgraph = schema.Model.GetRootAs(data, 0).Subgraphs(0)._tab
     vtable = subgraph.Pos - struct.unpack_from("<i", data, subgraph.Pos)[0]
     start = len(data) - 4 * count
-    # SubGraph.operators is at slot 10; a longer vtable needs a place of its own, behind the operators.
+    # SubGraph.operators is at slot 10; a longer vtable needs a place of its own, after the operators.
     struct.pack_into(f"<{count}I", data, start, *(4 * count + (unit - 4) * i + size + 2 for i in range(count)))
     for _ in range(count):
         data += struct.pack(f"<{slots + 2}H", size, 0, *random_.choices(range(4, tail - 8), k=slots)) + bytes(2)

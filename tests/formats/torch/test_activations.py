@@ -1,4 +1,4 @@
-"""Activations of quantized tensors mean the function of real values, rounded once, for every stored integer."""
+"""Activations of quantized tensors mean the function of float values, rounded once, for every stored integer."""
 
 from __future__ import annotations
 

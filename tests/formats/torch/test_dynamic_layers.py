@@ -98,6 +98,7 @@ def test_convolutions_round_their_data_and_results(tmp_path: Path, transposed: b
     steps = np.clip(np.rint(x / scale) + zero_point, 0, most) - zero_point
     kernel = weight[:, :, 0, 0].astype(np.float64) * 0.02
     expected = np.einsum("io,nihw->nohw" if transposed else "oi,nihw->nohw", kernel, steps * scale) + bias[:, None, None]
-    expected = (np.clip(np.rint(expected / scale) + zero_point, 0, 255) - zero_point) * scale  # as torch does, on the grid of the data
+    # as torch does, with the quantization of the data
+    expected = (np.clip(np.rint(expected / scale) + zero_point, 0, 255) - zero_point) * scale
     off = np.abs(values_of(graph_of(path), x)[0] - expected)
     assert np.mean(off > 1e-4) < 0.05 and off.max() < 1.01 * scale

@@ -1,4 +1,4 @@
-"""Operators as quantized modules: every engine of PyTorch gives what the graph means, and the rest is on real values."""
+"""Operators as quantized modules: every engine of PyTorch gives what the graph means, and the rest is in float."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ TAKEN: Mapping[str, tuple[Graph, float]] = {
                  coordinate_transformation_mode="asymmetric", nearest_mode="floor", **_LAST), 0.0,
     ),
 }  # fmt: skip
-#: Operators that they do not take, which have the same results on real values.
+#: Operators that they do not take, which have the same results in float.
 REFUSED: Mapping[str, Graph] = {
     "average_pool_not_counted": pool("AveragePool", (2, 5, 4, 4), pads=(1, 1, 1, 1), count_include_pad=0),
     "sigmoid_other_scale": graph_of("Sigmoid", (4, 256), (4, 256), grid=Quantization.per_tensor(0.005, 3)),

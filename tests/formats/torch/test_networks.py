@@ -26,12 +26,13 @@ _FILES = sorted(
     for path in (*_FOLDER.glob("*/*.pt"), *_FOLDER.glob("*/*.ptl"))
     if not path.name.startswith(("refused", "qat"))
 )
-#: File -> output -> how many steps of the grid, and of how many elements, torch's kernel differs from the real function rounded once.
+#: File -> output -> how many steps of the quantization, and of how many elements, torch's kernel differs from the real function rounded
+#: once.
 _DIFFERENT: dict[str, dict[int, tuple[float, float]]] = {
     # x.5 with a positive x: torch multiplies by the reciprocal of the scale
     "operators/activations_fbgemm_frozen.pt": {2: (1, 0.01)},
     "operators/activations_s8_fbgemm_frozen.pt": {2: (1, 0.02)},
-    # likewise where a part is put on another part's grid
+    # likewise where a part is put on another part's quantization
     "operators/arithmetic_fbgemm_frozen.pt": {6: (1, 0.01), 7: (1, 0.01), 8: (1, 0.04), 10: (1, 0.04)},
     # products of bytes saturate in pairs on the machine that made the file, which has no instructions for sums of them
     "operators/convolutions_channel_fbgemm_frozen.pt": {0: (18, 0.06), 1: (18, 0.02)},
@@ -39,7 +40,7 @@ _DIFFERENT: dict[str, dict[int, tuple[float, float]]] = {
     "operators/onlyfbgemm_convolutions_ranks_fbgemm_frozen.pt": {3: (27, 0.03)},
     # torch's PReLU multiplies what is positive too
     "operators/onlyfbgemm_fbgemm_frozen.pt": {3: (10, 0.4)},
-    # means over axes that are not stored last, and of volumes, are made of real values; qnnpack leaves divisor_override away
+    # means over axes that are not stored last, and of volumes, are made of float values; qnnpack leaves divisor_override away
     "operators/pools_fbgemm_frozen.pt": {14: (1, 0.35), 16: (1, 0.1)},
     "operators/pools_qnnpack_frozen.pt": {8: (19, 0.96), 14: (1, 0.35), 16: (1, 0.1)},
     # torch interpolates between stored integers by weights of its own rounding
@@ -93,7 +94,7 @@ def test_outputs_are_those_of_torch(name: str) -> None:
 
 
 def _step(graph: Graph, output: str) -> float:
-    """One step of the grid from which an output was made."""
+    """One step of the quantization from which an output was made."""
     made = graph.producers().get(output)
     grid = graph[output].quantization or (None if made is None else graph[made.inputs[0]].quantization)
     return 1.0 if grid is None else float(grid.scale[0])

@@ -1,4 +1,4 @@
-"""Linear layers of packed weights on real data: values that PyTorch 2.13 computed (fbgemm)."""
+"""Linear layers of packed weights in float: values that PyTorch 2.13 computed (fbgemm)."""
 
 from __future__ import annotations
 

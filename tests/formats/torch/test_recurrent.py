@@ -258,7 +258,7 @@ def test_what_is_not_covered_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "style"), [("gru_deep_both_ways", "traced"), ("gru_batch_first", "frozen"), ("lstm", "frozen")])
 def test_onnx_rounds_as_torch_does_if_it_is_asked_to(tmp_path: Path, name: str, style: str) -> None:
-    """A Scan over the steps, found again as what it is; by default layers compute on real data."""
+    """A Scan over the steps, found again as what it is; by default layers compute in float."""
     torch.manual_seed(11)
     module, x = quantized(Alone(_LAYERS[name]()), torch.qint8), torch.randn(60, 3, 5)
     path = saved(tmp_path / "a", module, (x,), style)

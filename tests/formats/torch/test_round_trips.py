@@ -42,7 +42,7 @@ def test_torch_to_onnx_and_back(tmp_path: Path) -> None:
 @needs_torch
 @pytest.mark.parametrize("name", ["torch_fx_qat_vision"])
 def test_onnx_to_torch_and_back(name: str, tmp_path: Path) -> None:
-    """A network in training among them, whose normalization stands behind its layers in ONNX."""
+    """A network in training among them, whose normalization stands after its layers in ONNX."""
     source = FIXTURES / "onnx" / f"{name}.onnx"
     qconvert.convert(source, tmp_path / "model.pt2")
     assert qconvert.diff(qconvert.load(source), qconvert.load(tmp_path / "model.pt2")) == []

@@ -1,4 +1,4 @@
-"""Fake quantization in plain operators: every spelling of one function becomes the same grid, and another function does not."""
+"""Fake quantization in plain operators: every form of one function becomes the same quantization, and another function does not."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_powers_of_two_are_whole(tmp_path: Path, shift: float) -> None:
 @pytest.mark.litert
 @pytest.mark.cross_section
 def test_weights_of_16_bits_go_to_tflite_as_real_values(tmp_path: Path) -> None:
-    """No kernel of LiteRT's takes them beside any data."""
+    """No kernel of LiteRT's takes them next to any data."""
     from ai_edge_litert.interpreter import Interpreter
 
     from qconvert import convert

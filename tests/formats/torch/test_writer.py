@@ -257,7 +257,7 @@ def test_inductor_lowers_the_x86_form(tmp_path: Path) -> None:
 
 @needs_torch
 def test_each_turned_weight_has_its_own_scales(tmp_path: Path) -> None:
-    """Grids of turned weights live no longer than the operator that is written; their places in memory are used again."""
+    """Quantizations of turned weights live no longer than the operator that is written; their places in memory are used again."""
     source = qconvert.load(FIXTURES / "keras/keras_transposed_int8.tflite")
     qconvert.convert(FIXTURES / "keras/keras_transposed_int8.tflite", tmp_path / "model.pt2")
     found = qconvert.load(tmp_path / "model.pt2")
@@ -272,7 +272,7 @@ def test_each_turned_weight_has_its_own_scales(tmp_path: Path) -> None:
 @needs_torch
 @pytest.mark.parametrize("names", [("X", "x"), ("x", "X"), ("input", "input_1"), ("aB", "a_b"), ("1", "input_1")])
 def test_inputs_of_like_names_stay_apart(names: tuple[str, str], tmp_path: Path) -> None:
-    """torch.fx writes an input X as `x = X`, behind which an input x would be X."""
+    """torch.fx writes an input X as `x = X`, after which an input x would be X."""
     first, second = names
     tensors = {name: Tensor(name, "float32", (2,)) for name in (*names, "y")}
     graph = Graph("apart", tensors, (Op("Sub", (first, second), ("y",)),), names, ("y",))

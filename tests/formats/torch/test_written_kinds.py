@@ -38,7 +38,7 @@ def _whole(low: int, high: int, *shape: int, dtype: str = "int64") -> Array:
 
 
 class Given:
-    """An input: its values, whether they are a constant, and a grid."""
+    """An input: its values, whether they are a constant, and a quantization."""
 
     def __init__(self, data: Any, constant: bool = False, grid: Quantization | None = None) -> None:
         self.data, self.constant = np.asarray(data), constant
@@ -137,7 +137,7 @@ for _classes in (1, 2):
 
 
 def _graph(case: tuple[str, Sequence[Any], dict[str, Any], Sequence[str]]) -> tuple[Graph, dict[str, Array]]:
-    """The graph of one operator, and values of its inputs. Results of real kinds are on a grid of their own."""
+    """The graph of one operator, and values of its inputs. Results of real kinds have a quantization of their own."""
     kind, values, attributes, types = case
     given = [value if isinstance(value, Given) else Given(value) for value in values]
     tensors = {
@@ -237,7 +237,7 @@ def test_data_are_rounded_when_the_program_runs(rounding: str, kind: str, tmp_pa
 @pytest.mark.cross_section
 @pytest.mark.parametrize("kind", ["Gemm", "MatMul"])
 def test_scales_in_blocks(kind: str, tmp_path: Any) -> None:
-    """Groups of rows have an operator; blocks along another axis are spelled out."""
+    """Groups of rows have an operator; blocks along another axis are decomposed."""
     shape, axis = ((4, 6), 1) if kind == "Gemm" else ((6, 4), 0)
     blocks = tuple(size // 3 if place == axis else size for place, size in enumerate(shape))
     grid = Quantization(_RNG.uniform(0.01, 0.1, blocks).astype(np.float32), _whole(-4, 4, *blocks), axis, 3)

@@ -1,4 +1,4 @@
-"""Operators, each written by one function beside the one that reads its layer."""
+"""Operators, each written by one function next to the one that reads its layer."""
 
 from __future__ import annotations
 

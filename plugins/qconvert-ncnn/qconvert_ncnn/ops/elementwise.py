@@ -87,7 +87,7 @@ def _number(op: Op, w: Writing, index: int) -> float | None:
 
 
 def read_binary(r: Reading) -> None:
-    """BinaryOp; a blob of one dimension beside others lies along their channels, as ncnn has it."""
+    """BinaryOp; a blob of one dimension next to others lies along their channels, as ncnn has it."""
     number = r.layer.integer(0)
     kind, turned = _BINARY.get(number) or _TURNED.get(number, ""), number in _TURNED
     if not kind:
@@ -100,7 +100,7 @@ def read_binary(r: Reading) -> None:
 
 
 def _along(r: Reading) -> list[str]:
-    """Both operands, with sizes of 1 where ncnn adds them: behind a blob's own, but in front of a vector that is none of channels."""
+    """Both operands, with sizes of 1 where ncnn adds them: after a blob's own, but before a vector that is none of channels."""
     shapes, names = [r.shape(index)[1:] for index in (0, 1)], [r.value(0), r.value(1)]
     rank = max(len(shape) for shape in shapes)
     for index, shape in enumerate(shapes):

@@ -1,4 +1,4 @@
-"""Conversions between real values and integers, which are layers only where a value is rounded."""
+"""Conversions between float values and integers, which are layers only where a value is rounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPES = ("int8", "int16")
 
 
 def write_quantize(op: Op, w: Writing) -> None:
-    """Quantize and Requantize: the steps of the grid, or nothing where what reads the integers rounds."""
+    """Quantize and Requantize: the steps of the quantization, or nothing where what reads the integers rounds."""
     steps = w.behind(op)
     if not steps:
         w.alias(op)
@@ -26,7 +26,7 @@ def write_quantize(op: Op, w: Writing) -> None:
 
 
 def write_dequantize(op: Op, w: Writing) -> None:
-    """Real values have been there all along."""
+    """Float values have been there all along."""
     w.alias(op)
 
 

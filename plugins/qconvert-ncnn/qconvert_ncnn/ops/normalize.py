@@ -19,7 +19,7 @@ _PICTURE = 3
 
 
 def write_softmax(op: Op, w: Writing) -> None:
-    """Softmax, behind a product with beta where that is not 1."""
+    """Softmax, after a product with beta where that is not 1."""
     last = Step("Softmax", {0: axis_of(w.graph, op, int(op["axis"])), 1: 1}, suffix="real")
     beta, data = float(op["beta"]), (w.value(op.inputs[0]),)
     if beta == 1:

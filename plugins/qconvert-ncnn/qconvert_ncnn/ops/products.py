@@ -1,4 +1,4 @@
-"""Convolutions and fully connected layers, on int8 and on real values. Weights lie O,I,spatial in both."""
+"""Convolutions and fully connected layers, on int8 and in float. Weights lie O,I,spatial in both."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def write_conv(op: Op, w: Writing) -> None:
 
 
 def write_conv_transpose(op: Op, w: Writing) -> None:
-    """Deconvolution, or with groups DeconvolutionDepthWise; on real values."""
+    """Deconvolution, or with groups DeconvolutionDepthWise; in float."""
     params, group = _window(op, w), int(op["group"])
     if group != 1:
         params[7] = group
@@ -179,7 +179,7 @@ def _activation(name: str) -> dict[int, Any]:
 
 
 def _narrower(activation: tuple[float, float | None], limits: tuple[int, int], scale: float) -> dict[int, Any]:
-    """The activation that also keeps integers within limits of their grid."""
+    """The activation that also keeps integers within limits of their quantization."""
     low, high = activation[0], _LARGEST if activation[1] is None else activation[1]
     low = low if limits[0] == -LIMIT or low >= limits[0] * scale else limits[0] * scale
     high = high if limits[1] == LIMIT or high <= limits[1] * scale else limits[1] * scale
@@ -243,7 +243,7 @@ def read_gemm(r: Reading) -> None:
 
 
 def _read_product(r: Reading, kind: str, shape: tuple[int, ...], attributes: Mapping[str, Any], *, flat: bool = False) -> None:
-    """Data, weights and bias of a product, on int8 where the layer has scales, and what stands behind it.
+    """Data, weights and bias of a product, on int8 where the layer has scales, and what stands after it.
 
     Args:
         shape: of the weights, outputs first; a MatMul takes them the other way round.

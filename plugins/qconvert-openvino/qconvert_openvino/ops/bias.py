@@ -13,7 +13,7 @@ __all__ = ["read_bias", "write_bias"]
 
 
 def read_bias(r: Reading, channels: int, rank: int, axis: int) -> tuple[Reading, list[str]]:
-    """The layer that gives the result, this one or an Add of one constant for each channel behind it, and the bias.
+    """The layer that gives the result, this one or an Add of one constant for each channel after it, and the bias.
 
     Args:
         r: a sum of products.

@@ -18,7 +18,7 @@ PADDINGS = {"explicit": "NOTSET", "notset": "NOTSET", "same_upper": "SAME_UPPER"
 
 
 def read_convolution(r: Reading) -> None:
-    """Convolution, GroupConvolution and both BackpropData, with an Add of constants behind it as the bias."""
+    """Convolution, GroupConvolution and both BackpropData, with an Add of constants after it as the bias."""
     rank, kind = r.rank(), r.node.type
     weights, group = _read_weights(r, "Group" in kind, "Backprop" in kind)
     if "Backprop" in kind and r.count > 2:
@@ -85,7 +85,7 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
 
 
 def write_pads(op: Op) -> tuple[list[int], list[int]]:
-    """In front of the spatial axes and behind them."""
+    """Before the spatial axes and after them."""
     pads = [int(pad) for pad in op["pads"]]
     return pads[: len(pads) // 2], pads[len(pads) // 2 :]
 
@@ -115,7 +115,7 @@ def _arranged(data: Array, group: int, transposed: bool) -> Array:
 
 
 def _scale_sizes(q: Quantization, rank: int, group: int, transposed: bool) -> list[int]:
-    """The shape of scales, one for each output, beside weights in OpenVINO's order."""
+    """The shape of scales, one for each output, next to weights in OpenVINO's order."""
     if q.axis is None:
         return []
     sizes = [1] * rank

@@ -38,7 +38,7 @@ def write_batch_norm(op: Op, w: Writing) -> None:
 
 
 def read_mvn(r: Reading) -> None:
-    """MVN over the last axes, with a Multiply and an Add of constants of their sizes behind it: a LayerNormalization."""
+    """MVN over the last axes, with a Multiply and an Add of constants of their sizes after it: a LayerNormalization."""
     rank = r.rank()
     axes = r.axes(1, rank)
     first = min(axes, default=0)

@@ -1,4 +1,4 @@
-"""Grids: FakeQuantize, Convert to integers and back, and casts."""
+"""Quantizations: FakeQuantize, Convert to integers and back, and casts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GRIDS = ("int4", "uint4", "int8", "uint8", "int16", "uint16")
 
 
 def read_fake_quantize(r: Reading) -> None:
-    """FakeQuantize: Quantize and Dequantize, or with a Convert behind it that takes integers a Quantize alone."""
+    """FakeQuantize: Quantize and Dequantize, or with a Convert after it that takes integers a Quantize alone."""
     stated = fake_quantize_of(r.node)
     if stated is None:
         raise r.unsupported("whose bounds are computed, are not finite, or run along several axes")
@@ -90,7 +90,7 @@ def _read_quantize(r: Reading, stated: Stated, convert: Node) -> None:
 
 
 def _relabelled(r: Reading, stated: Stated, stored: str) -> str:
-    """The same levels on the grid of what is given."""
+    """The same levels with the quantization of what is given."""
     tensor = r.draft.tensors[stored]
     assert tensor.quantization is not None
     try:
@@ -105,7 +105,7 @@ def _relabelled(r: Reading, stated: Stated, stored: str) -> str:
 
 
 def read_convert(r: Reading) -> None:
-    """A Cast; integers with Subtract and Multiply of constants behind it are a Dequantize."""
+    """A Cast; integers with Subtract and Multiply of constants after it are a Dequantize."""
     dtype = DTYPES.get(r.text("destination_type"), "bool" if r.text("destination_type") == "bool" else "")
     source = r.draft.tensors[r.value(0)]
     if not dtype:
@@ -162,7 +162,7 @@ def _along(scale: Array, point: Array, rank: int) -> Quantization | None:
 
 
 def _labelled(r: Reading, name: str, q: Quantization) -> str:
-    """Integers on a grid: an input of the model has it from now on, others by a Reinterpret if theirs is another."""
+    """Integers with a quantization: an input of the model has it from now on, others by a Reinterpret if theirs is another."""
     tensor = r.draft.tensors[name]
     if tensor.quantization is None and not any(name in (*op.inputs, *op.outputs) for op in r.draft.ops):
         r.draft.tensors[name] = replace(tensor, quantization=q)
@@ -183,7 +183,7 @@ def write_cast(op: Op, w: Writing) -> None:
 
 
 def write_rounded(op: Op, w: Writing) -> None:
-    """Quantize and Requantize: a FakeQuantize of the real values."""
+    """Quantize and Requantize: a FakeQuantize of the float values."""
     w.give(op.outputs[0], w.value(op.inputs[0]), rounds=True)
 
 
@@ -195,7 +195,7 @@ def write_same(op: Op, w: Writing) -> None:
 
 
 def write_reinterpret(op: Op, w: Writing) -> None:
-    """The integers as the file has them, on another grid."""
+    """The integers as the file has them, with another quantization."""
     source, result = w.graph[op.inputs[0]], w.graph[op.outputs[0]]
     found = w.value(source.name)
     if source.quantization is not None:

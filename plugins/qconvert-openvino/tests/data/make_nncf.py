@@ -1,4 +1,4 @@
-"""Makes the files beside it with NNCF 3.4, of float models made from qconvert's fixtures: python make_nncf.py (pip install nncf)."""
+"""Makes the files next to it with NNCF 3.4, of float models made from qconvert's fixtures: python make_nncf.py (pip install nncf)."""
 
 from __future__ import annotations
 

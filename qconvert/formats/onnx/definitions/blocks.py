@@ -1,5 +1,5 @@
-"""The definition of MatMulNBits where its weights are more than a grid in blocks: an order of groups, zero points that are real numbers, or
-a coarser product that the node allows (accuracy_level)."""
+"""The definition of MatMulNBits where its weights are more than a quantization in blocks: an order of groups, zero points that are real
+numbers, or a coarser product that the node allows (accuracy_level)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def _real(s: Spelling, index: int, scale: int, axis: int | None = None) -> str:
 
 
 def _end(s: Spelling, value: str, scale: int) -> None:
-    """The result on its grid, or as it is where the node names no grid."""
+    """The result with its quantization, or as it is where the node names no quantization."""
     s.end(s("QuantizeLinear", value, s.input(scale), *([s.input(scale + 1)] if s.input(scale + 1) else [])) if s.input(scale) else value)
 
 

@@ -63,7 +63,7 @@ def _turned_weights(op: Op, b: Builder) -> str:
     name, group = op.inputs[1], int(op["group"])
     maker = b.producer(name)
     if maker is not None and maker.kind == "Dequantize" and b.tensor(maker.inputs[0]).is_constant:
-        name = maker.inputs[0]  # its integers are turned, not the real values
+        name = maker.inputs[0]  # its integers are turned, not the float values
     weights = b.tensor(name)
     if weights.data is None:
         if group != 1 or weights.rank is None:

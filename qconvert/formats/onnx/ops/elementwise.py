@@ -52,7 +52,7 @@ def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
 def write_add(op: Op, b: Builder) -> None:
     """Add of float values, or with the integers of a kernel, by scales at which QLinearAdd gives them or else decomposed in float64.
 
-    Without three grids on scales that the kernel takes there are no multipliers, and the attribute says nothing.
+    Without three quantizations on scales that the kernel takes there are no multipliers, and the attribute says nothing.
     """
     if op["arithmetic"] == "tflite":
         write_arithmetic(op, b)
@@ -69,7 +69,7 @@ def write_add(op: Op, b: Builder) -> None:
         return
     grids = nudged_scales(b.graph, op)
     if grids is not None:
-        # A Cast to the same type, which onnxruntime drops: behind it the integers are plain, and may get another scale.
+        # A Cast to the same type, which onnxruntime drops: after it the integers are plain, and may get another scale.
         plain = [b.node("Cast", [b.stored(name)], hint=f"{name}/plain", to=ELEMENT_TYPES[result.dtype])[0] for name in op.inputs]
         values = [b.dequantize(name, result.dtype, grid) for name, grid in zip(plain, grids, strict=True)]
         b.finish(op, b.node("Add", values, hint=f"{result.name}/real_result")[0])
@@ -122,7 +122,8 @@ def write_arithmetic(op: Op, b: Builder) -> None:
 
 
 def write_extreme(op: Op, b: Builder) -> None:
-    """Max and Min: of stored integers of 8 bits where all sides share one grid; plain integers of 16 bits as int32, which has a kernel."""
+    """Max and Min: of stored integers of 8 bits where all sides share one quantization; plain integers of 16 bits as int32, which has a
+    kernel."""
     tensor = b.tensor(op.outputs[0])
     if tensor.dtype in ("int8", "uint8") and tensor.is_quantized and all(b.tensor(name).shares_grid(tensor) for name in op.inputs):
         b.node(op.kind, [b.stored(name) for name in op.inputs], [tensor.name])
@@ -160,7 +161,7 @@ def write_mod(op: Op, b: Builder) -> None:
 
 
 def write_sqrt(op: Op, b: Builder) -> None:
-    """Sqrt; with the arithmetic "tflite" rounded down to a step of the result's grid, as TFLite's kernel does in float32."""
+    """Sqrt; with the arithmetic "tflite" rounded down to a step of the result's quantization, as TFLite's kernel does in float32."""
     grid = b.tensor(op.outputs[0]).quantization
     if op["arithmetic"] != "tflite" or grid is None:
         write_same_named(op, b)

@@ -25,7 +25,7 @@ _THRESHOLDS = np.array([2 ** (29 - 2 * index) for index in range(15)], np.int64)
 _ALONE = len(_THRESHOLDS)
 #: Where the shift to the right becomes one to the left.
 _SHIFT = 12
-#: Takes ties of a number of 42 bits with 10 behind the point away from zero, and moves no other over a half.
+#: Takes ties of a number of 42 bits with 10 after the point away from zero, and moves no other over a half.
 _AWAY_42 = 1 + 2.0**-45
 _INT16 = (-(2**15), 2**15 - 1)
 

@@ -15,7 +15,7 @@ from qconvert.graph import Op
 
 __all__ = ["READERS", "WRITERS"]
 
-#: Where a rank is unknown, an axis counted from behind is believed up to here: numpy has no more.
+#: Where a rank is unknown, an axis counted from the end is believed up to here: numpy has no more.
 _MOST_AXES = 64
 
 

@@ -36,7 +36,8 @@ def write_conversion(op: Op, b: Builder) -> None:
 
 
 def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
-    """Onto a grid of int32, which QuantizeLinear does not have: integers as TFLite's kernel rescales them, float values in float64."""
+    """To a quantization of int32, which QuantizeLinear does not have: integers as TFLite's kernel rescales them, float values in
+    float64."""
     grids = [tensor.quantization for tensor in (source, result) if tensor.quantization is not None]
     if not all(grid.is_per_tensor for grid in grids):
         raise b.unsupported(op, "int32 with scales for each channel", rule="several-zero-points")
@@ -67,7 +68,7 @@ def write_line(op: Op, b: Builder) -> bool:
 
 
 def on_another_scale(b: Builder, data: Tensor, scale: float, zero_point: int | None = None) -> str:
-    """The real values of a tensor as if it had another scale, and another zero point if one is given.
+    """The float values of a tensor as if it had another scale, and another zero point if one is given.
 
     A Cast to the same type, which onnxruntime drops, makes the integers plain, so that they may get one.
     """
@@ -148,7 +149,7 @@ def _is_along_one(r: Reading, rank: int) -> bool:
 
 
 def read_identity(r: Reading) -> None:
-    """Identity; of integers that a note gives another grid, a Reinterpret."""
+    """Identity; of integers that a note gives another quantization, a Reinterpret."""
     found, grid = r.noted_grid()
     r.emit("Reinterpret" if found else "Identity", [r.input(0)], r.outputs[:1], quantization=grid)
 

@@ -91,7 +91,7 @@ def _common(r: Reading, hidden: int, count: int) -> dict[str, Any]:
 
 
 def _matrix(r: Reading, index: int, count: int) -> tuple[Array, list[Quantization]]:
-    """Constant weights, and the grid of each direction."""
+    """Constant weights, and the quantization of each direction."""
     data = r.constant(index)
     scale, point = (_SCALE, _POINT) if index == _WEIGHTS else (_RECURRENT_SCALE, _RECURRENT_POINT)
     scales, points = r.constant(scale), r.constant(point)

@@ -58,7 +58,7 @@ class Rescale:
 
     @classmethod
     def of_pair(cls, factor: float) -> Rescale:
-        """The steps for products of two int16, times a factor below 1: of 30 bits, beside 24 of the multiplier. Those that float64 would
+        """The steps for products of two int16, times a factor below 1: of 30 bits, next to 24 of the multiplier. Those that float64 would
         round are few, and mostly harmless."""
         multipliers, shifts = quantize_multiplier(np.float64(factor))
         return cls(multipliers.astype(np.int64), np.maximum(-shifts, 0), not _tips_over(int(multipliers)))
@@ -68,7 +68,7 @@ class Rescale:
         steps = self._first(b, to, value, hint)
         if not self.right.any():
             return steps
-        # Behind no shift the factor is 1: it would move whole numbers that are large.
+        # After no shift the factor is 1: it would move whole numbers that are large.
         second = np.where(self.right > 0, 2.0**-self.right * AWAY, 1.0)
         return to.node("Round", to.node("Mul", [steps, b.const(second, f"{hint}/shift")], hint=hint), hint=hint)[0]
 

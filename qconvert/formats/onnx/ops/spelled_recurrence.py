@@ -14,7 +14,7 @@ from qconvert.graph import Op
 __all__ = ["BIAS", "FLOAT32", "HIDDEN", "LENGTHS", "Recurrence", "require_plain"]
 
 FLOAT32 = ELEMENT_TYPES["float32"]
-#: Inputs of an LSTM, a GRU or an RNN behind its data and weights.
+#: Inputs of an LSTM, a GRU or an RNN after its data and weights.
 BIAS, LENGTHS, HIDDEN = 3, 4, 5
 
 

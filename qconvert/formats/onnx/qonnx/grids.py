@@ -1,4 +1,4 @@
-"""What QONNX nodes state of grids: ranges of integers by bits, scales by broadcasting, and the types that hold them."""
+"""What QONNX nodes state of quantizations: ranges of integers by bits, scales by broadcasting, and the types that hold them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WIDEST = 32
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What a node states of its grid.
+    """What a node states of its quantization.
 
     Attributes:
         scale, zero_point: float32, as they broadcast with the data.
@@ -35,7 +35,7 @@ class Stated:
     is_bipolar: bool = False
 
     def grid(self, shape: Shape | None, *, constant: bool) -> tuple[str, Quantization] | None:
-        """Type and quantization that hold the integers of data of a shape; None where no grid does.
+        """Type and quantization that hold the integers of data of a shape; None where no quantization does.
 
         That is so where scales are negative, or run along two axes, or zero points have fractions, or the integers are too wide.
         """
@@ -54,14 +54,14 @@ class Stated:
         return dtype, Quantization(scales.astype(np.float32), zeros.astype(np.int64), next(iter(axes), None))
 
     def narrowed(self, dtype: str, grid: Quantization) -> Quantization:
-        """The grid, saying which integers of its type it uses."""
+        """The quantization, saying which integers of its type it uses."""
         low, high = integer_range(dtype)
         lowest, highest = self.limits
         return replace(grid, quant_min=lowest if lowest > low else None, quant_max=highest if highest < high else None)
 
 
 def stated(r: Reading, bits: int) -> Stated:
-    """The grid of a node with the inputs scale and zero point and the attributes signed and narrow."""
+    """The quantization of a node with the inputs scale and zero point and the attributes signed and narrow."""
     signed, narrow = bool(r.attribute("signed", 1)), bool(r.attribute("narrow", 0))
     is_bipolar = signed and bits == 1
     limits = (-1, 1) if is_bipolar else limits_of(bits, signed, narrow)
@@ -74,7 +74,7 @@ def stated(r: Reading, bits: int) -> Stated:
 def fitting(r: Reading, *given: Array) -> tuple[Array, ...]:
     """`given`, the scales and zero points of input 0, unless they do not broadcast with each other and with it.
 
-    Together they have no more elements than the data or, with data of unknown sizes, than the largest of them: (n, 1) beside (1, n)
+    Together they have no more elements than the data or, with data of unknown sizes, than the largest of them: (n, 1) next to (1, n)
     would have n**2.
 
     Raises:

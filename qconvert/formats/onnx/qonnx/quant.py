@@ -1,8 +1,8 @@
-"""Quant and BipolarQuant: float values rounded to a grid, and real again.
+"""Quant and BipolarQuant: float values rounded to a quantization, and real again.
 
 Quant computes in float32: round(clip(x / scale + zero_point)) - zero_point, times scale. Constants become the integers of just that.
 Data become Quantize, a Clip where the bits leave a part of the integer type out, and Dequantize. Quantize adds the zero point after the
-rounding, so that beside another zero point than 0 a value within a rounding error of a tie may become the other neighbour.
+rounding, so that next to another zero point than 0 a value within a rounding error of a tie may become the other neighbour.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _integers(data: Array, found: Stated, mode: str) -> Array:
 
 
 def _declare(r: Reading, found: Stated, whole: Array) -> None:
-    """A constant as integers with a Dequantize after them; as float values where no grid holds them."""
+    """A constant as integers with a Dequantize after them; as float values where no quantization holds them."""
     grid = found.grid(whole.shape, constant=True) if whole.shape == (r.tensor(0).shape or ()) else None
     if grid is None:
         with np.errstate(all="ignore"):
@@ -76,7 +76,8 @@ def _emit(r: Reading, found: Stated, mode: str) -> None:
 
 
 def emit_on_grid(r: Reading, value: str, dtype: str, grid: Quantization, limits: tuple[int, int]) -> None:
-    """Appends Quantize, Clip and Dequantize of a real value, onto the integers within `limits` of a grid; the last writes output 0."""
+    """Appends Quantize, Clip and Dequantize of a float value, onto the integers within `limits` of a quantization; the last writes output
+    0."""
     low, high = integer_range(dtype)
     if grid.axis is not None and limits != (low, high):
         value = _within(r, value, grid, limits)
@@ -90,7 +91,7 @@ def emit_on_grid(r: Reading, value: str, dtype: str, grid: Quantization, limits:
 
 
 def _within(r: Reading, value: str, grid: Quantization, limits: tuple[int, int]) -> str:
-    """Float values between bounds for each index of an axis, which are on the grid: rounding is monotone."""
+    """Float values between bounds for each index of an axis, which have the quantization: rounding is monotone."""
     rank, axis = r.rank(0), grid.axis
     for kind, limit in zip(("Max", "Min"), limits, strict=True):
         bounds = (np.float32(1) * (limit - grid.zero_point)).astype(np.float32) * grid.scale
@@ -113,7 +114,7 @@ def _scale_back(r: Reading, found: Stated, whole: str, result: str) -> None:
 
 
 def _emit_signs(r: Reading, found: Stated, value: str) -> None:
-    """1 where the value is 0 or more, else -1; on a grid where one holds them."""
+    """1 where the value is 0 or more, else -1; with a quantization where one holds them."""
     (is_positive,) = r.emit(
         "GreaterOrEqual", [value, r.const(np.float32(0), "zero")], [r.intermediate("is_positive", "bool")], dtype="bool"
     )

@@ -51,7 +51,7 @@ def rounded(values: Array, mode: str) -> Array:
 
 
 def rounded_by(r: Reading, value: str, mode: str) -> str:
-    """Appends the operators that round the real value `value`; returns the result's name."""
+    """Appends the operators that round the float value `value`; returns the result's name."""
     if mode in _ONE:
         return apply(r, _ONE[mode], "rounded", value)
     offset, kind = _MAGNITUDES[mode]

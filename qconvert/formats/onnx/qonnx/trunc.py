@@ -20,7 +20,7 @@ def read_trunc(r: Reading) -> None:
 
     round(x / scale + zero_point) / 2**k, rounded again by the mode. Version 1 has k = in_bits - out_bits and scales back by what it had;
     it limits nothing, so its result stays in float. Version 2 has 2**k = out_scale / scale, limits to out_bits, and its
-    result is on the grid of out_scale.
+    result has the quantization of out_scale.
     """
     scale, points = fitting(r, numbers(r, 1, "scale"), numbers(r, 2, "zero point"))
     in_bits, mode = bits_of(r, 3), mode_of(r, "FLOOR")

@@ -1,4 +1,4 @@
-"""The QONNX form: a graph in float, with a Quant wherever the quantized graph rounds to a grid.
+"""The QONNX form: a graph in float, with a Quant wherever the quantized graph rounds to a quantization.
 
 Every quantized tensor becomes the float values of its integers. What only moves them stays, what computes gets a Quant after it, and
 constants become float values with a Quant that gives their integers back. Inputs and outputs of the graph keep their integers: a
@@ -39,9 +39,9 @@ class _Writer:
         self._tensors: dict[str, Tensor] = {}
         self._names = graph.names(self._tensors)
         self._ops: list[Op] = []
-        self._real: dict[str, str] = {}  # quantized tensor, or a Dequantize's result -> the real values in its place
+        self._real: dict[str, str] = {}  # quantized tensor, or a Dequantize's result -> the float values in its place
         self._stored: dict[str, str] = {}  # quantized tensor -> its integers, where somebody needs them
-        self._ranges: dict[str, tuple[int, int]] = {}  # quantized tensor -> the integers that the one Clip behind it leaves
+        self._ranges: dict[str, tuple[int, int]] = {}  # quantized tensor -> the integers that the one Clip after it leaves
         self._parameters: dict[tuple[str, bytes], str] = {}
         versions = [int(op["version"]) for op in graph.ops if op.kind == "Opaque" and op["domain"] == QONNX]
         self._version = next(iter(versions), _VERSION)
@@ -148,7 +148,7 @@ class _Writer:
         return result
 
     def _round(self, value: str, name: str, op: Op) -> None:
-        """A real value on the grid of the quantized tensor `name`; bits tell where one Clip after it leaves fewer integers."""
+        """A float value with the quantization of the quantized tensor `name`; bits tell where one Clip after it leaves fewer integers."""
         tensor = self._graph[name]
         grid = tensor.quantization
         assert grid is not None

@@ -56,7 +56,7 @@ def write_softmax(op: Op, b: Builder) -> str:
 
 
 def write_clip(op: Op, b: Builder) -> str:
-    """Relu and Clip between tensors of one grid: a Clip of the stored integers."""
+    """Relu and Clip between tensors of one quantization: a Clip of the stored integers."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if data.quantization is None or not data.shares_grid(result):
         return f"QOperator has no {op.kind} from one quantization to another"

@@ -1,4 +1,5 @@
-"""What the QOperator families share: operands as value, scale and zero point, results on a grid, and reasons for having no such form.
+"""What the QOperator families share: operands as value, scale and zero point, results with a quantization, and reasons for having no such
+form.
 
 The types are those of onnxruntime 1.31's kernels on CPUs, which are narrower than the operators' own (docs/ContribOperators.md).
 """
@@ -68,7 +69,7 @@ def read_form(
 
 
 def emit_result(r: Reading, kind: str, inputs: Sequence[str], dtype: str, scale: int, grid: Quantization, **attributes: Attribute) -> None:
-    """Appends `kind` with a result on `grid`, of the type of the zero point after input `scale`, or `dtype` if there is none."""
+    """Appends `kind` with a result on `quantization`, of the type of the zero point after input `scale`, or `dtype` if there is none."""
     stored = r.tensor(scale + 1).dtype if r.has(scale + 1) else dtype
     r.emit(kind, inputs, r.outputs[:1], dtype=stored, quantization=grid, integers=True, **attributes)
 

@@ -77,7 +77,7 @@ def read_dynamic_quantize_matmul(r: Reading) -> None:
 
 
 def _rounded_product(r: Reading, data: tuple[str, str, str], weights: tuple[int, int, int], bias: int) -> None:
-    """Data with a scale computed when the model runs, times integers, both scales and a bias: as quantize_dynamic spells it out, which
+    """Data with a scale computed when the model runs, times integers, both scales and a bias: as quantize_dynamic decomposes it, which
     fuse_dynamic knows.
 
     Args:

@@ -22,7 +22,7 @@ def read_concat(r: Reading) -> None:
 
 
 def write_concat(op: Op, b: Builder) -> str:
-    """Concat: of the stored integers where all have one grid, else QLinearConcat."""
+    """Concat: of the stored integers where all have one quantization, else QLinearConcat."""
     result = b.tensor(op.outputs[0])
     if not op["activation"] and all(b.tensor(name).shares_grid(result) for name in op.inputs):
         write_stored_concat(op, b)

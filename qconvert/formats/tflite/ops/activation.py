@@ -150,9 +150,9 @@ _CLIPS = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1
 
 
 def write_clip(op: Op, w: Writing) -> None:
-    """Clip as the operator with its bounds, or as MAXIMUM and MINIMUM with constants on the result's own grid.
+    """Clip as the operator with its bounds, or as MAXIMUM and MINIMUM with constants on the result's own quantization.
 
-    Rounding onto a grid is monotone, so data on another grid are requantized first: the integers stay the same.
+    Rounding to a quantization is monotone, so data with another quantization are requantized first: the integers stay the same.
     """
     data, result = w.tensor(op.inputs[0]), w.graph[op.outputs[0]]
     low, high = (_bound(op, w, position) for position in (1, 2))
@@ -178,7 +178,7 @@ def write_clip(op: Op, w: Writing) -> None:
 
 
 def _clip_of_bytes(low: float, high: float, data: Tensor, result: Tensor) -> str:
-    """RELU or RELU6, if on the grid of 8 bits that data and result share their bounds are the same integers; else ""."""
+    """RELU or RELU6, if with the quantization of 8 bits that data and result share their bounds are the same integers; else ""."""
     if result.quantization is None or result.dtype not in ("int8", "uint8") or not data.shares_grid(result):
         return ""
     wanted = [int(_stored_bound(value, result)) for value in (low, high)]
@@ -199,7 +199,7 @@ def _bound(op: Op, w: Writing, position: int) -> float:
 
 
 def _stored_bound(value: float, result: Tensor) -> Array:
-    """The bound as the result stores it: rounded half to even onto its grid and saturated (ONNX QuantizeLinear)."""
+    """The bound as the result stores it: rounded half to even to its quantization and saturated (ONNX QuantizeLinear)."""
     q = result.quantization
     if q is None:
         return np.array(value, numpy_dtype(result.dtype))

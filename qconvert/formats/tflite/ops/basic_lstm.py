@@ -10,7 +10,7 @@ __all__ = ["READERS", "WRITERS", "read_integer_basic_lstm"]
 
 _HIDDEN, _WEIGHTS, _BIAS, _CELL = 1, 2, 3, 4
 _TANH, _BASIC_KERNEL = 4, 1
-#: The grid of a gate's sum.
+#: The quantization of a gate's sum.
 _SUMS = Quantization.per_tensor(2.0**-12, 0)
 
 

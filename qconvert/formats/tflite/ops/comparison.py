@@ -35,9 +35,9 @@ def _comparison(kind: str) -> ReadFunction:
 
 
 def _tables(first: Tensor, second: Tensor) -> list[Array]:
-    """What the kernel compares of either operand, for each of its 256 values; none where the operator is one in float: on one grid,
-    all of whose values the kernel keeps apart, or where C does not define what it compares (checking/overflows.py says so of the source
-    then)."""
+    """What the kernel compares of either operand, for each of its 256 values; none where the operator is one in float: with one
+    quantization, all of whose values the kernel keeps apart, or where C does not define what it compares (checking/overflows.py says so of
+    the source then)."""
     grids = first.quantization, second.quantization
     if first.dtype != second.dtype or first.dtype not in _BYTES or grids[0] is None or grids[1] is None:
         return []

@@ -25,7 +25,7 @@ __all__ = ["ACTIVATIONS", "PEEPHOLES", "READERS", "REAL_LSTM", "ROWS", "SEQUENCE
 
 #: The gates in the order of an LSTM's rows, and of its peepholes.
 ROWS, PEEPHOLES = ("input", "output", "forget", "cell"), ("input", "output", "forget")
-#: The inputs of one way through a sequence by what they are, in TFLite's order (lstm_shared.h); data stand in front, states behind.
+#: The inputs of one way through a sequence by what they are, in TFLite's order (lstm_shared.h); data stand in front, states after.
 WAY = (
     *(f"{gate}_weights" for gate in GATES),
     *(f"{gate}_recurrent" for gate in GATES),

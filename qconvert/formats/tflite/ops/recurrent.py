@@ -45,7 +45,7 @@ def read_sequence_lstm(r: Reading) -> None:
 
 
 def _inner_grids(r: Reading, names: dict[str, str]) -> dict[str, Any]:
-    """The grids of what the operator computes inside, which are those of tensors that only carry them."""
+    """The quantizations of what the operator computes inside, which are those of tensors that only carry them."""
     listed = [r.lookup(name) for name in r.intermediates if name]
     if len(listed) != len(GATES) + 1 or not all(r.intermediates):
         raise r.invalid(f"has {len(listed)} intermediate tensors, not {len(GATES) + 1}", rule="wrong-number-of-tensors")

@@ -36,7 +36,8 @@ def _reduction(kind: str) -> ReadFunction:
 
 
 def _read_copy(kind: str, r: Reading) -> None:
-    """A reduction over no axes, which LiteRT copies (reduce.cc), integers as they are; averages and sums come onto the result's grid."""
+    """A reduction over no axes, which LiteRT copies (reduce.cc), integers as they are; averages and sums come onto the result's
+    quantization."""
     data, result = r.tensor(), r.result()
     if data.dtype == result.dtype and data.quantization == result.quantization:
         r.emit("Identity", [data.name])

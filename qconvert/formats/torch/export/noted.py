@@ -1,6 +1,6 @@
-"""Operators that the writer spelled as several calls: each is written once more, and read as one where the program has just these calls.
+"""Operators that the writer written as several calls: each is written once more, and read as one where the program has just these calls.
 
-The notes beside the program say where to look. A false note is no harm: then the calls are read as they stand.
+The notes next to the program say where to look. A false note is no harm: then the calls are read as they stand.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from qconvert.rules.validation import validate
 
 __all__ = ["DECOMPOSED", "emit_noted", "with_noted"]
 
-#: The target of a call that stands for all that an operator is spelled with.
+#: The target of a call that stands for all that an operator is written with.
 DECOMPOSED = "qconvert::operator"
 #: Sizes beyond which nothing is written once more.
 _LARGEST_SIZE, _MOST_ELEMENTS = 2**22, 2**31
@@ -55,12 +55,12 @@ class _Held:
 
 
 def with_noted(program: Program, stored: Mapping[str, Any], notes: Notes | None) -> Program:
-    """The program, with one call in the place of those that an operator is spelled with.
+    """The program, with one call in the place of those that an operator is written with.
 
     Args:
         program: as the file has it.
         stored: the archive's tensors, by their names in the model.
-        notes: those beside the program.
+        notes: those next to the program.
     """
     if notes is None or not notes.spelled:
         return program
@@ -143,7 +143,7 @@ def _is_written_so(held: _Held, item: Noted) -> bool:
 
 
 def _tensors(held: _Held, item: Noted) -> dict[str, Tensor] | None:
-    """The tensors of an operator, as the program has them, on the grids that the note states."""
+    """The tensors of an operator, as the program has them, with the quantizations that the note states."""
     found = {tensor.name: replace(tensor, quantization=item.grids.get(tensor.name)) for tensor in item.constants}
     found |= {name: Tensor(name, item.types[name], None, None, item.grids.get(name)) for name in _left_out(held, item)}
     for name in filter(None, (*item.op.inputs, *item.op.outputs)):
@@ -316,7 +316,7 @@ def _named_sizes(shape: Shape) -> Shape:
 
 
 def _operand(item: Noted, name: str, value: Any, draft: Draft, constants: Constants) -> str:
-    """The tensor of the graph that an operator reads, on the grid that the note states."""
+    """The tensor of the graph that an operator reads, with the quantization that the note states."""
     tensor = draft.tensors[(constants.ref(value, name) if isinstance(value, StoredTensor) else value).name]
     dtype, grid = _typed(item, name, tensor.dtype), item.grids.get(name)
     if dtype != tensor.dtype and tensor.data is not None:

@@ -1,4 +1,4 @@
-"""Parameters, buffers and constants of a torch.export archive: raw bytes beside a list of what they are, or before PyTorch 2.9 pickles."""
+"""Parameters, buffers and constants of a torch.export archive: raw bytes next to a list of what they are, or before PyTorch 2.9 pickles."""
 
 from __future__ import annotations
 

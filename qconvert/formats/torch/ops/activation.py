@@ -1,4 +1,4 @@
-"""Activations. On quantized tensors they keep the grid, or round onto one that the call states or that PyTorch fixes."""
+"""Activations. On quantized tensors they keep the quantization, or round onto one that the call states or that PyTorch fixes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["OPERATORS", "clipped"]
 
 
 def _kept(kind: str, **attributes: Any) -> ReadFunction:
-    """An activation without parameters; a quantized tensor keeps its grid."""
+    """An activation without parameters; a quantized tensor keeps its quantization."""
     return lambda c: c.emit(kind, [as_real(c, "self")], **attributes)
 
 
 def read_relu(c: Call) -> Ref:
-    """aten::relu, which keeps the grid of a quantized tensor, and takes integers."""
+    """aten::relu, which keeps the quantization of a quantized tensor, and takes integers."""
     name = c.name("self")
     if c.is_real(name):
         return c.emit("Relu", [name])
@@ -30,7 +30,7 @@ def read_relu(c: Call) -> Ref:
 
 
 def clipped(c: Call, name: str, low: float | None, high: float | None, hint: str = "") -> Ref:
-    """Values within bounds; a quantized tensor keeps its grid."""
+    """Values within bounds; a quantized tensor keeps its quantization."""
     tensor = c.lookup(name)
     dtype = numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)
     below = "" if low is None else c.const(np.asarray(low, dtype), "min")
@@ -65,13 +65,13 @@ def read_clip(low: str, high: str) -> ReadFunction:
     return read
 
 
-#: The grid of an activation's result by the type of its integers: what values from 0 to 1, or from -1 to 1, need.
+#: The quantization of an activation's result by the type of its integers: what values from 0 to 1, or from -1 to 1, need.
 _UNIT = {"uint8": Quantization.per_tensor(1 / 256, 0), "int8": Quantization.per_tensor(1 / 256, -128)}
 _BOTH = {"uint8": Quantization.per_tensor(1 / 128, 128), "int8": Quantization.per_tensor(1 / 128, 0)}
 
 
 def read_bounded(kind: str, grids: dict[str, Quantization], **attributes: Any) -> ReadFunction:
-    """aten::sigmoid, tanh, hardsigmoid: of quantized tensors onto the grid that PyTorch fixes for them."""
+    """aten::sigmoid, tanh, hardsigmoid: of quantized tensors to the quantization that PyTorch fixes for them."""
 
     def read(c: Call) -> Ref:
         tensor = c.operand("self")
@@ -85,18 +85,18 @@ def read_bounded(kind: str, grids: dict[str, Quantization], **attributes: Any) -
 
 
 def read_onto_grid(kind: str, **attributes: Any) -> ReadFunction:
-    """quantized::sigmoid, hardswish: onto the grid that the call states."""
+    """quantized::sigmoid, hardswish: to the quantization that the call states."""
     return lambda c: c.emit(kind, [c.name("self")], grid=_stated(c), **attributes)
 
 
 def _stated(c: Call) -> Quantization | None:
-    """The grid that a quantized:: operator states for its result; that of the data for one of aten."""
+    """The quantization that a quantized:: operator states for its result; that of the data for one of aten."""
     tensor = c.operand("self")
     return c.grid("output_scale", "output_zero_point", tensor.dtype) if "output_scale" in c else tensor.quantization
 
 
 def read_leaky_relu(c: Call) -> Ref:
-    """leaky_relu: x from 0 on, slope * x below, of the real value, rounded once."""
+    """leaky_relu: x from 0 on, slope * x below, of the float value, rounded once."""
     return c.emit("LeakyRelu", [as_real(c, "self")], grid=_stated(c), alpha=c.number("negative_slope"))
 
 
@@ -124,7 +124,7 @@ def read_elu(c: Call) -> Ref:
 
 
 def _stretched(c: Call, name: str, factor: float) -> str:
-    """Real values times a positive number: of a quantized tensor the same integers on another grid."""
+    """Float values times a positive number: of a quantized tensor the same integers with another quantization."""
     tensor = c.lookup(name)
     if tensor.quantization is None:
         return scaled(c, name, factor, "stretched").name
@@ -184,7 +184,7 @@ def read_shrink(soft: bool) -> ReadFunction:
 
 
 def read_threshold(c: Call) -> Ref:
-    """threshold: x above the threshold, else a value, which a quantized tensor rounds onto its grid."""
+    """threshold: x above the threshold, else a value, which a quantized tensor rounds to its quantization."""
     name, limit, value = c.name("self"), c.number("threshold"), c.number("value")
     tensor = c.lookup(name)
     if value == 0:
@@ -197,7 +197,7 @@ def read_threshold(c: Call) -> Ref:
 
 
 def read_softmax(kind: str) -> ReadFunction:
-    """softmax and log_softmax along an axis; quantized::softmax states the grid of its result."""
+    """softmax and log_softmax along an axis; quantized::softmax states the quantization of its result."""
 
     def read(c: Call) -> Ref:
         axis, rank = c.integer("dim"), c.operand("self").rank

@@ -54,9 +54,9 @@ def _counts(c: Call, shape: Sequence[int | str]) -> list[int | str]:
 
 
 def _grid(c: Call, dtype: str) -> tuple[Quantization, Array]:
-    """The grid of constant scales, one for each block, and the scales as the file has them.
+    """The quantization of constant scales, one for each block, and the scales as the file has them.
 
-    One axis with blocks of several elements becomes the grid's axis; along the others, scales are repeated for each element.
+    One axis with blocks of several elements becomes the quantization's axis; along the others, scales are repeated for each element.
     """
     shape = c.static_shape("input")
     counts = [int(count) for count in _counts(c, shape)]

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, spelled out: softmax(scale * q @ k.T + mask) @ v."""
+"""Scaled dot-product attention, decomposed: softmax(scale * q @ k.T + mask) @ v."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def read_attention(c: Call) -> Ref:
 
 
 def read_fused(c: Call) -> tuple[Ref | Uncomputed, ...]:
-    """Its forms for one kind of device, which give the logarithms of sums beside the result."""
+    """Its forms for one kind of device, which give the logarithms of sums next to the result."""
     return _attention(c), *(Uncomputed("a state of attention") for _ in range(8))
 
 

@@ -1,4 +1,4 @@
-"""Convolutions of plain tensors, in the forms that PyTorch's programs have before and behind its decompositions."""
+"""Convolutions of plain tensors, in the forms that PyTorch's programs have before and after its decompositions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _convolved(c: Call, spatial: int) -> Ref:
 
 
 def _named_padding(c: Call, sizes: dict[str, Any], spatial: int) -> tuple[int, ...]:
-    """Of "same": what is odd goes behind."""
+    """Of "same": what is odd goes after."""
     if c["padding"] == "valid":
         return (0,) * (2 * spatial)
     kernel = c.lookup(c.name("weight")).static_shape

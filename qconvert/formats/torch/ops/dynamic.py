@@ -1,4 +1,4 @@
-"""Scales that are computed of the data at run time: spelled out, part by part, as PyTorch computes them in float32."""
+"""Scales that are computed of the data at run time: decomposed, part by part, as PyTorch computes them in float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions of dynamic range: real data become integers at each run, and so does the result, on the grid of the data.
+"""Convolutions of dynamic range: real data become integers at each run, and so does the result, with the quantization of the data.
 
 Source: ATen/native/quantized/cpu/qconv_dynamic.cpp, which gives the scale and zero point of the data to the quantized convolution and
 dequantizes what that returns. What lies outside of the data's range is cut off.
@@ -35,7 +35,7 @@ def read_convolution(spatial: int, transposed: bool) -> Operator:
 
 
 def _onto_grid_of(c: Call, data: str, result: str) -> Ref:
-    """Real values rounded to the grid that the range of the data gives, spelled out."""
+    """Float values rounded to the quantization that the range of the data gives, decomposed."""
 
     def number(value: float) -> str:
         return c.const(np.float32(value), "number")

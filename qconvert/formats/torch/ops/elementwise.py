@@ -15,7 +15,7 @@ __all__ = ["OPERATORS", "read_binary", "truncated"]
 
 
 def read_quantized_binary(kind: str, activation: str = "") -> Operator:
-    """quantized::add, mul and their forms with a Relu: real values, rounded onto the grid that the call states."""
+    """quantized::add, mul and their forms with a Relu: float values, rounded to the quantization that the call states."""
 
     def read(c: Call) -> Ref:
         grid = c.grid(dtype=c.operand("qa").dtype)
@@ -66,7 +66,7 @@ def read_sum(kind: str, turned: bool = False) -> ReadFunction:
 
 
 def read_division(c: Call) -> Ref:
-    """aten::div: of real values, or rounded ("floor", "trunc"), which keeps integers."""
+    """aten::div: of float values, or rounded ("floor", "trunc"), which keeps integers."""
     mode = c.get("rounding_mode")
     if mode is None:
         names, dtype = operands(c, "self", "other", real=True)
@@ -82,7 +82,7 @@ def read_division(c: Call) -> Ref:
 
 
 def truncated(c: Call, name: str) -> Ref:
-    """Real values without their fractions: sign(x) * floor(|x|)."""
+    """Float values without their fractions: sign(x) * floor(|x|)."""
     sign = c.emit("Sign", [name], grid=None, hint="sign").name
     whole = c.emit("Floor", [c.emit("Abs", [name], grid=None, hint="magnitude").name], grid=None, hint="whole").name
     return c.emit("Mul", [sign, whole], grid=None)

@@ -21,7 +21,7 @@ from qconvert.graph import Array
 __all__ = ["OPERATORS"]
 
 _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax")
-#: Bags of different sizes beyond which a model is not spelled out.
+#: Bags of different sizes beyond which a model is not decomposed.
 _MOST_BAGS = 256
 
 
@@ -40,7 +40,7 @@ def _table(c: Call, weight: StoredTensor, bits: int) -> Array:
 
 
 def _rows(c: Call, bits: int, hint: str = "") -> Ref:
-    """The rows that the argument `indices` names, as real values."""
+    """The rows that the argument `indices` names, as float values."""
     packed = c.packed("weight")
     weight = packed.weight
     if weight.scales is None or weight.zero_points is None:
@@ -48,7 +48,7 @@ def _rows(c: Call, bits: int, hint: str = "") -> Ref:
     scales, points = weight.scales.astype(np.float32), weight.zero_points.astype(np.float32)
     with np.errstate(all="ignore"):
         offsets = -points * scales
-        if bits == 4:  # what packing keeps beside the integers is in float16 then
+        if bits == 4:  # what packing keeps next to the integers is in float16 then
             scales, offsets = (values.astype(np.float16).astype(np.float32) for values in (scales, offsets))
     if not (np.isfinite(scales).all() and np.isfinite(offsets).all()):
         raise c.invalid("a scale or zero point is not finite", rule="scale-not-finite")
@@ -108,7 +108,7 @@ def read_bags(bits: int) -> Operator:
 
 
 def read_float_bags(c: Call) -> tuple[Any, ...]:
-    """aten::embedding_bag: of a table of real values."""
+    """aten::embedding_bag: of a table of float values."""
     rows = c.emit("Gather", [c.name("weight"), indices_of(c, c.name("indices"), None)], hint="rows", axis=0)
     return (_bags(c, rows), *(Uncomputed("what embedding_bag keeps for its gradient") for _ in range(3)))
 

@@ -1,4 +1,4 @@
-"""Fake quantization, as networks are trained with: real values rounded onto a grid and back, read as a Quantize and a Dequantize.
+"""Fake quantization, as networks are trained with: float values rounded to a quantization and back, read as a Quantize and a Dequantize.
 
 The scales are those that the file stores, with which the network was trained and evaluated. PyTorch's own convert() computes others.
 """
@@ -78,7 +78,7 @@ def read_enabled(c: Call) -> Ref:
 
 
 def _with(read: Any, count: int) -> Any:
-    """The read function of an operator that gives, behind the values, what training needs: masks and moved buffers."""
+    """The read function of an operator that gives, after the values, what training needs: masks and moved buffers."""
     return lambda c: (read(c), *[None] * count)
 
 

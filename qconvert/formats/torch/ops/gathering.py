@@ -101,7 +101,7 @@ def _together(c: Call, chosen: list[int], names: list[str], rank: int) -> Ref:
 
 
 def read_masked_fill(c: Call) -> Ref:
-    """aten::masked_fill(x, mask, value): the value where the mask is true, on the grid of quantized data."""
+    """aten::masked_fill(x, mask, value): the value where the mask is true, with the quantization of quantized data."""
     name = c.name("self")
     tensor, mask = c.lookup(name), typed(c, Ref(c.name("mask")), "bool", "mask")
     value = c["value"]

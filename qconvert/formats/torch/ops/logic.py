@@ -1,4 +1,4 @@
-"""Comparisons, of real values where data are quantized, and operators on truth values."""
+"""Comparisons, of float values where data are quantized, and operators on truth values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["OPERATORS"]
 
 
 def _plain(c: Call, name: str, hint: str) -> str:
-    """A tensor as real values, if it is quantized."""
+    """A tensor as float values, if it is quantized."""
     if not c.lookup(name).is_quantized:
         return name
     return c.emit("Dequantize", [name], dtype="float32", grid=None, hint=f"{hint}/real").name

@@ -81,7 +81,7 @@ def read_added_product(first: str, second: str) -> Operator:
 
 
 def read_quantized_matmul(c: Call) -> Ref:
-    """quantized::matmul, onto the grid that the call states."""
+    """quantized::matmul, to the quantization that the call states."""
     return c.emit("MatMul", [c.name("qa"), c.name("qb")], grid=c.grid(dtype=c.operand("qa").dtype))
 
 

@@ -68,7 +68,7 @@ def read_narrow(c: Call) -> Ref:
 
 
 def _parts(c: Call, axis: int, sizes: Sequence[int]) -> list[Ref]:
-    """Parts of these sizes along an axis, one behind the other."""
+    """Parts of these sizes along an axis, one after the other."""
     name, size = c.name("self"), (c.operand("self").shape or ())[axis]
     if isinstance(size, int) and (sum(sizes) != size or min(sizes, default=0) < 0):
         raise c.invalid(f"the sizes {list(sizes)[:20]} do not add up to the {size} elements of the axis", rule="sizes-do-not-fit")
@@ -155,7 +155,7 @@ def _joined(c: Call, argument: str) -> list[str]:
 
 
 def _concatenated(c: Call, names: Sequence[str], axis: int, grid: Quantization | None = None, activation: str = "") -> Ref:
-    """Tensors one behind the other, on the grid of the first if no other is stated."""
+    """Tensors one after the other, with the quantization of the first if no other is stated."""
     if len(names) == 1 and grid is None and not activation:
         return Ref(names[0])
     label = c.lookup(names[0]).quantization if grid is None else grid
@@ -166,7 +166,7 @@ def _concatenated(c: Call, names: Sequence[str], axis: int, grid: Quantization |
 
 
 def read_cat(c: Call) -> Ref:
-    """aten::cat(tensors, dim): of quantized tensors, the first one's grid is the result's."""
+    """aten::cat(tensors, dim): of quantized tensors, the first one's quantization is the result's."""
     names = _joined(c, "tensors")
     rank = next((rank for name in names if (rank := c.lookup(name).rank) is not None), None)
     if rank is None:
@@ -175,7 +175,7 @@ def read_cat(c: Call) -> Ref:
 
 
 def read_quantized_cat(activation: str = "") -> Operator:
-    """quantized::cat(tensors, dim, scale, zero_point): each is rounded onto the stated grid, or the first one's."""
+    """quantized::cat(tensors, dim, scale, zero_point): each is rounded to the stated quantization, or the first one's."""
 
     def read(c: Call) -> Ref:
         names = c.names("qx")
@@ -191,7 +191,7 @@ def read_quantized_cat(activation: str = "") -> Operator:
 
 
 def _stacked(c: Call, names: Sequence[str], axis: int) -> Ref:
-    """Tensors along a new axis; those on several grids go onto the first one's."""
+    """Tensors along a new axis; those with several quantizations go onto the first one's."""
     grids = [c.lookup(name).quantization for name in names]
     if all(grid == grids[0] for grid in grids):
         return c.emit("Pack", names, axis=axis)

@@ -40,7 +40,7 @@ def _channels(c: Call, *arguments: str) -> int:
 
 
 def _grid(c: Call) -> Quantization | None:
-    """The grid that a quantized:: operator states for its result."""
+    """The quantization that a quantized:: operator states for its result."""
     return c.grid("output_scale", "output_zero_point", c.operand("input").dtype) if "output_scale" in c else None
 
 
@@ -52,7 +52,7 @@ def _batch_norm(c: Call, activation: str = "") -> Ref:
     names = [_parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count), c.name("running_mean"), c.name("running_var")]
     inputs, hint = [as_real(c, "input"), *names], "normalized" if activation else ""
     whole = c.emit("BatchNormalization", inputs, grid=_grid(c), hint=hint, epsilon=c.number("eps"), data_format="channels_first")
-    return c.emit(activation, [whole.name]) if activation else whole  # a Relu commutes with rounding onto a grid
+    return c.emit(activation, [whole.name]) if activation else whole  # a Relu commutes with rounding to a quantization
 
 
 def read_batch_norm(c: Call) -> Ref:
@@ -68,7 +68,7 @@ def read_batch_norm_relu(c: Call) -> Ref:
 
 
 def _first_of(read: ReadFunction, count: int) -> ReadFunction:
-    """The result beside statistics that nothing but training uses."""
+    """The result next to statistics that nothing but training uses."""
     return lambda c: (read(c), *(Uncomputed("the statistics of a normalization") for _ in range(count - 1)))
 
 

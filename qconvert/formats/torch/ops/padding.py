@@ -1,4 +1,4 @@
-"""Padding. PyTorch lists pads from the last axis on: before and behind it, before and behind the one in front of it …"""
+"""Padding. PyTorch lists pads from the last axis on: before and after it, before and after the one before it …"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "ci
 
 
 def padded(c: Call, pads: Sequence[Any], mode: str, value: float | None) -> Ref:
-    """The argument `self` with pads from the last axis on. A value is rounded onto the grid of quantized data."""
+    """The argument `self` with pads from the last axis on. A value is rounded to the quantization of quantized data."""
     name, rank = c.name("self"), c.rank("self")
     if len(pads) % 2 or len(pads) > 2 * rank:
         raise c.invalid(f"there are {len(pads)} pads for {rank} axes", rule="counts-differ")

@@ -73,7 +73,7 @@ def read_average_pool(spatial: int) -> ReadFunction:
 
 
 def _divided(c: Call, name: str, factor: float, attributes: dict[str, Any]) -> Ref:
-    """An average times a number: of a quantized tensor the average of the same integers on a grid that much larger."""
+    """An average times a number: of a quantized tensor the average of the same integers with a quantization that much larger."""
     tensor = c.lookup(name)
     if tensor.quantization is None:
         pooled = c.emit("AveragePool", [name], hint="average", **attributes)

@@ -1,4 +1,4 @@
-"""Between real values and grids: aten's operators on quantized tensors, and quantized_decomposed's on plain ones."""
+"""Between float values and quantizations: aten's operators on quantized tensors, and quantized_decomposed's on plain ones."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _unlabelled(c: Call) -> Ref:
 
 
 def read_make(c: Call) -> Ref:
-    """aten::_make_per_tensor_quantized_tensor(x, scale, zero_point): integers under a grid."""
+    """aten::_make_per_tensor_quantized_tensor(x, scale, zero_point): integers under a quantization."""
     tensor = c.lookup(_unlabelled(c).name)
     return Ref(c.labelled(tensor, c.grid(dtype=tensor.dtype)))
 
@@ -91,7 +91,7 @@ def _exact_scales(c: Call) -> Array | None:
 
 
 def _stated_grid(c: Call, dtype: str) -> tuple[Quantization, Array | None]:
-    """The grid of quantized_decomposed's operators, per tensor or along an axis, and its scales as the file has them."""
+    """The quantization of quantized_decomposed's operators, per tensor or along an axis, and its scales as the file has them."""
     if "axis" not in c:
         return c.grid(dtype=dtype), np.array([c.number("scale")])
     scales = _exact_scales(c)
@@ -116,7 +116,7 @@ def read_decomposed_quantize(c: Call) -> Ref:
 
 
 def read_decomposed_dequantize(c: Call) -> Ref:
-    """quantized_decomposed::dequantize_per_tensor and dequantize_per_channel: of integers, which this gives their grid.
+    """quantized_decomposed::dequantize_per_tensor and dequantize_per_channel: of integers, which this gives their quantization.
 
     The limits are those of the quantize before it. What is computed at run time is not clamped to them again.
     """
@@ -130,7 +130,7 @@ def read_decomposed_dequantize(c: Call) -> Ref:
 
 
 def _group_grid(c: Call, dtype: str) -> tuple[Quantization, Array | None]:
-    """The grid of scales for groups along the last axis."""
+    """The quantization of scales for groups along the last axis."""
     scales = _exact_scales(c)
     shape, size = c.static_shape("input"), c.integer("group_size")
     points = c.constant("zero_points") if c["zero_points"] is not None else None

@@ -1,4 +1,4 @@
-"""Linear layers of packed weights on real data: weights in float16, and data that the layer itself rounds onto a grid."""
+"""Linear layers of packed weights in float: weights in float16, and data that the layer itself rounds to a quantization."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _finished(c: Call, result: Ref, activation: str) -> Ref:
 def read_dynamic(activation: str = "") -> ReadFunction:
     """quantized::linear_dynamic and linear_dynamic_fp16. The packed weights choose the kernel, whichever operator is called.
 
-    Beside quantized weights, data become integers at each run; qnnpack does not reduce their range. Weights in float16 are real weights.
+    Next to quantized weights, data become integers at each run; qnnpack does not reduce their range. Weights in float16 are real weights.
     """
 
     def read(c: Call) -> Ref:
@@ -47,7 +47,8 @@ def read_unpacked(c: Call) -> Ref:
 
 
 def read_rounded(activation: str = "") -> ReadFunction:
-    """quantized::linear_with_input_q_dq_qweight_dq_output_fp32: data are rounded onto a grid that the call states; the result is real."""
+    """quantized::linear_with_input_q_dq_qweight_dq_output_fp32: data are rounded to a quantization that the call states; the result is
+    real."""
 
     def read(c: Call) -> Ref:
         packed = quantized(c)

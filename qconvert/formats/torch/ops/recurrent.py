@@ -30,15 +30,16 @@ _MOST_LAYERS = 2**10
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """The weights of one direction: matrices for the data and for the hidden values with their grids, and both biases, gates as in ONNX.
+    """The weights of one direction: matrices for the data and for the hidden values with their quantizations, and both biases, gates as in
+    ONNX.
 
     Attributes:
         matrices: (rows, inputs) and (rows, hidden), as they are stored.
         grids: of these; None for real ones.
         biases: of each, or None.
         names: of the matrices and of the biases in the file.
-        rounding: how data are rounded beside integer weights; "" beside real ones.
-        projection: (hidden, cells), what makes the hidden values of an LSTM with proj_size; its name stands behind the others.
+        rounding: how data are rounded next to integer weights; "" next to real ones.
+        projection: (hidden, cells), what makes the hidden values of an LSTM with proj_size; its name stands after the others.
     """
 
     matrices: tuple[Array, Array]
@@ -58,7 +59,7 @@ def _in_order(c: Call, kind: str, values: Array) -> Array:
 
 
 def _grid_in_order(c: Call, kind: str, grid: Quantization | None) -> Quantization | None:
-    """A grid of the rows of all gates in ONNX's order, along the axis behind that of directions."""
+    """A quantization of the rows of all gates in ONNX's order, along the axis after that of directions."""
     if grid is None or grid.axis is None:
         return grid
     return Quantization(_in_order(c, kind, grid.scale), _in_order(c, kind, grid.zero_point), 1)
@@ -80,7 +81,7 @@ def _constant(c: Call, name: str) -> Array:
 
 
 def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding: str) -> _Weights:
-    """Of packed parameters: integers with their grids, or float16 as float32."""
+    """Of packed parameters: integers with their quantizations, or float16 as float32."""
     matrices, grids = [], []
     for part in packed:
         weight = part.weight
@@ -189,7 +190,7 @@ class _Layer:
         return self._c.variant_of(first.names[index], key, data, first.grids[index])
 
     def _biases(self, directions: Sequence[_Weights]) -> str:
-        """The biases of all directions, those of the data in front of those of the hidden values."""
+        """The biases of all directions, those of the data before those of the hidden values."""
         first, *others = directions
         found = [np.concatenate(weights.biases) for weights in directions if weights.biases is not None]
         key = "/".join(["both", *(weights.names[2] for weights in others if weights.biases is not None)])

@@ -22,7 +22,7 @@ def reduced(c: Call, kind: str, name: str, hint: str = "") -> Ref:
 
 
 def read_mean(c: Call) -> Ref:
-    """aten::mean: of real values, or of what is cast to the type that the call states."""
+    """aten::mean: of float values, or of what is cast to the type that the call states."""
     wanted = c.dtype("dtype")
     name = as_real(c, "self") if wanted is None else typed(c, Ref(c.name("self")), wanted, "data")
     return reduced(c, "ReduceMean", name)
@@ -110,7 +110,7 @@ def _variance(c: Call, name: str, hint: str) -> tuple[Ref, str]:
 
 
 def read_variance(root: bool, mean: bool = False) -> ReadFunction:
-    """aten::var and std, also with the mean beside it; a quantized tensor keeps its grid."""
+    """aten::var and std, also with the mean next to it; a quantized tensor keeps its quantization."""
 
     def read(c: Call) -> Ref | tuple[Ref, Ref]:
         name, grid = as_real(c, "self"), c.operand("self").quantization

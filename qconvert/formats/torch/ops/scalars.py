@@ -1,4 +1,4 @@
-"""Sums and products of a quantized tensor and a number: the grid changes, and the integers where it cannot.
+"""Sums and products of a quantized tensor and a number: the quantization changes, and the integers where it cannot.
 
 Source: ATen/native/quantized/cpu/BinaryOps.cpp (_add_scalar_out), qmul.cpp (_mul_scalar_out).
 """
@@ -25,7 +25,7 @@ def _data(c: Call) -> tuple[str, str, float, int]:
 
 
 def _grid(c: Call, scale: float, zero_point: int) -> Quantization:
-    """A grid whose scale is rounded to float32."""
+    """A quantization whose scale is rounded to float32."""
     real = np.float32(scale)
     if not np.isfinite(real) or real <= 0:
         raise c.invalid(f"the scale of the result is {scale}", rule="scale-not-positive")
@@ -33,7 +33,8 @@ def _grid(c: Call, scale: float, zero_point: int) -> Quantization:
 
 
 def read_scalar_sum(c: Call, hint: str = "") -> Ref:
-    """x + n: the zero point moves by n / scale, rounded. Where it would leave the type, the grid widens and integers are rounded anew."""
+    """x + n: the zero point moves by n / scale, rounded. Where it would leave the type, the quantization widens and integers are rounded
+    again."""
     name, dtype, scale, zero_point = _data(c)
     low, high = integer_range(dtype)
     moved = float(np.rint(c.number("b") / scale))
@@ -71,12 +72,12 @@ def read_scalar_product(c: Call, hint: str = "") -> Ref:
 
 
 def _with_relu(read: Callable[[Call, str], Ref]) -> ReadFunction:
-    """A Relu behind it, on the grid that it found."""
+    """A Relu after it, with the quantization that it found."""
     return lambda c: c.emit("Relu", [read(c, "unclipped").name])
 
 
 def _forms(read: ReadFunction) -> list[Operator]:
-    """The number behind the tensor, and before it."""
+    """The number after the tensor, and before it."""
     return [Operator("q qa, x b", read), Operator("f b, q qa", read)]
 
 

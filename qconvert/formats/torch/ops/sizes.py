@@ -121,7 +121,7 @@ def read_type(c: Call) -> int:
 
 
 def read_fact(fact: Callable[[Tensor], Any]) -> Operator:
-    """What is known of a tensor without its values: its rank, whether it has real values …"""
+    """What is known of a tensor without its values: its rank, whether it has float values …"""
     return Operator("T a", lambda c: fact(c.operand("a")))
 
 

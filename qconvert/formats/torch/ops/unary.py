@@ -17,7 +17,7 @@ __all__ = ["OPERATORS", "scaled"]
 
 
 def read_real(kind: str) -> ReadFunction:
-    """A function of real values; integers are cast to float32 first."""
+    """A function of float values; integers are cast to float32 first."""
     return lambda c: c.emit(kind, [as_real(c, "self")])
 
 
@@ -32,7 +32,7 @@ def read_whole(kind: str) -> ReadFunction:
 
 
 def scaled(c: Call, name: str, factor: float, hint: str = "") -> Ref:
-    """Real values times a number."""
+    """Float values times a number."""
     return c.emit("Mul", [name, c.real_constant(factor, name, "factor")], grid=None, hint=hint)
 
 

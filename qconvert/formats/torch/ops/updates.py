@@ -42,7 +42,7 @@ def _replaced(c: Call, source: str, axis: int, start: Any, end: Any) -> Ref:
 
 
 def _every(c: Call, source: str, axis: int, start: int, end: int, step: int) -> Ref:
-    """A tensor with each `step`th index of an axis replaced: both behind each other, and of each index the one or the other."""
+    """A tensor with each `step`th index of an axis replaced: both one after the other, and of each index the one or the other."""
     name, size = c.name("self"), c.operand("self").static_shape
     if size is None:
         raise c.unknown_shape("self")

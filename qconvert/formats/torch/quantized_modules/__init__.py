@@ -1,6 +1,6 @@
 """Graphs as modules of torch.ao.nn.quantized, which TorchScript keeps: a function for each kind that PyTorch has a quantized kernel for.
 
-Operators that the kernels do not take are on real values between a dequantize and a quantize, by the functions of writers/.
+Operators that the kernels do not take are in float between a dequantize and a quantize, by the functions of writers/.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WRITERS: Mapping[str, ModuleFunction] = {**layers.WRITERS, **elementwise.WRITERS
 
 
 def module_writers(real: Mapping[str, WriteFunction]) -> Mapping[str, ModuleFunction]:
-    """The write functions of modules, by kind, beside those on real values."""
+    """The write functions of modules, by kind, next to those in float."""
     chosen = {kind: _either(write, real[kind]) for kind, write in WRITERS.items() if kind in real}
     return {**real, **chosen, "Reinterpret": joins.write_reinterpret}
 

@@ -1,6 +1,6 @@
 """What an operator's write function sees where modules of torch.ao.nn.quantized are written.
 
-A quantized tensor exists in one form: PyTorch's own, with its scale and zero point inside. Its real values stand behind aten::dequantize,
+A quantized tensor exists in one form: PyTorch's own, with its scale and zero point inside. Its float values stand after aten::dequantize,
 and movements move it as it is. All calls are of TorchScript's operators, of such as PyTorch 1.13 has too.
 """
 
@@ -39,7 +39,7 @@ class Layer:
         kind: its class.
         arguments: of its constructor: numbers, and arrays that are tensors there.
         grid: scale and zero point of its results, where they are attributes.
-        weights: of layers with packed weights: qint8, with their grid.
+        weights: of layers with packed weights: qint8, with their quantization.
         bias: real numbers, or None.
         parameters: real numbers that are attributes, by name.
         fused: whether it has a Relu inside.
@@ -59,7 +59,7 @@ class ModuleBuilder(Builder):
 
     Attributes:
         layers: node of a call -> the layer.
-        grids: node of a constant that is a quantized tensor -> its grid.
+        grids: node of a constant that is a quantized tensor -> its quantization.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -93,7 +93,7 @@ class ModuleBuilder(Builder):
         return node
 
     def _held(self, dtype: str, grid: Quantization, name: str) -> Quantization:
-        """A grid that a quantized tensor can hold."""
+        """A quantization that a quantized tensor can hold."""
         self.quantized_type(dtype)
         if grid.block_size:
             raise UnsupportedError(
@@ -118,7 +118,7 @@ class ModuleBuilder(Builder):
         return self.aten("_make_per_tensor_quantized_tensor", node, float(grid.scale[0]), int(grid.zero_point[0]))
 
     def take_input(self, name: str) -> Node:
-        """Adds an input; integers with a grid become a quantized tensor."""
+        """Adds an input; integers with a quantization become a quantized tensor."""
         node, tensor = super().take_input(name), self.graph[name]
         if tensor.quantization is not None:
             self.quantized_type(tensor.dtype)
@@ -137,7 +137,7 @@ class ModuleBuilder(Builder):
         return self.aten("dequantize", node)
 
     def quantize(self, node: Any, tensor: Tensor) -> Node:
-        """Adds a quantize of real values onto the grid of `tensor`, within its limits."""
+        """Adds a quantize of float values to the quantization of `tensor`, within its limits."""
         grid = tensor.quantization
         assert grid is not None
         kind = self.quantized_type(tensor.dtype)
@@ -149,13 +149,13 @@ class ModuleBuilder(Builder):
         return node if limits == integer_range(tensor.dtype) else self._within(node, grid, *limits)
 
     def pad(self, tensor: Tensor, node: Node, pads: list[int], value: float) -> Node:
-        """Adds a pad; in a quantized tensor the filler is a real value."""
+        """Adds a pad; in a quantized tensor the filler is a float value."""
         grid = tensor.quantization
         real = value if grid is None else float((value - int(grid.zero_point[0])) * np.float64(grid.scale[0]))
         return super().pad(tensor, node, pads, real)
 
     def _within(self, node: Node, grid: Quantization, low: int, high: int) -> Node:
-        """A quantized tensor clipped to a range of its integers; bounds are real values, which PyTorch rounds to them."""
+        """A quantized tensor clipped to a range of its integers; bounds are float values, which PyTorch rounds to them."""
         scale, point = np.float64(grid.scale[0]), int(grid.zero_point[0])
         return self.clamp(node, float((low - point) * scale), float((high - point) * scale))
 
@@ -170,12 +170,12 @@ class ModuleBuilder(Builder):
         return float(grid.scale[0]), int(grid.zero_point[0])
 
     def has_relu(self, op: Op) -> bool:
-        """Whether an operator has a relu that its grid does not imply."""
+        """Whether an operator has a relu that its quantization does not imply."""
         tensor = self.tensor(op.outputs[0])
         return op.attributes.get("activation") == "relu" and not self._implied(tensor, ACTIVATIONS["relu"])
 
     def close(self, op: Op, node: Node) -> None:
-        """Ends an operator whose node is a quantized tensor on the result's grid already, but for an activation other than relu."""
+        """Ends an operator whose node is a quantized tensor on the result's quantization already, but for an activation other than relu."""
         tensor = self.tensor(op.outputs[0])
         bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
         if bounds not in ((None, None), ACTIVATIONS["relu"]) and not self._implied(tensor, bounds):
@@ -184,7 +184,7 @@ class ModuleBuilder(Builder):
         self.set(tensor.name, node)
 
     def real_vector(self, name: str) -> Array:
-        """The real values of a constant in float32."""
+        """The float values of a constant in float32."""
         tensor = self.tensor(name)
         assert tensor.data is not None
         data = tensor.data if tensor.quantization is None else dequantize(tensor.data, tensor.quantization)

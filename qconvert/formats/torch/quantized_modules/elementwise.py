@@ -44,7 +44,7 @@ def write_celu(op: Op, b: ModuleBuilder) -> None:
 
 
 def _fixed(operator: str) -> ModuleFunction:
-    """A curve whose kernels have one grid for results, which the result has."""
+    """A curve whose kernels have one quantization for results, which the result has."""
     return lambda op, b: b.set(op.outputs[0], b.aten(operator, b.stored(op.inputs[0])))
 
 
@@ -54,7 +54,7 @@ def write_relu(op: Op, b: ModuleBuilder) -> None:
 
 
 def write_clip(op: Op, b: ModuleBuilder) -> None:
-    """Clip of stored integers between numbers, which are rounded to the grid."""
+    """Clip of stored integers between numbers, which are rounded to the quantization."""
     low, high = bounds_of(op, b)
     scale, point = b.grid_of(op.inputs[0])
     limits = float((0 - point) * scale) if low is None else low, float((255 - point) * scale) if high is None else high

@@ -1,4 +1,4 @@
-"""Joining tensors, and other grids for the same integers."""
+"""Joining tensors, and other quantizations for the same integers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["WRITERS", "write_reinterpret"]
 
 
 def write_concat(op: Op, b: ModuleBuilder) -> None:
-    """Concat of bytes: moved where all have one grid, else rounded onto the result's."""
+    """Concat of bytes: moved where all have one quantization, else rounded onto the result's."""
     result = b.tensor(op.outputs[0])
     if all(b.tensor(name).shares_grid(result) for name in op.inputs):
         b.close(op, b.aten("cat", [b.stored(each) for each in op.inputs], int(op["axis"])))
@@ -21,7 +21,7 @@ def write_concat(op: Op, b: ModuleBuilder) -> None:
 
 
 def write_reinterpret(op: Op, b: ModuleBuilder) -> None:
-    """Reinterpret: the same integers under another grid, or none."""
+    """Reinterpret: the same integers under another quantization, or none."""
     source, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     node = b.aten("int_repr", b.stored(source.name)) if source.is_quantized else b.stored(source.name)
     b.set(result.name, node if result.quantization is None else b.labelled(node, result.quantization, result.name))

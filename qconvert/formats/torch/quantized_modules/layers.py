@@ -46,7 +46,7 @@ def _saturates(op: Op, weights: Array, pads: list[int]) -> bool:
     """Whether fbgemm's kernel for depthwise convolutions would lose products: it adds two in 16 bits on any CPU.
 
     It is taken where a layer's own padding is half of its kernel (FbgemmConv.cc, takeDepthWiseFastPath); the others are exact on CPUs
-    with VNNI. Two weights of one sign saturate beside the largest data, 255, where they sum up to more than 128.
+    with VNNI. Two weights of one sign saturate next to the largest data, 255, where they sum up to more than 128.
     """
     outputs, inputs, *kernel = weights.shape
     usual = all(2 * pad == size - 1 for pad, size in zip(pads, kernel, strict=False)) and all(step == 1 for step in op["dilations"])

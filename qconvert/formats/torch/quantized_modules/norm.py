@@ -22,7 +22,7 @@ def write_batch_norm(op: Op, b: ModuleBuilder) -> None:
 
 
 def _vector(b: ModuleBuilder, name: str, sizes: list[int], default: float) -> Array:
-    """The real values of a parameter, or the default where it is left out."""
+    """The float values of a parameter, or the default where it is left out."""
     return b.real_vector(name) if name else np.full(sizes, default, np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Pools, averages and resizing of bytes that keep their grid."""
+"""Pools, averages and resizing of bytes that keep their quantization."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Modules(Module):
 
 
 def _made(layer: Layer) -> Any:
-    """A module with its weights and the grid of its results."""
+    """A module with its weights and the quantization of its results."""
     arguments = [_parameter(value) if isinstance(value, np.ndarray) else value for value in layer.arguments]
     module = getattr(quantized_modules(layer.fused), layer.kind)(*arguments)
     if layer.weights is not None:

@@ -1,10 +1,10 @@
 """A state_dict of modules that are quantized: torch.ao.nn.quantized of eager mode, of FX, and dynamic layers.
 
-<m>.weight, <m>.bias                            integers with their grid, and a real bias
+<m>.weight, <m>.bias                            integers with their quantization, and a real bias
 <m>._packed_params._packed_params               a tuple of both: linear layers
-<m>.scale, <m>.zero_point                       the grid of what the module computes; of one element in a list (shape (1,)): of a QuantStub
-<path with _>_scale_<n>, …_zero_point_<n>       FX: of a function in the code of a module, in the order of the calls
-<path with _>_input_scale_<n>, …                FX: of the data of a module, where they come as real values
+<m>.scale, <m>.zero_point                       the quantization of what the module computes; of one element in a list (shape (1,)): of a
+QuantStub <path with _>_scale_<n>, …_zero_point_<n>       FX: of a function in the code of a module, in the order of the calls
+<path with _>_input_scale_<n>, …                FX: of the data of a module, where they come as float values
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ __all__ = ["converted"]
 _LISTED = re.compile(r"^(?P<path>.*?)(?P<data>_input)?_scale_(?P<number>\d{1,6})$")
 #: Entries that say nothing of a value.
 _COUNTERS = ("num_batches_tracked", "_packed_params.dtype")
-#: Kinds whose results PyTorch puts on one grid, for uint8 and int8: aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp.
+#: Kinds whose results PyTorch puts with one quantization, for uint8 and int8:
+#: aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp.
 _FIXED: Mapping[str, tuple[tuple[float, int], tuple[float, int]]] = {
     "Sigmoid": ((1 / 256, 0), (1 / 256, -128)),
     "HardSigmoid": ((1 / 256, 0), (1 / 256, -128)),
@@ -130,7 +131,7 @@ def _key(module: str, name: str) -> str:
 
 
 def _grids(entries: Entries, tensors: Mapping[str, Tensor], is_dynamic: bool) -> tuple[dict[str, QParams], dict[str, QParams]]:
-    """The grids of results, and those of QuantStubs, by modules."""
+    """The quantizations of results, and those of QuantStubs, by modules."""
     results: dict[str, QParams] = {}
     inputs: dict[str, QParams] = {}
     names = {*entries.values, *tensors}
@@ -147,7 +148,8 @@ def _grids(entries: Entries, tensors: Mapping[str, Tensor], is_dynamic: bool) ->
 
 
 def _listed(entries: Entries) -> tuple[dict[str, QParams], dict[str, tuple[QParams, ...]]]:
-    """What FX gives attributes of their own: grids of data by the path of the module, and of functions by that of the module around."""
+    """What FX gives attributes of their own: quantizations of data by the path of the module, and of functions by that of the module
+    around."""
     data: dict[str, QParams] = {}
     functions: dict[str, list[tuple[int, QParams]]] = {}
     for name in entries.left():

@@ -79,7 +79,7 @@ def parent(module: str) -> str:
 
 
 def grid(scale: Any, zero_point: Any, where: str, dtype: str = "", low: int | None = None, high: int | None = None) -> QParams:
-    """The grid of one scale and one zero point.
+    """The quantization of one scale and one zero point.
 
     Args:
         scale, zero_point: numbers, or arrays of one.
@@ -88,7 +88,7 @@ def grid(scale: Any, zero_point: Any, where: str, dtype: str = "", low: int | No
         low, high: its limits, where these are not the type's.
 
     Raises:
-        InvalidModelError: they are no grid.
+        InvalidModelError: they are no quantization.
     """
     scales, points = np.asarray(scale, np.float64), np.asarray(zero_point, np.float64)
     if scales.size != 1 or points.size != 1:

@@ -92,7 +92,7 @@ class Observers:
             return FORMULAS[name].computes(np.asarray(low, np.float32), np.asarray(high, np.float32), *self.limits)
 
     def integers(self, values: Array, scale: Array, zero_point: Array) -> Array:
-        """Integers of real values: x / scale, and the zero point before the rounding."""
+        """Integers of float values: x / scale, and the zero point before the rounding."""
         with np.errstate(all="ignore"):
             steps = np.rint(values / scale + zero_point)
         return np.asarray(np.clip(np.nan_to_num(steps), *self.limits))
@@ -127,7 +127,7 @@ def observed(entries: Entries, how: Observers) -> Parameters:
 
 
 def _grid(how: Observers, scale: Array, point: Array, module: str) -> QParams:
-    """The grid of data, which is spelled out where its zero point is beyond the integers, as of a range without 0."""
+    """The quantization of data, which is decomposed where its zero point is beyond the integers, as of a range without 0."""
     low, high = how.limits
     if not np.isfinite(point).all() or low <= point[0] <= high:
         return grid(scale, point, module, how.dtype, low, high)
@@ -154,7 +154,7 @@ def _folding(entries: Entries, module: str, weight: Array, how: Observers) -> Fo
 def _folded(
     module: str, weight: Array, bias: Array | None, norm: Mapping[str, Array], how: Observers, epsilon: float
 ) -> Mapping[str, Tensor]:
-    """weight * gamma / sqrt(variance + epsilon), in float32, on a grid of its own range; beta + (bias - mean) * that factor."""
+    """weight * gamma / sqrt(variance + epsilon), in float32, with a quantization of its own range; beta + (bias - mean) * that factor."""
     if norm:
         gamma, beta, mean, variance = (norm[name] for name in _STATISTICS)
         weight, bias = fold_batch_norm(weight, bias, gamma, beta, mean, variance, epsilon, "float32")

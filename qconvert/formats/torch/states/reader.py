@@ -31,7 +31,7 @@ _MOST_ENTRIES = 50_000
 
 
 def read_parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
-    """The tensors and grids in a file without a graph.
+    """The tensors and quantizations in a file without a graph.
 
     Args:
         path: of the file.
@@ -63,7 +63,7 @@ def _of_torch(entries: Entries, how: Observers, engine: str) -> Parameters:
 
 
 def _of_torchao(entries: Entries) -> Parameters | None:
-    """Weights of torchao's classes beside plain tensors; None where there are none."""
+    """Weights of torchao's classes next to plain tensors; None where there are none."""
     wrapped = {name: value for name, value in entries.values.items() if isinstance(value, WrappedTensor)}
     if not wrapped:
         return None

@@ -16,7 +16,7 @@ _CLASSES = ("Int8Tensor", "IntxUnpackedToInt8Tensor")
 
 
 def weight(value: WrappedTensor, name: str) -> Tensor:
-    """The integers of a weight, with a grid of the blocks that it states.
+    """The integers of a weight, with a quantization of the blocks that it states.
 
     Raises:
         UnsupportedError: it is of another class, or in blocks along several axes.

@@ -4,7 +4,7 @@
 <m>.activation_post_process.scale, …             of what a module computes
 activation_post_process_<n>.scale, …             FX: of the operators in their order; the first is the input's
 
-A state_dict does not hold the limits of the integers. Those of activations follow from the range that stands beside each scale.
+A state_dict does not hold the limits of the integers. Those of activations follow from the range that stands next to each scale.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["is_trained", "trained"]
 
 _WEIGHTS, _RESULTS = "weight_fake_quant", "activation_post_process"
 _LISTED = re.compile(r"^(?P<path>(?:.*\.)?)activation_post_process_(?P<number>\d{1,6})$")
-#: What observers and fake quantizations keep beside scale and zero point.
+#: What observers and fake quantizations keep next to scale and zero point.
 _BESIDE = (
     "fake_quant_enabled", "observer_enabled", "static_enabled", "learning_enabled", "eps",
     "activation_post_process.eps", "activation_post_process.min_val", "activation_post_process.max_val",
@@ -114,7 +114,7 @@ def _taken(entries: Entries, fake: str) -> _Fake:
 
 
 def _grid_of(found: _Fake, where: str) -> QParams:
-    """The grid of activations: its limits from the range that the scale was made of, or those of the whole type."""
+    """The quantization of activations: its limits from the range that the scale was made of, or those of the whole type."""
     if found.scale.size != 1 or found.zero_point.size != 1:
         raise InvalidModelError(
             f"the number of scales is {found.scale.size}; an activation requires one", where=where, rule="not-per-tensor"
@@ -128,7 +128,7 @@ def _grid_of(found: _Fake, where: str) -> QParams:
 
 
 def _steps(found: _Fake, scale: float, point: float) -> tuple[int, int]:
-    """How many steps a grid has, and its lowest integer: 255 from 0, or what the range beside the scale says.
+    """How many steps a quantization has, and its lowest integer: 255 from 0, or what the range next to the scale says.
 
     scale = (max - min) / steps and zero point = lowest - round(min / scale), where 0 lies in the range; symmetric ones have steps / 2 of
     the larger end, and the zero point 0 or that in the middle of uint8.
@@ -153,7 +153,7 @@ def _steps(found: _Fake, scale: float, point: float) -> tuple[int, int]:
 
 
 def _folding(entries: Entries, module: str, fake: _Fake | None) -> Folding:
-    """What gives the tensors of a module: its weights on their grid, with the normalization that the module holds."""
+    """What gives the tensors of a module: its weights with their quantization, with the normalization that the module holds."""
     weight, bias = entries.numbers(module, "weight"), entries.numbers(module, "bias")
     norm = {name: entries.numbers(f"{module}.bn" if module else "bn", name) for name in _STATISTICS}
     if weight is None:
@@ -173,7 +173,7 @@ def _folding(entries: Entries, module: str, fake: _Fake | None) -> Folding:
 def _folded(
     module: str, weight: Array, bias: Array | None, norm: Mapping[str, Array], fake: _Fake | None, epsilon: float
 ) -> Mapping[str, Tensor]:
-    """weight * gamma / sqrt(variance + epsilon) on its grid, in float32 as in training; beta + (bias - mean) * that factor."""
+    """weight * gamma / sqrt(variance + epsilon) with its quantization, in float32 as in training; beta + (bias - mean) * that factor."""
     prefix = f"{module}." if module else ""
     if norm:
         factor, last = (batch_norm_factor(norm["weight"], norm["running_var"], epsilon, real) for real in ("float32", "float64"))
@@ -197,7 +197,8 @@ def _folded(
 
 
 def _weight_grid(fake: _Fake, shape: tuple[int, ...], module: str) -> Quantization:
-    """The grid of weights: along the outputs where there are several scales; 8 bits, or 4 where the range beside the scale says so."""
+    """The quantization of weights: along the outputs where there are several scales; 8 bits, or 4 where the range next to the scale says
+    so."""
     scale, points = fake.scale, fake.zero_point.astype(np.int64)
     if scale.shape != points.shape or scale.size not in (1, shape[0] if shape else 1):
         raise InvalidModelError(f"{scale.size} scales do not fit weights of shape {shape}", where=module, rule="counts-differ")

@@ -20,7 +20,7 @@ __all__ = ["Expressions", "Function", "dotted"]
 
 
 class Function:
-    """What stands in front of a call: a method with its object, or an operator or function by its name."""
+    """What stands before a call: a method with its object, or an operator or function by its name."""
 
     __slots__ = ("name", "target")
 
@@ -145,7 +145,7 @@ class Expressions:
         return self._interpreter.call(function, given, named, self._where(node), self._hint(hint, node), self._place)
 
     def _hint(self, hint: str, node: ast.AST) -> str:
-        """The name of a result: the variable's, behind the place of the module."""
+        """The name of a result: the variable's, after the place of the module."""
         name = hint or f"line{getattr(node, 'lineno', 0)}"
         return f"{self._place}/{name}" if self._place else name
 

@@ -125,7 +125,7 @@ class Frame(Expressions):
         self.statements(node.body if condition else node.orelse)
 
     def _every(self, *bodies: Sequence[ast.stmt]) -> None:
-        """Behind what is not covered: all branches, to find whatever else is not."""
+        """After what is not covered: all branches, to find whatever else is not."""
         for body in bodies:
             try:
                 self.statements(body)

@@ -13,7 +13,7 @@ from qconvert.operators import kind_of
 
 __all__ = ["Guesses", "Probe", "guessed"]
 
-#: Rank -> names of the sizes behind the batch and the channels.
+#: Rank -> names of the sizes after the batch and the channels.
 _SPATIAL: Mapping[int, tuple[str, ...]] = {3: ("length",), 4: ("height", "width"), 5: ("depth", "height", "width")}
 #: Ranks in the order in which they are tried.
 _RANKS = (4, 3, 2, 5)
@@ -33,7 +33,7 @@ class _FoundError(Exception):
 
 
 class Probe(Draft):
-    """A graph that is read only until the first layer behind each input is known.
+    """A graph that is read only until the first layer after each input is known.
 
     Args:
         wanted: names of inputs.

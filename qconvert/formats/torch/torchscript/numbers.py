@@ -85,7 +85,7 @@ def _remainder(a: int, b: int) -> int:
 
 
 def _sum(a: Any, b: Any, alpha: int = 1) -> Any:
-    """Of numbers, or of lists one behind the other."""
+    """Of numbers, or of lists one after the other."""
     return a + b if isinstance(a, (list, str)) and _short(a, len(a) + len(b)) else a + b * alpha
 
 

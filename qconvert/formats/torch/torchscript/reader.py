@@ -110,7 +110,7 @@ class _Script:
         return flattened(result, constants)
 
     def _model(self) -> ScriptObject:
-        """The objects of the file, anew, since methods may change them."""
+        """The objects of the file, again, since methods may change them."""
         model = unpickled(self._archive.read("data.pkl"), lambda key: self._archive.storage(f"data/{key}"), "data.pkl")
         if not isinstance(model, ScriptObject):
             raise InvalidModelError("data.pkl does not hold a module", rule="malformed-entry")

@@ -59,7 +59,7 @@ def _end(op: Op, b: Builder, name: str, node: Node, missing: int) -> None:
 
 
 def _real(b: Builder, name: str) -> Node:
-    """Real values in float64."""
+    """Float values in float64."""
     return b.real(name) if b.wide else b.widened(b.stored(name))
 
 

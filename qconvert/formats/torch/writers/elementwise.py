@@ -1,4 +1,4 @@
-"""Functions of one and of two tensors, element by element, on real values."""
+"""Functions of one and of two tensors, element by element, in float."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["WRITERS", "bounds_of"]
 
 
 def simple(operator: str, *attributes: str, after: Callable[[Op], tuple[Any, ...]] | None = None) -> WriteFunction:
-    """An operator of the same operands, with some attributes as numbers behind them."""
+    """An operator of the same operands, with some attributes as numbers after them."""
 
     def write(op: Op, b: Builder) -> None:
         numbers = [float(op[name]) for name in attributes]
@@ -26,7 +26,7 @@ def simple(operator: str, *attributes: str, after: Callable[[Op], tuple[Any, ...
 
 
 def write_sqrt(op: Op, b: Builder) -> None:
-    """Sqrt; with the arithmetic "tflite" rounded down to a step of the result's grid, as TFLite's kernel does in float32.
+    """Sqrt; with the arithmetic "tflite" rounded down to a step of the result's quantization, as TFLite's kernel does in float32.
 
     PyTorch's own root of float32 is not always the nearest, and it multiplies by reciprocals instead of dividing. A root or a quotient of
     float64 that is rounded to float32 is the nearest.
@@ -152,7 +152,7 @@ def write_selu(op: Op, b: Builder) -> None:
 
 
 def write_where(op: Op, b: Builder) -> None:
-    """Where: of plain numbers, or of real values."""
+    """Where: of plain numbers, or of float values."""
     condition = b.stored(op.inputs[0])
     b.finish(op, b.aten("where.self", condition, *(b.real(name) for name in op.inputs[1:])))
 

@@ -32,7 +32,7 @@ def indices(b: Builder, name: str) -> Node:
 
 
 def _from_front(op: Op, b: Builder, node: Node, size: int | str) -> Node:
-    """Indices of which negative ones count from behind."""
+    """Indices of which negative ones count from the end."""
     if isinstance(size, str):
         raise b.unsupported(op, "indices along an axis of unknown size", rule="unknown-size")
     return b.aten("remainder.Scalar", node, size)
@@ -214,7 +214,7 @@ def write_one_hot(op: Op, b: Builder) -> None:
 
 
 def gather_in_batches(op: Op, b: Builder) -> None:
-    """Gather whose first axes of data and indices go together: the axis is moved behind them, and the others back."""
+    """Gather whose first axes of data and indices go together: the axis is moved after them, and the others back."""
     batch, rank, count = int(op["batch_dims"]), b.rank(op), b.tensor(op.inputs[1]).rank or 0
     axis, rows = int(op["axis"]) % rank, static_shape(op, b, op.inputs[1])
     data = b.stored(op.inputs[0])

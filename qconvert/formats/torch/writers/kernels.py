@@ -32,7 +32,7 @@ __all__ = ["averaged_as_pytorch", "curved_as_tflite", "end_stored", "lined_as_xn
 
 
 def end_stored(op: Op, b: Builder, steps: Node) -> None:
-    """Ends an operator with whole numbers, which are limited to the codes that the grid and a fused activation leave."""
+    """Ends an operator with whole numbers, which are limited to the codes that the quantization and a fused activation leave."""
     tensor = b.tensor(op.outputs[0])
     grid = tensor.quantization
     assert grid is not None
@@ -46,7 +46,7 @@ def end_stored(op: Op, b: Builder, steps: Node) -> None:
 
 
 def pair_as_kernels(op: Op, b: Builder) -> bool:
-    """Writes an Add, Sub or Mul with the integers of the kernel that it names; False if it names none, or lacks a grid."""
+    """Writes an Add, Sub or Mul with the integers of the kernel that it names; False if it names none, or lacks a quantization."""
     tensors = [b.tensor(name) for name in (*op.inputs, *op.outputs)]
     first, second, output = (tensor.quantization for tensor in tensors)
     if not b.wide or not op["arithmetic"] or first is None or second is None or output is None:
@@ -67,7 +67,7 @@ def pair_as_kernels(op: Op, b: Builder) -> bool:
 
 
 def _added(op: Op, b: Builder, tensors: list[Tensor], grids: tuple[Quantization, Quantization], output: Quantization) -> bool:
-    """Writes an Add with the integers of its kernel; False where that has none for these grids."""
+    """Writes an Add with the integers of its kernel; False where that has none for these quantizations."""
     name, point = str(op["arithmetic"]), int(output.zero_point[0])
     if not adds_as(name, grids, output):
         return False
@@ -100,7 +100,7 @@ def averaged_as_pytorch(op: Op, b: Builder, total: Node, sizes: list[int]) -> No
     """Ends an average as PyTorch's kernel named by `arithmetic` rounds it (arithmetic/torch_kernels.py).
 
     Args:
-        op: the average, of one grid.
+        op: the average, of one quantization.
         b: what is written.
         total: whole steps from the zero point, summed.
         sizes: of a window.

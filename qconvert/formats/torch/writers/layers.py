@@ -1,4 +1,4 @@
-"""Convolutions, linear layers and products of matrices, on real values."""
+"""Convolutions, linear layers and products of matrices, in float."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["WRITERS"]
 
 
 def _bias(op: Op, b: Builder) -> Any:
-    """The bias's real values. PyTorch has no dequantize of int64: such a bias becomes int32, or float32 if it is too large."""
+    """The bias's float values. PyTorch has no dequantize of int64: such a bias becomes int32, or float32 if it is too large."""
     if len(op.inputs) < 3 or not op.inputs[2]:
         return None
     bias = b.tensor(op.inputs[2])
@@ -60,7 +60,7 @@ def _length(op: Op, b: Builder) -> int:
 
 
 def write_conv_transpose(op: Op, b: Builder) -> None:
-    """ConvTranspose, whose weights PyTorch has as I,O/group,spatial; cropping that differs on both sides is a slice behind it."""
+    """ConvTranspose, whose weights PyTorch has as I,O/group,spatial; cropping that differs on both sides is a slice after it."""
     b.channels_first(op)
     spatial, pads = b.rank(op) - 2, [int(pad) for pad in op["pads"]]
     begins, ends, extra = pads[:spatial], pads[spatial:], [int(value) for value in op["output_padding"]]
@@ -112,7 +112,7 @@ def _turned_weights(op: Op, b: Builder) -> Any:
 
 
 def write_gemm(op: Op, b: Builder) -> None:
-    """Gemm: a linear layer; what is added and is no vector of the outputs is added behind it."""
+    """Gemm: a linear layer; what is added and is no vector of the outputs is added after it."""
     vector = len(op.inputs) > 2 and bool(op.inputs[2]) and b.tensor(op.inputs[2]).rank == 1
 
     def linear(x: Node, w: Node, bias: Node | None) -> Node:

@@ -69,7 +69,7 @@ def write_tile(op: Op, b: Builder) -> None:
 
 
 def write_concat(op: Op, b: Builder) -> None:
-    """Concat: of integers if all sides have one grid, else of real values."""
+    """Concat: of integers if all sides have one quantization, else of float values."""
     sides = [b.tensor(name) for name in (*op.inputs, *op.outputs)]
     axis = int(op["axis"])
     if all(side.shares_grid(sides[-1]) for side in sides) and not op["activation"]:
@@ -161,7 +161,7 @@ def _write_repeated(op: Op, b: Builder, pads: list[int]) -> None:
 
 
 def write_gather(op: Op, b: Builder) -> None:
-    """Gather along an axis by one index, a list, or indices of any shape; negative ones count from behind."""
+    """Gather along an axis by one index, a list, or indices of any shape; negative ones count from the end."""
     if op["batch_dims"]:
         gather_in_batches(op, b)
         return

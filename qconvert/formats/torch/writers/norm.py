@@ -1,4 +1,4 @@
-"""Normalizations, softmax and reductions, on real values."""
+"""Normalizations, softmax and reductions, in float."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools, on real values."""
+"""Pools, in float."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between real values and grids, by quantized_decomposed's operators."""
+"""Between float values and quantizations, by quantized_decomposed's operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["WRITERS"]
 
 
 def write_quantize(op: Op, b: Builder) -> None:
-    """Quantize, and Requantize by way of real values. The quantize of quantized_decomposed takes float32 alone."""
+    """Quantize, and Requantize by way of float values. The quantize of quantized_decomposed takes float32 alone."""
     if op.kind == "Requantize" and lined_as_xnnpack(op, b):
         return
     node, source, result = b.real(op.inputs[0]), b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
@@ -34,13 +34,13 @@ def write_quantize(op: Op, b: Builder) -> None:
 
 
 def write_dequantize(op: Op, b: Builder) -> None:
-    """Dequantize, in float32; another type behind a cast."""
+    """Dequantize, in float32; another type after a cast."""
     node, dtype = b.real(op.inputs[0]), b.tensor(op.outputs[0]).dtype
     b.set(op.outputs[0], node if dtype == "float32" else b.aten("to.dtype", node, b.dtype(dtype)))
 
 
 def write_reinterpret(op: Op, b: Builder) -> None:
-    """Reinterpret: the same integers, which whoever reads them dequantizes by their new grid."""
+    """Reinterpret: the same integers, which whoever reads them dequantizes by their new quantization."""
     b.set(op.outputs[0], b.aten("alias", b.stored(op.inputs[0])))
 
 

@@ -21,12 +21,12 @@ __all__ = ["WRITERS"]
 #: Where PyTorch's gates stand among ONNX's.
 _ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 _BIAS, _LENGTHS, _STATE, _PEEPHOLES = 3, 4, 5, 7
-#: Steps of a sequence up to which they are written one behind the other.
+#: Steps of a sequence up to which they are written one after the other.
 _MOST_STEPS = 256
 
 
 def write_recurrence(op: Op, b: Builder) -> None:
-    """aten::lstm, gru, rnn_tanh or rnn_relu, on real values; a layer that begins at the end of its data reads them turned round."""
+    """aten::lstm, gru, rnn_tanh or rnn_relu, in float; a layer that begins at the end of its data reads them turned round."""
     name = f"rnn_{activation_names(op)[0].lower()}" if op.kind == "RNN" else op.kind.lower()
     directions = 2 if op["direction"] == "bidirectional" else 1
     data = b.real(op.inputs[0])

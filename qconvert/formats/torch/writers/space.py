@@ -13,7 +13,7 @@ __all__ = ["WRITERS"]
 
 
 def write_depth_to_space(op: Op, b: Builder) -> None:
-    """DepthToSpace: pixel_shuffle has the channels before the positions in a block (CRD); the other order is spelled out."""
+    """DepthToSpace: pixel_shuffle has the channels before the positions in a block (CRD); the other order is decomposed."""
     b.channels_first(op)
     block, node = int(op["blocksize"]), b.stored(op.inputs[0])
     if op["mode"] == "CRD":
@@ -35,7 +35,7 @@ def write_space_to_depth(op: Op, b: Builder) -> None:
 
 
 def _sizes(op: Op, b: Builder) -> list[int]:
-    """The sizes behind the batch, which must be known."""
+    """The sizes after the batch, which must be known."""
     sizes = b.shape(op, op.inputs[0])[1:]
     if any(isinstance(size, str) for size in sizes):
         raise b.unsupported(op, f"data of shape {sizes}")

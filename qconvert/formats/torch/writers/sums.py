@@ -1,8 +1,8 @@
-"""Sums of products as integers, and their real values in float64: what a product on grids means, bit for bit.
+"""Sums of products as integers, and their float values in float64: what a product with quantizations means, bit for bit.
 
 Data and weights become whole numbers, zero points taken off, in float32: below 2^24 each part of their sums is exact in whatever order it
 is made, and PyTorch's float32 kernels are the fast ones. Longer sums are made in float64. The sum times both scales, in float64, is the
-real value. On real values float32 would round the products, and one result in some 100,000 falls on the other side of a tie.
+float value. On float values float32 would round the products, and one result in some 100,000 falls on the other side of a tie.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TYPES = ("int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2")
 
 
 def computes_on_grids(graph: Graph, op: Op) -> bool:
-    """Whether an operator computes real values of integers on grids, or rounds real values onto one."""
+    """Whether an operator computes float values of integers with quantizations, or rounds float values onto one."""
     if kind_of(op).rule not in ("real", "index", "convert") or op.kind == "Dequantize":
         return False
     grids = [graph[name].quantization for name in (*op.inputs, *op.outputs) if name]
@@ -34,7 +34,7 @@ def computes_on_grids(graph: Graph, op: Op) -> bool:
 
 
 def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node | None], Node], axis: int, length: int) -> Node | None:
-    """The real values, in float64, of a sum of products; None if it has no exact integers.
+    """The float values, in float64, of a sum of products; None if it has no exact integers.
 
     Args:
         op: a Conv, ConvTranspose, Gemm or MatMul.
@@ -67,7 +67,7 @@ def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
 
 
 def sum_as_tflite(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node | None], Node]) -> bool:
-    """Writes a convolution of 16-bit data with the integers of TFLite's kernel; False where grids are missing.
+    """Writes a convolution of 16-bit data with the integers of TFLite's kernel; False where quantizations are missing.
 
     Args:
         op: the Conv.

@@ -13,7 +13,7 @@ __all__ = ["padded", "padded_data", "pads_of", "real_data", "symmetric", "torch_
 
 
 def pads_of(op: Op, b: Builder, kernel: Sequence[int], dilations: Sequence[int]) -> list[int]:
-    """What is padded in front of each axis, and then behind each."""
+    """What is padded before each axis, and then after each."""
     auto = op["auto_pad"]
     if auto == "NOTSET":
         return [int(pad) for pad in op["pads"]]
@@ -31,7 +31,7 @@ def pads_of(op: Op, b: Builder, kernel: Sequence[int], dilations: Sequence[int])
 
 
 def symmetric(pads: Sequence[int]) -> bool:
-    """Whether pads are the same in front and behind."""
+    """Whether pads are the same in front and after."""
     count = len(pads) // 2
     return list(pads[:count]) == list(pads[count:])
 
@@ -54,7 +54,7 @@ def padded(op: Op, b: Builder, spatial: int) -> tuple[Node, list[int]]:
 
 
 def real_data(op: Op, b: Builder, node: Node) -> Node:
-    """Real values of an operator's data, or of what was padded of them."""
+    """Float values of an operator's data, or of what was padded of them."""
     data = b.tensor(op.inputs[0])
     if data.quantization is not None:
         return b.dequantize(node, data.dtype, data.quantization, data.name)
@@ -62,7 +62,7 @@ def real_data(op: Op, b: Builder, node: Node) -> Node:
 
 
 def padded_data(op: Op, b: Builder, pads: Sequence[int], filler: float | None) -> Node:
-    """Stored data behind a pad: with real zero, or with the smallest value for `filler` -inf."""
+    """Stored data after a pad: with real zero, or with the smallest value for `filler` -inf."""
     data, spatial = b.tensor(op.inputs[0]), len(pads) // 2
     grid, value = data.quantization, filler
     if grid is not None:
