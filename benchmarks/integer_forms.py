@@ -73,13 +73,13 @@ Form = Callable[[Nodes], str]
 X, Y, Z = (0.031, 128), (0.047, 113), (0.0723, 121)
 
 
-def unary(kind: str, grid: tuple[float, int] = Z, **attributes: Any) -> Form:
-    return lambda n: n.stored(n(kind, n.real("x", *X), **attributes), *grid)
+def unary(kind: str, quantization: tuple[float, int] = Z, **attributes: Any) -> Form:
+    return lambda n: n.stored(n(kind, n.real("x", *X), **attributes), *quantization)
 
 
-def table(grid: tuple[float, int], function: Callable[[Array], Array]) -> Form:
+def table(quantization: tuple[float, int], function: Callable[[Array], Array]) -> Form:
     steps = np.arange(256, dtype=np.float32) - np.float32(X[1])
-    values = np.clip(np.rint(function(steps * np.float32(X[0])) / np.float32(grid[0])) + grid[1], 0, 255).astype(np.uint8)
+    values = np.clip(np.rint(function(steps * np.float32(X[0])) / np.float32(quantization[0])) + quantization[1], 0, 255).astype(np.uint8)
     return lambda n: n("Gather", n.const(values), n("Cast", "x", to=6))
 
 
@@ -93,20 +93,20 @@ def sub_as_add(n: Nodes) -> str:
     return n.stored(n("Add", n.real("x", *X), n.real(negative, Y[0], 255 - Y[1])), *Z)
 
 
-def grids() -> tuple[tuple[Quantization, Quantization], Quantization]:
-    first, second, output = (Quantization.per_tensor(*grid) for grid in (X, Y, Z))
+def quantizations() -> tuple[tuple[Quantization, Quantization], Quantization]:
+    first, second, output = (Quantization.per_tensor(*quantization) for quantization in (X, Y, Z))
     return (first, second), output
 
 
 def add_beside(n: Nodes) -> str:
-    found = nudged_add(*grids(), 0)
+    found = nudged_add(*quantizations(), 0)
     assert found is not None
-    values = [n.real(name, float(grid.scale[0]), point) for name, grid, (_, point) in zip("xy", found, (X, Y), strict=True)]
+    values = [n.real(name, float(quantization.scale[0]), point) for name, quantization, (_, point) in zip("xy", found, (X, Y), strict=True)]
     return n.stored(n("Add", *values), *Z)
 
 
 def add_float64(n: Nodes) -> str:
-    multipliers, shift = xnnpack_add_multipliers(*grids())
+    multipliers, shift = xnnpack_add_multipliers(*quantizations())
     total, offset = "", 0.5 + Z[1]
     for name, (_, point), multiplier in zip("xy", (X, Y), multipliers, strict=True):
         factor = multiplier * 2.0**-shift
@@ -119,7 +119,7 @@ def add_float64(n: Nodes) -> str:
 
 def sum_int32(n: Nodes) -> tuple[str, int]:
     """XNNPACK's sum within its limits, still to be shifted, and by how many bits."""
-    multipliers, shift = xnnpack_add_multipliers(*grids())
+    multipliers, shift = xnnpack_add_multipliers(*quantizations())
     total, offset = "", (1 << shift - 1) + (Z[1] << shift)
     for name, (_, point), multiplier in zip("xy", (X, Y), multipliers, strict=True):
         offset -= multiplier * point
@@ -140,7 +140,7 @@ def add_uint32(n: Nodes) -> str:
 
 def add_table(n: Nodes) -> str:
     codes = np.arange(256)
-    inputs, output = grids()
+    inputs, output = quantizations()
     values = xnnpack_add(codes[:, None], codes[None], inputs, output, "uint8").reshape(-1)
     rows = n("Mul", n("Cast", "x", to=6), n.const(np.int32(256)))
     return n("Gather", n.const(values), n("Add", rows, n("Cast", "y", to=6)))

@@ -249,9 +249,9 @@ def clips(graph: Graph, source: Graph, feeds: Sequence[Mapping[str, Array]], rng
     writers = graph.producers()
     for name in rng.permutation(names).tolist():
         tensor, values = graph[name], np.concatenate([found[name].reshape(-1) for found in ran])
-        grid = tensor.quantization
-        assert grid is not None
-        scale, point, limits = float(grid.scale[0]), int(grid.zero_point[0]), integer_range(tensor.dtype)
+        quantization = tensor.quantization
+        assert quantization is not None
+        scale, point, limits = float(quantization.scale[0]), int(quantization.zero_point[0]), integer_range(tensor.dtype)
         can_be = np.clip(np.rint(np.array(limits_of(graph, writers, name)) / scale) + point, *limits).astype(int)
         lows, highs = (range(can_be[0] + 1, values.min() + 1), range(values.max(), can_be[1]))
         ends = [(low, limits[1]) for low in lows] + [(limits[0], high) for high in highs]

@@ -56,9 +56,11 @@ class Network:
         self._tensors.append(TensorSpec(f"c{len(self._tensors)}", array.shape, dtype, scale, points, axis, array))
         return self._tensors[-1].name
 
-    def op(self, builtin: str, inputs: list[str], shapes: list[tuple[int, ...]], options: Any = None, grid: Any = None) -> list[str]:
+    def op(
+        self, builtin: str, inputs: list[str], shapes: list[tuple[int, ...]], options: Any = None, quantization: Any = None
+    ) -> list[str]:
         data = self._spec(inputs[-1 if builtin == "SPLIT" else 0])
-        scale, point = grid or (data.scale, data.zero_point)
+        scale, point = quantization or (data.scale, data.zero_point)
         outputs = [self._add(shape, scale, point) for shape in shapes]
         self._ops.append(OpSpec(builtin, inputs, outputs, options))
         return outputs
@@ -83,8 +85,8 @@ class Network:
 
     def silu(self, name: str) -> str:
         (gate,) = self.op("LOGISTIC", [name], [self.shape(name)], None, (1 / 256, -128))
-        grid = (float(self._spec(name).scale) * self._rng.uniform(0.6, 0.7), -100)
-        return self.op("MUL", [name, gate], [self.shape(name)], {}, grid)[0]
+        quantization = (float(self._spec(name).scale) * self._rng.uniform(0.6, 0.7), -100)
+        return self.op("MUL", [name, gate], [self.shape(name)], {}, quantization)[0]
 
     def unit(self, name: str, channels: int, size: int = 1, stride: int = 1) -> str:
         return self.silu(self.conv(name, channels, size, stride))
@@ -94,16 +96,16 @@ class Network:
         return self.op("SPLIT", [self.const(3), name], [(*front, channels // 2)] * 2, {"numSplits": 2})
 
     def add(self, first: str, second: str) -> str:
-        grid = (float(self._spec(first).scale + self._spec(second).scale) * self._rng.uniform(0.6, 0.7), -20)
-        return self.op("ADD", [first, second], [self.shape(first)], {}, grid)[0]
+        quantization = (float(self._spec(first).scale + self._spec(second).scale) * self._rng.uniform(0.6, 0.7), -20)
+        return self.op("ADD", [first, second], [self.shape(first)], {}, quantization)[0]
 
     def concat(self, *names: str) -> str:
         """CONCATENATION, whose inputs are requantized to one quantization, as TensorFlow's converter does."""
-        grid = (max(float(self._spec(name).scale) for name in names), -64)
-        same = [name if (self._spec(name).scale, self._spec(name).zero_point) == grid else
-                self.op("QUANTIZE", [name], [self.shape(name)], {}, grid)[0] for name in names]  # fmt: skip
+        quantization = (max(float(self._spec(name).scale) for name in names), -64)
+        same = [name if (self._spec(name).scale, self._spec(name).zero_point) == quantization else
+                self.op("QUANTIZE", [name], [self.shape(name)], {}, quantization)[0] for name in names]  # fmt: skip
         shape = (*self.shape(names[0])[:3], sum(self.shape(name)[3] for name in names))
-        return self.op("CONCATENATION", same, [shape], {"axis": 3}, grid)[0]
+        return self.op("CONCATENATION", same, [shape], {"axis": 3}, quantization)[0]
 
     def pool(self, name: str) -> str:
         options = {"padding": 0, "strideW": 1, "strideH": 1, "filterWidth": 5, "filterHeight": 5}

@@ -81,7 +81,7 @@ class Model:
         self.nodes.append(self._helper.make_node(op_type, list(inputs), [output], name=f"node{len(self.nodes)}", **attributes))
         return output
 
-    def on_grid(self, value: str) -> str:
+    def on_quantization(self, value: str) -> str:
         """The value after QuantizeLinear and DequantizeLinear, if the model is quantized."""
         if not self.is_quantized:
             return value
@@ -103,14 +103,14 @@ class Model:
             weights = self._constant(f"weights{number}", self._generator.normal(0, 0.3, shape).astype(np.float32))
         bias = self._constant(f"bias{number}", self._generator.normal(0, 0.1, CHANNELS).astype(np.float32))
         result = self.node("Conv", [value, weights, bias], kernel_shape=[1, 1])
-        return self.on_grid(self.node("Relu", [result]) if relu else result)
+        return self.on_quantization(self.node("Relu", [result]) if relu else result)
 
     def scalar(self, value: float) -> str:
         return self._constant(f"scalar{len(self.nodes)}_{len(self._constants)}", np.array(value, np.float32))
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
         sizes = self._constant(f"sizes{len(self.nodes)}", np.array(shape, np.int64))
-        return self.on_grid(self.node("Reshape", [value, sizes]))
+        return self.on_quantization(self.node("Reshape", [value, sizes]))
 
     def save(self, path: Path, output: str) -> None:
         helper = self._helper
@@ -122,7 +122,7 @@ class Model:
 
 def chain(m: Model, size: int) -> str:
     """Convolutions with Relu, one after the other."""
-    value = m.on_grid("x")
+    value = m.on_quantization("x")
     while len(m.nodes) < size:
         value = m.conv(value, relu=True)
     return value
@@ -130,40 +130,40 @@ def chain(m: Model, size: int) -> str:
 
 def residual(m: Model, size: int) -> str:
     """Blocks of two convolutions and the sum with what went in."""
-    value = m.on_grid("x")
+    value = m.on_quantization("x")
     while len(m.nodes) < size:
-        value = m.on_grid(m.node("Add", [value, m.conv(m.conv(value, relu=True))]))
+        value = m.on_quantization(m.node("Add", [value, m.conv(m.conv(value, relu=True))]))
     return value
 
 
 def fan_out(m: Model, size: int) -> str:
     """One value that every operator reads."""
-    first = value = m.on_grid("x")
+    first = value = m.on_quantization("x")
     while len(m.nodes) < size:
-        value = m.on_grid(m.node("Add", [value, first]))
+        value = m.on_quantization(m.node("Add", [value, first]))
     return value
 
 
 def sum_of_all(m: Model, size: int) -> str:
     """One Sum with a tenth as many inputs as the model has nodes, each of them read ten times more."""
-    first, values = m.on_grid("x"), []
+    first, values = m.on_quantization("x"), []
     while len(m.nodes) < size:
-        values.append(m.on_grid(m.node("Mul", [first, m.scalar(0.5 + len(m.nodes) / size)])))
-    return m.on_grid(m.node("Sum", values))
+        values.append(m.on_quantization(m.node("Mul", [first, m.scalar(0.5 + len(m.nodes) / size)])))
+    return m.on_quantization(m.node("Sum", values))
 
 
 def layouts(m: Model, size: int) -> str:
     """Convolutions, elementwise operators between them, branches that rejoin far after, and Reshapes that pin the order of axes."""
-    value = early = m.on_grid("x")
+    value = early = m.on_quantization("x")
     count = 0
     while len(m.nodes) < size:
         count += 1
-        value = m.on_grid(m.node("Sigmoid", [m.conv(value)]))
-        value = m.on_grid(m.node("Mul", [value, m.scalar(1.25)]))
-        value = m.on_grid(m.node("Add", [value, early]))
+        value = m.on_quantization(m.node("Sigmoid", [m.conv(value)]))
+        value = m.on_quantization(m.node("Mul", [value, m.scalar(1.25)]))
+        value = m.on_quantization(m.node("Add", [value, early]))
         if count % 3 == 0:
             flat = m.reshaped(value, (1, CHANNELS, EDGE * EDGE))
-            value = m.on_grid(m.node("Add", [value, m.reshaped(flat, SHAPE)]))
+            value = m.on_quantization(m.node("Add", [value, m.reshaped(flat, SHAPE)]))
         if count % 7 == 0:
             early = value
     return value

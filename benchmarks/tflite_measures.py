@@ -122,7 +122,7 @@ class OnnxReference:
 
 def _port(graph: Graph | None, name: str, dtype: str, shape: tuple[Any, ...], is_input: bool) -> Port:
     sizes = tuple(size if isinstance(size, int) else None for size in shape)
-    tensor = None if graph is None else _on_the_grid(graph, name, is_input)
+    tensor = None if graph is None else _on_the_quantization(graph, name, is_input)
     if tensor is None or tensor.quantization is None or not tensor.quantization.is_per_tensor:
         return Port(dtype, sizes)
     scale, zero_point = float(tensor.quantization.scale.flat[0]), int(tensor.quantization.zero_point.flat[0])
@@ -130,7 +130,7 @@ def _port(graph: Graph | None, name: str, dtype: str, shape: tuple[Any, ...], is
     return Port(dtype, sizes, scale, zero_point - (np.iinfo(tensor.dtype).min if dtype.startswith("float") else 0))
 
 
-def _on_the_grid(graph: Graph, name: str, is_input: bool) -> Tensor | None:
+def _on_the_quantization(graph: Graph, name: str, is_input: bool) -> Tensor | None:
     """The quantized tensor that a graph's input or output is, or is quantized to or dequantized from."""
     if name not in graph.tensors or graph[name].quantization is not None:
         return graph.tensors.get(name)

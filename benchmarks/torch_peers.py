@@ -133,9 +133,9 @@ def _in_litert(result: Path, path: Path, about: dict[str, Any]) -> tuple[str, st
     return _difference(found, arrays), f"{integer} of {len(operators)}"
 
 
-def _real(stored: Any, grid: tuple[float, int]) -> Any:
+def _real(stored: Any, quantization: tuple[float, int]) -> Any:
     """Stored values as the real ones, which PyTorch's outputs are."""
-    return (stored.astype("float64") - grid[1]) * grid[0] if grid[0] else stored
+    return (stored.astype("float64") - quantization[1]) * quantization[0] if quantization[0] else stored
 
 
 def _difference(found: list[Any], arrays: Any) -> str:

@@ -77,20 +77,20 @@ def judge(graph: Graph, op: Op, values: dict[str, Array], counts: Counter[str], 
     known = [values.get(name, graph.constant(name)) if name else None for name in op.inputs]
     if not op.outputs or op.outputs[0] not in values or any(name and value is None for name, value in zip(op.inputs, known, strict=True)):
         return
-    exact, grid, actual = evaluate_op(graph, op, known)[0], graph[op.outputs[0]].quantization, values[op.outputs[0]]
+    exact, quantization, actual = evaluate_op(graph, op, known)[0], graph[op.outputs[0]].quantization, values[op.outputs[0]]
     counts["operators"] += 1
     counts["elements"] += actual.size
     wrong = exact.stored != actual
-    if not wrong.any() or grid is None:
+    if not wrong.any() or quantization is None:
         return
     counts["off"] += int(wrong.sum())
     kinds[op.kind] += int(wrong.sum())
     if exact.real is None:
         counts["unexplained"] += int(wrong.sum())
         return
-    steps = np.asarray(exact.real, np.float64) / grid.scale[0].astype(np.float64)
+    steps = np.asarray(exact.real, np.float64) / quantization.scale[0].astype(np.float64)
     allowed = 0.5 + KERNELS["torch:rebuilt"].tolerance(graph, op, steps)[0]
-    far = np.maximum(*(np.abs(side.astype(np.float64) - grid.zero_point[0] - steps) for side in (exact.stored, actual)))
+    far = np.maximum(*(np.abs(side.astype(np.float64) - quantization.zero_point[0] - steps) for side in (exact.stored, actual)))
     counts["unexplained"] += int((wrong & (far > allowed)).sum())
 
 

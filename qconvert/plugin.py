@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from qconvert.lazy import lazily
 
 if TYPE_CHECKING:
-    from qconvert.arithmetic import choose_grid, dequantize, quantize
+    from qconvert.arithmetic import choose_quantization, dequantize, quantize
     from qconvert.conversion import convert, load, normalize, run_passes, save
-    from qconvert.encodings import Encoding, Encodings, Place, QParams, Range, grid_of
+    from qconvert.encodings import Encoding, Encodings, Place, QParams, Range, quantization_of
     from qconvert.errors import (
         FileAccessError,
         InvalidGraphError,
@@ -125,9 +125,9 @@ _HOMES = {
     "qconvert.operators": (
         "KINDS REQUIRED AttributeSpec Call ExactResult Kind choice flag function has integer integers kind number numbers text texts"
     ),
-    "qconvert.arithmetic": "choose_grid dequantize quantize",
+    "qconvert.arithmetic": "choose_quantization dequantize quantize",
     "qconvert.evaluate": "evaluate",
-    "qconvert.encodings": "Encoding Encodings QParams Place Range grid_of",
+    "qconvert.encodings": "Encoding Encodings QParams Place Range quantization_of",
     "qconvert.conversion": "convert load normalize run_passes save",
     "qconvert.errors": (
         "FileAccessError InvalidGraphError InvalidModelError LossError MissingPackageError OptionError QConvertError "
@@ -229,7 +229,7 @@ __all__ = [
     "between",
     "carried",
     "choice",
-    "choose_grid",
+    "choose_quantization",
     "conditions",
     "constant_of",
     "convert",
@@ -240,7 +240,6 @@ __all__ = [
     "find_matches",
     "flag",
     "function",
-    "grid_of",
     "has",
     "hookimpl",
     "in_rows",
@@ -262,6 +261,7 @@ __all__ = [
     "numpy_dtype",
     "output_shapes",
     "partial_sums",
+    "quantization_of",
     "quantize",
     "register",
     "registered",

@@ -319,23 +319,23 @@ def _convolutions(dtype: str) -> Graph:
     """A convolution with relu6, a depthwise one, a sum with what was before it, an average and a Gemm, as MobileNets have."""
     made, middle = _Made(f"convolutions of {dtype}"), 0 if dtype == "int8" else 128
 
-    def grid(scale: float, point: int) -> Quantization:
+    def quantization(scale: float, point: int) -> Quantization:
         return Quantization.per_tensor(scale, point + middle)
 
-    made.tensor("image", dtype, (1, 8, 8, 3), grid(0.02, -1))
+    made.tensor("image", dtype, (1, 8, 8, 3), quantization(0.02, -1))
     made.op("Conv", f"image {made.weights('w1', 8, 3, 3, 3)} {made.bias('b1', 'image', 'w1')}", "c1", activation="relu6", **_window(3))
-    made.tensor("c1", dtype, (1, 8, 8, 8), grid(0.0235, -128))
+    made.tensor("c1", dtype, (1, 8, 8, 8), quantization(0.0235, -128))
     made.op("Conv", f"c1 {made.weights('w2', 8, 1, 3, 3)} {made.bias('b2', 'c1', 'w2')}", "c2", group=8, **_window(3))
-    made.tensor("c2", dtype, (1, 8, 8, 8), grid(0.05, 4))
+    made.tensor("c2", dtype, (1, 8, 8, 8), quantization(0.05, 4))
     made.op("Add", "c1 c2", "sum")
-    made.tensor("sum", dtype, (1, 8, 8, 8), grid(0.06, -20))
+    made.tensor("sum", dtype, (1, 8, 8, 8), quantization(0.06, -20))
     made.op("AveragePool", "sum", "mean", data_format="channels_last", kernel_shape=(8, 8), strides=(1, 1), pads=(0, 0, 0, 0))
-    made.tensor("mean", dtype, (1, 1, 1, 8), grid(0.06, -20))
+    made.tensor("mean", dtype, (1, 1, 1, 8), quantization(0.06, -20))
     made.tensor("shape", "int64", (2,), None, np.array([1, 8], np.int64))
     made.op("Reshape", "mean shape", "flat")
-    made.tensor("flat", dtype, (1, 8), grid(0.06, -20))
+    made.tensor("flat", dtype, (1, 8), quantization(0.06, -20))
     made.op("Gemm", f"flat {made.weights('w3', 4, 8)} {made.bias('b3', 'flat', 'w3')}", "scores")
-    made.tensor("scores", dtype, (1, 4), grid(0.1, 7))
+    made.tensor("scores", dtype, (1, 4), quantization(0.1, 7))
     return made.graph("scores")
 
 

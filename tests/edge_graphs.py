@@ -64,11 +64,11 @@ class Edge:
     """A graph of one operator: its form, and its quantizations in words."""
 
     form: Form
-    grids: str
+    quantizations: str
     graph: Graph
 
     def __str__(self) -> str:
-        return f"{self.form.kind} {self.form.name}, {self.grids}"
+        return f"{self.form.kind} {self.form.name}, {self.quantizations}"
 
     @property
     def op(self) -> Op:
@@ -305,11 +305,11 @@ def _graph(form: Form, dtype: str, words: str, scale: float) -> Graph:
     graph = infer(Graph("edge", {tensor.name: tensor for tensor in (*tensors, real)}, (op,), tuple(inputs), ("y",)))
     if KINDS[form.kind].rule == "index":
         return graph
-    q = first.quantization if moves else _result_grid(graph, dtype, shares)
+    q = first.quantization if moves else _result_quantization(graph, dtype, shares)
     return graph.evolve(tensors=[replace(graph["y"], dtype=dtype, quantization=q)])
 
 
-def _result_grid(graph: Graph, dtype: str, shares: tuple[float, float, float]) -> Quantization:
+def _result_quantization(graph: Graph, dtype: str, shares: tuple[float, float, float]) -> Quantization:
     """A quantization on which the values of the first random feed take as many steps as wanted."""
     feed = feeds(graph)[0]
     values = evaluate_op(graph, graph.ops[0], [feed[name] if name in feed else graph.constant(name) for name in graph.ops[0].inputs])
@@ -336,17 +336,17 @@ def feeds(graph: Graph, seed: int = 0) -> list[dict[str, Array]]:
     return found
 
 
-def one_edge(form: Form, dtype: str, grids: str, scale: float = 0.03) -> Edge:
+def one_edge(form: Form, dtype: str, quantizations: str, scale: float = 0.03) -> Edge:
     """A form quantized as `dtype` with quantizations that a key of GRIDS names; `scale` is that of the first operand."""
-    return Edge(form, grids, _graph(form, dtype, grids, scale))
+    return Edge(form, quantizations, _graph(form, dtype, quantizations, scale))
 
 
-def edges(dtype: str, kinds: Sequence[str], grids: Sequence[str] = tuple(GRIDS)) -> Iterator[Edge]:
+def edges(dtype: str, kinds: Sequence[str], quantizations: Sequence[str] = tuple(GRIDS)) -> Iterator[Edge]:
     """Every form of the kinds on every quantization; where integers are moved, quantizations make no difference."""
     for form in FORMS:
         if form.kind in kinds:
             moves = KINDS[form.kind].rule in ("move", "index")
-            yield from (one_edge(form, dtype, words) for words in (grids[:1] if moves else grids))
+            yield from (one_edge(form, dtype, words) for words in (quantizations[:1] if moves else quantizations))
 
 
 def joined(graphs: Sequence[Graph]) -> Graph:

@@ -173,16 +173,20 @@ def integer_basic_lstm_file(
     steps = float(np.float32(scale) / np.float32(128))
     made = {"weights": rng.integers(0, 256, (4 * cells, total)).astype("uint8"), "zero_point": zero_point,
             "bias": rng.integers(-20000, 20001, 4 * cells).astype("int32"), "bias_scale": steps}  # fmt: skip
-    grid, cell = (1 / 128, 128), (cell_scale, 0)
+    quantization, cell = (1 / 128, 128), (cell_scale, 0)
     places = [
-        f.tensor("data", (rows, inputs), "uint8", grid),
-        f.tensor("state", (rows, cells), "uint8", grid, state=True),
+        f.tensor("data", (rows, inputs), "uint8", quantization),
+        f.tensor("state", (rows, cells), "uint8", quantization, state=True),
         f.tensor("weights", made["weights"].shape, "uint8", (scale, zero_point), made["weights"]),
         f.tensor("bias", made["bias"].shape, "int32", (steps, 0), made["bias"]),
         f.tensor("kept", (rows, cells), "int16", cell, state=True),
     ]
-    outputs = [f.tensor("output", (rows, cells), "uint8", grid), f.tensor("cell", (rows, cells), "int16", cell),
-               f.tensor("joined", (rows, total), "uint8", grid), f.tensor("sums", (rows, 4 * cells), "int16", (2.0**-12, 0))]  # fmt: skip
+    outputs = [
+        f.tensor("output", (rows, cells), "uint8", quantization),
+        f.tensor("cell", (rows, cells), "int16", cell),
+        f.tensor("joined", (rows, total), "uint8", quantization),
+        f.tensor("sums", (rows, 4 * cells), "int16", (2.0**-12, 0)),
+    ]
     options = f.schema.LSTMOptionsT()
     options.fusedActivationFunction, options.kernelType = TANH, 1
     return f.finish(_CODES["LSTM"], 2, places, outputs, options, "LSTMOptions", shown=outputs[:1]), made

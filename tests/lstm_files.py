@@ -30,13 +30,13 @@ class File:
         self.graph.tensors, self.graph.operators = [], []
 
     def tensor(
-        self, name: str, shape: Any, dtype: str, grid: tuple[float, int] | None, data: Array | None = None, state: bool = False
+        self, name: str, shape: Any, dtype: str, quantization: tuple[float, int] | None, data: Array | None = None, state: bool = False
     ) -> int:
         found = self.schema.TensorT()
         found.name, found.shape, found.type, found.isVariable = name, list(shape), _TYPES[dtype], state
-        if grid is not None:
+        if quantization is not None:
             found.quantization = self.schema.QuantizationParametersT()
-            found.quantization.scale, found.quantization.zeroPoint = [grid[0]], [grid[1]]
+            found.quantization.scale, found.quantization.zeroPoint = [quantization[0]], [quantization[1]]
         found.buffer = 0
         if data is not None:
             buffer = self.schema.BufferT()

@@ -87,15 +87,18 @@ def qnn_conv2d_transpose(x: Array, w: Array, x_zero: int, w_zero: int, stride: i
     return total
 
 
-def qnn_add(a: Array, b: Array, grids: Sequence[tuple[float, int]], output: tuple[float, int], dtype: str, sign: int = 1) -> Array:
+def qnn_add(a: Array, b: Array, quantizations: Sequence[tuple[float, int]], output: tuple[float, int], dtype: str, sign: int = 1) -> Array:
     """Both operands on the result's quantization as int32, each rounded by itself; then the sum or the difference."""
-    x, y = (qnn_requantize(data, grid, output, "int32").astype(np.int64) for data, grid in zip((a, b), grids, strict=True))
+    x, y = (
+        qnn_requantize(data, quantization, output, "int32").astype(np.int64)
+        for data, quantization in zip((a, b), quantizations, strict=True)
+    )
     return clamp(x + y - output[1] if sign > 0 else x - y + output[1], dtype)
 
 
-def qnn_mul(a: Array, b: Array, grids: Sequence[tuple[float, int]], output: tuple[float, int], dtype: str) -> Array:
-    product = (a.astype(np.int64) - grids[0][1]) * (b.astype(np.int64) - grids[1][1])
-    return qnn_requantize(product, (F32(grids[0][0]) * F32(grids[1][0]), 0), output, dtype)
+def qnn_mul(a: Array, b: Array, quantizations: Sequence[tuple[float, int]], output: tuple[float, int], dtype: str) -> Array:
+    product = (a.astype(np.int64) - quantizations[0][1]) * (b.astype(np.int64) - quantizations[1][1])
+    return qnn_requantize(product, (F32(quantizations[0][0]) * F32(quantizations[1][0]), 0), output, dtype)
 
 
 def qnn_leaky_relu(data: Array, alpha: float, given: tuple[float, int], output: tuple[float, int], dtype: str) -> Array:

@@ -40,7 +40,7 @@ class Growing:
     def fresh(self, wanted: str) -> str:
         return f"{wanted}{len(self.tensors)}"
 
-    def grid(self, dtype: str, scale: float | None = None) -> Quantization:
+    def quantization(self, dtype: str, scale: float | None = None) -> Quantization:
         """A quantization of one scale; signed 16-bit and half of the others are symmetric."""
         low, high = integer_range(dtype)
         scale = float(np.float32(2.0 ** self.rng.uniform(-6, 0))) if scale is None else scale
@@ -50,7 +50,7 @@ class Growing:
 
     def input(self, dtype: str, shape: tuple[int, ...]) -> None:
         name = self.fresh("x")
-        self.tensors[name] = Tensor(name, dtype, shape, None, None if dtype == "float32" else self.grid(dtype))
+        self.tensors[name] = Tensor(name, dtype, shape, None, None if dtype == "float32" else self.quantization(dtype))
         self.inputs.append(name)
         self.made.append(name)
 
@@ -68,7 +68,7 @@ class Growing:
             return self.constant(self.rng.standard_normal(shape).astype(np.float32))
         low, high = integer_range(x.dtype)
         data = self.rng.integers(low, high + 1, shape).astype(numpy_dtype(x.dtype))
-        return self.constant(data, self.grid(x.dtype), x.dtype)
+        return self.constant(data, self.quantization(x.dtype), x.dtype)
 
     def add(self, kind: str, inputs: Sequence[str], *results: tuple[str, Quantization | None], **attributes: Any) -> list[str]:
         """An operator with a result for each (dtype, quantization); too large ones are not kept."""
@@ -85,7 +85,7 @@ class Growing:
 
     def real(self, kind: str, inputs: Sequence[str], x: Tensor, scale: float | None = None, **attributes: Any) -> list[str]:
         """An operator of float values: quantized as `x` is, with a quantization of its own, or real."""
-        return self.add(kind, inputs, (x.dtype, None if x.quantization is None else self.grid(x.dtype, scale)), **attributes)
+        return self.add(kind, inputs, (x.dtype, None if x.quantization is None else self.quantization(x.dtype, scale)), **attributes)
 
     def moved(self, kind: str, inputs: Sequence[str], x: Tensor, **attributes: Any) -> list[str]:
         """An operator that moves stored values."""
@@ -220,7 +220,7 @@ def tied(g: Growing, x: Tensor) -> None:
     count = int(x.shape[-1])  # type: ignore[index]
     dtype = g.pick(("int8", "uint8")) if x.dtype != "int16" else "int8"
     low, high = integer_range(dtype)
-    table = g.constant(g.rng.integers(low, high + 1, (count, count)).astype(dtype), g.grid(dtype), dtype)
+    table = g.constant(g.rng.integers(low, high + 1, (count, count)).astype(dtype), g.quantization(dtype), dtype)
     g.moved("Gather", [table, g.integers(0, count - 1)], g.tensors[table], axis=0)
     g.real(g.pick(("Gemm", "MatMul")), [x.name, table], x)
 
@@ -397,18 +397,18 @@ def convert(g: Growing, x: Tensor) -> None:
     """Between float values and quantizations, and between quantizations."""
     dtype = g.pick(("int8", "uint8", "int8", "uint8", "int16"))
     if x.quantization is None:
-        g.add("Quantize", [x.name], (dtype, g.grid(dtype)))
+        g.add("Quantize", [x.name], (dtype, g.quantization(dtype)))
     elif g.rng.random() < 0.5:
         g.add("Dequantize", [x.name], ("float32", None))
     else:
-        g.add("Requantize", [x.name], (dtype, g.grid(dtype)))
+        g.add("Requantize", [x.name], (dtype, g.quantization(dtype)))
 
 
 def few_bits(g: Growing, x: Tensor) -> None:
     """Data of 2 or 4 bits that are moved, chosen and compared, and their float values after that."""
     dtype = g.pick(("int4", "uint4", "int2", "uint2"))
-    grid, kept = g.grid(dtype), list(g.made)
-    found = g.add("Quantize" if x.quantization is None else "Requantize", [x.name], (dtype, grid))
+    quantization, kept = g.quantization(dtype), list(g.made)
+    found = g.add("Quantize" if x.quantization is None else "Requantize", [x.name], (dtype, quantization))
     for _ in range(int(g.rng.integers(1, 4))):
         data = g.tensors[found[0]]
         flat = [int(np.prod(data.shape))]  # type: ignore[arg-type]
@@ -416,8 +416,8 @@ def few_bits(g: Growing, x: Tensor) -> None:
             lambda data, flat: g.moved("Reshape", [data.name, g.integers(*flat)], data),
             lambda data, flat: g.moved("Transpose", [data.name], data, perm=tuple(range(len(data.shape)))[::-1]),
             lambda data, flat: g.moved("Unsqueeze", [data.name, g.integers(0)], data),
-            lambda data, flat: g.add("Relu", [data.name], (dtype, grid)),
-            lambda data, flat: g.add("Concat", [data.name, data.name], (dtype, g.pick((grid, g.grid(dtype)))), axis=0),
+            lambda data, flat: g.add("Relu", [data.name], (dtype, quantization)),
+            lambda data, flat: g.add("Concat", [data.name, data.name], (dtype, g.pick((quantization, g.quantization(dtype)))), axis=0),
         ))(data, flat) or found  # fmt: skip
     g.made = kept
     g.add("Dequantize", [found[0]], ("float32", None))
@@ -454,8 +454,8 @@ def hybrid(g: Growing, x: Tensor) -> None:
     count = int(g.rng.integers(2, 5))
     shape = (count, inner, *(_window(g, x, form) or ()))
     scales = np.float32(2.0 ** g.rng.uniform(-9, -6, g.pick((1, count))))
-    grid = Quantization.per_axis(scales, 0, 0) if scales.size > 1 else Quantization.per_tensor(float(scales[0]), 0)
-    inputs = [real, g.constant(g.rng.integers(-127, 128, shape).astype(np.int8), grid)]
+    quantization = Quantization.per_axis(scales, 0, 0) if scales.size > 1 else Quantization.per_tensor(float(scales[0]), 0)
+    inputs = [real, g.constant(g.rng.integers(-127, 128, shape).astype(np.int8), quantization)]
     inputs += [_bias(g, None, count)]
     if x.rank == 4:
         window = {"strides": (1, g.pick((1, 2))), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1, "data_format": form}
@@ -492,11 +492,13 @@ def weighted(g: Growing, x: Tensor) -> None:
     if x.dtype == "float32" and x.shape:
         dtype, count = g.pick(("int8", "uint8", "int16", "uint16")), int(x.shape[-1])
         low, high = integer_range(dtype)
-        grid = g.grid(dtype)
+        quantization = g.quantization(dtype)
         if g.rng.random() < 0.5:
-            grid = Quantization(np.float32(2.0 ** g.rng.uniform(-9, -6, count)), np.full(count, grid.zero_point[0]), len(x.shape) - 1)
+            quantization = Quantization(
+                np.float32(2.0 ** g.rng.uniform(-9, -6, count)), np.full(count, quantization.zero_point[0]), len(x.shape) - 1
+            )
         data = g.rng.integers(low, high + 1, x.shape).astype(dtype)
-        (weights,) = g.add("Dequantize", [g.constant(data, grid, dtype)], ("float32", None)) or [""]
+        (weights,) = g.add("Dequantize", [g.constant(data, quantization, dtype)], ("float32", None)) or [""]
         if weights:
             g.real("Mul", [x.name, weights], x)
 
@@ -511,8 +513,8 @@ def lowest(g: Growing, x: Tensor) -> None:
     low, high = integer_range(dtype)
     data = g.rng.integers(low, high + 1, (count, inner)).astype(dtype)
     data[0, 0] = low
-    grid = Quantization.per_tensor(0.01, int(g.rng.integers(low + 100, high - 100)))
-    g.real("Gemm", [flat, g.constant(data, grid, dtype), ""], x)
+    quantization = Quantization.per_tensor(0.01, int(g.rng.integers(low + 100, high - 100)))
+    g.real("Gemm", [flat, g.constant(data, quantization, dtype), ""], x)
 
 
 def search(g: Growing, x: Tensor) -> None:

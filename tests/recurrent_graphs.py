@@ -14,7 +14,7 @@ from qconvert.operators.integer_recurrent import LSTM_INPUTS
 __all__ = ["lstm_graph", "svdf_graph"]
 
 
-def grid(scale: float, zero_point: int = 0) -> Quantization:
+def quantization(scale: float, zero_point: int = 0) -> Quantization:
     return Quantization(np.array([scale], np.float32), np.array([zero_point], np.int64))
 
 
@@ -23,19 +23,19 @@ def lstm_graph(layer: Lstm) -> Graph:
     layer.file()
     made, width = layer.made, layer.outputs if layer.projection else layer.cells
     steps = (layer.steps, layer.rows) if layer.time_major else (layer.rows, layer.steps)
-    cell = grid(2.0**layer.cell_power)
+    cell = quantization(2.0**layer.cell_power)
     tensors = [
-        Tensor("data", "int8", (*steps, layer.inputs), None, grid(*layer.data)),
-        *(Tensor(name, "int8", (layer.rows, width), None, grid(*layer.state)) for name in ("hidden", "hidden_after")),
+        Tensor("data", "int8", (*steps, layer.inputs), None, quantization(*layer.data)),
+        *(Tensor(name, "int8", (layer.rows, width), None, quantization(*layer.state)) for name in ("hidden", "hidden_after")),
         *(Tensor(name, "int16", (layer.rows, layer.cells), None, cell) for name in ("cell", "cell_after")),
-        Tensor("outputs", "int8", (*steps, width), None, grid(*layer.output)),
+        Tensor("outputs", "int8", (*steps, width), None, quantization(*layer.output)),
     ]
     inputs = ["data", "hidden", "cell"]
     for name in LSTM_INPUTS[3:]:
         data, scale = made.get(name.replace("_", "/"), (None, 0.0))
         inputs.append("" if data is None else name)
         if data is not None:
-            tensors.append(Tensor(name, data.dtype.name, data.shape, data, grid(scale)))
+            tensors.append(Tensor(name, data.dtype.name, data.shape, data, quantization(scale)))
     attributes: dict[str, Any] = {
         "hidden_scale": float(np.float32(layer.hidden[0])), "hidden_zero_point": layer.hidden[1], "time_major": int(layer.time_major),
         "cell_clip": layer.cell_clip, "projection_clip": layer.proj_clip,
@@ -54,15 +54,15 @@ def svdf_graph(seed: int = 0, rows: int = 1, **options: Any) -> Graph:
     filters, places = made["time"].shape
     units, kept = filters // options.get("rank", 1), options.get("state", "int16")
     tensors = [
-        Tensor("data", "int8", (rows, made["feature"].shape[1]), None, grid(data, 4)),
-        *(Tensor(name, kept, (rows, filters * places), None, grid(memory)) for name in ("memory", "memory_after")),
-        Tensor("feature", "int8", made["feature"].shape, made["feature"], grid(feature)),
-        Tensor("time", kept, made["time"].shape, made["time"], grid(time)),
-        Tensor("outputs", "int8", (rows, units), None, grid(*made["output"])),
+        Tensor("data", "int8", (rows, made["feature"].shape[1]), None, quantization(data, 4)),
+        *(Tensor(name, kept, (rows, filters * places), None, quantization(memory)) for name in ("memory", "memory_after")),
+        Tensor("feature", "int8", made["feature"].shape, made["feature"], quantization(feature)),
+        Tensor("time", kept, made["time"].shape, made["time"], quantization(time)),
+        Tensor("outputs", "int8", (rows, units), None, quantization(*made["output"])),
     ]
     inputs = ["data", "memory", "feature", "time"]
     if made["bias"] is not None:
-        tensors.append(Tensor("bias", "int32", (units,), made["bias"], grid(memory * time)))
+        tensors.append(Tensor("bias", "int32", (units,), made["bias"], quantization(memory * time)))
         inputs.append("bias")
     outputs = ("outputs", "memory_after")
     op = Op("IntegerSVDF", tuple(inputs), outputs, {"rank": options.get("rank", 1)})

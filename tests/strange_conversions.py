@@ -166,8 +166,8 @@ def _difference(before: Graph, wanted: list[Array], after: Graph, found: list[Ar
 
 def _step(graph: Graph) -> float:
     """The coarsest scale of a model's activations."""
-    grids = [t.quantization.scale for t in graph.tensors.values() if not t.is_constant and t.quantization is not None]
-    return max((float(scale.max()) for scale in grids), default=0.0)
+    quantizations = [t.quantization.scale for t in graph.tensors.values() if not t.is_constant and t.quantization is not None]
+    return max((float(scale.max()) for scale in quantizations), default=0.0)
 
 
 def _real(values: Array, tensor: Tensor) -> Array:

@@ -99,17 +99,17 @@ class Strange(NamedChoices):
     def dtype(self) -> str:
         return str(self.pick(("uint8", "uint8", "int8", "int8", "int16", "uint16") if self.opset >= 21 else ("uint8", "uint8", "int8")))
 
-    def grid(self, dtype: str) -> tuple[Array, Array]:
+    def quantization(self, dtype: str) -> tuple[Array, Array]:
         scale = self.pick(_SCALES) / (256 if "16" in dtype else 1)
         limits = np.iinfo(dtype)
         middle = 0 if limits.min else (limits.max + 1) // 2
         zero = self.pick((middle, middle, limits.min, limits.max, middle + 3, middle - 50))
         return np.float32(scale), np.array(zero, dtype)
 
-    def pair(self, x: Value, grid: tuple[Array, Array] | None = None) -> Value:
+    def pair(self, x: Value, quantization: tuple[Array, Array] | None = None) -> Value:
         """x between QuantizeLinear and DequantizeLinear; either may be there twice, and the integers an output."""
         dtype = self.dtype()
-        scale, zero = grid or self.grid(dtype)
+        scale, zero = quantization or self.quantization(dtype)
         shape = (1,) if self.chance(0.05) and x.shape[1:2] != (1,) else ()
         parameters = [self.constant(scale.reshape(shape), "s"), self.constant(zero.reshape(shape), "z")]
         if str(zero.dtype) == "uint8" and not zero and self.chance(0.5):

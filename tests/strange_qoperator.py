@@ -35,7 +35,7 @@ class Stored:
     zero: int = 0
 
     @property
-    def grid(self) -> tuple[str, float, int]:
+    def quantization(self) -> tuple[str, float, int]:
         return self.dtype, self.scale, self.zero
 
 
@@ -72,7 +72,7 @@ class Linear(NamedChoices):
         self.nodes.append(helper.make_node(kind, list(inputs), names, domain=domain, **attributes))
         return names
 
-    def grid(self, dtype: str) -> tuple[str, float, int]:
+    def quantization(self, dtype: str) -> tuple[str, float, int]:
         low = -128 if dtype == "int8" else 0
         return dtype, self.pick(_SCALES), low + self.pick((0, 128, 128, 131, 255, 78))
 
@@ -83,11 +83,11 @@ class Linear(NamedChoices):
         """The stored values, scale and zero point of an operand."""
         return [x.name, *self.named(x.scale, x.zero, x.dtype)]
 
-    def linear(self, kind: str, inputs: Sequence[str], shape: Sequence[int], grid: tuple[str, float, int], domain: str = _CONTRIB,
+    def linear(self, kind: str, inputs: Sequence[str], shape: Sequence[int], quantization: tuple[str, float, int], domain: str = _CONTRIB,
                behind: Sequence[str] = (), **attributes: Any) -> Stored:  # fmt: skip
         """A node with the quantization of its result after its operands."""
-        names = self.named(grid[1], grid[2], grid[0])
-        return Stored(self.node(kind, [*inputs, *names, *behind], 1, domain, **attributes)[0], tuple(shape), *grid)
+        names = self.named(quantization[1], quantization[2], quantization[0])
+        return Stored(self.node(kind, [*inputs, *names, *behind], 1, domain, **attributes)[0], tuple(shape), *quantization)
 
     def weights(self, x: Stored, shape: Sequence[int], axis: int) -> list[str]:
         """The integers, scale and zero point of weights."""
@@ -105,7 +105,7 @@ class Linear(NamedChoices):
         if found and self.chance(0.6):
             return self.pick(found)
         shape = self.pick((x.shape, x.shape[-1:], ()))
-        return Stored(self.constant(self.integers(shape, x.dtype)), tuple(shape), *self.grid(x.dtype))
+        return Stored(self.constant(self.integers(shape, x.dtype)), tuple(shape), *self.quantization(x.dtype))
 
 
 def conv(g: Linear, x: Stored) -> Stored | None:
@@ -126,7 +126,7 @@ def conv(g: Linear, x: Stored) -> Stored | None:
         return _scaled(g, name, shape)
     w = g.weights(x, (outputs, channels // group, *window), 0)
     bias = [g.constant(g.integers((outputs,), "int32", -3000, 3000))] if g.chance(0.7) else []
-    return g.linear("QLinearConv", [*g.parts(x), *w], shape, g.grid(x.dtype), "", bias, group=group, pads=pads, strides=strides)
+    return g.linear("QLinearConv", [*g.parts(x), *w], shape, g.quantization(x.dtype), "", bias, group=group, pads=pads, strides=strides)
 
 
 def _scaled(g: Linear, name: str, shape: Sequence[int]) -> Stored:
@@ -156,8 +156,8 @@ def matmul(g: Linear, x: Stored) -> Stored | None:
         bias = g.constant(g.integers((outputs,), "int32", -3000, 3000)) if g.chance(0.7) else ""
         if g.chance(0.2):
             return Stored(g.node("QGemm", [*g.parts(x), *w, bias], 1, _CONTRIB)[0], shape)
-        return g.linear("QGemm", [*g.parts(x), *w, bias], shape, g.grid(x.dtype))
-    return g.linear("QLinearMatMul", [*g.parts(x), *w], shape, g.grid(x.dtype), "")
+        return g.linear("QGemm", [*g.parts(x), *w, bias], shape, g.quantization(x.dtype))
+    return g.linear("QLinearMatMul", [*g.parts(x), *w], shape, g.quantization(x.dtype), "")
 
 
 def pair(g: Linear, x: Stored) -> Stored:
@@ -165,17 +165,17 @@ def pair(g: Linear, x: Stored) -> Stored:
     if g.chance(0.3):
         operands.reverse()
     names = [name for value in operands for name in g.parts(value)]
-    return g.linear(g.pick(("QLinearAdd", "QLinearMul")), names, x.shape, g.grid(x.dtype))
+    return g.linear(g.pick(("QLinearAdd", "QLinearMul")), names, x.shape, g.quantization(x.dtype))
 
 
 def concat(g: Linear, x: Stored) -> Stored:
     axis = g.rng.randrange(len(x.shape))
     same = [v for v in g.values if v.dtype == x.dtype and v.shape == x.shape]
     parts = [x, *[g.pick(same) for _ in range(g.rng.randint(0, 2)) if same]]
-    grid = g.grid(x.dtype)
-    names = [*g.named(grid[1], grid[2], grid[0]), *(name for part in parts for name in g.parts(part))]
+    quantization = g.quantization(x.dtype)
+    names = [*g.named(quantization[1], quantization[2], quantization[0]), *(name for part in parts for name in g.parts(part))]
     shape = (*x.shape[:axis], x.shape[axis] * len(parts), *x.shape[axis + 1 :])
-    return Stored(g.node("QLinearConcat", names, 1, _CONTRIB, axis=axis - len(x.shape) if g.chance(0.3) else axis)[0], shape, *grid)
+    return Stored(g.node("QLinearConcat", names, 1, _CONTRIB, axis=axis - len(x.shape) if g.chance(0.3) else axis)[0], shape, *quantization)
 
 
 def pool(g: Linear, x: Stored) -> Stored | None:
@@ -183,28 +183,28 @@ def pool(g: Linear, x: Stored) -> Stored | None:
         return None
     form = g.pick(("average", "global", "max"))
     if form == "global":
-        return g.linear("QLinearGlobalAveragePool", g.parts(x), (*x.shape[:2], 1, 1), g.grid(x.dtype))
+        return g.linear("QLinearGlobalAveragePool", g.parts(x), (*x.shape[:2], 1, 1), g.quantization(x.dtype))
     window = [g.rng.randint(1, min(3, size)) for size in x.shape[2:]]
     pads = [g.rng.randint(0, 1) if min(window) > 1 else 0 for _ in range(4)]
     shape = (*x.shape[:2], *(n + a + b - k + 1 for n, a, b, k in zip(x.shape[2:], pads, pads[2:], window, strict=False)))
     if form == "max":
-        return Stored(g.node("MaxPool", [x.name], kernel_shape=window, pads=pads)[0], shape, *x.grid)
-    return g.linear("QLinearAveragePool", g.parts(x), shape, g.grid(x.dtype), kernel_shape=window, pads=pads,
+        return Stored(g.node("MaxPool", [x.name], kernel_shape=window, pads=pads)[0], shape, *x.quantization)
+    return g.linear("QLinearAveragePool", g.parts(x), shape, g.quantization(x.dtype), kernel_shape=window, pads=pads,
                     count_include_pad=g.pick((0, 1)))  # fmt: skip
 
 
 def unary(g: Linear, x: Stored) -> Stored:
     kind = g.pick(("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax"))
     if kind == "QLinearSoftmax":
-        grid = (x.dtype, 1 / 256, -128 if x.dtype == "int8" else 0)
-        return g.linear(kind, g.parts(x), x.shape, grid, axis=len(x.shape) - 1, opset=13)
+        quantization = (x.dtype, 1 / 256, -128 if x.dtype == "int8" else 0)
+        return g.linear(kind, g.parts(x), x.shape, quantization, axis=len(x.shape) - 1, opset=13)
     more = {"alpha": g.pick((0.1, 0.2))} if kind == "QLinearLeakyRelu" else {}
-    return g.linear(kind, g.parts(x), x.shape, g.grid(x.dtype), **more)
+    return g.linear(kind, g.parts(x), x.shape, g.quantization(x.dtype), **more)
 
 
 def where(g: Linear, x: Stored) -> Stored:
     condition = g.constant(g.integers(x.shape, "int8", 0, 1).astype(bool))
-    return g.linear("QLinearWhere", [condition, *g.parts(x), *g.parts(g.other(x))], x.shape, g.grid(x.dtype))
+    return g.linear("QLinearWhere", [condition, *g.parts(x), *g.parts(g.other(x))], x.shape, g.quantization(x.dtype))
 
 
 def move(g: Linear, x: Stored) -> Stored | None:
@@ -213,19 +213,21 @@ def move(g: Linear, x: Stored) -> Stored | None:
     form = g.pick(("transpose", "reshape", "slice", "unsqueeze", "gather", "identity"))
     if form == "transpose":
         perm = g.rng.sample(range(rank), rank)
-        return Stored(g.node("Transpose", [x.name], perm=perm)[0], tuple(x.shape[i] for i in perm), *x.grid)
+        return Stored(g.node("Transpose", [x.name], perm=perm)[0], tuple(x.shape[i] for i in perm), *x.quantization)
     if form == "reshape":
         return Stored(g.node("Reshape", [x.name, g.constant(np.array([x.shape[0], -1]))])[0],
-                      (x.shape[0], int(np.prod(x.shape[1:]))), *x.grid)  # fmt: skip
+                      (x.shape[0], int(np.prod(x.shape[1:]))), *x.quantization)  # fmt: skip
     if form == "slice" and x.shape[axis] > 1:
         bounds = [g.constant(np.array([value])) for value in (1, 2**40, axis)]
-        return Stored(g.node("Slice", [x.name, *bounds])[0], (*x.shape[:axis], x.shape[axis] - 1, *x.shape[axis + 1 :]), *x.grid)
+        return Stored(g.node("Slice", [x.name, *bounds])[0], (*x.shape[:axis], x.shape[axis] - 1, *x.shape[axis + 1 :]), *x.quantization)
     if form == "unsqueeze" and rank < 4:
-        return Stored(g.node("Unsqueeze", [x.name, g.constant(np.array([axis]))])[0], (*x.shape[:axis], 1, *x.shape[axis:]), *x.grid)
+        return Stored(
+            g.node("Unsqueeze", [x.name, g.constant(np.array([axis]))])[0], (*x.shape[:axis], 1, *x.shape[axis:]), *x.quantization
+        )
     if form == "gather":
         taken = g.constant(np.array([0, -1]))
-        return Stored(g.node("Gather", [x.name, taken], axis=axis)[0], (*x.shape[:axis], 2, *x.shape[axis + 1 :]), *x.grid)
-    return Stored(g.node("Identity", [x.name])[0], x.shape, *x.grid)
+        return Stored(g.node("Gather", [x.name, taken], axis=axis)[0], (*x.shape[:axis], 2, *x.shape[axis + 1 :]), *x.quantization)
+    return Stored(g.node("Identity", [x.name])[0], x.shape, *x.quantization)
 
 
 def real(g: Linear, x: Stored) -> Stored:
@@ -237,9 +239,9 @@ def real(g: Linear, x: Stored) -> Stored:
 
 
 def quantize(g: Linear, x: Stored) -> Stored:
-    grid = g.grid(g.pick(("uint8", "uint8", "int8")))
-    (stored,) = g.node("QuantizeLinear", [x.name, *g.named(grid[1], grid[2], grid[0])])
-    return Stored(stored, x.shape, *grid)
+    quantization = g.quantization(g.pick(("uint8", "uint8", "int8")))
+    (stored,) = g.node("QuantizeLinear", [x.name, *g.named(quantization[1], quantization[2], quantization[0])])
+    return Stored(stored, x.shape, *quantization)
 
 
 def dynamic(g: Linear, x: Stored) -> Stored:
@@ -266,7 +268,7 @@ def _network(g: Linear) -> None:
     else:
         x = Stored(g.fresh("x"), g.pick(_SHAPES))
         if g.chance(0.4):
-            x = Stored(x.name, x.shape, *g.grid(g.pick(("uint8", "int8"))))
+            x = Stored(x.name, x.shape, *g.quantization(g.pick(("uint8", "int8"))))
         g.inputs.append(x)
     g.values.append(x)
     for _ in range(g.rng.randint(1, 8)):

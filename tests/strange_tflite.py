@@ -64,7 +64,7 @@ class Grown(Choices):
             self._shared[key] = self.add("c", data.shape, dtype, data=data).name
         return self._shared[key]
 
-    def grid(self, dtype: str) -> dict[str, Any]:
+    def quantization(self, dtype: str) -> dict[str, Any]:
         """A quantization for a type; none for float values."""
         if dtype == "float32":
             return {}
@@ -77,21 +77,21 @@ class Grown(Choices):
         """A result of the type of x, with a quantization of its own or on that of x."""
         if x.scale is None or self.chance(0.3):
             return self.add("v", shape, x.dtype, scale=x.scale, zero_point=x.zero_point)
-        return self.add("v", shape, x.dtype, **self.grid(x.dtype))
+        return self.add("v", shape, x.dtype, **self.quantization(x.dtype))
 
     def moved(self, x: TensorSpec, shape: Sequence[int]) -> TensorSpec:
         """A result with the integers of x, which seldom states another quantization."""
         if x.scale is not None and self.chance(0.04):
-            return self.add("v", shape, x.dtype, **self.grid(x.dtype))
+            return self.add("v", shape, x.dtype, **self.quantization(x.dtype))
         return self.add("v", shape, x.dtype, scale=x.scale, zero_point=x.zero_point)
 
-    def fixed(self, x: TensorSpec, shape: Sequence[int], grids: Mapping[str, tuple[float, int]]) -> TensorSpec | None:
+    def fixed(self, x: TensorSpec, shape: Sequence[int], quantizations: Mapping[str, tuple[float, int]]) -> TensorSpec | None:
         """A result with the one quantization that a kernel has; None if it does not have the type."""
         if x.dtype == "float32":
             return self.add("v", shape, "float32")
-        if x.dtype not in grids:
+        if x.dtype not in quantizations:
             return None
-        scale, zero = grids[x.dtype]
+        scale, zero = quantizations[x.dtype]
         return self.add("v", shape, x.dtype, scale=scale, zero_point=zero)
 
     def op(self, builtin: str, inputs: Sequence[TensorSpec | str | None], y: TensorSpec | None, **options: Any) -> TensorSpec | None:
@@ -103,7 +103,7 @@ class Grown(Choices):
     def constant(self, x: TensorSpec, shape: Sequence[int]) -> TensorSpec:
         """A constant that x is combined with."""
         low, high = {"float32": (-2, 2), "int8": (-128, 127), "uint8": (0, 255), "int16": (-20000, 20000)}[x.dtype]
-        return self.add("k", shape, x.dtype, data=self.random(shape, low, high, x.dtype), **self.grid(x.dtype))
+        return self.add("k", shape, x.dtype, data=self.random(shape, low, high, x.dtype), **self.quantization(x.dtype))
 
     def partner(self, x: TensorSpec) -> TensorSpec:
         """Something to combine with x: a value of its type that broadcasts to its shape, or a constant."""
@@ -469,7 +469,7 @@ def change(g: Grown, x: TensorSpec) -> TensorSpec | None:
         return g.op("DEQUANTIZE", [x], g.add("v", x.shape, "float32")) if x.scale is not None else None
     if {x.dtype, dtype} == {"uint8", "int16"}:
         return None  # there is no such kernel
-    return g.op("QUANTIZE", [x], g.add("v", x.shape, dtype, **g.grid(dtype)))
+    return g.op("QUANTIZE", [x], g.add("v", x.shape, dtype, **g.quantization(dtype)))
 
 
 def index(g: Grown, x: TensorSpec) -> TensorSpec | None:
@@ -492,7 +492,7 @@ def _network(g: Grown, recipes: Sequence[Recipe]) -> None:
         x = g.tensors[g.pick(g.inputs)]
     else:
         dtype = g.pick(_TYPES)
-        x = g.add("x", g.pick(_SHAPES), dtype, **g.grid(dtype))
+        x = g.add("x", g.pick(_SHAPES), dtype, **g.quantization(dtype))
         g.inputs.append(x.name)
     g.values.append(x)
     for _ in range(g.rng.randint(1, 8)):

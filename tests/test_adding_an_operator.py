@@ -124,10 +124,10 @@ def qconvert_operators(format, direction):
 def test_a_plugin_adds_the_same_operator(tmp_path: Path) -> None:
     """Its kind is in the graph that is inspected, evaluated and written, without a line of code elsewhere."""
     install(tmp_path, "acme", "[qconvert]\nacme = acme\n", PLUGIN)
-    grid = {"dtype": "uint8", "scale": 0.05, "zero_point": 121}
+    quantization = {"dtype": "uint8", "scale": 0.05, "zero_point": 121}
     lengths = TensorSpec("n", (3,), "int32", data=LENGTHS.astype(np.int32))
-    data = single_op("REVERSE_SEQUENCE", {"seqDim": 0, "batchDim": 1}, [TensorSpec("x", (4, 3, 5), **grid), lengths],
-                     [TensorSpec("y", (4, 3, 5), **grid)])  # fmt: skip
+    data = single_op("REVERSE_SEQUENCE", {"seqDim": 0, "batchDim": 1}, [TensorSpec("x", (4, 3, 5), **quantization), lengths],
+                     [TensorSpec("y", (4, 3, 5), **quantization)])  # fmt: skip
     (tmp_path / "m.tflite").write_bytes(data)
     program = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})

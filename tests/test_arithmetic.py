@@ -389,10 +389,10 @@ def test_average_pool_equals_litert(dtype: str, zero_point: int, average: Any, w
     assert np.array_equal(run_litert(data, [x])[0], expected)
 
 
-def _reduced(builtin: str, x: Any, grids: tuple[tuple[float, int], tuple[float, int]], kernels: str = "default") -> Any:
+def _reduced(builtin: str, x: Any, quantizations: tuple[tuple[float, int], tuple[float, int]], kernels: str = "default") -> Any:
     """LiteRT's reduction of the rows of stored values, which all become one."""
     dtype = x.dtype.name
-    given, output = (dict(zip(("scale", "zero_point"), grid, strict=True)) for grid in grids)
+    given, output = (dict(zip(("scale", "zero_point"), quantization, strict=True)) for quantization in quantizations)
     axes = TensorSpec("a", (1,), "int32", data=np.array([1], np.int32))
     inputs = [TensorSpec("x", x.shape, dtype, **given), axes]  # type: ignore[arg-type]
     data = single_op(builtin, {"keepDims": True}, inputs, [TensorSpec("y", (len(x), 1), dtype, **output)])  # type: ignore[arg-type]
@@ -412,9 +412,9 @@ def test_reductions_equal_litert_where_the_order_of_float32_products_decides(dty
         scale = np.float32(rng.uniform(0.001, 0.2))
         result = np.float32(scale * rng.choice([1, 0.75, 1.5, rng.uniform(0.2, 2)]) * (count if builtin == "SUM" else 1))
         zeros = (int(rng.integers(low, high + 1)), int(rng.integers(low, high + 1)))
-        grids = Quantization.per_tensor(float(scale), zeros[0]), Quantization.per_tensor(float(result), zeros[1])
+        quantizations = Quantization.per_tensor(float(scale), zeros[0]), Quantization.per_tensor(float(result), zeros[1])
         sums = np.arange(count * low, count * high + 1)
-        wanted = ar.xnnpack_reduced(sums, count, builtin == "MEAN", *grids, dtype)
+        wanted = ar.xnnpack_reduced(sums, count, builtin == "MEAN", *quantizations, dtype)
         share = count if builtin == "MEAN" else 1
         plain = np.clip(np.rint((sums - count * zeros[0]) * (float(scale) / float(result) / share)) + zeros[1], low, high)
         near = np.flatnonzero(wanted != plain)[:32]
@@ -436,8 +436,8 @@ def test_means_of_tflite_s_own_kernel_equal_litert(dtype: str, kernels: str) -> 
         result = float(np.float32(scale * rng.uniform(0.05, 2)))
         zeros = (0, 0) if dtype == "int16" else tuple(int(value) for value in rng.integers(limits.min, limits.max, 2))
         x = rng.integers(limits.min, limits.max, (200, count), endpoint=True).astype(dtype)
-        grids = Quantization.per_tensor(scale, zeros[0]), Quantization.per_tensor(result, zeros[1])
-        wanted = ar.tflite_mean(x.astype(np.int64).sum(axis=1), count, *grids, dtype)
+        quantizations = Quantization.per_tensor(scale, zeros[0]), Quantization.per_tensor(result, zeros[1])
+        wanted = ar.tflite_mean(x.astype(np.int64).sum(axis=1), count, *quantizations, dtype)
         got = _reduced("MEAN", x, ((scale, zeros[0]), (result, zeros[1])), kernels)
         assert np.array_equal(got.reshape(-1), wanted)
 
@@ -499,8 +499,8 @@ def test_requantize_of_tflite_s_own_kernel_equals_litert_also_where_it_overflows
         x[:6] = limits.min, limits.max, 0, 1, -1, 2
         x[200:] //= 2**12 if given == "int32" else 1
         specs = [TensorSpec(name, x.shape, *row) for name, *row in zip("xy", (given, result), scales, zeros, strict=True)]
-        grids = [Quantization.per_tensor(*grid) for grid in zip(scales, zeros, strict=True)]
-        found, wraps = ar.tflite_requantize(x, *grids, result)
+        quantizations = [Quantization.per_tensor(*quantization) for quantization in zip(scales, zeros, strict=True)]
+        found, wraps = ar.tflite_requantize(x, *quantizations, result)
         overflows += wraps
         assert np.array_equal(run_litert(single_op("QUANTIZE", {}, specs[:1], specs[1:]), [x])[0], found)
     assert overflows
@@ -518,10 +518,10 @@ def test_comparisons_are_litert_s_where_shifts_are_undefined_too(scale: float, d
             (scale, int(rng.integers(limits.min, limits.max))),
             (10.0 ** rng.uniform(-5, -0.001), int(rng.integers(limits.min, limits.max))),
         )
-        grids = [Quantization.per_tensor(float(np.float32(own)), point) for own, point in pairs]
+        quantizations = [Quantization.per_tensor(float(np.float32(own)), point) for own, point in pairs]
         specs = [TensorSpec(name, (count,), dtype, *pair) for name, pair in zip("ab", pairs, strict=True)]
-        values = [rng.integers(limits.min, limits.max, count, endpoint=True).astype(dtype) for _ in grids]
-        tables = [ar.tflite_compared(grid, dtype) for grid in grids]
+        values = [rng.integers(limits.min, limits.max, count, endpoint=True).astype(dtype) for _ in quantizations]
+        tables = [ar.tflite_compared(quantization, dtype) for quantization in quantizations]
         places = [value.astype(int) - limits.min for value in values]
         vectors, last = (tables[0][end][places[0]] < tables[1][end][places[1]] for end in (0, -1))
         (found,) = run_litert(single_op("LESS", None, specs, [TensorSpec("y", (count,), "bool")]), values)
@@ -539,12 +539,14 @@ def test_quotients_are_litert_s_where_shifts_are_undefined_too(dtype: str) -> No
     for _ in range(40):
         scales = np.float32(2.0 ** rng.uniform((-9, -9, -6), (3, 3, 6)))
         scales[2] *= scales[0] / scales[1]
-        grids = [Quantization.per_tensor(float(scale), 0 if dtype == "int16" else int(rng.integers(low, high))) for scale in scales]
+        quantizations = [Quantization.per_tensor(float(scale), 0 if dtype == "int16" else int(rng.integers(low, high))) for scale in scales]
         x, y = (rng.integers(low, high + 1, (1, 400)).astype(dtype) for _ in range(2))
-        y[y == int(grids[1].zero_point[0])] += 1
-        named = zip("abq", grids, strict=True)
-        specs = [TensorSpec(name, x.shape, dtype, float(grid.scale[0]), int(grid.zero_point[0])) for name, grid in named]
-        found, is_undefined = ar.tflite_divide(x, y, *grids, (low, high))
+        y[y == int(quantizations[1].zero_point[0])] += 1
+        named = zip("abq", quantizations, strict=True)
+        specs = [
+            TensorSpec(name, x.shape, dtype, float(quantization.scale[0]), int(quantization.zero_point[0])) for name, quantization in named
+        ]
+        found, is_undefined = ar.tflite_divide(x, y, *quantizations, (low, high))
         undefined, defined = undefined + is_undefined, defined + (not is_undefined)
         assert np.array_equal(run_litert(single_op("DIV", {}, specs[:2], specs[2:]), [x, y])[0], found)
     assert undefined > 5 and defined

@@ -154,7 +154,7 @@ def test_difference_from_onnxruntime(
 
 @pytest.mark.onnxruntime
 @pytest.mark.cross_section
-def test_a_reference_knows_the_grids_of_its_float_inputs_and_outputs() -> None:
+def test_a_reference_knows_the_quantizations_of_its_float_inputs_and_outputs() -> None:
     reference = tflite_measures.OnnxReference(ROOT / "fixtures" / "digits" / "fx.onnx")
     (x,), (logits,) = reference.inputs.values(), reference.outputs.values()
     assert (x.dtype, logits.dtype) == ("float32", "float32")

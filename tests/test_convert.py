@@ -162,9 +162,9 @@ def test_no_model_goes_to_a_terminal() -> None:
 
 def network(kind: str, *, quantized: bool = True) -> Graph:
     """A Sigmoid, for which onnxruntime has an integer kernel, and an operator of `kind` after it."""
-    grid = Quantization(np.float32([0.1]), np.array([3])) if quantized else None
+    quantization = Quantization(np.float32([0.1]), np.array([3])) if quantized else None
     dtype = "uint8" if quantized else "float32"
-    tensors = {name: Tensor(name, dtype, (1, 8), quantization=grid) for name in "xmy"}
+    tensors = {name: Tensor(name, dtype, (1, 8), quantization=quantization) for name in "xmy"}
     return Graph("g", tensors, (Op("Sigmoid", ("x",), ("m",)), Op(kind, ("m",), ("y",))), ("x",), ("y",))
 
 

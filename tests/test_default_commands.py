@@ -45,7 +45,7 @@ def random_inputs(graph: Graph, seed: int) -> list[Array]:
     return found
 
 
-def grids(graph: Graph) -> dict[str, tuple[str, Quantization | None]]:
+def quantizations(graph: Graph) -> dict[str, tuple[str, Quantization | None]]:
     return {name: (graph[name].dtype, graph[name].quantization) for op in graph.ops for name in op.outputs}
 
 
@@ -58,7 +58,7 @@ def test_everything_comes_back(model: Path, tmp_path: Path) -> None:
         pytest.skip("has operators outside the set")
     back = load(there_and_back(model, tmp_path))
     assert [source[name].dtype for name in (*source.inputs, *source.outputs)] == [back[n].dtype for n in (*back.inputs, *back.outputs)]
-    old, new = grids(source), grids(back)
+    old, new = quantizations(source), quantizations(back)
     # 16 bits get symmetric quantizations; a SOFTMAX of 8 bits alone may give others, in tflite-micro
     if model.stem == "tflm_keyword_svdf_int8":
         del old["tensor_51"]
@@ -104,9 +104,9 @@ def quantized(dtype: str, weights: str, per_axis: bool, kind: str = "Conv") -> G
     scale = np.float32([0.01, 0.02, 0.03, 0.04]) if per_axis else np.float32([0.01])
     q = Quantization.per_axis(scale, 0, w_zero) if per_axis else Quantization.per_tensor(0.01, w_zero)
     data = (np.random.default_rng(0).integers(-100, 100, (4, 3, 3, 3)) + w_zero).clip(*((0, 255) if weights == "uint8" else (-127, 127)))
-    grid = Quantization.per_tensor(0.05, zero)
+    quantization = Quantization.per_tensor(0.05, zero)
     tensors = [
-        Tensor("x", dtype, (1, 8, 8, 3), None, grid),
+        Tensor("x", dtype, (1, 8, 8, 3), None, quantization),
         Tensor("w", weights, data.shape, data.astype(weights), q),
         Tensor("c", dtype, (1, 6, 6, 4), None, Quantization.per_tensor(0.3, middle)),
         Tensor("y", dtype, (1, 6, 6, 4), None, Quantization.per_tensor(0.3, middle)),

@@ -57,14 +57,14 @@ def test_bias_correction_of_a_matrix_product() -> None:
 
 
 @pytest.mark.litert
-@pytest.mark.parametrize(("builtin", "function", "grids"), [
+@pytest.mark.parametrize(("builtin", "function", "quantizations"), [
     ("EXP", np.exp, ((0.02, 10), (0.1, -100))),
     ("ELU", lambda x: np.where(x < 0, np.expm1(x), x), ((0.0517, 20), (0.0391, -30))),
     ("LOG", np.log, ((0.02, -128), (0.03, 5))),
 ])  # fmt: skip
-def test_tables_are_litert_s(builtin: str, function: Any, grids: Any) -> None:
+def test_tables_are_litert_s(builtin: str, function: Any, quantizations: Any) -> None:
     """Its kernels of int8 that look up a table: all 256 codes, none of which is a tie (they multiply by the reciprocal of the scale)."""
-    (scale, point), (other, zero) = grids
+    (scale, point), (other, zero) = quantizations
     x, y = TensorSpec("x", (256,), "int8", scale, point), TensorSpec("y", (256,), "int8", other, zero)
     codes = np.arange(-128, 128).astype(np.int8)
     if builtin == "LOG":  # of the smallest code it takes the logarithm of zero

@@ -24,7 +24,7 @@ AFFINE = [name for name in ar.FORMULAS if name not in SYMMETRIC]
 
 
 def chosen(name: str, low: float, high: float, bits: int = 8, dtype: str = "") -> tuple[float, int, str]:
-    found, q = ar.choose_grid(name, low, high, bits, dtype=dtype)
+    found, q = ar.choose_quantization(name, low, high, bits, dtype=dtype)
     return float(q.scale[0]), int(q.zero_point[0]), found
 
 
@@ -62,7 +62,7 @@ def test_every_formula_has_a_golden_value() -> None:
      (1.999, 2.0**-6, 127)],
 )  # fmt: skip
 def test_cambricon_saturates_by_a_step_at_most(absmax: float, scale: float, stored: int) -> None:
-    dtype, q = ar.choose_grid("cambricon", -absmax / 2, absmax)
+    dtype, q = ar.choose_quantization("cambricon", -absmax / 2, absmax)
     assert (float(q.scale[0]), int(q.zero_point[0])) == (scale, 0)
     assert int(ar.quantize(F32(absmax), q, dtype)) == stored
     assert chosen("cambricon", 0, absmax, bits=16)[0] == scale / 256
@@ -104,7 +104,7 @@ def test_ranges_without_zero_are_extended_nudged_or_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ar.FORMULAS)
-def test_a_range_of_zero_alone_has_a_grid(name: str) -> None:
+def test_a_range_of_zero_alone_has_a_quantization(name: str) -> None:
     scale, point, dtype = chosen(name, 0, 0)
     low, high = integer_range(dtype)
     assert low <= point <= high
@@ -113,7 +113,7 @@ def test_a_range_of_zero_alone_has_a_grid(name: str) -> None:
     assert chosen(name, -tiny, tiny)[:2] == (scale, point) or name.startswith("pytorch")
     for low, high in ((0, -1.1754943508222875e-38), (0, 1.4338085886971528e-41)):  # whose scales have few bits
         found, where, dtype = chosen(name, min(low, high), max(low, high), 13)
-        ends = ar.choose_grid(name, -1, 1, 13)[1].limits(dtype)
+        ends = ar.choose_quantization(name, -1, 1, 13)[1].limits(dtype)
         assert (found == 1.0 or name.startswith("pytorch")) and ends[0] <= where <= ends[1]
 
 
@@ -121,56 +121,56 @@ def test_a_range_of_zero_alone_has_a_grid(name: str) -> None:
 def test_what_is_no_range_is_refused(name: str) -> None:
     for low, high in ((np.nan, 1), (-1, np.nan), (-1, np.inf), (-np.inf, 1), (2, 1), (1, -1), (-1e39, 1)):
         with refused(OptionError, "range-not-finite"):
-            ar.choose_grid(name, low, high)
+            ar.choose_quantization(name, low, high)
     with refused(OptionError, "axis-missing"):
-        ar.choose_grid(name, [-1, -2], [1, 2])
+        ar.choose_quantization(name, [-1, -2], [1, 2])
     with refused(OptionError, "bits-not-covered"):
-        ar.choose_grid(name, -1, 1, 9, dtype="int8")
+        ar.choose_quantization(name, -1, 1, 9, dtype="int8")
     with refused(OptionError, "bits-not-covered"):
-        ar.choose_grid(name, -1, 1, 1)
+        ar.choose_quantization(name, -1, 1, 1)
     if ar.FORMULAS[name].integers == ("int",):
         with refused(OptionError, "bits-not-covered", holds=("uint8",)):
-            ar.choose_grid(name, -1, 1, dtype="uint8")
+            ar.choose_quantization(name, -1, 1, dtype="uint8")
 
 
 def test_narrow_ranges() -> None:
     """TensorFlow's narrow_range has the integers 1 to 255."""
     assert chosen("tensorflow", -1, 3)[:2] == (float(F32(4) / F32(255)), 64)
-    dtype, q = ar.choose_grid("tensorflow", -1, 3, narrow=True)
+    dtype, q = ar.choose_quantization("tensorflow", -1, 3, narrow=True)
     assert (float(q.scale[0]), int(q.zero_point[0]), q.limits(dtype)) == (float(F32(4) / F32(254)), 65, (1, 255))  # 1 + 63.5, up
-    assert ar.choose_grid("tensorrt", -3, 1, narrow=True)[1].limits("int8") == (-127, 127)
+    assert ar.choose_quantization("tensorrt", -3, 1, narrow=True)[1].limits("int8") == (-127, 127)
 
 
 def test_unknown_formulas_and_scales_beyond_float32_are_refused() -> None:
     with refused(OptionError, "unknown-formula") as error:
-        ar.choose_grid("googel", -1, 1)
+        ar.choose_quantization("googel", -1, 1)
     assert "google_affine" in error.value.remedy
     with refused(OptionError, "scale-not-float32"):
-        ar.choose_grid("pytorch_affine", -3e38, 3e38)  # the difference is infinite in float32, in float64 it is not
+        ar.choose_quantization("pytorch_affine", -3e38, 3e38)  # the difference is infinite in float32, in float64 it is not
     assert chosen("onnxruntime_affine", -3e38, 3e38)[0] == float(F32(6e38 / 255))
 
 
 @pytest.mark.parametrize("name", [name for name, formula in ar.FORMULAS.items() if formula.per_axis])
 def test_ranges_along_an_axis(name: str) -> None:
     low, high = [-1.0, -4.0, 0.0], [0.5, 2.0, 0.0]
-    _, q = ar.choose_grid(name, low, high, axis=1)
-    each = [ar.choose_grid(name, a, b)[1] for a, b in zip(low, high, strict=True)]
+    _, q = ar.choose_quantization(name, low, high, axis=1)
+    each = [ar.choose_quantization(name, a, b)[1] for a, b in zip(low, high, strict=True)]
     assert q.axis == 1 and [float(s) for s in q.scale] == [float(item.scale[0]) for item in each]
     assert q.zero_point.tolist() == [int(item.zero_point[0]) for item in each]
 
 
 def test_cambricon_has_no_scales_along_an_axis() -> None:
     with refused(OptionError, "not-per-tensor"):
-        ar.choose_grid("cambricon", [-1], [1], axis=0)
+        ar.choose_quantization("cambricon", [-1], [1], axis=0)
 
 
 @pytest.mark.parametrize("name", ar.FORMULAS)
 @given(low=ends, high=ends, bits=st.integers(2, 16))
 @settings(max_examples=60, deadline=None)
-def test_grids_hold_zero_and_the_range(name: str, low: float, high: float, bits: int) -> None:
+def test_quantizations_hold_zero_and_the_range(name: str, low: float, high: float, bits: int) -> None:
     """Zero is exact; both ends are within a step of the quantization, and cambricon's within a step as well."""
     low, high = min(low, high, 0.0), max(low, high, 0.0)
-    dtype, q = ar.choose_grid(name, low, high, bits)
+    dtype, q = ar.choose_quantization(name, low, high, bits)
     lowest, highest = q.limits(dtype)
     scale, point = Fraction(float(q.scale[0])), int(q.zero_point[0])
     assert lowest <= point <= highest and scale > 0
@@ -213,7 +213,7 @@ def test_pytorch_itself_along_an_axis() -> None:
     weights[3] = 0
     observer = PerChannelMinMaxObserver(ch_axis=0, dtype=torch.qint8, qscheme=torch.per_channel_symmetric)
     observer(torch.from_numpy(weights))
-    _, q = ar.choose_grid("pytorch_symmetric", weights.min(1), weights.max(1), axis=0)
+    _, q = ar.choose_quantization("pytorch_symmetric", weights.min(1), weights.max(1), axis=0)
     assert np.array_equal(q.scale, observer.calculate_qparams()[0].numpy())
 
 

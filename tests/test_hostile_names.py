@@ -35,10 +35,10 @@ def written(path: Path, *nodes: Any, output: str = "y", constants: tuple[Any, ..
 def quantized(path: Path, name: str) -> Path:
     """Every name of it is `name` with a letter after it."""
     constants = (numpy_helper.from_array(np.float32(0.05), f"{name}s"), numpy_helper.from_array(np.int8(3), f"{name}z"))
-    grid = [f"{name}s", f"{name}z"]
+    quantization = [f"{name}s", f"{name}z"]
     nodes = [
-        helper.make_node("QuantizeLinear", ["x", *grid], [f"{name}q"], name=f"{name}Q"),
-        helper.make_node("DequantizeLinear", [f"{name}q", *grid], [f"{name}d"], name=f"{name}D"),
+        helper.make_node("QuantizeLinear", ["x", *quantization], [f"{name}q"], name=f"{name}Q"),
+        helper.make_node("DequantizeLinear", [f"{name}q", *quantization], [f"{name}d"], name=f"{name}D"),
         helper.make_node("Softmax", [f"{name}d"], [f"{name}y"], name=f"{name}S"),
     ]
     return written(path, *nodes, output=f"{name}y", constants=constants)

@@ -51,8 +51,8 @@ def hard_swish(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
 
 
 def of_large_scale(graph: Graph, op: Op) -> str:
-    grid = graph[op.inputs[0]].quantization
-    return "its table ends at a scale of 0.5" if grid is not None and float(grid.scale[0]) > 0.5 else ""
+    quantization = graph[op.inputs[0]].quantization
+    return "its table ends at a scale of 0.5" if quantization is not None and float(quantization.scale[0]) > 0.5 else ""
 
 
 ROWS = Kernels((
@@ -108,11 +108,11 @@ def there() -> Iterator[None]:
 
 def network(scale: float = 0.04, result: float = 0.05, dtype: str = "int8") -> Graph:
     """A HardSwish of as many elements as there are codes."""
-    grids = {
+    quantizations = {
         "x": Quantization.per_tensor(scale, 0 if dtype == "int8" else 128),
         "y": Quantization.per_tensor(result, -60 if dtype == "int8" else 68),
     }
-    tensors = [Tensor(name, dtype, (1, 256), None, grid) for name, grid in grids.items()]
+    tensors = [Tensor(name, dtype, (1, 256), None, quantization) for name, quantization in quantizations.items()]
     return Graph("net", {tensor.name: tensor for tensor in tensors}, (Op("HardSwish", ("x",), ("y",), {}, "swish"),), ("x",), ("y",))
 
 

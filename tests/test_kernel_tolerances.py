@@ -61,11 +61,11 @@ def beyond(name: str, dtype: str, kernels: str, seed: int) -> tuple[float, float
     if known is not None and not left:
         return float(np.min([np.abs(found - form.astype(np.float64)) for form in known.ways], axis=0).max()), 0.0
     real = evaluate_op(graph, op, stored)[0].real
-    grid = graph[op.outputs[0]].quantization
-    assert real is not None and grid is not None
-    steps = real / float(grid.scale[0])
+    quantization = graph[op.outputs[0]].quantization
+    assert real is not None and quantization is not None
+    steps = real / float(quantization.scale[0])
     allowed, _ = KERNELS[f"litert:{kernels}"].tolerance(graph, op, steps)
-    off = np.abs(found - np.clip(steps + int(grid.zero_point[0]), *integer_range(dtype))) - 0.5
+    off = np.abs(found - np.clip(steps + int(quantization.zero_point[0]), *integer_range(dtype))) - 0.5
     worst = int(np.argmax(off - allowed))
     return float((off - allowed).flat[worst]), float(np.broadcast_to(allowed, off.shape).flat[worst])
 
@@ -190,7 +190,7 @@ def test_int16_sums_without_a_bias_are_rounded_twice() -> None:
 
 @pytest.mark.parametrize("growth", [1.0, 40.0, 900.0, 13800.0, 16000.0])
 @pytest.mark.parametrize("name", ["ADD", "SUB"])
-def test_int16_sums_whose_own_grid_is_as_coarse_as_the_result_s(name: str, growth: float) -> None:
+def test_int16_sums_whose_own_quantization_is_as_coarse_as_the_result_s(name: str, growth: float) -> None:
     """Operands are brought to 2^-14 of the larger scale; what is off by more than the bound's half needs it."""
     rng = np.random.default_rng(4)
     scales = (1e-4 * growth, 1.07e-4)

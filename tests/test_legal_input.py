@@ -162,8 +162,10 @@ def test_weights_of_a_grouped_convolution_with_scales_along_its_inputs(tmp_path:
     convert(source, tmp_path / "c.tflite")
     assert check(source, tmp_path / "c.tflite").passed
     convert(tmp_path / "c.tflite", tmp_path / "back.onnx")
-    grids = [tensor.quantization for tensor in load(tmp_path / "back.onnx").tensors.values() if tensor.dtype == "int8"]
-    assert [(grid.axis, grid.scale.tolist()) for grid in grids if grid is not None] == [(1, np.float32([0.01, 0.03]).tolist())]
+    quantizations = [tensor.quantization for tensor in load(tmp_path / "back.onnx").tensors.values() if tensor.dtype == "int8"]
+    assert [(quantization.axis, quantization.scale.tolist()) for quantization in quantizations if quantization is not None] == [
+        (1, np.float32([0.01, 0.03]).tolist())
+    ]
 
 
 @pytest.mark.parametrize(("shape", "sizes"), [([1, "n"], [6]), ([1, 6], [6]), ([1, "n"], [3, 3])])

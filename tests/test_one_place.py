@@ -23,7 +23,7 @@ from qconvert.operators import KINDS, _known
 from qconvert.operators.common import unless_along
 from qconvert.operators.formulas import formula as formulas
 from qconvert.operators.formulas.recurrent import unrolled_lstm
-from qconvert.passes.grids.reach import reached
+from qconvert.passes.quantizations.reach import reached
 from qconvert.plugin import ALONG_AXIS, UNLESS_ALONG, Formula, Kind, Value, apply, has, hookimpl, integer, kind, lowers, registered
 from qconvert.plugins import operators
 
@@ -106,10 +106,10 @@ def _network(name: str, *, quantized: bool = False) -> Graph:
         )
         return Graph("network", {item.name: item for item in tensors}, ops, ("x",), ("y",))
     attributes, result = _BETWEEN[base]
-    grids = {"x": (0.04, -5), "a": (0.05, 3), "y": (0.06, 1)}
+    quantizations = {"x": (0.04, -5), "a": (0.05, 3), "y": (0.06, 1)}
     tensors = []
     for item in "xaby":
-        q = result if item == "b" else Quantization.per_tensor(*grids[item])
+        q = result if item == "b" else Quantization.per_tensor(*quantizations[item])
         tensors.append(Tensor(item, "int8", _SHAPE, None, q) if quantized else Tensor(item, "float32", _SHAPE))
     for item in ("first", "last"):
         data = rng.integers(-90, 90, (4, 4, 1, 1)).astype(np.int8)

@@ -108,8 +108,8 @@ def test_quantize(dtype: str) -> None:
 def test_dequantize() -> None:
     for dtype, point, axis in (("uint8", 100, None), ("int8", 3, None), ("int32", 0, 1)):
         data, scales = codes(dtype, (5, 3), 1) // (2**8 if dtype == "int32" else 1), F32([0.3, 0.007, 1.1])
-        grid = q(0.3, point) if axis is None else Quantization.per_axis(scales, 1)
-        graph = make([Op("Dequantize", ("x",), ("y",))], [Tensor("x", dtype, (5, 3), None, grid)], "x", "y")
+        quantization = q(0.3, point) if axis is None else Quantization.per_axis(scales, 1)
+        graph = make([Op("Dequantize", ("x",), ("y",))], [Tensor("x", dtype, (5, 3), None, quantization)], "x", "y")
         assert np.array_equal(evaluate(graph, {"x": data})["y"], qnn_dequantize(data, 0.3 if axis is None else scales, point))
 
 
@@ -246,9 +246,9 @@ def test_batch_matmul() -> None:
 def test_add_and_subtract(kind: str, dtype: str) -> None:
     """TVM rounds both operands onto the result's quantization first; decomposed so, all 65,536 pairs are equal. Add rounds the sum once."""
     a, b = pairs(dtype)
-    grids, output = ((0.05, 3), (0.021, 9)), (0.043, 1)
-    wanted = qnn_add(a, b, grids, output, dtype, 1 if kind == "Add" else -1)
-    operands = [Tensor(name, dtype, a.shape, None, q(*grid)) for name, grid in zip("ab", grids, strict=True)]
+    quantizations, output = ((0.05, 3), (0.021, 9)), (0.043, 1)
+    wanted = qnn_add(a, b, quantizations, output, dtype, 1 if kind == "Add" else -1)
+    operands = [Tensor(name, dtype, a.shape, None, q(*quantization)) for name, quantization in zip("ab", quantizations, strict=True)]
     parts = [moved(name, dtype, a.shape, output) for name in "ab"]
     end = stored("sum", dtype, a.shape, output)
     ops = [*parts[0][0], *parts[1][0], Op(kind, ("a/plain", "b/plain"), ("total",)),
@@ -273,17 +273,21 @@ def test_add_and_subtract(kind: str, dtype: str) -> None:
 def test_mul(dtype: str) -> None:
     """The product of differences is on the float32 product of both scales; with such a quantization named, all pairs are equal."""
     a, b = pairs(dtype)
-    grids, output = ((0.05, 3), (0.021, 9)), (0.043, 1)
-    wanted = qnn_mul(a, b, grids, output, dtype)
-    grid = q(float(F32(0.05) * F32(0.021)))
+    quantizations, output = ((0.05, 3), (0.021, 9)), (0.043, 1)
+    wanted = qnn_mul(a, b, quantizations, output, dtype)
+    quantization = q(float(F32(0.05) * F32(0.021)))
     ops, tensors = [], []
-    for name, (scale, point) in zip("ab", grids, strict=True):
+    for name, (scale, point) in zip("ab", quantizations, strict=True):
         tensors += [Tensor(name, dtype, a.shape, None, q(scale, point)), Tensor(f"{name}/plain", dtype, a.shape),
                     ints(f"{name}/zero", point), *(Tensor(f"{name}/{hint}", "int32", a.shape) for hint in ("wide", "steps"))]  # fmt: skip
         ops += [Op("Reinterpret", (name,), (f"{name}/plain",)), Op("Cast", (f"{name}/plain",), (f"{name}/wide",), {"to": "int32"}),
                 Op("Sub", (f"{name}/wide", f"{name}/zero"), (f"{name}/steps",))]  # fmt: skip
     ops += [Op("Mul", ("a/steps", "b/steps"), ("acc",)), Op("Reinterpret", ("acc",), ("on",)), Op("Requantize", ("on",), ("y",))]
-    tensors += [Tensor("acc", "int32", a.shape), Tensor("on", "int32", a.shape, None, grid), Tensor("y", dtype, None, None, q(*output))]
+    tensors += [
+        Tensor("acc", "int32", a.shape),
+        Tensor("on", "int32", a.shape, None, quantization),
+        Tensor("y", dtype, None, None, q(*output)),
+    ]
     assert np.array_equal(result(make(ops, tensors, "a b", "y"), {"a": a, "b": b}), wanted)
     once = make([Op("Mul", ("a", "b"), ("y",))], [*(t for t in tensors if t.name in ("a", "b")), tensors[-1]], "a b", "y")
     assert np.array_equal(result(once, {"a": a, "b": b}), wanted)

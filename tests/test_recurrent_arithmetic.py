@@ -31,7 +31,7 @@ def as_integers(layer: Lstm) -> IntegerLstm:
     """The layer of a file in numpy."""
     made = layer.made
 
-    def grid(pair: tuple[float, int]) -> tuple[float, int]:
+    def quantization(pair: tuple[float, int]) -> tuple[float, int]:
         return float(np.float32(pair[0])), pair[1]
 
     gates = {
@@ -47,8 +47,8 @@ def as_integers(layer: Lstm) -> IntegerLstm:
         projection = IntegerProjection(
             made["projection/weights"], made["projection/bias"][0], layer.proj_clip, float(np.float32(layer.output[0]))
         )
-    grids = grid(layer.data), grid(layer.state), grid(layer.hidden)
-    return IntegerLstm(gates, *grids, layer.cell_power, layer.cell_clip, projection, layer.time_major)
+    quantizations = quantization(layer.data), quantization(layer.state), quantization(layer.hidden)
+    return IntegerLstm(gates, *quantizations, layer.cell_power, layer.cell_clip, projection, layer.time_major)
 
 
 VARIANTS: list[dict[str, Any]] = [

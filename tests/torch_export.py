@@ -185,6 +185,8 @@ def run(graph: Graph, *inputs: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any
     found = evaluate(graph, dict(zip(graph.inputs, inputs, strict=True)))
     results = []
     for name in graph.outputs:
-        grid, stored = graph[name].quantization, np.asarray(found[name])
-        results.append(stored if grid is None else (stored.astype(np.float32) - np.float32(grid.zero_point[0])) * grid.scale[0])
+        quantization, stored = graph[name].quantization, np.asarray(found[name])
+        results.append(
+            stored if quantization is None else (stored.astype(np.float32) - np.float32(quantization.zero_point[0])) * quantization.scale[0]
+        )
     return results

@@ -194,7 +194,7 @@ CASES: dict[str, str] = {
     "quantized_unbind": "torch.unbind(q(x), 1)",
     "quantized_cat": "torch.cat([q(x), r(y)], 1)",
     "quantized_cat_same": "torch.cat([q(x), q(y)], 1)",
-    "quantized_cat_grid": "Q.cat([q(x), r(y)], 1, 0.06, 99)",
+    "quantized_cat_quantization": "Q.cat([q(x), r(y)], 1, 0.06, 99)",
     "quantized_cat_relu": "Q.cat_relu([q(x), r(y)], 1, 0.06, 99)",
     "quantized_cat_signed": "torch.cat([t(x), t(y)], 2)",
     "quantized_stack": "torch.stack([q(x), q(y)], 1)",

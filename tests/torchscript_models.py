@@ -183,7 +183,10 @@ def graph_of(path: Path, input_shape: str = "") -> Graph:
 def values_of(graph: Graph, *inputs: Any) -> list[Array]:
     """The outputs of a graph as float values, or as the integers that they are where they have no quantization."""
     found = evaluate(graph, dict(zip(graph.inputs, map(np.asarray, inputs), strict=True)))
-    return [found[name] if (grid := graph[name].quantization) is None else dequantize(found[name], grid) for name in graph.outputs]
+    return [
+        found[name] if (quantization := graph[name].quantization) is None else dequantize(found[name], quantization)
+        for name in graph.outputs
+    ]
 
 
 def computed(path: Path, body: str, *inputs: Any, attributes: Mapping[str, Any] | None = None) -> list[Array]:

@@ -12,7 +12,7 @@ microparams-init.c; OneFlow's min_max_observer and quantization kernels.
 
 from __future__ import annotations
 
-from qconvert.arithmetic.accumulators import accumulator_grid, accumulator_scale, is_accumulator_scale
+from qconvert.arithmetic.accumulators import accumulator_quantization, accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, adds_alike, adds_as
 from qconvert.arithmetic.basic_lstm import BASIC_GATES, BasicLstm
 from qconvert.arithmetic.comparisons import tflite_compared
@@ -20,7 +20,7 @@ from qconvert.arithmetic.division import tflite_divide
 from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, dynamic_steps
 from qconvert.arithmetic.fixed_point import FIXED_POINT_ROUNDINGS, Difference, FixedPoint, compare_requantizations
 from qconvert.arithmetic.folding import batch_norm_factor, bias_correction, fold_batch_norm
-from qconvert.arithmetic.formulas import FORMULAS, PYTORCH_EPS, Formula, choose_grid
+from qconvert.arithmetic.formulas import FORMULAS, PYTORCH_EPS, Formula, choose_quantization
 from qconvert.arithmetic.kernels import (
     average_away,
     average_up,
@@ -109,7 +109,7 @@ __all__ = [
     "IntegerProjection",
     "IntegerSvdf",
     "SplitProduct",
-    "accumulator_grid",
+    "accumulator_quantization",
     "accumulator_scale",
     "adds_alike",
     "adds_as",
@@ -120,7 +120,7 @@ __all__ = [
     "averaging_scale",
     "batch_norm_factor",
     "bias_correction",
-    "choose_grid",
+    "choose_quantization",
     "compare_requantizations",
     "dequantize",
     "dynamic_steps",

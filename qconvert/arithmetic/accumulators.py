@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.arithmetic.quantization import Quantization
 
-__all__ = ["accumulator_grid", "accumulator_scale", "is_accumulator_scale"]
+__all__ = ["accumulator_quantization", "accumulator_scale", "is_accumulator_scale"]
 
 #: Largest relative difference of a stated bias scale from data scale * weight scale: a few roundings of float32.
 _TOLERANCE = 1e-6
@@ -21,7 +21,7 @@ def accumulator_scale(data: Quantization, weights: Quantization) -> Array:
         return np.asarray(data.scale * weights.scale)
 
 
-def accumulator_grid(data: Quantization, weights: Quantization, axis: int = 0) -> Quantization:
+def accumulator_quantization(data: Quantization, weights: Quantization, axis: int = 0) -> Quantization:
     """The quantization of a bias that states none: scales as above along `axis`, or one, and zero point 0."""
     scale = accumulator_scale(data, weights)
     return Quantization.per_tensor(float(scale[0])) if weights.is_per_tensor else Quantization.per_axis(scale, axis)

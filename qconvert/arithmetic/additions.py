@@ -12,11 +12,11 @@ from qconvert.arithmetic.kernels import xnnpack_add, xnnpack_add_multipliers, xn
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.torch_kernels import fbgemm_add, qnnpack_add, qnnpack_add_multipliers, qnnpack_adds
 
-__all__ = ["ADDITIONS", "INTEGER_FACTORS", "Addition", "Grids", "adds_alike", "adds_as"]
+__all__ = ["ADDITIONS", "INTEGER_FACTORS", "Addition", "Quantizations", "adds_alike", "adds_as"]
 
-Grids = tuple[Quantization, Quantization]
+Quantizations = tuple[Quantization, Quantization]
 #: (stored values, stored values, quantizations, quantization of the result, type) -> stored results.
-Addition = Callable[[Any, Any, Grids, Quantization, str], Array]
+Addition = Callable[[Any, Any, Quantizations, Quantization, str], Array]
 
 ADDITIONS: Mapping[str, Addition] = {
     "xnnpack": xnnpack_add,
@@ -25,29 +25,33 @@ ADDITIONS: Mapping[str, Addition] = {
 }
 
 #: Multipliers of both inputs and the right shift, of those that compute in integers.
-INTEGER_FACTORS: Mapping[str, Callable[[Grids, Quantization], tuple[tuple[int, int], int]]] = {
+INTEGER_FACTORS: Mapping[str, Callable[[Quantizations, Quantization], tuple[tuple[int, int], int]]] = {
     "xnnpack": xnnpack_add_multipliers,
     "qnnpack": qnnpack_add_multipliers,
 }
 
-_TAKEN: Mapping[str, Callable[[Grids, Quantization], bool]] = {"xnnpack": xnnpack_adds, "qnnpack": qnnpack_adds}
+_TAKEN: Mapping[str, Callable[[Quantizations, Quantization], bool]] = {"xnnpack": xnnpack_adds, "qnnpack": qnnpack_adds}
 
 
-def adds_as(name: str, inputs: Grids, output: Quantization) -> bool:
+def adds_as(name: str, inputs: Quantizations, output: Quantization) -> bool:
     """Whether a kernel has an addition of 8-bit data with these quantizations, each of one scale.
 
     Args:
         name: the `arithmetic` of an Add, which may be that of no such kernel.
         inputs, output: the quantizations.
     """
-    return name in ADDITIONS and all(grid.is_per_tensor for grid in (*inputs, output)) and _TAKEN.get(name, _always)(inputs, output)
+    return (
+        name in ADDITIONS
+        and all(quantization.is_per_tensor for quantization in (*inputs, output))
+        and _TAKEN.get(name, _always)(inputs, output)
+    )
 
 
-def _always(inputs: Grids, output: Quantization) -> bool:
+def _always(inputs: Quantizations, output: Quantization) -> bool:
     return True
 
 
-def adds_alike(name: str, own: Addition, inputs: Grids, output: Quantization, dtype: str) -> bool:
+def adds_alike(name: str, own: Addition, inputs: Quantizations, output: Quantization, dtype: str) -> bool:
     """Whether an addition of 8-bit data gives the integers of the kernel `name` for all 65,536 pairs of inputs.
 
     Args:
@@ -58,6 +62,6 @@ def adds_alike(name: str, own: Addition, inputs: Grids, output: Quantization, dt
     """
     offset = -integer_range(dtype)[0]
     codes = np.arange(256, dtype=np.int64)
-    grids, result = (inputs[0].shifted(offset), inputs[1].shifted(offset)), output.shifted(offset)
-    found = [kernel(codes[:, None], codes[None, :], grids, result, "uint8") for kernel in (own, ADDITIONS[name])]
+    quantizations, result = (inputs[0].shifted(offset), inputs[1].shifted(offset)), output.shifted(offset)
+    found = [kernel(codes[:, None], codes[None, :], quantizations, result, "uint8") for kernel in (own, ADDITIONS[name])]
     return bool(np.array_equal(found[0], found[1]))

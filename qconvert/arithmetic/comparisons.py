@@ -14,7 +14,7 @@ __all__ = ["tflite_compared"]
 _SHIFT = 8
 
 
-def tflite_compared(grid: Quantization, dtype: str) -> tuple[Array, ...]:
+def tflite_compared(quantization: Quantization, dtype: str) -> tuple[Array, ...]:
     """The number, int32, that EQUAL, LESS … compare for each stored integer, the lowest first; two such tables where C leaves it undefined.
 
     Scales from 1 on ask for a shift to the right by less than none. What LiteRT gives then on x86 is hardly more than the sign
@@ -23,12 +23,12 @@ def tflite_compared(grid: Quantization, dtype: str) -> tuple[Array, ...]:
     than the first from 2**16 on.
 
     Args:
-        grid: per tensor.
+        quantization: per tensor.
         dtype: "int8" or "uint8".
     """
     low, high = integer_range(dtype)
-    steps = (np.arange(low, high + 1) - int(grid.zero_point[0])) << _SHIFT
-    multiplier, shift = (int(item) for item in quantize_multiplier(float(grid.scale[0])))
+    steps = (np.arange(low, high + 1) - int(quantization.zero_point[0])) << _SHIFT
+    multiplier, shift = (int(item) for item in quantize_multiplier(float(quantization.scale[0])))
     if shift <= 0:
         return (np.asarray(multiply_by_quantized_multiplier(steps, multiplier, shift)).astype(np.int32),)
     scaled = saturating_rounding_doubling_high_mul(steps, multiplier)

@@ -30,7 +30,7 @@ def tflite_divide(
         given, divisor, output: quantizations, per tensor.
         limits: the lowest and the highest integer of the result.
     """
-    x, y = (data.astype(np.int64) - int(grid.zero_point[0]) for data, grid in ((values, given), (divisors, divisor)))
+    x, y = (data.astype(np.int64) - int(quantization.zero_point[0]) for data, quantization in ((values, given), (divisors, divisor)))
     x, y = np.where(y < 0, -x, x), np.maximum(np.abs(y), 1)
     with np.errstate(over="ignore"):  # float32, as the kernel has it
         ratio = float(np.float32(given.scale[0]) / (np.float32(divisor.scale[0]) * np.float32(output.scale[0])))

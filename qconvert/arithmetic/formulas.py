@@ -18,7 +18,7 @@ from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.rounding import round_half_away, round_half_up
 from qconvert.errors import OptionError
 
-__all__ = ["FORMULAS", "PYTORCH_EPS", "Formula", "choose_grid"]
+__all__ = ["FORMULAS", "PYTORCH_EPS", "Formula", "choose_quantization"]
 
 _F32 = np.float32
 #: The smallest scale that PyTorch's observers give, whatever the range: torch.finfo(torch.float32).eps.
@@ -122,7 +122,7 @@ class Formula:
         return lows, highs
 
 
-def choose_grid(
+def choose_quantization(
     name: str, low: Any, high: Any, bits: int = 8, *, dtype: str = "", axis: int | None = None, narrow: bool = False
 ) -> tuple[str, Quantization]:
     """The storage type and the quantization of a range by one of FORMULAS; see Formula.__call__().

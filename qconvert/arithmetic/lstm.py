@@ -179,11 +179,11 @@ def _stored(limit: float, scale: float, ends: tuple[int, int]) -> int:
     return int(np.clip(float(np.float32(limit) / np.float32(scale)), *ends))
 
 
-def _part(values: Array, weights: tuple[Array, float], grid: tuple[float, int], bias: Array | None, scale: np.float32) -> Array:
+def _part(values: Array, weights: tuple[Array, float], quantization: tuple[float, int], bias: Array | None, scale: np.float32) -> Array:
     """The part of a gate that one product gives, in the gate's steps, not limited."""
     integers, own = weights
-    acc = (values - grid[1]) @ integers.T.astype(np.int64)
-    factor = np.float32(np.float32(own) * np.float32(grid[0])) / scale
+    acc = (values - quantization[1]) @ integers.T.astype(np.int64)
+    factor = np.float32(np.float32(own) * np.float32(quantization[0])) / scale
     return multiply_by_quantized_multiplier(acc if bias is None else acc + bias, *quantize_multiplier(factor))
 
 

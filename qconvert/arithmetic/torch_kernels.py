@@ -90,9 +90,9 @@ def fbgemm_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output
     return saturate(np.rint(steps).astype(np.float64) + output.zero_point[0], dtype)
 
 
-def _steps(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
+def _steps(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
     """Sums as whole steps from the zero point, in float32."""
-    return np.asarray((total - math.prod(sizes) * int(grid.zero_point[0])).astype(np.float32))
+    return np.asarray((total - math.prod(sizes) * int(quantization.zero_point[0])).astype(np.float32))
 
 
 def _count(sizes: _Sizes) -> Any:
@@ -104,28 +104,32 @@ def _reciprocal(sizes: _Sizes) -> Any:
     return np.float32(1) / np.float32(sizes[0]) if len(sizes) == 1 else _reciprocal(sizes[:-1]) / np.float32(sizes[-1])
 
 
-def _qnnpack(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
-    factor = grid.scale[0] / (grid.scale[0] * _count(sizes))
-    return np.asarray(np.rint(_steps(total, grid, sizes) * factor) + np.float32(grid.zero_point[0]))
+def _qnnpack(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
+    factor = quantization.scale[0] / (quantization.scale[0] * _count(sizes))
+    return np.asarray(np.rint(_steps(total, quantization, sizes) * factor) + np.float32(quantization.zero_point[0]))
 
 
-def _vectors(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
-    return np.asarray(np.rint(_steps(total, grid, sizes) * (np.float32(1) / _count(sizes))) + np.float32(grid.zero_point[0]))
+def _vectors(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
+    return np.asarray(
+        np.rint(_steps(total, quantization, sizes) * (np.float32(1) / _count(sizes))) + np.float32(quantization.zero_point[0])
+    )
 
 
-def _windows(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
-    return np.asarray(np.rint(_steps(total, grid, sizes) * (np.float32(1) / _count(sizes)) + np.float32(grid.zero_point[0])))
+def _windows(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
+    return np.asarray(
+        np.rint(_steps(total, quantization, sizes) * (np.float32(1) / _count(sizes)) + np.float32(quantization.zero_point[0]))
+    )
 
 
-def _adaptive(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
-    return np.asarray(np.rint(_fused(_steps(total, grid, sizes), np.float32(1) / _count(sizes), grid.zero_point[0])))
+def _adaptive(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
+    return np.asarray(np.rint(_fused(_steps(total, quantization, sizes), np.float32(1) / _count(sizes), quantization.zero_point[0])))
 
 
-def _frames(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
+def _frames(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
     return np.asarray(np.rint(total.astype(np.float32) * _reciprocal(sizes)))
 
 
-def _means(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
+def _means(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
     return np.asarray(np.rint(total.astype(np.float32) / _count(sizes)))
 
 
@@ -140,27 +144,27 @@ TORCH_AVERAGES: Mapping[str, Callable[[Array, Quantization, _Sizes], Array]] = {
 }
 
 
-def torch_average(name: str, total: Any, grid: Quantization, sizes: _Sizes, dtype: str) -> Array:
+def torch_average(name: str, total: Any, quantization: Quantization, sizes: _Sizes, dtype: str) -> Array:
     """Stored averages as PyTorch's kernels round them.
 
     Args:
         name: of TORCH_AVERAGES.
         total: sums of stored integers; padding counts with the zero point.
-        grid: of data and result, per tensor.
+        quantization: of data and result, per tensor.
         sizes: of a window; or how many integers each is the sum of, as an array.
         dtype: of data and result; integers of int8 are taken as uint8 with another zero point.
     """
     low, count = integer_range(dtype)[0], math.prod(sizes)
-    found = TORCH_AVERAGES[name](np.asarray(total, np.int64) - low * count, grid.shifted(-low), sizes)
+    found = TORCH_AVERAGES[name](np.asarray(total, np.int64) - low * count, quantization.shifted(-low), sizes)
     return saturate(found + low, dtype)
 
 
-def averages_alike(first: str, second: str, grid: Quantization, sizes: Sequence[int], dtype: str) -> bool:
+def averages_alike(first: str, second: str, quantization: Quantization, sizes: Sequence[int], dtype: str) -> bool:
     """Whether two of TORCH_AVERAGES give the same integers for every sum; False where there are too many sums to look at.
 
     Args:
         first, second: of TORCH_AVERAGES.
-        grid: of data and result, per tensor.
+        quantization: of data and result, per tensor.
         sizes: of a window.
         dtype: of data and result.
     """
@@ -168,11 +172,11 @@ def averages_alike(first: str, second: str, grid: Quantization, sizes: Sequence[
     if 255 * count >= _MOST_SUMS:
         return False
     total = np.arange(255 * count + 1) + low * count
-    one, two = (torch_average(name, total, grid, sizes, dtype) for name in (first, second))
+    one, two = (torch_average(name, total, quantization, sizes, dtype) for name in (first, second))
     return bool(np.array_equal(one, two))
 
 
-def averaging_scale(name: str, grid: Quantization, sizes: Sequence[int]) -> tuple[int, float, int] | None:
+def averaging_scale(name: str, quantization: Quantization, sizes: Sequence[int]) -> tuple[int, float, int] | None:
     """The zero point and the scale of weights of ones with which a convolution gives torch_average() for each sum, or all but the fewest,
     and how many these are.
 
@@ -181,19 +185,19 @@ def averaging_scale(name: str, grid: Quantization, sizes: Sequence[int]) -> tupl
 
     Args:
         name: of TORCH_AVERAGES.
-        grid: of data and result in uint8, per tensor.
+        quantization: of data and result in uint8, per tensor.
         sizes: of a window.
 
     Returns:
         None where there are too many sums to look at.
     """
-    count, own = math.prod(sizes), grid.scale[0]
+    count, own = math.prod(sizes), quantization.scale[0]
     if 255 * count >= _MOST_SUMS:
         return None
     total = np.arange(255 * count + 1)
-    wanted = TORCH_AVERAGES[name](total, grid, sizes)
+    wanted = TORCH_AVERAGES[name](total, quantization, sizes)
     found: list[tuple[int, float, int]] = []
-    for zero in dict.fromkeys((int(grid.zero_point[0]), 0)):
+    for zero in dict.fromkeys((int(quantization.zero_point[0]), 0)):
         for scale in _beside(np.float32(1) / np.float32(count)):
             factor = own * scale / own
             missed = int(np.count_nonzero(np.rint((total - count * zero).astype(np.float32) * factor) + zero != wanted))

@@ -71,9 +71,9 @@ def split_product(scale: Any, zero_point: int) -> SplitProduct | None:
     largest = math.ceil(math.log2(_MOST_STEPS / float(reciprocal)))
     found: list[SplitProduct] = []
     for bits in (12, 11, 10):
-        for grid in (largest - 12, largest - 13, largest - 11):
+        for quantization in (largest - 12, largest - 13, largest - 11):
             first = np.float32(math.ldexp(round(math.ldexp(mantissa, bits)), exponent - bits))
-            border = np.float32(math.ldexp(1.5, 23 + grid))
+            border = np.float32(math.ldexp(1.5, 23 + quantization))
             high = (tried + border) - border
             last = reciprocal - first
             steps = (high * first + np.float32(zero_point)) + ((tried - high) * reciprocal + high * last)

@@ -13,7 +13,7 @@ from qconvert.calibration.bias_correction import (
 from qconvert.calibration.equalization import equalize
 from qconvert.calibration.methods import METHODS, Method, observer
 from qconvert.calibration.observer import Histogram, Observer
-from qconvert.calibration.weights import WEIGHT_METHODS, WeightMethod, weight_grid
+from qconvert.calibration.weights import WEIGHT_METHODS, WeightMethod, weight_quantization
 
 __all__ = [
     "METHODS",
@@ -30,5 +30,5 @@ __all__ = [
     "expected_shifts",
     "normalized_means",
     "observer",
-    "weight_grid",
+    "weight_quantization",
 ]

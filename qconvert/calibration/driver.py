@@ -32,7 +32,7 @@ from qconvert.conversion.in_memory import Model
 from qconvert.conversion.normalizing import run_passes
 from qconvert.data import Preparation
 from qconvert.data.streams import Data, Samples
-from qconvert.encodings import Encoding, Encodings, Place, Range, grid_of
+from qconvert.encodings import Encoding, Encodings, Place, Range, quantization_of
 from qconvert.errors import LossError, OptionError, UnsupportedError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
@@ -345,9 +345,9 @@ def _report(group: Group, seeing: Observer, counted: Observer, chosen: Choices, 
     if not seeing.count:
         raise OptionError("no sample gives this tensor a value", where=repr(group.names[0]), rule="no-values")
     asked = {} if chosen.symmetric is None else {"symmetric": chosen.symmetric}
-    grid = seeing.grid(chosen.activations, **asked)
+    quantization = seeing.quantization(chosen.activations, **asked)
     origin = "its constant values" if not group.seen else f"{'min-max' if group.constants else chosen.method} of {seen} samples"
-    return TensorReport(group.names, seeing.lowest, seeing.highest, grid, origin, histogram=counted.histogram())
+    return TensorReport(group.names, seeing.lowest, seeing.highest, quantization, origin, histogram=counted.histogram())
 
 
 def _measured(work: _Work, network: Watched, found: Plan, reports: tuple[TensorReport, ...]) -> tuple[TensorReport, ...]:
@@ -365,7 +365,9 @@ def _warnings(work: _Work, found: Plan, reports: tuple[TensorReport, ...], chose
     if clipped:
         symmetric = bool(chosen.symmetric)
         entries = {
-            Place(name): Encoding(grid_of(Range(*np.array([[report.lowest], [report.highest]])), chosen.activations, symmetric=symmetric))
+            Place(name): Encoding(
+                quantization_of(Range(*np.array([[report.lowest], [report.highest]])), chosen.activations, symmetric=symmetric)
+            )
             for _, report in clipped
             for name in report.names
         }

@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.calibration.places import Plan, Weights
 from qconvert.calibration.report import TensorReport
-from qconvert.calibration.weights import weight_grid
+from qconvert.calibration.weights import weight_quantization
 from qconvert.encodings import BATCH_NORM, FOLDED, Encoding, Encodings, Place, QParams
 from qconvert.errors import QConvertError
 from qconvert.graph import Array, Graph
@@ -73,21 +73,21 @@ def encodings_of(graph: Graph, found: Plan, reports: tuple[TensorReport, ...], c
         data = graph[item.name].data
         assert data is not None
         try:
-            grid = weight_grid(data, chosen.weights_method, item.axis if chosen.per_channel else None, chosen.weights)
+            quantization = weight_quantization(data, chosen.weights_method, item.axis if chosen.per_channel else None, chosen.weights)
         except QConvertError as error:
             error.where = error.where or repr(item.name)
             raise
-        if float(grid.quantization.scale.max()) < _SMALLEST:
+        if float(quantization.quantization.scale.max()) < _SMALLEST:
             notes.append(_stays(item.name, "its values"))
             continue
-        entries[Place(item.name)] = Encoding(_with_room(graph, item, grid, steps), origin=f"{chosen.weights_method} of the weights")
+        entries[Place(item.name)] = Encoding(_with_room(graph, item, quantization, steps), origin=f"{chosen.weights_method} of the weights")
     return Encodings(entries, origin, metadata={BATCH_NORM: FOLDED}), notes
 
 
-def _with_room(graph: Graph, item: Weights, grid: QParams, steps: dict[str, float]) -> QParams:
+def _with_room(graph: Graph, item: Weights, quantization: QParams, steps: dict[str, float]) -> QParams:
     """The quantization, with larger scales where a bias at input scale * weight scale would leave int32: channels of nearly nothing but a
     bias."""
-    q = grid.quantization
+    q = quantization.quantization
     least = np.full(q.scale.shape, _SMALLEST)
     for data, bias in item.layers:
         values = graph.constant(bias) if bias else None
@@ -96,7 +96,7 @@ def _with_room(graph: Graph, item: Weights, grid: QParams, steps: dict[str, floa
         elif values is not None and data in steps and q.scale.size == 1 and np.isfinite(values).all():
             least = np.maximum(least, float(np.abs(values).max(initial=0)) / (steps[data] * _LARGEST_BIAS))
     scale = np.maximum(q.scale, least.astype(np.float32))
-    return grid if np.array_equal(scale, q.scale) else replace(grid, quantization=replace(q, scale=_finite(scale, q.scale)))
+    return quantization if np.array_equal(scale, q.scale) else replace(quantization, quantization=replace(q, scale=_finite(scale, q.scale)))
 
 
 def _finite(scale: Array, otherwise: Array) -> Array:

@@ -45,7 +45,7 @@ class OfMnn(Observer):
         end = np.array([float(self.scale) * self.clamp])
         return Range(-end, end)
 
-    def grid(self, dtype: str = "int8", *, symmetric: bool = True, narrow: bool = True) -> QParams:
+    def quantization(self, dtype: str = "int8", *, symmetric: bool = True, narrow: bool = True) -> QParams:
         """MNN's quantization, which is always symmetric and narrow; in an unsigned type the same one shifted."""
         low, high = integer_range(dtype)
         middle = 0 if low else (high + 1) // 2

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from qconvert.encodings import QParams, Range, grid_of
+from qconvert.encodings import QParams, Range, quantization_of
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Array
 
@@ -88,9 +88,9 @@ class Observer(ABC):
     def range(self) -> Range:
         """The range that the method chooses; from 0 to 0 if there were no values."""
 
-    def grid(self, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> QParams:
-        """The quantization that holds the range; see grid_of(). Methods that choose a scale themselves give that."""
-        return grid_of(self.range(), dtype, symmetric=symmetric, narrow=narrow)
+    def quantization(self, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> QParams:
+        """The quantization that holds the range; see quantization_of(). Methods that choose a scale themselves give that."""
+        return quantization_of(self.range(), dtype, symmetric=symmetric, narrow=narrow)
 
     def histogram(self) -> Histogram | None:
         """What was seen, for a plot, if the method counts it."""

@@ -180,14 +180,14 @@ class _Planner:
     def _shared(self, op: Op) -> Iterator[tuple[str, ...]]:
         """The tensors of an operator that have one quantization."""
         spec = kind_of(op)
-        if spec.rule == "move" or self._has_one_grid(op, "all"):
+        if spec.rule == "move" or self._has_one_quantization(op, "all"):
             yield (*spec.moved(op), *spec.results_of(op))
-        elif self._has_one_grid(op, "data"):
+        elif self._has_one_quantization(op, "data"):
             yield tuple(spec.data(op))
 
-    def _has_one_grid(self, op: Op, sides: str) -> bool:
+    def _has_one_quantization(self, op: Op, sides: str) -> bool:
         types = _EITHER if self.dtype in _EITHER else (self.dtype,)
-        return any(item.kernels.one_grid(op.kind, dtype) == sides for item in self.targets for dtype in types)
+        return any(item.kernels.one_quantization(op.kind, dtype) == sides for item in self.targets for dtype in types)
 
     def _carries(self, op: Op, names: set[str]) -> bool:
         """Whether the results of an operator hold nothing beyond the range of data that are in the group."""

@@ -40,10 +40,10 @@ def plot(found: Calibration, path: str | Path, *, force: bool = False) -> None:
     shown = [item for item in found.tensors if item.histogram is not None]
     rows = max(1, -(-len(shown) // _COLUMNS))
     figure = Figure(figsize=(5 * _COLUMNS, 2.2 * rows), layout="constrained")
-    grid = figure.subplots(rows, _COLUMNS, squeeze=False)
-    for axes, item in zip(grid.flat, shown, strict=False):
+    quantization = figure.subplots(rows, _COLUMNS, squeeze=False)
+    for axes, item in zip(quantization.flat, shown, strict=False):
         _draw(axes, item)
-    for axes in list(grid.flat)[len(shown) :]:
+    for axes in list(quantization.flat)[len(shown) :]:
         axes.set_axis_off()
     figure.suptitle(found.encodings.origin)
     with whole_file(path, force=force) as temporary:

@@ -20,25 +20,25 @@ class Noise:
     """Adds up how far values are from themselves with a quantization. Shown to observe() like an Observer.
 
     Args:
-        grid: where they are rounded to, per tensor; None where they stay as they are.
+        quantization: where they are rounded to, per tensor; None where they stay as they are.
     """
 
     passes = 1
 
-    def __init__(self, grid: QParams | None) -> None:
-        self._grid, self._signal, self._noise, self._clipped, self._count = grid, 0.0, 0.0, 0, 0
+    def __init__(self, quantization: QParams | None) -> None:
+        self._quantization, self._signal, self._noise, self._clipped, self._count = quantization, 0.0, 0.0, 0, 0
 
     def update(self, values: Array) -> None:
-        if self._grid is None:
+        if self._quantization is None:
             return
         flat = np.asarray(values, np.float32).reshape(-1)
         for start in range(0, flat.size, _PIECE):
-            self._add(flat[start : start + _PIECE], self._grid)
+            self._add(flat[start : start + _PIECE], self._quantization)
         self._count += flat.size
 
-    def _add(self, values: Array, grid: QParams) -> None:
-        scale, point = np.float32(grid.quantization.scale[0]), int(grid.quantization.zero_point[0])
-        low, high = grid.quantization.limits(grid.dtype)
+    def _add(self, values: Array, quantization: QParams) -> None:
+        scale, point = np.float32(quantization.quantization.scale[0]), int(quantization.quantization.zero_point[0])
+        low, high = quantization.quantization.limits(quantization.dtype)
         steps = np.rint(values / scale)
         np.clip(steps, low - point, high - point, out=steps)
         steps *= scale

@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.calibration.histograms import Counted
 from qconvert.calibration.observer import require_between
-from qconvert.encodings import QParams, Range, grid_of
+from qconvert.encodings import QParams, Range, quantization_of
 from qconvert.graph import Array, integer_range
 
 __all__ = ["SquaredError"]
@@ -37,10 +37,10 @@ class SquaredError(Counted):
     def range(self) -> Range:
         return self._affine(2**self.bits - 1)
 
-    def grid(self, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> QParams:
+    def quantization(self, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> QParams:
         low, high = integer_range(dtype)
         found = self._symmetric(high - low, narrow) if symmetric else self._affine(high - low)
-        return grid_of(found, dtype, symmetric=symmetric, narrow=narrow)
+        return quantization_of(found, dtype, symmetric=symmetric, narrow=narrow)
 
     def _bins(self) -> tuple[Array, Array]:
         """The middles of the bins that are in use, and their shares of all values."""

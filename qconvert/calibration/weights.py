@@ -15,7 +15,7 @@ from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Array, Quantization, integer_range
 
-__all__ = ["WEIGHT_METHODS", "WeightMethod", "admm_scales", "weight_grid"]
+__all__ = ["WEIGHT_METHODS", "WeightMethod", "admm_scales", "weight_quantization"]
 
 #: The steps between 1 and the smallest share of the largest magnitude that is tried as a scale, and the finer ones around the best.
 COARSE, LOWEST, FINE = 32, 6, 8
@@ -41,7 +41,9 @@ class WeightMethod:
     scales: Callable[[Array, int, int], Array]
 
 
-def weight_grid(weights: Array, method: str = "max-abs", axis: int | None = 0, dtype: str = "int8", *, narrow: bool = True) -> QParams:
+def weight_quantization(
+    weights: Array, method: str = "max-abs", axis: int | None = 0, dtype: str = "int8", *, narrow: bool = True
+) -> QParams:
     """The quantization of weights.
 
     Args:

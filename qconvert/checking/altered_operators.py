@@ -100,8 +100,8 @@ def _handed_on(graph: Graph) -> set[str]:
 
 def _alike(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors hold values of one sort; integers that nothing labels with a scale are compared as they are stored."""
-    grids = {tensor.quantization.key for tensor in (a, b) if tensor.quantization is not None}
-    return a.dtype == b.dtype and len(grids) <= 1 and (a.rank == b.rank or None in (a.rank, b.rank))
+    quantizations = {tensor.quantization.key for tensor in (a, b) if tensor.quantization is not None}
+    return a.dtype == b.dtype and len(quantizations) <= 1 and (a.rank == b.rank or None in (a.rank, b.rank))
 
 
 def _ends(graph: Graph, ops: Collection[Op], shared: Collection[str]) -> set[str]:

@@ -103,9 +103,9 @@ def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict
 def _stands_for(name: str, other: Graph, tensor: Tensor, declared: Collection[str]) -> bool:
     """Whether a tensor of the result is a part of what it writes an operator of the source with, with the same quantization or on a
     declared one."""
-    grid = tensor.quantization
+    quantization = tensor.quantization
     return name.startswith(f"{tensor.name}/") and (
-        name in declared or (grid is not None and _scale(other, name) == float(grid.scale.flat[0]))
+        name in declared or (quantization is not None and _scale(other, name) == float(quantization.scale.flat[0]))
     )
 
 
@@ -138,7 +138,9 @@ def _near(graph: Graph, other: Graph, lookup: Lookup, name: str, expected: Array
     (own, old), (before, after) = ([side[item] for side in (graph, other)] for item in (lookup.root, name))
     if own.quantization is None or old.quantization is None or before.quantization is None or after.quantization is None:
         return False
-    given, places = (dequantize(codes_of(tensor.dtype), grid) for tensor, grid in ((own, own.quantization), (old, old.quantization)))
+    given, places = (
+        dequantize(codes_of(tensor.dtype), quantization) for tensor, quantization in ((own, own.quantization), (old, old.quantization))
+    )
     stored = dequantize(expected, before.quantization)
     cost = float(np.abs(stored - curve_reals(graph, graph.producers(), name, lookup.root)).max())
     inside = np.flatnonzero((places >= given[0]) & (places <= given[-1]))
@@ -222,8 +224,8 @@ def _carries(graph: Graph, op: Op, name: str) -> bool:
     """Whether an operator clips, moves or stores `name` otherwise, float values being kept."""
     if op.inputs[0] != name or not op.outputs:
         return False
-    grids = [(graph[item].quantization, graph[item].dtype) for item in (name, op.outputs[0])]
-    return _clips(graph, op) or kind_of(op).rule == "move" or (op.kind == "Requantize" and same_steps(*grids[0], *grids[1]))
+    quantizations = [(graph[item].quantization, graph[item].dtype) for item in (name, op.outputs[0])]
+    return _clips(graph, op) or kind_of(op).rule == "move" or (op.kind == "Requantize" and same_steps(*quantizations[0], *quantizations[1]))
 
 
 def same_steps(a: Quantization | None, first: str, b: Quantization | None, second: str) -> bool:
@@ -237,11 +239,11 @@ def same_steps(a: Quantization | None, first: str, b: Quantization | None, secon
 
 def _steps(tensor: Tensor) -> tuple[object, ...]:
     """What says which values a tensor can hold: int8 and uint8 may have the same."""
-    grid = tensor.quantization
-    if grid is None or not grid.is_per_tensor or tensor.dtype not in ("int8", "uint8", "int16", "uint16"):
-        return tensor.dtype, grid and grid.key
+    quantization = tensor.quantization
+    if quantization is None or not quantization.is_per_tensor or tensor.dtype not in ("int8", "uint8", "int16", "uint16"):
+        return tensor.dtype, quantization and quantization.key
     low, high = integer_range(tensor.dtype)
-    return high - low, float(grid.scale[0]), int(grid.zero_point[0]) - low, grid.quant_min, grid.quant_max
+    return high - low, float(quantization.scale[0]), int(quantization.zero_point[0]) - low, quantization.quant_min, quantization.quant_max
 
 
 def _same_codes(graph: Graph, other: Graph, name: str) -> bool:
@@ -251,8 +253,8 @@ def _same_codes(graph: Graph, other: Graph, name: str) -> bool:
 
 
 def _scale(graph: Graph, name: str) -> float:
-    grid = graph[name].quantization
-    return 0.0 if grid is None else float(grid.scale.flat[0])
+    quantization = graph[name].quantization
+    return 0.0 if quantization is None else float(quantization.scale.flat[0])
 
 
 def _roots(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
@@ -293,12 +295,12 @@ def _unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
     for op in graph.ops:
         if "activation" in op.attributes and len(op.outputs) == 1:
             rest = sorted((key, value) for key, value in op.attributes.items() if key != "activation")
-            grid = graph[op.outputs[0]].quantization
+            quantization = graph[op.outputs[0]].quantization
             what = (
                 op.kind,
                 tuple(first.get(name, name) for name in op.inputs),
                 repr(rest),
-                grid and (grid.scale.tobytes(), grid.zero_point.tobytes()),
+                quantization and (quantization.scale.tobytes(), quantization.zero_point.tobytes()),
             )
             (fused if op["activation"] else plain).setdefault(what, []).append(op.outputs[0])
     return {name: first.get(plain[what][0], plain[what][0]) for what, names in fused.items() if what in plain for name in names}

@@ -142,9 +142,9 @@ def _absolute(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None
             return None
         if value is not None and tensor is not None and kind.role(index) in ("data", "factor", "weights", "bias"):
             value = in_bytes(value)
-            has_grid = tensor.quantization is not None and value.dtype.kind in "iu"
-            value = np.abs(dequantize(value, tensor.quantization) if has_grid and tensor.quantization else value.astype(np.float64))
-            value = value + (_shift(tensor) if has_grid and kind.role(index) == "data" else 0.0)
+            has_quantization = tensor.quantization is not None and value.dtype.kind in "iu"
+            value = np.abs(dequantize(value, tensor.quantization) if has_quantization and tensor.quantization else value.astype(np.float64))
+            value = value + (_shift(tensor) if has_quantization and kind.role(index) == "data" else 0.0)
             tensor = _real(tensor)
         inputs.append(value)
         tensors.append(tensor)

@@ -109,7 +109,7 @@ class OutputComparison:
         same_top1: share of runs with the same best class; None if the output is no row of scores.
         nan: how many elements are no number on both sides, and so cannot be compared.
         varied: share of the elements that are not the same in every run of the source.
-        grids: "" if both sides have one quantization, or only one of them has one; else what differs, and `unit` is steps of the
+        quantizations: "" if both sides have one quantization, or only one of them has one; else what differs, and `unit` is steps of the
             coarser one.
         shapes: "" if both sides give one shape; else both, and nothing is equal.
     """
@@ -123,7 +123,7 @@ class OutputComparison:
     same_top1: float | None
     nan: int = 0
     varied: float = 1.0
-    grids: str = ""
+    quantizations: str = ""
     shapes: str = ""
 
     @property

@@ -77,6 +77,6 @@ def _rounded_bias(graph: Graph, op: Op) -> float:
     result = graph[op.outputs[0]].quantization if op.outputs else None
     if not kind_of(op).has_weights or result is None or len(op.inputs) < 3 or not op.inputs[2] or graph[op.inputs[2]].dtype != "float32":
         return 0.0
-    grids = [graph[name].quantization for name in op.inputs[:2]]
-    steps = [float(np.max(grid.scale)) for grid in grids if grid is not None]
-    return 0.5 * steps[0] * steps[1] / float(result.scale[0]) if len(steps) == len(grids) else 0.0
+    quantizations = [graph[name].quantization for name in op.inputs[:2]]
+    steps = [float(np.max(quantization.scale)) for quantization in quantizations if quantization is not None]
+    return 0.5 * steps[0] * steps[1] / float(result.scale[0]) if len(steps) == len(quantizations) else 0.0

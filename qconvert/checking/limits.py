@@ -47,7 +47,7 @@ def other_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[
 def within_limits(graph: Graph, op: Op, name: str) -> bool:
     """Whether an operator does nothing but limit values, and the quantization of a tensor has none beyond its limits."""
     limits = (kind_of(op).clips or _bound(graph, op) is not None) and _passed(graph, op) == op.inputs[0]
-    ends, (low, high) = ends_of(graph, op), _of_grid(graph[name])
+    ends, (low, high) = ends_of(graph, op), _of_quantization(graph[name])
     return limits and (ends[0] <= low or _near(0.0, ends[0], low)) and (ends[1] >= high or _near(0.0, ends[1], high))
 
 
@@ -83,7 +83,7 @@ class _Reach:
         low, high, names = -inf, inf, {name}
         while True:
             op = writers.get(name)
-            for ends in (_of_grid(graph[name]), ends_of(graph, op)):
+            for ends in (_of_quantization(graph[name]), ends_of(graph, op)):
                 low, high = max(low, ends[0]), min(high, ends[1])
             name = _passed(graph, op)
             if not name:
@@ -93,17 +93,17 @@ class _Reach:
             names.add(name)
 
 
-def _of_grid(tensor: Tensor) -> Limits:
-    grid = tensor.quantization
-    if grid is None or not grid.is_per_tensor or "int" not in tensor.dtype:
+def _of_quantization(tensor: Tensor) -> Limits:
+    quantization = tensor.quantization
+    if quantization is None or not quantization.is_per_tensor or "int" not in tensor.dtype:
         return -inf, inf
-    low, high = affine_range(grid, tensor.dtype)
+    low, high = affine_range(quantization, tensor.dtype)
     return float(low[0]), float(high[0])
 
 
 def _step(tensor: Tensor) -> float:
-    grid = tensor.quantization
-    return float(grid.scale[0]) if grid is not None and grid.is_per_tensor else 0.0
+    quantization = tensor.quantization
+    return float(quantization.scale[0]) if quantization is not None and quantization.is_per_tensor else 0.0
 
 
 def ends_of(graph: Graph, op: Op | None) -> Limits:
@@ -140,8 +140,8 @@ def _number(graph: Graph, name: str) -> float | None:
     data = graph.constant(name) if name else None
     if data is None or data.size != 1:
         return None
-    grid = graph[name].quantization
-    return float((data if grid is None else dequantize(data, grid)).reshape(-1)[0])
+    quantization = graph[name].quantization
+    return float((data if quantization is None else dequantize(data, quantization)).reshape(-1)[0])
 
 
 def _near(step: float, own: float, its: float) -> bool:

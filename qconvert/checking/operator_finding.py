@@ -102,21 +102,21 @@ class Judge:
             cut = {item: value for item, value in values.items() if item in self.settled or self.graph[item].is_constant}
             found = min((found, self._judged(op, index, {**cut, **fixed}, pair)), key=lambda item: CLASSES.index(item.verdict))
         if found.verdict == "unexplained" and op.kind == "Dequantize":
-            found = self._on_grid(op, values, pair) or found
+            found = self._on_quantization(op, values, pair) or found
         if found.verdict == "unexplained":
             found = self._by_constants(op, index, {**values, **fixed}, pair, found)
         return self._overflowed(op, index, values, pair, found) if found.verdict == "unexplained" else found
 
-    def _on_grid(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
+    def _on_quantization(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
         """Float values of a quantization, of which one side rounds some otherwise in the same piece: judged as what the operator in front
         gives."""
         name = op.inputs[0]
-        before, grid = self.writers.get(name), self.graph[name].quantization
-        if before is None or grid is None or not grid.is_per_tensor or not all(np.isfinite(value).all() for value in pair):
+        before, quantization = self.writers.get(name), self.graph[name].quantization
+        if before is None or quantization is None or not quantization.is_per_tensor or not all(np.isfinite(value).all() for value in pair):
             return None
-        a, b = (quantize(value.astype(np.float64), grid, self.graph[name].dtype) for value in pair)
-        near = float(grid.scale[0]) * _NEAR_STEP
-        if any((np.abs(dequantize(stored, grid) - value) > near).any() for stored, value in zip((a, b), pair, strict=True)):
+        a, b = (quantize(value.astype(np.float64), quantization, self.graph[name].dtype) for value in pair)
+        near = float(quantization.scale[0]) * _NEAR_STEP
+        if any((np.abs(dequantize(stored, quantization) - value) > near).any() for stored, value in zip((a, b), pair, strict=True)):
             return None
         known = {item: value for item, value in values.items() if item != name and (item in self.settled or self.graph[item].is_constant)}
         found = self._judged(before, before.outputs.index(name), {**known, **self._fixed(before)}, (a, b))
@@ -126,18 +126,18 @@ class Judge:
         """Float values of a quantization next to those that the result does not round: with that quantization they have to be what is
         computed there."""
         name = op.inputs[0] if op.inputs else ""
-        before, grid = self.writers.get(name), self.graph[name].quantization if name else None
+        before, quantization = self.writers.get(name), self.graph[name].quantization if name else None
         if (
             op.kind != "Dequantize"
             or name not in self.sides[1].unrounded
             or before is None
-            or grid is None
+            or quantization is None
             or not np.isfinite(pair[1]).all()
         ):
             return None
-        a, b = (quantize(value.astype(np.float64), grid, self.graph[name].dtype) for value in pair)
+        a, b = (quantize(value.astype(np.float64), quantization, self.graph[name].dtype) for value in pair)
         found = self.finding(before, before.outputs.index(name), values, (a, b))
-        beyond = self._beyond(before, before.outputs.index(name), values, pair[1], b, grid)
+        beyond = self._beyond(before, before.outputs.index(name), values, pair[1], b, quantization)
         off = np.abs(pair[0].astype(np.float64) - pair[1]).max(initial=0) / float(np.abs(pair[0]).max(initial=0) or 1)
         if found.verdict == "unexplained":
             return replace(found, reason=f"{found.reason}, after quantization with the source's scale")
@@ -149,15 +149,15 @@ class Judge:
         return replace(found, verdict=kept, reason="floats, which the source quantizes", equal=float((pair[0] == pair[1]).mean()),
                        largest=float(off), predicted_rate=1.0)  # fmt: skip
 
-    def _beyond(self, op: Op, index: int, values: Mapping[str, Array], found: Array, stored: Array, grid: Quantization) -> int:
+    def _beyond(self, op: Op, index: int, values: Mapping[str, Array], found: Array, stored: Array, quantization: Quantization) -> int:
         """How many float values that a quantization cuts off are neither its end nor near to the exact ones."""
         known = {name: value for name, value in values.items() if name in self.settled or self.graph[name].is_constant}
         exact = exact_value(self.graph, op, {**known, **self._fixed(op)}, index, self.writers)
-        if exact is None or exact[0].shape != found.shape or not grid.is_per_tensor:
+        if exact is None or exact[0].shape != found.shape or not quantization.is_per_tensor:
             return 0
-        low, high = grid.limits(self.graph[op.outputs[index]].dtype)
-        steps = float(grid.scale[0])
-        off = np.minimum(np.abs(found - exact[0]), np.abs(found - dequantize(stored, grid)))
+        low, high = quantization.limits(self.graph[op.outputs[index]].dtype)
+        steps = float(quantization.scale[0])
+        off = np.minimum(np.abs(found - exact[0]), np.abs(found - dequantize(stored, quantization)))
         return int((((stored == low) | (stored == high)) & (off > _BEYOND[0] * steps + _BEYOND[1] * np.abs(exact[0]))).sum())
 
     def _rounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:

@@ -36,7 +36,7 @@ class Border:
             names that at the same place.
         problems: in sentences, what is at another place than in the source.
         turned: names of the source's whose layout is another in the result, although the shape does not show it.
-        regridded: names whose quantization the conversion declared to be another.
+        requantized: names whose quantization the conversion declared to be another.
     """
 
     graph: Graph
@@ -45,15 +45,15 @@ class Border:
     outputs: Mapping[str, str]
     problems: tuple[str, ...]
     turned: frozenset[str]
-    regridded: Collection[str] = ()
+    requantized: Collection[str] = ()
 
     @classmethod
-    def of(cls, graph: Graph, other: Graph, regridded: Collection[str] = ()) -> Border:
+    def of(cls, graph: Graph, other: Graph, requantized: Collection[str] = ()) -> Border:
         """Raises OptionError if one side has more inputs or outputs than the other."""
         inputs, wrong_inputs = _paired("input", graph.inputs, other.inputs)
         outputs, wrong_outputs = _paired("output", graph.outputs, other.outputs)
         turned = turned_between(graph.metadata, other.metadata)
-        return cls(graph, other, inputs, outputs, (*wrong_inputs, *wrong_outputs), turned, regridded)
+        return cls(graph, other, inputs, outputs, (*wrong_inputs, *wrong_outputs), turned, requantized)
 
     def matched_inputs(self, feed: Mapping[str, Array], runtime: LoadedModel) -> dict[str, Array]:
         """The source's stored inputs as the result's runtime takes them: as its type, with its quantization, in its layout."""
@@ -62,7 +62,7 @@ class Border:
         for name, value in feed.items():
             other = self.other[self.inputs[name]]
             there = own_names[other.name]
-            stored = _stored_as(self.graph[name], other, value, name in self.regridded)
+            stored = _stored_as(self.graph[name], other, value, name in self.requantized)
             matched[there] = _in_layout(stored, runtime.inputs[there][1], name in self.turned)
         return matched
 
@@ -80,7 +80,7 @@ class Border:
 
     def compared(self, name: str, pairs: Sequence[tuple[Array, Array]]) -> OutputComparison:
         """Statistics of an output over all runs; see compared()."""
-        return compared(self.graph[name], self.other[self.outputs[name]], pairs, name in self.regridded)
+        return compared(self.graph[name], self.other[self.outputs[name]], pairs, name in self.requantized)
 
 
 def _paired(what: str, names: Sequence[str], others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -98,13 +98,13 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
 
 
-def _stored_as(own: Tensor, other: Tensor, value: Array, regridded: bool) -> Array:
+def _stored_as(own: Tensor, other: Tensor, value: Array, requantized: bool) -> Array:
     """Stored values of the source as the result stores them.
 
     Zero points do not take part where no change was declared: a result whose zero point is wrong must not be fed as if it were right.
     """
     if own.quantization is not None and other.quantization is not None:
-        if regridded or not _same_width(own, other):
+        if requantized or not _same_width(own, other):
             return quantize(dequantize(value, own.quantization), other.quantization, other.dtype)
         return _shifted(value, own.dtype, other.dtype)
     if own.quantization is not None and other.dtype == "float32":
@@ -137,16 +137,16 @@ def _fits(actual: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
     return all(not isinstance(size, int) or size in (0, own) for own, size in zip(actual, wanted, strict=True))
 
 
-def compared(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Array]], regridded: bool = False) -> OutputComparison:
+def compared(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Array]], requantized: bool = False) -> OutputComparison:
     """Statistics over all runs: in steps of the source's scale, of the coarser one where the quantizations differ, or of the range of
     floats.
 
     Args:
         own, other: the output as source and result declare it.
         pairs: stored values of both sides, a pair for each run.
-        regridded: whether the conversion declared that the quantization is another, so that float values are compared.
+        requantized: whether the conversion declared that the quantization is another, so that float values are compared.
     """
-    on = _scale_of(own, other, pairs[0], regridded)
+    on = _scale_of(own, other, pairs[0], requantized)
     shapes = next((f"{b.shape} instead of {a.shape}" for a, b in pairs if a.shape != b.shape), "")
     if shapes:
         return OutputComparison(own.name, 0.0, np.inf, np.inf, on.unit, -np.inf, None, shapes=shapes)
@@ -174,7 +174,7 @@ def compared(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Array]], r
         same,
         int(nan.sum()),
         _varied([a for a, _ in pairs]),
-        on.grids,
+        on.quantizations,
     )
 
 
@@ -199,14 +199,14 @@ class _Scale:
         step: the float value of a unit; 0 for stored values as they are.
         offset: the unit that stands for the float value 0.
         dtype: as what stored integers are taken.
-        grids: see OutputComparison.
+        quantizations: see OutputComparison.
     """
 
     unit: str
     step: float = 0.0
     offset: float = 0.0
     dtype: str = ""
-    grids: str = ""
+    quantizations: str = ""
 
     def steps(self, tensor: Tensor, values: Array) -> Array:
         """Values of one side in units, as float64; texts as numbers of their own."""
@@ -224,14 +224,14 @@ class _Scale:
         return np.where(np.abs(found - whole) <= _SAME_STEP + np.abs(real / self.step) * _ROUNDED, whole, found)
 
 
-def _scale_of(own: Tensor, other: Tensor, pair: tuple[Array, Array], regridded: bool) -> _Scale:
+def _scale_of(own: Tensor, other: Tensor, pair: tuple[Array, Array], requantized: bool) -> _Scale:
     a, b = own.quantization, other.quantization
     floats = [values.dtype.kind == "f" for values in pair]
     if a is not None and b is not None and not any(floats):
-        if not regridded and _same_width(own, other):
+        if not requantized and _same_width(own, other):
             return _Scale("LSB", offset=float(a.zero_point[0]), dtype=own.dtype)
-        steps = [float(np.max(grid.scale)) for grid in (a, b)]
-        return _Scale("LSB", max(steps), grids=f"steps of {steps[0]:.6g} and {steps[1]:.6g}")
+        steps = [float(np.max(quantization.scale)) for quantization in (a, b)]
+        return _Scale("LSB", max(steps), quantizations=f"steps of {steps[0]:.6g} and {steps[1]:.6g}")
     if a is not None and not floats[0] and floats[1]:
         return _Scale("LSB", float(a.scale[0]), float(a.zero_point[0]))
     if b is not None and floats[0] and not floats[1]:

@@ -62,7 +62,11 @@ def partners(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str,
     """
     found: dict[str, str] = {}
     while True:
-        new = {name: own for name, own in _next(graph, _renamed(other, found)) if own in declared or _same_grid(graph[name], other[own])}
+        new = {
+            name: own
+            for name, own in _next(graph, _renamed(other, found))
+            if own in declared or _same_quantization(graph[name], other[own])
+        }
         if not new:
             return found
         found.update({name: own for own, name in {own: name for name, own in new.items()}.items()})
@@ -107,7 +111,7 @@ def _behind_bias(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
             yield name, own
 
 
-def _same_grid(a: Tensor, b: Tensor) -> bool:
+def _same_quantization(a: Tensor, b: Tensor) -> bool:
     if a.quantization is None or b.quantization is None:
         return a.dtype == b.dtype and a.quantization is b.quantization
     return same_steps(a.quantization, a.dtype, b.quantization, b.dtype)

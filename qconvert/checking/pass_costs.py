@@ -167,10 +167,10 @@ def _differ(a: Tensor, b: Tensor) -> bool:
     if a.data is None or b.data is None or a.quantization is None or a.data.shape != b.data.shape:
         return True
     steps = [tensor.data.astype(np.int64) if tensor.data is not None else np.zeros(0) for tensor in (a, b)]
-    grids = a.quantization, b.quantization
-    if grids[1] is None:
+    quantizations = a.quantization, b.quantization
+    if quantizations[1] is None:
         return True
-    points = [scale_and_zero_point(grid, a.data.shape)[1] for grid in grids if grid is not None]
+    points = [scale_and_zero_point(quantization, a.data.shape)[1] for quantization in quantizations if quantization is not None]
     return not np.array_equal(steps[0] - points[0], steps[1] - points[1])
 
 

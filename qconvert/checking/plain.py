@@ -51,7 +51,7 @@ def _identity(graph: Graph, op: Op) -> Op:
     if op.kind != "Reshape":
         return op
     source, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    same = source.static_shape is not None and source.static_shape == result.static_shape and source.shares_grid(result)
+    same = source.static_shape is not None and source.static_shape == result.static_shape and source.shares_quantization(result)
     return Op("Identity", op.inputs[:1], op.outputs, {}, op.source) if same else op
 
 

@@ -46,13 +46,13 @@ def on_real_values(
         meant = evaluate(in_real_values(alone, (op,)), {name: values[name] for name in alone.inputs})[op.outputs[index]]
     except (QConvertError, KeyError):
         return None
-    grid = graph[op.outputs[index]].quantization
+    quantization = graph[op.outputs[index]].quantization
     off, apart = (np.abs(a.astype(np.int64) - pair[1]) for a in (meant, pair[0]))
     equal, largest = float((apart == 0).mean()), float(apart.max(initial=0))
     if wrong := int((off > _MOST).sum()):
         reason = f"differs from {_REASON}, by up to {off.max():g} steps"
         return Finding("unexplained", reason, equal, largest, 0.0, wrong)
-    real = [value.astype(np.float64) if grid is None else dequantize(value, grid) for value in pair]
+    real = [value.astype(np.float64) if quantization is None else dequantize(value, quantization) for value in pair]
     return Finding("requantized", _REASON, equal, largest, 1.0, 0, sqnr_db=sqnr(real[0], real[1]))
 
 

@@ -223,7 +223,7 @@ def _stored_edges(graph: Graph) -> dict[str, Tensor]:
 
 def _moves_alone(graph: Graph, op: Op) -> bool:
     """Whether an operator moves one tensor, and gives it the same quantization."""
-    return kind_of(op).moved(op) == [op.inputs[0]] and graph[op.inputs[0]].shares_grid(graph[op.outputs[0]])
+    return kind_of(op).moved(op) == [op.inputs[0]] and graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]])
 
 
 def costly_constants(graph: Graph, other: Graph, declared: Collection[str], chosen: bool = False) -> dict[str, str]:
@@ -263,16 +263,16 @@ def _steps_off(graph: Graph, readers: Collection[Op], old: Tensor, restated: Ten
     """How far the values of a constant are from those that it gets in the source, too: the operators that read it choose among elements,
     and round them onto their results' quantizations. In steps of the coarser scale; None if another operator reads it, or one without a
     quantization."""
-    grids = [graph[op.outputs[0]].quantization for op in readers if kind_of(op).chooses]
-    if not grids or len(grids) != len(readers):
+    quantizations = [graph[op.outputs[0]].quantization for op in readers if kind_of(op).chooses]
+    if not quantizations or len(quantizations) != len(readers):
         return None
     real, found = _real(old, _data(old)), _real(restated, _data(restated))
     off = 0.0
-    for op, grid in zip(readers, grids, strict=True):
-        if grid is None or not grid.is_per_tensor:
+    for op, quantization in zip(readers, quantizations, strict=True):
+        if quantization is None or not quantization.is_per_tensor:
             return None
-        rounded = dequantize(quantize(real, grid, graph[op.outputs[0]].dtype), grid)
-        step = max(float(grid.scale[0]), _step(restated, found))
+        rounded = dequantize(quantize(real, quantization, graph[op.outputs[0]].dtype), quantization)
+        step = max(float(quantization.scale[0]), _step(restated, found))
         off = max(off, float(np.abs(rounded - found).max(initial=0)) / step)
     return off
 
@@ -298,22 +298,22 @@ def _restated(old: Tensor, new: Tensor) -> Tensor | None:
 
 def _turned(old: Tensor, new: Tensor) -> Iterator[Tensor]:
     """The source's constant with what the result's holds, whose axes may stand in another order, with others of one element."""
-    data, grid = _data(new), new.quantization
+    data, quantization = _data(new), new.quantization
     kept = [axis for axis, size in enumerate(data.shape) if size != 1]
     places = [axis for axis, size in enumerate(_data(old).shape) if size != 1]
     if data.shape == _data(old).shape:
-        yield replace(old, dtype=new.dtype, data=data, quantization=grid)
-    if len(kept) != len(places) or len(kept) > _MOST_AXES or (grid is not None and grid.block_size):
+        yield replace(old, dtype=new.dtype, data=data, quantization=quantization)
+    if len(kept) != len(places) or len(kept) > _MOST_AXES or (quantization is not None and quantization.block_size):
         return
     for order in permutations(kept):
         if [data.shape[axis] for axis in order] != [_data(old).shape[axis] for axis in places]:
             continue
         if order == tuple(places) and data.shape == _data(old).shape:
             continue  # as it stands
-        own = None if grid is None or grid.axis is None else grid.axis % data.ndim
+        own = None if quantization is None or quantization.axis is None else quantization.axis % data.ndim
         if own is not None and own not in order:
             continue
-        moved = grid if grid is None or own is None else grid.with_axis(places[order.index(own)])
+        moved = quantization if quantization is None or own is None else quantization.with_axis(places[order.index(own)])
         values = data.reshape([data.shape[axis] for axis in kept]).transpose([kept.index(axis) for axis in order])
         yield replace(old, dtype=new.dtype, data=np.ascontiguousarray(values.reshape(_data(old).shape)), quantization=moved)
 

@@ -85,8 +85,8 @@ def state_problems(graph: Graph, other: Graph, declared: Collection[str] = ()) -
     found = [f"the state {name!r} is not in the {side}" for name, side in _lacking(graph, other)]
     for name in graph.states.keys() & other.states.keys():
         a, b = graph.states[name], other.states[name]
-        regridded = any(op.attributes.get("state") == name and not {*op.inputs, *op.outputs}.isdisjoint(declared) for op in other.ops)
-        if (text := _first_values(a, b)) and not regridded:
+        requantized = any(op.attributes.get("state") == name and not {*op.inputs, *op.outputs}.isdisjoint(declared) for op in other.ops)
+        if (text := _first_values(a, b)) and not requantized:
             found.append(f"the initial value of the state {name!r} differs: {text}")
     return sorted([*found, *_other_places(graph, other)])
 

@@ -158,22 +158,24 @@ def _altered(graph: Graph, encodings: Encodings) -> Iterator[tuple[str, str]]:
 
 
 def _difference(tensor: Tensor, found: Encoding) -> str:
-    q, grid = tensor.quantization, found.qparams
-    if q is None or grid is None:
+    q, quantization = tensor.quantization, found.qparams
+    if q is None or quantization is None:
         return ""
-    if not _same(q.scale, grid.quantization.scale):
-        return f"scale {_range(grid.quantization.scale)} instead of {_range(q.scale)}"
-    if not _same(q.zero_point, grid.quantization.zero_point - _shift(tensor, grid)):
-        return f"zero point {grid.quantization.zero_point.flat[0]} instead of {q.zero_point.flat[0]}"
+    if not _same(q.scale, quantization.quantization.scale):
+        return f"scale {_range(quantization.quantization.scale)} instead of {_range(q.scale)}"
+    if not _same(q.zero_point, quantization.quantization.zero_point - _shift(tensor, quantization)):
+        return f"zero point {quantization.quantization.zero_point.flat[0]} instead of {q.zero_point.flat[0]}"
     if tensor.data is not None and found.integers is not None and not np.array_equal(tensor.data.reshape(-1), found.integers.reshape(-1)):
         differing = int((tensor.data.reshape(-1) != found.integers.reshape(-1)).sum()) if tensor.data.size == found.integers.size else -1
         return f"{differing} integers differ" if differing >= 0 else f"{found.integers.size} integers instead of {tensor.data.size}"
     return ""
 
 
-def _shift(tensor: Tensor, grid: QParams) -> int:
+def _shift(tensor: Tensor, quantization: QParams) -> int:
     """By how much the file's integers are above the graph's, where one stores them signed."""
-    return (grid.dtype == "uint8" and tensor.dtype == "int8") * 128 - (grid.dtype == "int8" and tensor.dtype == "uint8") * 128
+    return (quantization.dtype == "uint8" and tensor.dtype == "int8") * 128 - (
+        quantization.dtype == "int8" and tensor.dtype == "uint8"
+    ) * 128
 
 
 def _same(a: Array, b: Array) -> bool:

@@ -118,7 +118,7 @@ def distant_outputs(graph: Graph, outputs: Iterable[OutputComparison], least: fl
 
 def _apart(item: OutputComparison) -> str:
     """The largest difference with its unit, in words."""
-    return f"{item.largest:.4g} " + ("steps" + (" of the coarser scale" if item.grids else "") if item.unit == "LSB" else item.unit)
+    return f"{item.largest:.4g} " + ("steps" + (" of the coarser scale" if item.quantizations else "") if item.unit == "LSB" else item.unit)
 
 
 def grown(findings: Iterable[Finding]) -> str:

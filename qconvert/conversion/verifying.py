@@ -118,18 +118,18 @@ def random_inputs(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
 
     Sizes that are not known are 1.
     """
-    grids: dict[str, Tensor] = {op.inputs[0]: graph[op.outputs[0]] for op in graph.ops if op.kind == "Quantize"}
-    return {name: _random(graph[name], grids.get(name), rng) for name in graph.inputs}
+    quantizations: dict[str, Tensor] = {op.inputs[0]: graph[op.outputs[0]] for op in graph.ops if op.kind == "Quantize"}
+    return {name: _random(graph[name], quantizations.get(name), rng) for name in graph.inputs}
 
 
-def _random(tensor: Tensor, grid: Tensor | None, rng: np.random.Generator) -> Array:
+def _random(tensor: Tensor, quantization: Tensor | None, rng: np.random.Generator) -> Array:
     shape = tuple(size if isinstance(size, int) else 1 for size in tensor.shape or ())
     dtype = numpy_dtype(tensor.dtype)
     if "float" in tensor.dtype:
-        q = grid.quantization if grid is not None else None
-        if grid is None or q is None or "float" in grid.dtype:
+        q = quantization.quantization if quantization is not None else None
+        if quantization is None or q is None or "float" in quantization.dtype:
             return rng.standard_normal(shape).astype(dtype)
-        low, high = affine_range(q, grid.dtype)
+        low, high = affine_range(q, quantization.dtype)
         return rng.uniform(1.1 * float(low.min()), 1.1 * float(high.max()), shape).astype(dtype)
     if tensor.dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)

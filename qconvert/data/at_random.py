@@ -321,7 +321,11 @@ def _integers(tensor: Tensor, bounds: Interval | None, largest: int) -> tuple[in
     low, high = integer_range("int64" if tensor.dtype == "uint64" else tensor.dtype)
     if tensor.quantization is not None:
         low, high = max(low, -_MOST_STEPS), min(high, _MOST_STEPS)
-        return _on_grid(tensor.quantization, bounds, low, high) if bounds is not None and tensor.quantization.is_per_tensor else (low, high)
+        return (
+            _on_quantization(tensor.quantization, bounds, low, high)
+            if bounds is not None and tensor.quantization.is_per_tensor
+            else (low, high)
+        )
     if not _is_plain(tensor) and bounds is None:
         return low, high
     lowest, highest = bounds or (-inf, inf)
@@ -330,9 +334,9 @@ def _integers(tensor: Tensor, bounds: Interval | None, largest: int) -> tuple[in
     return low, max(low, min(high, int(limit)))
 
 
-def _on_grid(grid: Quantization, bounds: Interval, low: int, high: int) -> tuple[int, int]:
+def _on_quantization(quantization: Quantization, bounds: Interval, low: int, high: int) -> tuple[int, int]:
     """The stored integers from `low` to `high` whose float values are within bounds; all, if there are none."""
-    scale, zero_point = float(grid.scale[0]), int(grid.zero_point[0])
+    scale, zero_point = float(quantization.scale[0]), int(quantization.zero_point[0])
     least = max(low, ceil(bounds[0] / scale) + zero_point) if isfinite(bounds[0]) else low
     most = min(high, floor(bounds[1] / scale) + zero_point) if isfinite(bounds[1]) else high
     return (least, most) if least <= most else (low, high)

@@ -46,8 +46,10 @@ def range_warning(graph: Graph, name: str, low: float, high: float, what: str) -
     Values fit that leave the range of the integers by at most a tenth of it, and that have at least an eighth of its width.
     """
     quantized = [graph[name], *(graph[op.outputs[0]] for op in graph.ops if op.kind == "Quantize" and op.inputs[0] == name)]
-    grids = [(one.dtype, one.quantization) for one in quantized if one.quantization is not None and one.quantization.scale.size == 1]
-    for dtype, q in grids:
+    quantizations = [
+        (one.dtype, one.quantization) for one in quantized if one.quantization is not None and one.quantization.scale.size == 1
+    ]
+    for dtype, q in quantizations:
         least, most = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(dtype))
         margin = (most - least) / 10
         if low < least - margin or high > most + margin or 0 < high - low < (most - least) / 8:

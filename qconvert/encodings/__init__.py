@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qconvert.encodings.document import from_document, to_document
-from qconvert.encodings.ranges import grid_of, symmetric_grid, weights_grid
+from qconvert.encodings.ranges import quantization_of, symmetric_quantization, weights_quantization
 from qconvert.encodings.removing import extracted
 from qconvert.encodings.types import BATCH_NORM, FOLDED, FUSED, Encoding, Encodings, Place, QParams, Range
 
@@ -18,8 +18,8 @@ __all__ = [
     "Range",
     "extracted",
     "from_document",
-    "grid_of",
-    "symmetric_grid",
+    "quantization_of",
+    "symmetric_quantization",
     "to_document",
-    "weights_grid",
+    "weights_quantization",
 ]

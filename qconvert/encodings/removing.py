@@ -75,15 +75,15 @@ def _without_identities(graph: Graph, entries: dict[Place, Encoding]) -> Graph:
             kept.append(op)
             continue
         source, result = _last(op.inputs[0], names), op.outputs[0]
-        grids = [entries.get(Place(source)), entries.get(Place(result))]
+        quantizations = [entries.get(Place(source)), entries.get(Place(result))]
         seen = source in graph.public or source not in producers
-        rounds = grids[1] is not None and (grids[0] is not None or source in graph.public or len(readers[op.inputs[0]]) > 1)
+        rounds = quantizations[1] is not None and (quantizations[0] is not None or source in graph.public or len(readers[op.inputs[0]]) > 1)
         if rounds or graph[source].is_constant or (seen and result in graph.public):
             kept.append(op)
             continue
         old, new = (source, result) if result in graph.public else (result, source)
         names[old] = new
-        encoding = grids[0] or grids[1]
+        encoding = quantizations[0] or quantizations[1]
         entries.pop(Place(old), None)
         if encoding is not None:
             entries[Place(new)] = encoding

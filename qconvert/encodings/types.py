@@ -155,7 +155,7 @@ class Encodings(Shown):
         for place, found in entries.items():
             _require_place(place)
             if found.qparams is not None:
-                _require_grid(found.qparams, str(place))
+                _require_quantization(found.qparams, str(place))
                 _require_integers(found, str(place))
             elif found.range is not None:
                 _require_range(found.range, str(place))
@@ -202,32 +202,34 @@ def _require_place(place: Place) -> None:
         )
 
 
-def _require_grid(grid: QParams, where: str) -> None:
+def _require_quantization(quantization: QParams, where: str) -> None:
     """Raises InvalidModelError where a quantization is none."""
-    q = grid.quantization
+    q = quantization.quantization
     if not (np.isfinite(q.scale).all() and (q.scale > 0).all() and q.scale.size):
         worst = next((float(s) for s in q.scale.reshape(-1) if not (np.isfinite(s) and s > 0)), None)
         reason = "has no scale" if worst is None else f"the scale is {worst}, not a finite, positive float32"
         raise InvalidModelError(reason, where=where, rule="scale-not-positive")
     if q.zero_point.shape != q.scale.shape:
         raise InvalidModelError(f"has {q.scale.size} scales and {q.zero_point.size} zero points", where=where, rule="counts-differ")
-    if grid.dtype not in INTEGERS:
-        if not grid.dtype.startswith("float"):
+    if quantization.dtype not in INTEGERS:
+        if not quantization.dtype.startswith("float"):
             raise InvalidModelError(
-                f"the type is {grid.dtype!r}, which is not a type of quantized integers", where=where, rule="unknown-type"
+                f"the type is {quantization.dtype!r}, which is not a type of quantized integers", where=where, rule="unknown-type"
             )
         return
-    low, high = integer_range(grid.dtype)
-    used = q.limits(grid.dtype)
+    low, high = integer_range(quantization.dtype)
+    used = q.limits(quantization.dtype)
     if not low <= used[0] <= used[1] <= high:
         raise InvalidModelError(
-            f"the integers run from {used[0]} to {used[1]}, which is not a range within {grid.dtype}",
+            f"the integers run from {used[0]} to {used[1]}, which is not a range within {quantization.dtype}",
             where=where,
             rule="limits-outside-type",
         )
-    if not grid.runs_in_float and not ((low <= q.zero_point) & (q.zero_point <= high)).all():
+    if not quantization.runs_in_float and not ((low <= q.zero_point) & (q.zero_point <= high)).all():
         worst_point = next(int(z) for z in q.zero_point.reshape(-1) if not low <= z <= high)
-        raise InvalidModelError(f"the zero point is {worst_point}, outside of {grid.dtype}", where=where, rule="zero-point-outside-type")
+        raise InvalidModelError(
+            f"the zero point is {worst_point}, outside of {quantization.dtype}", where=where, rule="zero-point-outside-type"
+        )
 
 
 def _require_integers(found: Encoding, where: str) -> None:

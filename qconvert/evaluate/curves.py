@@ -81,8 +81,8 @@ def curve_reals(graph: Graph, producers: Mapping[str, Op], name: str, root: str)
             found = values[op.inputs[0]]
         else:
             found = evaluate_op(real, op, [_value(real, values, item) if item else None for item in op.inputs])[0].stored
-        grid, dtype = graph[op.outputs[0]].quantization, graph[op.outputs[0]].dtype
-        ends = None if grid is None else dequantize(np.array(grid.limits(dtype)), grid)
+        quantization, dtype = graph[op.outputs[0]].quantization, graph[op.outputs[0]].dtype
+        ends = None if quantization is None else dequantize(np.array(quantization.limits(dtype)), quantization)
         values[op.outputs[0]] = np.broadcast_to(found if ends is None else np.clip(found, *ends), values[root].shape)
     return np.asarray(values[name], np.float64)
 

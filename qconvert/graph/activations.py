@@ -53,18 +53,20 @@ def simplest_activation(tensor: Tensor, bounds: tuple[float | None, float | None
     raise KeyError(f"no activation leaves {limits} of {tensor.name!r}")
 
 
-def is_exact(bounds: tuple[float | None, float | None], grid: Tensor) -> bool:
+def is_exact(bounds: tuple[float | None, float | None], quantization: Tensor) -> bool:
     """Whether a bound rounds to one stored integer however ties are rounded, so that clipping integers is clipping float values."""
-    assert grid.quantization is not None
-    if grid.dtype not in ("int8", "uint8", "int16", "uint16", "int4", "uint4"):
+    assert quantization.quantization is not None
+    if quantization.dtype not in ("int8", "uint8", "int16", "uint16", "int4", "uint4"):
         return False
-    low, high = integer_range(grid.dtype)
+    low, high = integer_range(quantization.dtype)
     for bound in bounds:
         if bound is None or not np.isfinite(bound):
             continue
         with np.errstate(over="ignore"):
-            steps = np.float32(bound) / grid.quantization.scale[0]
-        even, away = (int(np.clip(f(steps) + grid.quantization.zero_point[0], low, high)) for f in (round_half_even, round_half_away))
+            steps = np.float32(bound) / quantization.quantization.scale[0]
+        even, away = (
+            int(np.clip(f(steps) + quantization.quantization.zero_point[0], low, high)) for f in (round_half_even, round_half_away)
+        )
         if even != away:
             return False
     return True

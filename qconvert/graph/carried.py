@@ -59,9 +59,9 @@ def _document(item: Carried) -> dict[str, Any]:
         found["value"] = one[0].item()
     else:
         found["data"] = base64.b64encode(np.ascontiguousarray(first).tobytes()).decode("ascii")
-    grid = state.quantization
-    if grid is not None and not grid.block_size:
-        found |= {"scale": grid.scale.tolist(), "zero_point": grid.zero_point.tolist(), "axis": grid.axis}
+    quantization = state.quantization
+    if quantization is not None and not quantization.block_size:
+        found |= {"scale": quantization.scale.tolist(), "zero_point": quantization.zero_point.tolist(), "axis": quantization.axis}
     return found
 
 
@@ -155,7 +155,7 @@ def _parsed(item: Any) -> Carried:
         if count > _MOST_FILLED:
             raise ValueError(f"{name!r} has {count} elements, more than {_MOST_FILLED}, and its value as one number")
         data = np.full(shape, _number(item["value"], kind), kind)
-    return Carried(given, wanted, Tensor(name, dtype, shape, read_only(data), _grid(item)))
+    return Carried(given, wanted, Tensor(name, dtype, shape, read_only(data), _quantization(item)))
 
 
 def _number(value: Any, dtype: np.dtype[Any]) -> Any:
@@ -167,7 +167,7 @@ def _number(value: Any, dtype: np.dtype[Any]) -> Any:
     return value
 
 
-def _grid(item: Any) -> Quantization | None:
+def _quantization(item: Any) -> Quantization | None:
     if item.get("scale") is None:
         return None
     scale, point = np.array(item["scale"], np.float32).reshape(-1), np.array(item["zero_point"], np.int64).reshape(-1)

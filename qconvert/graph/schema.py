@@ -98,7 +98,7 @@ class Tensor:
             raise InvalidGraphError("is computed at run time and has no values in the graph", where=repr(self.name), rule="not-constant")
         return self.data if self.quantization is None else dequantize(self.data, self.quantization)
 
-    def shares_grid(self, other: Tensor) -> bool:
+    def shares_quantization(self, other: Tensor) -> bool:
         """Whether stored values mean the same in both: of one type, under one quantization or none."""
         return self.dtype == other.dtype and self.quantization == other.quantization
 

@@ -32,9 +32,9 @@ def unstated(graph: Graph, is_spelled_out: Callable[[Op], bool] = lambda op: Fal
 
 def narrow_constants(graph: Graph) -> dict[str, tuple[int | None, int | None]]:
     """The smallest and largest stored value of constants that use a part of their range (weights without -128), None for the type's."""
-    grids = ((tensor.name, tensor.quantization) for tensor in graph.constants())
+    quantizations = ((tensor.name, tensor.quantization) for tensor in graph.constants())
     return {
-        name: (grid.quant_min, grid.quant_max)
-        for name, grid in grids
-        if grid is not None and (grid.quant_min is not None or grid.quant_max is not None)
+        name: (quantization.quant_min, quantization.quant_max)
+        for name, quantization in quantizations
+        if quantization is not None and (quantization.quant_min is not None or quantization.quant_max is not None)
     }

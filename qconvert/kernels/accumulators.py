@@ -86,7 +86,7 @@ def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
     results = _CONVERTED if op.kind == "Requantize" else _BYTES
     if make is None or any(tensor.quantization is None for tensor in sides) or sides[-1].dtype not in results:
         return None
-    if not _grid(sides[-1]).is_per_tensor:
+    if not _quantization(sides[-1]).is_per_tensor:
         return None
     if op.attributes.get("arithmetic"):
         raise UnfitError(f"it has the arithmetic of {op['arithmetic']}")
@@ -98,17 +98,17 @@ def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
     return found
 
 
-def _grid(tensor: Tensor) -> Quantization:
+def _quantization(tensor: Tensor) -> Quantization:
     assert tensor.quantization is not None
     return tensor.quantization
 
 
 def limits_of(op: Op, result: Tensor) -> tuple[int, int]:
     """The stored integers that a fused activation leaves: those of its bounds, as the exact result is rounded."""
-    low, high = _grid(result).limits(result.dtype)
+    low, high = _quantization(result).limits(result.dtype)
     lowest, highest = ACTIVATIONS[str(op.attributes.get("activation", ""))]
     bounds = np.array([-np.inf if lowest is None else lowest, np.inf if highest is None else highest])
-    ends = quantize(bounds, _grid(result), result.dtype)
+    ends = quantize(bounds, _quantization(result), result.dtype)
     return max(low, int(ends[0])), min(high, int(ends[1]))
 
 
@@ -117,12 +117,12 @@ def _range(tensor: Tensor) -> tuple[int, int]:
     low, high = integer_range(tensor.dtype)
     if tensor.data is not None and tensor.data.size:
         low, high = int(tensor.data.min()), int(tensor.data.max())
-    point = int(_grid(tensor).zero_point[0])
+    point = int(_quantization(tensor).zero_point[0])
     return min(0, low - point), max(0, high - point)
 
 
 def _one_scale(tensor: Tensor) -> None:
-    if not _grid(tensor).is_per_tensor:
+    if not _quantization(tensor).is_per_tensor:
         raise UnfitError("a factor has several scales")
 
 
@@ -159,19 +159,19 @@ def _of_matmul(graph: Graph, op: Op, result: Tensor) -> Accumulator:
         if op["trans_b"] or not isinstance(depth, int) or depth < 1 or factor.dtype not in _BYTES:
             raise UnfitError("a factor is transposed, or its depth is unknown")
         ends = [a * b * depth for a in _range(data) for b in _range(factor)]
-        scale = np.array([float(_grid(data).scale[0]) * float(_grid(factor).scale[0])])
-        points = tuple((_grid(tensor).zero_point.reshape(()), tensor.dtype) for tensor in (data, factor))
+        scale = np.array([float(_quantization(data).scale[0]) * float(_quantization(factor).scale[0])])
+        points = tuple((_quantization(tensor).zero_point.reshape(()), tensor.dtype) for tensor in (data, factor))
         return Accumulator("MatMulInteger", scale, np.array([min(ends)]), np.array([max(ends)]), limits_of(op, result), points)
     stored, point = _byte_weights(op, data, factor)
     if op["trans_b"]:
         stored = np.ascontiguousarray(stored.swapaxes(-1, -2))
-    grid = _grid(factor)
-    if grid.axis not in (None, output_axis(op, stored.ndim)):
+    quantization = _quantization(factor)
+    if quantization.axis not in (None, output_axis(op, stored.ndim)):
         raise UnfitError("its weights have scales along another axis than the output channels")
     steps = stored.astype(np.int64) - point
     rows = np.moveaxis(steps, -2, -1).reshape(-1, steps.shape[-2])  # a row for each sum
     low, high = (end.reshape(-1, steps.shape[-1]) for end in _sums(rows, _range(data)))
-    scale = np.atleast_1d(float(_grid(data).scale[0]) * grid.scale.astype(np.float64))
+    scale = np.atleast_1d(float(_quantization(data).scale[0]) * quantization.scale.astype(np.float64))
     low, high = _bounded(low.min(0), high.max(0), np.zeros(1, np.int64), scale)
     return Accumulator("MatMulInteger", scale, low, high, limits_of(op, result), _points(data, stored, point), stored)
 
@@ -194,24 +194,24 @@ def _of_product(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     for tensor in factors:
         _one_scale(tensor)
     ends = [a * b for a in _range(factors[0]) for b in _range(factors[1])]
-    scale = np.array([float(_grid(factors[0]).scale[0]) * float(_grid(factors[1]).scale[0])])
-    points = tuple((_grid(tensor).zero_point.reshape(()), tensor.dtype) for tensor in factors)
+    scale = np.array([float(_quantization(factors[0]).scale[0]) * float(_quantization(factors[1]).scale[0])])
+    points = tuple((_quantization(tensor).zero_point.reshape(()), tensor.dtype) for tensor in factors)
     return Accumulator("Mul", scale, np.array([min(ends)]), np.array([max(ends)]), limits_of(op, result), points, narrow="all")
 
 
 def _of_difference(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     """Requantize: the integers less their zero points."""
     data = graph[op.inputs[0]]
-    grid, (low, high) = _grid(data), integer_range(data.dtype)
-    if "float" in data.dtype or grid.block_size or data.shape is None:
+    quantization, (low, high) = _quantization(data), integer_range(data.dtype)
+    if "float" in data.dtype or quantization.block_size or data.shape is None:
         raise UnfitError("its data have per-block scales, or are not integers")
     if data.dtype in ("int64", "uint64", "uint32"):
         raise UnfitError("its accumulator may leave int32")
-    points = grid.zero_point.reshape(-1)
+    points = quantization.zero_point.reshape(-1)
     if data.dtype == "int32" and points.any():
         raise UnfitError("its accumulator may leave int32")
-    shape = (-1,) if grid.axis is None else (-1, *[1] * (len(data.shape) - 1 - grid.axis))
-    scale = grid.scale.reshape(-1).astype(np.float64)
+    shape = (-1,) if quantization.axis is None else (-1, *[1] * (len(data.shape) - 1 - quantization.axis))
+    scale = quantization.scale.reshape(-1).astype(np.float64)
     spread = points.reshape(shape) if points.size > 1 else points.reshape(())
     return Accumulator("Sub", scale, low - points, high - points, limits_of(op, result), ((spread, data.dtype),), shape=shape)
 
@@ -219,8 +219,13 @@ def _of_difference(graph: Graph, op: Op, result: Tensor) -> Accumulator:
 def _byte_weights(op: Op, data: Tensor, weights: Tensor) -> tuple[Array, int]:
     """Constant weights in bytes, and their one zero point; those that kernels could add with saturation as uint8."""
     _one_scale(data)
-    points = _grid(weights).zero_point
-    if weights.data is None or weights.dtype not in _AS_BYTES or _grid(weights).block_size or (points != points.reshape(-1)[0]).any():
+    points = _quantization(weights).zero_point
+    if (
+        weights.data is None
+        or weights.dtype not in _AS_BYTES
+        or _quantization(weights).block_size
+        or (points != points.reshape(-1)[0]).any()
+    ):
         raise UnfitError("its weights have several zero points, or do not have 8 bits")
     stored, point = np.ascontiguousarray(weights.data.astype(_AS_BYTES[weights.dtype])), int(points.reshape(-1)[0])
     if data.dtype == "uint8" and stored.dtype == np.int8 and largest_pair_sum(op, stored.astype(np.int16)) > _LARGEST_PAIR:
@@ -229,13 +234,13 @@ def _byte_weights(op: Op, data: Tensor, weights: Tensor) -> tuple[Array, int]:
 
 
 def _points(data: Tensor, stored: Array, point: int) -> tuple[tuple[Array, str], ...]:
-    return (_grid(data).zero_point.reshape(()), data.dtype), (np.array(point), stored.dtype.name)
+    return (_quantization(data).zero_point.reshape(()), data.dtype), (np.array(point), stored.dtype.name)
 
 
 def _bias(graph: Graph, op: Op, data: Tensor, weights: Tensor, count: int) -> tuple[Array, Array]:
     """Integers for each output, zeros without a bias, and the float value of 1."""
-    scale = np.atleast_1d(float(_grid(data).scale[0]) * _grid(weights).scale.astype(np.float64))
-    if _grid(weights).axis not in (None, 0):
+    scale = np.atleast_1d(float(_quantization(data).scale[0]) * _quantization(weights).scale.astype(np.float64))
+    if _quantization(weights).axis not in (None, 0):
         raise UnfitError("its weights have scales along another axis than the output channels")
     if len(op.inputs) < 3 or not op.inputs[2]:
         return np.zeros(count, np.int64), scale

@@ -76,7 +76,7 @@ class Kernel:
         lacks: for which of these operators there is no kernel, in words that follow "has no integer kernel for".
         fault: for which of them it is wrong, in words; a target leaves them in float.
         result: storage type -> scale and zero point that the kernel fixes for its result.
-        one_grid: what must have one scale and zero point: "all" for data and results, "data" for the data among themselves.
+        one_quantization: what must have one scale and zero point: "all" for data and results, "data" for the data among themselves.
         real: what may be real next to quantized sides: "bias", where the result is quantized; "result"; "sums", both bias and result, where
             sums of products become real numbers to which a bias is added.
         rounds_bias: whether a real bias is rounded to int32 with the quantization of the accumulator before it is added; see
@@ -96,7 +96,7 @@ class Kernel:
     lacks: Form | None = None
     fault: Form | None = None
     result: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    one_grid: str = ""
+    one_quantization: str = ""
     real: tuple[str, ...] = ()
     rounds_bias: bool = False
     as_fast_on_reals: bool = False
@@ -106,7 +106,7 @@ class Kernel:
 
     def __post_init__(self) -> None:
         """Raises OptionError for words that mean nothing."""
-        for name, known in (("runs", _RUNS), ("one_grid", _ONE_GRID)):
+        for name, known in (("runs", _RUNS), ("one_quantization", _ONE_GRID)):
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} of a kernel is {getattr(self, name)!r}", remedy=f"Use one of {known}.", rule="unknown-word")
         if isinstance(self.kinds, str) or isinstance(self.types, str) or not set(self.real) <= set(_REAL):
@@ -220,9 +220,9 @@ class Kernels:
         """Scale and zero point that the results of a kind must have."""
         return next((row.result[dtype] for row in self.named(kind) if dtype in row.result), None)
 
-    def one_grid(self, kind: str, dtype: str) -> str:
+    def one_quantization(self, kind: str, dtype: str) -> str:
         """Which sides must have one scale and zero point: "all", "data", or "" for none."""
-        return next((row.one_grid for row in self.named(kind) if row.one_grid and dtype in (row.types or (dtype,))), "")
+        return next((row.one_quantization for row in self.named(kind) if row.one_quantization and dtype in (row.types or (dtype,))), "")
 
     def with_rows(self, *rows: Kernel) -> Kernels:
         """These kernels with further ones, which stand first."""

@@ -31,10 +31,10 @@ def _averaged(graph: Graph, op: Op, exact: Array) -> Found:
 
 def _convolved(graph: Graph, op: Op, exact: Array) -> Found:
     found, coarse = program(graph, op, exact)
-    grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
-    if op["group"] == 1 or any(grid is None for grid in grids):
+    quantizations = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
+    if op["group"] == 1 or any(quantization is None for quantization in quantizations):
         return found, coarse
-    data, weights, result = (grid.scale.astype(np.float64) for grid in grids if grid is not None)
+    data, weights, result = (quantization.scale.astype(np.float64) for quantization in quantizations if quantization is not None)
     unit = data.reshape(-1)[0] * weights.reshape(-1) / result.reshape(-1)[0]
     if unit.size > 1 and exact.ndim > 2 and op["data_format"] == "channels_first":
         unit = unit.reshape(-1, *(1,) * (exact.ndim - 2))

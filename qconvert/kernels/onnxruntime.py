@@ -86,11 +86,15 @@ def _added(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QLinearAdd of bytes; see arithmetic.onnxruntime_add(). It is tried in unsigned storage, which targets of x86 choose."""
     tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
     offset = -integer_range(tensors[0].dtype)[0]
-    grids = [tensor.quantization.shifted(offset) for tensor in tensors if tensor.quantization is not None]
-    if len(grids) != 3 or {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or any(value is None for value in stored):
+    quantizations = [tensor.quantization.shifted(offset) for tensor in tensors if tensor.quantization is not None]
+    if (
+        len(quantizations) != 3
+        or {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"})
+        or any(value is None for value in stored)
+    ):
         return None
     a, b = (np.asarray(value, np.int64) + offset for value in stored)
-    found = onnxruntime_add(a, b, (grids[0], grids[1]), grids[2], "uint8").astype(np.int64) - offset
+    found = onnxruntime_add(a, b, (quantizations[0], quantizations[1]), quantizations[2], "uint8").astype(np.int64) - offset
     return Integers.limited(graph, op, found)
 
 
@@ -99,8 +103,8 @@ def _multiplied(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     qlmul.cpp)."""
     if any(value is None for value in stored) or not Requantizer.takes(graph, op):
         return None
-    a, b, y = (grid for name in (*op.inputs, *op.outputs) if (grid := graph[name].quantization) is not None)
-    steps = [np.asarray(value, np.int64) - grid.zero_point[0] for value, grid in zip(stored, (a, b), strict=True)]
+    a, b, y = (quantization for name in (*op.inputs, *op.outputs) if (quantization := graph[name].quantization) is not None)
+    steps = [np.asarray(value, np.int64) - quantization.zero_point[0] for value, quantization in zip(stored, (a, b), strict=True)]
     product = (steps[0] * steps[1]).astype(np.float32) * (a.scale[0] * b.scale[0] / y.scale[0])
     return Integers.limited(graph, op, np.rint(product + np.float32(y.zero_point[0])))
 
@@ -108,12 +112,12 @@ def _multiplied(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
 def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """Softmax overflows over an axis of one element, and at scales below that of any softmax."""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    given, grid, values = data.quantization, result.quantization, stored[0]
-    if given is None or grid is None or not (given.is_per_tensor and grid.is_per_tensor) or not values.size:
+    given, quantization, values = data.quantization, result.quantization, stored[0]
+    if given is None or quantization is None or not (given.is_per_tensor and quantization.is_per_tensor) or not values.size:
         return None
     if data.dtype != result.dtype or float(op["beta"]) != 1:
         return None
-    found, overflows = onnxruntime_softmax(values, float(given.scale[0]), grid, result.dtype, int(op["axis"]))
+    found, overflows = onnxruntime_softmax(values, float(given.scale[0]), quantization, result.dtype, int(op["axis"]))
     return Integers((found,), "overflows" if overflows else "")
 
 
@@ -147,10 +151,10 @@ def _product(graph: Graph, op: Op, exact: Array) -> Found:
     data, weights, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
     found = 10 * fine(exact)
     bias = graph[op.inputs[2]] if op.has(2) else None
-    grids = data.quantization, weights.quantization, result.quantization
-    if bias is None or bias.is_quantized or any(grid is None for grid in grids):
+    quantizations = data.quantization, weights.quantization, result.quantization
+    if bias is None or bias.is_quantized or any(quantization is None for quantization in quantizations):
         return found, False
-    steps = [float(grid.scale.max()) for grid in grids if grid is not None]
+    steps = [float(quantization.scale.max()) for quantization in quantizations if quantization is not None]
     lost = steps[0] * steps[1] / steps[2] / 2
     return found + lost, lost > 0.1
 

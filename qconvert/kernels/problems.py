@@ -123,7 +123,7 @@ def problem(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels, l
     step = 2.0**-8 if dtype == "int16" else 1.0
     has_ties = rng.random() < _WITH_TIES
 
-    def grid(scale: float, least: int = low, most: int = high) -> Quantization:
+    def quantization(scale: float, least: int = low, most: int = high) -> Quantization:
         point = 0 if dtype == "int16" else int(rng.integers(least, most, endpoint=True))
         return Quantization.per_tensor(float(np.float32(2.0 ** round(math.log2(scale)) if has_ties else scale) * np.float32(step)), point)
 
@@ -131,9 +131,9 @@ def problem(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels, l
     for place, shape in enumerate(form.data):
         least = low if form.is_positive else low // 2 + high // 4
         most = least if form.is_positive else high // 2 + low // 4
-        q = grid(float(np.exp(rng.uniform(*form.scales))), least, most)
+        q = quantization(float(np.exp(rng.uniform(*form.scales))), least, most)
         tensors.append(Tensor(f"x{place}", dtype, shape, None, q))
-    if kernels.one_grid(kind, dtype):
+    if kernels.one_quantization(kind, dtype):
         tensors = [Tensor(t.name, t.dtype, t.shape, None, tensors[0].quantization) for t in tensors]
     if form.weights:
         tensors += _weights(form, tensors[0], rng, has_ties)
@@ -141,7 +141,7 @@ def problem(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels, l
         [Tensor(f"{name}{place}", canonical_dtype(data.dtype), data.shape, data) for place, data in enumerate(found)]
         for name, found in (("a", form.leading), ("c", form.constants))
     )
-    result = Tensor("y", dtype, None, None, _result(kind, dtype, tensors[0], rng, kernels, grid))
+    result = Tensor("y", dtype, None, None, _result(kind, dtype, tensors[0], rng, kernels, quantization))
     tensors = [*leading, *tensors, *behind]
     names = tuple(tensor.name for tensor in tensors)
     op = Op(kind, names, ("y",), dict(form.attributes or {}), f"{kind} #0")
@@ -177,14 +177,14 @@ def _weights(form: _Form, data: Tensor, rng: np.random.Generator, has_ties: bool
 
 
 def _result(
-    kind: str, dtype: str, data: Tensor, rng: np.random.Generator, kernels: Kernels, grid: Callable[..., Quantization]
+    kind: str, dtype: str, data: Tensor, rng: np.random.Generator, kernels: Kernels, quantization: Callable[..., Quantization]
 ) -> Quantization:
     if (fixed := kernels.fixed(kind, dtype)) is not None:
         return Quantization.per_tensor(*fixed)
     given = data.quantization
     assert given is not None
-    if kernels.one_grid(kind, dtype) == "all" or KINDS[kind].rule == "move":
+    if kernels.one_quantization(kind, dtype) == "all" or KINDS[kind].rule == "move":
         return given
     span = float(given.scale[0]) * 256 * (2.0**8 if dtype == "int16" else 1.0)
     largest = _LARGEST[kind](span) if kind in _LARGEST else span
-    return grid(largest / 256 * float(np.exp(rng.uniform(-1, 0.5))))
+    return quantization(largest / 256 * float(np.exp(rng.uniform(-1, 0.5))))

@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.arithmetic import (
     REQUANTIZERS,
-    accumulator_grid,
+    accumulator_quantization,
     effective_scale,
     is_accumulator_scale,
     saturate,
@@ -52,19 +52,23 @@ class Requantizer:
         multiplier = self.multiplier(graph, op)
         along = (-1, *[1] * (total.ndim - 1 - channel_axis(op, total.ndim))) if multiplier.size > 1 else ()
         steps = self.steps(total.astype(np.int64), multiplier.reshape(along))
-        grid = graph[op.outputs[0]].quantization
-        assert grid is not None
-        return Integers.limited(graph, op, steps + int(grid.zero_point[0]))
+        quantization = graph[op.outputs[0]].quantization
+        assert quantization is not None
+        return Integers.limited(graph, op, steps + int(quantization.zero_point[0]))
 
     @staticmethod
     def takes(graph: Graph, op: Op) -> bool:
         """Whether an operator multiplies bytes, of which the first and the result have one scale, and adds no bias but one with the
         quantization of the accumulator."""
         first, second, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
-        grids = first.quantization, second.quantization, result.quantization
-        if any(grid is None or grid.block_size for grid in grids) or {first.dtype, second.dtype, result.dtype} - {*_BYTES}:
+        quantizations = first.quantization, second.quantization, result.quantization
+        if any(quantization is None or quantization.block_size for quantization in quantizations) or {
+            first.dtype,
+            second.dtype,
+            result.dtype,
+        } - {*_BYTES}:
             return False
-        data, weights, output = (grid for grid in grids if grid is not None)
+        data, weights, output = (quantization for quantization in quantizations if quantization is not None)
         along = output_axis(op, second.rank or 0) if kind_of(op).sums_products else None
         if not (data.is_per_tensor and output.is_per_tensor) or (not weights.is_per_tensor and weights.axis != along):
             return False
@@ -78,8 +82,8 @@ class Requantizer:
 
     def multiplier(self, graph: Graph, op: Op) -> Array:
         """The multiplier of the accumulator, float64: one, or one for each output channel."""
-        grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
-        first, second, result = (grid.scale for grid in grids if grid is not None)
+        quantizations = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
+        first, second, result = (quantization.scale for quantization in quantizations if quantization is not None)
         return np.atleast_1d(effective_scale(first, second, result, self.precision))
 
     def steps(self, total: Array, multiplier: Array) -> Array:
@@ -97,11 +101,11 @@ def bias_quantization(data: Quantization, weights: Quantization, shape: tuple[in
     """
     if data.axis is not None or weights.block_size:
         return None
-    grid = accumulator_grid(data, weights, len(shape) - 1)
-    if not (np.isfinite(grid.scale) & (grid.scale > 0)).all():
+    quantization = accumulator_quantization(data, weights, len(shape) - 1)
+    if not (np.isfinite(quantization.scale) & (quantization.scale > 0)).all():
         return None
-    fits = grid.is_per_tensor or (shape and shape[-1] == grid.scale.size and all(size == 1 for size in shape[:-1]))
-    return grid if fits else None
+    fits = quantization.is_per_tensor or (shape and shape[-1] == quantization.scale.size and all(size == 1 for size in shape[:-1]))
+    return quantization if fits else None
 
 
 def rounded_bias(graph: Graph, op: Op, precision: type[np.floating[Any]] = np.float32) -> Tensor | None:
@@ -114,16 +118,16 @@ def rounded_bias(graph: Graph, op: Op, precision: type[np.floating[Any]] = np.fl
     data, weights, bias = (graph[name] for name in op.inputs[:3])
     if data.quantization is None or weights.quantization is None or bias.data is None or not np.isfinite(bias.data).all():
         return None
-    grid = bias_quantization(data.quantization, weights.quantization, bias.data.shape)
-    if grid is None:
+    quantization = bias_quantization(data.quantization, weights.quantization, bias.data.shape)
+    if quantization is None:
         return None
-    scale, _ = scale_and_zero_point(grid, bias.data.shape)
+    scale, _ = scale_and_zero_point(quantization, bias.data.shape)
     with np.errstate(over="ignore"):
         steps = np.rint(bias.data.astype(precision) / scale.astype(precision))
     low, high = integer_range("int32")
     if steps.size and not (low <= steps.min() and steps.max() <= high):
         return None
-    return replace(bias, dtype="int32", data=saturate(steps, "int32"), quantization=grid)
+    return replace(bias, dtype="int32", data=saturate(steps, "int32"), quantization=quantization)
 
 
 def channel_axis(op: Op, rank: int) -> int:
@@ -135,8 +139,8 @@ def _accumulated(graph: Graph, op: Op, stored: Sequence[Array | None]) -> Array:
     """The accumulators, whole numbers in float64: the operator's exact value where every step is 1."""
     tensors = {}
     for name in filter(None, (*op.inputs, *op.outputs)):
-        grid = graph[name].quantization
-        whole = None if grid is None else Quantization(np.ones_like(grid.scale), grid.zero_point, grid.axis)
+        quantization = graph[name].quantization
+        whole = None if quantization is None else Quantization(np.ones_like(quantization.scale), quantization.zero_point, quantization.axis)
         tensors[name] = replace(graph[name], quantization=whole)
     plain = replace(op, attributes={key: value for key, value in op.attributes.items() if key not in ("activation", "arithmetic")})
     real = evaluate_op(replace(graph, tensors=tensors), plain, list(stored))[0].real

@@ -68,12 +68,14 @@ def compare_products(graph: Graph, op: Op, first: Requantizer, second: Requantiz
 def tried_tolerance(graph: Graph, op: Op, kernel: Kernel) -> float | None:
     """How far the integers of a kernel's reference are from the exact values on any input, in steps beyond a rounding; None where that
     cannot be tried, or where it overflows on some input."""
-    codes, grid = all_codes(graph, op), graph[op.outputs[0]].quantization
+    codes, quantization = all_codes(graph, op), graph[op.outputs[0]].quantization
     found = kernel.reference(graph, op, codes) if codes is not None and kernel.reference is not None else None
-    if codes is None or found is None or found.fault or grid is None:
+    if codes is None or found is None or found.fault or quantization is None:
         return None
     real = evaluate_op(graph, op, list(codes))[0].real
     if real is None:
         return None
-    position = np.clip(real / float(grid.scale[0]) + int(grid.zero_point[0]), *grid.limits(graph[op.outputs[0]].dtype))
+    position = np.clip(
+        real / float(quantization.scale[0]) + int(quantization.zero_point[0]), *quantization.limits(graph[op.outputs[0]].dtype)
+    )
     return max(0.0, *(float(np.abs(way - position).max() - 0.5) for way in found.ways))

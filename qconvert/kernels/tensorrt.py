@@ -51,7 +51,7 @@ def _choice(graph: Graph, op: Op) -> str:
     """Where integers of several quantizations, or constants, meet."""
     kind = kind_of(op)
     names = [*kind.data(op), *(() if kind.rule == "index" else op.outputs)]
-    if any(not graph[name].shares_grid(graph[names[0]]) for name in names) or op.attributes.get("activation"):
+    if any(not graph[name].shares_quantization(graph[names[0]]) for name in names) or op.attributes.get("activation"):
         return "data with several scales"
     return "other interpolation than the nearest" if op.kind == "Resize" and op["mode"] != "nearest" else _move(graph, op)
 

@@ -39,10 +39,10 @@ def right_shifts(graph: Graph, op: Op, elements: float = 1.0) -> Array | None:
     result = graph[op.outputs[0]].quantization
     product = np.ones(1)
     for name in filter(None, op.inputs[:2]):
-        grid = graph[name].quantization
-        if grid is None:
+        quantization = graph[name].quantization
+        if quantization is None:
             return None
-        product = np.outer(product, grid.scale.astype(np.float64)).reshape(-1)
+        product = np.outer(product, quantization.scale.astype(np.float64)).reshape(-1)
     if result is None:
         return None
     return np.maximum(0, -np.frexp(product / float(result.scale[0]) / elements)[1])

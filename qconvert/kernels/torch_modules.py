@@ -33,8 +33,8 @@ def kernel_obstacle(graph: Graph, op: Op) -> str:
 
 def is_bytes(tensor: Tensor) -> bool:
     """Whether a tensor is what the kernels take: uint8 with one scale, in the whole range of the type."""
-    grid = tensor.quantization
-    return tensor.dtype == "uint8" and grid is not None and grid.is_per_tensor and grid.limits("uint8") == (0, 255)
+    quantization = tensor.quantization
+    return tensor.dtype == "uint8" and quantization is not None and quantization.is_per_tensor and quantization.limits("uint8") == (0, 255)
 
 
 def _bytes(graph: Graph, *names: str) -> bool:
@@ -50,7 +50,7 @@ def _kept(graph: Graph, op: Op) -> str:
     """Of kernels whose result has the quantization of the data."""
     if not _bytes(graph, op.inputs[0], op.outputs[0]):
         return _BYTES
-    return "" if graph[op.inputs[0]].shares_grid(graph[op.outputs[0]]) else _GRID
+    return "" if graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]]) else _GRID
 
 
 def _layout(op: Op) -> str:
@@ -60,10 +60,16 @@ def _layout(op: Op) -> str:
 def _packed(graph: Graph, op: Op, axis: int = 0) -> str:
     """Of layers with packed weights: constants of 8 bits with one scale, or one along `axis`, and a number for each output as bias."""
     weights = graph[op.inputs[1]]
-    grid = weights.quantization
+    quantization = weights.quantization
     if is_dynamic(op) or not _bytes(graph, op.inputs[0], op.outputs[0]):
         return _BYTES
-    if weights.data is None or grid is None or grid.block_size or weights.dtype not in ("int8", "uint8") or grid.axis not in (None, axis):
+    if (
+        weights.data is None
+        or quantization is None
+        or quantization.block_size
+        or weights.dtype not in ("int8", "uint8")
+        or quantization.axis not in (None, axis)
+    ):
         return "weights that are no constants of 8 bits with a scale for each output"
     bias = graph[op.inputs[2]] if op.has(2) else None
     if bias is not None and (bias.data is None or bias.data.shape != (weights.data.shape[axis],)):
@@ -91,8 +97,8 @@ def _fixed(scale: float, point: int) -> Obstacle:
         result = graph[op.outputs[0]]
         if not _bytes(graph, op.inputs[0], result.name):
             return _BYTES
-        grid = result.quantization
-        fits = grid is not None and (float(grid.scale[0]), int(grid.zero_point[0])) == (scale, point)
+        quantization = result.quantization
+        fits = quantization is not None and (float(quantization.scale[0]), int(quantization.zero_point[0])) == (scale, point)
         return "" if fits else f"a result whose scale is not 1/{1 / scale:g}"
 
     return obstacle

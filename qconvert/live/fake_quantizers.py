@@ -15,8 +15,10 @@ def is_fake_quantizer(module: Any) -> bool:
     These are FakeQuantize, FusedMovingAvgObsFakeQuantize and FixedQParamsFakeQuantize of torch.ao.quantization and of torchao, and
     _LearnableFakeQuantize (LSQ).
     """
-    has_grid = all(hasattr(module, name) for name in ("scale", "zero_point", "fake_quant_enabled", "activation_post_process"))
-    return has_grid and callable(getattr(module, "calculate_qparams", None))  # an exported graph keeps their buffers in plain modules
+    has_quantization = all(hasattr(module, name) for name in ("scale", "zero_point", "fake_quant_enabled", "activation_post_process"))
+    return has_quantization and callable(
+        getattr(module, "calculate_qparams", None)
+    )  # an exported graph keeps their buffers in plain modules
 
 
 def fixed_quantizer(torch: Any, fake: Any) -> Any:

@@ -147,6 +147,6 @@ def _shapes(path: Path, inputs: Sequence[Any], dynamic_shapes: Any) -> ReadOptio
         named = (stated[index] if index < len(stated) else None) or {}
         named = dict(enumerate(named)) if isinstance(named, (tuple, list)) else named
         sizes = [getattr(named.get(axis), "__name__", str(size)) for axis, size in enumerate(value.shape)]
-        grid = f"({value.q_scale()!r},{value.q_zero_point()})" if value.is_quantized else ""
-        texts.append(f"{','.join(sizes)}:{str(value.dtype).removeprefix('torch.')}{grid}")
+        quantization = f"({value.q_scale()!r},{value.q_zero_point()})" if value.is_quantized else ""
+        texts.append(f"{','.join(sizes)}:{str(value.dtype).removeprefix('torch.')}{quantization}")
     return {"input_shape": "; ".join(texts)}

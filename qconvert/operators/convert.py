@@ -75,12 +75,12 @@ def _dynamic_quantize_shape(op: Op, s: ShapeContext) -> Shapes:
 def quantized(call: Call) -> Result:
     """Quantize of ONNX; with an arithmetic the stored integers are those of PyTorch's kernel."""
     (result,), data = call.results, call.tensors[0]
-    grid = result.quantization
+    quantization = result.quantization
     eight_bits = result.dtype in ("int8", "uint8") and data is not None and data.dtype == "float32"
-    if not call["arithmetic"] or grid is None or not grid.is_per_tensor or not eight_bits:
+    if not call["arithmetic"] or quantization is None or not quantization.is_per_tensor or not eight_bits:
         return call.values()
     low = integer_range(result.dtype)[0]
-    stored = torch_quantize(call.raw(), grid.scale[0], int(grid.zero_point[0]) - low) + low
+    stored = torch_quantize(call.raw(), quantization.scale[0], int(quantization.zero_point[0]) - low) + low
     return ExactResult(call.values(), saturate(stored, result.dtype))
 
 

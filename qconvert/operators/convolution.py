@@ -185,12 +185,12 @@ def conv(call: Call) -> Array | ExactResult:
     if isinstance(x_scale, np.ndarray):  # of each image, or each pixel of one that is a matrix product
         total, x_scale = total * channels_last(call, x_scale), 1.0
     real = activated(channels_first(call, with_bias(call, total, np.asarray(x_scale * w_scale))), call["activation"])
-    grids = call.quantization(0), call.quantization(1), call.results[0].quantization
-    if call["arithmetic"] != "tflite" or grids[0] is None or grids[1] is None or grids[2] is None:
+    quantizations = call.quantization(0), call.quantization(1), call.results[0].quantization
+    if call["arithmetic"] != "tflite" or quantizations[0] is None or quantizations[1] is None or quantizations[2] is None:
         return real
     sums = total + (call.raw(2).astype(np.int64) if call.has(2) else 0)
-    factors = effective_scale(grids[0].scale, grids[1].scale, grids[2].scale)
-    stored = channels_first(call, tflite_sums(sums, factors, grids[2], call.results[0].dtype))
+    factors = effective_scale(quantizations[0].scale, quantizations[1].scale, quantizations[2].scale)
+    stored = channels_first(call, tflite_sums(sums, factors, quantizations[2], call.results[0].dtype))
     return ExactResult(real, activated_stored(call, stored))
 
 

@@ -98,8 +98,8 @@ def gather(call: Call) -> Array:
 def gather_nd(call: Call) -> Array:
     """GatherND of ONNX."""
     data, indices, batch = call.raw(), call.raw(1).astype(np.int64), call["batch_dims"]
-    grid = np.indices(indices.shape[:batch], sparse=True) if batch else ()
-    own = [axis.reshape(axis.shape + (1,) * (indices.ndim - 1 - batch)) for axis in grid]
+    quantization = np.indices(indices.shape[:batch], sparse=True) if batch else ()
+    own = [axis.reshape(axis.shape + (1,) * (indices.ndim - 1 - batch)) for axis in quantization]
     return np.asarray(data[(*own, *np.moveaxis(indices, -1, 0))])
 
 

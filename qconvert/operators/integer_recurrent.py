@@ -137,7 +137,7 @@ def _scale(tensor: Tensor) -> float:
     return float(tensor.quantization.scale[0])
 
 
-def _grid(tensor: Tensor) -> tuple[float, int]:
+def _quantization(tensor: Tensor) -> tuple[float, int]:
     assert tensor.quantization is not None
     return _scale(tensor), int(tensor.quantization.zero_point[0])
 
@@ -170,16 +170,16 @@ def integer_lstm(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -
         projection = IntegerProjection(weights, values.get("projection_bias"), clip, _scale(tensors["output"]))
     hidden = float(np.float32(op["hidden_scale"])), int(op["hidden_zero_point"])
     power = round(math.log2(_scale(tensors["cell"])))
-    grids = _grid(tensors["data"]), _grid(tensors["hidden"]), hidden
-    return IntegerLstm(gates, *grids, power, float(op["cell_clip"]), projection, bool(op["time_major"]))
+    quantizations = _quantization(tensors["data"]), _quantization(tensors["hidden"]), hidden
+    return IntegerLstm(gates, *quantizations, power, float(op["cell_clip"]), projection, bool(op["time_major"]))
 
 
 def integer_svdf(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -> IntegerSvdf:
     """The layer that an IntegerSVDF is, of its tensors, with the result under "output", and constant values."""
     feature, time = _needed(tensors, values, "feature"), _needed(tensors, values, "time")
-    grids = _grid(tensors["data"]), _grid(tensors["output"])
-    memory_scale, zero_point = _grid(tensors["memory"])
-    return IntegerSvdf(feature, time, values.get("bias"), *grids, memory_scale, int(op["rank"]), zero_point)
+    quantizations = _quantization(tensors["data"]), _quantization(tensors["output"])
+    memory_scale, zero_point = _quantization(tensors["memory"])
+    return IntegerSvdf(feature, time, values.get("bias"), *quantizations, memory_scale, int(op["rank"]), zero_point)
 
 
 def stored_tensors(op: Op, find: Callable[[str], Tensor]) -> dict[str, Tensor]:

@@ -79,8 +79,8 @@ def _as_kernels(function: Callable[[Call], Array]) -> Callable[[Call], Result]:
             return ExactResult(real, torch_average(arithmetic, total, given, (count,), dtype)) if same else real
         own = _XNNPACK[arithmetic]
         shift = integer_range(dtype)[0] - integer_range(own)[0]
-        grids = given.shifted(-shift), output.shifted(-shift)
-        stored = xnnpack_reduced(total - shift * count, count, call.op.kind == "ReduceMean", *grids, own)
+        quantizations = given.shifted(-shift), output.shifted(-shift)
+        stored = xnnpack_reduced(total - shift * count, count, call.op.kind == "ReduceMean", *quantizations, own)
         return ExactResult(real, (stored.astype(np.int64) + shift).astype(dtype))
 
     return evaluated

@@ -62,10 +62,10 @@ def resize(call: Call) -> Result:
             whole *= denominator
         else:
             raise UnsupportedError(f"the resize mode {call['mode']!r} is not evaluated", where=str(call.op), rule="not-evaluated")
-    real, grid, result = np.asarray(steps / float(whole) * scale), call.quantization(), call.results[0]
-    if not call["arithmetic"] or grid is None or not grid.is_per_tensor or result.quantization != grid:
+    real, quantization, result = np.asarray(steps / float(whole) * scale), call.quantization(), call.results[0]
+    if not call["arithmetic"] or quantization is None or not quantization.is_per_tensor or result.quantization != quantization:
         return real
-    stored = steps / float(whole) + int(grid.zero_point[0])
+    stored = steps / float(whole) + int(quantization.zero_point[0])
     return ExactResult(real, saturate(np.floor(stored + 0.5) if call["arithmetic"] == "ties_up" else np.rint(stored), result.dtype))
 
 

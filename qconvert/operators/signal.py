@@ -139,11 +139,11 @@ def _fake_quant_shape(op: Op, s: ShapeContext) -> Shapes:
 def fake_quant(call: Call) -> Array:
     """Float values rounded to a quantization of 2**num_bits steps (less one with narrow_range) from min to max, moved so that 0 is on
     it."""
-    low, high, scale = fake_quant_grid(call["min"], call["max"], call["num_bits"], bool(call["narrow_range"]))
+    low, high, scale = fake_quant_quantization(call["min"], call["max"], call["num_bits"], bool(call["narrow_range"]))
     return np.asarray(np.floor((np.clip(call.values(), low, high) - low) / scale + 0.5) * scale + low)
 
 
-def fake_quant_grid(lowest: float, highest: float, bits: int, narrow: bool) -> tuple[float, float, float]:
+def fake_quant_quantization(lowest: float, highest: float, bits: int, narrow: bool) -> tuple[float, float, float]:
     """The first and the last value of the quantization of FakeQuant, and its step (fake_quant.cc: nudged so that 0 is a step)."""
     first, last = int(narrow), 2**bits - 1
     scale = np.float32((np.float32(highest) - np.float32(lowest)) / np.float32(last - first))

@@ -10,7 +10,7 @@ from typing import Any
 
 from qconvert.conversion import load
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.borders import with_input_grid, with_output_grid
+from qconvert.formats.reading.borders import with_input_quantization, with_output_quantization
 from qconvert.graph import Graph, Names, Op
 from qconvert.graph.metadata import IN_TFLITE, NAMING, READ, origin
 from qconvert.operators import KINDS, kind_of
@@ -119,9 +119,9 @@ def _part_graph(path: Path, part: PartFile, values: Graph) -> Graph:
                 raise InvalidModelError(f"{word} {name!r} as {what}", where=f"part {part.name!r}", file=str(path), rule="part-differs")
     graph = _with_own_outputs(graph)
     for index, name in enumerate(part.inputs):
-        graph = with_input_grid(graph, index, values[name].quantization)
+        graph = with_input_quantization(graph, index, values[name].quantization)
     for index, name in enumerate(part.outputs):
-        graph = with_output_grid(graph, index, values[name].quantization)
+        graph = with_output_quantization(graph, index, values[name].quantization)
     return graph
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from qconvert.passes.grids.options import BLOCK_SIZE, EDGES, GRANULARITY, SCOPE
+from qconvert.passes.quantizations.options import BLOCK_SIZE, EDGES, GRANULARITY, SCOPE
 from qconvert.plugins import Option, Pass, hookimpl
 from qconvert.plugins.options import FORM, NUMERICS
 

@@ -53,7 +53,11 @@ def _remove_identities(graph: Graph) -> Graph:
     """Give each value one name; an Identity (or a Cast to the same type) that gives an output of the graph its name stays."""
     rewriter = Rewriter(graph)
     for op in rewriter:
-        if op.kind in ("Identity", "Cast") and op.outputs[0] not in graph.public and graph[op.inputs[0]].shares_grid(graph[op.outputs[0]]):
+        if (
+            op.kind in ("Identity", "Cast")
+            and op.outputs[0] not in graph.public
+            and graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]])
+        ):
             rewriter.forward(op.outputs[0], op.inputs[0])
             rewriter.remove(op)
     return rewriter.finish()

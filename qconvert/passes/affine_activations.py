@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.graph import Graph, Quantization, Tensor, integer_range
-from qconvert.passes.grids.activations import regrid_activations
-from qconvert.passes.grids.fitting import fitting_grid, middle
-from qconvert.passes.grids.reach import Interval, hulls
+from qconvert.passes.quantizations.activations import requantize_activations
+from qconvert.passes.quantizations.fitting import fitting_quantization, middle
+from qconvert.passes.quantizations.reach import Interval, hulls
 from qconvert.passes.store_activations import separate_roles
 from qconvert.plugins import Change, Target
 
@@ -35,7 +35,7 @@ def run(graph: Graph, target: Target | None, edges: str = "keep") -> tuple[Graph
         found = _affine(tensor, reach[tensor.name]) if tensor.name in reach else None
         return None if found is None else (tensor.dtype, found)
 
-    found = regrid_activations(graph, choose, dtypes=_EIGHT_BITS, suffix="affine", keep_io=edges == "keep")
+    found = requantize_activations(graph, choose, dtypes=_EIGHT_BITS, suffix="affine", keep_io=edges == "keep")
     if found is None:
         return source, ()
     return found.graph, (replace(found, reach=reach).told("have a zero point and the scale of the range that they use"),)
@@ -56,4 +56,4 @@ def _affine(tensor: Tensor, reach: Interval) -> Quantization | None:
     whole = int(finer)
     if whole > 1 and finer / whole <= _WORTH:
         return Quantization.per_tensor(scale / whole, low - lowest * whole)
-    return fitting_grid(lowest * scale, highest * scale, tensor.dtype, symmetric=False)
+    return fitting_quantization(lowest * scale, highest * scale, tensor.dtype, symmetric=False)

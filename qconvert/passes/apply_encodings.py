@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 
 from qconvert.arithmetic import quantize
-from qconvert.encodings import Encoding, Encodings, QParams, weights_grid
+from qconvert.encodings import Encoding, Encodings, QParams, weights_quantization
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization, float_bias_to_int32
 from qconvert.passes.encodings.filling import carry_on
-from qconvert.passes.encodings.grids import fit_grid, orient
 from qconvert.passes.encodings.literal import without_limits
 from qconvert.passes.encodings.matching import Matched, match_entries
 from qconvert.passes.encodings.normalized import drop_unrounded, normalize
+from qconvert.passes.encodings.quantizations import fit_quantization, orient
 from qconvert.plugins import Change, Target, read_encodings
 from qconvert.plugins.options import json_object
 from qconvert.rewriting import Rewriter
@@ -68,7 +68,7 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
     encodings, inner = drop_unrounded(graph, encodings)
     graph, renamed = normalize(graph, encodings)
     work = _Encoding(Rewriter(graph), match_entries(graph, encodings, renamed), range_dtype)
-    filled = carry_on(graph, work.grids) if fill == "infer" else []
+    filled = carry_on(graph, work.quantizations) if fill == "infer" else []
     derived = work.derive_weights() if encodings.weights == "max-abs" else []
     changed, _ = absorb_quantization.run(work.literal(), None)
     changed, biases = float_bias_to_int32.run(changed, None)
@@ -92,12 +92,12 @@ class _Encoding:
     """The quantizations of a graph's tensors, and the graph that is rounded on them.
 
     Attributes:
-        grids: of tensors that are computed, and of inputs.
+        quantizations: of tensors that are computed, and of inputs.
     """
 
     def __init__(self, rewriter: Rewriter, found: Matched, range_dtype: str) -> None:
         self._rewriter, self._graph, self._dtype = rewriter, rewriter.graph, range_dtype
-        self.grids: dict[str, QParams] = {}
+        self.quantizations: dict[str, QParams] = {}
         self._constants: dict[str, tuple[QParams, Array | None]] = {}
         for name, encoding in found.tensors.items():
             self._take(name, encoding)
@@ -106,7 +106,7 @@ class _Encoding:
             op = rewriter.producers[result]
             tensor = self._real(op.inputs[index])
             integers = orient(encoding, tensor, op, index).integers
-            self._operands[result, index] = fit_grid(encoding, tensor, op, index, range_dtype), integers
+            self._operands[result, index] = fit_quantization(encoding, tensor, op, index, range_dtype), integers
 
     def _real(self, name: str) -> Tensor:
         """Return a tensor that an entry is of: it holds float values."""
@@ -125,53 +125,53 @@ class _Encoding:
         tensor = self._real(name)
         op = next(iter(self._rewriter.readers.get(name, ())), None)
         index = op.inputs.index(name) if op is not None else 0
-        grid, integers = fit_grid(encoding, tensor, op, index, self._dtype), orient(encoding, tensor, op, index).integers
+        quantization, integers = fit_quantization(encoding, tensor, op, index, self._dtype), orient(encoding, tensor, op, index).integers
         if tensor.is_constant:
-            self._constants[name] = grid, integers
+            self._constants[name] = quantization, integers
         else:
-            self.grids[name] = grid
+            self.quantizations[name] = quantization
 
-    def _has_grid(self, op: Op, index: int) -> bool:
-        return op.inputs[index] in self.grids or (op.outputs[0], index) in self._operands
+    def _has_quantization(self, op: Op, index: int) -> bool:
+        return op.inputs[index] in self.quantizations or (op.outputs[0], index) in self._operands
 
     def derive_weights(self) -> list[str]:
         """Put weights without an entry, of layers whose data have one, on int8 quantizations; return their names."""
         made = []
         for op in self._graph.ops:
-            if not kind_of(op).sums_products or not self._has_grid(op, 0) or (op.outputs[0], 1) in self._operands:
+            if not kind_of(op).sums_products or not self._has_quantization(op, 0) or (op.outputs[0], 1) in self._operands:
                 continue
             tensor = self._graph[op.inputs[1]]
             if tensor.data is None or tensor.dtype != "float32" or tensor.name in self._constants or (tensor.rank or 0) < 2:
                 continue
-            self._constants[tensor.name] = weights_grid(tensor, op), None
+            self._constants[tensor.name] = weights_quantization(tensor, op), None
             made.append(tensor.name)
         return made
 
     def literal(self) -> Graph:
         """Return the graph with a Quantize and a Dequantize after each tensor that has a quantization."""
         rewriter, real = self._rewriter, dict[str, str]()
-        for name, (grid, integers) in self._constants.items():
-            real[name] = self._constant(name, grid, integers)
+        for name, (quantization, integers) in self._constants.items():
+            real[name] = self._constant(name, quantization, integers)
         for name in self._graph.inputs:
-            if name in self.grids:
-                real[name] = self._rounded(name, name, self.grids[name], keeps_name=False)
+            if name in self.quantizations:
+                real[name] = self._rounded(name, name, self.quantizations[name], keeps_name=False)
         for op in rewriter:
             inputs = [real.get(name, name) for name in op.inputs]
             for index in range(len(inputs)):
                 if (op.outputs[0], index) in self._operands:
                     inputs[index] = self._operand(op, index, inputs[index])
-            graded = [name for name in op.outputs if name in self.grids]
+            graded = [name for name in op.outputs if name in self.quantizations]
             computed = {name: rewriter.add(f"{name}/computed", self._graph[name]) for name in graded}
             rewriter.remove(op)  # what rounds its results stands after its new form
             rewriter.emit(replace(op, inputs=tuple(inputs), outputs=tuple(computed.get(name, name) for name in op.outputs)))
             for name in graded:
-                real[name] = self._rounded(name, computed[name], self.grids[name], keeps_name=name in self._graph.public)
+                real[name] = self._rounded(name, computed[name], self.quantizations[name], keeps_name=name in self._graph.public)
         return rewriter.finish()
 
-    def _constant(self, name: str, grid: QParams, integers: Array | None) -> str:
+    def _constant(self, name: str, quantization: QParams, integers: Array | None) -> str:
         """Store the integers of a constant under its name; return the name of its float values."""
         stored = self._rewriter.fresh(f"{name}/quantized") if name in self._graph.public else name
-        return self._dequantized(name, replace(self._stored(self._graph[name], grid, integers), name=stored))
+        return self._dequantized(name, replace(self._stored(self._graph[name], quantization, integers), name=stored))
 
     def _dequantized(self, name: str, stored: Tensor) -> str:
         """Emit a Dequantize of the integers of a constant; return the name of its float values."""
@@ -180,31 +180,36 @@ class _Encoding:
         self._rewriter.emit(Op("Dequantize", (stored.name,), (real,)))
         return real
 
-    def _stored(self, tensor: Tensor, grid: QParams, integers: Array | None) -> Tensor:
+    def _stored(self, tensor: Tensor, quantization: QParams, integers: Array | None) -> Tensor:
         assert tensor.data is not None
         if not np.isfinite(tensor.data).all():
             raise InvalidModelError("holds NaN or infinity, which cannot be quantized", where=repr(tensor.name), rule="not-finite")
-        data = quantize(tensor.data, grid.quantization, grid.dtype) if integers is None else integers
-        return replace(tensor, dtype=grid.dtype, data=data.astype(numpy_dtype(grid.dtype), copy=False), quantization=grid.quantization)
+        data = quantize(tensor.data, quantization.quantization, quantization.dtype) if integers is None else integers
+        return replace(
+            tensor,
+            dtype=quantization.dtype,
+            data=data.astype(numpy_dtype(quantization.dtype), copy=False),
+            quantization=quantization.quantization,
+        )
 
     def _operand(self, op: Op, index: int, name: str) -> str:
         """Round one operator's input for it alone; return the name of its float values."""
-        grid, integers = self._operands[op.outputs[0], index]
+        quantization, integers = self._operands[op.outputs[0], index]
         tensor = self._graph[op.inputs[index]]
         if not tensor.is_constant:
-            return self._rounded(f"{tensor.name}/{op.outputs[0]}", name, grid, keeps_name=False, like=tensor)
+            return self._rounded(f"{tensor.name}/{op.outputs[0]}", name, quantization, keeps_name=False, like=tensor)
         stored = self._rewriter.fresh(f"{tensor.name}/quantized")
         if self._rewriter.is_read_once(tensor.name):
             self._rewriter.relate(tensor.name, stored)
-        return self._dequantized(tensor.name, replace(self._stored(tensor, grid, integers), name=stored))
+        return self._dequantized(tensor.name, replace(self._stored(tensor, quantization, integers), name=stored))
 
-    def _rounded(self, name: str, computed: str, grid: QParams, *, keeps_name: bool, like: Tensor | None = None) -> str:
+    def _rounded(self, name: str, computed: str, quantization: QParams, *, keeps_name: bool, like: Tensor | None = None) -> str:
         """Round a tensor; return the name of its float values after that.
 
         The integers have the tensor's name, but where outside it is seen as real: there `keeps_name` gives that to the float values.
         """
         tensor = like or self._graph[name]
-        on, limits = without_limits(grid)
+        on, limits = without_limits(quantization)
         if limits:
             bounds = [self._rewriter.constant(f"{name}/limit", bound) for bound in limits]
             clipped = self._rewriter.add(f"{name}/limited", tensor)
@@ -212,7 +217,7 @@ class _Encoding:
             computed = clipped
         taken = keeps_name or name in self._graph.inputs or like is not None
         stored = self._rewriter.fresh(f"{name}/quantized") if taken else name
-        self._rewriter.define(replace(tensor, name=stored, dtype=grid.dtype, quantization=on))
+        self._rewriter.define(replace(tensor, name=stored, dtype=quantization.dtype, quantization=on))
         real = name if keeps_name else self._rewriter.add(f"{name}/real", tensor)
         self._rewriter.emit(Op("Quantize", (computed,), (stored,)))
         self._rewriter.emit(Op("Dequantize", (stored,), (real,)))
@@ -222,7 +227,7 @@ class _Encoding:
         """Return how many activations and constants have a quantization."""
         names = {self._operand_name(result, index) for result, index in self._operands}
         constants = {name for name in names if self._graph[name].is_constant} | self._constants.keys()
-        return len(self.grids.keys() | names - constants), len(constants)
+        return len(self.quantizations.keys() | names - constants), len(constants)
 
     def _operand_name(self, result: str, index: int) -> str:
         return self._rewriter.producers[result].inputs[index]

@@ -18,19 +18,19 @@ import numpy as np
 from qconvert.arithmetic import affine_range, dequantize
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.passes.costs import tensor_cost
-from qconvert.passes.grids.activations import by_grid, regrid_activations
-from qconvert.passes.grids.fitting import fitting_grid, least_loss_ratio, least_loss_scale, middle
-from qconvert.passes.grids.weights import (
+from qconvert.passes.linear import BiasQuantizations, WeightUse, quantized_bias
+from qconvert.passes.quantizations.activations import by_quantization, requantize_activations
+from qconvert.passes.quantizations.fitting import fitting_quantization, least_loss_ratio, least_loss_scale, middle
+from qconvert.passes.quantizations.weights import (
     Channel,
     Rescaled,
     is_scalable,
     merged,
-    regrid_weights,
+    requantize_weights,
     rescaled,
     symmetric_limits,
     told_weights,
 )
-from qconvert.passes.linear import BiasGrids, WeightUse, quantized_bias
 from qconvert.passes.stored_types import SIGNED
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
@@ -52,15 +52,15 @@ def run(
     """Changes the weights of Conv, ConvTranspose, Gemm and MatMul, then activations; 0 bits leave them as they are."""
     notes: list[Change | str] = []
     if weight_bits:
-        graph, weights = regrid_weights(graph, lambda use, tensor: _weights(use, tensor, weight_bits, granularity, block_size), "bits")
+        graph, weights = requantize_weights(graph, lambda use, tensor: _weights(use, tensor, weight_bits, granularity, block_size), "bits")
         notes += told_weights(weights, f"have {weight_bits} bits")
     if activation_bits:
         dtypes = tuple(dtype for dtype, width in _WIDTH.items() if width != activation_bits)
         wide = target is None or not target.format or "int64" in target.storage.bias_dtypes.get("int16", ())
         taken = target.storage.activation_dtypes if target is not None else ()
-        choose = by_grid(lambda tensor: _taken(_activation(tensor, activation_bits), taken))
+        choose = by_quantization(lambda tensor: _taken(_activation(tensor, activation_bits), taken))
         keep_io = edges == "keep"
-        found = regrid_activations(graph, choose, dtypes=dtypes, suffix="bits", keep_io=keep_io, wide_biases=wide)
+        found = requantize_activations(graph, choose, dtypes=dtypes, suffix="bits", keep_io=keep_io, wide_biases=wide)
         if found is not None:
             whole = wide and target is not None and bool(target.storage.bias_dtypes)
             graph = _wide_biases(found.graph) if whole and activation_bits == 16 else found.graph
@@ -75,7 +75,7 @@ def _typed(dtype: str, bits: int) -> str:
 def _wide_biases(graph: Graph) -> Graph:
     """Store 32-bit biases next to 16-bit data in 64 bits, as TFLite's 16x8 specification has them: kernels add them to sums of 64 bits."""
     rewriter = Rewriter(graph)
-    biases = BiasGrids(rewriter, "wide")
+    biases = BiasQuantizations(rewriter, "wide")
     for op in rewriter:
         bias = quantized_bias(graph, op)
         if bias is not None and bias.dtype == "int32" and bias.data is not None and graph[op.inputs[0]].dtype == "int16":
@@ -105,7 +105,7 @@ def _activation(tensor: Tensor, bits: int) -> tuple[str, Quantization] | None:
         steps, old, new = (2**bits - 1) // (2**width - 1), integer_range(tensor.dtype)[0], integer_range(dtype)[0]
         return dtype, Quantization.per_tensor(float(q.scale[0]) / steps, (point - old) * steps + new)
     (lowest,), (highest,) = affine_range(q, tensor.dtype)
-    return dtype, fitting_grid(float(lowest), float(highest), dtype, symmetric=is_symmetric)
+    return dtype, fitting_quantization(float(lowest), float(highest), dtype, symmetric=is_symmetric)
 
 
 def _weights(use: WeightUse, weights: Tensor, bits: int, granularity: str, block_size: int) -> Rescaled | None:
@@ -148,8 +148,8 @@ def _in_blocks(weights: Tensor, axis: int, size: int, dtype: str) -> Rescaled:
     scales = np.array([[least_loss_scale(row, limits) if row.any() else 1.0 for row in part] for part in parts], np.float32).T
     wide = np.repeat(scales.astype(np.float64), size, axis=1)[:, : real.shape[1]]
     stored = np.moveaxis(np.clip(np.rint(real / wide), *limits), 1, axis).astype(numpy_dtype(dtype))
-    grid = Quantization(
+    quantization = Quantization(
         np.ascontiguousarray(np.moveaxis(scales, 1, axis)), np.zeros_like(np.moveaxis(scales, 1, axis), np.int64), axis, size
     )
-    result = replace(weights, dtype=dtype, data=stored, quantization=grid)
+    result = replace(weights, dtype=dtype, data=stored, quantization=quantization)
     return Rescaled(result, tensor_cost(weights, result), 0, scales.size)

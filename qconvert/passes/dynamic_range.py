@@ -200,6 +200,6 @@ class _Fitting:
             if steps.size and (steps.min() < -127 or steps.max() > 127):
                 return ""
             scale = np.repeat(q.scale, len(data)) if spread else q.scale
-            grid = Quantization(scale, np.zeros(scale.shape, np.int64), 0 if spread else q.axis)
-            self._made[key] = self._rewriter.constant(f"{name}/{key[1]}", steps.astype(np.int8), quantization=grid)
+            quantization = Quantization(scale, np.zeros(scale.shape, np.int64), 0 if spread else q.axis)
+            self._made[key] = self._rewriter.constant(f"{name}/{key[1]}", steps.astype(np.int8), quantization=quantization)
         return self._made[key]

@@ -52,13 +52,13 @@ def pair_sum_of(graph: Graph, op: Op, rounding: str) -> PairSum | None:
         UnfitError: it has another kernel's arithmetic, or its scales are too far apart.
     """
     sides = [graph[name] for name in (*op.inputs, *op.outputs)] if op.kind in ("Add", "Sub") else []
-    grids = [tensor.quantization for tensor in sides if tensor.quantization is not None and tensor.quantization.is_per_tensor]
-    if len(grids) != 3 or any(tensor.dtype not in _BYTES for tensor in sides):
+    quantizations = [tensor.quantization for tensor in sides if tensor.quantization is not None and tensor.quantization.is_per_tensor]
+    if len(quantizations) != 3 or any(tensor.dtype not in _BYTES for tensor in sides):
         return None
     if op["arithmetic"]:
         raise UnfitError(f"it has the arithmetic of {op['arithmetic']}")
     sign, limits = 1 if op.kind == "Add" else -1, limits_of(op, sides[2])
-    first, second, output = (float(grid.scale[0]) for grid in grids)
+    first, second, output = (float(quantization.scale[0]) for quantization in quantizations)
     if rounding != "double":
         shift = _BITS - int(np.frexp(max(first, second) / output)[1])
         if not 1 <= shift <= 62:
@@ -79,15 +79,15 @@ def compare_pairs(graph: Graph, op: Op, found: PairSum) -> tuple[Difference, tup
     (a, b), result = (graph[name] for name in op.inputs), graph[op.outputs[0]]
     codes = [np.arange(low, high + 1) for low, high in (integer_range(tensor.dtype) for tensor in (a, b))]
     first, second = np.meshgrid(*codes, indexing="ij")
-    grids = [tensor.quantization for tensor in (a, b, result) if tensor.quantization is not None]
-    points = [int(grid.zero_point[0]) for grid in grids]
-    real = dequantize(first, grids[0]) + found.sign * dequantize(second, grids[1])
-    exact = np.clip(quantize(real, _whole(grids[2]), result.dtype).astype(np.int64), *found.limits)
+    quantizations = [tensor.quantization for tensor in (a, b, result) if tensor.quantization is not None]
+    points = [int(quantization.zero_point[0]) for quantization in quantizations]
+    real = dequantize(first, quantizations[0]) + found.sign * dequantize(second, quantizations[1])
+    exact = np.clip(quantize(real, _whole(quantizations[2]), result.dtype).astype(np.int64), *found.limits)
     spelled = np.clip(found(first - points[0], second - points[1]) + points[2], *found.limits)
     inside = int(((exact > found.limits[0]) & (exact < found.limits[1])).sum())
     return Difference(int(np.abs(exact - spelled).sum()), inside), (int(exact.min()) - points[2], int(exact.max()) - points[2])
 
 
-def _whole(grid: Quantization) -> Quantization:
+def _whole(quantization: Quantization) -> Quantization:
     """The quantization without limits of its own, which are among those of the sum."""
-    return Quantization(grid.scale, grid.zero_point)
+    return Quantization(quantization.scale, quantization.zero_point)

@@ -16,7 +16,7 @@ from qconvert.arithmetic import dequantize, scale_and_zero_point
 from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.products import rounded_bias
-from qconvert.passes.linear import BiasGrids, quantized_bias
+from qconvert.passes.linear import BiasQuantizations, quantized_bias
 from qconvert.plugins import Change, Cost, Target
 from qconvert.rewriting import Rewriter
 
@@ -33,7 +33,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     read is made once for each scale.
     """
     rewriter = Rewriter(graph)
-    biases = BiasGrids(rewriter, "int32")
+    biases = BiasQuantizations(rewriter, "int32")
     engine = graph.metadata.get(SOURCE_KERNELS, "").removeprefix("torch:")
     notes: list[Change | str] = []
     for op in rewriter:

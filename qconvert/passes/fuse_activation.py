@@ -78,7 +78,7 @@ def _join(graph: Graph) -> tuple[Graph, int]:
             continue
         inner, data = limits.get(id(before), (_bounds(graph, before), before.inputs[0]))
         tensors = [graph[name] for name in (data, before.outputs[0], op.outputs[0])]
-        if inner is None or not all(tensor.shares_grid(tensors[0]) for tensor in tensors):
+        if inner is None or not all(tensor.shares_quantization(tensors[0]) for tensor in tensors):
             continue
         narrower = _narrower(inner, bounds)
         if narrower is not None:
@@ -171,7 +171,7 @@ def _can_carry(op: Op) -> bool:
 
 def _stays_equal(inner: Tensor, result: Tensor, bounds: Bounds) -> bool:
     """Whether limiting what the operator gives is limiting what it stores."""
-    if not inner.shares_grid(result):
+    if not inner.shares_quantization(result):
         return False
     q = inner.quantization
     return q is None or (q.is_per_tensor and all(bound is None or _is_unambiguous(bound, q.scale[0]) for bound in bounds))

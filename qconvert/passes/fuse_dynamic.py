@@ -77,9 +77,9 @@ class _Fusing:
         weights = None if unpacking is None else self._graph[unpacking.inputs[0]]
         if unpacking is None or weights is None or weights.data is None or weights.dtype not in ("int8", "uint8"):
             return None
-        grid, last = weights.quantization, len(weights.data.shape) - 1
+        quantization, last = weights.quantization, len(weights.data.shape) - 1
         axis = last if op.kind == "MatMul" and not op["trans_b"] else 0
-        if grid is None or grid.block_size or grid.axis not in (None, axis) or (op.kind == "MatMul" and last != 1):
+        if quantization is None or quantization.block_size or quantization.axis not in (None, axis) or (op.kind == "MatMul" and last != 1):
             return None
         data = self._data_of(op.inputs[0])
         if not data:
@@ -139,7 +139,7 @@ class _Fusing:
             return ""
         count = max(scale.size, point.size)
         scales, points = (np.broadcast_to(values.reshape(-1), (count,)) for values in (scale, point))
-        grid = Quantization(scales.astype(np.float32), points.astype(np.int64), axis if count > 1 else None)
+        quantization = Quantization(scales.astype(np.float32), points.astype(np.int64), axis if count > 1 else None)
         if whole and self._rewriter.is_read_once(name):
-            return self._rewriter.define(replace(tensor, quantization=grid), shift=0)
-        return self._rewriter.add(f"{name}/weights", tensor, data=tensor.data, quantization=grid)
+            return self._rewriter.define(replace(tensor, quantization=quantization), shift=0)
+        return self._rewriter.add(f"{name}/weights", tensor, data=tensor.data, quantization=quantization)

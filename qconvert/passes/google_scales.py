@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic import affine_range, choose_grid
+from qconvert.arithmetic import affine_range, choose_quantization
 from qconvert.graph import Graph, Quantization, Tensor, integer_range
-from qconvert.passes.grids.fitting import middle
-from qconvert.passes.grids.network import regrid_network
-from qconvert.passes.grids.weights import Channel, Rescaled, is_scalable, scaled, symmetric_limits
 from qconvert.passes.linear import WeightUse
+from qconvert.passes.quantizations.fitting import middle
+from qconvert.passes.quantizations.network import requantize_network
+from qconvert.passes.quantizations.weights import Channel, Rescaled, is_scalable, scaled, symmetric_limits
 from qconvert.passes.stored_types import SIGNED
 from qconvert.plugins import Change, Target
 
@@ -30,7 +30,7 @@ def run(
     graph: Graph, target: Target | None, scheme: str = "types", granularity: str = "axis", edges: str = "keep"
 ) -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes weights, then activations of 4, 8 and 16 bits, and biases with them."""
-    return regrid_network(
+    return requantize_network(
         graph,
         lambda use, tensor: _weights(use, tensor, granularity),
         lambda tensor: _activation(tensor, scheme),
@@ -52,10 +52,10 @@ def _activation(tensor: Tensor, scheme: str) -> tuple[str, Quantization] | None:
     if scheme == "symmetric" or (scheme == "types" and low < 0):
         if point == middle(tensor.dtype):
             return None
-        found = choose_grid("google_symmetric", lowest, highest, bits, dtype=SIGNED.get(tensor.dtype, tensor.dtype))[1]
+        found = choose_quantization("google_symmetric", lowest, highest, bits, dtype=SIGNED.get(tensor.dtype, tensor.dtype))[1]
         found = found.shifted(middle(tensor.dtype))
     else:
-        found = choose_grid("google_affine", lowest, highest, bits, dtype=tensor.dtype)[1]
+        found = choose_quantization("google_affine", lowest, highest, bits, dtype=tensor.dtype)[1]
     if abs(float(found.scale[0]) / float(q.scale[0]) - 1) < _SAME and int(found.zero_point[0]) == point:
         return None
     return tensor.dtype, found

@@ -107,7 +107,7 @@ def _coarse(graph: Graph, target: Target, op: Op) -> str:
     wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
     return (
         ""
-        if result.shares_grid(replace(result, quantization=wanted))
+        if result.shares_quantization(replace(result, quantization=wanted))
         else "their kernel fixes another scale and would require a second rounding"
     )
 
@@ -236,13 +236,13 @@ class _Isolating:
         for dtype in self._unpacked_blocks:
             low, high = integer_range(dtype)
             if low <= steps.min() and steps.max() <= high:
-                grid = replace(q, zero_point=np.zeros_like(q.zero_point))
+                quantization = replace(q, zero_point=np.zeros_like(q.zero_point))
                 kept = dtype == tensor.dtype and q.is_symmetric
                 self._stored[name] = (
                     name
                     if kept
                     else self._rewriter.add(
-                        f"{name}/{dtype}", tensor, dtype=dtype, data=steps.astype(numpy_dtype(dtype)), quantization=grid
+                        f"{name}/{dtype}", tensor, dtype=dtype, data=steps.astype(numpy_dtype(dtype)), quantization=quantization
                     )
                 )
                 return self._stored[name]

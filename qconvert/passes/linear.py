@@ -15,7 +15,7 @@ from qconvert.operators import kind_of, output_axis
 from qconvert.rewriting import Rewriter
 
 __all__ = [
-    "BiasGrids", "WeightUse", "constant_weights", "is_quantized", "quantized_bias", "replace_weights",
+    "BiasQuantizations", "WeightUse", "constant_weights", "is_quantized", "quantized_bias", "replace_weights",
     "separate_weights", "weight_uses", "with_biases",
 ]  # fmt: skip
 
@@ -113,7 +113,7 @@ def quantized_bias(graph: Graph, op: Op) -> Tensor | None:
     return bias if bias.is_constant else None
 
 
-class BiasGrids:
+class BiasQuantizations:
     """Biases with another quantization, one tensor for each bias and scale.
 
     Attributes:
@@ -149,30 +149,30 @@ def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True
         wide: whether biases of 32 bits may get 64.
     """
     rewriter = Rewriter(graph)
-    biases = BiasGrids(rewriter, suffix)
+    biases = BiasQuantizations(rewriter, suffix)
     for op in rewriter:
         bias = quantized_bias(graph, op)
         if bias is None or bias.quantization is None or bias.data is None or names.isdisjoint(op.inputs[:2]):
             continue
         data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
         assert data.quantization is not None and weights.quantization is not None
-        grid = bias_quantization(data.quantization, weights.quantization, bias.data.shape)
+        quantization = bias_quantization(data.quantization, weights.quantization, bias.data.shape)
         dtypes = tuple(dict.fromkeys((bias.dtype, *(["int64"] if wide else [])))) if data.dtype == "int16" else ("int32",)
-        if bias.dtype in dtypes and grid is not None and is_accumulator_scale(grid.scale, bias.quantization.scale):
+        if bias.dtype in dtypes and quantization is not None and is_accumulator_scale(quantization.scale, bias.quantization.scale):
             continue
-        biases.put(op, bias, _moved_bias(bias, grid, dtypes))
+        biases.put(op, bias, _moved_bias(bias, quantization, dtypes))
     return rewriter.finish()
 
 
-def _moved_bias(bias: Tensor, grid: Quantization | None, dtypes: Sequence[str]) -> Tensor:
+def _moved_bias(bias: Tensor, quantization: Quantization | None, dtypes: Sequence[str]) -> Tensor:
     """A bias with another quantization in the first type that holds it, else of float values."""
     assert bias.data is not None and bias.quantization is not None
     real = dequantize(bias.data, bias.quantization)
-    if grid is not None:
-        old, new = (scale_and_zero_point(q, bias.data.shape)[0] for q in (bias.quantization, grid))
+    if quantization is not None:
+        old, new = (scale_and_zero_point(q, bias.data.shape)[0] for q in (bias.quantization, quantization))
         steps = np.where(np.isclose(old, new, rtol=1e-6, atol=0), bias.data, np.rint(real / new))
         for dtype in dtypes:
             low, high = integer_range(dtype)
             if not steps.size or (low <= steps.min() and steps.max() <= high):
-                return replace(bias, dtype=dtype, data=saturate(steps, dtype), quantization=grid)
+                return replace(bias, dtype=dtype, data=saturate(steps, dtype), quantization=quantization)
     return replace(bias, dtype="float32", data=real.astype(np.float32), quantization=None)

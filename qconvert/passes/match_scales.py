@@ -30,7 +30,7 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Insert what a target's kernels ask for: results with the quantization that they fix, sides with one quantization."""
-    if target is None or not target.kernels.kinds(lambda row: bool(row.result or row.one_grid)):
+    if target is None or not target.kernels.kinds(lambda row: bool(row.result or row.one_quantization)):
         return graph, ()
     rewriter = Rewriter(graph)
     matching = _Matching(rewriter, target)
@@ -79,7 +79,7 @@ class _Matching:
         if fixed is not None:
             wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
             return self._give(op, result, replace(result, quantization=wanted))
-        sides = self._target.kernels.one_grid(op.kind, result.dtype)
+        sides = self._target.kernels.one_quantization(op.kind, result.dtype)
         if sides != "all":
             return (self._met(op, None) if sides == "data" else op,)
         if kind_of(op).chooses:
@@ -99,27 +99,27 @@ class _Matching:
         names = list(op.inputs)
         for index, name in enumerate(op.inputs):
             tensor, other = self._graph[name], self._graph[op.inputs[1 - index]]
-            q, grid = tensor.quantization, other.quantization
+            q, quantization = tensor.quantization, other.quantization
             if (
                 tensor.data is None
                 or q is None
-                or grid is None
-                or not grid.is_per_tensor
+                or quantization is None
+                or not quantization.is_per_tensor
                 or other.is_constant
                 or tensor.dtype != other.dtype
             ):
                 continue
-            if q.is_per_tensor and not tensor.shares_grid(other) and (tensor.data == q.zero_point).all():
-                zeros = np.full_like(tensor.data, int(grid.zero_point[0]))
-                grid = replace(grid, quant_min=None, quant_max=None)
-                names[index] = self._rewriter.constant(f"{name}/zeros", zeros, tensor.dtype, grid)
+            if q.is_per_tensor and not tensor.shares_quantization(other) and (tensor.data == q.zero_point).all():
+                zeros = np.full_like(tensor.data, int(quantization.zero_point[0]))
+                quantization = replace(quantization, quant_min=None, quant_max=None)
+                names[index] = self._rewriter.constant(f"{name}/zeros", zeros, tensor.dtype, quantization)
                 self.zeros += 1
         return replace(op, inputs=tuple(names))
 
     def _give(self, op: Op, result: Tensor, like: Tensor) -> tuple[Op, ...]:
         """Return the operator with its result with the quantization of `like`, and what brings it from there to its own."""
         wanted = like.quantization
-        if wanted is None or like.shares_grid(result):
+        if wanted is None or like.shares_quantization(result):
             return (op,)
         name = self._rewriter.add(f"{result.name}/kernel_scale", result, dtype=like.dtype, quantization=wanted)
         self.rounded += 1
@@ -133,7 +133,7 @@ class _Matching:
         counts = not any(op["pads"]) or bool(op["count_include_pad"])
         plain = op["auto_pad"] == "NOTSET" and not op["ceil_mode"] and len(op["kernel_shape"]) == 2
         known = data.rank == 4 and isinstance(self._channels(op), int)
-        same = data.quantization is None or data.shares_grid(result)
+        same = data.quantization is None or data.shares_quantization(result)
         return counts and plain and known and not same and data.dtype == result.dtype
 
     def _channels(self, op: Op) -> int | str:
@@ -153,7 +153,7 @@ class _Matching:
         names = list(op.inputs)
         for index, name in enumerate(names):
             tensor = self._graph.tensors.get(name)
-            if tensor is None or tensor.quantization is None or tensor.shares_grid(result):
+            if tensor is None or tensor.quantization is None or tensor.shares_quantization(result):
                 continue
             data = None
             if tensor.data is not None and result.quantization is not None:
@@ -169,17 +169,17 @@ class _Matching:
     def _met(self, op: Op, result: Tensor | None) -> Op:
         """The operator with all data with one quantization, that holds what they hold, and the result if it is given."""
         data = [tensor for tensor in self._data(op) if tensor.quantization is not None]
-        grid = _common(data if result is None else [*data, result])
+        quantization = _common(data if result is None else [*data, result])
         moved: dict[str, str] = {}
         for tensor in data:
-            if grid is None or tensor.quantization is None or tensor.quantization == grid or tensor.name in moved:
+            if quantization is None or tensor.quantization is None or tensor.quantization == quantization or tensor.name in moved:
                 continue
-            stored = None if tensor.data is None else quantize(dequantize(tensor.data, tensor.quantization), grid, tensor.dtype)
-            moved[tensor.name] = self._rewriter.add(f"{tensor.name}/common_scale", tensor, data=stored, quantization=grid)
+            stored = None if tensor.data is None else quantize(dequantize(tensor.data, tensor.quantization), quantization, tensor.dtype)
+            moved[tensor.name] = self._rewriter.add(f"{tensor.name}/common_scale", tensor, data=stored, quantization=quantization)
             if stored is None:
                 self._rewriter.emit(Op("Requantize", (tensor.name,), (moved[tensor.name],), {}, op.source))
             self.met += 1
-            self._pay("met", activation_cost(tensor.name, tensor.quantization, tensor.dtype, grid) if stored is None else
+            self._pay("met", activation_cost(tensor.name, tensor.quantization, tensor.dtype, quantization) if stored is None else
                       tensor_cost(tensor, self._rewriter[moved[tensor.name]]))  # fmt: skip
         return replace(op, inputs=tuple(moved.get(name, name) for name in op.inputs)) if moved else op
 
@@ -203,18 +203,22 @@ def _reached(result: Tensor, kernel: Quantization) -> Quantization:
 
 def _common(tensors: Sequence[Tensor]) -> Quantization | None:
     """The finest of the tensors' quantizations that holds the ranges of all, or a new one; None where they have several types or scales."""
-    grids = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
+    quantizations = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
     dtype = tensors[0].dtype if tensors else ""
-    if len(grids) != len(tensors) or len(grids) < 2 or any(tensor.dtype != dtype for tensor in tensors):
+    if len(quantizations) != len(tensors) or len(quantizations) < 2 or any(tensor.dtype != dtype for tensor in tensors):
         return None
-    ranges = [affine_range(grid, dtype) for grid in grids]
+    ranges = [affine_range(quantization, dtype) for quantization in quantizations]
     lowest, highest = min(float(low.min()) for low, _ in ranges), max(float(high.max()) for _, high in ranges)
-    holding = [grid for grid, (low, high) in zip(grids, ranges, strict=True) if float(low.min()) <= lowest and float(high.max()) >= highest]
+    holding = [
+        quantization
+        for quantization, (low, high) in zip(quantizations, ranges, strict=True)
+        if float(low.min()) <= lowest and float(high.max()) >= highest
+    ]
     if holding:
-        return min(holding, key=lambda grid: float(grid.scale[0]))
+        return min(holding, key=lambda quantization: float(quantization.scale[0]))
     bottom, top = integer_range(dtype)
-    if all(grid.is_symmetric for grid in grids):
-        return max(grids, key=lambda grid: float(grid.scale[0]))
+    if all(quantization.is_symmetric for quantization in quantizations):
+        return max(quantizations, key=lambda quantization: float(quantization.scale[0]))
     scale = np.float32((highest - lowest) / (top - bottom))
     point = int(np.clip(bottom - np.rint(lowest / scale), bottom, top))
     return Quantization.per_tensor(float(scale), point)

@@ -47,7 +47,7 @@ def _remove_identities(graph: Graph) -> tuple[Graph, int]:
         source, result = (graph[name] for name in (op.inputs[0], op.outputs[0])) if op.kind == "Identity" else (None, None)
         if source is None or result is None or result.name not in graph.outputs or source.name in graph.outputs:
             continue
-        same = source.shares_grid(result) and source.shape == result.shape
+        same = source.shares_quantization(result) and source.shape == result.shape
         if same and source.name in rewriter.producers and len(rewriter.readers[source.name]) == 1:
             rewriter.rename(source.name, result.name)
             rewriter.remove(op)

@@ -8,9 +8,9 @@ Of unsigned weights it is 0. Zero points stay.
 from __future__ import annotations
 
 from qconvert.graph import Graph, Tensor, integer_range
-from qconvert.passes.grids.fitting import least_loss_ratio, middle
-from qconvert.passes.grids.weights import Channel, Rescaled, is_scalable, regrid_weights, rescaled, told_weights
 from qconvert.passes.linear import WeightUse
+from qconvert.passes.quantizations.fitting import least_loss_ratio, middle
+from qconvert.passes.quantizations.weights import Channel, Rescaled, is_scalable, requantize_weights, rescaled, told_weights
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
@@ -18,7 +18,7 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes the weights of Conv, ConvTranspose, Gemm and MatMul."""
-    changed, found = regrid_weights(graph, _narrow, "narrow")
+    changed, found = requantize_weights(graph, _narrow, "narrow")
     return changed, tuple(told_weights(found, "leave the lowest integer of their type out"))
 
 

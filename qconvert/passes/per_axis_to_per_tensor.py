@@ -16,8 +16,8 @@ from qconvert.arithmetic import dequantize, quantize, saturate
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.products import bias_quantization
 from qconvert.passes.costs import tensor_cost
-from qconvert.passes.grids.fitting import least_loss_scale
-from qconvert.passes.linear import BiasGrids, constant_weights, quantized_bias, separate_weights
+from qconvert.passes.linear import BiasQuantizations, constant_weights, quantized_bias, separate_weights
+from qconvert.passes.quantizations.fitting import least_loss_scale
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
 
@@ -42,7 +42,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     if not changed:
         return source, tuple(notes)
     rewriter = Rewriter(graph)
-    made = BiasGrids(rewriter, "per_tensor")
+    made = BiasQuantizations(rewriter, "per_tensor")
     for tensor in changed.values():
         rewriter.define(tensor)
     for op, bias, new in biases:

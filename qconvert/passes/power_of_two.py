@@ -14,12 +14,12 @@ import math
 
 import numpy as np
 
-from qconvert.arithmetic import affine_range, choose_grid, dequantize
+from qconvert.arithmetic import affine_range, choose_quantization, dequantize
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range
-from qconvert.passes.grids.fitting import middle
-from qconvert.passes.grids.network import regrid_network
-from qconvert.passes.grids.weights import Channel, Rescaled, Scaling, is_scalable, scaled
 from qconvert.passes.linear import WeightUse
+from qconvert.passes.quantizations.fitting import middle
+from qconvert.passes.quantizations.network import requantize_network
+from qconvert.passes.quantizations.weights import Channel, Rescaled, Scaling, is_scalable, scaled
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
@@ -32,7 +32,7 @@ def run(
     graph: Graph, target: Target | None, rounding: str = "up", granularity: str = "axis", edges: str = "keep"
 ) -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes weights, then activations of 4, 8 and 16 bits, and biases with them."""
-    return regrid_network(
+    return requantize_network(
         graph,
         lambda use, tensor: _weights(use, tensor, rounding, granularity),
         lambda tensor: _activation(tensor, rounding),
@@ -54,7 +54,7 @@ def _position(values: Array, limits: tuple[int, int], rounding: str) -> int:
     if not largest:
         return 0
     bits = (limits[1] + 1).bit_length()
-    of_8_bits = math.log2(float(choose_grid("cambricon", 0, largest)[1].scale[0]))
+    of_8_bits = math.log2(float(choose_quantization("cambricon", 0, largest)[1].scale[0]))
     formula = round(of_8_bits) - (bits - 8)
     if rounding == "nearest":
         return round(math.log2(largest / limits[1]))

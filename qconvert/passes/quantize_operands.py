@@ -119,20 +119,20 @@ def _quantized(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[Op, list[C
             stored = quantize(values, result.quantization, result.dtype)
             renamed[name] = rewriter.constant(f"{name}/{dtype}", stored, result.dtype, result.quantization)
             continue
-        grid, stored = _grid(values, dtype)
-        renamed[name] = rewriter.constant(f"{name}/{dtype}", stored, dtype, grid)
+        quantization, stored = _quantization(values, dtype)
+        renamed[name] = rewriter.constant(f"{name}/{dtype}", stored, dtype, quantization)
         if result.dtype in SIGNED:
             rewriter.define(shifted(rewriter[renamed[name]], UNSIGNED[dtype]))
-        error = dequantize(stored, grid) - values
-        if np.abs(error).max(initial=0.0) > 1e-6 * float(grid.scale[0]):  # else only the scale's own rounding to float32
-            found = cost(name, values, error, grid.scale)
+        error = dequantize(stored, quantization) - values
+        if np.abs(error).max(initial=0.0) > 1e-6 * float(quantization.scale[0]):  # else only the scale's own rounding to float32
+            found = cost(name, values, error, quantization.scale)
             costs += [found] if found is not None else []
     inputs = tuple(renamed.get(name, name) for name in op.inputs)
     return replace(op, kind="Mul" if op.kind == "Div" else op.kind, inputs=inputs), costs
 
 
-def _grid(values: Array, dtype: str) -> tuple[Quantization, Array]:
+def _quantization(values: Array, dtype: str) -> tuple[Quantization, Array]:
     largest = float(np.abs(values).max(initial=0.0)) or 1.0
     steps = 1 if np.isin(np.abs(values), (0.0, largest)).all() else integer_range(dtype)[1]
-    grid = Quantization.per_tensor(largest / steps)
-    return grid, quantize(values, grid, dtype)
+    quantization = Quantization.per_tensor(largest / steps)
+    return quantization, quantize(values, quantization, dtype)

@@ -89,21 +89,24 @@ class _Layer:
         sizes = data.static_shape or ()
         steps, rows = sizes[:2] if major else (sizes[1], sizes[0])
         cells = int((hidden.static_shape or (0,))[-1])
-        grid = Quantization.per_tensor(float(op["hidden_scale"]), int(op["hidden_zero_point"]))
+        quantization = Quantization.per_tensor(float(op["hidden_scale"]), int(op["hidden_zero_point"]))
         given = data.name
         if not major:
             given = self._emit("Transpose", [given], replace(data, shape=(steps, rows, sizes[2])), "time", perm=(1, 0, 2))
         state = (1, rows, cells)
         firsts = [self._reshaped(tensor.name, replace(tensor, shape=state), "first") for tensor in (hidden, cell)]
-        whole = self._add(Tensor("", "int8", (steps, 1, rows, cells), None, grid), "all")
-        last = [self._add(replace(outputs[1], shape=state, quantization=grid), "last"), self._add(replace(outputs[2], shape=state), "last")]
+        whole = self._add(Tensor("", "int8", (steps, 1, rows, cells), None, quantization), "all")
+        last = [
+            self._add(replace(outputs[1], shape=state, quantization=quantization), "last"),
+            self._add(replace(outputs[2], shape=state), "last"),
+        ]
         inputs = (given, self._joined("weights"), self._joined("recurrent"), self._bias(), "", *firsts)
         self._rewriter.emit(Op("LSTM", inputs, (whole, *last), {"hidden_size": cells}, op.source))
-        shown = self._reshaped(whole, Tensor("", "int8", (steps, rows, cells), None, grid), "steps")
+        shown = self._reshaped(whole, Tensor("", "int8", (steps, rows, cells), None, quantization), "steps")
         if not major:
-            shown = self._emit("Transpose", [shown], Tensor("", "int8", (rows, steps, cells), None, grid), "rows", perm=(1, 0, 2))
+            shown = self._emit("Transpose", [shown], Tensor("", "int8", (rows, steps, cells), None, quantization), "rows", perm=(1, 0, 2))
         self._deliver(shown, outputs[0])
-        self._deliver(self._reshaped(last[0], replace(outputs[1], quantization=grid), "hidden"), outputs[1])
+        self._deliver(self._reshaped(last[0], replace(outputs[1], quantization=quantization), "hidden"), outputs[1])
         self._deliver(self._reshaped(last[1], outputs[2], "cell"), outputs[2])
 
     def _add(self, tensor: Tensor, hint: str) -> str:

@@ -16,11 +16,11 @@ import numpy as np
 from qconvert.arithmetic import affine_range, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
-from qconvert.passes.grids.activations import Choice, regrid_activations
-from qconvert.passes.grids.fitting import least_loss_ratio
-from qconvert.passes.grids.reach import Interval, hulls
-from qconvert.passes.grids.weights import Channel, Rescaled, is_scalable, regrid_weights, scaled, told_weights
 from qconvert.passes.linear import WeightUse
+from qconvert.passes.quantizations.activations import Choice, requantize_activations
+from qconvert.passes.quantizations.fitting import least_loss_ratio
+from qconvert.passes.quantizations.reach import Interval, hulls
+from qconvert.passes.quantizations.weights import Channel, Rescaled, is_scalable, requantize_weights, scaled, told_weights
 from qconvert.passes.store_activations import separate_roles
 from qconvert.plugins import Change, Target
 
@@ -34,12 +34,12 @@ def run(graph: Graph, target: Target | None, reduce: str = "weights", granularit
     """Changes 8-bit weights, activations or both, and biases with them."""
     notes: list[Change | str] = []
     if reduce in ("weights", "both"):
-        graph, weights = regrid_weights(graph, lambda use, tensor: _weights(use, tensor, granularity), "reduced")
+        graph, weights = requantize_weights(graph, lambda use, tensor: _weights(use, tensor, granularity), "reduced")
         notes += told_weights(weights, "use 7 bits")
     if reduce in ("activations", "both"):
         parts = separate_roles(graph, _EIGHT_BITS)
         choose = _chooser(parts)
-        found = regrid_activations(parts, choose, dtypes=_EIGHT_BITS, suffix="reduced", keep_io=True, strictly=True)
+        found = requantize_activations(parts, choose, dtypes=_EIGHT_BITS, suffix="reduced", keep_io=True, strictly=True)
         if found is not None:
             graph = found.graph
             notes.append(found.told("use 7 bits"))
@@ -83,7 +83,9 @@ def _clipped_at_once(graph: Graph, reach: Mapping[str, Interval]) -> set[str]:
 
 def _is_limit(graph: Graph, op: Op, reach: Mapping[str, Interval]) -> bool:
     result = graph[op.outputs[0]]
-    return op.kind == "Clip" and result.is_quantized and result.shares_grid(graph[op.inputs[0]]) and _fits(reach[result.name], result)
+    return (
+        op.kind == "Clip" and result.is_quantized and result.shares_quantization(graph[op.inputs[0]]) and _fits(reach[result.name], result)
+    )
 
 
 def _lowest(dtype: str) -> int:

@@ -100,9 +100,9 @@ class _Spelling:
             UnfitError: its multipliers have no fixed point.
         """
         result = self._graph[op.outputs[0]]
-        grid = result.quantization
-        assert grid is not None
-        output, zero_point = float(grid.scale[0]), int(grid.zero_point[0])
+        quantization = result.quantization
+        assert quantization is not None
+        output, zero_point = float(quantization.scale[0]), int(quantization.zero_point[0])
         ratio = found.multiplier(output, self._rounding == "double")
         if not ((ratio > 0) & (ratio < 2.0**30)).all():
             raise UnfitError("its multiplier has no fixed point")
@@ -126,9 +126,9 @@ class _Spelling:
         self.differences[result.name], self._ends[result.name] = compare_pairs(self._graph, op, found)
         terms = []
         for index, name in enumerate(op.inputs):
-            grid, tensor = self._graph[name].quantization, self._graph[name]
-            assert grid is not None
-            term = self._op("Cast", (self._difference(name, op, grid.zero_point.reshape(())),), tensor, "int64", op, to="int64")
+            quantization, tensor = self._graph[name].quantization, self._graph[name]
+            assert quantization is not None
+            term = self._op("Cast", (self._difference(name, op, quantization.zero_point.reshape(())),), tensor, "int64", op, to="int64")
             term = self._with("Mul", term, np.array(found.multipliers[index]), tensor, op)
             terms.append(term if found.rescaled is None else self._scaled(op, term, found.rescaled[index], np.asarray, tensor))
         total = self._op(op.kind, tuple(terms), result, "int64", op)

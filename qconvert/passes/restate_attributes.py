@@ -117,12 +117,17 @@ def _with_stated_limits(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
 
 def _limited(tensor: Tensor, limits: Any) -> Tensor | None:
     """Return a constant with the limits of its integers; None where these are none of it."""
-    grid, data = tensor.quantization, tensor.data
-    if grid is None or data is None or tensor.dtype not in _LIMITED or (grid.quant_min, grid.quant_max) != (None, None):
+    quantization, data = tensor.quantization, tensor.data
+    if (
+        quantization is None
+        or data is None
+        or tensor.dtype not in _LIMITED
+        or (quantization.quant_min, quantization.quant_max) != (None, None)
+    ):
         return None
     if not (isinstance(limits, list) and len(limits) == 2 and all(limit is None or type(limit) is int for limit in limits)):
         return None
-    narrow = replace(grid, quant_min=limits[0], quant_max=limits[1])
+    narrow = replace(quantization, quant_min=limits[0], quant_max=limits[1])
     (lowest, highest), (low, high) = integer_range(tensor.dtype), narrow.limits(tensor.dtype)
     values = data.astype(np.int64)
     fits = lowest <= low < high <= highest and (not values.size or low <= int(values.min()) <= int(values.max()) <= high)

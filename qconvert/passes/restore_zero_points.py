@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_grid, dequantize
+from qconvert.arithmetic import accumulator_quantization, dequantize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import kind_of
@@ -94,7 +94,7 @@ def _clipped(rewriter: Rewriter, points: Mapping[str, int]) -> dict[str, int]:
             continue
         if (
             graph[name].is_quantized
-            and graph[name].shares_grid(graph[result])
+            and graph[name].shares_quantization(graph[result])
             and all(not end or graph[end].data is not None for end in op.inputs[1:])
         ):
             found[name] = points[result]
@@ -105,12 +105,12 @@ def _bias(old: Tensor, real: Array, data: Quantization | None, weights: Quantiza
     """A bias of these float values: the int32 that the source had where the file's float32 says which that are."""
     assert old.data is not None
     if data is not None and not weights.block_size:
-        grid = accumulator_grid(data, weights)
-        steps = real / grid.scale.astype(np.float64)
+        quantization = accumulator_quantization(data, weights)
+        steps = real / quantization.scale.astype(np.float64)
         whole = np.rint(steps)
-        rounding = np.spacing(np.abs(old.data).astype(np.float32)).astype(np.float64) / grid.scale
+        rounding = np.spacing(np.abs(old.data).astype(np.float32)).astype(np.float64) / quantization.scale
         if (rounding < _SURE).all() and (np.abs(steps - whole) <= rounding).all() and (np.abs(whole) < 2**31).all():
-            return Tensor(old.name, "int32", old.shape, whole.astype(np.int32), grid)
+            return Tensor(old.name, "int32", old.shape, whole.astype(np.int32), quantization)
     return replace(old, data=real.astype(np.float32))
 
 
@@ -128,8 +128,8 @@ class _Restoring:
         for name, point in self._points.items():
             tensor = self._graph[name]
             assert tensor.quantization is not None
-            grid = replace(tensor.quantization, zero_point=np.array([point], np.int64))
-            rewriter.define(replace(tensor, quantization=grid), shift=0)
+            quantization = replace(tensor.quantization, zero_point=np.array([point], np.int64))
+            rewriter.define(replace(tensor, quantization=quantization), shift=0)
         self._ends = self._twins()
 
     def _twins(self) -> dict[str, str]:
@@ -147,7 +147,7 @@ class _Restoring:
                 if name not in known or end in self._points or name in self._graph.public:
                     continue
                 is_plain_input = other.quantization is None and other.dtype == own.dtype and [*rewriter.readers.get(end, ())] == [op]
-                if own.shares_grid(other) or (is_plain_input and end in self._graph.inputs):
+                if own.shares_quantization(other) or (is_plain_input and end in self._graph.inputs):
                     found[name] = end
                     known.add(rewriter.define(replace(other, quantization=own.quantization), shift=0))
                     rewriter.relate(name, end, shift=0)
@@ -177,8 +177,8 @@ class _Restoring:
 
     def _shift(self, name: str) -> float:
         """Return by how much the file's float values of a tensor are larger."""
-        grid = self._graph[name].quantization if name in self._points else None
-        return 0.0 if grid is None else float(grid.scale[0]) * self._points[name]
+        quantization = self._graph[name].quantization if name in self._points else None
+        return 0.0 if quantization is None else float(quantization.scale[0]) * self._points[name]
 
     def _linear(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> bool:
         """Take the shifts out of a bias; return whether that could be done."""
@@ -216,7 +216,7 @@ class _Restoring:
         """Return the inputs of a move: constants among the data with the quantization that the rest has; a filler that is real zero is
         none."""
         data = next(name for name in kind_of(op).data(op) if name in self._points)
-        grid, point = self._rewriter[data].quantization, self._points[data]
+        quantization, point = self._rewriter[data].quantization, self._points[data]
         changed = list(inputs)
         for position in kind_of(op).positions(op, "data", "factor", "filler"):
             tensor = self._graph[op.inputs[position]] if op.inputs[position] else None
@@ -225,7 +225,7 @@ class _Restoring:
             if op.kind == "Pad" and (tensor.data == point).all():
                 changed[position] = ""
             else:
-                changed[position] = self._rewriter.add(f"{tensor.name}/restored", tensor, data=tensor.data, quantization=grid)
+                changed[position] = self._rewriter.add(f"{tensor.name}/restored", tensor, data=tensor.data, quantization=quantization)
         while changed and not changed[-1]:
             changed.pop()
         return tuple(changed)

@@ -46,7 +46,7 @@ def _gone(rewriter: Rewriter) -> set[str]:
     found = {
         name
         for name, op in producers.items()
-        if _is_plain_grid(graph[name]) and name not in graph.public and (op.kind in _REAL or kind_of(op).rule == "move")
+        if _is_plain_quantization(graph[name]) and name not in graph.public and (op.kind in _REAL or kind_of(op).rule == "move")
     }
     while True:
         kept = {name for name in found if not (_is_unneeded(readers.get(name, ()), found) and _is_real(producers[name], found))}
@@ -55,7 +55,7 @@ def _gone(rewriter: Rewriter) -> set[str]:
         found -= kept
 
 
-def _is_plain_grid(tensor: Tensor) -> bool:
+def _is_plain_quantization(tensor: Tensor) -> bool:
     return tensor.quantization is not None and tensor.quantization.is_per_tensor and tensor.dtype in ("int8", "uint8", "int16", "uint16")
 
 

@@ -42,7 +42,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         if bounds is None:
             continue
         result = graph[op.outputs[0]]
-        bounds = _on_grid(result, bounds) if op.kind in bounded or _ends_within(result, bounds) else bounds
+        bounds = _on_quantization(result, bounds) if op.kind in bounded or _ends_within(result, bounds) else bounds
         inner = rewriter.add(f"{result.name}/unlimited", result)
         bare = op.with_attributes(activation="") if op.attributes.get("activation") else op
         if bounds == _RELU:
@@ -90,7 +90,7 @@ def _ends_within(result: Tensor, bounds: Bounds) -> bool:
     return q is not None and q.is_per_tensor and clip_range(result, bounds)[1] < q.limits(result.dtype)[1]
 
 
-def _on_grid(result: Tensor, bounds: Bounds) -> Bounds:
+def _on_quantization(result: Tensor, bounds: Bounds) -> Bounds:
     """The bounds as two stored integers stand for them. An upper bound of exactly 6 would be a Relu6 to a runtime, which the next number
     is not."""
     q = result.quantization

@@ -55,19 +55,19 @@ def _is_spelled(rewriter: Rewriter, op: Op) -> bool:
 def _spelled(rewriter: Rewriter, op: Op) -> Iterator[Op]:
     """Yield Cast, Sub if there are zero points, and Mul."""
     weights, result = rewriter[op.inputs[0]], rewriter[op.outputs[0]]
-    grid = weights.quantization
-    assert grid is not None
+    quantization = weights.quantization
+    assert quantization is not None
 
     def constant(values: Array, suffix: str) -> str:
         """Add scales or zero points in float32, along the weights' axis."""
-        shape = [] if grid.axis is None else [-1 if axis == grid.axis else 1 for axis in range(weights.rank or 0)]
+        shape = [] if quantization.axis is None else [-1 if axis == quantization.axis else 1 for axis in range(weights.rank or 0)]
         return rewriter.constant(f"{weights.name}/{suffix}", values.astype(np.float32).reshape(shape))
 
     rewriter.define(replace(weights, quantization=None), shift=0)
     value = rewriter.add(f"{result.name}/cast", result)
     yield Op("Cast", (weights.name,), (value,), {"to": result.dtype}, op.source)
-    if not grid.is_symmetric:
+    if not quantization.is_symmetric:
         shifted = rewriter.add(f"{result.name}/shifted", result)
-        yield Op("Sub", (value, constant(grid.zero_point, "zero_point")), (shifted,), {}, op.source)
+        yield Op("Sub", (value, constant(quantization.zero_point, "zero_point")), (shifted,), {}, op.source)
         value = shifted
-    yield Op("Mul", (value, constant(grid.scale, "scale")), op.outputs, {}, op.source)
+    yield Op("Mul", (value, constant(quantization.scale, "scale")), op.outputs, {}, op.source)

@@ -12,7 +12,7 @@ from qconvert.graph import Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.rewriting import Rewriter
 
-__all__ = ["SIGNED", "UNSIGNED", "change_storage", "needs_storage", "replace_grids", "shifted"]
+__all__ = ["SIGNED", "UNSIGNED", "change_storage", "needs_storage", "replace_quantizations", "shifted"]
 
 #: Signed type -> unsigned type of the same width, and back.
 UNSIGNED = {"int4": "uint4", "int8": "uint8", "int16": "uint16"}
@@ -72,10 +72,10 @@ def change_storage(
         for name, state in graph.states.items()
         if name in follow and state.dtype in dtypes and state.is_quantized
     }
-    return replace_grids(graph, changed, lambda tensor: tensor.dtype, keeps=keeps, keep_io=keep_io, states=states)
+    return replace_quantizations(graph, changed, lambda tensor: tensor.dtype, keeps=keeps, keep_io=keep_io, states=states)
 
 
-def replace_grids(
+def replace_quantizations(
     graph: Graph,
     changed: Mapping[str, Tensor],
     suffix: Callable[[Tensor], str],

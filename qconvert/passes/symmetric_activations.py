@@ -17,8 +17,8 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Graph, Quantization, Tensor, integer_range
-from qconvert.passes.grids.activations import by_grid, regrid_activations
-from qconvert.passes.grids.fitting import least_loss_ratio
+from qconvert.passes.quantizations.activations import by_quantization, requantize_activations
+from qconvert.passes.quantizations.fitting import least_loss_ratio
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Change, Target, at_worst
 
@@ -37,7 +37,7 @@ def run(
     every = target is None or scope == "all"
     dtypes = tuple(UNSIGNED) if every or target is None else target.storage.symmetric_activations
     keep_io = edges == "keep" and (target is None or target.storage.free_edges)
-    found = regrid_activations(graph, by_grid(_symmetric), dtypes=dtypes, suffix="symmetric", keep_io=keep_io)
+    found = requantize_activations(graph, by_quantization(_symmetric), dtypes=dtypes, suffix="symmetric", keep_io=keep_io)
     if found is None:
         return graph, ()
     mean, largest = found.growth
@@ -56,8 +56,8 @@ def _symmetric(tensor: Tensor) -> tuple[str, Quantization] | None:
     limits, (lowest, highest) = integer_range(tensor.dtype), q.limits(tensor.dtype)
     ratios = [least_loss_ratio(np.arange(lowest, highest + 1) - point, limits, simple=True) for point in q.zero_point.reshape(-1)]
     scale = (q.scale * np.reshape(ratios, q.scale.shape)).astype(np.float32)
-    grid = Quantization(scale, np.zeros_like(q.zero_point), q.axis, q.block_size)
+    quantization = Quantization(scale, np.zeros_like(q.zero_point), q.axis, q.block_size)
     if (lowest, highest) != limits and q.is_per_tensor:  # what saturated early still does
-        ends = quantize(dequantize(np.array([lowest, highest]), q), grid, tensor.dtype)
-        grid = replace(grid, quant_min=int(ends[0]), quant_max=int(ends[1]))
-    return tensor.dtype, grid
+        ends = quantize(dequantize(np.array([lowest, highest]), q), quantization, tensor.dtype)
+        quantization = replace(quantization, quant_min=int(ends[0]), quant_max=int(ends[1]))
+    return tensor.dtype, quantization

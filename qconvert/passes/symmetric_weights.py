@@ -26,9 +26,9 @@ import numpy as np
 
 from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.operators import kind_of
-from qconvert.passes.grids.fitting import least_loss_ratio
-from qconvert.passes.grids.weights import Channel, Rescaled, Scaling, rescaled
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
+from qconvert.passes.quantizations.fitting import least_loss_ratio
+from qconvert.passes.quantizations.weights import Channel, Rescaled, Scaling, rescaled
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Change, Target, at_worst
 

@@ -28,14 +28,19 @@ def exact_layer(rewriter: Rewriter, op: Op) -> tuple[Op, ...] | None:
     if len(op.inputs) < 3 or not op.inputs[2]:
         return None
     data, weights, bias, result = (rewriter[name] for name in (*op.inputs, *op.outputs))
-    grids = data.quantization, weights.quantization, result.quantization
-    if grids[0] is None or grids[1] is None or grids[2] is None or weights.data is None or bias.data is None:
+    quantizations = data.quantization, weights.quantization, result.quantization
+    if quantizations[0] is None or quantizations[1] is None or quantizations[2] is None or weights.data is None or bias.data is None:
         return None
-    if bias.dtype != "float32" or bias.quantization is not None or not (grids[0].is_per_tensor and grids[2].is_per_tensor):
+    if bias.dtype != "float32" or bias.quantization is not None or not (quantizations[0].is_per_tensor and quantizations[2].is_per_tensor):
         return None
-    if grids[1].block_size or grids[1].axis not in (None, 0) or op["activation"] not in ("", "relu") or _sum(data, weights) >= _LARGEST:
+    if (
+        quantizations[1].block_size
+        or quantizations[1].axis not in (None, 0)
+        or op["activation"] not in ("", "relu")
+        or _sum(data, weights) >= _LARGEST
+    ):
         return None
-    products = grids[0].scale * grids[1].scale
+    products = quantizations[0].scale * quantizations[1].scale
     rank = (result.rank or 2) if op.kind != "Gemm" else 1
     along = (-1, *[1] * (rank - 2)) if products.size > 1 and op.kind != "Gemm" else (-1,) if products.size > 1 else ()
 
@@ -45,18 +50,18 @@ def exact_layer(rewriter: Rewriter, op: Op) -> tuple[Op, ...] | None:
     def constant(values: Array, hint: str) -> str:
         return rewriter.constant(f"{result.name}/{hint}", np.asarray(values, np.float32))
 
-    def steps(grid: Quantization) -> Quantization:
-        return replace(grid, scale=np.ones_like(grid.scale))
+    def steps(quantization: Quantization) -> Quantization:
+        return replace(quantization, scale=np.ones_like(quantization.scale))
 
-    given = rewriter.add(f"{result.name}/data_steps", data, quantization=steps(grids[0]))
+    given = rewriter.add(f"{result.name}/data_steps", data, quantization=steps(quantizations[0]))
     reals = real(data, "data_reals")
-    factors = rewriter.add(f"{result.name}/weights_steps", weights, data=weights.data, quantization=steps(grids[1]))
+    factors = rewriter.add(f"{result.name}/weights_steps", weights, data=weights.data, quantization=steps(quantizations[1]))
     real_factors = real(weights, "weights_reals")
     addends = constant(bias.data / products, "bias_steps")
     total = real(result, "sum")
-    scale = constant((products / grids[2].scale).reshape(along), "scale")
+    scale = constant((products / quantizations[2].scale).reshape(along), "scale")
     scaled = real(result, "scaled")
-    whole = Quantization.per_tensor(1.0, int(grids[2].zero_point[0]))
+    whole = Quantization.per_tensor(1.0, int(quantizations[2].zero_point[0]))
     found = rewriter.add(f"{result.name}/result_steps", result, quantization=whole)
     return (
         Op("Reinterpret", (data.name,), (given,), {}, op.source),

@@ -75,12 +75,12 @@ class TorchRounding(TorchForms):
             super().visit(op)
 
     def _add_as(self, op: Op) -> None:
-        grids = self._pair(op)
+        quantizations = self._pair(op)
         in_onnx = self._runtime == "onnx"  # where a note says the `arithmetic`
-        if grids is None or self._equals(op, grids):
+        if quantizations is None or self._equals(op, quantizations):
             if not in_onnx:
                 self._rewriter.replace(op, _plain(op))
-            if grids is not None and self._runtime == "tflite":
+            if quantizations is not None and self._runtime == "tflite":
                 self.stated[op.outputs[0]] = {"arithmetic": str(op["arithmetic"])}
             return
         nudged = nudged_scales(self._graph, op)
@@ -93,8 +93,8 @@ class TorchRounding(TorchForms):
         if in_onnx or nudged is None:
             return
         reals = []
-        for name, grid in zip(op.inputs, nudged, strict=True):
-            moved = self._rewriter.add(f"{name}/nudged", self._graph[name], quantization=grid)
+        for name, quantization in zip(op.inputs, nudged, strict=True):
+            moved = self._rewriter.add(f"{name}/nudged", self._graph[name], quantization=quantization)
             reals.append(self._real(f"{name}/real", self._graph[name]))
             self._rewriter.emit(Op("Reinterpret", (name,), (moved,), {}, op.source))
             self._rewriter.emit(Op("Dequantize", (moved,), (reals[-1],), {}, op.source))
@@ -123,12 +123,12 @@ class TorchRounding(TorchForms):
         found = [tensor.quantization for tensor in tensors if tensor.quantization is not None]
         if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(found) != 3:
             return None
-        grids = (found[0], found[1]), found[2]
-        return grids if adds_as(str(op["arithmetic"]), *grids) else None
+        quantizations = (found[0], found[1]), found[2]
+        return quantizations if adds_as(str(op["arithmetic"]), *quantizations) else None
 
-    def _equals(self, op: Op, grids: tuple[tuple[Quantization, Quantization], Quantization]) -> bool:
+    def _equals(self, op: Op, quantizations: tuple[tuple[Quantization, Quantization], Quantization]) -> bool:
         """Whether the runtime's own kernel gives the same for all pairs of inputs."""
         if self._runtime == "onnx":
             return adds_plainly(self._graph, op)
         dtype = self._graph[op.outputs[0]].dtype
-        return xnnpack_adds(*grids) and adds_alike(str(op["arithmetic"]), xnnpack_add, *grids, dtype)
+        return xnnpack_adds(*quantizations) and adds_alike(str(op["arithmetic"]), xnnpack_add, *quantizations, dtype)

@@ -111,11 +111,11 @@ def _on_stored_integers(graph: Graph, op: Op) -> str:
     if op.kind not in ("Relu", "Clip", "Concat", "ArgMax", "ArgMin", "Max", "Min", "Resize"):
         return ""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    if op.kind in ("Relu", "Clip") and data.is_quantized and data.shares_grid(result):
+    if op.kind in ("Relu", "Clip") and data.is_quantized and data.shares_quantization(result):
         return "clips stored integers"
-    if op.kind == "Concat" and all(graph[name].shares_grid(result) for name in op.inputs if name):
+    if op.kind == "Concat" and all(graph[name].shares_quantization(result) for name in op.inputs if name):
         return "moves stored integers"
-    shares = result.dtype in ("int8", "uint8") and all(graph[name].shares_grid(result) for name in kind_of(op).data(op))
+    shares = result.dtype in ("int8", "uint8") and all(graph[name].shares_quantization(result) for name in kind_of(op).data(op))
     if op.kind in ("Max", "Min") and shares:
         return "compares stored integers"
     if op.kind == "Resize" and op["mode"] == "nearest" and shares:

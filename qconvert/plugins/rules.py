@@ -203,7 +203,7 @@ def _unequal_inputs(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]
 
 
 def _unequal(found: Sequence[Tensor], target: Abilities, kind: str, sides: str) -> Iterator[Breach]:
-    if any(target.kernels.one_grid(kind, tensor.dtype) == sides for tensor in found):
+    if any(target.kernels.one_quantization(kind, tensor.dtype) == sides for tensor in found):
         for tensor in found[1:]:
             if tensor.quantization != found[0].quantization:
                 yield tensor.name, f"has another scale or zero point than {found[0].name!r}"
@@ -261,14 +261,14 @@ def _fixes(row: Kernel) -> bool:
 
 
 def _joins(row: Kernel) -> bool:
-    return row.one_grid == "all"
+    return row.one_quantization == "all"
 
 
 def _joins_data(row: Kernel) -> bool:
-    return row.one_grid == "data"
+    return row.one_quantization == "data"
 
 
-def _on_one_grid(target: Abilities, rows: Callable[[Kernel], bool]) -> str:
+def _on_one_quantization(target: Abilities, rows: Callable[[Kernel], bool]) -> str:
     kinds = sorted(target.kernels.kinds(rows))
     return f"{listed(kinds)} {'have' if len(kinds) > 1 else 'has'} one scale and zero point on all"
 
@@ -296,6 +296,6 @@ DEMANDS = (
     Demand("bias_dtypes", _bias_text, _always("pass float_bias_to_int32"), _wrong_bias),
     Demand("power_of_two_scales", _always("scales are powers of two"), _always("quantize the model with such scales"), _no_power_of_two),
     Demand("fixed_outputs", _fixed_text, _MATCH, _wrong_fixed_output, _fixes),
-    Demand("equal_scales", lambda t: f"{_on_one_grid(t, _joins)} sides", _MATCH, _unequal_scales, _joins),
-    Demand("equal_inputs", lambda t: f"{_on_one_grid(t, _joins_data)} operands", _MATCH, _unequal_inputs, _joins_data),
+    Demand("equal_scales", lambda t: f"{_on_one_quantization(t, _joins)} sides", _MATCH, _unequal_scales, _joins),
+    Demand("equal_inputs", lambda t: f"{_on_one_quantization(t, _joins_data)} operands", _MATCH, _unequal_inputs, _joins_data),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.functions import all_graphs
 from qconvert.reports.histograms import Bars, bars_of
-from qconvert.reports.words import grid_of, sized
+from qconvert.reports.words import quantization_of, sized
 from qconvert.tables import shown
 
 __all__ = ["graph_document", "runs_as"]
@@ -68,7 +68,7 @@ def runs_as(graph: Graph, op: Op) -> str:
 
 
 def _tensor(tensor: Tensor, bars: Bins) -> dict[str, Any]:
-    scale, zero_point = grid_of(tensor)
+    scale, zero_point = quantization_of(tensor)
     counted = bars.get(tensor.name) if tensor.data is None else bars_of(tensor, tensor.data)
     found: dict[str, Any] = {"name": shown(tensor.name), "type": tensor.dtype, "shape": sized(tensor.shape)}
     if tensor.is_constant:

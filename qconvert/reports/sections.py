@@ -14,7 +14,7 @@ from qconvert.graph.metadata import CHANGES
 from qconvert.operators.functions import all_graphs
 from qconvert.plugins import Change, Cost
 from qconvert.reports.graphs import runs_as
-from qconvert.reports.words import grid_of, sized
+from qconvert.reports.words import quantization_of, sized
 from qconvert.tables import Rows, said, shown
 from qconvert.version import __version__
 
@@ -57,7 +57,7 @@ def graph_tables(title: str, graph: Graph) -> list[Rows]:
             for op in part.ops
         ]  # fmt: skip
         tensors += [
-            (where + shown(item.name), item.dtype, sized(item.shape), *grid_of(item), "constant" if item.is_constant else "")
+            (where + shown(item.name), item.dtype, sized(item.shape), *quantization_of(item), "constant" if item.is_constant else "")
             for item in part.tensors.values()
         ]
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qconvert.graph import Shape, Tensor
 from qconvert.tables import numbers, shown
 
-__all__ = ["grid_of", "sized"]
+__all__ = ["quantization_of", "sized"]
 
 
 def sized(shape: Shape | None) -> str:
@@ -13,7 +13,7 @@ def sized(shape: Shape | None) -> str:
     return "[?]" if shape is None else f"[{', '.join(shown(size) for size in shape)}]"
 
 
-def grid_of(tensor: Tensor) -> tuple[str, str]:
+def quantization_of(tensor: Tensor) -> tuple[str, str]:
     """Scales and zero points of a tensor in words; ("", "") without a quantization."""
     q = tensor.quantization
     if q is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qconvert.rewriting.pattern import Match, Pattern, find_matches
-from qconvert.rewriting.regrid import with_quantization
+from qconvert.rewriting.requantize import with_quantization
 from qconvert.rewriting.rewriter import Rewriter, needed_ops
 
 __all__ = ["Match", "Pattern", "Rewriter", "find_matches", "needed_ops", "with_quantization"]

@@ -51,7 +51,7 @@ class Inlining:
     def _inner(self, tensor: Tensor, prefix: str) -> str:
         """The name of a tensor of a function in the graph."""
         known = self.tensors.get(tensor.name)
-        if not prefix and tensor.is_constant and known is not None and known.data is tensor.data and known.shares_grid(tensor):
+        if not prefix and tensor.is_constant and known is not None and known.data is tensor.data and known.shares_quantization(tensor):
             return tensor.name
         return self.add(tensor, f"{prefix}/{tensor.name}" if prefix else tensor.name)
 

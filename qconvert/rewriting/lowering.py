@@ -234,7 +234,7 @@ class Emission:
             if not name:
                 continue
             made = [place for place, item in enumerate(self.ops) if symbol.name in item.outputs]
-            if symbol.tensor.is_quantized and not symbol.tensor.shares_grid(self.given[name]):  # what was moved alone
+            if symbol.tensor.is_quantized and not symbol.tensor.shares_quantization(self.given[name]):  # what was moved alone
                 kind = "Requantize" if self.given[name].is_quantized else "Dequantize"
                 self.ops.append(Op(kind, (symbol.name,), (name,), {}, self.source))
             elif symbol.dtype != self.given[name].dtype and "int" in symbol.dtype and "int" in self.given[name].dtype:  # of indices

@@ -34,11 +34,11 @@ def has_torch_form(op: Op) -> bool:
 def rounds_alike(graph: Graph, op: Op, other: str) -> bool:
     """Whether an addition or an average gives the integers of another of ADDITIONS or TORCH_AVERAGES for all data."""
     own, tensors = str(op["arithmetic"]), [graph[name] for name in (*op.inputs, *op.outputs) if not graph[name].is_constant]
-    grids = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
-    if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(grids) != len(tensors):
+    quantizations = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
+    if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(quantizations) != len(tensors):
         return False
-    if op.kind == "Add" and len(grids) == 3:
-        inputs, result = (grids[0], grids[1]), grids[2]
+    if op.kind == "Add" and len(quantizations) == 3:
+        inputs, result = (quantizations[0], quantizations[1]), quantizations[2]
         return all(adds_as(name, inputs, result) for name in (own, other)) and adds_alike(
             own, ADDITIONS[other], inputs, result, tensors[0].dtype
         )
@@ -46,7 +46,7 @@ def rounds_alike(graph: Graph, op: Op, other: str) -> bool:
     if window is None or not {own, other}.issubset(TORCH_AVERAGES):
         return False
     sizes = list(window["kernel_shape"])
-    return averages_alike(own, other, grids[0], [math.prod(sizes)] if op.kind == "ReduceMean" else sizes, tensors[0].dtype)
+    return averages_alike(own, other, quantizations[0], [math.prod(sizes)] if op.kind == "ReduceMean" else sizes, tensors[0].dtype)
 
 
 class TorchForms:
@@ -92,7 +92,7 @@ class TorchForms:
     def _resize_as(self, op: Op) -> None:
         """Interpolate stored integers as plain numbers, whose sums are exact where weights are: with a quantization of steps of 1."""
         data, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
-        if data.dtype not in ("int8", "uint8") or not data.shares_grid(result):
+        if data.dtype not in ("int8", "uint8") or not data.shares_quantization(result):
             self._plainly(op)
             return
         self.done["interpolations of stored integers, whose ties PyTorch takes to the even one"] += 1
@@ -117,22 +117,22 @@ class TorchForms:
         """Replace an average by a depthwise convolution, if it may tie; the quantizations of its sides are one."""
         data, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
         window = _window(self._graph, op)
-        grid = data.quantization
-        if window is None or grid is None or not data.shares_grid(result) or not grid.is_per_tensor:
+        quantization = data.quantization
+        if window is None or quantization is None or not data.shares_quantization(result) or not quantization.is_per_tensor:
             self._plainly(op)
             return
         low = integer_range(data.dtype)[0]
         sizes = list(window["kernel_shape"])
         reduced = [math.prod(sizes)] if op.kind == "ReduceMean" else sizes
-        found = None if math.prod(sizes) % 2 else averaging_scale(str(op["arithmetic"]), grid.shifted(-low), reduced)
+        found = None if math.prod(sizes) % 2 else averaging_scale(str(op["arithmetic"]), quantization.shifted(-low), reduced)
         if found is None:
             self._plainly(op)
             return
         least = ", but for the last bit of a few ties" if found[2] else ""
         self.done[f"averages as convolutions with ones, which round as PyTorch does{least}"] += 1
-        own = Quantization.per_tensor(float(grid.scale[0]), found[0] + low)
+        own = Quantization.per_tensor(float(quantization.scale[0]), found[0] + low)
         name = self._padded(op, data, window, own)
-        name, back = self._on_grid(op, name, own), own != grid
+        name, back = self._on_quantization(op, name, own), own != quantization
         ones = saturate(np.ones((window.pop("channels"), 1, *sizes)), "int8")
         weights = self._rewriter.constant(f"{result.name}/window", ones, quantization=Quantization.per_tensor(found[1]))
         kept = not op.attributes.get("keepdims", 1)  # by the convolution, not by the average
@@ -150,10 +150,10 @@ class TorchForms:
             self._rewriter.emit(Op("Reinterpret", (target,), op.outputs, {}, op.source))
         self._rewriter.remove(op)
 
-    def _padded(self, op: Op, data: Tensor, window: dict[str, Any], grid: Quantization) -> str:
+    def _padded(self, op: Op, data: Tensor, window: dict[str, Any], quantization: Quantization) -> str:
         """Return the data with their padding, where the convolution would pad with another integer."""
         pads = window["pads"]
-        if not any(pads) or grid == data.quantization:
+        if not any(pads) or quantization == data.quantization:
             return data.name
         last = window["data_format"] == "channels_last"
         wide = [0, *pads[:2], 0, 0, *pads[2:], 0] if last else [0, 0, *pads[:2], 0, 0, *pads[2:]]
@@ -164,11 +164,11 @@ class TorchForms:
         window["pads"] = (0, 0, 0, 0)
         return name
 
-    def _on_grid(self, op: Op, name: str, grid: Quantization) -> str:
+    def _on_quantization(self, op: Op, name: str, quantization: Quantization) -> str:
         tensor = self._rewriter[name]
-        if tensor.quantization == grid:
+        if tensor.quantization == quantization:
             return name
-        moved = self._rewriter.add(f"{op.outputs[0]}/from_0", tensor, quantization=grid)
+        moved = self._rewriter.add(f"{op.outputs[0]}/from_0", tensor, quantization=quantization)
         self._rewriter.emit(Op("Reinterpret", (name,), (moved,), {}, op.source))
         return moved
 

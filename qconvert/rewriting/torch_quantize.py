@@ -36,11 +36,11 @@ def fused_quantize(graph: Graph, op: Op, runtime: str, add: Add) -> tuple[list[O
         None where there is no such form.
     """
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    grid = result.quantization
-    if grid is None or not grid.is_per_tensor or result.dtype not in ("int8", "uint8") or data.dtype != "float32":
+    quantization = result.quantization
+    if quantization is None or not quantization.is_per_tensor or result.dtype not in ("int8", "uint8") or data.dtype != "float32":
         return None
     low = integer_range(result.dtype)[0]
-    point, scale = int(grid.zero_point[0]) - low, np.float32(grid.scale[0])
+    point, scale = int(quantization.zero_point[0]) - low, np.float32(quantization.scale[0])
     form = split_product(scale, point)
     if form is None:
         return None

@@ -155,7 +155,7 @@ def paired_activations(graph: Graph, other: Graph) -> dict[str, Tensor]:
         moved = kind.moved(op) if kind.rule == "move" else []
         for name in filter(None, op.inputs):
             stands = pairs.get((id(op), name))
-            if name in moved and graph[name].shares_grid(graph[result]):
+            if name in moved and graph[name].shares_quantization(graph[result]):
                 stands = found.get(result) or other.tensors.get(result) or stands
             if stands is not None and not (stands.is_constant or graph[name].is_constant or name in other.tensors):
                 found.setdefault(name, stands)
@@ -211,14 +211,14 @@ def _zero_points(tensor: Tensor, same: str) -> Array:
 def constant_difference(a: Tensor, b: Tensor) -> str:
     """What differs in two constants of one shape, in words; see changed_values()."""
     assert a.data is not None and b.data is not None
-    grids = a.quantization, b.quantization
-    if grids[0] is not None and grids[1] is not None and {a.dtype, b.dtype} <= _INTEGERS:
-        if grids[0].block_size or grids[1].block_size:
+    quantizations = a.quantization, b.quantization
+    if quantizations[0] is not None and quantizations[1] is not None and {a.dtype, b.dtype} <= _INTEGERS:
+        if quantizations[0].block_size or quantizations[1].block_size:
             return _real_difference(a, b)
         return difference(a, _centred(b), b.quantization)
     if _is_spelled_out(a, b) or _is_spelled_out(b, a):
         return ""
-    if any(grids) or {a.dtype, b.dtype} <= _REALS:
+    if any(quantizations) or {a.dtype, b.dtype} <= _REALS:
         return _real_difference(a, b)
     return ""
 
@@ -242,7 +242,7 @@ def _centred(tensor: Tensor) -> Array:
     return np.asarray(tensor.data.astype(np.int64) - zero_point)
 
 
-def difference(tensor: Tensor, integers: Array, grid: Quantization | None) -> str:
+def difference(tensor: Tensor, integers: Array, quantization: Quantization | None) -> str:
     """What differs between a quantized constant and integers less their zero points with a quantization, in words; "" if nothing does.
 
     Raises:
@@ -254,7 +254,7 @@ def difference(tensor: Tensor, integers: Array, grid: Quantization | None) -> st
         return f"{wrong} of {wanted.size} integers of {tensor.name!r} are not the source's"
     if not wanted.any():
         return ""  # zero is zero on every quantization
-    return "" if grid is None or tensor.quantization is None else off(tensor.name, tensor.quantization, grid.scale)
+    return "" if quantization is None or tensor.quantization is None else off(tensor.name, tensor.quantization, quantization.scale)
 
 
 def _differing(wanted: Array, found: Array) -> int:
@@ -306,9 +306,9 @@ def _real(tensor: Tensor) -> Array:
     return dequantize(tensor.data, tensor.quantization)
 
 
-def off(name: str, grid: Quantization, scale: Array) -> str:
+def off(name: str, quantization: Quantization, scale: Array) -> str:
     """A scale that is not the source's, in words."""
-    own, scale = grid.scale.reshape(-1).astype(np.float64), scale.reshape(-1).astype(np.float64)
+    own, scale = quantization.scale.reshape(-1).astype(np.float64), scale.reshape(-1).astype(np.float64)
     if scale.size not in (1, own.size) and own.size != 1:
         return f"{name!r} has {scale.size} scales instead of {own.size}"
     with np.errstate(all="ignore"):
@@ -320,16 +320,18 @@ def off(name: str, grid: Quantization, scale: Array) -> str:
 def digest(tensor: Tensor) -> str:
     """A short name of a tensor's quantization and, of a constant, its values, however they are stored; of one in blocks, which few formats
     have, its float values alone."""
-    grid = tensor.quantization
-    if grid is not None and grid.block_size and tensor.data is not None:
+    quantization = tensor.quantization
+    if quantization is not None and quantization.block_size and tensor.data is not None:
         return digest(Tensor("", "float32", tensor.shape, _real(tensor).astype(np.float32)))
     parts: list[Array] = []
-    if grid is not None:
-        scale = grid.scale.reshape(-1)
+    if quantization is not None:
+        scale = quantization.scale.reshape(-1)
         parts.append(scale[:1] if (scale == scale[:1]).all() else scale)
     if tensor.data is not None:
-        parts.append(_centred(tensor) if grid is not None and tensor.dtype in _INTEGERS and not grid.block_size else _real(tensor))
-    elif grid is not None:
+        parts.append(
+            _centred(tensor) if quantization is not None and tensor.dtype in _INTEGERS and not quantization.block_size else _real(tensor)
+        )
+    elif quantization is not None:
         parts.append(_zero_points(tensor, ""))
     found = hashlib.sha256()
     for part in parts:
@@ -395,8 +397,12 @@ def _is(tensor: Tensor, wanted: object) -> bool:
         return True
     if tensor.data is None or tensor.data.ndim != 2 or (tensor.quantization is not None and tensor.quantization.block_size):
         return False
-    grid = tensor.quantization
-    turned = None if grid is None else Quantization(grid.scale, grid.zero_point, None if grid.axis is None else 1 - grid.axis)
+    quantization = tensor.quantization
+    turned = (
+        None
+        if quantization is None
+        else Quantization(quantization.scale, quantization.zero_point, None if quantization.axis is None else 1 - quantization.axis)
+    )
     return digest(Tensor(tensor.name, tensor.dtype, tensor.data.T.shape, tensor.data.T, turned)) == wanted
 
 

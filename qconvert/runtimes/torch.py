@@ -213,9 +213,9 @@ def arguments(module: Any, graph: Graph, given: Sequence[Any]) -> list[Any]:
     }
     values = []
     for name, value in zip(graph.inputs, given, strict=True):
-        grid = graph[name].quantization
-        if grid is not None and name not in plain:  # integers to which the program itself gives a scale are plain
-            value = torch._make_per_tensor_quantized_tensor(value, float(grid.scale[0]), int(grid.zero_point[0]))
+        quantization = graph[name].quantization
+        if quantization is not None and name not in plain:  # integers to which the program itself gives a scale are plain
+            value = torch._make_per_tensor_quantized_tensor(value, float(quantization.scale[0]), int(quantization.zero_point[0]))
         values.append(value)
     left = dict(zip(graph.inputs, values, strict=True))
 

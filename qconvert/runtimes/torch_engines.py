@@ -90,12 +90,12 @@ def _on(tensor: Tensor) -> Callable[[Any], Any]:
     return lambda values: make(values, scale, zero_point)
 
 
-def _weights(data: Array, grid: Quantization, axis: int) -> Any:
+def _weights(data: Array, quantization: Quantization, axis: int) -> Any:
     torch = torch_package()
     values = torch.from_numpy(np.array(data, order="C"))
-    if grid.is_per_tensor:
-        return torch._make_per_tensor_quantized_tensor(values, float(grid.scale[0]), int(grid.zero_point[0]))
-    scales, points = torch.from_numpy(grid.scale.astype(np.float64)), torch.from_numpy(grid.zero_point.astype(np.int64))
+    if quantization.is_per_tensor:
+        return torch._make_per_tensor_quantized_tensor(values, float(quantization.scale[0]), int(quantization.zero_point[0]))
+    scales, points = torch.from_numpy(quantization.scale.astype(np.float64)), torch.from_numpy(quantization.zero_point.astype(np.int64))
     return torch._make_per_channel_quantized_tensor(values, scales, points, axis)
 
 
@@ -127,11 +127,11 @@ def _layer(op: Op, b: Builder, name: str, prepack: str, data: Tensor, arguments:
         packed = getattr(space, prepack)(*arguments)
     except RuntimeError:
         return None
-    grid, on = _numbers(b.tensor(op.outputs[0])), _on(data)
+    quantization, on = _numbers(b.tensor(op.outputs[0])), _on(data)
     run = getattr(space, f"{name}_relu" if op["activation"] else name)
 
     def layer(values: Any) -> Any:
-        return run(on(values), packed, *grid).int_repr()
+        return run(on(values), packed, *quantization).int_repr()
 
     return layer, b.stored(data.name)
 
@@ -150,8 +150,8 @@ def _conv(op: Op, b: Builder) -> Any:
     sizes = _spatial(op, rank) if found is not None and rank in (1, 2, 3) else None
     if found is None or sizes is None:
         return None
-    data, weights, grid, bias = found
-    arguments = (_weights(weights, grid, 0), bias, *sizes, int(op["group"]))
+    data, weights, quantization, bias = found
+    arguments = (_weights(weights, quantization, 0), bias, *sizes, int(op["group"]))
     return _layer(op, b, f"conv{rank}d", f"conv{rank}d_prepack", data, arguments)
 
 
@@ -161,10 +161,10 @@ def _conv_transpose(op: Op, b: Builder) -> Any:
     sizes = _spatial(op, rank) if found is not None and rank in (1, 2, 3) else None
     if found is None or sizes is None or op["activation"] or (int(op["group"]) != 1 and not found[2].is_per_tensor):
         return None
-    data, weights, grid, bias = found
+    data, weights, quantization, bias = found
     group = int(op["group"])
     split = weights.reshape(group, weights.shape[0] // group, *weights.shape[1:]).swapaxes(1, 2)
-    turned = _weights(split.reshape(-1, *split.shape[2:]), grid, 1)
+    turned = _weights(split.reshape(-1, *split.shape[2:]), quantization, 1)
     arguments = (turned, bias, sizes[0], sizes[1], list(op["output_padding"]), sizes[2], group)
     return _layer(op, b, f"conv_transpose{rank}d", f"conv_transpose{rank}d_prepack", data, arguments)
 
@@ -173,20 +173,20 @@ def _gemm(op: Op, b: Builder) -> Any:
     found = _constants(op, b)
     if found is None:
         return None
-    data, weights, grid, bias = found
-    return _layer(op, b, "linear", "linear_prepack", data, (_weights(weights, grid, 0), bias))
+    data, weights, quantization, bias = found
+    return _layer(op, b, "linear", "linear_prepack", data, (_weights(weights, quantization, 0), bias))
 
 
 def _add(op: Op, b: Builder) -> Any:
     sides = [b.tensor(name) for name in op.inputs]
     if not op["arithmetic"] or op["activation"] not in ("", "relu") or not all(map(_is_quantized, sides)):
         return None
-    grid, on = _numbers(b.tensor(op.outputs[0])), [_on(side) for side in sides]
+    quantization, on = _numbers(b.tensor(op.outputs[0])), [_on(side) for side in sides]
     space: Any = torch_package().ops.quantized
     run = space.add_relu if op["activation"] else space.add
 
     def add(first: Any, second: Any) -> Any:
-        return run(on[0](first), on[1](second), *grid).int_repr()
+        return run(on[0](first), on[1](second), *quantization).int_repr()
 
     return add, b.stored(op.inputs[0]), b.stored(op.inputs[1])
 
@@ -237,10 +237,10 @@ def _resize(op: Op, b: Builder) -> Any:
 def _quantize(op: Op, b: Builder) -> Any:
     if b.tensor(op.inputs[0]).dtype != "float32":
         return None
-    torch, grid = torch_package(), _numbers(b.tensor(op.outputs[0]))
+    torch, quantization = torch_package(), _numbers(b.tensor(op.outputs[0]))
 
     def quantize(values: Any) -> Any:
-        return torch.quantize_per_tensor(values, *grid, torch.quint8).int_repr()
+        return torch.quantize_per_tensor(values, *quantization, torch.quint8).int_repr()
 
     return quantize, b.stored(op.inputs[0])
 

@@ -178,10 +178,10 @@ def _in_order(own: Sequence[tuple[str, Tensor]], calls: Sequence[_Call]) -> Iter
 
 
 def _key(tensor: Tensor) -> Hashable:
-    grid = tensor.quantization
-    if grid is None:
+    quantization = tensor.quantization
+    if quantization is None:
         return tensor.dtype
-    return (tensor.dtype, float(grid.scale[0]), int(grid.zero_point[0])) if grid.is_per_tensor else None
+    return (tensor.dtype, float(quantization.scale[0]), int(quantization.zero_point[0])) if quantization.is_per_tensor else None
 
 
 def _key_of(value: Any) -> Hashable:

@@ -13,7 +13,7 @@ from qconvert.calibration import (
     correct_biases,
     expected_shifts,
     normalized_means,
-    weight_grid,
+    weight_quantization,
 )
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor
@@ -42,8 +42,10 @@ def rounded(graph: Graph) -> Graph:
     """Weights of 3 bits, so that rounding is felt."""
     data = graph["w"].data
     assert data is not None
-    grid = weight_grid(data, axis=None, dtype="int4").quantization
-    return graph.evolve(tensors=[Tensor("w", "float32", data.shape, dequantize(quantize(data, grid, "int4"), grid).astype(np.float32))])
+    quantization = weight_quantization(data, axis=None, dtype="int4").quantization
+    return graph.evolve(
+        tensors=[Tensor("w", "float32", data.shape, dequantize(quantize(data, quantization, "int4"), quantization).astype(np.float32))]
+    )
 
 
 def means(graph: Graph, name: str, samples: Array) -> Array:

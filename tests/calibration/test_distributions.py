@@ -51,19 +51,19 @@ def chosen(method: str, values: Array, dtype: str, symmetric: bool) -> QParams:
         if number:
             seeing.next_pass()
         seeing.update(values.reshape(1, 1, 1, -1))
-    return seeing.grid(dtype, symmetric=symmetric)
+    return seeing.quantization(dtype, symmetric=symmetric)
 
 
-def ends(grid: QParams) -> tuple[float, float]:
+def ends(quantization: QParams) -> tuple[float, float]:
     """The smallest and the largest value that a quantization has."""
-    q = grid.quantization
-    low, high = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(grid.dtype))
+    q = quantization.quantization
+    low, high = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(quantization.dtype))
     return low, high
 
 
-def measured(values: Array, grid: QParams) -> tuple[float, float]:
+def measured(values: Array, quantization: QParams) -> tuple[float, float]:
     """SQNR in dB, at most 60, and the share of clipped values."""
-    noise = Noise(grid)
+    noise = Noise(quantization)
     noise.update(values)
     return min(60.0, 60.0 if noise.sqnr_db is None else noise.sqnr_db), noise.clipped
 
@@ -74,12 +74,12 @@ def test_a_method_compared_with_min_max(name: str, method: str) -> None:
     """At most 1% is clipped, and the rest keeps the signal that min-max leaves it; so does all, unless outliers hold the energy."""
     values = DISTRIBUTIONS[name]
     for dtype, symmetric in (("int8", False), ("int8", True), ("uint8", False)):
-        grid, reference = (chosen(one, values, dtype, symmetric) for one in (method, "min-max"))
-        (found, clipped), (best, none) = measured(values, grid), measured(values, reference)
+        quantization, reference = (chosen(one, values, dtype, symmetric) for one in (method, "min-max"))
+        (found, clipped), (best, none) = measured(values, quantization), measured(values, reference)
         assert none == 0 and clipped <= 0.01
-        low, high = ends(grid)
+        low, high = ends(quantization)
         inside = values[(values >= low) & (values <= high)]
-        assert measured(inside, grid)[0] >= min(measured(inside, reference)[0], 48) - 6
+        assert measured(inside, quantization)[0] >= min(measured(inside, reference)[0], 48) - 6
         peak = float(np.abs(values).max()) / max(float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))), 1e-300)
         if peak <= 10:
             assert found >= max(10, min(best, 48) - (6 if peak <= 3 else 20)), peak
@@ -89,5 +89,5 @@ def test_a_method_compared_with_min_max(name: str, method: str) -> None:
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_methods_of_mnn_give_finite_scales(name: str, method: str) -> None:
     """They are MNN's in every bit, what they clip is too."""
-    grid = chosen(method, DISTRIBUTIONS[name], "int8", True)
-    assert 0 < grid.quantization.scale[0] < np.inf
+    quantization = chosen(method, DISTRIBUTIONS[name], "int8", True)
+    assert 0 < quantization.quantization.scale[0] < np.inf

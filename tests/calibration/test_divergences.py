@@ -98,8 +98,8 @@ def test_pixels_are_kept_whole(method: str) -> None:
 
 
 def error(found: Observer, values: Array, **options: bool) -> float:
-    grid = found.grid("int8", **options)
-    back = dequantize(quantize(values, grid.quantization, "int8"), grid.quantization)
+    quantization = found.quantization("int8", **options)
+    back = dequantize(quantize(values, quantization.quantization, "int8"), quantization.quantization)
     return float(np.mean(np.square(values - back)))
 
 

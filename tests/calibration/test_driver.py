@@ -82,7 +82,9 @@ def test_types_of_activations_and_weights(images: np.ndarray) -> None:
     found = calibrated(FLOAT, images, activations="uint8", symmetric=True, weights="int4", per_channel=False)
     assert all(item.qparams.dtype == "uint8" and item.qparams.quantization.zero_point[0] in (0, 128) for item in found.tensors)
     weights = [one.qparams for one in found.encodings.entries.values() if one.origin == "max-abs of the weights"]
-    assert {(grid.dtype, grid.quantization.scale.size, grid.quantization.quant_min) for grid in weights} == {("int4", 1, -7)}
+    assert {
+        (quantization.dtype, quantization.quantization.scale.size, quantization.quantization.quant_min) for quantization in weights
+    } == {("int4", 1, -7)}
 
 
 def test_a_sample_that_gives_nan_is_named(images: np.ndarray) -> None:

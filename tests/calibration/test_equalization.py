@@ -126,15 +126,17 @@ def test_dead_channels_stay() -> None:
 def test_per_tensor_weights_lose_less(powers_of_two: bool) -> None:
     """What the method is for."""
     from qconvert.arithmetic import dequantize, quantize
-    from qconvert.calibration import weight_grid
+    from qconvert.calibration import weight_quantization
 
     def error(graph: Graph) -> float:
         rounded = []
         for name in ("wa", "wb", "wc", "wd", "we"):
             data = graph[name].data
             assert data is not None
-            grid = weight_grid(data, axis=None).quantization
-            rounded.append(Tensor(name, "float32", data.shape, dequantize(quantize(data, grid, "int8"), grid).astype(np.float32)))
+            quantization = weight_quantization(data, axis=None).quantization
+            rounded.append(
+                Tensor(name, "float32", data.shape, dequantize(quantize(data, quantization, "int8"), quantization).astype(np.float32))
+            )
         return float(np.abs(run(graph.evolve(tensors=rounded), X) - run(graph, X)).max())
 
     graph = network()

@@ -64,7 +64,7 @@ def integers(path: Path) -> list[tuple[list[int], list[int]]]:
     return found
 
 
-def grids(path: Path) -> set[tuple[float, int]]:
+def quantizations(path: Path) -> set[tuple[float, int]]:
     """Scales of activations, with the distance of their zero points from the smallest stored value."""
     graph = qconvert.load(path)
     found = [tensor for tensor in graph.tensors.values() if not tensor.is_constant and tensor.is_quantized]
@@ -83,7 +83,7 @@ def test_every_format_has_the_same_integers(model: Path, method: str, images: np
     assert len(expected) == (10 if model is DRAWN else 8) and all(len(bias) for _, bias in expected)
     for name in names:
         assert integers(tmp_path / name) == expected, name
-        assert grids(tmp_path / name) == grids(tmp_path / "q.qgraph"), name
+        assert quantizations(tmp_path / name) == quantizations(tmp_path / "q.qgraph"), name
 
 
 @pytest.mark.onnxruntime

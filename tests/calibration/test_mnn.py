@@ -18,7 +18,7 @@ import onnx
 import pytest
 
 from qconvert import convert, extract_scales, save
-from qconvert.calibration import observer, weight_grid
+from qconvert.calibration import observer, weight_quantization
 from qconvert.calibration.mnn import PACK, OfMnn, kl_threshold
 from qconvert.files.processes import how_it_ended, said
 from qconvert.formats.mnn.network import read_network
@@ -121,7 +121,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     onnx.save(model, folder / "model.onnx")
     child(folder, CONVERT)
-    y, x = np.mgrid[:32, :32]
+    y, x = np.mquantization[:32, :32]
     images = []
     for _ in range(IMAGES):
         centers, colours = rng.uniform(0, 32, (4, 2)), rng.uniform(0, 255, (4, 3))
@@ -189,7 +189,7 @@ def test_weights(network: Network, theirs: str, ours: str) -> None:
     made = read_network(network.folder / "weights.mnn")
     layers = [layer.weights for layer in made.layers if layer.weights is not None]
     arrays = [onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(network.folder / "model.onnx").graph.initializer]
-    scales = [weight_grid(array, ours).quantization.scale for array in arrays if array.ndim > 1]
+    scales = [weight_quantization(array, ours).quantization.scale for array in arrays if array.ndim > 1]
     equal = [any(np.array_equal(layer.scales, own) for own in scales) for layer in layers]
     print(f"{sum(equal)} of {len(layers)} layers have MNN's {theirs} scales")
     assert len(layers) == 10 and all(equal)

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from refusals import refused
 
 from qconvert.calibration import METHODS, Observer, observer
-from qconvert.encodings import Range, grid_of
+from qconvert.encodings import Range, quantization_of
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Array
 
@@ -91,7 +91,7 @@ def test_strange_values(method: str) -> None:
     assert ends(seen(method, [np.zeros((0, 3), np.float32)])) == (0, 0)
     zeros = seen(method, [np.zeros((1, 2, 3, 4), np.float32)])
     assert ends(zeros) == (0, 0)
-    assert zeros.grid("int8").quantization.scale[0] > 0
+    assert zeros.quantization("int8").quantization.scale[0] > 0
     for value in (np.nan, np.inf, -np.inf):
         with refused(InvalidModelError, "not-finite"):
             seen(method, [np.array([1, value], np.float32)])
@@ -155,20 +155,20 @@ def test_options_have_bounds(method: str, options: dict[str, float]) -> None:
         observer(method, **options)()
 
 
-def test_grids_of_a_range() -> None:
+def test_quantizations_of_a_range() -> None:
     found = Range(np.array([-1.0]), np.array([3.0]))
-    signed = grid_of(found, "int8", symmetric=True)
+    signed = quantization_of(found, "int8", symmetric=True)
     assert signed.quantization.scale[0] == np.float32(3) / np.float32(127) and signed.quantization.is_symmetric
-    assert grid_of(found, "uint8", symmetric=True).quantization.zero_point[0] == 128
-    affine = grid_of(found, "int8").quantization
+    assert quantization_of(found, "uint8", symmetric=True).quantization.zero_point[0] == 128
+    affine = quantization_of(found, "int8").quantization
     assert affine.scale[0] == np.float32(4) / np.float32(255) and affine.zero_point[0] == 64 - 128
-    assert grid_of(found, "uint8").quantization.zero_point[0] == 64
-    narrow = grid_of(found, "int8", symmetric=True, narrow=True)
+    assert quantization_of(found, "uint8").quantization.zero_point[0] == 64
+    narrow = quantization_of(found, "int8", symmetric=True, narrow=True)
     assert narrow.quantization.limits("int8") == (-127, 127)
-    assert grid_of(Range(np.array([2.0]), np.array([4.0]))).quantization.zero_point[0] == -128, "0 is always in it"
-    wide = grid_of(found, "int16", symmetric=True)
+    assert quantization_of(Range(np.array([2.0]), np.array([4.0]))).quantization.zero_point[0] == -128, "0 is always in it"
+    wide = quantization_of(found, "int16", symmetric=True)
     assert wide.quantization.scale[0] == np.float32(3) / np.float32(32767)
     with refused(OptionError, "narrow-not-symmetric"):
-        grid_of(found, "uint8", narrow=True)
-    axis = grid_of(Range(np.array([-1.0, 0.0]), np.array([3.0, 0.0]), 1)).quantization
+        quantization_of(found, "uint8", narrow=True)
+    axis = quantization_of(Range(np.array([-1.0, 0.0]), np.array([3.0, 0.0]), 1)).quantization
     assert axis.axis == 1 and axis.scale.tolist() == [np.float32(4) / np.float32(255), 1]

@@ -33,7 +33,7 @@ def groups(graph: Graph, **options: Any) -> list[tuple[tuple[str, ...], tuple[st
     return [(group.names, group.seen) for group in plan(graph, **options).groups]
 
 
-def test_what_a_relu_reads_alone_gets_no_grid() -> None:
+def test_what_a_relu_reads_alone_gets_no_quantization() -> None:
     graph = network(
         conv("a"), Op("Relu", ("a",), ("b",)), conv("c", "b"), outputs=("c",), constants={"w": W}, x=SHAPE, a=SHAPE, b=SHAPE, c=SHAPE
     )
@@ -57,7 +57,7 @@ def test_movements_pools_and_concat_share_what_flows_into_them() -> None:
     assert groups(graph) == [(("x",), ("x",)), (("a", "b", "c", "d", "e"), ("a", "b"))]
 
 
-def test_a_grid_that_a_target_demands_is_not_observed() -> None:
+def test_a_quantization_that_a_target_demands_is_not_observed() -> None:
     graph = network(conv("a"), Op("Sigmoid", ("a",), ("b",)), outputs=("b",), constants={"w": W}, x=SHAPE, a=SHAPE, b=SHAPE)
     found = plan(graph)
     assert found.groups[-1].fixed is not None and float(found.groups[-1].fixed.quantization.scale[0]) == 1 / 256
@@ -65,7 +65,7 @@ def test_a_grid_that_a_target_demands_is_not_observed() -> None:
     assert plan(graph, target="ort-x86").groups[-1].fixed is None
 
 
-def test_constants_that_take_part_have_grids_and_infinite_ones_keep_all_float() -> None:
+def test_constants_that_take_part_have_quantizations_and_infinite_ones_keep_all_float() -> None:
     graph = network(Op("Add", ("x", "k"), ("a",)), outputs=("a",), constants={"k": np.array([-3, 2], np.float32)}, x=(1, 2), a=(1, 2))
     assert {group.names: group.constants for group in plan(graph).groups} == {("k",): ("k",), ("x",): (), ("a",): ()}
     masked = network(Op("Add", ("x", "k"), ("a",)), outputs=("a",), constants={"k": np.array([-np.inf, 0], np.float32)}, x=(1, 2), a=(1, 2))

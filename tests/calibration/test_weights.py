@@ -7,7 +7,7 @@ import pytest
 from refusals import refused
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.calibration import WEIGHT_METHODS, weight_grid
+from qconvert.calibration import WEIGHT_METHODS, weight_quantization
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Array
 
@@ -20,29 +20,31 @@ def weights(heavy: bool = False) -> Array:
 
 
 def errors(values: Array, method: str, axis: int | None, dtype: str = "int8", narrow: bool = True) -> Array:
-    grid = weight_grid(values, method, axis, dtype, narrow=narrow)
-    back = dequantize(quantize(values, grid.quantization, dtype), grid.quantization)
+    quantization = weight_quantization(values, method, axis, dtype, narrow=narrow)
+    back = dequantize(quantize(values, quantization.quantization, dtype), quantization.quantization)
     kept = () if axis is None else (axis % values.ndim,)
     return np.asarray(np.square(values - back).sum(axis=tuple(i for i in range(values.ndim) if i not in kept)))
 
 
 @pytest.mark.parametrize("method", WEIGHT_METHODS)
 @pytest.mark.parametrize("axis", [0, 1, -1, None])
-def test_grids_lie_along_the_axis(method: str, axis: int | None) -> None:
+def test_quantizations_lie_along_the_axis(method: str, axis: int | None) -> None:
     values = weights()
-    grid = weight_grid(values, method, axis).quantization
-    assert grid.axis == (axis if axis is None else axis % 4) and grid.scale.shape == ((1,) if axis is None else (values.shape[axis],))
-    assert grid.is_symmetric and grid.limits("int8") == (-127, 127) and (grid.scale > 0).all()
-    assert np.abs(quantize(values, grid, "int8")).max() == 127
+    quantization = weight_quantization(values, method, axis).quantization
+    assert quantization.axis == (axis if axis is None else axis % 4) and quantization.scale.shape == (
+        (1,) if axis is None else (values.shape[axis],)
+    )
+    assert quantization.is_symmetric and quantization.limits("int8") == (-127, 127) and (quantization.scale > 0).all()
+    assert np.abs(quantize(values, quantization, "int8")).max() == 127
 
 
 def test_max_abs() -> None:
     values = weights()
-    grid = weight_grid(values).quantization
+    quantization = weight_quantization(values).quantization
     expected = np.abs(values).max(axis=(1, 2, 3)) / np.float32(127)
     expected[2] = expected.max()  # a channel of zeros
-    np.testing.assert_array_equal(grid.scale, expected)
-    wide = weight_grid(values, dtype="int4", narrow=False).quantization
+    np.testing.assert_array_equal(quantization.scale, expected)
+    wide = weight_quantization(values, dtype="int4", narrow=False).quantization
     assert wide.limits("int4") == (-8, 7) and wide.scale[0] == np.abs(values[0]).max() / np.float32(7)
 
 
@@ -59,16 +61,16 @@ def test_squared_errors_are_nearly_the_smallest(dtype: str, axis: int | None) ->
 
 def test_admm_settles_where_neither_step_helps() -> None:
     values = weights()[:2]
-    grid = weight_grid(values, "admm").quantization
-    integers = quantize(values, grid, "int8", "half_away").astype(np.float64)
+    quantization = weight_quantization(values, "admm").quantization
+    integers = quantize(values, quantization, "int8", "half_away").astype(np.float64)
     best = (values * integers).sum(axis=(1, 2, 3)) / np.square(integers).sum(axis=(1, 2, 3))
-    np.testing.assert_allclose(grid.scale, best, rtol=1e-6)
+    np.testing.assert_allclose(quantization.scale, best, rtol=1e-6)
 
 
 def test_errors_of_users() -> None:
     with refused(OptionError, "unknown-method", holds=("'kl'",)):
-        weight_grid(weights(), "kl")
+        weight_quantization(weights(), "kl")
     with refused(OptionError, "not-symmetric"):
-        weight_grid(weights(), dtype="uint8")
+        weight_quantization(weights(), dtype="uint8")
     with refused(InvalidModelError, "weights-not-finite"):
-        weight_grid(np.array([[np.nan, 1.0]]))
+        weight_quantization(np.array([[np.nan, 1.0]]))

@@ -140,7 +140,7 @@ def _relu(*more: Op, **tensors: Tensor) -> Graph:
     return Graph("relu", own, (*more, Op("Relu", ("a" if more else "x",), ("y",))), ("x",), ("y",))
 
 
-def test_limits_of_a_grid_are_declared_where_they_alone_are_others() -> None:
+def test_limits_of_a_quantization_are_declared_where_they_alone_are_others() -> None:
     """A pass that gives a tensor narrower limits declares these, and no others."""
     before, narrow = _relu(), Quantization(np.array([0.1], np.float32), np.zeros(1, np.int64), None, 0, -127, 127)
     after = before.evolve(tensors=[replace(before["y"], quantization=narrow)])

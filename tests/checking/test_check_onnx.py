@@ -370,7 +370,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert "Convert the model to .onnx" in refused.stdout
 
 
-def test_an_activation_that_its_grid_implies_leaves_the_tensor_its_name_of_the_file(tmp_path: Path) -> None:
+def test_an_activation_that_its_quantization_implies_leaves_the_tensor_its_name_of_the_file(tmp_path: Path) -> None:
     """By that name the check finds it in the file."""
     path = FIXTURES / "onnx" / "tf2onnx_tiny_kws_dscnn_int8.onnx"
     names = {name for node in onnx.load(path).graph.node for name in node.output}

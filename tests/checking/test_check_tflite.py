@@ -147,8 +147,8 @@ def test_a_wrong_operator_is_found_by_its_values(tmp_path: Path) -> None:
 
 def square(path: Path) -> Path:
     """x (1, 4, 4, 4) -> Relu -> MaxPool 1x1 -> y: no shape shows a layout."""
-    grid = Quantization.per_tensor(0.05, 3)
-    tensors = {name: Tensor(name, "int8", (1, 4, 4, 4), None, grid) for name in ("x", "r", "p", "y")}
+    quantization = Quantization.per_tensor(0.05, 3)
+    tensors = {name: Tensor(name, "int8", (1, 4, 4, 4), None, quantization) for name in ("x", "r", "p", "y")}
     pool = {"kernel_shape": (1, 2), "strides": (1, 1), "pads": (0, 0, 0, 1), "dilations": (1, 1), "data_format": "channels_first"}
     ops = (Op("Relu", ("x",), ("r",)), Op("MaxPool", ("r",), ("p",), pool), Op("Relu", ("p",), ("y",)))
     save(Graph("square", tensors, ops, ("x",), ("y",)), path)
@@ -169,9 +169,11 @@ def test_layouts_that_no_shape_shows_are_known(tmp_path: Path) -> None:
 
 
 def test_the_weights_of_a_matmul_are_compared_turned() -> None:
-    grid = Quantization.per_tensor(0.5)
+    quantization = Quantization.per_tensor(0.5)
     data = np.arange(9, dtype=np.int8).reshape(3, 3)
-    a, b, c = (Graph("g", {"w": Tensor("w", "int8", (3, 3), values, grid)}, (), (), ("w",)) for values in (data, data.T, data.T + 1))
+    a, b, c = (
+        Graph("g", {"w": Tensor("w", "int8", (3, 3), values, quantization)}, (), (), ("w",)) for values in (data, data.T, data.T + 1)
+    )
     assert changed_values(a, b) == {}
     assert changed_values(a, c) == {"w": "9 of 9 integers of 'w' are not the source's"}
 

@@ -12,9 +12,9 @@ from qconvert.graph import Graph, Op, Quantization, Tensor
 GRID, OTHER = Quantization.per_tensor(0.05, 3), Quantization.per_tensor(0.1, 3)
 
 
-def graph(*ops: Op, **grids: Quantization) -> Graph:
+def graph(*ops: Op, **quantizations: Quantization) -> Graph:
     names = {name for op in ops for name in (*op.inputs, *op.outputs)}
-    tensors = {name: Tensor(name, "int8", (1, 4), None, grids.get(name, GRID)) for name in sorted(names)}
+    tensors = {name: Tensor(name, "int8", (1, 4), None, quantizations.get(name, GRID)) for name in sorted(names)}
     return Graph("g", tensors, ops, ("x",), ("y",))
 
 
@@ -48,7 +48,7 @@ def test_values_that_are_there_under_another_name_do_not_count() -> None:
     assert vanished(clip, graph(SIGMOID, MUL)) == {}
 
 
-def test_a_result_that_is_clipped_at_once_on_its_grid_is_not_missed() -> None:
+def test_a_result_that_is_clipped_at_once_on_its_quantization_is_not_missed() -> None:
     clipped = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("x", "r"), ("y",)))
     fused = graph(replace(SIGMOID, outputs=("r",)), Op("Mul", ("x", "r"), ("y",)))
     assert vanished(clipped, fused) == {}
@@ -62,8 +62,8 @@ def test_a_requantization_of_data_that_are_stored_otherwise_stands_for_itself() 
     ops = [Op("Requantize", (a,), (b,)) for a, b in steps]
     coarse, unsigned = Quantization.per_tensor(0.1, 131), Quantization.per_tensor(0.05, 131)
 
-    def made(chain: list[Op], *grids: Quantization) -> Graph:
-        found = graph(*chain, y=OTHER, **{"x/uint8": grids[0], "y/uint8": coarse})
+    def made(chain: list[Op], *quantizations: Quantization) -> Graph:
+        found = graph(*chain, y=OTHER, **{"x/uint8": quantizations[0], "y/uint8": coarse})
         return found.evolve(tensors=[replace(t, dtype="uint8") for t in found.tensors.values() if t.name.endswith("uint8")])
 
     direct = graph(Op("Requantize", ("x",), ("y",)), y=OTHER)
@@ -118,9 +118,9 @@ def test_a_fused_activation_may_be_a_clip_of_an_equal_operator() -> None:
 
 
 def test_a_result_that_is_only_stored_otherwise_is_not_missed() -> None:
-    def stored(grid: Quantization) -> Graph:
+    def stored(quantization: Quantization) -> Graph:
         given = graph(SIGMOID, Op("Requantize", ("s",), ("y",)))
-        return replace(given, tensors={**given.tensors, "s": Tensor("s", "uint8", (1, 4), None, grid)})
+        return replace(given, tensors={**given.tensors, "s": Tensor("s", "uint8", (1, 4), None, quantization)})
 
     at_once = graph(replace(SIGMOID, outputs=("y",)))
     assert vanished(stored(Quantization.per_tensor(0.05, 131)), at_once) == {}
@@ -212,7 +212,7 @@ def test_a_constant_is_no_result_that_stands_for_another() -> None:
         assert list(vanished(graph(SIGMOID, MUL), other, declared)) == ["s"]
 
 
-def test_limits_that_a_grid_does_not_reach_keep_its_values() -> None:
+def test_limits_that_a_quantization_does_not_reach_keep_its_values() -> None:
     """GRID holds -6.55 to 6.2: the float values of s, limited, are rounded onto it again."""
     real = [Op("Dequantize", ("s",), ("d",)), Op("Clip", ("d", "low", "high"), ("c",)), Op("Quantize", ("c",), ("q",))]
 

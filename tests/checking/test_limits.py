@@ -87,7 +87,7 @@ def test_limits_spelled_by_minimum_are_told_from_others(tmp_path: Path) -> None:
     assert report.verdict == "not equal"
 
 
-def test_ends_that_the_grid_has_need_no_activation(tmp_path: Path) -> None:
+def test_ends_that_the_quantization_has_need_no_activation(tmp_path: Path) -> None:
     """A Relu on data that cannot be negative, which conversions leave out."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["r"]),

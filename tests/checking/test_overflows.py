@@ -45,8 +45,8 @@ def capped(scale: float) -> bytes:
 
 def logarithm(scale: float) -> bytes:
     """LOG of int16 from 0 on: the first points of its table are the smallest result, and the logarithm of a large scale."""
-    grids = (("x", scale), ("a", scale), ("y", 3.6e-4))
-    tensors = [TensorSpec(name, (1, 3000), "int16", step, 0) for name, step in grids]
+    quantizations = (("x", scale), ("a", scale), ("y", 3.6e-4))
+    tensors = [TensorSpec(name, (1, 3000), "int16", step, 0) for name, step in quantizations]
     return model([OpSpec("ABS", ["x"], ["a"]), OpSpec("LOG", ["a"], ["y"])], tensors, ["x"], ["y"])
 
 
@@ -72,8 +72,8 @@ def test_what_c_does_not_define_is_not_imitated(name: str, scale: float, tmp_pat
     """Comparisons of bytes at scales from 1 on, quotients far below a step: the result is what the operator means, and the check says why
     the source has something else."""
     source, result, divides = tmp_path / "m.tflite", tmp_path / "m.onnx", name == "DIV"
-    grids = (float(np.float32(scale)), -3), (float(np.float32(scale * 0.8637)), -128 if divides else 5)
-    specs = [TensorSpec(tensor, (1, 60), "int8", *grid) for tensor, grid in zip("ab", grids, strict=True)]
+    quantizations = (float(np.float32(scale)), -3), (float(np.float32(scale * 0.8637)), -128 if divides else 5)
+    specs = [TensorSpec(tensor, (1, 60), "int8", *quantization) for tensor, quantization in zip("ab", quantizations, strict=True)]
     output = TensorSpec("y", (1, 60), "int8", 2.0**14, 0) if divides else TensorSpec("y", (1, 60), "bool")
     source.write_bytes(single_op(name, {}, specs, [output]))
     convert(source, result)
@@ -202,9 +202,9 @@ def test_a_mean_on_a_scale_that_calibration_saw_as_zero(tmp_path: Path) -> None:
     report = check(source, result, data=[tmp_path / "x.npz"])
     assert report.passed, report.problems
     assert report.operators[0].verdict == "source overflows" and report.operators[0].equal < 0.9
-    grids = [Quantization.per_tensor(spec.scale, 0) for spec in specs]
+    quantizations = [Quantization.per_tensor(spec.scale, 0) for spec in specs]
     total = values.astype(np.int64).sum(-1, keepdims=True)
-    found, overflown = tflite_wrapped_mean(values, total, *grids, "int16")
+    found, overflown = tflite_wrapped_mean(values, total, *quantizations, "int16")
     assert overflown and np.array_equal(found, run_litert(source.read_bytes(), [values])[0])
 
 

@@ -102,8 +102,8 @@ def test_real_slopes_beside_int16_data_stay_real(tmp_path: Path) -> None:
 def test_a_softmax_with_a_beta_passes_on_its_way_and_back(dtype: str, tmp_path: Path) -> None:
     """ONNX writes the beta as a product in front; on the way back the result is rounded at once to the quantization that it is stored
     on."""
-    grids = [(None, None), (None, None)] if dtype == "float32" else [(0.1, 3), (1 / 256, -128)]
-    x, y = (TensorSpec(name, (1, 8), dtype, *grid) for name, grid in zip("xy", grids, strict=True))
+    quantizations = [(None, None), (None, None)] if dtype == "float32" else [(0.1, 3), (1 / 256, -128)]
+    x, y = (TensorSpec(name, (1, 8), dtype, *quantization) for name, quantization in zip("xy", quantizations, strict=True))
     source, result, back = tmp_path / "source.tflite", tmp_path / "result.onnx", tmp_path / "back.tflite"
     source.write_bytes(single_op("SOFTMAX", {"beta": 0.5}, [x], [y]))
     convert(source, result)

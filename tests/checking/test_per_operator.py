@@ -368,7 +368,7 @@ def test_what_moves_alone_make_of_shared_tensors_is_known(tmp_path: Path) -> Non
 
 @pytest.mark.onnxruntime
 @pytest.mark.litert
-def test_differences_of_equal_values_on_a_fine_grid_are_the_kernels(tmp_path: Path) -> None:
+def test_differences_of_equal_values_on_a_fine_quantization_are_the_kernels(tmp_path: Path) -> None:
     """x - x, as a logarithm of sums has it: LiteRT's sums of 20 bits are off by a step that the result's are finer than."""
     x, y = TensorSpec("x", (1, 256), "int8", 0.01175929, -128), TensorSpec("y", (1, 256), "int8", 7.843137e-09, 0)
     source, result = tmp_path / "source.tflite", tmp_path / "result.onnx"

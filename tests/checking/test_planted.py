@@ -202,8 +202,8 @@ def test_what_an_optimizer_made_of_a_result_passes(tmp_path: Path) -> None:
 
 @pytest.mark.formats
 def test_extreme_inputs_reach_the_ends_of_a_range_within_its_bounds() -> None:
-    grid = Quantization(np.array([0.1]), np.array([0]))
-    tensors = [Tensor("x", "float32", (4,)), Tensor("q", "int8", (4,), quantization=grid), Tensor("i", "int64", (2,))]
+    quantization = Quantization(np.array([0.1]), np.array([0]))
+    tensors = [Tensor("x", "float32", (4,)), Tensor("q", "int8", (4,), quantization=quantization), Tensor("i", "int64", (2,))]
     graph = Graph("g", {item.name: item for item in tensors}, (Op("Quantize", ("x",), ("q",), {}, ""),), ("x", "i"), ("q",))
     like = {"x": np.zeros(4, np.float32), "i": np.array([3, 5])}
     found = list(extreme_inputs(graph, like, 0))

@@ -183,13 +183,13 @@ def test_a_bound_that_no_input_reaches_fails_the_default_check(model: str, tmp_p
 
 def _convolution(path: Path, dtype: str, *bias: float) -> Path:
     """A Conv of one place with a float bias, whose products are steps of 0.125."""
-    grid = Quantization.per_tensor(0.25, 0 if dtype == "int8" else 128)
+    quantization = Quantization.per_tensor(0.25, 0 if dtype == "int8" else 128)
     weights = np.array([[1, 2], [3, -4], [5, 6]], np.int8).reshape(3, 2, 1, 1)
     tensors = [
-        Tensor("x", dtype, (1, 2, 1, 1), None, grid),
+        Tensor("x", dtype, (1, 2, 1, 1), None, quantization),
         Tensor("w", "int8", weights.shape, weights, Quantization.per_tensor(0.5, 0)),
         Tensor("b", "float32", (3,), np.array(bias, np.float32)),
-        Tensor("y", dtype, (1, 3, 1, 1), None, grid),
+        Tensor("y", dtype, (1, 3, 1, 1), None, quantization),
     ]
     window = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "group": 1, "data_format": "channels_first"}
     op = Op("Conv", ("x", "w", "b"), ("y",), window)
@@ -216,10 +216,10 @@ def test_onnxruntime_rounds_float_biases_and_computes_convolutions_of_int8_in_fl
 
 def _two_layers(path: Path, *between: Op, activation: str = "", readers: str = "x") -> Path:
     """Two products in a row, with operators between that have results "clipped0" and so on, of which the second product reads one."""
-    grid = Quantization.per_tensor(0.05, 3)
+    quantization = Quantization.per_tensor(0.05, 3)
     weights = {name: np.random.default_rng(seed).integers(-127, 128, (4, 4)).astype(np.int8) for seed, name in enumerate("vw")}
     names = ["given", "x", "y", *(name for op in between for name in op.outputs)]
-    tensors = [Tensor(name, "int8", (1, 4), None, grid) for name in names]
+    tensors = [Tensor(name, "int8", (1, 4), None, quantization) for name in names]
     tensors += [Tensor(name, "int8", (4, 4), data, Quantization.per_tensor(0.01, 0)) for name, data in weights.items()]
     tensors += [Tensor(f"end{end:g}", "float32", (), np.array(end, np.float32)) for end in (6.0, 6.3)]
     first, last = Op("Gemm", ("given", "v"), ("x",), {"activation": activation}), Op("Gemm", (readers, "w"), ("y",))

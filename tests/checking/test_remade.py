@@ -134,7 +134,7 @@ def test_the_arithmetic_of_an_engine_passes_as_it_is(suffix: str, conversions: P
 
 
 @pytest.mark.litert
-def test_an_activation_that_the_grid_implies_may_be_stated(tmp_path: Path) -> None:
+def test_an_activation_that_the_quantization_implies_may_be_stated(tmp_path: Path) -> None:
     result = altered(WAKEWORD, tmp_path / "m.tflite", with_attributes("Conv", activation="relu_n1_to_1"))
     assert load(result).ops[0]["activation"] != load(WAKEWORD).ops[0]["activation"]
     assert check(WAKEWORD, result, samples=1).verdict == "passed"

@@ -172,10 +172,10 @@ def test_a_streaming_model_has_operators_without_results(tmp_path: Path) -> None
     assert report.passed and any(op.verdict == "requantized" for op in report.operators), (report.problems, report.unjudged)
 
 
-def test_values_beyond_the_limits_of_a_grid_saturate_at_these() -> None:
+def test_values_beyond_the_limits_of_a_quantization_saturate_at_these() -> None:
     """At the end of 7 bits a result may be a step lower, however far the float value is beyond it."""
-    grid = replace(Quantization.per_tensor(0.1, 0), quant_min=-64, quant_max=63)
-    tensors = [Tensor("x", "int8", (3,), None, grid), Tensor("y", "int8", (3,), None, grid)]
+    quantization = replace(Quantization.per_tensor(0.1, 0), quant_min=-64, quant_max=63)
+    tensors = [Tensor("x", "int8", (3,), None, quantization), Tensor("y", "int8", (3,), None, quantization)]
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op("Relu", ("x",), ("y",)),), ("x",), ("y",))
     exact, ideal = np.array([6.39, 6.39, 1.0]), np.array([63, 63, 10], np.int8)
     kernels = ("onnxruntime:optimized", "onnxruntime:optimized")
@@ -185,9 +185,9 @@ def test_values_beyond_the_limits_of_a_grid_saturate_at_these() -> None:
 
 
 def test_sums_of_sixteen_bits_lose_what_their_size_before_the_activation_loses() -> None:
-    grid = Quantization.per_tensor(6 / 65535, -32768)
+    quantization = Quantization.per_tensor(6 / 65535, -32768)
     weights = Tensor("w", "int8", (1, 4), np.ones((1, 4), np.int8), Quantization.per_tensor(1.0, 0))
-    tensors = [Tensor("x", "int16", (2, 4), None, grid), weights, Tensor("y", "int16", (2, 1), None, grid)]
+    tensors = [Tensor("x", "int16", (2, 4), None, quantization), weights, Tensor("y", "int16", (2, 1), None, quantization)]
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op("Gemm", ("x", "w"), ("y",)),), ("x",), ("y",))
     exact, summed = np.array([[0.47 * 6 / 65535], [6.0]]), np.array([[0.47 * 6 / 65535], [60.0]])
     pair = np.array([[-32768], [32767]], np.int16), np.array([[-32767], [32767]], np.int16)

@@ -137,7 +137,7 @@ def test_a_target_is_taken_for_the_way(tmp_path: Path) -> None:
         ("relu6", 0, 1.0, "relu6"),
     ],
 )
-def test_plain_drops_activations_that_the_grid_implies(activation: str, zero_point: int, scale: float, plainer: str) -> None:
+def test_plain_drops_activations_that_the_quantization_implies(activation: str, zero_point: int, scale: float, plainer: str) -> None:
     quantization = Quantization.per_tensor(scale, zero_point)
     tensors = {name: Tensor(name, "int8", (2,), quantization=quantization) for name in "xy"}
     op = Op("Add", ("x", "x"), ("y",), {"activation": activation, "arithmetic": "xnnpack"})

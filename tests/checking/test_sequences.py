@@ -154,7 +154,7 @@ def test_round_trips_keep_states(via: str, model: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["power_of_two", "google_scales", "symmetric_activations", "reduced_range", "change_bits"])
-def test_a_state_goes_along_to_another_grid(name: str, tmp_path: Path) -> None:
+def test_a_state_goes_along_to_another_quantization(name: str, tmp_path: Path) -> None:
     """Its first value is rounded to the quantization of what is read of it, and nothing converts in between; a check takes that as
     declared."""
     options: dict[str, Any] = {"reduce": "activations"} if name == "reduced_range" else {}

@@ -27,7 +27,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.onnxruntime
 @pytest.mark.litert
 @pytest.mark.cross_section
-def test_the_check_runs_every_node_and_sees_the_source_s_grids(result: Path) -> None:
+def test_the_check_runs_every_node_and_sees_the_source_s_quantizations(result: Path) -> None:
     report = check(SOURCE, result, per_op=True, samples=2)
     assert report.verdict == "passed", report.problems
     assert report.kernels[1] == "onnxruntime:unoptimized"
@@ -50,7 +50,7 @@ def test_the_file_is_read_as_what_it_was_made_of(result: Path, tmp_path: Path) -
 
 
 @pytest.mark.formats
-def test_uint8_edges_have_their_grids_again(tmp_path: Path) -> None:
+def test_uint8_edges_have_their_quantizations_again(tmp_path: Path) -> None:
     source, there, back = FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite", tmp_path / "model.onnx", tmp_path / "back.tflite"
     convert(source, there, target="tensorrt")
     convert(there, back)

@@ -55,7 +55,7 @@ def test_the_result_of_another_model_is_not_equal(roll: int, tmp_path: Path) -> 
 @pytest.mark.onnxruntime
 @pytest.mark.litert
 @pytest.mark.parametrize("per_op", [False, True])
-def test_a_reshape_between_two_grids_is_checked(per_op: bool, tmp_path: Path) -> None:
+def test_a_reshape_between_two_quantizations_is_checked(per_op: bool, tmp_path: Path) -> None:
     shape = TensorSpec("s", (2,), "int32", data=np.array([1, 256], np.int32))
     tensors = [TensorSpec("x", (1, 8, 8, 4), "int8", 0.05, 3), shape], [TensorSpec("y", (1, 256), "int8", 0.1, 3)]
     (tmp_path / "m.tflite").write_bytes(single_op("RESHAPE", {"newShape": [1, 256]}, *tensors))
@@ -116,8 +116,8 @@ def test_quick_judges_the_outputs_alone(tmp_path: Path) -> None:
 
 def chain(path: Path, change: Callable[[Graph], Graph] = lambda graph: graph) -> Path:
     """x, z -> a = x + z, b = x * z, both outputs of one type and shape."""
-    grid = Quantization.per_tensor(0.05, 3)
-    tensors = {name: Tensor(name, "int8", (1, 4, 4, 4), None, grid) for name in ("x", "z", "a", "b")}
+    quantization = Quantization.per_tensor(0.05, 3)
+    tensors = {name: Tensor(name, "int8", (1, 4, 4, 4), None, quantization) for name in ("x", "z", "a", "b")}
     ops = (Op("Add", ("x", "z"), ("a",), {}, "ADD #0"), Op("Mul", ("a", "z"), ("b",), {}, "MUL #1"))
     save(change(Graph("chain", tensors, ops, ("x", "z"), ("a", "b"))), path)
     return path
@@ -148,9 +148,10 @@ def test_order_edges_and_kinds(change: Callable[[Graph], Graph], words: str, suf
 @pytest.mark.litert
 def test_a_scale_that_no_output_of_this_runtime_shows_is_not_equal(tmp_path: Path) -> None:
     source = chain(tmp_path / "source.tflite")
-    grid = Quantization.per_tensor(0.06, 3)
+    quantization = Quantization.per_tensor(0.06, 3)
     report = check(
-        source, chain(tmp_path / "wrong.tflite", lambda g: g.evolve(tensors=[replace(t, quantization=grid) for t in g.tensors.values()]))
+        source,
+        chain(tmp_path / "wrong.tflite", lambda g: g.evolve(tensors=[replace(t, quantization=quantization) for t in g.tensors.values()])),
     )
     assert report.verdict == "not equal"
     assert any("a scale of 'a' is off by 20%" in text for text in report.problems)
@@ -172,30 +173,30 @@ def test_outputs_that_hardly_vary_have_their_operators_compared(tmp_path: Path) 
 @pytest.mark.onnxruntime
 @pytest.mark.litert
 @pytest.mark.parametrize(("declared", "suffix"), [(True, "tflite"), (True, "onnx"), (False, "tflite")])
-def test_another_grid_is_compared_as_real_values_if_the_conversion_declared_it(declared: bool, suffix: str, tmp_path: Path) -> None:
+def test_another_quantization_is_compared_as_real_values_if_the_conversion_declared_it(declared: bool, suffix: str, tmp_path: Path) -> None:
     wide = Quantization.per_tensor(0.4, 3)
     source = chain(tmp_path / f"source.{suffix}", lambda g: g.evolve(tensors=[replace(g["b"], quantization=wide)]))
     result, graph = tmp_path / f"result.{suffix}", load(source)
-    regridded = graph.evolve(tensors=[replace(graph["b"], quantization=Quantization.per_tensor(0.45, -2))])
-    changed = {CHANGED: json.dumps(declared_changes(regridded, ["b"]))} if declared else {}
-    save(regridded, result, provenance=changed)
+    requantized = graph.evolve(tensors=[replace(graph["b"], quantization=Quantization.per_tensor(0.45, -2))])
+    changed = {CHANGED: json.dumps(declared_changes(requantized, ["b"]))} if declared else {}
+    save(requantized, result, provenance=changed)
     report = check(source, result)
     (compared,) = (item for item in report.outputs if item.name == "b")
     assert report.passed == declared, report.problems
     if declared:
-        assert compared.grids == "steps of 0.4 and 0.45"
+        assert compared.quantizations == "steps of 0.4 and 0.45"
         assert 0 < compared.largest <= 2
         assert compared.sqnr_db is not None and compared.sqnr_db > 20
         assert [op.output for op in report.operators if op.verdict == "requantized"] == ["b"]
 
 
 @pytest.mark.litert
-def test_a_declared_grid_that_loses_too_much_is_not_equal(tmp_path: Path) -> None:
+def test_a_declared_quantization_that_loses_too_much_is_not_equal(tmp_path: Path) -> None:
     """Nearly everything saturates."""
     source, result = chain(tmp_path / "source.tflite"), tmp_path / "result.tflite"
     graph = load(source)
-    regridded = graph.evolve(tensors=[replace(graph["b"], quantization=Quantization.per_tensor(0.001, 0))])
-    save(regridded, result, provenance={CHANGED: json.dumps(declared_changes(regridded, ["b"]))})
+    requantized = graph.evolve(tensors=[replace(graph["b"], quantization=Quantization.per_tensor(0.001, 0))])
+    save(requantized, result, provenance={CHANGED: json.dumps(declared_changes(requantized, ["b"]))})
     report = check(source, result)
     assert report.verdict == "not equal"
     assert any("output 'b': SQNR" in text and "below 30" in text for text in report.problems)
@@ -270,7 +271,7 @@ def test_a_rounding_that_nobody_declared_explains_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.formats
-def test_outputs_on_other_grids_that_are_faint_or_ranked() -> None:
+def test_outputs_on_other_quantizations_that_are_faint_or_ranked() -> None:
     """Where the conversion declared other values: a few steps of an output that is nearly all zero, and boxes in another order."""
     tensors = {name: Tensor(name, "int8", (1, 4), None, Quantization.per_tensor(0.1, 0)) for name in ("x", "y")}
     plain = Graph("g", tensors, (Op("Sigmoid", ("x",), ("y",)),), ("x",), ("y",))

@@ -408,7 +408,7 @@ def test_errors_name_the_file() -> None:
 
 
 @pytest.mark.formats
-def test_a_quantized_part_keeps_its_grids(tmp_path: Path) -> None:
+def test_a_quantized_part_keeps_its_quantizations(tmp_path: Path) -> None:
     whole, part = load(MOBILENET), load(MOBILENET, subgraph=f"{FIRST}:{LAST}")
     assert isinstance(part[FIRST].quantization, Quantization)
     assert all(part[name].quantization == whole[name].quantization for name in part.tensors)

@@ -49,11 +49,11 @@ def test_onnx(tmp_path: Path, name: str, suffix: str) -> None:
 @pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 def test_a_bias_may_be_absent(tmp_path: Path, suffix: str) -> None:
     """A third input without a name is none."""
-    grid = Quantization.per_tensor(0.1, 0)
+    quantization = Quantization.per_tensor(0.1, 0)
     tensors = [
-        Tensor("x", "int8", (1, 3, 3, 3), None, grid),
-        Tensor("w", "int8", (4, 3, 2, 2), np.ones((4, 3, 2, 2), np.int8), grid),
-        Tensor("y", "int8", (1, 4, 4, 4), None, grid),
+        Tensor("x", "int8", (1, 3, 3, 3), None, quantization),
+        Tensor("w", "int8", (4, 3, 2, 2), np.ones((4, 3, 2, 2), np.int8), quantization),
+        Tensor("y", "int8", (1, 4, 4, 4), None, quantization),
     ]
     window = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "output_padding": (0, 0)}
     op = Op("ConvTranspose", ("x", "w", ""), ("y",), {**window, "data_format": "channels_last"})

@@ -69,9 +69,9 @@ def with_pairs(name: str, dtype: str) -> Any:
         scale, lowest = max(max(high, 0) - min(low, 0), 1e-6) / 255, -128 if dtype == "int8" else 0
         constants[f"{tensor}_scale"] = np.float32(scale)
         constants[f"{tensor}_zero"] = np.asarray(np.rint(lowest - min(low, 0) / scale), dtype)
-        grid = [f"{tensor}_scale", f"{tensor}_zero"]
-        nodes.append(helper.make_node("QuantizeLinear", [tensor, *grid], [f"{tensor}_stored"]))
-        nodes.append(helper.make_node("DequantizeLinear", [f"{tensor}_stored", *grid], [f"{tensor}_real"]))
+        quantization = [f"{tensor}_scale", f"{tensor}_zero"]
+        nodes.append(helper.make_node("QuantizeLinear", [tensor, *quantization], [f"{tensor}_stored"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{tensor}_stored", *quantization], [f"{tensor}_real"]))
         return f"{tensor}_real"
 
     pair("x", float(x.min()), float(x.max()))

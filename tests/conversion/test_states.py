@@ -33,12 +33,12 @@ def test_a_state_has_its_integers_and_outputs(name: str, graph: Path) -> None:
     found = qconvert.load(CLASSIFIER / f"{name}.pth", graph=graph)
     values = np.load(CLASSIFIER / f"{name}.npz")
     prefix = "module." if "eager" in name else ""
-    for (_, data, grid, bias, _, before, *_), module in zip(layers(found), ("first", "second", "output"), strict=True):
+    for (_, data, quantization, bias, _, before, *_), module in zip(layers(found), ("first", "second", "output"), strict=True):
         assert np.array_equal(data, values[f"param/{prefix}{module}/weight"])
         real = values[f"param/{prefix}{module}/bias"]
-        steps = real if "fbgemm" in name else np.rint(real / (before.scale.astype(np.float64) * grid.scale))  # qnnpack rounds it
+        steps = real if "fbgemm" in name else np.rint(real / (before.scale.astype(np.float64) * quantization.scale))  # qnnpack rounds it
         assert np.array_equal(bias, steps)
-        assert np.array_equal(grid.scale, np.atleast_1d(values[f"param/{prefix}{module}/scale"]).astype(np.float32))
+        assert np.array_equal(quantization.scale, np.atleast_1d(values[f"param/{prefix}{module}/scale"]).astype(np.float32))
     assert np.array_equal(computed(found, values), values["output_0"])
     assert found.is_from("torch") and found.metadata["source.kernels"] == ("torch:x86" if "fbgemm" in name else "torch:qnnpack")
 
@@ -67,7 +67,7 @@ def test_a_state_in_a_checkpoint_is_found(tmp_path: Path) -> None:
     assert len(layers(qconvert.load(path, graph=GRAPHS[0]))) == 3
 
 
-def test_a_layer_behind_which_a_relu_stands_has_the_grid_of_both(tmp_path: Path) -> None:
+def test_a_layer_behind_which_a_relu_stands_has_the_quantization_of_both(tmp_path: Path) -> None:
     """A quantization whose lowest integer is 0 was observed after the Relu that was fused; any other stands before it."""
     fused = qconvert.load(state_file(tmp_path / "a.pth", classifier_state()), graph=GRAPHS[0])
     state = classifier_state() | {"first.zero_point": np.array(7)}
@@ -204,8 +204,8 @@ def test_a_module_can_be_named_by_the_user(tmp_path: Path) -> None:
     state = classifier_state() | {"other.scale": np.array(0.3, np.float32), "other.zero_point": np.array(3)}
     path = state_file(tmp_path / "a.pth", state)
     stated = qconvert.load(path, graph=GRAPHS[0], modules="add = add; other = relu")
-    grids = [stated[op.outputs[0]].quantization for op in stated.ops if op.kind == "Add"]
-    assert grids[0].scale.tolist() == [np.float32(0.04)]
+    quantizations = [stated[op.outputs[0]].quantization for op in stated.ops if op.kind == "Add"]
+    assert quantizations[0].scale.tolist() == [np.float32(0.04)]
     with refused(OptionError, "unknown-tensor", holds=("'ad'", "'add'")):
         qconvert.load(path, graph=GRAPHS[0], modules="add=ad")
     with refused(OptionError, "malformed-option"):

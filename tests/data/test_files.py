@@ -162,11 +162,11 @@ def test_images_are_prepared(preparation: Preparation, expected: np.ndarray, pic
 
 
 def test_images_for_integers(picture: Path) -> None:
-    grid = Quantization.per_tensor(1 / 127.5, 0)
+    quantization = Quantization.per_tensor(1 / 127.5, 0)
     for tensor, preparation, expected in (
-        (of("uint8", (1, 2, 3, 3), grid), Preparation(), PIXELS),
-        (of("int8", (1, 2, 3, 3), grid), Preparation(), PIXELS.astype(int) - 128),
-        (of("int8", (1, 2, 3, 3), grid), Preparation(pixel_range=(-1, 1)), np.clip(np.rint(PIXELS - 127.5), -128, 127)),
+        (of("uint8", (1, 2, 3, 3), quantization), Preparation(), PIXELS),
+        (of("int8", (1, 2, 3, 3), quantization), Preparation(), PIXELS.astype(int) - 128),
+        (of("int8", (1, 2, 3, 3), quantization), Preparation(pixel_range=(-1, 1)), np.clip(np.rint(PIXELS - 127.5), -128, 127)),
     ):
         (feed,), _ = load_inputs(graph_of(tensor), [picture], 1, preparation)
         assert np.abs(feed["x"][0].astype(int) - expected).max() <= (1 if preparation.given else 0)

@@ -51,7 +51,7 @@ def test_everything_comes_back() -> None:
 
 @pytest.mark.property
 @given(st.sampled_from(TYPES), st.floats(2.0**-100, 2.0**100, width=32), st.data())
-def test_any_grid_comes_back_bit_for_bit(dtype: str, scale: float, data: st.DataObject) -> None:
+def test_any_quantization_comes_back_bit_for_bit(dtype: str, scale: float, data: st.DataObject) -> None:
     low, high = integer_range(dtype)
     point = data.draw(st.integers(low, high))
     found = Encodings({"x": Encoding(QParams(dtype, Quantization.per_tensor(scale, point)))})

@@ -294,23 +294,23 @@ def test_weights_in_blocks_and_a_float_bias(axis: int) -> None:
 @pytest.mark.parametrize("dtype", ["float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"])
 def test_small_floats_are_the_nearest_ones(dtype: str) -> None:
     every = np.arange(16 if dtype == "float4e2m1" else 256).astype(np.uint8).view(numpy_dtype(dtype))
-    grid = np.unique(every.astype(np.float64)[np.isfinite(every.astype(np.float64))])
-    middles = (grid[1:] + grid[:-1]) / 2
+    quantization = np.unique(every.astype(np.float64)[np.isfinite(every.astype(np.float64))])
+    middles = (quantization[1:] + quantization[:-1]) / 2
     q = Quantization.per_tensor(0.5)
-    stored = quantize(0.5 * grid, q, dtype)
+    stored = quantize(0.5 * quantization, q, dtype)
     assert stored.dtype == numpy_dtype(dtype)
-    assert np.array_equal(stored.astype(np.float64), grid)
+    assert np.array_equal(stored.astype(np.float64), quantization)
     # A hair next to the middle of two neighbours: a cast by way of float32 would see a tie.
     hair = np.abs(middles) * 2.0**-40
-    assert np.array_equal(quantize(0.5 * (middles + hair), q, dtype).astype(np.float64), grid[1:])
-    assert np.array_equal(quantize(0.5 * (middles - hair), q, dtype).astype(np.float64), grid[:-1])
+    assert np.array_equal(quantize(0.5 * (middles + hair), q, dtype).astype(np.float64), quantization[1:])
+    assert np.array_equal(quantize(0.5 * (middles - hair), q, dtype).astype(np.float64), quantization[:-1])
     # Ties go to the neighbour whose last bit is 0, as the cast of a float32 has it.
     assert np.array_equal(quantize(0.5 * middles, q, dtype), middles.astype(np.float32).astype(numpy_dtype(dtype)))
-    assert quantize(np.array([1e9, -np.inf]), q, dtype).astype(np.float64).tolist() == [grid[-1], grid[0]]
-    assert np.array_equal(dequantize(stored, q), 0.5 * grid)
+    assert quantize(np.array([1e9, -np.inf]), q, dtype).astype(np.float64).tolist() == [quantization[-1], quantization[0]]
+    assert np.array_equal(dequantize(stored, q), 0.5 * quantization)
     assert bool(np.isnan(quantize(np.array(np.nan), q, dtype).astype(np.float64))) == (dtype != "float4e2m1")
     got = run("MatMul", [(stored[None], q), (stored[:, None], q)])[0].stored
-    assert got == np.sum((0.5 * grid) ** 2)
+    assert got == np.sum((0.5 * quantization) ** 2)
 
 
 # Whole graphs and errors

@@ -105,11 +105,11 @@ def test_quantize_and_dequantize(dtype: str, points: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(("low", "high", "wanted"), [(-10, 5, (-7, 8)), (None, 5, (-128, 8)), (-1.2, 5, None)])
-def test_integers_are_clipped_between_numbers_of_their_grid(low: float | None, high: float, wanted: tuple[int, int] | None) -> None:
-    grid = Quantization.per_tensor(0.05, 3)
+def test_integers_are_clipped_between_numbers_of_their_quantization(low: float | None, high: float, wanted: tuple[int, int] | None) -> None:
+    quantization = Quantization.per_tensor(0.05, 3)
     values = np.arange(-128, 128).astype(np.int8)
-    limits = [None if steps is None else np.array(F(steps) * grid.scale[0]) for steps in (low, high)]
-    tensors = tuple(Tensor(name, "int8", (256,), None, grid) for name in ("x0", "y0"))
+    limits = [None if steps is None else np.array(F(steps) * quantization.scale[0]) for steps in (low, high)]
+    tensors = tuple(Tensor(name, "int8", (256,), None, quantization) for name in ("x0", "y0"))
     found = fold("Clip", values, *limits, tensors=tensors)
     assert (found is None) == (wanted is None)
     if found is not None and wanted is not None:
@@ -212,7 +212,7 @@ def test_operators_on_anything_give_arrays_of_their_type_or_nothing(data: st.Dat
         attributes["perm"] = tuple(data.draw(st.lists(numbers, max_size=4)))
     if "to" in KINDS[kind].attributes:
         attributes["to"] = data.draw(st.sampled_from([*DTYPES, "int4", "bfloat16", "string", "unknown", "?"]))
-    grid = Quantization.per_tensor(0.5, 1) if data.draw(st.booleans()) else None
-    known = tuple(Tensor(f"x{i}", canonical_dtype(v.dtype), v.shape, None, grid) for i, v in enumerate(values) if v is not None)
+    quantization = Quantization.per_tensor(0.5, 1) if data.draw(st.booleans()) else None
+    known = tuple(Tensor(f"x{i}", canonical_dtype(v.dtype), v.shape, None, quantization) for i, v in enumerate(values) if v is not None)
     found = fold(kind, *values, tensors=known, outputs=data.draw(st.integers(1, 3)), **attributes)
     assert found is None or sum(array.nbytes for array in found) <= LARGEST

@@ -148,7 +148,7 @@ def test_blocks_of_an_image(tmp_path: Path, more: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["Sigmoid", "Tanh", "Softmax"])
 @pytest.mark.parametrize("stored", [np.uint8, np.int8])
-def test_curves_that_a_quantizer_left_on_grids_of_their_own_are_equal(kind: str, stored: type, tmp_path: Path) -> None:
+def test_curves_that_a_quantizer_left_on_quantizations_of_their_own_are_equal(kind: str, stored: type, tmp_path: Path) -> None:
     """x * f(x), each part with the quantization of its calibration: with LiteRT's own integer kernels a tenth of it would be off by a
     step."""
     grids = {"x": (0.0613, 131), "f": (0.00371 if kind != "Tanh" else 0.0069, 0 if kind != "Tanh" else 127), "y": (0.0271, 90)}

@@ -167,16 +167,18 @@ def _tflite(rng: Rng) -> bytes:
 
 
 def _spec(rng: Rng, name: str, shape: tuple[int, ...], dtype: str, is_constant: bool) -> TensorSpec:
-    grid: dict[str, Any] = {}
+    quantization: dict[str, Any] = {}
     if rng.random() < (0.9 if dtype in ("int8", "uint8", "int16") else 0.1):
         axis = int(rng.integers(len(shape))) if shape and rng.random() < 0.2 else None
         count = 1 if axis is None else shape[axis]
         scale = rng.uniform(0.01, 0.1, count).astype(np.float32)
         if rng.random() < 0.05:
             scale[:1] = one(rng, _NUMBERS)
-        grid = {"scale": scale, "zero_point": [int(one(rng, (0, 0, 3, -128)))] * count, "axis": axis or 0}
+        quantization = {"scale": scale, "zero_point": [int(one(rng, (0, 0, 3, -128)))] * count, "axis": axis or 0}
     signature = tuple(-1 if rng.random() < 0.3 else size for size in shape) if not is_constant and rng.random() < 0.1 else None
-    return TensorSpec(name, shape, dtype, data=_array(rng, dtype, shape) if is_constant else None, shape_signature=signature, **grid)
+    return TensorSpec(
+        name, shape, dtype, data=_array(rng, dtype, shape) if is_constant else None, shape_signature=signature, **quantization
+    )
 
 
 def _option(rng: Rng, sort: str) -> Any:

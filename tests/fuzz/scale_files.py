@@ -46,11 +46,19 @@ def _taken_apart() -> dict[str, tuple[Any, Any]]:
 
 def _documents() -> list[dict[str, Any]]:
     """Encodings with all that the document can say."""
-    grid = {"dtype": "int4", "scale": [[0.5, 0.25]] * 6, "zero_point": 0, "axis": 1, "block_size": 2, "quant_min": -7, "quant_max": 7}
+    quantization = {
+        "dtype": "int4",
+        "scale": [[0.5, 0.25]] * 6,
+        "zero_point": 0,
+        "axis": 1,
+        "block_size": 2,
+        "quant_min": -7,
+        "quant_max": 7,
+    }
     entries = [
         {"name": "w1", "qparams": {"dtype": "int8", "scale": [0.01], "zero_point": [0], "axis": None}, "required": False},
         {"name": "x", "range": {"lowest": -1.0, "highest": [1.0], "axis": None}, "origin": "data"},
-        {"name": "c1", "role": "input", "index": 1, "qparams": grid},
+        {"name": "c1", "role": "input", "index": 1, "qparams": quantization},
         {"name": "c1", "role": "output", "index": 0, "range": {"lowest": [-1.0] * 6, "highest": [2.0] * 6, "axis": 1}},
     ]
     return [

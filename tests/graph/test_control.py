@@ -18,8 +18,8 @@ from qconvert.rewriting.loops import loops_to_whiles
 from qconvert.rules.validation import validate
 
 
-def t(name: str, dtype: str = "float32", shape: Any = (2,), data: Any = None, grid: Quantization | None = None) -> Tensor:
-    return Tensor(name, dtype, shape, data, grid)
+def t(name: str, dtype: str = "float32", shape: Any = (2,), data: Any = None, quantization: Quantization | None = None) -> Tensor:
+    return Tensor(name, dtype, shape, data, quantization)
 
 
 def doubling() -> Graph:
@@ -60,7 +60,8 @@ FAULTS: Mapping[str, tuple[Any, str, tuple[object, ...]]] = {
                                             ops=(*g.functions["body"].ops, Op("Neg", ("w",), ("w2",)))), "call-mismatch", ("bool",)),
     "another shape": (lambda g: _tensor(g, t("x", shape=(3,)), inside=False), "call-mismatch", ("(3,)",)),
     "another type": (lambda g: _tensor(g, t("i", "int32", ())), "call-mismatch", ("int32", "int64")),
-    "another scale": (lambda g: _tensor(_tensor(g, t("x", "int8", grid=GRID), inside=False), t("y", "int8", grid=GRID), inside=False),
+    "another scale": (lambda g: _tensor(_tensor(g, t("x", "int8", quantization=GRID), inside=False),
+                                        t("y", "int8", quantization=GRID), inside=False),
                      "call-mismatch", ("'x'",)),
     "a signature of no function": (lambda g: replace(g, signatures=(Signature("s", {}, {}, "none"),)), "unknown-function", ("'none'",)),
     "a signature of no input": (lambda g: replace(g, signatures=(Signature("s", {"a": "w"}, {}, "body"),)), "unknown-tensor", ("'body'",)),

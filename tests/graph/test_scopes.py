@@ -34,19 +34,19 @@ GRID = Quantization.per_tensor(0.5, 3)
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "qgraph.schema.json").read_text())
 
 
-def t(name: str, dtype: str = "float32", shape: Any = (2,), data: Any = None, grid: Quantization | None = None) -> Tensor:
-    return Tensor(name, dtype, shape, data, grid)
+def t(name: str, dtype: str = "float32", shape: Any = (2,), data: Any = None, quantization: Quantization | None = None) -> Tensor:
+    return Tensor(name, dtype, shape, data, quantization)
 
 
 def counter() -> Graph:
     """y = s + x; s = y: a running sum of integers with a quantization."""
-    tensors = [t("x", "int8", grid=GRID), t("old", "int8", grid=GRID), t("y", "int8", grid=GRID)]
+    tensors = [t("x", "int8", quantization=GRID), t("old", "int8", quantization=GRID), t("y", "int8", quantization=GRID)]
     ops = (
         Op("ReadState", (), ("old",), {"state": "sum"}),
         Op("Add", ("x", "old"), ("y",)),
         Op("WriteState", ("y",), (), {"state": "sum"}),
     )
-    start = t("sum", "int8", data=np.array([3, 5], np.int8), grid=GRID)
+    start = t("sum", "int8", data=np.array([3, 5], np.int8), quantization=GRID)
     return Graph("counter", {item.name: item for item in tensors}, ops, ("x",), ("y",), states={"sum": start})
 
 
@@ -129,7 +129,7 @@ STATE_FAULTS: Mapping[str, tuple[Any, str, tuple[object, ...]]] = {
     "another name": (lambda g: replace(g, states={"total": g.states["sum"]}), "wrong-key", ("'sum'",)),
     "no value": (lambda g: replace(g, states={"sum": replace(g.states["sum"], data=None)}), "no-initial-value", ()),
     "missing": (lambda g: replace(g, states={}), "unknown-state", ("'sum'",)),
-    "grid": (
+    "quantization": (
         lambda g: replace(g, states={"sum": replace(g.states["sum"], quantization=None)}),
         "state-mismatch",
         ("'old'",),
@@ -217,7 +217,7 @@ def test_differences_name_them() -> None:
     other = replace(graph.functions["body"], ops=(Op("Tanh", ("a",), ("b",)),))
     assert diff(graph, replace(graph, functions={"body": other})) == ["function 'body': - Relu 'b'", "function 'body': + Tanh 'b'"]
     assert diff(graph, replace(graph, functions={})) == ["- function 'body'"]
-    changed = replace(counter(), states={"sum": t("sum", "int8", data=np.array([3, 6], np.int8), grid=GRID)})
+    changed = replace(counter(), states={"sum": t("sum", "int8", data=np.array([3, 6], np.int8), quantization=GRID)})
     assert diff(counter(), changed) == ["state 'sum': 1 of 2 elements differ, by at most 1"]
     assert diff(counter(), replace(counter(), states={})) == ["- state 'sum'"]
 
@@ -237,41 +237,41 @@ NARROW = Quantization(np.array([0.5], np.float32), np.array([0]), quant_min=-7, 
 def test_a_narrow_range_saturates_earlier() -> None:
     assert quantize(np.array([-9.0, -1.0, 2.5, 9.0]), NARROW, "int8").tolist() == [-7, -2, 5, 7]
     assert NARROW.limits("int8") == (-7, 7) and GRID.limits("int8") == (-128, 127)
-    assert clip_range(t("x", "int8", grid=NARROW), ACTIVATIONS["relu"]) == (0, 7)
+    assert clip_range(t("x", "int8", quantization=NARROW), ACTIVATIONS["relu"]) == (0, 7)
     assert NARROW.shifted(128).limits("uint8") == (121, 135)
     assert replace(NARROW, quant_min=-8) != NARROW
 
 
 @pytest.mark.formats
 def test_a_narrow_range_is_evaluated_kept_and_compared(tmp_path: Path) -> None:
-    x, y = t("x"), t("y", "int8", grid=NARROW)
+    x, y = t("x"), t("y", "int8", quantization=NARROW)
     graph = Graph("g", {"x": x, "y": y}, (Op("Quantize", ("x",), ("y",)),), ("x",), ("y",))
     assert evaluate(graph, {"x": np.array([50.0, -50.0], np.float32)})["y"].tolist() == [7, -7]
     qconvert.save(graph, tmp_path / "g.qgraph")
     assert qconvert.load(tmp_path / "g.qgraph")["y"].quantization == NARROW
-    wide = replace(graph, tensors={"x": x, "y": t("y", "int8", grid=replace(NARROW, quant_max=None))})
+    wide = replace(graph, tensors={"x": x, "y": t("y", "int8", quantization=replace(NARROW, quant_max=None))})
     assert diff(graph, wide) == ["tensor 'y': largest stored value 7 -> of the type"]
 
 
 @pytest.mark.formats
 @pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
 def test_a_format_that_cannot_state_a_range_refuses_it(suffix: str, tmp_path: Path) -> None:
-    graph = Graph("g", {"x": t("x"), "y": t("y", "int8", grid=NARROW)}, (Op("Quantize", ("x",), ("y",)),), ("x",), ("y",))
+    graph = Graph("g", {"x": t("x"), "y": t("y", "int8", quantization=NARROW)}, (Op("Quantize", ("x",), ("y",)),), ("x",), ("y",))
     with refused(UnsupportedError, "range-not-writable", holds=("'y'",)):
         qconvert.save(graph, tmp_path / f"g{suffix}")
     assert not list(tmp_path.iterdir())
-    qconvert.save(replace(graph, tensors={"x": t("x"), "y": t("y", "int8", grid=GRID)}), tmp_path / f"g{suffix}")
+    qconvert.save(replace(graph, tensors={"x": t("x"), "y": t("y", "int8", quantization=GRID)}), tmp_path / f"g{suffix}")
 
 
 @pytest.mark.formats
 @pytest.mark.parametrize("dtype", ["float8e4m3fn", "float8e5m2"])
 def test_small_floats_have_no_range_to_state(dtype: str, tmp_path: Path) -> None:
-    grid = Quantization(np.array([0.5], np.float32), np.array([0]))
-    graph = Graph("g", {"x": t("x"), "y": t("y", dtype, grid=grid)}, (Op("Quantize", ("x",), ("y",)),), ("x",), ("y",))
+    quantization = Quantization(np.array([0.5], np.float32), np.array([0]))
+    graph = Graph("g", {"x": t("x"), "y": t("y", dtype, quantization=quantization)}, (Op("Quantize", ("x",), ("y",)),), ("x",), ("y",))
     qconvert.save(graph, tmp_path / "g.onnx")
     assert diff(graph, qconvert.load(tmp_path / "g.onnx")) == []
     with refused(InvalidGraphError, "invalid-range", holds=("-7", 7, dtype)):
-        validate(replace(graph, tensors={"x": t("x"), "y": t("y", dtype, grid=NARROW)}))
+        validate(replace(graph, tensors={"x": t("x"), "y": t("y", dtype, quantization=NARROW)}))
 
 
 @pytest.mark.parametrize(
@@ -280,8 +280,8 @@ def test_small_floats_have_no_range_to_state(dtype: str, tmp_path: Path) -> None
      (-7, 7, [1, 8], "data-out-of-range", ("-7", 7))],
 )  # fmt: skip
 def test_a_wrong_range_is_refused(low: int, high: int, data: Any, rule: str, holds: tuple[object, ...]) -> None:
-    grid = replace(NARROW, quant_min=low, quant_max=high)
-    c = t("c", "int8", data=None if data is None else np.array(data, np.int8), grid=grid)
+    quantization = replace(NARROW, quant_min=low, quant_max=high)
+    c = t("c", "int8", data=None if data is None else np.array(data, np.int8), quantization=quantization)
     with refused(InvalidGraphError, rule, holds=holds):
         validate(Graph("g", {"c": c}, (), () if data else ("c",), ("c",)))
 
@@ -291,7 +291,7 @@ def test_a_wrong_range_is_refused(low: int, high: int, data: Any, rule: str, hol
 
 def test_frozen_means_frozen() -> None:
     own = np.array([1, 2], np.int8)
-    tensor = t("c", "int8", data=own, grid=GRID)
+    tensor = t("c", "int8", data=own, quantization=GRID)
     graph = Graph("g", {"c": tensor}, (Op("Softmax", ("c",), ("y",), {"axis": 0}),), (), ("c",), metadata={"a": "b"})
     for array in (graph["c"].data, GRID.scale, GRID.zero_point):
         assert array is not None
@@ -334,8 +334,12 @@ def test_absent_operands_of_other_operators_do_not_disturb_match_rounding() -> N
 
 def test_constants_of_different_ranges_are_different() -> None:
     data, wide = np.array([1, 2], np.int8), replace(NARROW, quant_max=9)
-    tensors = {"a": t("a", "int8", data=data, grid=NARROW), "b": t("b", "int8", data=data, grid=wide), "y": t("y", "int8", grid=GRID)}
+    tensors = {
+        "a": t("a", "int8", data=data, quantization=NARROW),
+        "b": t("b", "int8", data=data, quantization=wide),
+        "y": t("y", "int8", quantization=GRID),
+    }
     graph = Graph("g", tensors, (Op("Add", ("a", "b"), ("y",)),), (), ("y",))
     assert run_passes(graph, ("deduplicate_constants",)) == (graph, ())
-    same = replace(graph, tensors={**tensors, "b": t("b", "int8", data=data, grid=NARROW)})
+    same = replace(graph, tensors={**tensors, "b": t("b", "int8", data=data, quantization=NARROW)})
     assert run_passes(same, ("deduplicate_constants",))[0].ops[0].inputs == ("a", "a")

@@ -103,8 +103,10 @@ def test_learned_steps_are_rounded_as_their_kernel_rounds_them() -> None:
         fake.scale.fill_(0.05)
         fake.zero_point.fill_(3.4)
     graph = qconvert.from_torch(torch.nn.Sequential(fake), torch.zeros(1, 8))
-    grids = [tensor.quantization for tensor in graph.tensors.values() if tensor.quantization is not None]
-    assert grids and all(grid.zero_point.tolist() == [3] and grid.scale.tolist() == [np.float32(0.05)] for grid in grids)
+    quantizations = [tensor.quantization for tensor in graph.tensors.values() if tensor.quantization is not None]
+    assert quantizations and all(
+        quantization.zero_point.tolist() == [3] and quantization.scale.tolist() == [np.float32(0.05)] for quantization in quantizations
+    )
 
 
 @pytest.mark.parametrize("config", ["int8_weight", "int8_dynamic", "int4_weight"])
@@ -162,8 +164,8 @@ def test_a_quantized_example_gives_its_scale_to_the_input(scripted: bool) -> Non
     module = torch.jit.script(Doubles()) if scripted else Doubles()
     x = torch.quantize_per_tensor(torch.linspace(-5, 5, 77), 0.05, 110, torch.quint8)
     graph = qconvert.from_torch(module, x)
-    grid = graph["x"].quantization
-    assert grid is not None and (float(grid.scale[0]), int(grid.zero_point[0])) == (np.float32(0.05), 110)
+    quantization = graph["x"].quantization
+    assert quantization is not None and (float(quantization.scale[0]), int(quantization.zero_point[0])) == (np.float32(0.05), 110)
     assert np.array_equal(outputs(graph, [x.int_repr()]), module(x).int_repr().numpy())
 
 

@@ -54,7 +54,7 @@ def conv(*behind: Op, tensors: tuple[Tensor, ...] = (), outputs: str = "y", bias
 
 
 @pytest.mark.cross_section
-def test_a_convolution_between_its_grids() -> None:
+def test_a_convolution_between_its_quantizations() -> None:
     product = float(np.float32(0.05) * np.float32(0.02))
     bias = constant("b", np.array([900, -800, 7, 0], np.int32), q(product))
     graph = conv(Op("Quantize", ("c",), ("y",)), tensors=(stored("y", 0.4, -7),), bias=bias)
@@ -65,7 +65,7 @@ def test_a_convolution_between_its_grids() -> None:
     assert applied(changed, "absorb_quantization")[0] is changed
 
 
-def test_a_bias_on_another_grid_stays_real() -> None:
+def test_a_bias_on_another_quantization_stays_real() -> None:
     bias = constant("b", np.array([900, -800, 7, 0], np.int32), q(0.002))
     graph = conv(Op("Quantize", ("c",), ("y",)), tensors=(stored("y", 0.4),), bias=bias)
     changed, _ = applied(graph, "absorb_quantization")
@@ -81,7 +81,7 @@ def test_a_result_that_others_read_stays_real() -> None:
 
 
 @pytest.mark.parametrize("zero", [-128, 0, 127])
-def test_a_relu_before_the_grid(zero: int) -> None:
+def test_a_relu_before_the_quantization(zero: int) -> None:
     """Implied where the quantization begins at zero, an activation where it does not."""
     graph = conv(Op("Relu", ("c",), ("r",)), Op("Quantize", ("r",), ("y",)), tensors=(stored("y", 0.4, zero),))
     changed, _ = applied(graph, "absorb_quantization")
@@ -98,7 +98,7 @@ def test_a_bound_that_is_a_rounding_tie_stays() -> None:
     same(graph, changed)
 
 
-def test_the_grid_is_found_behind_movements() -> None:
+def test_the_quantization_is_found_behind_movements() -> None:
     sizes = constant("s", np.array([1, -1], np.int64))
     behind = [
         Op("MaxPool", ("c",), ("m",), POOL),
@@ -112,7 +112,7 @@ def test_the_grid_is_found_behind_movements() -> None:
     same(graph, changed)
 
 
-def test_two_grids_behind_one_value_keep_it_real() -> None:
+def test_two_quantizations_behind_one_value_keep_it_real() -> None:
     graph = conv(
         Op("Quantize", ("c",), ("y",)), Op("Quantize", ("c",), ("z",)), tensors=(stored("y", 0.4), stored("z", 0.3)), outputs="y z"
     )
@@ -167,7 +167,7 @@ def test_weights_turn_before_their_dequantize() -> None:
 
 
 @pytest.mark.parametrize(("value", "filled"), [(0.0, False), (1.0, True), (0.33, None)])
-def test_padding_is_put_on_the_grid_if_it_is_a_number_of_it(value: float, filled: bool | None) -> None:
+def test_padding_is_put_on_the_quantization_if_it_is_a_number_of_it(value: float, filled: bool | None) -> None:
     tensors = [
         Tensor("x", "int8", (1, 6), None, q(0.25, 4)),
         constant("p", np.array([0, 1, 0, 2], np.int64)),
@@ -226,7 +226,7 @@ def test_integer_clips_become_activations_or_nothing() -> None:
 LIMITS = (constant("m1", np.float32(-1)), constant("p1", np.float32(1)), constant("p6", np.float32(6)), constant("zero", np.float32(0)))
 
 
-def test_two_clips_of_one_result_on_one_grid_stay_two() -> None:
+def test_two_clips_of_one_result_on_one_quantization_stay_two() -> None:
     """Neither may be the activation of the operator that both read."""
     behind = (
         Op("Relu", ("c",), ("r",)), Op("Clip", ("c", "m1", "p1"), ("k",)), Op("Quantize", ("r",), ("y",)), Op("Quantize", ("k",), ("z",)),
@@ -237,7 +237,7 @@ def test_two_clips_of_one_result_on_one_grid_stay_two() -> None:
     same(graph, changed)
 
 
-def test_a_result_on_a_grid_and_a_clip_of_it_on_the_same() -> None:
+def test_a_result_on_a_quantization_and_a_clip_of_it_on_the_same() -> None:
     behind = (Op("Quantize", ("c",), ("y",)), dq("y"), Op("Relu", ("c",), ("r",)), Op("Quantize", ("r",), ("z",)))
     graph = conv(*behind, tensors=(stored("y", 0.25, -7), stored("z", 0.25, -7)), outputs="y_real z")
     changed, _ = applied(graph, "absorb_quantization")
@@ -245,7 +245,7 @@ def test_a_result_on_a_grid_and_a_clip_of_it_on_the_same() -> None:
     same(graph, changed)
 
 
-def test_a_second_activation_on_the_same_grid_joins_the_first() -> None:
+def test_a_second_activation_on_the_same_quantization_joins_the_first() -> None:
     clips = (Op("Relu", ("c",), ("r",)), Op("Quantize", ("r",), ("a",)), dq("a"), Op("Clip", ("a_real", "m1", "p6"), ("k",)),
              Op("Quantize", ("k",), ("y",)))  # fmt: skip
     graph = conv(*clips, tensors=(stored("a", 0.25, -7), stored("y", 0.25, -7), *LIMITS))

@@ -61,7 +61,7 @@ def network() -> Graph:
     return Graph("net", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
 
 
-def grid(scale: float, point: int = 0, dtype: str = "int8") -> Encoding:
+def quantization(scale: float, point: int = 0, dtype: str = "int8") -> Encoding:
     return Encoding(QParams(dtype, Quantization.per_tensor(scale, point)))
 
 
@@ -75,7 +75,7 @@ def kinds(graph: Graph) -> list[str]:
 @pytest.mark.parametrize("place", [Place("w"), Place("/layer/conv", "input", 1), Place("c", "input", 1), Place("r", "input", 1)], ids=str)
 def test_weights_are_found_by_every_name(place: Place) -> None:
     """By the tensor, the operator, what it computes, and what a runtime computes that fuses the Relu."""
-    changed = apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128), place: CHANNELS}))
+    changed = apply(network(), Encodings({"x": quantization(0.05), "r": quantization(0.03, -128), place: CHANNELS}))
     conv = next(op for op in changed.ops if op.kind == "Conv")
     weights, bias = changed[conv.inputs[1]], changed[conv.inputs[2]]
     assert weights.quantization == Quantization.per_axis(np.full(4, 0.02), 0)
@@ -88,7 +88,7 @@ def test_weights_are_found_by_every_name(place: Place) -> None:
 def test_the_result_of_a_layer_is_that_of_the_relu_behind_it(name: str) -> None:
     """Runtimes fuse both, and their files name the layer; with a quantization between the Conv and the Relu the Conv's data would stay
     real."""
-    entries = {Place("x", "output"): grid(0.1), Place(name, "output"): grid(0.05, -128), Place("c", "input", 1): CHANNELS}
+    entries = {Place("x", "output"): quantization(0.1), Place(name, "output"): quantization(0.05, -128), Place("c", "input", 1): CHANNELS}
     found = apply(network(), Encodings(entries))
     assert kinds(found)[:2] == ["Quantize", "Conv"] and found.ops[1]["activation"] in ("", "relu")
     assert found["r"].quantization == Quantization.per_tensor(0.05, -128) and "c" not in found.tensors
@@ -110,7 +110,7 @@ def test_runtimes_fold_a_batch_normalization_first(name: str) -> None:
     """Scales of weights are those of the folded ones, and the result of the layer is after the normalization."""
     from qconvert.passes import fold_batch_norm
 
-    entries = {Place("x"): grid(0.1), Place(name, "output"): grid(0.05, -128), Place(name, "input", 1): CHANNELS}
+    entries = {Place("x"): quantization(0.1), Place(name, "output"): quantization(0.05, -128), Place(name, "input", 1): CHANNELS}
     found, notes = applied(normalized(), Encodings(entries))
     assert kinds(found)[:2] == ["Quantize", "Conv"] and found["r"].quantization == Quantization.per_tensor(0.05, -128)
     folded = fold_batch_norm.run(normalized(), None)[0]
@@ -121,8 +121,13 @@ def test_runtimes_fold_a_batch_normalization_first(name: str) -> None:
     assert any("1 BatchNormalizations are folded into the weights" in str(note) for note in notes)
 
 
-def test_a_grid_before_a_batch_normalization_keeps_it() -> None:
-    entries = {Place("x"): grid(0.1), Place("c"): grid(0.05), Place("c", "input", 1): CHANNELS, Place("n"): grid(0.1)}
+def test_a_quantization_before_a_batch_normalization_keeps_it() -> None:
+    entries = {
+        Place("x"): quantization(0.1),
+        Place("c"): quantization(0.05),
+        Place("c", "input", 1): CHANNELS,
+        Place("n"): quantization(0.1),
+    }
     assert "BatchNormalization" in kinds(apply(normalized(), Encodings(entries)))
 
 
@@ -153,37 +158,44 @@ def test_integers_may_have_more_sizes_of_1() -> None:
     assert np.array_equal(found["w"].data, np.arange(4 * 27, dtype=np.int8).reshape(4, 3, 3, 3))
 
 
-def test_a_layer_and_the_relu_behind_it_may_have_grids_of_their_own() -> None:
-    entries = {Place("x"): grid(0.1), Place("c", "output"): grid(0.05), Place("r", "output"): grid(0.02), Place("w"): CHANNELS}
+def test_a_layer_and_the_relu_behind_it_may_have_quantizations_of_their_own() -> None:
+    entries = {
+        Place("x"): quantization(0.1),
+        Place("c", "output"): quantization(0.05),
+        Place("r", "output"): quantization(0.02),
+        Place("w"): CHANNELS,
+    }
     found = apply(network(), Encodings(entries))
     assert found["c"].quantization == Quantization.per_tensor(0.05) and found["r"].quantization == Quantization.per_tensor(0.02)
 
 
-def test_what_has_no_grid_stays_real_and_is_named() -> None:
-    changed, notes = applied(network(), Encodings({"x": grid(0.05), "w": CHANNELS}))
+def test_what_has_no_quantization_stays_real_and_is_named() -> None:
+    changed, notes = applied(network(), Encodings({"x": quantization(0.05), "w": CHANNELS}))
     assert changed["w"].dtype == "int8" and changed["c"].dtype == "float32" == changed["y"].dtype
     assert any("1 Conv" in str(note) and "'c'" in str(note) for note in notes)
 
 
-def test_grids_are_inferred_through_moves_and_pools() -> None:
+def test_quantizations_are_inferred_through_moves_and_pools() -> None:
     """The quantization of the last reaches the layer, and that of the first the last."""
-    backwards, notes = applied(network(), Encodings({"x": grid(0.05), "y": grid(0.03, -128), "w": CHANNELS}), fill="infer")
+    backwards, notes = applied(network(), Encodings({"x": quantization(0.05), "y": quantization(0.03, -128), "w": CHANNELS}), fill="infer")
     assert kinds(backwards) == ["Quantize", "Conv", "MaxPool", "Reshape", "Dequantize"]
     assert any("2 of them inferred" in str(note) for note in notes)
-    forwards = apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128), "w": CHANNELS}), fill="infer")
+    forwards = apply(network(), Encodings({"x": quantization(0.05), "r": quantization(0.03, -128), "w": CHANNELS}), fill="infer")
     assert kinds(forwards) == kinds(backwards)
-    none = apply(network(), Encodings({"x": grid(0.05), "w": CHANNELS}))
+    none = apply(network(), Encodings({"x": quantization(0.05), "w": CHANNELS}))
     assert "Relu" in kinds(none) and none["c"].dtype == "float32"
 
 
 def test_integers_are_taken_as_they_are() -> None:
     integers = RNG.integers(-127, 128, WEIGHTS.shape).astype(np.int8)
     assert CHANNELS.qparams is not None
-    changed = apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128), "w": Encoding(CHANNELS.qparams, integers=integers)}))
+    changed = apply(
+        network(), Encodings({"x": quantization(0.05), "r": quantization(0.03, -128), "w": Encoding(CHANNELS.qparams, integers=integers)})
+    )
     np.testing.assert_array_equal(changed["w"].data, integers)
 
 
-def test_ranges_become_grids() -> None:
+def test_ranges_become_quantizations() -> None:
     values = Range(np.array([-1.0]), np.array([3.0]))
     weights = Range(-np.ones(4), np.ones(4))
     entries = {"x": Encoding(range=values), "r": Encoding(range=Range(np.array([0.5]), np.array([2.55]))), "w": Encoding(range=weights)}
@@ -197,14 +209,14 @@ def test_ranges_become_grids() -> None:
 
 
 def test_weights_that_a_file_leaves_out() -> None:
-    changed = apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128)}, weights="max-abs"))
+    changed = apply(network(), Encodings({"x": quantization(0.05), "r": quantization(0.03, -128)}, weights="max-abs"))
     on = changed["w"].quantization
     assert on is not None
     np.testing.assert_array_equal(on.scale, np.abs(WEIGHTS).max(axis=(1, 2, 3)) / np.float32(127))
     assert np.abs(np.asarray(changed["w"].data, np.int64)).max() == 127
 
 
-def test_limits_of_a_grid_hold() -> None:
+def test_limits_of_a_quantization_hold() -> None:
     limited = Encoding(QParams("int8", Quantization(np.float32([0.01]), np.array([0]), None, 0, -127, 100)))
     changed = apply(network(), Encodings({"x": limited}))
     values = evaluate(changed, {"x": np.full((1, 3, 8, 8), 9.0, np.float32)})
@@ -213,7 +225,7 @@ def test_limits_of_a_grid_hold() -> None:
 
 
 ERRORS = {
-    "unknown": ({"rr": grid(1)}, "unknown-tensor", ("1 encoding ", "'rr' (nearest: 'r')")),
+    "unknown": ({"rr": quantization(1)}, "unknown-tensor", ("1 encoding ", "'rr' (nearest: 'r')")),
     "operator": ({Place("/layer/con", "input", 1): CHANNELS}, "unknown-tensor", ("'/layer/con' (nearest: '/layer/conv')",)),
     "input": ({Place("/layer/conv", "input", 5): CHANNELS}, "unknown-tensor", ("'/layer/conv'",)),
     "channels": ({"w": Encoding(QParams("int8", Quantization.per_axis(np.ones(3), 0)))}, "blocks-do-not-fit", (3, "axis 0", 4)),
@@ -233,8 +245,8 @@ ERRORS = {
         "integers-not-constant",
         ("'x'",),
     ),
-    "shape": ({"s": grid(1)}, "not-a-float-tensor", ("'s'", "int64")),
-    "twice": ({"w": CHANNELS, Place("r", "output", 0): grid(1), "r": grid(2)}, "encoding-twice", ("output 0 of 'r'",)),
+    "shape": ({"s": quantization(1)}, "not-a-float-tensor", ("'s'", "int64")),
+    "twice": ({"w": CHANNELS, Place("r", "output", 0): quantization(1), "r": quantization(2)}, "encoding-twice", ("output 0 of 'r'",)),
 }
 
 
@@ -247,7 +259,7 @@ def test_what_does_not_fit_is_an_error(case: str) -> None:
 
 def test_one_scale_along_an_axis_of_one_is_one_scale() -> None:
     along = Encoding(QParams("int8", Quantization.per_axis([0.05], 0)))
-    changed = apply(network(), Encodings({"x": along, "r": grid(0.03, -128), "w": CHANNELS}))
+    changed = apply(network(), Encodings({"x": along, "r": quantization(0.03, -128), "w": CHANNELS}))
     assert all(t.quantization.axis is None for t in changed.tensors.values() if t.quantization is not None and not t.is_constant)
 
 
@@ -260,25 +272,27 @@ def test_a_model_without_scales_has_none_to_extract(tmp_path: Path) -> None:
 
 
 def test_inputs_are_operators_of_runtimes() -> None:
-    changed, notes = applied(network(), Encodings({Place("x", "output"): grid(0.05), Place("r", "input", 1): CHANNELS}))
+    changed, notes = applied(network(), Encodings({Place("x", "output"): quantization(0.05), Place("r", "input", 1): CHANNELS}))
     assert "Quantize" in kinds(changed) and any("1 activations and 1 constants are quantized" in str(note) for note in notes)
 
 
 def test_the_output_of_a_layer_is_behind_its_relu() -> None:
-    by_operator = apply(network(), Encodings({"x": grid(0.05), Place("/layer/conv", "output"): grid(0.03, -128), "w": CHANNELS}))
-    assert diff(by_operator, apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128), "w": CHANNELS}))) == []
-    before = apply(network(), Encodings({"x": grid(0.05), "c": grid(0.03), "w": CHANNELS}))
+    by_operator = apply(
+        network(), Encodings({"x": quantization(0.05), Place("/layer/conv", "output"): quantization(0.03, -128), "w": CHANNELS})
+    )
+    assert diff(by_operator, apply(network(), Encodings({"x": quantization(0.05), "r": quantization(0.03, -128), "w": CHANNELS}))) == []
+    before = apply(network(), Encodings({"x": quantization(0.05), "c": quantization(0.03), "w": CHANNELS}))
     assert before["c"].dtype == "int8"
 
 
 def test_what_runtimes_add_may_be_absent() -> None:
     assert CHANNELS.qparams is not None
-    found = Encodings({"nothing": Encoding(CHANNELS.qparams, required=False), "x": grid(0.05)})
+    found = Encodings({"nothing": Encoding(CHANNELS.qparams, required=False), "x": quantization(0.05)})
     assert "Quantize" in kinds(apply(network(), found))
 
 
 def test_a_quantized_tensor_takes_no_encoding() -> None:
-    once = apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128), "w": CHANNELS}))
+    once = apply(network(), Encodings({"x": quantization(0.05), "r": quantization(0.03, -128), "w": CHANNELS}))
     with refused(InvalidModelError, "not-a-float-tensor", where="'w'"):
         apply(once, Encodings({"w": CHANNELS}))
 
@@ -360,7 +374,7 @@ def test_a_check_with_the_scales(tmp_path: Path) -> None:
     scales, source = tmp_path / "scales.json", tmp_path / "float.onnx"
     save(network(), source)
     for name, scale in (("scales", 0.03), ("others", 0.06)):
-        save_encodings(Encodings({"x": grid(0.05), "r": grid(scale, -128), "w": CHANNELS}), tmp_path / f"{name}.json")
+        save_encodings(Encodings({"x": quantization(0.05), "r": quantization(scale, -128), "w": CHANNELS}), tmp_path / f"{name}.json")
     for suffix in ("onnx", "tflite"):
         result = tmp_path / f"quantized.{suffix}"
         convert(source, result, encodings=str(scales))

@@ -55,7 +55,7 @@ def test_equal_means_every_bit() -> None:
 
 
 @pytest.mark.onnxruntime
-def test_grids_must_agree_and_outputs_keep_their_own() -> None:
+def test_quantizations_must_agree_and_outputs_keep_their_own() -> None:
     data = np.int8([1, 2, 3])
     listed = [
         constant("a", data, q(0.5)),

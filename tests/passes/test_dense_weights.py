@@ -22,12 +22,14 @@ CASES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] =
 }
 
 
-def built(kind: str, shape: tuple[int, ...], weights: Any, attributes: dict[str, Any], grid: Quantization | None = None) -> Any:
+def built(kind: str, shape: tuple[int, ...], weights: Any, attributes: dict[str, Any], quantization: Quantization | None = None) -> Any:
     pads = {"pads": (0,) * 2 * (len(shape) - 2), **LAYOUT}
     extra = {"output_padding": (0,) * (len(shape) - 2)} if kind == "ConvTranspose" else {}
-    result = [] if grid is None else [Tensor("y", "int8", None, None, q(0.5, 3))]
-    data = Tensor("x", "float32" if grid is None else "int8", shape, None, None if grid is None else q(0.1, -5))
-    return make([Op(kind, ("x", "w"), ("y",), {**attributes, **pads, **extra})], [data, constant("w", weights, grid), *result], "x", "y")
+    result = [] if quantization is None else [Tensor("y", "int8", None, None, q(0.5, 3))]
+    data = Tensor("x", "float32" if quantization is None else "int8", shape, None, None if quantization is None else q(0.1, -5))
+    return make(
+        [Op(kind, ("x", "w"), ("y",), {**attributes, **pads, **extra})], [data, constant("w", weights, quantization), *result], "x", "y"
+    )
 
 
 @pytest.mark.onnxruntime
@@ -51,8 +53,8 @@ def test_zero_points_stand_for_zeros(name: str, per_axis: bool) -> None:
     repeats = attributes["group"] if kind == "ConvTranspose" and per_axis else 1  # ONNX has one scale for the same row of all groups
     count = kernel[0] // repeats if per_axis else 1
     scales, zero_points = np.linspace(0.01, 0.02, count, dtype=np.float32), np.arange(count) + 7
-    grid = Quantization(np.tile(scales, repeats), np.tile(zero_points, repeats), 0 if per_axis else None)
-    graph = built(kind, shape, random_integers(kernel, "int8"), attributes, grid)
+    quantization = Quantization(np.tile(scales, repeats), np.tile(zero_points, repeats), 0 if per_axis else None)
+    graph = built(kind, shape, random_integers(kernel, "int8"), attributes, quantization)
     changed, _ = applied(graph, "dense_weights")
     feeds = {"x": random_integers(shape, "int8", 1)}
     np.testing.assert_array_equal(outputs(graph, feeds)[0], outputs(changed, feeds)[0])

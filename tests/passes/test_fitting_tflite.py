@@ -95,7 +95,7 @@ def test_a_product_with_its_bias(shape: tuple[int, ...], trans_b: int) -> None:
     assert np.array_equal(evaluate(graph, {"x": x})["y"], evaluate(changed, {"x": x})["y"])
 
 
-def test_a_product_that_others_read_keeps_its_own_grid() -> None:
+def test_a_product_that_others_read_keeps_its_own_quantization() -> None:
     tensors = [
         Tensor("x", "int8", (3, 6), None, q(0.1)),
         constant("w", random_integers((6, 4), "int8"), q(0.02)),
@@ -165,7 +165,7 @@ def test_other_products_with_erf_stay() -> None:
 
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("kind", ["Concat", "Max", "Min"])
-def test_constants_that_reach_the_result_are_rounded_to_its_grid_alone(kind: str) -> None:
+def test_constants_that_reach_the_result_are_rounded_to_its_quantization_alone(kind: str) -> None:
     """A class token, whose own quantization would round it once more."""
     values = np.random.default_rng(2).normal(size=(1, 40)).astype(np.float32)
     x, y = Tensor("x", "int8", (1, 40), None, q(0.02, 3)), Tensor("y", "int8", None, None, q(0.037, -11))
@@ -174,7 +174,7 @@ def test_constants_that_reach_the_result_are_rounded_to_its_grid_alone(kind: str
     changed, notes = applied(graph, "quantize_operands")
     assert notes == ("1 float operands of quantized operators are quantized (exact)",)
     stored = changed[changed.ops[0].inputs[1]]
-    assert stored.shares_grid(graph["y"])
+    assert stored.shares_quantization(graph["y"])
     assert_equal(graph, changed, {"x": random_integers((1, 40), "int8")})
 
 
@@ -300,10 +300,10 @@ def test_a_bias_beside_real_results_becomes_real_and_weights_stay_integers() -> 
 
 @pytest.mark.parametrize(("dtype", "zero"), [("int8", 0), ("uint8", 131), ("int4", 2), ("uint4", 7)])
 def test_weights_alone_quantized_stay_integers_of_8_bits(dtype: str, zero: int) -> None:
-    grid = Quantization(np.array([0.01, 0.02, 0.03, 0.04], np.float32), np.full(4, zero, np.int64), 0)
+    quantization = Quantization(np.array([0.01, 0.02, 0.03, 0.04], np.float32), np.full(4, zero, np.int64), 0)
     low, high = integer_range(dtype)
     stored = np.random.default_rng(5).integers(low, high + 1, (4, 6)).astype(numpy_dtype(dtype))
-    weights = Tensor("w", dtype, (4, 6), stored, grid)
+    weights = Tensor("w", dtype, (4, 6), stored, quantization)
     ops = [Op("Dequantize", ("w",), ("r",)), Op("Gemm", ("x", "r"), ("y",))]
     graph = make(ops, [Tensor("x", "float32", (2, 6)), weights], "x", "y")
     changed, notes = for_target(graph, "isolate_float")
@@ -415,7 +415,7 @@ def curved(kind: str, scale: float, zero_point: int) -> Graph:
 @pytest.mark.parametrize(
     ("kind", "fixed"), [("Sigmoid", (1 / 256, -128)), ("Tanh", (1 / 128, 0)), ("Softmax", (1 / 256, -128)), ("LogSoftmax", (16 / 256, 127))]
 )
-def test_a_kernel_with_a_fixed_grid_is_not_rounded_again(kind: str, fixed: tuple[float, int]) -> None:
+def test_a_kernel_with_a_fixed_quantization_is_not_rounded_again(kind: str, fixed: tuple[float, int]) -> None:
     """On its kernel's own quantization the operator stays; on another it is exact in float alone."""
     other = curved(kind, fixed[0] * 0.93, fixed[1])
     changed, notes = for_target(other, "isolate_float")
@@ -446,15 +446,15 @@ def test_a_mask_beyond_float32_stays_finite() -> None:
 def relative_positions(quantized: bool) -> Graph:
     """Data to which what a small network makes of constants is added, as in Swin v2."""
     rng = np.random.default_rng(4)
-    grids = {"p": q(0.02, 3), "w": q(0.01), "m": q(0.03, -5), "s": q(0.0037, -128), "x": q(0.05), "y": q(0.06)} if quantized else {}
+    quantizations = {"p": q(0.02, 3), "w": q(0.01), "m": q(0.03, -5), "s": q(0.0037, -128), "x": q(0.05), "y": q(0.06)} if quantized else {}
     dtype = "int8" if quantized else "float32"
 
     def held(name: str, *shape: int) -> Tensor:
         data = rng.integers(-90, 90, shape).astype(np.int8) if quantized else rng.normal(size=shape).astype(np.float32)
-        return constant(name, data, grids.get(name))
+        return constant(name, data, quantizations.get(name))
 
-    tensors = [held("p", 6, 8), held("w", 8, 4), *(Tensor(name, dtype, None, None, grids.get(name)) for name in "msy")]
-    tensors.append(Tensor("x", dtype, (6, 4), None, grids.get("x")))
+    tensors = [held("p", 6, 8), held("w", 8, 4), *(Tensor(name, dtype, None, None, quantizations.get(name)) for name in "msy")]
+    tensors.append(Tensor("x", dtype, (6, 4), None, quantizations.get("x")))
     return make([Op("MatMul", ("p", "w"), ("m",)), Op("Sigmoid", ("m",), ("s",)), Op("Add", ("x", "s"), ("y",))], tensors, "x", "y")
 
 

@@ -23,8 +23,8 @@ def gemm(bias_shape: tuple[int, ...] | None = (4,), per_axis: bool = True, **att
     inputs: tuple[str, ...] = ("x", "w")
     if bias_shape is not None:
         step = np.float32(0.1) * scales.scale
-        grid = Quantization(step, np.zeros(step.size, np.int64), len(bias_shape) - 1 if step.size > 1 else None)
-        tensors.append(constant("b", np.arange(-200, 200, 100, dtype=np.int32).reshape(bias_shape), grid))
+        quantization = Quantization(step, np.zeros(step.size, np.int64), len(bias_shape) - 1 if step.size > 1 else None)
+        tensors.append(constant("b", np.arange(-200, 200, 100, dtype=np.int32).reshape(bias_shape), quantization))
         inputs += ("b",)
     return make([Op("Gemm", inputs, ("y",), attributes)], tensors, "x", "y")
 
@@ -126,13 +126,13 @@ def bounds(graph: Graph) -> list[float]:
     return [float(value) for value in found if value is not None]
 
 
-def test_a_grid_that_begins_at_zero_is_a_relu() -> None:
+def test_a_quantization_that_begins_at_zero_is_a_relu() -> None:
     changed = spelled(conv(-128))
     assert [(op.kind, op.outputs) for op in changed.ops] == [("Conv", ("y/unlimited",)), ("Relu", ("y",))]
-    assert changed["y/unlimited"].shares_grid(changed["y"])
+    assert changed["y/unlimited"].shares_quantization(changed["y"])
 
 
-def test_other_grids_stand_for_nothing() -> None:
+def test_other_quantizations_stand_for_nothing() -> None:
     graph = conv(-127)
     assert pass_named("spell_activations").run(graph, target_named("mnn"))[0] is graph
 
@@ -142,7 +142,7 @@ def test_relu6_is_a_clip_to_six() -> None:
     assert changed.ops[-1].kind == "Clip" and bounds(changed) == [0, 6] and not changed.ops[0].attributes.get("activation")
 
 
-def test_six_within_the_grid_is_the_step_next_to_it() -> None:
+def test_six_within_the_quantization_is_the_step_next_to_it() -> None:
     """MNN's integer kernels know a Relu6's lower bound alone."""
     changed = spelled(conv(-14, "relu6", 0.078))
     assert changed.ops[-1].kind == "Clip" and bounds(changed) == [0, np.float32(77 * np.float32(0.078))]

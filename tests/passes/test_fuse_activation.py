@@ -20,11 +20,11 @@ def clip(name: str, result: str, bounds: tuple[float | None, float | None]) -> t
     return Op("Clip", (name, *names), (result,)), limits
 
 
-def behind_conv(bounds: tuple[float | None, float | None], grid: Quantization) -> Graph:
+def behind_conv(bounds: tuple[float | None, float | None], quantization: Quantization) -> Graph:
     """A quantized convolution with a Clip after it with the same quantization."""
     graph = quantized_conv()
     op, limits = clip("y", "z", bounds)
-    y = replace(graph["y"], quantization=grid, shape=None)
+    y = replace(graph["y"], quantization=quantization, shape=None)
     tensors = [*graph.tensors.values(), y, replace(y, name="z"), *limits]
     return make([*graph.ops, op], tensors, "x", "z")
 
@@ -94,9 +94,9 @@ def test_limits_that_follow_each_other_are_one() -> None:
     """Quantization-aware training: a reduced range, what an activation leaves with the quantization, and the range once more."""
     clips = [clip(f"t{index}", f"t{index + 1}", bounds) for index, bounds in enumerate([(None, 6.79), (0.0, 5.976), (None, 6.79)])]
     ops = [Op("Mul", ("x", "x"), ("t0",)), *(op for op, _ in clips), Op("Relu", ("t3",), ("t4",)), Op("Neg", ("t2",), ("y",))]
-    grid = q(0.0818590298295021, -84)
-    tensors = [Tensor("x", "int8", (1, 256), None, q(0.1)), *(Tensor(f"t{index}", "int8", None, None, grid) for index in range(5))]
-    tensors += [Tensor("y", "int8", None, None, grid), *(limit for _, limits in clips for limit in limits)]
+    quantization = q(0.0818590298295021, -84)
+    tensors = [Tensor("x", "int8", (1, 256), None, q(0.1)), *(Tensor(f"t{index}", "int8", None, None, quantization) for index in range(5))]
+    tensors += [Tensor("y", "int8", None, None, quantization), *(limit for _, limits in clips for limit in limits)]
     whole = make(ops[:5], tensors, "x", "t4")
     changed, notes = applied(whole, "fuse_activation")
     assert [op.kind for op in changed.ops] == ["Mul"] and changed.ops[0]["activation"] == "relu6"
@@ -133,7 +133,9 @@ VALUES = np.concatenate([np.linspace(-9, 9, 1001), [0, -0.0, 6, 5.99999, 1e30, -
         ((0.05, None), "uint8", 0.02, 0, False),
     ],
 )  # fmt: skip
-def test_what_the_grid_implies(bounds: tuple[float | None, float | None], dtype: str, scale: float, zero_point: int, implied: bool) -> None:
+def test_what_the_quantization_implies(
+    bounds: tuple[float | None, float | None], dtype: str, scale: float, zero_point: int, implied: bool
+) -> None:
     op, limits = clip("a", "b", bounds)
     tensors = [Tensor("x", "float32", VALUES.shape), Tensor("y", dtype, None, None, q(scale, zero_point)), *limits]
     graph = make([Op("Neg", ("x",), ("a",)), op, Op("Quantize", ("b",), ("y",))], tensors, "x", "y")
@@ -143,8 +145,11 @@ def test_what_the_grid_implies(bounds: tuple[float | None, float | None], dtype:
 
 
 def test_every_reader_must_imply_it() -> None:
-    grids = {"y": q(0.02, 0), "z": q(0.02, 5)}
-    tensors = [Tensor("x", "float32", (4,)), *(Tensor(name, "uint8", None, None, grid) for name, grid in grids.items())]
+    quantizations = {"y": q(0.02, 0), "z": q(0.02, 5)}
+    tensors = [
+        Tensor("x", "float32", (4,)),
+        *(Tensor(name, "uint8", None, None, quantization) for name, quantization in quantizations.items()),
+    ]
     ops = [Op("Relu", ("x",), ("a",)), Op("Quantize", ("a",), ("y",)), Op("Quantize", ("a",), ("z",))]
     graph = make(ops, tensors, "x", "y z")
     assert applied(graph, "fuse_activation") == (graph, ())

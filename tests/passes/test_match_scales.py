@@ -18,7 +18,7 @@ from qconvert.rules.changed_values import changed_values
 GRID = Quantization.per_tensor(0.05, 3)
 
 
-def test_equal_numbers_of_another_type_are_another_grid() -> None:
+def test_equal_numbers_of_another_type_are_another_quantization() -> None:
     op = Op("Max", ("x", "k"), ("y",))
     shape = (1, 3, 3, 2)
     k = np.arange(18, dtype=np.int8).reshape(shape)
@@ -35,16 +35,16 @@ def test_equal_numbers_of_another_type_are_another_grid() -> None:
 @pytest.mark.parametrize("turned", [False, True])
 def test_zeros_take_the_scale_of_what_they_are_added_to(kind: str, turned: bool) -> None:
     """XNNPACK's kernel has 20 bits for the larger of both scales: next to zeros of scale 1 few are left for the other operand."""
-    shape, grid = (64, 4), Quantization.per_tensor(0.0003, -7)
+    shape, quantization = (64, 4), Quantization.per_tensor(0.0003, -7)
     zeros = np.full((1, 4), 5, np.int8)
-    tensors = [Tensor("x", "int8", shape, None, grid), Tensor("k", "int8", (1, 4), zeros, Quantization.per_tensor(1.0, 5))]
+    tensors = [Tensor("x", "int8", shape, None, quantization), Tensor("k", "int8", (1, 4), zeros, Quantization.per_tensor(1.0, 5))]
     tensors.append(Tensor("y", "int8", shape, None, Quantization.per_tensor(0.00031, 4)))
     op = Op(kind, ("k", "x") if turned else ("x", "k"), ("y",))
     graph = Graph("g", {t.name: t for t in tensors}, (op,), ("x",), ("y",))
     found, (change,) = match_scales.run(graph, target_named("tflite"))
     assert isinstance(change, Change) and change.exact
     (kept,) = found.ops
-    assert all(found[name].quantization == grid for name in kept.inputs)
+    assert all(found[name].quantization == quantization for name in kept.inputs)
     x = np.arange(-128, 128, dtype=np.int16).astype(np.int8).reshape(shape)
     expected = evaluate(graph, {"x": x})["y"]
     np.testing.assert_array_equal(evaluate(found, {"x": x})["y"], expected)
@@ -55,7 +55,7 @@ def test_zeros_have_the_common_scale_of_a_target_that_asks_for_one() -> None:
     zeros = Tensor("k", "int8", (1, 4), np.full((1, 4), 5, np.int8), Quantization.per_tensor(1.0, 5))
     tensors = [Tensor("x", "int8", (1, 4), None, GRID), zeros, Tensor("y", "int8", (1, 4), None, Quantization.per_tensor(0.06, 3))]
     graph = Graph("g", {t.name: t for t in tensors}, (Op("Add", ("x", "k"), ("y",)),), ("x",), ("y",))
-    joining = Kernels((Kernel(("Add",), ("int8",), one_grid="data"), Kernel()))
+    joining = Kernels((Kernel(("Add",), ("int8",), one_quantization="data"), Kernel()))
     found, _ = match_scales.run(graph, Target("one scale", "onnx", "", kernels=joining))
     assert [(op.kind, op.inputs, op.outputs) for op in found.ops] == [("Add", ("x", "k/zeros"), ("y",))]
     assert found["k/zeros"].quantization == GRID and (found.constant("k/zeros") == 3).all()

@@ -11,10 +11,10 @@ from qconvert.rules.validation import validate
 
 
 def test_a_constant_with_scales_along_an_axis_is_turned_twice() -> None:
-    grid = Quantization(np.array([0.5, 0.25], np.float32), np.zeros(2, np.int64), 0)
+    quantization = Quantization(np.array([0.5, 0.25], np.float32), np.zeros(2, np.int64), 0)
     weights = np.arange(6, dtype=np.int8).reshape(2, 3)
     tensors = [
-        Tensor("w", "int8", (2, 3), weights, grid), Tensor("a", "float32", (2, 3)), Tensor("b", "float32", (3, 2)),
+        Tensor("w", "int8", (2, 3), weights, quantization), Tensor("a", "float32", (2, 3)), Tensor("b", "float32", (3, 2)),
         Tensor("c", "float32", (2, 3)), Tensor("x", "float32", (1, 3)), Tensor("y", "float32", (1, 2)),
     ]  # fmt: skip
     ops = (

@@ -32,8 +32,8 @@ STRICT = Target(
     "strict", "onnx", "demands all that data can demand", layout="channels_first",
     storage=Storage(activations="int8", weights="int8", symmetric_activations=("int8", "int16")),
     kernels=Kernels((
-        Kernel(("Softmax", "Sigmoid"), runs="nothing"), Kernel(("Add",), ("int8", "int16"), one_grid="data"),
-        Kernel(("Mul", "Concat"), ("int8",), one_grid="all"), Kernel(("Max",), ("int8", "uint8"), one_grid="all"),
+        Kernel(("Softmax", "Sigmoid"), runs="nothing"), Kernel(("Add",), ("int8", "int16"), one_quantization="data"),
+        Kernel(("Mul", "Concat"), ("int8",), one_quantization="all"), Kernel(("Max",), ("int8", "uint8"), one_quantization="all"),
         Kernel(("Tanh",), result={"int8": (1 / 128, 0)}), Kernel(),
     )),
 )  # fmt: skip
@@ -177,7 +177,7 @@ def kept(item: Pass, seed: int, target: Target, options: dict[str, Any]) -> floa
 
 
 @pytest.mark.parametrize("seed", [67652528, 1926482243, 3970157241])
-def test_real_values_of_a_coarse_grid_are_measured_by_its_range(seed: int) -> None:
+def test_real_values_of_a_coarse_quantization_are_measured_by_its_range(seed: int) -> None:
     """Outputs that are a few steps of 0.4 to 0.8: half a step is a tenth of the largest of them, and little of what the quantization
     holds."""
     share = kept(BUILTIN["sparse_pairs"], seed, target_named("ort-arm"), {"pairs": "sparse"})
@@ -192,7 +192,7 @@ SETTLED = (
 
 
 @pytest.mark.parametrize("name", SETTLED)
-def test_a_pass_between_grids_leaves_nothing_to_itself(name: str) -> None:
+def test_a_pass_between_quantizations_leaves_nothing_to_itself(name: str) -> None:
     item, changed = BUILTIN[name], 0
     rng = np.random.default_rng(zlib.crc32(name.encode()) + 1)
     for _ in range(4 * EXAMPLES):

@@ -25,8 +25,13 @@ TARGETS = ("ort-x86", "ort-arm", "generic", "tflite", "tflite-uint8", "tflite-mi
 
 
 def is_kept(tensor: Tensor) -> bool:
-    grid = tensor.quantization
-    return not tensor.is_constant and tensor.static_shape is not None and (grid is None or grid.is_per_tensor) and tensor.dtype != "bool"
+    quantization = tensor.quantization
+    return (
+        not tensor.is_constant
+        and tensor.static_shape is not None
+        and (quantization is None or quantization.is_per_tensor)
+        and tensor.dtype != "bool"
+    )
 
 
 def delayed(seed: int) -> Graph:

@@ -24,16 +24,16 @@ SHAPES = {
 
 @pytest.mark.onnxruntime
 @pytest.mark.litert
-@pytest.mark.parametrize("grids", [((0.05, 3), (0.05, 3)), ((0.2, -7), (0.1, 8))])
+@pytest.mark.parametrize("quantizations", [((0.05, 3), (0.05, 3)), ((0.2, -7), (0.1, 8))])
 @pytest.mark.parametrize("case", SHAPES)
 @pytest.mark.parametrize(("builtin", "dtype"), [("MEAN", "int8"), ("MEAN", "uint8"), ("MEAN", "int16"), ("SUM", "int8"), ("SUM", "uint8")])
 def test_every_integer_is_litert_s_and_the_operator_comes_back(
-    builtin: str, dtype: str, case: str, grids: tuple[tuple[float, int], tuple[float, int]], tmp_path: Path
+    builtin: str, dtype: str, case: str, quantizations: tuple[tuple[float, int], tuple[float, int]], tmp_path: Path
 ) -> None:
     """Stored as uint8 or int8, a model of either type."""
     shape, axes, keeps = SHAPES[case]
     count = int(np.prod([shape[axis] for axis in axes]))
-    (scale, zero), (result, other) = grids
+    (scale, zero), (result, other) = quantizations
     offset = {"int8": 0, "uint8": 128, "int16": None}[dtype]
     zeros = (0, 0) if offset is None else (zero + offset, other + offset)
     gone = [axis % len(shape) for axis in axes]

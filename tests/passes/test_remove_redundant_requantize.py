@@ -19,13 +19,13 @@ def kinds(ops: tuple[Op, ...]) -> list[str]:
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
 @pytest.mark.parametrize("scale", [0.1, 1 / 3, 3.7e-12, 1e-39, 2.5e33])
-def test_dequantize_and_quantize_on_one_grid(dtype: str, scale: float) -> None:
+def test_dequantize_and_quantize_on_one_quantization(dtype: str, scale: float) -> None:
     """All values of the type, in onnxruntime and in the exact evaluation."""
     limits = np.iinfo(dtype)
     every = np.arange(limits.min, limits.max + 1).astype(dtype)
-    grid = q(scale, int(every[len(every) // 3]))
+    quantization = q(scale, int(every[len(every) // 3]))
     ops = [Op("Dequantize", ("x",), ("real",)), Op("Quantize", ("real",), ("a",)), Op("Relu", ("a",), ("y",))]
-    graph = make(ops, [Tensor(name, dtype, every.shape, None, grid) for name in "xay"], "x", "y")
+    graph = make(ops, [Tensor(name, dtype, every.shape, None, quantization) for name in "xay"], "x", "y")
     changed, notes = applied(graph, PASS)
     assert kinds(changed.ops) == ["Relu"]
     assert notes == ("1 Quantize became 0, 1 Dequantize became 0",)
@@ -40,7 +40,7 @@ def test_scales_whose_products_overflow_stay() -> None:
 
 
 @pytest.mark.onnxruntime
-def test_another_grid_becomes_one_requantize() -> None:
+def test_another_quantization_becomes_one_requantize() -> None:
     ops = [Op("Dequantize", ("x",), ("real",)), Op("Quantize", ("real",), ("y",)), Op("Neg", ("real",), ("z",))]
     tensors = [Tensor("x", "int8", (256,), None, q(0.1, 3)), Tensor("y", "uint8", (256,), None, q(0.17, 99))]
     graph = make(ops, tensors, "x", "y z")
@@ -98,8 +98,8 @@ def test_a_requantize_that_rounds_stays() -> None:
 
 
 def test_inputs_and_outputs_of_the_graph_keep_their_names() -> None:
-    grid = q(0.1, 3)
-    tensors = [Tensor(name, "int8", (4,), None, grid) for name in "xyz"]
+    quantization = q(0.1, 3)
+    tensors = [Tensor(name, "int8", (4,), None, quantization) for name in "xyz"]
     graph = make([Op("Requantize", ("x",), ("y",)), Op("Requantize", ("x",), ("z",))], tensors, "x", "y z")
     assert applied(graph, PASS) == (graph, ())
 
@@ -111,9 +111,9 @@ def test_int32_stays_since_float32_cannot_hold_it() -> None:
 
 
 @pytest.mark.onnxruntime
-def test_per_axis_grids() -> None:
-    grid = Quantization.per_axis([0.1, 0.02], 0)
-    tensors = [Tensor(name, "int8", (2, 256), None, grid) for name in "xay"]
+def test_per_axis_quantizations() -> None:
+    quantization = Quantization.per_axis([0.1, 0.02], 0)
+    tensors = [Tensor(name, "int8", (2, 256), None, quantization) for name in "xay"]
     ops = [Op("Dequantize", ("x",), ("real",)), Op("Quantize", ("real",), ("a",)), Op("Identity", ("a",), ("y",))]
     graph = make(ops, tensors, "x", "y")
     changed, _ = applied(graph, PASS)

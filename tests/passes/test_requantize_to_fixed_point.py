@@ -64,9 +64,13 @@ def weighted(kind: str, dtype: str, weight_dtype: str, per_axis: bool, activatio
         weights.reshape(-1)[:20] = 127
     scales = rng.uniform(0.002, 0.01, 6).astype(np.float32) if per_axis else np.array([0.006], np.float32)
     axis = 1 if kind == "MatMul" else 0
-    grid = Quantization.per_axis(scales, axis, point) if per_axis else q(float(scales[0]), point)
+    quantization = Quantization.per_axis(scales, axis, point) if per_axis else q(float(scales[0]), point)
     x = {"Conv": (2, 7, 6, 4), "Gemm": (5, 40), "MatMul": (2, 5, 40)}[kind]
-    tensors = [Tensor("x", dtype, x, None, q(0.05, zero)), constant("w", weights, grid), Tensor("y", dtype, None, None, q(0.11, zero + 9))]
+    tensors = [
+        Tensor("x", dtype, x, None, q(0.05, zero)),
+        constant("w", weights, quantization),
+        Tensor("y", dtype, None, None, q(0.11, zero + 9)),
+    ]
     inputs = ["x", "w"]
     if bias and kind != "MatMul":
         products = np.float32(0.05) * scales
@@ -131,8 +135,8 @@ def test_conversions_equal_the_formula(given: str, result: str, scale: float, ro
     rng, point = np.random.default_rng(1), {"int8": 5, "uint8": 99, "int16": -300, "int32": 0}[given]
     output = q(scale * {"int32": 2.0**18, "int16": 2.0**7}.get(given, 1), -4)
     scales = np.array([0.03, 0.2, 0.0007], np.float32) if given == "int32" else np.array([0.05], np.float32)
-    grid = Quantization.per_axis(scales, 1, point) if given == "int32" else q(float(scales[0]), point)
-    x, y = Tensor("x", given, (40, 3, 2), None, grid), Tensor("y", result, None, None, output)
+    quantization = Quantization.per_axis(scales, 1, point) if given == "int32" else q(float(scales[0]), point)
+    x, y = Tensor("x", given, (40, 3, 2), None, quantization), Tensor("y", result, None, None, output)
     graph = make([Op("Requantize", ("x",), ("y",))], [x, y], "x", "y")
     changed, _ = spelled(graph, rounding)
     low, high = integer_range(given)

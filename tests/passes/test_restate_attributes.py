@@ -14,7 +14,7 @@ from refusals import refused
 
 import qconvert
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.noted import grid_of
+from qconvert.formats.reading.noted import quantization_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import STATED_ATTRIBUTES, STATED_LIMITS
 from qconvert.passes import restate_attributes
@@ -36,9 +36,9 @@ def _layer(weights: Quantization, data: np.ndarray[Any, Any] = _WEIGHTS) -> Grap
 
 
 def _limits(graph: Graph) -> tuple[int | None, int | None]:
-    grid = graph[graph.ops[0].inputs[1]].quantization
-    assert grid is not None
-    return grid.quant_min, grid.quant_max
+    quantization = graph[graph.ops[0].inputs[1]].quantization
+    assert quantization is not None
+    return quantization.quant_min, quantization.quant_max
 
 
 def test_a_scale_that_is_no_number_is_named_beside_a_note_of_its_operator(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_a_scale_that_is_no_number_is_named_beside_a_note_of_its_operator(tmp_pa
 @pytest.mark.parametrize("limits", [(-127, None), (-127, 127), (None, 127)])
 @pytest.mark.parametrize("axis", [None, 0])
 def test_limits_of_weights_come_back(axis: int | None, limits: tuple[int | None, int | None], suffix: str, tmp_path: Path) -> None:
-    grid = Quantization.per_tensor(0.25) if axis is None else Quantization.per_axis([0.25, 0.125], 0)
-    graph = _layer(replace(grid, quant_min=limits[0], quant_max=limits[1]))
+    quantization = Quantization.per_tensor(0.25) if axis is None else Quantization.per_axis([0.25, 0.125], 0)
+    graph = _layer(replace(quantization, quant_min=limits[0], quant_max=limits[1]))
     qconvert.save(graph, tmp_path / f"model{suffix}")
     found = qconvert.load(tmp_path / f"model{suffix}")
     assert STATED_LIMITS not in found.metadata
@@ -122,7 +122,7 @@ def test_attributes_that_are_none_of_the_operator_are_left_out(stated: Any) -> N
     assert qconvert.diff(graph, found) == []
 
 
-@pytest.mark.parametrize("grid", [[0.5, 3, 0], [[[0.5]], [3], 0], [[0.5], 3, 0], [0.5], []])
-def test_a_noted_grid_that_is_none(grid: list[Any]) -> None:
+@pytest.mark.parametrize("quantization", [[0.5, 3, 0], [[[0.5]], [3], 0], [[0.5], 3, 0], [0.5], []])
+def test_a_noted_quantization_that_is_none(quantization: list[Any]) -> None:
     with pytest.raises((TypeError, ValueError)):
-        grid_of(grid)
+        quantization_of(quantization)

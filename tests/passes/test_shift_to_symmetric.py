@@ -170,7 +170,7 @@ def test_a_convolution_pads_by_itself_where_its_pads_depend_on_sizes_that_are_no
     ("relu", -128, 0.4, False), ("relu6", -128, 6 / 255, False), ("relu", 5, 0.4, True), ("relu6", -100, 0.1, True),
     ("relu_n1_to_1", 0, 0.1, True),
 ])  # fmt: skip
-def test_an_activation_is_a_clip_where_the_grid_does_not_imply_it(activation: str, result: int, scale: float, clips: bool) -> None:
+def test_an_activation_is_a_clip_where_the_quantization_does_not_imply_it(activation: str, result: int, scale: float, clips: bool) -> None:
     changed = same(conv(activation=activation, result=result, scale=scale))
     assert ("Clip" in kinds(changed)) is clips
     assert not any(op.attributes.get("activation") for op in changed.ops)
@@ -213,11 +213,11 @@ def test_a_real_result_is_what_it_was() -> None:
 
 def moved(*ops: Op, shape: tuple[int, ...] = (1, 4, 6, 6), tensors: Sequence[Tensor] = (), point: int = -7, **others: Tensor) -> Graph:
     """x -> Identity -> operators that move -> y, all with one quantization."""
-    grid = q(0.1, point)
+    quantization = q(0.1, point)
     names = dict.fromkeys(name for op in ops for name in op.outputs)
     known = {tensor.name for tensor in tensors}
-    made = [Tensor(name, "int8", None, None, grid) for name in names if name not in known]
-    first = [Tensor("x", "int8", shape, None, grid), Tensor("a", "int8", None, None, grid)]
+    made = [Tensor(name, "int8", None, None, quantization) for name in names if name not in known]
+    first = [Tensor("x", "int8", shape, None, quantization), Tensor("a", "int8", None, None, quantization)]
     return make([Op("Identity", ("x",), ("a",)), *ops], [*first, *made, *tensors], "x", list(names)[-1])
 
 
@@ -362,7 +362,7 @@ def test_sparse_pairs_stay_in_front_of_products_and_leave_their_clip() -> None:
     assert np.abs(was - now).max() <= 0.06 and not np.array_equal(was, now)
 
 
-def test_symmetric_grids_are_an_option_of_targets_that_shift() -> None:
+def test_symmetric_quantizations_are_an_option_of_targets_that_shift() -> None:
     target = SYMMETRIC.derive(name="shifting", passes=("symmetric_activations", "shift_to_symmetric"))
     run = pass_named("symmetric_activations").run
     assert run(paired(), target)[1] == ()
@@ -439,8 +439,8 @@ AVERAGE = {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "ari
 
 def average(point: int, *, isolated: bool, **changes: object) -> Graph:
     """x (1,3,16,16) -> AveragePool of 2x2 with its quantization -> y, by itself or in float between Dequantize and Quantize."""
-    grid = q(0.03, point)
-    ends = [Tensor("x", "int8", (1, 3, 16, 16), None, grid), Tensor("y", "int8", None, None, grid)]
+    quantization = q(0.03, point)
+    ends = [Tensor("x", "int8", (1, 3, 16, 16), None, quantization), Tensor("y", "int8", None, None, quantization)]
     attributes = {**AVERAGE, **changes}
     if not isolated:
         return make([Op("AveragePool", ("x",), ("y",), attributes)], ends, "x", "y")

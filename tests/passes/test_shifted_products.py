@@ -48,7 +48,7 @@ def test_a_product_computes_what_it_did_without_zero_points(points: Any, shapes:
     after, _ = applied(before, "shift_to_symmetric", scope="all")
     (found,) = (op for op in after.ops if op.kind == "MatMul")
     sides = [after[name].quantization for name in found.inputs]
-    assert all(grid is not None and grid.is_symmetric for grid in sides)
+    assert all(quantization is not None and quantization.is_symmetric for quantization in sides)
     given = feed(before)
     was, now = (next(iter(evaluate(graph, given).values())) for graph in (before, after))
     step = 0.4 if points[2] is not None else 1e-4

@@ -33,21 +33,21 @@ def assert_shifted(before: Graph, after: Graph, x: Array) -> None:
 
 def network(dtype: str = "int8") -> Graph:
     """Operators that look at stored integers in some way: padding, a maximum, limits, a lookup, an activation."""
-    grid = q(0.05, -7)
+    quantization = q(0.05, -7)
     rng = np.random.default_rng(7)
 
     def tensor(name: str) -> Tensor:
-        return Tensor(name, dtype, None, None, grid)
+        return Tensor(name, dtype, None, None, quantization)
 
     tensors = [
-        Tensor("x", dtype, (1, 4, 6, 6), None, grid),
+        Tensor("x", dtype, (1, 4, 6, 6), None, quantization),
         *(tensor(name) for name in "a b c d e f y".split()),
         constant("pads", np.array([0, 0, 1, 0, 0, 0, 0, 1], np.int64)),
-        constant("filler", np.array(33, dtype), grid),
+        constant("filler", np.array(33, dtype), quantization),
         constant("low", np.array(-1.3, np.float32)),
         constant("high", np.array(2.1, np.float32)),
         constant("w", rng.integers(-127, 128, (4, 1, 3, 3)).astype(np.int8), q(0.01)),
-        constant("addend", random_integers((1, 4, 1, 1), dtype), grid),
+        constant("addend", random_integers((1, 4, 1, 1), dtype), quantization),
         constant("order", np.array([2, 0, 1, 3], np.int64)),
     ]
     window = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0, 0, 1, 1), "data_format": "channels_first"}
@@ -107,13 +107,13 @@ def test_whole_models(name: str) -> None:
 
 
 def test_an_operator_outside_the_set_keeps_its_integers() -> None:
-    grid = q(0.1, 3)
+    quantization = q(0.1, 3)
     ops = [
         Op("Relu", ("x",), ("a",)),
         Op("Opaque", ("a",), ("b",), {"format": "onnx", "domain": "ai.custom", "op_type": "Twist", "version": 1}),
         Op("Relu", ("b",), ("y",)),
     ]
-    graph = make(ops, [Tensor(name, "int8", (4,), None, grid) for name in "xaby"], "x", "y")
+    graph = make(ops, [Tensor(name, "int8", (4,), None, quantization) for name in "xaby"], "x", "y")
     changed, _ = applied(graph, "signed_to_unsigned")
     assert [op.kind for op in changed.ops] == ["Relu", "Requantize", "Opaque", "Requantize", "Relu"]
     assert [changed[name].dtype for name in "xaby"] == ["uint8", "int8", "int8", "uint8"]

@@ -20,7 +20,7 @@ _TYPES = {"uint16": TensorProto.UINT16, "int16": TensorProto.INT16}
 def model(op: str, dtype: str, point: int, edges: tuple[bool, bool]) -> bytes:
     """An operator on 16 bits, whose input, output or both are the integers themselves."""
     of = _TYPES[dtype]
-    grids = {"s": np.float32(0.01), "t": np.float32(0.013), "z": np.array(point, dtype)}
+    quantizations = {"s": np.float32(0.01), "t": np.float32(0.013), "z": np.array(point, dtype)}
     given = ("x", "y_q") if edges[0] else ("x_q", "y_q")
     nodes = [] if edges[0] else [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["x_q"])]
     result = "y" if edges[1] else given[1]
@@ -33,7 +33,9 @@ def model(op: str, dtype: str, point: int, edges: tuple[bool, bool]) -> bytes:
     values = [
         helper.make_tensor_value_info(name, of if edge else TensorProto.FLOAT, [1, 8, 4, 4]) for name, edge in zip("xy", edges, strict=True)
     ]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [numpy_helper.from_array(value, name) for name, value in grids.items()])
+    graph = helper.make_graph(
+        nodes, "g", values[:1], values[1:], [numpy_helper.from_array(value, name) for name, value in quantizations.items()]
+    )
     return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString())
 
 
@@ -48,9 +50,9 @@ def test_they_become_symmetric_int16(op: str, dtype: str, point: int, edges: tup
     for name, edge in zip("xy", edges, strict=True):
         assert graph[name].dtype == ("int16" if edge and not io_float else "float32")
         if edge and not io_float:
-            grid, before = graph[name].quantization, load(source)[name].quantization
-            assert grid is not None and before is not None and not grid.zero_point.any()
-            assert (grid.scale[0] == before.scale[0]) == ((dtype, point) in (("uint16", 32768), ("int16", 0)))
+            quantization, before = graph[name].quantization, load(source)[name].quantization
+            assert quantization is not None and before is not None and not quantization.zero_point.any()
+            assert (quantization.scale[0] == before.scale[0]) == ((dtype, point) in (("uint16", 32768), ("int16", 0)))
     outer = [name for name, edge in zip("xy", edges, strict=True) if edge]
     if (dtype, point) != ("int16", 0):
         assert f"inputs and outputs {', '.join(map(repr, outer))} too" in str(report.changes)

@@ -36,12 +36,12 @@ def made(case: str, seed: int, large: bool = False) -> tuple[bytes, np.ndarray]:
     scales = np.exp(rng.uniform(-7, -5, count if axis is not None else 1)).astype(np.float32)
     x = TensorSpec("x", data, "int16", 0.0003, 0)
     y = TensorSpec("y", result, "int16", float(np.float32(0.0003 * scales.max() * 127 * weights[0].size ** 0.5)), 0)
-    grid: dict[str, Any] = {"scale": scales if axis is not None else float(scales[0]), "zero_point": 0}
+    quantization: dict[str, Any] = {"scale": scales if axis is not None else float(scales[0]), "zero_point": 0}
     bias = rng.integers(-(10**5), 10**5, count) + (2**40 if large else 0)
     products = scales * np.float32(0.0003)
     inputs = [
         x,
-        TensorSpec("w", kernel, "int8", data=weights, axis=axis or 0, **grid),
+        TensorSpec("w", kernel, "int8", data=weights, axis=axis or 0, **quantization),
         TensorSpec("b", (count,), "int64", products if axis is not None else float(products[0]), 0, data=bias, axis=0),
     ]
     return single_op(name, options, inputs, [y]), rng.integers(-32768, 32768, data).astype(np.int16)
@@ -122,7 +122,7 @@ READERS: dict[str, tuple[list[OpSpec], list[TensorSpec]]] = {
 
 @pytest.mark.cross_section
 @pytest.mark.parametrize("reader", READERS)
-def test_grids_that_no_node_states_beside_integers(reader: str, tmp_path: Path) -> None:
+def test_quantizations_that_no_node_states_beside_integers(reader: str, tmp_path: Path) -> None:
     """Only the note has the quantizations of y and of its constant, which other products share."""
     ops, tensors = READERS[reader]
     rng = np.random.default_rng(5)

@@ -172,9 +172,10 @@ def test_an_addition_spelled_out_without_its_scales_comes_back(dtype: str, tmp_p
 def test_additions_of_additions_and_of_constants_come_back(tmp_path: Path) -> None:
     """Sums that only other sums read, a constant that sums share with others, and one that a plain reader takes too."""
     shape, one = (7, 30), np.array([90], np.int8)
-    grids = {"x": (0.05, 3), "s": (0.07, -11), "t": (0.09, -7), "u": (0.1, 4), "v": (0.4, 5), "c": (0.02, 9)}
+    quantizations = {"x": (0.05, 3), "s": (0.07, -11), "t": (0.09, -7), "u": (0.1, 4), "v": (0.4, 5), "c": (0.02, 9)}
     tensors = [
-        TensorSpec(name, (1,) if name == "c" else shape, "int8", *grid, data=one if name == "c" else None) for name, grid in grids.items()
+        TensorSpec(name, (1,) if name == "c" else shape, "int8", *quantization, data=one if name == "c" else None)
+        for name, quantization in quantizations.items()
     ]
     ops = [OpSpec("ADD", ["x", "c"], ["s"]), OpSpec("ADD", ["s", "x"], ["t"], {"fusedActivationFunction": 1}),
            OpSpec("ADD", ["c", "t"], ["u"]), OpSpec("MUL", ["u", "c"], ["v"])]  # fmt: skip

@@ -21,7 +21,7 @@ JOINING = Target(
     "joining",
     "onnx",
     "",
-    kernels=Kernels((Kernel(("Add",), ("int8",), one_grid="data"), Kernel(("Mul",), ("int8",), one_grid="all"), Kernel())),
+    kernels=Kernels((Kernel(("Add",), ("int8",), one_quantization="data"), Kernel(("Mul",), ("int8",), one_quantization="all"), Kernel())),
 )
 
 
@@ -33,16 +33,16 @@ def applied(name: str, graph: Graph, target: Target) -> tuple[Graph, tuple[str, 
 
 def chain(zero_point: int = -128, dtype: str = "int8") -> Graph:
     """A Quantize, two Relus of one quantization and a Dequantize: nothing of it is a graph input or output."""
-    grid = q(0.5, zero_point)
-    inner = [Tensor(name, dtype, (1, 256), None, grid) for name in ("a", "b", "c")]
+    quantization = q(0.5, zero_point)
+    inner = [Tensor(name, dtype, (1, 256), None, quantization) for name in ("a", "b", "c")]
     ops = [Op("Quantize", ("x",), ("a",)), Op("Relu", ("a",), ("b",)), Op("Identity", ("b",), ("c",)), Op("Dequantize", ("c",), ("y",))]
     return make(ops, [Tensor("x", "float32", (1, 256)), *inner], "x", "y")
 
 
-def error_of(grid: Quantization, zero_point: int) -> Array:
+def error_of(quantization: Quantization, zero_point: int) -> Array:
     """What each code of the old quantization is off by, in old steps."""
     codes = np.arange(-128, 128) - zero_point
-    ratio = np.float64(grid.scale[0]) / 0.5
+    ratio = np.float64(quantization.scale[0]) / 0.5
     return np.rint(codes / ratio).clip(-128, 127) * ratio - codes
 
 
@@ -50,12 +50,12 @@ def error_of(grid: Quantization, zero_point: int) -> Array:
 def test_the_new_scale_loses_no_more_than_the_one_that_holds_the_range(zero_point: int, holding: float) -> None:
     graph, notes = applied("symmetric_activations", chain(zero_point), SYMMETRIC)
     for name in "abc":
-        grid = graph[name].quantization
-        assert grid is not None and grid.zero_point[0] == 0
-        error, plain = error_of(grid, zero_point), error_of(q(0.5 * holding), zero_point)
+        quantization = graph[name].quantization
+        assert quantization is not None and quantization.zero_point[0] == 0
+        error, plain = error_of(quantization, zero_point), error_of(q(0.5 * holding), zero_point)
         assert np.square(error).sum() <= np.square(plain).sum() and np.abs(error).max() <= 1.05 * holding / 2
-        assert 0.98 * holding <= grid.scale[0] / 0.5 <= 1.02 * holding
-    growth = f"{grid.scale[0] / 0.5:.2f}"
+        assert 0.98 * holding <= quantization.scale[0] / 0.5 <= 1.02 * holding
+    growth = f"{quantization.scale[0] / 0.5:.2f}"
     assert len(notes) == 1
     # What a Relu gives goes beyond the old range at the upper end alone.
     words = f"3 activations have the zero point 0, {1 if zero_point < 0 else 2} of them clipped to their previous range"
@@ -64,15 +64,15 @@ def test_the_new_scale_loses_no_more_than_the_one_that_holds_the_range(zero_poin
     real = 0.5 * (np.arange(-128, 128) - zero_point)
     assert [cost.tensor for cost in change.costs] == ["a", "b", "c"] and not change.exact
     assert change.costs[0].sqnr_db == pytest.approx(10 * np.log10((real**2).sum() / (0.25 * error**2).sum()), abs=1e-3)
-    assert change.costs[0].largest == pytest.approx(np.abs(error).max() * 0.5 / grid.scale[0], abs=1e-3)
+    assert change.costs[0].largest == pytest.approx(np.abs(error).max() * 0.5 / quantization.scale[0], abs=1e-3)
 
 
 def test_at_zero_point_minus_64_three_old_steps_are_two_new_ones() -> None:
     """Holding the range, 191 / 127, would put some codes three quarters of an old step off."""
     graph, _ = applied("symmetric_activations", chain(-64), SYMMETRIC)
-    grid = graph["a"].quantization
-    assert grid is not None and grid.scale[0] == 0.75
-    assert np.abs(error_of(grid, -64)).max() == 0.5 and np.abs(error_of(q(0.5 * 191 / 127), -64)).max() > 0.7
+    quantization = graph["a"].quantization
+    assert quantization is not None and quantization.scale[0] == 0.75
+    assert np.abs(error_of(quantization, -64)).max() == 0.5 and np.abs(error_of(q(0.5 * 191 / 127), -64)).max() > 0.7
 
 
 def test_each_value_is_off_by_half_a_step_at_most() -> None:
@@ -89,9 +89,9 @@ def test_a_part_of_the_range_stays_the_part_that_is_used() -> None:
         graph, tensors={name: t if t.quantization is None else replace(t, quantization=narrow) for name, t in graph.tensors.items()}
     )
     changed, notes = applied("symmetric_activations", graph, SYMMETRIC)
-    grid = changed["a"].quantization
-    assert grid is not None and grid.scale[0] == 0.5 and notes[0].endswith("(exact)")  # integer - zero point fits
-    assert (grid.quant_min, grid.quant_max) == (-40, 40)
+    quantization = changed["a"].quantization
+    assert quantization is not None and quantization.scale[0] == 0.5 and notes[0].endswith("(exact)")  # integer - zero point fits
+    assert (quantization.quant_min, quantization.quant_max) == (-40, 40)
     x = np.linspace(-99, 99, 256, dtype=np.float32)[None]
     y = evaluate(changed, {"x": x})["y"]
     assert y.max() == pytest.approx(20) and y.min() == 0
@@ -140,7 +140,7 @@ def operands(kind: str, scales: tuple[float, float, float], points: tuple[int, i
     return make([Op(kind, ("a", "b"), ("y",))], tensors, "a b", "y")
 
 
-def test_operands_meet_on_the_grid_that_holds_both() -> None:
+def test_operands_meet_on_the_quantization_that_holds_both() -> None:
     after, notes = applied("match_scales", operands("Add", (0.5, 0.125, 0.7)), JOINING)
     add = after.ops[-1]
     assert after[add.inputs[0]].quantization == after[add.inputs[1]].quantization == q(0.5)
@@ -152,14 +152,14 @@ def test_operands_meet_on_the_grid_that_holds_both() -> None:
     assert applied("match_scales", (same := operands("Add", (0.5, 0.5, 0.7))), JOINING) == (same, ())
 
 
-def test_grids_that_hold_neither_give_a_new_one() -> None:
+def test_quantizations_that_hold_neither_give_a_new_one() -> None:
     """One reaches from 0 to 127.5, the other from -127.5 to 0: their sum from -127.5 to 127.5."""
     after, notes = applied("match_scales", operands("Add", (0.5, 0.5, 1.0), (-128, 127, 0)), JOINING)
     add = after.ops[-1]
-    grid = after[add.inputs[0]].quantization
-    assert grid == after[add.inputs[1]].quantization
-    (low,), (high,) = affine_range(grid, "int8")
-    assert grid.scale[0] == 1 and low <= -127 and high >= 127
+    quantization = after[add.inputs[0]].quantization
+    assert quantization == after[add.inputs[1]].quantization
+    (low,), (high,) = affine_range(quantization, "int8")
+    assert quantization.scale[0] == 1 and low <= -127 and high >= 127
     assert notes[0].startswith("2 operands")
 
 

@@ -65,9 +65,9 @@ def test_zero_points_of_blocks_stay_and_are_refused_in_words(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("quantized", [True, False])
 def test_weights_that_are_computed_on_real_values_are_not_rounded(quantized: bool) -> None:
-    grid = Quantization(np.full(4, 0.01, np.float32), np.array([100, -90, 5, 0]), axis=0)
+    quantization = Quantization(np.full(4, 0.01, np.float32), np.array([100, -90, 5, 0]), axis=0)
     result = Tensor("y", "int8", None, None, q(0.5)) if quantized else Tensor("y", "float32", None)
-    tensors = [Tensor("x", "int8", (1, 16), None, q(0.1)), constant("w", random_integers((4, 16), "int8"), grid), result]
+    tensors = [Tensor("x", "int8", (1, 16), None, q(0.1)), constant("w", random_integers((4, 16), "int8"), quantization), result]
     graph = make([Op("Gemm", ("x", "w"), ("y",))], tensors, "x", "y")
     changed, _ = for_target(graph)
     assert (changed is graph) == (not quantized)
@@ -113,13 +113,13 @@ def test_channels_that_fit_keep_their_scale_their_values_and_their_bias() -> Non
     op, tensors = gemm(data, 100, (100, -200, 300, 4000))
     graph = whole([op], tensors, 64)
     changed, notes = for_target(graph)
-    stored, grid = weights_of(changed)
-    assert stored.dtype == np.int8 and grid.axis == 0 and not grid.zero_point.any()
-    assert np.array_equal(grid.scale[:3], np.float32([0.01] * 3)) and grid.scale[3] > np.float32(0.01)
+    stored, quantization = weights_of(changed)
+    assert stored.dtype == np.int8 and quantization.axis == 0 and not quantization.zero_point.any()
+    assert np.array_equal(quantization.scale[:3], np.float32([0.01] * 3)) and quantization.scale[3] > np.float32(0.01)
     assert np.array_equal(stored[:3], data[:3].astype(int) - 100)
     bias = changed[changed.ops[0].inputs[2]]
     assert bias.data is not None and bias.data[:3].tolist() == [100, -200, 300]
-    assert bias.data[3] == np.rint(4000 * np.float64(np.float32(0.01)) / np.float64(grid.scale[3]))
+    assert bias.data[3] == np.rint(4000 * np.float64(np.float32(0.01)) / np.float64(quantization.scale[3]))
     assert notes[0].startswith("1 weights have zero point 0: 3 of 4 scales and their values are kept, 1 change, SQNR ")
 
 
@@ -127,8 +127,8 @@ def test_weights_that_fit_keep_their_one_scale() -> None:
     op, tensors = gemm(np.arange(30, 70, dtype=np.uint8).reshape(4, 10), 50, (1, 2, 3, 4))
     graph = whole([op], tensors, 10)
     changed, notes = for_target(graph)
-    stored, grid = weights_of(changed)
-    assert grid == q(0.01) and stored[0, 0] == -20 and changed["b"] is graph["b"]
+    stored, quantization = weights_of(changed)
+    assert quantization == q(0.01) and stored[0, 0] == -20 and changed["b"] is graph["b"]
     assert notes == ("1 weights have zero point 0 with their previous scales (integer - zero point) (exact)",)
     x = random_integers((2, 10), "uint8")
     assert np.array_equal(evaluate(graph, {"x": x})["y"], evaluate(changed, {"x": x})["y"])
@@ -139,8 +139,8 @@ def test_dead_weights_keep_their_scale_and_their_bias() -> None:
     op, tensors = gemm(np.full((2, 4), 7, np.uint8), 7, (7400, -3), scale=0.001)
     graph = whole([op], tensors, 4)
     changed, _ = for_target(graph)
-    stored, grid = weights_of(changed)
-    assert not stored.any() and grid == q(0.001) and changed["b"].data.tolist() == [7400, -3]  # type: ignore[union-attr]
+    stored, quantization = weights_of(changed)
+    assert not stored.any() and quantization == q(0.001) and changed["b"].data.tolist() == [7400, -3]  # type: ignore[union-attr]
 
 
 def test_a_bias_of_two_operators_becomes_two_where_their_scales_part() -> None:
@@ -153,8 +153,8 @@ def test_a_bias_of_two_operators_becomes_two_where_their_scales_part() -> None:
     graph = whole([one, two], [*tensors, *(t for t in others if t.name != "b2")], 4)
     changed, _ = for_target(graph)
     for index, op in enumerate(changed.ops):
-        bias, (_, grid) = changed[op.inputs[2]], weights_of(changed, index)
-        assert bias.quantization is not None and np.allclose(bias.quantization.scale, np.float32(0.05) * grid.scale, rtol=1e-6)
+        bias, (_, quantization) = changed[op.inputs[2]], weights_of(changed, index)
+        assert bias.quantization is not None and np.allclose(bias.quantization.scale, np.float32(0.05) * quantization.scale, rtol=1e-6)
         assert np.abs(dequantize(bias.data, bias.quantization) - 0.5).max() <= bias.quantization.scale.max() / 2
     assert changed.ops[1].inputs[2] == "b" and changed["b"].data.tolist() == [1000]  # type: ignore[union-attr]
     assert changed.ops[0].inputs[2] != "b"
@@ -173,8 +173,8 @@ def test_weights_that_something_else_reads_become_a_copy() -> None:
     graph = make(ops, [Tensor("x", "uint8", (2, 6), None, q(0.05, 3)), *tensors], "x i", "e y")
     changed, _ = for_target(graph, None)
     assert changed.ops[0] == graph.ops[0] and changed["w"] is graph["w"]
-    stored, grid = weights_of(changed, 1)
-    assert stored.dtype == np.int8 and (grid.axis in (None, 1)) and not grid.zero_point.any()
+    stored, quantization = weights_of(changed, 1)
+    assert stored.dtype == np.int8 and (quantization.axis in (None, 1)) and not quantization.zero_point.any()
     feed = {"x": random_integers((2, 6), "uint8"), "i": np.array([0, 5, 2])}
     assert np.array_equal(evaluate(graph, feed)["e"], evaluate(changed, feed)["e"])
     assert np.abs(evaluate(graph, feed)["y"].astype(int) - evaluate(changed, feed)["y"]).max() <= 1
@@ -198,8 +198,8 @@ def test_the_target_says_the_range() -> None:
     kept, _ = for_target(graph)
     assert weights_of(kept)[0].tolist() == [[-128, 0, 127], [-68, 0, 72]] and weights_of(kept)[1] == q(0.01)
     narrow, _ = for_target(graph, limited("narrow", {"int8": (-127, 127)}))
-    stored, grid = weights_of(narrow)
-    assert stored[0].min() >= -127 and stored[1].tolist() == [-68, 0, 72] and grid.scale.size in (1, 2)
+    stored, quantization = weights_of(narrow)
+    assert stored[0].min() >= -127 and stored[1].tolist() == [-68, 0, 72] and quantization.scale.size in (1, 2)
     small, _ = for_target(graph, limited("small", {"int8": (-63, 63)}))
     assert np.abs(weights_of(small)[0]).max() <= 63
 
@@ -207,13 +207,13 @@ def test_the_target_says_the_range() -> None:
 def test_channels_with_zero_point_0_stay_beside_others() -> None:
     """PyTorch's training gives channels of one sign an affine quantization, and uses -128 in those that are symmetric."""
     data = np.array([[-128, 0, 127], [-128, -128, 127], [-128, -100, 0], [3, 4, 5]], np.int8)
-    grid = Quantization(np.float32([0.01, 0.02, 0.03, 0.04]), np.array([0, -128, -128, 4]), 0)
-    tensors = [constant("w", data, grid), Tensor("y", "int8", None, None, q(0.5, 3))]
+    quantization = Quantization(np.float32([0.01, 0.02, 0.03, 0.04]), np.array([0, -128, -128, 4]), 0)
+    tensors = [constant("w", data, quantization), Tensor("y", "int8", None, None, q(0.5, 3))]
     graph = make([Op("Gemm", ("x", "w"), ("y",))], [Tensor("x", "int8", (2, 3), None, q(0.05, 3)), *tensors], "x", "y")
     changed, notes = for_target(graph)
     stored, found = weights_of(changed)
     assert stored[[0, 3]].tolist() == [[-128, 0, 127], [-1, 0, 1]]
-    assert (found.scale == grid.scale).tolist() == [True, False, False, True]
+    assert (found.scale == quantization.scale).tolist() == [True, False, False, True]
     assert "2 of 4 scales and their values are kept" in notes[0]
     narrow, _ = for_target(graph, limited("narrow", {"int8": (-127, 127)}))
     assert weights_of(narrow)[0].min() == -127
@@ -233,9 +233,9 @@ def test_no_channel_loses_without_need(seed: int, point: int, dtype: str, per_ax
     tensors = [constant("w", data, old), Tensor("y", "uint8", (2, 5), None, q(0.5, 100))]
     graph = whole([Op("Gemm", ("x", "w"), ("y",))], tensors, 9)
     changed, _ = symmetric_weights.run(graph, target_named("tflite"))
-    stored, grid = weights_of(changed)
-    assert grid.is_symmetric and stored.dtype == np.int8
-    real, new = dequantize(data, old), dequantize(stored, grid)
+    stored, quantization = weights_of(changed)
+    assert quantization.is_symmetric and stored.dtype == np.int8
+    real, new = dequantize(data, old), dequantize(stored, quantization)
     steps = data.astype(int) - point - low
     for index in range(5):
         if np.abs(steps[index]).max() <= 127 or (dtype == "int8" and point == 128):
@@ -252,9 +252,9 @@ def test_errors_of_a_channel_cancel(seed: int) -> None:
     data[0, 0] = 255
     op, tensors = gemm(data, 100)
     changed, _ = for_target(whole([op], tensors, 300))
-    stored, grid = weights_of(changed)
-    error = dequantize(stored, grid) - (data.astype(float) - 100) * 0.01
-    assert np.abs(error).max() < grid.scale[0] and abs(error.sum()) <= grid.scale[0] * 0.51
+    stored, quantization = weights_of(changed)
+    error = dequantize(stored, quantization) - (data.astype(float) - 100) * 0.01
+    assert np.abs(error).max() < quantization.scale[0] and abs(error.sum()) <= quantization.scale[0] * 0.51
 
 
 @pytest.mark.formats

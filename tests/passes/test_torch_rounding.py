@@ -44,8 +44,8 @@ def _addition(name: str, seed: int) -> tuple[Graph, dict[str, Array]]:
     rng = np.random.default_rng(seed)
     scales = [0.02 * 2 ** rng.uniform(-2, 1) for _ in range(3)]
     scales[1] = scales[0] if seed % 5 == 0 else scales[1]
-    grids = [Quantization.per_tensor(scale, int(rng.integers(0, 256)) * (seed % 4 > 0)) for scale in scales]
-    tensors = [Tensor(key, "uint8", (256, 256), None, grid) for key, grid in zip("abc", grids, strict=True)]
+    quantizations = [Quantization.per_tensor(scale, int(rng.integers(0, 256)) * (seed % 4 > 0)) for scale in scales]
+    tensors = [Tensor(key, "uint8", (256, 256), None, quantization) for key, quantization in zip("abc", quantizations, strict=True)]
     codes = np.arange(256, dtype=np.uint8)
     feed = dict(zip("ab", (np.array(side) for side in np.broadcast_arrays(codes[:, None], codes[None, :])), strict=True))
     return _graph(Op("Add", ("a", "b"), ("c",), {"arithmetic": name}), tensors, ("a", "b")), feed
@@ -99,8 +99,8 @@ def test_additions_come_back_from_tflite(name: str, tmp_path: Path) -> None:
         bare = noted.evolve(ops=[op.with_attributes(arithmetic="") if op.kind == "Add" else op for op in noted.ops])
         again = restate_attributes.run(bare, None)[0]
         stated = [op["arithmetic"] for op in again.ops if op.kind == "Add" and op.outputs == ("c",)]
-        grids = [again[key].quantization for key in ("a", "b", "c")]
-        a, b, c = (grid for grid in grids if grid is not None)
+        quantizations = [again[key].quantization for key in ("a", "b", "c")]
+        a, b, c = (quantization for quantization in quantizations if quantization is not None)
         if stated:
             alike = xnnpack_adds((a, b), c) and adds_alike(name, xnnpack_add, (a, b), c, again["c"].dtype)
             assert stated == [name if alike else ""]
@@ -165,10 +165,10 @@ _WINDOWS = [
 def test_averages(name: str, kind: str, attributes: dict[str, Any], suffix: str, tmp_path: Path) -> None:
     """With a quantization with an odd zero point, where ties of steps and those of stored integers go to other sides."""
     rng = np.random.default_rng(len(kind))
-    grid, shape = Quantization.per_tensor(0.0371, 117), (1, 4, 6, 6)
+    quantization, shape = Quantization.per_tensor(0.0371, 117), (1, 4, 6, 6)
     after = {"GlobalAveragePool": (1, 4, 1, 1), "ReduceMean": (1, 4)}.get(kind)
     after = after or ((1, 4, 7, 2) if attributes["kernel_shape"] == (2, 3) else (1, 4, 3, 3))
-    tensors = [Tensor("x", "uint8", shape, None, grid), Tensor("y", "uint8", after, None, grid)]
+    tensors = [Tensor("x", "uint8", shape, None, quantization), Tensor("y", "uint8", after, None, quantization)]
     inputs: tuple[str, ...] = ("x",)
     if kind == "ReduceMean":
         tensors.append(Tensor("axes", "int64", (2,), np.array([2, 3])))
@@ -208,8 +208,8 @@ def test_an_average_whose_data_were_resized_is_not_the_one_noted(tmp_path: Path)
 
 
 def _average(name: str, kind: str, attributes: dict[str, Any], size: int | str) -> Graph:
-    grid = Quantization.per_tensor(0.0371, 117)
-    tensors = [Tensor("x", "uint8", (1, 4, size, size), None, grid), Tensor("y", "uint8", None, None, grid)]
+    quantization = Quantization.per_tensor(0.0371, 117)
+    tensors = [Tensor("x", "uint8", (1, 4, size, size), None, quantization), Tensor("y", "uint8", None, None, quantization)]
     tensors += [Tensor("axes", "int64", (2,), np.array([2, 3]))] * (kind == "ReduceMean")
     layout = {} if kind == "ReduceMean" else {"data_format": "channels_first"}
     inputs = ("x", "axes") if kind == "ReduceMean" else ("x",)
@@ -221,14 +221,14 @@ def _average(name: str, kind: str, attributes: dict[str, Any], size: int | str) 
 def test_a_convolution_is_equal_for_every_sum(name: str) -> None:
     rng = np.random.default_rng(2)
     for sizes in ((2, 3), (4, 4), (2, 5), (8, 8)):
-        grid = Quantization.per_tensor(float(np.float32(rng.uniform(0.001, 0.2))), int(rng.integers(0, 256)))
-        found = averaging_scale(name, grid, sizes)
+        quantization = Quantization.per_tensor(float(np.float32(rng.uniform(0.001, 0.2))), int(rng.integers(0, 256)))
+        found = averaging_scale(name, quantization, sizes)
         assert found is not None
         zero, scale, missed = found
         total = np.arange(255 * sizes[0] * sizes[1] + 1)
-        factor = grid.scale[0] * np.float32(scale) / grid.scale[0]
+        factor = quantization.scale[0] * np.float32(scale) / quantization.scale[0]
         steps = np.rint((total - sizes[0] * sizes[1] * zero).astype(np.float32) * factor) + zero
-        assert np.count_nonzero(steps != torch_average(name, total, grid, sizes, "uint8")) == missed
+        assert np.count_nonzero(steps != torch_average(name, total, quantization, sizes, "uint8")) == missed
         assert not missed or (name.startswith("fbgemm") and sizes[1] in (3, 5) and missed < 0.02 * total.size)
 
 
@@ -236,8 +236,8 @@ def test_a_convolution_is_equal_for_every_sum(name: str) -> None:
 @pytest.mark.litert
 def test_interpolations_take_ties_of_stored_integers_to_the_even_one(tmp_path: Path) -> None:
     """By a factor of 2, where all weights are sixteenths: sums are exact, and a twelfth of them are ties."""
-    grid = Quantization.per_tensor(0.0371, 117)
-    tensors = [Tensor("x", "uint8", (1, 3, 4, 5), None, grid), Tensor("y", "uint8", (1, 3, 8, 10), None, grid)]
+    quantization = Quantization.per_tensor(0.0371, 117)
+    tensors = [Tensor("x", "uint8", (1, 3, 4, 5), None, quantization), Tensor("y", "uint8", (1, 3, 8, 10), None, quantization)]
     tensors.append(Tensor("sizes", "int64", (2,), np.array([8, 10])))
     places = {"mode": "linear", "coordinate_transformation_mode": "half_pixel", "data_format": "channels_first"}
     graph = _graph(Op("Resize", ("x", "sizes"), ("y",), {**places, "arithmetic": "torch"}), tensors, ("x",))
@@ -256,10 +256,10 @@ def test_interpolations_take_ties_of_stored_integers_to_the_even_one(tmp_path: P
 @pytest.mark.litert
 @pytest.mark.cross_section
 @pytest.mark.parametrize("kind", ["LeakyRelu", "HardSwish", "Requantize"])
-def test_litert_computes_curves_and_grids_on_real_values(kind: str, tmp_path: Path) -> None:
+def test_litert_computes_curves_and_quantizations_on_real_values(kind: str, tmp_path: Path) -> None:
     """In all 256 integers, but for a tie."""
-    grids = Quantization.per_tensor(0.0371, 117), Quantization.per_tensor(0.0293, 40)
-    tensors = [Tensor(name, "uint8", (1, 256), None, grid) for name, grid in zip("xy", grids, strict=True)]
+    quantizations = Quantization.per_tensor(0.0371, 117), Quantization.per_tensor(0.0293, 40)
+    tensors = [Tensor(name, "uint8", (1, 256), None, quantization) for name, quantization in zip("xy", quantizations, strict=True)]
     graph = _graph(Op(kind, ("x",), ("y",), {"alpha": 0.137} if kind == "LeakyRelu" else {}), tensors, ("x",))
     feed = {"x": np.arange(256, dtype=np.uint8)[None]}
     wanted = evaluate(graph, feed)["y"].astype(np.int16)
@@ -370,8 +370,12 @@ def test_a_split_product_misses_a_few_numbers_at_most() -> None:
 
 @pytest.mark.formats
 def test_what_the_program_around_rounds_stays_outside(tmp_path: Path) -> None:
-    grid = Quantization.per_tensor(0.0371, 117)
-    tensors = [Tensor("x", "float32", (1, 8)), Tensor("q", "uint8", (1, 8), None, grid), Tensor("y", "uint8", (1, 8), None, grid)]
+    quantization = Quantization.per_tensor(0.0371, 117)
+    tensors = [
+        Tensor("x", "float32", (1, 8)),
+        Tensor("q", "uint8", (1, 8), None, quantization),
+        Tensor("y", "uint8", (1, 8), None, quantization),
+    ]
     ops = (Op("Quantize", ("x",), ("q",), {"arithmetic": "fused"}), Op("Relu", ("q",), ("y",)))
     graph = Graph("net", {t.name: t for t in tensors}, ops, ("x",), ("y",), metadata={SOURCE_KERNELS: "torch:qnnpack"})
     qconvert.save(graph, tmp_path / "model.qgraph")

@@ -76,14 +76,14 @@ def test_what_others_read_on_the_way_has_a_table_of_its_own() -> None:
 @pytest.mark.formats
 @pytest.mark.parametrize("wanted", ["float", "constants", "another tensor"])
 def test_no_table_for(wanted: str) -> None:
-    grid = q(0.1, 3)
-    x, z = Tensor("x", "int8", (2, 4), None, grid), Tensor("z", "int8", (2, 4), None, grid)
-    y, e = Tensor("y", "int8", (2, 4), None, grid), Tensor("e", "int8", (2, 4), None, grid)
+    quantization = q(0.1, 3)
+    x, z = Tensor("x", "int8", (2, 4), None, quantization), Tensor("z", "int8", (2, 4), None, quantization)
+    y, e = Tensor("y", "int8", (2, 4), None, quantization), Tensor("e", "int8", (2, 4), None, quantization)
     if wanted == "float":
         real = [Tensor(name, "float32", (2, 4)) for name in "xy"]
         graph = make([Op("Erf", ("x",), ("y",))], real, "x", "y")
     elif wanted == "constants":  # one for each column: a table for each would do, a single one does not
-        columns = constant("c", np.array([1, 2, 3, 4], np.int8), grid)
+        columns = constant("c", np.array([1, 2, 3, 4], np.int8), quantization)
         graph = make([Op("Mul", ("x", "c"), ("z",)), Op("Sinh", ("z",), ("y",))], [x, columns, y, z], "x", "y")
     else:
         graph = make([Op("Erf", ("x",), ("e",)), Op("Mul", ("e", "z"), ("y",))], [x, z, y, e], "x z", "y")
@@ -118,15 +118,15 @@ def chain(seed: int, dtype: str = "int8", length: int = 5) -> Graph:
     low, high = integer_range(dtype)
     span = high - low + 1
 
-    def grid() -> Quantization:
+    def quantization() -> Quantization:
         point = 0 if dtype == "int16" else int(rng.integers(low + span // 4, high - span // 4))
         return q(float(rng.uniform(0.5, 2)) * 8 / span, point)
 
-    tensors = [Tensor("t0", dtype, (2, span // 2), None, grid())]
+    tensors = [Tensor("t0", dtype, (2, span // 2), None, quantization())]
     ops: list[Op] = []
     for index in range(1, length + 1):
         before, name = f"t{index - 1}", f"t{index}"
-        tensors.append(Tensor(name, dtype, (2, span // 2), None, grid()))
+        tensors.append(Tensor(name, dtype, (2, span // 2), None, quantization()))
         kind = str(rng.choice(["unary", "both", "again"], p=[0.7, 0.2, 0.1]))
         if kind == "unary":
             found, attributes = KINDS[int(rng.integers(len(KINDS)))]
@@ -135,7 +135,7 @@ def chain(seed: int, dtype: str = "int8", length: int = 5) -> Graph:
         other = "t0"
         if kind == "both":
             other = f"c{index}"
-            tensors.append(constant(other, np.array(int(rng.integers(1, 100)), numpy_dtype(dtype)), grid()))
+            tensors.append(constant(other, np.array(int(rng.integers(1, 100)), numpy_dtype(dtype)), quantization()))
         ops.append(Op(str(rng.choice(BOTH)), (before, other), (name,)))
     return make(ops, tensors, "t0", f"t{length}")
 
@@ -203,7 +203,7 @@ def test_a_chain_ends_where_somebody_else_reads() -> None:
 
 
 @pytest.mark.onnxruntime
-def test_real_values_between_grids_are_part_of_a_chain() -> None:
+def test_real_values_between_quantizations_are_part_of_a_chain() -> None:
     """Dequantize, functions of float values, Quantize."""
     x, y = Tensor("x", "uint8", (256,), None, q(0.05, 128)), Tensor("y", "uint8", (256,), None, q(0.02, 30))
     ops = [Op("Dequantize", ("x",), ("r",)), Op("Sigmoid", ("r",), ("s",)), Op("Mul", ("r", "s"), ("t",)), Op("Quantize", ("t",), ("y",))]

@@ -219,9 +219,9 @@ def test_only_pages_are_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.formats
-def test_histograms_count_over_the_grid() -> None:
-    grid = qconvert.Quantization(np.array([0.5], np.float32), np.array([3]))
-    bars = bars_of(qconvert.Tensor("x", "int8", (4,), None, grid), np.array([-128, -128, 0, 127], np.int8))
+def test_histograms_count_over_the_quantization() -> None:
+    quantization = qconvert.Quantization(np.array([0.5], np.float32), np.array([3]))
+    bars = bars_of(qconvert.Tensor("x", "int8", (4,), None, quantization), np.array([-128, -128, 0, 127], np.int8))
     assert bars is not None and (bars.low, bars.high, bars.used, bars.stored) == (-128.5, 127.5, 3, True)
     assert len(bars.counts) == 64 and (bars.counts[0], bars.counts[32], bars.counts[63]) == (2, 1, 1)
     real = bars_of(qconvert.Tensor("x", "float32", (4,)), np.array([np.nan, np.inf, 1, 3], np.float32))

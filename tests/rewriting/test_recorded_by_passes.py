@@ -42,8 +42,8 @@ def every_value(graph: Graph, feed: dict[str, Array]) -> dict[str, Array]:
 
 
 def real(graph: Graph, name: str, stored: Array) -> Array:
-    grid = graph[name].quantization
-    return stored.astype(np.float64) if grid is None else dequantize(stored, grid)
+    quantization = graph[name].quantization
+    return stored.astype(np.float64) if quantization is None else dequantize(stored, quantization)
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -66,10 +66,10 @@ def test_values_are_where_the_correspondence_says(name: str) -> None:
                 found["shifted"] += bool(values.size)
                 continue
             was, now = real(before, tensor, values), real(after, relation.tensor, result)
-            grid, step = after[relation.tensor].quantization, 0.0
-            if grid is not None:
-                was = dequantize(quantize(was, grid, after[relation.tensor].dtype), grid)
-                step = float(grid.scale.max()) if name == "shift_to_symmetric" else 0.0
+            quantization, step = after[relation.tensor].quantization, 0.0
+            if quantization is not None:
+                was = dequantize(quantize(was, quantization, after[relation.tensor].dtype), quantization)
+                step = float(quantization.scale.max()) if name == "shift_to_symmetric" else 0.0
             assert np.allclose(was, now, rtol=1e-6, atol=1e-6 + step, equal_nan=True), told
             found["renamed"] += relation.tensor != tensor
     assert all(found[item] for item in expected), found

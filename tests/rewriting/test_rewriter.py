@@ -141,8 +141,8 @@ def test_two_rewriters_in_turn_keep_the_record() -> None:
 
 
 def test_values_of_a_pruned_conversion_are_where_they_came_from() -> None:
-    grid = Quantization.per_tensor(0.5)
-    tensors = {"q": Tensor("q", "int8", SHAPE, None, grid), "y": Tensor("y", "int8", SHAPE, None, grid)}
+    quantization = Quantization.per_tensor(0.5)
+    tensors = {"q": Tensor("q", "int8", SHAPE, None, quantization), "y": Tensor("y", "int8", SHAPE, None, quantization)}
     tensors |= {name: Tensor(name, "float32", SHAPE) for name in "ab"}
     kinds_of = (("Dequantize", "q", "a"), ("Identity", "a", "b"), ("Quantize", "b", "y"))
     graph = Graph("net", tensors, tuple(Op(kind, (source,), (result,)) for kind, source, result in kinds_of), ("q",), ("y",))

@@ -174,7 +174,7 @@ def test_diff_is_public() -> None:
     assert qconvert.diff(a, replace(a, name="h")) == [] != qconvert.diff(a, replace(a, name="h"), exact=True)
 
 
-def test_bounds_of_a_clip_beyond_its_grid_are_those_of_the_grid() -> None:
+def test_bounds_of_a_clip_beyond_its_quantization_are_those_of_the_quantization() -> None:
     def clipped(highest: float) -> Graph:
         bounds = [Tensor(name, "float32", (), np.array(value, np.float32)) for name, value in (("low", 0.0), ("high", highest))]
         x, y = (Tensor(name, "uint8", (2,), None, Quantization.per_tensor(0.031, 78)) for name in "xy")
@@ -185,7 +185,7 @@ def test_bounds_of_a_clip_beyond_its_grid_are_those_of_the_grid() -> None:
 
 
 @pytest.mark.parametrize(("apart", "found"), [((1.0, 0.0), False), ((0.5, 0.0), True)])
-def test_clips_onto_two_grids_share_a_bound(apart: tuple[float, float], found: bool) -> None:
+def test_clips_onto_two_quantizations_share_a_bound(apart: tuple[float, float], found: bool) -> None:
     """With the second quantization it is the last value, which says nothing of the first."""
     first, second = Quantization.per_tensor(0.05, 0), Quantization.per_tensor(1 / 32, 255)
 

@@ -63,10 +63,10 @@ def test_a_part_of_a_file(resnet: Path) -> None:
     assert {first, second, "input_1_int8", "Identity_int8"} <= inside.names
     pieces = inside.pieces(frozenset((first, second)), frozenset((second,)))
     assert (pieces.fed, pieces.computed, pieces.shapes[first]) == ((first,), {second}, (1, 16, 32, 32))
-    grid, result = graph[first].quantization, graph[second].quantization
-    assert grid is not None and result is not None
-    on_grid = np.random.default_rng(0).integers(0, 256, (1, 16, 32, 32)).astype(np.float32) * grid.scale[0]
-    found = pieces.run({first: on_grid})[second] / result.scale[0]
+    quantization, result = graph[first].quantization, graph[second].quantization
+    assert quantization is not None and result is not None
+    on_quantization = np.random.default_rng(0).integers(0, 256, (1, 16, 32, 32)).astype(np.float32) * quantization.scale[0]
+    found = pieces.run({first: on_quantization})[second] / result.scale[0]
     assert found.shape == (1, 16, 32, 32) and np.abs(found - np.rint(found)).max() < 1e-3
 
 
@@ -165,7 +165,7 @@ def test_a_mnn_file_is_no_source_of_a_check(resnet: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.onnxruntime
-def test_results_without_a_grid_are_named(tmp_path: Path) -> None:
+def test_results_without_a_quantization_are_named(tmp_path: Path) -> None:
     source = FIXTURES / "onnx" / "brevitas_int8.onnx"
     convert(source, tmp_path / "model.mnn")
     report = check(source, tmp_path / "model.mnn", samples=1)
@@ -191,7 +191,7 @@ def scores(path: Path, factor: float = 1.0) -> Path:
 
 
 @pytest.mark.onnxruntime
-def test_real_outputs_that_are_not_rounded_are_compared_on_the_source_s_grid(tmp_path: Path) -> None:
+def test_real_outputs_that_are_not_rounded_are_compared_on_the_source_s_quantization(tmp_path: Path) -> None:
     source, result = scores(tmp_path / "m.onnx"), tmp_path / "m.mnn"
     assert convert(source, result) and not check(source, result).outputs[0].differs
     said = convert(source, result, numerics="fast", force=True)

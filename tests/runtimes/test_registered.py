@@ -57,8 +57,8 @@ def reach_of(kernels: str, graph: Graph, op: Op, steps: np.ndarray) -> tuple[np.
 
 
 def graph_of(op: Op, dtype: str = "int8", scale: float = 0.25) -> Graph:
-    grids = {"x": Quantization.per_tensor(0.5), "w": Quantization.per_tensor(0.01), "y": Quantization.per_tensor(scale)}
-    tensors = {name: Tensor(name, dtype, (1, 8, 8, 4), None, grid) for name, grid in grids.items()}
+    quantizations = {"x": Quantization.per_tensor(0.5), "w": Quantization.per_tensor(0.01), "y": Quantization.per_tensor(scale)}
+    tensors = {name: Tensor(name, dtype, (1, 8, 8, 4), None, quantization) for name, quantization in quantizations.items()}
     return Graph("made", tensors, (op,), ("x", "w"), ("y",))
 
 
@@ -116,7 +116,7 @@ def test_depthwise_kernels_of_mnn_cut_off_a_unit_of_their_sum() -> None:
     assert np.allclose(reach_of("mnn", graph_of(op), op, STEPS)[0], plain + 0.5 * 0.01 / 0.25)
 
 
-def test_averages_of_one_grid_are_rounded_once() -> None:
+def test_averages_of_one_quantization_are_rounded_once() -> None:
     op = Op("AveragePool", ("x",), ("y",), POOL)
     assert np.allclose(reach_of("litert:reference", graph_of(op, scale=0.5), op, STEPS)[0], FINE)
     assert np.allclose(reach_of("litert:reference", graph_of(op), op, STEPS)[0], FINE + 2.0**-3)  # 2 / 16 = 0.125, a shift of 2

@@ -49,13 +49,16 @@ def test_additions_of_all_pairs(engine: str) -> None:
         if index % 6 == 0:
             scales[1] = scales[0]
         points = [0, 0, 0] if index % 5 == 0 else [int(point) for point in rng.integers(0, 256, 3)]
-        grids = [Quantization.per_tensor(*item) for item in zip(scales, points, strict=True)]
+        quantizations = [Quantization.per_tensor(*item) for item in zip(scales, points, strict=True)]
         with running(engine):
             operands = [_quantized(stored, *item) for stored, *item in zip(pairs, scales[:2], points[:2], strict=True)]
             found = torch.ops.quantized.add(*operands, scales[2], points[2]).int_repr().numpy()
         name = "qnnpack" if engine == "qnnpack" else "fbgemm"
-        assert np.array_equal(ADDITIONS[name](*pairs, (grids[0], grids[1]), grids[2], "uint8"), found), (scales, points)
-        signed = [grid.shifted(-128) for grid in grids]
+        assert np.array_equal(ADDITIONS[name](*pairs, (quantizations[0], quantizations[1]), quantizations[2], "uint8"), found), (
+            scales,
+            points,
+        )
+        signed = [quantization.shifted(-128) for quantization in quantizations]
         moved = ADDITIONS[name](*(stored - 128 for stored in pairs), (signed[0], signed[1]), signed[2], "int8")
         assert np.array_equal(moved.astype(np.int64) + 128, found)
 
@@ -69,7 +72,7 @@ def _beside_ties(scale: float, zero_point: int) -> Any:
 
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_data_on_a_grid(tmp_path: Path) -> None:
+def test_data_on_a_quantization(tmp_path: Path) -> None:
     """The arithmetic, the evaluator and a program that is written give the integers of torch.quantize_per_tensor."""
     import torch
 
@@ -128,8 +131,12 @@ def test_averages(engine: str, kernel: str, last: bool, name: str) -> None:
                 "mean": lambda data, sizes: data.mean([2, 3], True),
             }[kernel](data, sizes)
         windows = np.lib.stride_tricks.sliding_window_view(stored, sizes, (2, 3))[:, :, :: sizes[0], :: sizes[1]]
-        grid, total = Quantization.per_tensor(scale, zero_point), windows.sum((-1, -2))
-        assert np.array_equal(torch_average(name, total, grid, sizes, "uint8"), result.int_repr().numpy()), (sizes, scale, zero_point)
+        quantization, total = Quantization.per_tensor(scale, zero_point), windows.sum((-1, -2))
+        assert np.array_equal(torch_average(name, total, quantization, sizes, "uint8"), result.int_repr().numpy()), (
+            sizes,
+            scale,
+            zero_point,
+        )
 
 
 @pytest.mark.torch

@@ -29,8 +29,10 @@ def conv(**weights: Any) -> Graph:
 
 
 def pair(kind: str, scales: tuple[float, float, float], dtypes: tuple[str, str, str] = ("int8",) * 3) -> Graph:
-    grids = [None if dtype == "float32" else q(scale) for scale, dtype in zip(scales, dtypes, strict=True)]
-    tensors = [Tensor(name, dtype, (1, 4), None, grid) for name, dtype, grid in zip("aby", dtypes, grids, strict=True)]
+    quantizations = [None if dtype == "float32" else q(scale) for scale, dtype in zip(scales, dtypes, strict=True)]
+    tensors = [
+        Tensor(name, dtype, (1, 4), None, quantization) for name, dtype, quantization in zip("aby", dtypes, quantizations, strict=True)
+    ]
     return make([Op(kind, ("a", "b"), ("y",))], tensors, "a b", "y")
 
 
@@ -83,9 +85,9 @@ CASES: list[tuple[str, Any, str, Callable[[], Graph], str, Callable[[], Graph]]]
     ("kernels", rows(Kernel(("Tanh",), result={"int8": (1 / 128, 0)})),
      "the results of Tanh have the scale and zero point that their kernels fix",
      lambda: tanh(1 / 64), "'y' has scale 0.015625 and zero point 0, not 0.0078125 and 0", lambda: tanh(1 / 128)),
-    ("kernels", rows(Kernel(("Add", "Mul"), ("int8",), one_grid="all")), "Add and Mul have one scale and zero point on all sides",
+    ("kernels", rows(Kernel(("Add", "Mul"), ("int8",), one_quantization="all")), "Add and Mul have one scale and zero point on all sides",
      lambda: pair("Add", (1, 1, 2)), "'y' has another scale or zero point than 'a'", lambda: pair("Sub", (1, 2, 3))),
-    ("kernels", rows(Kernel(("Add",), ("int8",), one_grid="data")), "Add has one scale and zero point on all operands",
+    ("kernels", rows(Kernel(("Add",), ("int8",), one_quantization="data")), "Add has one scale and zero point on all operands",
      lambda: pair("Add", (1, 3, 2)), "'b' has another scale or zero point than 'a'", lambda: pair("Add", (1, 1, 2))),
 ]  # fmt: skip
 

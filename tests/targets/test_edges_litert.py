@@ -90,9 +90,9 @@ def test_kernels_at_their_edges(dtype: str, tmp_path: Path) -> None:
         try:
             for form in FORMS:
                 moves = KINDS[form.kind].rule in ("move", "index")
-                for grid in GRIDS[:1] if moves else GRIDS:
-                    (tmp_path / "at").write_text(f"{form.kind} {form.name}, {grid}")
-                    wrong += found(one_edge(form, dtype, grid), dtype, tmp_path)
+                for quantization in GRIDS[:1] if moves else GRIDS:
+                    (tmp_path / "at").write_text(f"{form.kind} {form.name}, {quantization}")
+                    wrong += found(one_edge(form, dtype, quantization), dtype, tmp_path)
         except BaseException as error:
             wrong.append(f"{(tmp_path / 'at').read_text()}: {error!r}")
         (tmp_path / "found").write_text(json.dumps(wrong))

@@ -38,13 +38,13 @@ def q(scale: float = 0.05, point: int = 0) -> Quantization:
     return Quantization.per_tensor(scale, point)
 
 
-def act(name: str, shape: tuple[int | str, ...], dtype: str = "int8", grid: Quantization | None = None) -> Tensor:
-    return Tensor(name, dtype, shape, None, grid if grid is not None or "float" in dtype or dtype == "bool" else q())
+def act(name: str, shape: tuple[int | str, ...], dtype: str = "int8", quantization: Quantization | None = None) -> Tensor:
+    return Tensor(name, dtype, shape, None, quantization if quantization is not None or "float" in dtype or dtype == "bool" else q())
 
 
-def const(name: str, values: object, dtype: str, grid: Quantization | None = None) -> Tensor:
+def const(name: str, values: object, dtype: str, quantization: Quantization | None = None) -> Tensor:
     data = np.asarray(values).astype(dtype)
-    return Tensor(name, dtype, data.shape, data, grid)
+    return Tensor(name, dtype, data.shape, data, quantization)
 
 
 def graph(op: Op, *tensors: Tensor) -> Graph:

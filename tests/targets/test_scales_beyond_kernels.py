@@ -32,10 +32,10 @@ def test_a_sum(kind: str, first: float, second: float, result: float, is_real: b
 
 @pytest.mark.parametrize(("scale", "is_real"), [(1e-8, True), (1e-7, False)])
 def test_a_softmax(scale: float, is_real: bool) -> None:
-    grid = q(1 / 256, -128)
+    quantization = q(1 / 256, -128)
     graph = make(
         [Op("Softmax", ("x",), ("y",), {"axis": -1})],
-        [Tensor("x", "int8", (2, 4), None, q(scale)), Tensor("y", "int8", (2, 4), None, grid)],
+        [Tensor("x", "int8", (2, 4), None, q(scale)), Tensor("y", "int8", (2, 4), None, quantization)],
         "x",
         "y",
     )

@@ -128,8 +128,8 @@ def test_the_weights_are_the_sources() -> None:
 
 
 def conv(dtype: str = "int8", scales: Quantization | None = None, **more: Any) -> Graph:
-    grid = scales or q(0.05)
-    tensors = [Tensor("x", "float32", (1, 4, 5, 5)), Tensor("a", dtype, None, None, grid), Tensor("b", dtype, None, None, q(0.3)),
+    quantization = scales or q(0.05)
+    tensors = [Tensor("x", "float32", (1, 4, 5, 5)), Tensor("a", dtype, None, None, quantization), Tensor("b", dtype, None, None, q(0.3)),
                constant("w", random_integers((4, 4, 1, 1), "int8").clip(-127, 127), q(0.01))]  # fmt: skip
     ops = [
         Op("Quantize", ("x",), ("a",)),
@@ -159,9 +159,9 @@ def divided() -> Graph:
 
 
 def channels() -> Graph:
-    grid = Quantization.per_axis([0.05, 0.1, 0.2, 0.3], 1)
+    quantization = Quantization.per_axis([0.05, 0.1, 0.2, 0.3], 1)
     ops = [Op("Quantize", ("x",), ("a",)), Op("Dequantize", ("a",), ("y",))]
-    return make(ops, [Tensor("x", "float32", (1, 4)), Tensor("a", "int8", None, None, grid)], "x", "y")
+    return make(ops, [Tensor("x", "float32", (1, 4)), Tensor("a", "int8", None, None, quantization)], "x", "y")
 
 
 INDICES = constant("i", np.array([[0], [2]], np.int64))
@@ -232,9 +232,11 @@ def blocks(dtype: str, points: int, *, size: int = 64, scale: float = 0.1) -> Gr
     """Rows times weights (64, 16) of integers from 0 to 15 with scales and zero points for each 16 along the depth."""
     rng = np.random.default_rng(3)
     count = -(-size // 16)
-    grid = Quantization(rng.uniform(scale / 2, scale, (count, 16)).astype(np.float32), np.full((count, 16), points, np.int64), 0, 16)
+    quantization = Quantization(
+        rng.uniform(scale / 2, scale, (count, 16)).astype(np.float32), np.full((count, 16), points, np.int64), 0, 16
+    )
     low = 0 if dtype.startswith("u") else -8
-    weights = Tensor("w", dtype, (size, 16), (rng.integers(0, 16, (size, 16)) + low).astype(numpy_dtype(dtype)), grid)
+    weights = Tensor("w", dtype, (size, 16), (rng.integers(0, 16, (size, 16)) + low).astype(numpy_dtype(dtype)), quantization)
     ops = [Op("Dequantize", ("w",), ("r",)), Op("MatMul", ("x", "r"), ("y",))]
     return make(ops, [Tensor("x", "float32", (3, size)), weights, Tensor("r", "float32", None)], "x", "y")
 

@@ -229,12 +229,12 @@ def test_outputs_that_the_network_reads_too_are_judged_with_their_ties(dtype: st
 
 
 @pytest.mark.formats
-def test_a_requantization_between_shifted_grids_is_one_again(tmp_path: Path) -> None:
+def test_a_requantization_between_shifted_quantizations_is_one_again(tmp_path: Path) -> None:
     """Where the first quantization has the zero point 0 as well: an addition to stored integers stands in the file."""
     for first, second in ((0, -20), (-20, 0), (-20, 7)):
         constants = {"s": np.float32(0.05), "z": np.int8(first), "t": np.float32(0.03), "o": np.int8(second)}
         steps = (("Quantize", "x", "sz", "a"), ("Dequantize", "a", "sz", "b"), ("Quantize", "b", "to", "c"), ("Dequantize", "c", "to", "y"))
-        nodes = [helper.make_node(f"{kind}Linear", [data, *grid], [result]) for kind, data, grid, result in steps]
+        nodes = [helper.make_node(f"{kind}Linear", [data, *quantization], [result]) for kind, data, quantization, result in steps]
         onnx.save(network(nodes, [side("x")], [side("y")], constants), tmp_path / "model.onnx")
         convert(tmp_path / "model.onnx", tmp_path / "result.onnx", target="tensorrt", force=True)
         kinds = [[op.kind for op in load(tmp_path / name).ops if op.kind != "Identity"] for name in ("model.onnx", "result.onnx")]

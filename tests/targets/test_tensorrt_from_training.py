@@ -163,9 +163,11 @@ def trained_symmetric() -> tuple[Any, Any]:
     from torch.ao import quantization as ao
 
     torch.manual_seed(0)
-    grid = {"quant_min": -128, "quant_max": 127, "dtype": torch.qint8}
-    data = ao.FakeQuantize.with_args(observer=ao.MovingAverageMinMaxObserver, qscheme=torch.per_tensor_symmetric, **grid)
-    weights = ao.FakeQuantize.with_args(observer=ao.MovingAveragePerChannelMinMaxObserver, qscheme=torch.per_channel_symmetric, **grid)
+    quantization = {"quant_min": -128, "quant_max": 127, "dtype": torch.qint8}
+    data = ao.FakeQuantize.with_args(observer=ao.MovingAverageMinMaxObserver, qscheme=torch.per_tensor_symmetric, **quantization)
+    weights = ao.FakeQuantize.with_args(
+        observer=ao.MovingAveragePerChannelMinMaxObserver, qscheme=torch.per_channel_symmetric, **quantization
+    )
     layers = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3, stride=2), torch.nn.Flatten()
     network = torch.nn.Sequential(ao.QuantStub(), *layers, torch.nn.Linear(72, 5)).train()
     ao.fuse_modules_qat(network, [["1", "2"]], inplace=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.plugin import Array, QParams, UnsupportedError, documents
-from qconvert_aimet.grids import grid_of_bits
+from qconvert_aimet.quantizations import quantization_of_bits
 
 __all__ = ["second"]
 
@@ -48,7 +48,7 @@ def _entry(item: Any, place: str) -> tuple[str, QParams]:
     if axis is not None and axis % scale.ndim == 0:
         scale, points, axis = _outputs_first(scale), _outputs_first(points), 1 if scale.ndim > 2 else None
     axis = axis + scale.ndim if axis is not None and axis < 0 else axis
-    return name, grid_of_bits(bits, signed, scale, points, axis, block, where=name)
+    return name, quantization_of_bits(bits, signed, scale, points, axis, block, where=name)
 
 
 def _outputs_first(values: Array) -> Array:

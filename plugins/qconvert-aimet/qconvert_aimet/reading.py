@@ -17,7 +17,7 @@ import numpy as np
 from qconvert.plugin import Encoding, Encodings, InvalidModelError, Place, QParams, UnsupportedError, documents, map_file
 from qconvert_aimet.entries_one import PARAMETERS, SIDES, Stated, entries_of
 from qconvert_aimet.entries_two import second
-from qconvert_aimet.grids import grid_of_bits
+from qconvert_aimet.quantizations import quantization_of_bits
 
 __all__ = ["holds", "read"]
 
@@ -60,12 +60,12 @@ def _document(path: Path) -> Any:
 
 def _encodings(version: str, found: Iterable[tuple[str, QParams]], notes: tuple[str, ...]) -> Encodings:
     entries: dict[Place, Encoding] = {}
-    for name, grid in found:
+    for name, quantization in found:
         if Place(name) in entries:
             raise InvalidModelError("the tensor has two entries", where=repr(name), rule="duplicate-name")
         # Biases are left to the rule of all biases, input scale * weight scale, which theirs nearly is.
-        if grid.dtype not in ("int32", "uint32"):
-            entries[Place(name)] = Encoding(grid, required=not name.endswith("__o"))
+        if quantization.dtype not in ("int32", "uint32"):
+            entries[Place(name)] = Encoding(quantization, required=not name.endswith("__o"))
     return Encodings(entries, f"AIMET's encodings {version}", metadata={"aimet.version": version}, notes=notes)
 
 
@@ -75,12 +75,12 @@ def _first(document: Mapping[str, Any]) -> tuple[list[tuple[str, QParams]], tupl
     twice = _repeated([found.name for _, found in stated])
     if twice:
         raise InvalidModelError("the tensor has two entries", where=repr(twice), rule="duplicate-name")
-    grids = [(found.name, _grid(found, signed=side == PARAMETERS)) for side, found in stated if not found.is_float]
+    quantizations = [(found.name, _quantization(found, signed=side == PARAMETERS)) for side, found in stated if not found.is_float]
     floats = [found.name for _, found in stated if found.is_float]
     doubtful = [found.name for _, found in stated if not found.agrees]
     notes = [f"{len(doubtful)} {_NOTE}{_some(doubtful)}"] if doubtful else []
     notes += [f"{len(floats)} tensors are float by their encodings and stay float: {_some(floats)}"] if floats else []
-    return grids, tuple(notes)
+    return quantizations, tuple(notes)
 
 
 def _repeated(names: list[str]) -> str:
@@ -91,7 +91,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(map(repr, names[:3])) + (" …" if len(names) > 3 else "")
 
 
-def _grid(found: Stated, *, signed: bool) -> QParams:
+def _quantization(found: Stated, *, signed: bool) -> QParams:
     shift = 2 ** (found.bits - 1) if signed else 0
     points = np.array([-offset - shift for offset in found.offsets], np.int64)
-    return grid_of_bits(found.bits, signed, np.array(found.scales, np.float64), points, None, found.block_size, where=found.name)
+    return quantization_of_bits(found.bits, signed, np.array(found.scales, np.float64), points, None, found.block_size, where=found.name)

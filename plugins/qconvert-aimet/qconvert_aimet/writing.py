@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, Encoding, Encodings, Graph, Place, QParams, Quantization, UnsupportedError, grid_of
-from qconvert_aimet.grids import REMEDY, bits_of
+from qconvert.plugin import Array, Encoding, Encodings, Graph, Place, QParams, Quantization, UnsupportedError, quantization_of
+from qconvert_aimet.quantizations import REMEDY, bits_of
 
 __all__ = ["write"]
 
@@ -26,7 +26,7 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -
     Raises:
         UnsupportedError: an entry is of an operator's input or output, or with a quantization that AIMET has not.
     """
-    entries = [(_name(place), _grid(found), _is_parameter(place.name, found, graph)) for place, found in encodings.entries.items()]
+    entries = [(_name(place), _quantization(found), _is_parameter(place.name, found, graph)) for place, found in encodings.entries.items()]
     if version == "2.0.0":
         turned = _transposed(graph)
         document: dict[str, Any] = {"encodings": [_second(*entry, is_turned=entry[0] in turned) for entry in entries]}
@@ -57,11 +57,11 @@ def _name(place: Place) -> str:
     return place.name
 
 
-def _grid(found: Encoding) -> QParams:
+def _quantization(found: Encoding) -> QParams:
     if found.qparams is not None:
         return found.qparams
     assert found.range is not None
-    return grid_of(found.range)
+    return quantization_of(found.range)
 
 
 def _is_parameter(name: str, found: Encoding, graph: Graph | None) -> bool:
@@ -70,13 +70,13 @@ def _is_parameter(name: str, found: Encoding, graph: Graph | None) -> bool:
     return found.integers is not None or (found.qparams is not None and found.qparams.quantization.block_size > 0)
 
 
-def _offsets(grid: QParams, bits: int) -> Array:
+def _offsets(quantization: QParams, bits: int) -> Array:
     """What version 0 and 1 add to an unsigned integer."""
-    return -grid.quantization.zero_point - (2 ** (bits - 1) if grid.dtype.startswith("int") else 0)
+    return -quantization.quantization.zero_point - (2 ** (bits - 1) if quantization.dtype.startswith("int") else 0)
 
 
-def _zeroth(name: str, grid: QParams, is_parameter: bool) -> list[dict[str, Any]]:
-    q, bits = grid.quantization, bits_of(name, grid, is_constant=is_parameter)
+def _zeroth(name: str, quantization: QParams, is_parameter: bool) -> list[dict[str, Any]]:
+    q, bits = quantization.quantization, bits_of(name, quantization, is_constant=is_parameter)
     if q.block_size:
         raise UnsupportedError(
             "the scales are in blocks, which version 0.6.1 does not have",
@@ -84,7 +84,7 @@ def _zeroth(name: str, grid: QParams, is_parameter: bool) -> list[dict[str, Any]
             remedy="Write version 1.0.0.",
             rule="blocks-not-storable",
         )
-    offsets = _offsets(grid, bits)
+    offsets = _offsets(quantization, bits)
     symmetric = str(bool((offsets == -(2 ** (bits - 1))).all()))
     return [
         {
@@ -100,9 +100,9 @@ def _zeroth(name: str, grid: QParams, is_parameter: bool) -> list[dict[str, Any]
     ]
 
 
-def _first(name: str, grid: QParams, is_parameter: bool) -> dict[str, Any]:
-    q, bits = grid.quantization, bits_of(name, grid, is_constant=is_parameter)
-    scale, offsets, blocks = q.scale, _offsets(grid, bits), {}
+def _first(name: str, quantization: QParams, is_parameter: bool) -> dict[str, Any]:
+    q, bits = quantization.quantization, bits_of(name, quantization, is_constant=is_parameter)
+    scale, offsets, blocks = q.scale, _offsets(quantization, bits), {}
     kind = "PER_TENSOR" if scale.size == 1 else "PER_CHANNEL"
     if q.block_size:
         kind, blocks = "PER_BLOCK", {"block_size": q.block_size}
@@ -119,11 +119,11 @@ def _first(name: str, grid: QParams, is_parameter: bool) -> dict[str, Any]:
     }
 
 
-def _second(name: str, grid: QParams, is_parameter: bool, *, is_turned: bool) -> dict[str, Any]:
+def _second(name: str, quantization: QParams, is_parameter: bool, *, is_turned: bool) -> dict[str, Any]:
     """An entry of version 2: of parameters as they are stored, of activations unsigned, as AIMET writes them."""
-    q, bits = grid.quantization, bits_of(name, grid, is_constant=is_parameter)
+    q, bits = quantization.quantization, bits_of(name, quantization, is_constant=is_parameter)
     scale, points, axis = q.scale.astype(float), q.zero_point, q.axis
-    signed = grid.dtype.startswith("int")
+    signed = quantization.dtype.startswith("int")
     if signed and not is_parameter:
         signed, points = False, points + 2 ** (bits - 1)
     if q.block_size:

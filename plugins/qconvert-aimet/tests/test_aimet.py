@@ -54,9 +54,9 @@ def test_versions_say_the_same() -> None:
     found = [load_encodings(exported(version)) for version in VERSIONS]
     for place, entry in found[0].entries.items():
         for other in found[1:]:
-            grid = other[place].qparams
-            assert grid is not None and entry.qparams is not None and grid.dtype == entry.qparams.dtype
-            assert grid.quantization == entry.qparams.quantization, place
+            quantization = other[place].qparams
+            assert quantization is not None and entry.qparams is not None and quantization.dtype == entry.qparams.dtype
+            assert quantization.quantization == entry.qparams.quantization, place
     assert found[0]["x"].qparams == QParams("uint8", Quantization.per_tensor(float(found[0]["x"].qparams.quantization.scale[0]), 124))
     assert "AIMET" in found[2].origin
 
@@ -71,12 +71,12 @@ def test_what_is_written_is_read_again(version: str, tmp_path: Path) -> None:
     again = load_encodings(path)
     assert found.entries.keys() - again.entries.keys() == {Place("b")}  # int32, left to the rule of all biases
     for place, entry in again.entries.items():
-        grid, given = entry.qparams, found[place].qparams
-        assert grid is not None and given is not None
-        assert grid.dtype == ("int8" if place.name == "w" else "uint8")
-        np.testing.assert_array_equal(grid.quantization.scale, given.quantization.scale)
+        quantization, given = entry.qparams, found[place].qparams
+        assert quantization is not None and given is not None
+        assert quantization.dtype == ("int8" if place.name == "w" else "uint8")
+        np.testing.assert_array_equal(quantization.quantization.scale, given.quantization.scale)
         shift = 128 if place.name != "w" else 0
-        np.testing.assert_array_equal(grid.quantization.zero_point - shift, given.quantization.zero_point)
+        np.testing.assert_array_equal(quantization.quantization.zero_point - shift, given.quantization.zero_point)
     result = apply(real, again)
     data = {"x": np.random.default_rng(0).integers(-128, 128, (2, 4)).astype(np.int8)}
     given_x = {"x": (data["x"].astype(np.float32) - 3) * np.float32(0.5)}
@@ -211,9 +211,9 @@ def test_what_is_damaged_is_one_error(case: str, tmp_path: Path) -> None:
 
 
 def test_what_aimet_has_no_words_for(tmp_path: Path) -> None:
-    grid = QParams("int8", Quantization.per_tensor(1))
+    quantization = QParams("int8", Quantization.per_tensor(1))
     with pytest.raises(UnsupportedError) as caught:
-        save_encodings(Encodings({Place("x", "input", 1): Encoding(grid)}), tmp_path / "a.encodings")
+        save_encodings(Encodings({Place("x", "input", 1): Encoding(quantization)}), tmp_path / "a.encodings")
     assert caught.value.rule == "not-a-tensor"
     blocks = Quantization(np.ones((2, 2), np.float32), np.zeros((2, 2), np.int64), 1, 4)
     found = Encodings({"w": Encoding(QParams("int8", blocks))})

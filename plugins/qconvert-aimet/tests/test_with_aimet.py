@@ -81,14 +81,14 @@ BLOCKS = {"int4": blocks(4, 4), "int8": blocks(8, 8), "affine": blocks(4, 8, is_
 
 def stated(encodings: Encodings, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Scales in float32 and zero points of unsigned integers, as a list."""
-    grid = encodings[name].qparams
-    assert grid is not None
-    q = grid.quantization
-    low, _ = q.limits(grid.dtype)
-    return q.scale.reshape(-1), (q.zero_point - (low if grid.dtype.startswith("int") else 0)).reshape(-1)
+    quantization = encodings[name].qparams
+    assert quantization is not None
+    q = quantization.quantization
+    low, _ = q.limits(quantization.dtype)
+    return q.scale.reshape(-1), (q.zero_point - (low if quantization.dtype.startswith("int") else 0)).reshape(-1)
 
 
-def assert_same_grids(sim: Sim, found: Encodings, least: int) -> None:
+def assert_same_quantizations(sim: Sim, found: Encodings, least: int) -> None:
     """Every scale and offset that AIMET simulates with is that which qconvert read."""
     compared = 0
     for name, quantizer in sim.qc_quantize_op_dict.items():
@@ -137,7 +137,7 @@ def test_what_aimet_exports(name: str, case: str, tmp_path: Path) -> None:
         sim.export(str(tmp_path), "model", encoding_version=version)
         found = load_encodings(tmp_path / "model.encodings")
         assert found.metadata["aimet.version"] == version
-        assert_same_grids(sim, found, 7)
+        assert_same_quantizations(sim, found, 7)
     onnx.save(network, tmp_path / "float.onnx")
     convert(tmp_path / "float.onnx", tmp_path / "q.onnx", encodings=str(tmp_path / "model.encodings"))
     assert_same_codes(sim, tmp_path / "q.onnx", network, found)
@@ -181,7 +181,7 @@ def test_what_aimet_loads(case: str, version: str, tmp_path: Path) -> None:
     sim = aimet.QuantizationSimModel(onnx.load(tmp_path / "real.onnx"))
     aimet.load_encodings_to_sim(sim, str(tmp_path / "second.encodings"), strict=False)
     again = load_encodings(tmp_path / "second.encodings")
-    assert_same_grids(sim, again, 10)
+    assert_same_quantizations(sim, again, 10)
     for place, entry in load_encodings(tmp_path / "first.encodings").entries.items():
         if place in again.entries:
             np.testing.assert_array_equal(stated(again, place.name)[0], stated(found, place.name)[0])

@@ -44,7 +44,7 @@ class Blocks:
         product = scale * steps
         return product if self.minimum is None else product + np.repeat(self.minimum.astype(np.float32), BLOCK, axis=-1)
 
-    def on_grid(self, name: str) -> Tensor | None:
+    def on_quantization(self, name: str) -> Tensor | None:
         """The weights as a quantized constant; None where no integer zero point of 4 bits stands for each minimum."""
         points = np.full(self.scale.shape, _MIDDLE if self.type == "Q4_0" else 0, np.int64)
         if self.minimum is not None:
@@ -53,8 +53,8 @@ class Blocks:
                 return None
             points = found
         dtype = "int8" if self.type == "Q8_0" else "uint4"
-        grid = Quantization(self.scale.astype(np.float32), points, self.stored.ndim - 1, BLOCK)
-        return Tensor(name, dtype, self.stored.shape, self.stored.astype(numpy_dtype(dtype)), grid)
+        quantization = Quantization(self.scale.astype(np.float32), points, self.stored.ndim - 1, BLOCK)
+        return Tensor(name, dtype, self.stored.shape, self.stored.astype(numpy_dtype(dtype)), quantization)
 
 
 def exact_points(scale: Array, minimum: Array) -> Array | None:

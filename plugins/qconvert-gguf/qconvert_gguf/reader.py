@@ -188,7 +188,7 @@ class _Made:
         return name
 
     def _in_blocks(self, own: Tensor, blocks: Blocks, is_turned_round: bool) -> None:
-        stored = blocks.on_grid(self._names.fresh(f"{own.name}/{blocks.type}"))
+        stored = blocks.on_quantization(self._names.fresh(f"{own.name}/{blocks.type}"))
         self.tensors.append(replace(own, data=None))
         if stored is None:
             self._with_minima(own, blocks, is_turned_round)
@@ -206,9 +206,11 @@ class _Made:
         assert blocks.minimum is not None
         shape, source = blocks.stored.shape, f"GGUF {own.name}"
         parts = (*shape[:-1], shape[-1] // BLOCK, BLOCK)
-        grid = Quantization(blocks.scale.astype(np.float32)[..., None], np.zeros((*blocks.scale.shape, 1), np.int64), len(parts) - 1, BLOCK)
+        quantization = Quantization(
+            blocks.scale.astype(np.float32)[..., None], np.zeros((*blocks.scale.shape, 1), np.int64), len(parts) - 1, BLOCK
+        )
         q = self._names.fresh(f"{own.name}/{blocks.type}")
-        self.tensors.append(Tensor(q, "uint4", parts, blocks.stored.reshape(parts).astype(numpy_dtype("uint4")), grid))
+        self.tensors.append(Tensor(q, "uint4", parts, blocks.stored.reshape(parts).astype(numpy_dtype("uint4")), quantization))
         m = self._new(f"{own.name}/minima", "float32", (*parts[:-1], 1), blocks.minimum.astype(np.float32)[..., None])
         sizes = self._new(f"{own.name}/shape", "int64", (len(shape),), np.array(shape, np.int64))
         steps, sums = (self._new(f"{own.name}/{hint}", "float32", parts) for hint in ("products", "sums"))

@@ -176,9 +176,9 @@ def test_any_blocks_are_those_of_the_gguf_package(type: str, rows: int, count: i
     blocks = unpacked(data, type, (rows, count * 32))
     assert np.array_equal(blocks.values, gguf.dequantize(data, GGMLQuantizationType[type]))
     assert np.array_equal(packed(blocks), data)
-    grid = blocks.on_grid("w")
-    if grid is not None:
-        assert np.array_equal(grid.real().astype(np.float32), blocks.values)
+    quantization = blocks.on_quantization("w")
+    if quantization is not None:
+        assert np.array_equal(quantization.real().astype(np.float32), blocks.values)
 
 
 @given(st.lists(st.tuples(st.integers(-2000, 2000), st.integers(0, 15)), min_size=1, max_size=6))
@@ -285,8 +285,8 @@ def in_blocks(size: int, axis: int, dtype: str = "int8", *, scale: float = 0.5, 
     shape = (depth, 32)
     counts = tuple(-(-s // size) if i == axis else s for i, s in enumerate(shape))
     data = RNG.integers(0, 7, shape).astype(numpy_dtype(dtype))
-    grid = Quantization(np.full(counts, scale, np.float32), np.full(counts, points, np.int64), axis, size)
-    tensors = [Tensor("x", "float32", (1, depth)), Tensor("q", dtype, shape, data, grid), Tensor("w", "float32", shape)]
+    quantization = Quantization(np.full(counts, scale, np.float32), np.full(counts, points, np.int64), axis, size)
+    tensors = [Tensor("x", "float32", (1, depth)), Tensor("q", dtype, shape, data, quantization), Tensor("w", "float32", shape)]
     tensors.append(Tensor("y", "float32", (1, 32)))
     ops = (Op("Dequantize", ("q",), ("w",)), Op("MatMul", ("x", "w"), ("y",)))
     return qconvert.Graph("g", {t.name: t for t in tensors}, ops, ("x",), ("y",))

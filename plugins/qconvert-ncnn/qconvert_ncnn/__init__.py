@@ -57,7 +57,7 @@ def _tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
 
 
 def _missing(graph: Graph, op: Op) -> str:
-    from qconvert_ncnn.grids import missing
+    from qconvert_ncnn.quantizations import missing
 
     return missing(graph, op)
 
@@ -90,18 +90,19 @@ def qconvert_formats() -> Iterable[Format]:
 
 @hookimpl
 def qconvert_passes() -> Iterable[Pass]:
-    grids = "data of int8 layers become int8 with the zero point 0, from -127 to 127, with scales that ncnn's files can say"
+    quantizations = "data of int8 layers become int8 with the zero point 0, from -127 to 127, with scales that ncnn's files can say"
     return [
         Pass("ncnn_samples", "a number of samples that is open is 1", _by("settle")),
         Pass("ncnn_products", "products with constant matrices are fully connected layers", _by("connect")),
-        Pass("ncnn_grids", grids, _by("regrid"), exact=False, within=0.05),
+        Pass("ncnn_quantizations", quantizations, _by("requantize"), exact=False, within=0.05),
     ]
 
 
 _PASSES = (
     "ncnn_samples", "lift_states", "expand_definitions", "fold_constants", "widen_float16", "dynamic_range", "fold_qat_batch_norm",
     "fold_batch_norm", "fuse_dilation", "fuse_pad", "ncnn_products", "fuse_activation", "widen_1d", "assign_layout", "store_activations",
-    "symmetric_weights", "float_io", "integer_io", "int32_bias_to_float", "ncnn_grids", "states_to_io", "remove_redundant_requantize",
+    "symmetric_weights", "float_io", "integer_io", "int32_bias_to_float", "ncnn_quantizations", "states_to_io",
+    "remove_redundant_requantize",
     "remove_dead_code",
 )  # fmt: skip
 
@@ -114,7 +115,7 @@ def qconvert_targets() -> Iterable[Target]:
         storage=Storage(activations="int8", weights="int8", symmetric_weights=True),
     )  # fmt: skip
     real = "ncnn: rounds as the source does; layers whose data have zero points run in float"
-    kept = tuple(name for name in _PASSES if name not in ("store_activations", "symmetric_weights", "ncnn_grids"))
+    kept = tuple(name for name in _PASSES if name not in ("store_activations", "symmetric_weights", "ncnn_quantizations"))
     return [ncnn, ncnn.derive(name="ncnn-real", summary=real, passes=kept, storage=Storage())]
 
 

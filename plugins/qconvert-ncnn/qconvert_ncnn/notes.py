@@ -47,15 +47,18 @@ class Notes:
     """Of blobs, the tensors with quantizations that they stand for; their names, where these are others; those that are outputs; and
     metadata."""
 
-    grids: dict[str, Noted] = field(default_factory=dict)
+    quantizations: dict[str, Noted] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
 
     def data(self) -> bytes:
         """As they stand in a file."""
-        grids = {name: _document(item) for name, item in self.grids.items()}
-        return _MARK + json.dumps({"grids": grids, "names": self.names, "outputs": self.outputs, "metadata": self.metadata}).encode()
+        quantizations = {name: _document(item) for name, item in self.quantizations.items()}
+        return (
+            _MARK
+            + json.dumps({"quantizations": quantizations, "names": self.names, "outputs": self.outputs, "metadata": self.metadata}).encode()
+        )
 
     @classmethod
     def of(cls, data: bytes) -> Notes | None:
@@ -68,10 +71,10 @@ class Notes:
         except (ValueError, RecursionError):
             return None
         text = text if isinstance(text, dict) else {}
-        for name, item in _mapping(text.get("grids")).items():
+        for name, item in _mapping(text.get("quantizations")).items():
             noted = _noted(item)
             if noted is not None:
-                found.grids[name] = noted
+                found.quantizations[name] = noted
         found.names = {name: value for name, value in _mapping(text.get("names")).items() if isinstance(value, str) and value}
         listed = text.get("outputs")
         found.outputs = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []

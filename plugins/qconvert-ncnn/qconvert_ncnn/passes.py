@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.plugin import KINDS, Array, Change, Cost, Graph, Op, Quantization, Tensor, dequantize, infer, quantize
-from qconvert_ncnn.grids import INT8, LIMIT, PRODUCTS, is_on_grid, missing, shown_scale
+from qconvert_ncnn.quantizations import INT8, LIMIT, PRODUCTS, is_on_quantization, missing, shown_scale
 
-__all__ = ["connect", "regrid", "settle"]
+__all__ = ["connect", "requantize", "settle"]
 
 #: Steps of the old quantization that a new one may have, besides what holds the range: those at which many codes stay where they are.
 _RATIOS = (1.0, 1.25, 4 / 3, 1.5, 5 / 3, 1.75, 2.0)
@@ -64,7 +64,7 @@ def _turned(weights: Tensor, is_turned: bool) -> Tensor | None:
     return replace(weights, shape=data.shape, data=data, quantization=q if q is None or q.axis is None else replace(q, axis=0))
 
 
-def regrid(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
+def requantize(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
     """Data of convolutions and fully connected layers become int8 with the zero point 0, from -127 to 127; their scales and those of the
     weights become the nearest that ncnn's files, which have inverses, can say.
 
@@ -83,17 +83,17 @@ def regrid(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
             if (scale != own.quantization.scale).any():
                 made[own.name] = replace(own, quantization=replace(own.quantization, scale=scale))
                 moved.append(Cost(own.name, None, _off(own, scale)))
-        if data.name in made or data.name in again or (is_on_grid(data) and _says_scale(data)):
+        if data.name in made or data.name in again or (is_on_quantization(data) and _says_scale(data)):
             continue
         name, once = data.name, _is_only_data(graph, data.name, users[data.name])
-        grid = _grid(data, once and graph.producers()[name].kind != "Requantize")  # whose data have a quantization already
+        quantization = _quantization(data, once and graph.producers()[name].kind != "Requantize")  # whose data have a quantization already
         if once:
-            made[data.name] = replace(data, dtype=INT8, quantization=grid)
+            made[data.name] = replace(data, dtype=INT8, quantization=quantization)
         else:
             again[data.name] = name = names.fresh(f"{data.name}/{INT8}")
-            plain = replace(grid, quant_min=-LIMIT, quant_max=LIMIT)  # the old quantization has clipped already
+            plain = replace(quantization, quant_min=-LIMIT, quant_max=LIMIT)  # the old quantization has clipped already
             made[name] = Tensor(name, INT8, data.shape, None, plain)
-        cost = _cost(data, grid)
+        cost = _cost(data, quantization)
         costs += [replace(cost, tensor=name)] if cost is not None else []
     if not made:
         return graph, ()
@@ -148,7 +148,7 @@ def _is_only_data(graph: Graph, name: str, users: list[Op]) -> bool:
     )
 
 
-def _grid(tensor: Tensor, once: bool) -> Quantization:
+def _quantization(tensor: Tensor, once: bool) -> Quantization:
     """The quantization without zero point that loses least over the codes of the old one. What the old quantization clipped, the new one
     does.
 
@@ -176,13 +176,13 @@ def _codes(tensor: Tensor) -> Array:
     return found
 
 
-def _cost(tensor: Tensor, grid: Quantization) -> Cost | None:
+def _cost(tensor: Tensor, quantization: Quantization) -> Cost | None:
     """What the codes of the old quantization lose."""
     q = tensor.quantization
     assert q is not None
     codes = _codes(tensor) * float(q.scale.reshape(-1)[0])
-    step = float(grid.scale.reshape(-1)[0])
-    low, high = grid.limits(INT8)
+    step = float(quantization.scale.reshape(-1)[0])
+    low, high = quantization.limits(INT8)
     error = np.clip(np.rint(codes / step), low, high) * step - codes
     noise = float(np.square(error).mean())
     if noise <= (1e-6 * step) ** 2:

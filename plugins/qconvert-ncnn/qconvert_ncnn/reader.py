@@ -12,17 +12,17 @@ import numpy as np
 from qconvert.plugin import Array, Graph, InvalidModelError, Op, QConvertError, UnsupportedError
 from qconvert_ncnn.blobs import stated_sizes
 from qconvert_ncnn.container import Layer, Weights, read_param
-from qconvert_ncnn.grids import inverse, is_data_grid
 from qconvert_ncnn.loading import LOADERS, bottom_scale
 from qconvert_ncnn.notes import Notes, data_name
 from qconvert_ncnn.ops import READERS
+from qconvert_ncnn.quantizations import inverse, is_data_quantization
 from qconvert_ncnn.reading import Draft, Reading
 from qconvert_ncnn.writing import CLIP, MULTIPLIED, ROUND
 
 __all__ = ["GRID", "Network", "read", "read_network"]
 
 #: The type of a layer in place of four that round to a quantization.
-GRID = "qconvert.Grid"
+GRID = "qconvert.Quantization"
 _MOVES = frozenset(("Split", "Noop", "Dropout", "Reshape", "Permute", "Crop", "Slice", "Concat", "Flatten", "ExpandDims", "Squeeze"))
 
 
@@ -69,7 +69,7 @@ def _network(path: Path, input_shape: str) -> Network:
     notes = Notes.of(file.remaining())
     if notes is None:
         raise InvalidModelError(f"the .bin file has {rest} bytes after the weights of the last layer", rule="trailing-bytes")
-    layers, weights = _with_grids(layers, weights)
+    layers, weights = _with_quantizations(layers, weights)
     draft = Draft(layers, weights, _wanted(layers, weights, notes), notes)
     stated = stated_sizes(input_shape, [name for layer in layers if layer.kind == "Input" for name in layer.outputs])
     for index, layer in enumerate(layers):
@@ -90,7 +90,7 @@ def _output(draft: Draft, blob: str) -> str:
     """The tensor that a blob gives out: integers, where a note says so."""
     if blob in draft.returned:
         return draft.returned[blob]
-    noted, value = draft.notes.grids.get(blob), draft.values[blob]
+    noted, value = draft.notes.quantizations.get(blob), draft.values[blob]
     if noted is None or draft.tensors[value].is_constant:
         return value
     stored = draft.integers.get(value, "")
@@ -104,7 +104,7 @@ def _output(draft: Draft, blob: str) -> str:
 def _renamed(graph: Graph, notes: Notes) -> Graph:
     """Tensors under the names of those that were written: integers under that of their blob, which then is the name of their values."""
     names = {old: new for old, new in notes.names.items() if old in graph and graph[old].is_quantized}
-    names |= {f"{blob}/{item.dtype}": item.name for blob, item in notes.grids.items() if f"{blob}/{item.dtype}" in graph}
+    names |= {f"{blob}/{item.dtype}": item.name for blob, item in notes.quantizations.items() if f"{blob}/{item.dtype}" in graph}
     taken = set(names.values())
     names |= {old: new for old, new in notes.names.items() if old in graph and new not in taken}
     counts = Counter(names.values())
@@ -145,18 +145,18 @@ def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
         raise UnsupportedError(
             f"the file does not state the sizes of the input {blob!r}", where=str(r.layer), remedy=remedy, rule="shape-not-stated"
         )
-    draft, noted, shape = r.draft, r.draft.notes.grids.get(blob), stated.get(blob, (1, *sizes))
+    draft, noted, shape = r.draft, r.draft.notes.quantizations.get(blob), stated.get(blob, (1, *sizes))
     if noted is not None:  # values with a quantization: the integers are the input
         name = draft.add(f"{blob}/{noted.dtype}", noted.dtype, shape, None, noted.quantization)
         draft.values[blob] = draft.dequantized(name, str(r.layer))
-        if is_data_grid(noted.dtype, noted.quantization):
-            draft.grids[blob] = float(inverse(noted.scale))
+        if is_data_quantization(noted.dtype, noted.quantization):
+            draft.quantizations[blob] = float(inverse(noted.scale))
         return name
-    grid = draft.wanted.get(blob, 0.0)
+    quantization = draft.wanted.get(blob, 0.0)
     draft.add(blob, "float32", shape, own=True)
     draft.values[blob] = blob
-    if grid:
-        draft.round(blob, grid, str(r.layer))
+    if quantization:
+        draft.round(blob, quantization, str(r.layer))
     return blob
 
 
@@ -166,10 +166,10 @@ def _wanted(layers: Sequence[Layer], weights: Sequence[tuple[Array, ...]], notes
     found: dict[str, float] = {}
     for layer, own in zip(reversed(layers), reversed(weights), strict=True):
         for name in layer.outputs:
-            grids = asked.get(name, {0.0})
+            quantizations = asked.get(name, {0.0})
             # what has a quantization of its own is rounded again after moves
-            if len(grids) == 1 and 0.0 not in grids and layer.kind != GRID:
-                found[name] = next(iter(grids))
+            if len(quantizations) == 1 and 0.0 not in quantizations and layer.kind != GRID:
+                found[name] = next(iter(quantizations))
         scale = bottom_scale(layer, own)
         if not scale and _is_move(layer) and layer.outputs and len({found.get(name, 0.0) for name in layer.outputs}) == 1:
             scale = found.get(layer.outputs[0], 0.0)
@@ -184,7 +184,7 @@ def _is_move(layer: Layer) -> bool:
     return layer.kind in _MOVES or (layer.kind == "Pooling" and not layer.integer(0))
 
 
-def _with_grids(layers: list[Layer], weights: list[tuple[Array, ...]]) -> tuple[list[Layer], list[tuple[Array, ...]]]:
+def _with_quantizations(layers: list[Layer], weights: list[tuple[Array, ...]]) -> tuple[list[Layer], list[tuple[Array, ...]]]:
     """The layers with one in place of each four that the writer rounds values by: a product, a rounding, a Clip, and a product."""
     readers = Counter(name for layer in layers for name in layer.inputs)
     by_input = {layer.inputs[0]: layer for layer in layers if len(layer.inputs) == 1 and readers[layer.inputs[0]] == 1}

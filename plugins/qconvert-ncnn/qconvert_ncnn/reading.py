@@ -9,17 +9,17 @@ import numpy as np
 
 from qconvert.plugin import Array, InvalidModelError, Names, Op, Quantization, Tensor, UnsupportedError, output_shapes
 from qconvert_ncnn.container import Layer
-from qconvert_ncnn.grids import INT8, LIMIT, inverse, is_data_grid
 from qconvert_ncnn.notes import Notes, data_name, given_out
+from qconvert_ncnn.quantizations import INT8, LIMIT, inverse, is_data_quantization
 from qconvert_ncnn.rounding import MOVES
 from qconvert_ncnn.writing import ACTIVATIONS
 
-__all__ = ["Draft", "Reading", "data_grid"]
+__all__ = ["Draft", "Reading", "data_quantization"]
 
 _RELU, _LEAKY, _CLIP = 1, 2, 3
 
 
-def data_grid(inverse_scale: float) -> Quantization:
+def data_quantization(inverse_scale: float) -> Quantization:
     """The quantization of a layer's data, of the inverse scale in the file."""
     return Quantization(inverse(np.float32(inverse_scale)).reshape(1), np.zeros(1, np.int64), None, 0, -LIMIT, LIMIT)
 
@@ -35,7 +35,7 @@ class Draft:
 
     Attributes:
         values: blob -> the tensor of its float values.
-        grids: blob -> the inverse scale of the quantization that these are on already.
+        quantizations: blob -> the inverse scale of the quantization that these are on already.
         integers: values -> the integers that they stand for.
         given: the blobs that the network gives out, in order.
         origins: blob of a Split -> the blob that it splits.
@@ -48,7 +48,7 @@ class Draft:
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []
         self.values: dict[str, str] = {}
-        self.grids: dict[str, float] = {}
+        self.quantizations: dict[str, float] = {}
         self.origins: dict[str, str] = {}
         self.integers: dict[str, str] = {}
         self.given = given_out(layers, notes)
@@ -89,11 +89,11 @@ class Draft:
 
     def round(self, blob: str, inverse_scale: float, source: str) -> None:
         """Rounds a blob's values to the quantization of int8 layers' data, with the limits that are noted."""
-        q, noted = data_grid(inverse_scale), self.notes.grids.get(blob)
-        if noted is not None and is_data_grid(noted.dtype, noted.quantization) and noted.scale == q.scale[0]:
+        q, noted = data_quantization(inverse_scale), self.notes.quantizations.get(blob)
+        if noted is not None and is_data_quantization(noted.dtype, noted.quantization) and noted.scale == q.scale[0]:
             q = noted.quantization
         self.values[blob] = self.rounded(self.values[blob], data_name(blob), INT8, q, source)
-        self.grids[blob] = inverse_scale
+        self.quantizations[blob] = inverse_scale
 
 
 class Reading:
@@ -124,9 +124,9 @@ class Reading:
     def rounded(self, inverse_scale: float) -> str:
         """The first input's values with the quantization of an int8 layer."""
         value, blob = self.value(), self.draft.origins.get(self.layer.inputs[0], self.layer.inputs[0])
-        if self.draft.grids.get(blob) == inverse_scale:
+        if self.draft.quantizations.get(blob) == inverse_scale:
             return value
-        return self.draft.rounded(value, data_name(blob), INT8, data_grid(inverse_scale), str(self.layer))
+        return self.draft.rounded(value, data_name(blob), INT8, data_quantization(inverse_scale), str(self.layer))
 
     def axis(self, key: int, default: int = 0) -> int:
         """A parameter that is an axis of the first input's blob, as one of the tensor."""
@@ -171,17 +171,17 @@ class Reading:
         moved = self._moved(kind, inputs)
         for name in names:
             self.draft.values[name] = name
-            if name in self.draft.given and name not in self.draft.notes.grids:
+            if name in self.draft.given and name not in self.draft.notes.quantizations:
                 continue  # float values under their own name
             if moved is not None and moved.quantization is not None:
                 stored = f"{name}/{moved.dtype}"
                 self.draft.values[name] = self.draft.rounded(name, stored, moved.dtype, moved.quantization, str(self.layer))
-                if all(blob in self.draft.grids for blob in self.layer.inputs):
-                    self.draft.grids[name] = self.draft.grids[self.layer.inputs[0]]
+                if all(blob in self.draft.quantizations for blob in self.layer.inputs):
+                    self.draft.quantizations[name] = self.draft.quantizations[self.layer.inputs[0]]
                 continue
-            grid = top or self.draft.wanted.get(name, 0.0)
-            if grid:
-                self.draft.round(name, grid, str(self.layer))
+            quantization = top or self.draft.wanted.get(name, 0.0)
+            if quantization:
+                self.draft.round(name, quantization, str(self.layer))
 
     def _moved(self, kind: str, inputs: Sequence[str]) -> Tensor | None:
         """The integers whose values an operator only moves, so that its results have their quantization too."""
@@ -189,7 +189,7 @@ class Reading:
         found = [self.draft.tensors[self.draft.integers[name]] for name in names if name in self.draft.integers]
         if kind not in MOVES or not found or len(found) < len(names):
             return None
-        return found[0] if all(item.shares_grid(found[0]) for item in found) else None
+        return found[0] if all(item.shares_quantization(found[0]) for item in found) else None
 
     def activated(self, value: str) -> str:
         """A value after the activation in the layer's parameters 9 and 10, where this is not one of the canonical three."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qconvert.plugin import Graph, Op
-from qconvert_ncnn.grids import is_layer, is_on_grid
+from qconvert_ncnn.quantizations import is_layer, is_on_quantization
 
 __all__ = ["MOVES", "is_move", "rounded_by_readers", "stored"]
 
@@ -16,7 +16,7 @@ def is_move(graph: Graph, op: Op) -> bool:
     if op.kind not in MOVES or op.attributes.get("activation"):
         return False
     moved = [name for name in op.inputs if graph[name].is_quantized]
-    return all(graph[name].shares_grid(graph[moved[0]]) for name in (*moved, *op.outputs)) if moved else False
+    return all(graph[name].shares_quantization(graph[moved[0]]) for name in (*moved, *op.outputs)) if moved else False
 
 
 def rounded_by_readers(graph: Graph) -> set[str]:
@@ -24,7 +24,7 @@ def rounded_by_readers(graph: Graph) -> set[str]:
     users, found = graph.consumers(), set[str]()
     for op in reversed(graph.ops):
         for name in op.outputs:
-            if name and is_on_grid(graph[name]) and name not in graph.public and users[name]:
+            if name and is_on_quantization(graph[name]) and name not in graph.public and users[name]:
                 if all(_rounds(graph, user, name, found) for user in users[name]):
                     found.add(name)
     return found
@@ -41,7 +41,7 @@ def stored(graph: Graph) -> set[str]:
     users, found = graph.consumers(), set[str]()
     for op in graph.ops:
         name = op.outputs[0]
-        if op.kind != "Conv" or not is_layer(graph, op) or not is_on_grid(graph[name]) or name in graph.public:
+        if op.kind != "Conv" or not is_layer(graph, op) or not is_on_quantization(graph[name]) or name in graph.public:
             continue
         if users[name] and all(is_layer(graph, user) and user.inputs[0] == name for user in users[name]):
             found.add(name)

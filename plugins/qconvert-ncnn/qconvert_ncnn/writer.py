@@ -9,8 +9,8 @@ from typing import Any
 
 from qconvert.plugin import Change, Graph, Tensor, UnsupportedError, legality, lower
 from qconvert_ncnn.container import Layer, text_of
-from qconvert_ncnn.grids import is_layer
 from qconvert_ncnn.ops import WRITERS
+from qconvert_ncnn.quantizations import is_layer
 from qconvert_ncnn.writing import Writing, blob_params
 
 __all__ = ["layers_of", "write"]

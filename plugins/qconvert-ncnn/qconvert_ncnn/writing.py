@@ -11,8 +11,8 @@ import numpy as np
 from qconvert.plugin import KINDS, Array, Graph, Op, Quantization, Tensor, UnsupportedError
 from qconvert_ncnn.blobs import Blobs, sizes_of, unsupported
 from qconvert_ncnn.container import Layer, packed
-from qconvert_ncnn.grids import LIMIT, inverse
 from qconvert_ncnn.notes import Noted, Notes, data_name
+from qconvert_ncnn.quantizations import LIMIT, inverse
 from qconvert_ncnn.rounding import is_move, rounded_by_readers, stored
 
 __all__ = ["ACTIVATIONS", "ADDED", "CLIP", "MULTIPLIED", "ROUND", "SUBTRACTED", "Step", "Writing", "blob_params"]
@@ -179,7 +179,7 @@ class Writing:
             Step("BinaryOp", {0: MULTIPLIED, 1: 1, 2: float(inverse(scale))}, suffix="scaled"),
             Step("UnaryOp", {0: ROUND}, suffix="rounded"),
             Step(CLIP, {0: float(low), 1: float(high)}, suffix="clipped"),
-            Step("BinaryOp", {0: MULTIPLIED, 1: 1, 2: float(scale)}, suffix="grid"),
+            Step("BinaryOp", {0: MULTIPLIED, 1: 1, 2: float(scale)}, suffix="quantization"),
         ]
 
     def note(self, name: str) -> None:
@@ -191,7 +191,7 @@ class Writing:
             read = self.values[name]
             self.notes.names[data_name(self.inside.get(read, read))] = name
         if tensor.quantization is not None and tensor.quantization.is_per_tensor and not tensor.is_constant:
-            self.notes.grids[blob] = Noted(name, tensor.dtype, tensor.quantization)
+            self.notes.quantizations[blob] = Noted(name, tensor.dtype, tensor.quantization)
 
     def alias(self, op: Op) -> None:
         """The result is what the first input is."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from networks import Convolution, run, save_layers
 from qconvert_ncnn.container import Layer, packed
-from qconvert_ncnn.grids import inverse, shown_scale
+from qconvert_ncnn.quantizations import inverse, shown_scale
 
 
 @pytest.mark.parametrize(

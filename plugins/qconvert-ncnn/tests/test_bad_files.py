@@ -128,6 +128,8 @@ def test_notes_that_do_not_fit_are_not_believed(fixtures: Path, tmp_path: Path) 
     weights, _, _ = data.partition(b"qconvert:")
     (tmp_path / "net.bin").write_bytes(weights)
     plain = load(tmp_path / "net.param")
-    hostile = b'qconvert:{"grids": {"%s": ["a", "int8", "0x1p+900", 5, null, "x"], "y": 7}, "names": {"x": 3, "y": ""}, "metadata": [1]}'
+    hostile = (
+        b'qconvert:{"quantizations": {"%s": ["a", "int8", "0x1p+900", 5, null, "x"], "y": 7}, "names": {"x": 3, "y": ""}, "metadata": [1]}'
+    )
     (tmp_path / "net.bin").write_bytes(weights + hostile)
     assert [op.kind for op in load(tmp_path / "net.param")] == [op.kind for op in plain]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import written
 from qconvert_ncnn.container import read_param
-from qconvert_ncnn.grids import is_layer, shown_scale
+from qconvert_ncnn.quantizations import is_layer, shown_scale
 from qconvert_ncnn.running import NcnnModel
 
 import qconvert
@@ -49,7 +49,7 @@ def test_real_models_keep_integers_scales_and_outputs(name: str, fixtures: Path,
         assert again[tensor.name].quantization == tensor.quantization
         assert np.array_equal(np.asarray(again[tensor.name].data, np.int8), np.asarray(tensor.data, np.int8))
     for op in layers:
-        assert again[op.inputs[0]].shares_grid(fitted[op.inputs[0]])
+        assert again[op.inputs[0]].shares_quantization(fitted[op.inputs[0]])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_tensor_that_layers_alone_read_is_rounded_once(tmp_path: Path) -> None
     assert (fitted["a"].dtype, q.zero_point.tolist(), q.quant_min, q.quant_max) == ("int8", [0], 0, 127)
     np.testing.assert_allclose(q.scale, 0.04, rtol=0.005)
     assert shown_scale(q.scale) == q.scale
-    assert again["a"].shares_grid(fitted["a"])
+    assert again["a"].shares_quantization(fitted["a"])
     first, second = [layer for layer in read_param(tmp_path / "model.param") if layer.kind == "Convolution"]
     assert (first.integer(8), second.integer(8)) == (101, 1)
 
@@ -112,11 +112,11 @@ def test_a_tensor_that_layers_alone_read_is_rounded_once(tmp_path: Path) -> None
 def test_a_tensor_with_other_readers_is_rounded_beside_them(tmp_path: Path) -> None:
     graph = _chain(("int8", Quantization.per_tensor(0.02, -100)), outputs=("y", "a"))
     fitted, again = written(graph, tmp_path / "model.param")
-    assert fitted["a"].shares_grid(graph["a"])
-    assert again["a"].shares_grid(graph["a"])
+    assert fitted["a"].shares_quantization(graph["a"])
+    assert again["a"].shares_quantization(graph["a"])
     data = next(fitted[op.inputs[0]] for op in fitted if op.kind == "Conv" and op.outputs == ("y",))
     assert data.name == "a/int8"
-    assert again["a/int8"].shares_grid(data)
+    assert again["a/int8"].shares_quantization(data)
 
 
 def test_what_cannot_be_written_is_named_all_at_once(tmp_path: Path) -> None:

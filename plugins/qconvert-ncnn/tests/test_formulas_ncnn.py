@@ -18,9 +18,9 @@ _OPERATORS: dict[str, dict[str, Any]] = {
 
 def _network(kind: str, quantized: bool) -> Graph:
     shape, ones = (1, 4, 3, 5), np.linspace(0.5, 1.5, 5).astype(np.float32)
-    grids = Quantization.per_tensor(0.05, 3), Quantization.per_tensor(0.1, -2)
-    x = Tensor("x", "int8", shape, None, grids[0]) if quantized else Tensor("x", "float32", shape)
-    y = Tensor("y", "int8", None, None, grids[1]) if quantized else Tensor("y", "float32", None)
+    quantizations = Quantization.per_tensor(0.05, 3), Quantization.per_tensor(0.1, -2)
+    x = Tensor("x", "int8", shape, None, quantizations[0]) if quantized else Tensor("x", "float32", shape)
+    y = Tensor("y", "int8", None, None, quantizations[1]) if quantized else Tensor("y", "float32", None)
     more = ("scale",) if kind == "RMSNormalization" else ("axes",) if kind.startswith("Reduce") else ("x",) * _TWICE.get(kind, 0)
     constants = [Tensor("scale", "float32", (5,), ones), Tensor("axes", "int64", (1,), np.array([-1]))]
     tensors = [x, y, *(item for item in constants if item.name in more)]

@@ -143,7 +143,7 @@ def test_inputs_that_nobody_reads_or_that_are_outputs_stay_what_they_are(tmp_pat
     graph = Graph("ends", {item.name: item for item in tensors}, ops, ("unread", "x"), ("right", "x"))
     fitted, again = written(graph, tmp_path / "net.param")
     assert (again.inputs, again.outputs) == (graph.inputs, graph.outputs)
-    assert again["x"].shares_grid(graph["x"])
+    assert again["x"].shares_quantization(graph["x"])
     given = random_inputs(fitted)
     found = run(tmp_path / "net.param", **given)
     assert list(found) == ["right", "x"]

@@ -13,10 +13,10 @@ import numpy as np
 from qconvert.plugin import Array, Quantization, UnsupportedError, integer_range, numpy_dtype
 from qconvert_openvino.container import Node
 from qconvert_openvino.elements import DTYPES
-from qconvert_openvino.ranges import grid_of
+from qconvert_openvino.ranges import quantization_of
 from qconvert_openvino.stated import fake_quantize_of
 
-__all__ = ["Constant", "constant_of", "grid_along"]
+__all__ = ["Constant", "constant_of", "quantization_along"]
 
 _REALS = ("float16", "bfloat16", "float32", "float64")
 _WIDE = ("int32", "uint32", "int64", "uint64")
@@ -51,7 +51,7 @@ class Constant:
         """
         if self.scale is None or self.point is None:
             return None
-        found = grid_along(self.scale, self.point)
+        found = quantization_along(self.scale, self.point)
         return replace(found, quant_min=self.limits[0], quant_max=self.limits[1])
 
     @property
@@ -188,7 +188,7 @@ def _fake_quantized(node: Node, item: Constant) -> Constant | None:
     if stated is None or not stated.is_plain:
         return None
     fake, axis = stated.taken, stated.axis
-    dtype, q = grid_of(fake, axis)
+    dtype, q = quantization_of(fake, axis)
     shape = [1] * item.data.ndim
     if axis is not None:
         shape[axis] = -1
@@ -200,7 +200,7 @@ def _fake_quantized(node: Node, item: Constant) -> Constant | None:
     return Constant(item.name, dtype, data, scale, point, (q.quant_min, q.quant_max))
 
 
-def grid_along(scale: Array, point: Array) -> Quantization:
+def quantization_along(scale: Array, point: Array) -> Quantization:
     """The quantization of scales and zero points that are given for each element: per tensor, per axis, or in blocks along one axis.
 
     Raises:

@@ -27,21 +27,24 @@ class Noted:
 class Notes:
     """Of each FakeQuantize, by the name of its result, what it was written from; and the graph's metadata."""
 
-    grids: dict[str, Noted] = field(default_factory=dict)
+    quantizations: dict[str, Noted] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
 
     def texts(self) -> dict[str, str]:
         """As they stand in a file."""
-        return {"grids": json.dumps({name: _document(item) for name, item in self.grids.items()}), "metadata": json.dumps(self.metadata)}
+        return {
+            "quantizations": json.dumps({name: _document(item) for name, item in self.quantizations.items()}),
+            "metadata": json.dumps(self.metadata),
+        }
 
     @classmethod
     def of(cls, texts: Mapping[str, str]) -> Notes:
         """Those of a file; whatever is no such note is left out."""
         found = cls()
-        for name, item in _mapping(texts.get("grids", "")).items():
+        for name, item in _mapping(texts.get("quantizations", "")).items():
             noted = _noted(item)
             if noted is not None:
-                found.grids[name] = noted
+                found.quantizations[name] = noted
         found.metadata = {name: value for name, value in _mapping(texts.get("metadata", "")).items() if isinstance(value, str)}
         return found
 

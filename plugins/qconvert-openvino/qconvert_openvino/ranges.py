@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.plugin import Array, Quantization, UnsupportedError, integer_range
 
-__all__ = ["FakeQuantize", "grid_of", "ranges_of"]
+__all__ = ["FakeQuantize", "quantization_of", "ranges_of"]
 
 #: How far a zero point may be from an integer, in steps. Ranges in float32 are off by 256 * 2^-24 at most.
 _OFF = 1e-3
@@ -32,7 +32,7 @@ class FakeQuantize:
 
 
 def ranges_of(q: Quantization, dtype: str) -> FakeQuantize:
-    """The bounds of a quantization, such that grid_of() gives its scale to the last bit wherever neighbours in float32 do.
+    """The bounds of a quantization, such that quantization_of() gives its scale to the last bit wherever neighbours in float32 do.
 
     Args:
         q: per tensor or per axis.
@@ -68,7 +68,7 @@ def _step(low: np.float32, high: np.float32, levels: int) -> np.float32:
     return np.float32((float(high) - float(low)) / (levels - 1))
 
 
-def grid_of(fake: FakeQuantize, axis: int | None, noted: tuple[str, Quantization] | None = None) -> tuple[str, Quantization]:
+def quantization_of(fake: FakeQuantize, axis: int | None, noted: tuple[str, Quantization] | None = None) -> tuple[str, Quantization]:
     """The storage type and the quantization of a FakeQuantize.
 
     Args:

@@ -106,7 +106,7 @@ def _parameter(w: Writing, tensor: Tensor) -> Any:
             )
         real = w.scaled(w.op.convert(found, "f32"), tensor.dtype, q, w.sizes(tensor, q)).output(0)
         shifted = tensor.dtype == "int8" and q.zero_point.any()
-        w.values[tensor.name] = w.fake_quantized(real, tensor, f"{tensor.name}/on_grid") if shifted else real
+        w.values[tensor.name] = w.fake_quantized(real, tensor, f"{tensor.name}/on_quantization") if shifted else real
     return found
 
 
@@ -133,8 +133,8 @@ def _named(w: Writing, output: Any, name: str) -> Any:
     if inner is not None and name in inner.get_tensor().get_names() and inner.get_node().get_type_name() != "Parameter":
         inner.get_tensor().set_names({f"{name}/real"})
         inner.get_node().set_friendly_name(f"{name}/real")
-        if name in w.notes.grids:
-            w.notes.grids[f"{name}/real"] = w.notes.grids[name]
+        if name in w.notes.quantizations:
+            w.notes.quantizations[f"{name}/real"] = w.notes.quantizations[name]
     output.get_tensor().set_names({name})
     output.get_node().set_friendly_name(name)
     return output
@@ -148,6 +148,6 @@ def _renamed(w: Writing, output: Any, old: str, new: str) -> Any:
     assert tensor.quantization is not None
     output.get_tensor().set_names({new})
     output.get_node().set_friendly_name(new)
-    w.notes.grids.pop(old, None)
-    w.notes.grids[new] = Noted(old, tensor.dtype, tensor.quantization)
+    w.notes.quantizations.pop(old, None)
+    w.notes.quantizations[new] = Noted(old, tensor.dtype, tensor.quantization)
     return output

@@ -11,7 +11,7 @@ from qconvert.plugin import KINDS, Array, Graph, Op, Quantization, Tensor, Unsup
 from qconvert_openvino.elements import TYPES, bytes_of
 from qconvert_openvino.notes import Noted, Notes
 from qconvert_openvino.package import openvino
-from qconvert_openvino.ranges import grid_of, ranges_of
+from qconvert_openvino.ranges import quantization_of, ranges_of
 
 __all__ = ["GRIDS", "Writing", "unsupported"]
 
@@ -177,24 +177,24 @@ class Writing:
 
     def fake_quantized(self, output: Any, tensor: Tensor, name: str) -> Any:
         """A value rounded onto a tensor's quantization, called `name`."""
-        q = self.grid(tensor)
+        q = self.quantization(tensor)
         fake, sizes = ranges_of(q, tensor.dtype), self.sizes(tensor, q)
         low, high = (self.op.constant(side.reshape(sizes)) for side in (fake.low, fake.high))
         found = self.called(self.op.fake_quantize(output, low, high, low, high, fake.levels).output(0), name)
-        if grid_of(fake, q.axis) != (tensor.dtype, q) or tensor.name != name:
-            self.notes.grids[name] = Noted(tensor.name, tensor.dtype, q)
+        if quantization_of(fake, q.axis) != (tensor.dtype, q) or tensor.name != name:
+            self.notes.quantizations[name] = Noted(tensor.name, tensor.dtype, q)
         return found
 
     def quantized(self, output: Any, tensor: Tensor) -> Any:
         """A value as a tensor's integers."""
-        q = self.grid(tensor)
+        q = self.quantization(tensor)
         fake, sizes, (smallest, largest) = ranges_of(q, tensor.dtype), self.sizes(tensor, q), q.limits(tensor.dtype)
         low, high = (self.op.constant(side.reshape(sizes)) for side in (fake.low, fake.high))
         to = (self.op.constant(np.full(sizes, limit, np.float32)) for limit in (smallest, largest))
-        self.notes.grids[tensor.name] = Noted(tensor.name, tensor.dtype, q)
+        self.notes.quantizations[tensor.name] = Noted(tensor.name, tensor.dtype, q)
         return self.op.convert(self.op.fake_quantize(output, low, high, *to, fake.levels), TYPES[tensor.dtype])
 
-    def grid(self, tensor: Tensor) -> Quantization:
+    def quantization(self, tensor: Tensor) -> Quantization:
         """The quantization of a tensor that FakeQuantize can round to; raises UnsupportedError."""
         q = tensor.quantization
         if q is None or tensor.dtype not in GRIDS or q.block_size:

@@ -38,9 +38,9 @@ def test_files_of_nncf_compute_what_openvino_computes(name: str) -> None:
 def test_weights_in_blocks_are_read(tmp_path: Path) -> None:
     """NNCF gives symmetric int4 scales below zero, whose integers are turned; 8 then needs int8."""
     graph = load(DATA / "attention_weights_int4.xml")
-    grids = [tensor.quantization for tensor in graph.constants() if tensor.is_quantized]
-    assert {(grid.axis, grid.block_size) for grid in grids if grid is not None} == {(1, 8)}
-    assert all(grid is not None and (grid.scale > 0).all() for grid in grids)
+    quantizations = [tensor.quantization for tensor in graph.constants() if tensor.is_quantized]
+    assert {(quantization.axis, quantization.block_size) for quantization in quantizations if quantization is not None} == {(1, 8)}
+    assert all(quantization is not None and (quantization.scale > 0).all() for quantization in quantizations)
 
 
 @pytest.mark.parametrize("name", ["vision_int8", "attention_int8"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import written
-from qconvert_openvino.ranges import grid_of, ranges_of
+from qconvert_openvino.ranges import quantization_of, ranges_of
 from qconvert_openvino.running import OpenVinoModel
 
 import qconvert
@@ -50,7 +50,7 @@ def test_real_models_keep_integers_scales_zero_points_and_outputs(name: str, fix
     before, after = evaluate(fitted, given), evaluate(again, dict(zip(again.inputs, given.values(), strict=True)))
     assert [*before] == [*after]
     assert all(np.array_equal(before[output], after[output]) for output in before)
-    kept = {name for name in fitted.tensors if name in again and again[name].shares_grid(fitted[name])}
+    kept = {name for name in fitted.tensors if name in again and again[name].shares_quantization(fitted[name])}
     turned = sum(op.kind == "MatMul" for op in fitted)  # whose weights become those of a Gemm
     constants = [tensor for tensor in fitted.constants() if tensor.is_quantized]
     assert constants and len([tensor for tensor in constants if tensor.name in kept]) >= len(constants) - turned
@@ -103,12 +103,12 @@ def test_ranges_give_scales_back(dtype: str) -> None:
     for scale in np.exp(rng.uniform(-12, 4, 500)).astype(np.float32):
         q = Quantization.per_tensor(float(scale), int(rng.integers(low, high + 1)))
         fake = ranges_of(q, dtype)
-        found = grid_of(fake, None)
+        found = quantization_of(fake, None)
         shift = low - qconvert.plugin.integer_range(found[0])[0]
         assert int(found[1].zero_point[0]) + shift == int(q.zero_point[0])
         np.testing.assert_allclose(found[1].scale, q.scale, rtol=2**-23)
         exact += found[1].scale[0] == scale
-        assert grid_of(fake, None, (dtype, q)) == (dtype, q)
+        assert quantization_of(fake, None, (dtype, q)) == (dtype, q)
     assert exact > 480
 
 
@@ -116,8 +116,8 @@ def test_a_note_that_does_not_fit_the_ranges_is_not_believed() -> None:
     q = Quantization.per_tensor(0.5, 3)
     fake = ranges_of(q, "int8")
     for other in (Quantization.per_tensor(0.25, 3), Quantization.per_tensor(0.5, 4)):
-        assert grid_of(fake, None, ("int8", other)) == ("uint8", Quantization.per_tensor(0.5, 131))
-    assert grid_of(fake, None, ("float32", q))[0] == "uint8"
+        assert quantization_of(fake, None, ("int8", other)) == ("uint8", Quantization.per_tensor(0.5, 131))
+    assert quantization_of(fake, None, ("float32", q))[0] == "uint8"
 
 
 @pytest.mark.parametrize("kind", ["AveragePool", "MaxPool"])

@@ -244,12 +244,12 @@ class Trace:
 
     def _can_be(self, name: str, codes: Array) -> Array:
         """Which codes a tensor of the source can have before an activation."""
-        writer, grid = self._writers.get(name), self.source[name].quantization
-        assert grid is not None
+        writer, quantization = self._writers.get(name), self.source[name].quantization
+        assert quantization is not None
         if writer is not None and self._is_clipped_sum(writer, self.source):
             return np.ones(codes.size, bool)
         low, high = limits_of(self.source, self._writers, name)
-        steps = [(end / float(grid.scale[0])) + int(grid.zero_point[0]) for end in (low, high)]
+        steps = [(end / float(quantization.scale[0])) + int(quantization.zero_point[0]) for end in (low, high)]
         return (codes > steps[0] - 0.5 - _CLOSE) & (codes < steps[1] + 0.5 + _CLOSE)
 
     def _take(self, own: Elements, given: Elements) -> None:
@@ -294,7 +294,7 @@ class Trace:
         result = self.source[op.outputs[0]] if op.outputs else None
         if result is None or not kind.chooses or op.attributes.get("activation", "") or not result.is_quantized:
             return False
-        return all(self.source[name].shares_grid(result) for name in kind.data(op))
+        return all(self.source[name].shares_quantization(result) for name in kind.data(op))
 
     def _turned(self, reader: _Reader, result: Op) -> tuple[tuple[int, ...] | None, str]:
         """The transposition of the source's results that gives the result's, if the operators are one; else None, and why not."""
@@ -490,7 +490,7 @@ def _offset(before: Tensor, after: Tensor) -> int | None:
 
 def _constants_differ(before: Tensor, after: Tensor, perm: Sequence[int]) -> str:
     """In words, how constants differ in what they mean; "" if they do not. Constants next to data may be turned with these."""
-    if not perm and before.shares_grid(after) and equal_data(before.data, after.data):
+    if not perm and before.shares_quantization(after) and equal_data(before.data, after.data):
         return ""
     for word, a, b in zip(("values", "scales"), _meant(before), _meant(after), strict=True):
         if perm and max(a.ndim, b.ndim) > len(perm):

@@ -124,7 +124,7 @@ def _same_places(found: Array, coded: Array, codes: Array) -> bool:
 def _repeats(data: Tensor, result: Tensor) -> bool:
     """Whether data of one quantization may be made larger by powers of two, for which all kernels find the same nearest elements."""
     before, after = data.static_shape, result.static_shape
-    if before is None or after is None or len(before) != len(after) or 0 in before or not data.shares_grid(result):
+    if before is None or after is None or len(before) != len(after) or 0 in before or not data.shares_quantization(result):
         return False
     return all(b % a == 0 and (b // a) & (b // a - 1) == 0 for a, b in zip(before, after, strict=True))
 
@@ -145,12 +145,12 @@ def stepped(graph: Graph, op: Op) -> int | None:
     if kind_of(op).rule != "convert":
         return None
     given, result = (graph[name] for name in (op.inputs[0], op.outputs[0]))
-    grids = given.quantization, result.quantization
-    if {given.dtype, result.dtype} - {"int8", "uint8"} or grids[0] is None or grids[1] is None:
+    quantizations = given.quantization, result.quantization
+    if {given.dtype, result.dtype} - {"int8", "uint8"} or quantizations[0] is None or quantizations[1] is None:
         return None
-    if grids[0].axis is not None or not np.array_equal(grids[0].scale, grids[1].scale):
+    if quantizations[0].axis is not None or not np.array_equal(quantizations[0].scale, quantizations[1].scale):
         return None
-    offset = int(grids[1].zero_point[0]) - int(grids[0].zero_point[0])
+    offset = int(quantizations[1].zero_point[0]) - int(quantizations[0].zero_point[0])
     return offset if offset == (int(result.dtype == "uint8") - int(given.dtype == "uint8")) * 128 else None
 
 
@@ -166,7 +166,7 @@ def clipped(graph: Graph, op: Op, given: Elements) -> Elements | None:
         return None
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     further = [graph[name] for name in op.inputs[1:] if name]
-    if not _has_codes(data) or not data.shares_grid(result) or any(item.data is None or item.data.size != 1 for item in further):
+    if not _has_codes(data) or not data.shares_quantization(result) or any(item.data is None or item.data.size != 1 for item in further):
         return None
     codes = codes_of(data.dtype)
     try:

@@ -64,12 +64,12 @@ class Places:
         self._place_inputs()
         self._place_data()
         left: dict[str, QParams] = {}
-        for module, grid in parameters.results.items():
-            if not (self._stated(module, grid) or self._of_layer(module, grid) or self._of_own_code(module, grid)):
-                left[module] = grid
+        for module, quantization in parameters.results.items():
+            if not (self._stated(module, quantization) or self._of_layer(module, quantization) or self._of_own_code(module, quantization)):
+                left[module] = quantization
         self._place_functions(left)
 
-    def _stated(self, module: str, grid: QParams) -> bool:
+    def _stated(self, module: str, quantization: QParams) -> bool:
         """Where the user says."""
         name = self._network.parameters.places.get(module)
         if name is None:
@@ -77,24 +77,24 @@ class Places:
         tensors = self._network.graph.tensors
         if name not in tensors or tensors[name].is_constant:
             raise OptionError(f"--modules names no tensor that is computed: {near([name], tensors)}", rule="unknown-tensor")
-        self.put(name, grid)
+        self.put(name, quantization)
         return True
 
-    def _of_layer(self, module: str, grid: QParams) -> bool:
+    def _of_layer(self, module: str, quantization: QParams) -> bool:
         """After the operators with the module's weights, or a Relu after them."""
         names = self._layers.get(module, [])
         for name in names:
-            self.put_behind_relu(name, grid)
+            self.put_behind_relu(name, quantization)
         return bool(names)
 
     def _has_constant(self, op: Op) -> bool:
         return any(self._network.constant(name) is not None for name in op.inputs)
 
-    def _of_own_code(self, module: str, grid: QParams) -> bool:
+    def _of_own_code(self, module: str, quantization: QParams) -> bool:
         """After the operators in the module's code; what they compute for each other is its own affair."""
         real = self._ends(module)
         for name in real:
-            self.put_behind_relu(name, grid)
+            self.put_behind_relu(name, quantization)
         return bool(real)
 
     def _ends(self, module: str) -> list[str]:
@@ -108,27 +108,27 @@ class Places:
             self.inner |= set(names) - set(ends)
         return ends
 
-    def put_behind_relu(self, name: str, grid: QParams) -> None:
+    def put_behind_relu(self, name: str, quantization: QParams) -> None:
         """Puts a quantization after a tensor, or after the Relu that alone reads it: a quantization without negative values is one of both
         together."""
         reader = self._network.only_consumer(name)
-        lowest = grid.quantization.limits(grid.dtype)[0]
-        if reader is not None and reader.kind == "Relu" and int(grid.quantization.zero_point[0]) == lowest:
+        lowest = quantization.quantization.limits(quantization.dtype)[0]
+        if reader is not None and reader.kind == "Relu" and int(quantization.quantization.zero_point[0]) == lowest:
             self.inner.add(name)
             self._taken.add(name)
             name = reader.outputs[0]
-        self.put(name, grid)
+        self.put(name, quantization)
 
-    def put(self, name: str, grid: QParams) -> None:
+    def put(self, name: str, quantization: QParams) -> None:
         """Puts a quantization after a tensor."""
-        self.behind[name] = grid
+        self.behind[name] = quantization
         self._taken.add(name)
 
     def _place_inputs(self) -> None:
         network = self._network
         graph, stubs = network.graph, network.parameters.inputs
         wanted = [name for name in graph.inputs if graph[name].dtype == "float32"]
-        left = {module: grid for module, grid in stubs.items() if not self._stated(module, grid)}
+        left = {module: quantization for module, quantization in stubs.items() if not self._stated(module, quantization)}
         free = [name for name in wanted if name not in self.behind]
         if left and len(left) != len(free):
             raise InvalidModelError(
@@ -136,8 +136,8 @@ class Places:
                 remedy=_REMEDY,
                 rule="input-count",
             )
-        for name, grid in zip(free, left.values(), strict=False):
-            self.put(name, grid)
+        for name, quantization in zip(free, left.values(), strict=False):
+            self.put(name, quantization)
 
     def _place_data(self) -> None:
         """After the data of modules that take float values in a quantized network: before the first operator of each."""
@@ -148,7 +148,7 @@ class Places:
             raise InvalidModelError(
                 f"{len(listed)} modules have quantization parameters of their data", remedy=_REMEDY, rule="module-not-found"
             )
-        for path, grid in listed.items():
+        for path, quantization in listed.items():
             data = next((found for op in self._network.ops if self._is_of(op, path) and (found := self._network.data(op))), [])
             if not data:
                 modules = {module for module in (*self._of_scope, *self._layers) if module}
@@ -157,7 +157,7 @@ class Places:
                     remedy=_REMEDY,
                     rule="module-not-found",
                 )
-            self.behind.setdefault(data[0], grid)
+            self.behind.setdefault(data[0], quantization)
 
     def _is_of(self, op: Op, path: str) -> bool:
         """Whether an operator stands in a module, in whose path "_" may stand for "."."""
@@ -185,7 +185,7 @@ class Places:
                 unused = [module for module in left if _is_unused(left[module])]
                 if not unused:
                     raise self._unplaced(found)
-                left = {module: grid for module, grid in left.items() if module not in unused}
+                left = {module: quantization for module, quantization in left.items() if module not in unused}
             for module, op in sure.items():
                 self.put_behind_relu(op.outputs[0], left.pop(module))
 
@@ -219,8 +219,8 @@ class Places:
         """Whether an operator computes a float value of values, and no module is known to be it."""
         if not op.outputs or op.outputs[0] in self._taken or op.outputs[0] in self.inner or op.outputs[0] in self._module_of:
             return False
-        own_grid = kind_of(op).rule == "real" and (not kind_of(op).keeps_range or op.kind == "Concat")
-        return own_grid and (op.kind not in _FUNCTIONS or (len(op.inputs) > 1 and not self._has_constant(op)))
+        own_quantization = kind_of(op).rule == "real" and (not kind_of(op).keeps_range or op.kind == "Concat")
+        return own_quantization and (op.kind not in _FUNCTIONS or (len(op.inputs) > 1 and not self._has_constant(op)))
 
     def _stands_in(self, op: Op, module: str) -> bool:
         """Whether an operator stands in the code of a module: by its scope, else by the layers that lead to it."""
@@ -253,9 +253,9 @@ class Places:
         return list(self._network.ops)
 
 
-def _is_unused(grid: QParams) -> bool:
+def _is_unused(quantization: QParams) -> bool:
     """Whether a quantization is that of a module that never computed: PyTorch's FloatFunctionals have it from the start."""
-    return float(grid.quantization.scale[0]) == 1.0 and int(grid.quantization.zero_point[0]) == 0
+    return float(quantization.quantization.scale[0]) == 1.0 and int(quantization.quantization.zero_point[0]) == 0
 
 
 def _listed(names: Iterable[str]) -> str:

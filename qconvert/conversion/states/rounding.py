@@ -31,10 +31,12 @@ class Rounding:
 
     def __init__(self, network: Network, places: Places, layers: Mapping[str, str]) -> None:
         self._network, self._places, self._layers = network, places, layers
-        self._grids: dict[str, QParams] = {}
+        self._quantizations: dict[str, QParams] = {}
         self._real: dict[str, str] = {}
         self._ops: list[Op] = []
-        self._data = {same_path(path): grid for path, grid in network.parameters.data.items()} if network.parameters.trained else {}
+        self._data = (
+            {same_path(path): quantization for path, quantization in network.parameters.data.items()} if network.parameters.trained else {}
+        )
         self._kept_real = self._islands()
 
     def run(self) -> None:
@@ -45,8 +47,8 @@ class Rounding:
         """
         for name in self._network.graph.inputs:
             if name in self._places.behind:
-                self._grids[name] = self._places.behind[name]
-                self._real[name] = self._rounded(name, name, self._grids[name])
+                self._quantizations[name] = self._places.behind[name]
+                self._real[name] = self._rounded(name, name, self._quantizations[name])
         for op in self._network.ops:
             self._visit(op)
         self._network.replace_ops(self._ops)
@@ -56,26 +58,26 @@ class Rounding:
         data = self._network.data(op)
         if module is not None:
             self._round_data(module, data)
-            self._require_grid(module, op, data)
+            self._require_quantization(module, op, data)
         inputs = tuple(self._real.get(name, name) for name in op.inputs)
-        grids = [self._grid_of(op, name, data) for name in op.outputs]
+        quantizations = [self._quantization_of(op, name, data) for name in op.outputs]
         results = []
-        for name, grid in zip(op.outputs, grids, strict=True):
-            results.append(name if grid is None else self._network.add(f"{name}/computed", self._network[name]))
+        for name, quantization in zip(op.outputs, quantizations, strict=True):
+            results.append(name if quantization is None else self._network.add(f"{name}/computed", self._network[name]))
         self._ops.append(replace(op, inputs=inputs, outputs=tuple(results)))
-        for name, result, grid in zip(op.outputs, results, grids, strict=True):
-            if grid is not None:
-                self._grids[name] = grid
-                self._real[name] = self._rounded(name, result, grid)
+        for name, result, quantization in zip(op.outputs, results, quantizations, strict=True):
+            if quantization is not None:
+                self._quantizations[name] = quantization
+                self._real[name] = self._rounded(name, result, quantization)
 
-    def _grid_of(self, op: Op, name: str, data: list[str]) -> QParams | None:
+    def _quantization_of(self, op: Op, name: str, data: list[str]) -> QParams | None:
         """The quantization that a result is put on; None if it stays real."""
         if not name or op.kind == "Dequantize" or self._network[name].dtype != "float32":
             return None
         found = self._places.behind.get(name)
         if found is not None or self._network.parameters.trained or name in self._places.inner or name not in kind_of(op).results_of(op):
             return found
-        held = [self._grids.get(item) for item in data]
+        held = [self._quantizations.get(item) for item in data]
         if not held or any(item is None for item in held) or name in self._kept_real:
             return None
         if op.kind in self._network.parameters.fixed:
@@ -89,7 +91,7 @@ class Rounding:
         own, its data were dequantized after what has a quantization before.
         """
         found: set[str] = set()
-        for name, grid in self._places.behind.items():
+        for name, quantization in self._places.behind.items():
             op = self._network.producers.get(name)
             if op is None or not kind_of(op).keeps_range or op.kind in ("Concat", "Relu"):
                 continue
@@ -102,7 +104,7 @@ class Rounding:
                 if before is None and made is not None and kind_of(made).keeps_range and item not in between:
                     between.add(item)
                     waiting += self._network.data(made)
-            if before is not None and (before.dtype, before.quantization) != (grid.dtype, grid.quantization):
+            if before is not None and (before.dtype, before.quantization) != (quantization.dtype, quantization.quantization):
                 found |= between
         return found
 
@@ -121,18 +123,18 @@ class Rounding:
 
     def _round_data(self, module: str, data: list[str]) -> None:
         """Real data of a layer under training that rounds them itself."""
-        grid = self._data.get(same_path(module))
+        quantization = self._data.get(same_path(module))
         for name in data[:1]:
-            if grid is not None:
-                self._grids[name] = grid
-                self._real[name] = self._rounded(name, name, grid, f"{name}/{module}")
+            if quantization is not None:
+                self._quantizations[name] = quantization
+                self._real[name] = self._rounded(name, name, quantization, f"{name}/{module}")
 
-    def _require_grid(self, module: str, op: Op, data: list[str]) -> None:
+    def _require_quantization(self, module: str, op: Op, data: list[str]) -> None:
         parameters = self._network.parameters
         weights = self._network.stored(op.inputs[1])
         if parameters.trained or weights is None or module in parameters.dynamic or not self._is_static:
             return
-        without = [name for name in data if name not in self._grids]
+        without = [name for name in data if name not in self._quantizations]
         if without:
             raise InvalidModelError(
                 f"the data of {module!r}, {without[0]!r} in the graph, have no quantization parameters, but its weights are quantized",
@@ -148,30 +150,30 @@ class Rounding:
         parameters = self._network.parameters
         return bool(parameters.results or parameters.inputs or parameters.data or parameters.functions)
 
-    def _rounded(self, name: str, computed: str, grid: QParams, called: str = "") -> str:
+    def _rounded(self, name: str, computed: str, quantization: QParams, called: str = "") -> str:
         """A tensor with its quantization and back; returns the name of its float values, which keep the tensor's name where others see
         it."""
         network = self._network
         tensor = network[name]
-        if grid.runs_in_float:
-            return self._spelled(computed, grid, called or name)
-        on, limited = without_limits(grid)
+        if quantization.runs_in_float:
+            return self._spelled(computed, quantization, called or name)
+        on, limited = without_limits(quantization)
         if limited:
             bounds = [network.add(f"{name}/limit", Tensor("", "float32", (), bound)) for bound in limited]
             clipped = network.add(f"{name}/limited", Tensor("", "float32", tensor.shape))
             self._ops.append(Op("Clip", (computed, *bounds), (clipped,), {}, ""))
             computed = clipped
-        stored = network.add(f"{called or name}/quantized", Tensor("", grid.dtype, tensor.shape, None, on))
+        stored = network.add(f"{called or name}/quantized", Tensor("", quantization.dtype, tensor.shape, None, on))
         is_input = name in network.graph.inputs or bool(called)
         real = network.add(f"{called or name}/real", Tensor("", "float32", tensor.shape)) if is_input else name
         self._ops.append(Op("Quantize", (computed,), (stored,), {}, ""))
         self._ops.append(Op("Dequantize", (stored,), (real,), {}, ""))
         return real
 
-    def _spelled(self, name: str, grid: QParams, called: str) -> str:
+    def _spelled(self, name: str, quantization: QParams, called: str) -> str:
         """The float values of data rounded as the quantization says, part by part."""
-        q, network = grid.quantization, self._network
-        point, (low, high) = np.float32(q.zero_point[0]), q.limits(grid.dtype)
+        q, network = quantization.quantization, self._network
+        point, (low, high) = np.float32(q.zero_point[0]), q.limits(quantization.dtype)
         parts: list[tuple[str, list[Any]]] = [("Div", [q.scale[0]]), ("Add", [point]), ("Round", []), ("Clip", [low, high])]
         for kind, numbers in [*parts, ("Sub", [point]), ("Mul", [q.scale[0]])]:
             constants = [network.add(f"{called}/number", Tensor("", "float32", (), np.asarray(number, np.float32))) for number in numbers]

@@ -38,56 +38,56 @@ def place_sequences(network: Network, places: Places) -> None:
     Raises:
         InvalidModelError: there are more or fewer quantizations than operators.
     """
-    for path, grids in network.parameters.functions.items():
+    for path, quantizations in network.parameters.functions.items():
         if network.parameters.trained:
-            _place_observed(network, places, grids)
+            _place_observed(network, places, quantizations)
         else:
-            _place_functions(network, places, path, grids)
+            _place_functions(network, places, path, quantizations)
 
 
-def _place_functions(network: Network, places: Places, path: str, grids: Sequence[QParams]) -> None:
+def _place_functions(network: Network, places: Places, path: str, quantizations: Sequence[QParams]) -> None:
     """The operators of a module's own code that need a quantization and have none yet take these in their order.
 
     A quantization that an earlier tensor has may stand for the result of an operator that keeps it, which needs none.
     """
-    ends = places.ends_of(path) if path and len(grids) == 1 else []
+    ends = places.ends_of(path) if path and len(quantizations) == 1 else []
     if len(ends) == 1:
-        places.put_behind_relu(ends[0], grids[0])
+        places.put_behind_relu(ends[0], quantizations[0])
         return
     ops = places.listed_ops(path)
-    wanting = [op for op in ops if _needs_grid(network, places, op)]
-    left = _without_repeated(grids, places.behind.values(), len(grids) - len(wanting))
+    wanting = [op for op in ops if _needs_quantization(network, places, op)]
+    left = _without_repeated(quantizations, places.behind.values(), len(quantizations) - len(wanting))
     if len(left) != len(wanting):
         where = f"the module {path!r}" if path else "the network's own code"
         raise InvalidModelError(
-            f"{len(grids)} pairs of scale and zero point are listed for operators in {where}, and {len(wanting)} operators "
+            f"{len(quantizations)} pairs of scale and zero point are listed for operators in {where}, and {len(wanting)} operators "
             f"require one there: {', '.join(op.outputs[0] for op in wanting[:8]) or 'none'}",
             remedy=_REMEDY,
             rule="module-count",
         )
-    for op, grid in zip(wanting, left, strict=True):
-        places.put_behind_relu(op.outputs[0], grid)
+    for op, quantization in zip(wanting, left, strict=True):
+        places.put_behind_relu(op.outputs[0], quantization)
 
 
-def _without_repeated(grids: Sequence[QParams], known: Iterable[QParams], most: int) -> list[QParams]:
+def _without_repeated(quantizations: Sequence[QParams], known: Iterable[QParams], most: int) -> list[QParams]:
     """The quantizations without those that stand among known ones or before in the list, the first `most` of these."""
-    seen = {_key(grid) for grid in known}
+    seen = {_key(quantization) for quantization in known}
     kept = []
-    for grid in grids:
-        key = _key(grid)
+    for quantization in quantizations:
+        key = _key(quantization)
         if key in seen and most > 0:
             most -= 1
         else:
-            kept.append(grid)
+            kept.append(quantization)
         seen.add(key)
     return kept
 
 
-def _key(grid: QParams) -> tuple[Hashable, ...]:
-    return grid.dtype, grid.quantization.key
+def _key(quantization: QParams) -> tuple[Hashable, ...]:
+    return quantization.dtype, quantization.quantization.key
 
 
-def _needs_grid(network: Network, places: Places, op: Op) -> bool:
+def _needs_quantization(network: Network, places: Places, op: Op) -> bool:
     """Whether an operator of values computes what no quantization of its data fits: sums and products of two values, activations, norms."""
     if not op.outputs or op.outputs[0] in places.behind or op.outputs[0] in places.inner or kind_of(op).rule != "real":
         return False
@@ -97,13 +97,13 @@ def _needs_grid(network: Network, places: Places, op: Op) -> bool:
     return two and bool(network.data(op))
 
 
-def _place_observed(network: Network, places: Places, grids: Sequence[QParams]) -> None:
+def _place_observed(network: Network, places: Places, quantizations: Sequence[QParams]) -> None:
     """Places the observers of FX: of each operator that it quantizes those of its data which have none yet, then that of its result.
 
     An operator that keeps its data's quantization has the same observer once more, unless a concatenation shares one among its data: so it
     is seen whether the operators of the graph are those of the list.
     """
-    left = list(reversed(grids))
+    left = list(reversed(quantizations))
     fused: set[str] = set()
     for op in network.ops:
         data = [name for name in network.data(op) if network[name].dtype == "float32"] if op.kind in _OBSERVED else []
@@ -111,21 +111,21 @@ def _place_observed(network: Network, places: Places, grids: Sequence[QParams]) 
             continue
         for name in data:
             if name not in places.behind:
-                places.put(name, _next(left, grids, op))
+                places.put(name, _next(left, quantizations, op))
         name = _end(network, op)
         fused.add(name)
-        held, grid = places.behind[data[0]], _next(left, grids, op)
+        held, quantization = places.behind[data[0]], _next(left, quantizations, op)
         keeps = op.kind != "Concat" and (kind_of(op).keeps_range or (op.kind in ("Add", "Mul") and len(data) == 1))
-        if keeps and _key(held) != _key(grid) and not any(reader.kind == "Concat" for reader in network.consumers.get(name, [])):
-            raise _uneven(grids, op)
-        places.put(name, grid)
+        if keeps and _key(held) != _key(quantization) and not any(reader.kind == "Concat" for reader in network.consumers.get(name, [])):
+            raise _uneven(quantizations, op)
+        places.put(name, quantization)
     if left:
-        raise _uneven(grids, None)
+        raise _uneven(quantizations, None)
 
 
-def _next(left: list[QParams], grids: Sequence[QParams], op: Op) -> QParams:
+def _next(left: list[QParams], quantizations: Sequence[QParams], op: Op) -> QParams:
     if not left:
-        raise _uneven(grids, op)
+        raise _uneven(quantizations, op)
     return left.pop()
 
 
@@ -135,8 +135,10 @@ def _end(network: Network, op: Op) -> str:
     return op.outputs[0] if reader is None or reader.kind != "Relu" else reader.outputs[0]
 
 
-def _uneven(grids: Sequence[QParams], op: Op | None) -> InvalidModelError:
+def _uneven(quantizations: Sequence[QParams], op: Op | None) -> InvalidModelError:
     found = f"they do not fit the operators from {op} on" if op is not None else "some are left after the last operator"
     return InvalidModelError(
-        f"{len(grids)} observers are listed in the order of the operators, and {found}", remedy=_OF_TRAINING, rule="observers-do-not-fit"
+        f"{len(quantizations)} observers are listed in the order of the operators, and {found}",
+        remedy=_OF_TRAINING,
+        rule="observers-do-not-fit",
     )

@@ -211,23 +211,23 @@ def _fitted(tensor: Tensor, wanted: Tensor, op: Op, place: int, key: str) -> Ten
 
 def _outputs_first(tensor: Tensor, groups: int, key: str) -> Tensor:
     """Weights of a transposed convolution, I,O/groups,spatial, as O,I/groups,spatial."""
-    data, grid = tensor.data, tensor.quantization
+    data, quantization = tensor.data, tensor.quantization
     if data is None or data.ndim < 3 or data.shape[0] % groups:
         raise InvalidModelError(
             f"the weights have the shape {tensor.shape}, which does not fit a transposed convolution of {groups} groups",
             where=key,
             rule="group-count",
         )
-    if grid is not None and grid.axis is not None:
-        if grid.axis != 1 or groups != 1:
+    if quantization is not None and quantization.axis is not None:
+        if quantization.axis != 1 or groups != 1:
             raise InvalidModelError(
                 "scales are along the input channels; a transposed convolution requires them along the output channels",
                 where=key,
                 rule="channel-axis",
             )
-        grid = grid.with_axis(0)
+        quantization = quantization.with_axis(0)
     turned = _split(data, groups)
-    return replace(tensor, shape=turned.shape, data=turned, quantization=grid)
+    return replace(tensor, shape=turned.shape, data=turned, quantization=quantization)
 
 
 def _split(data: Array, groups: int) -> Array:

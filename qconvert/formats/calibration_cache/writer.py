@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from qconvert.encodings import Encoding, Encodings, Place, symmetric_grid, weights_grid
+from qconvert.encodings import Encoding, Encodings, Place, symmetric_quantization, weights_quantization
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
@@ -132,10 +132,10 @@ def _named(name: str) -> str:
 
 def _scale(name: str, found: Encoding) -> str:
     """The scale of an activation as eight hexadecimal digits."""
-    grid, middle = symmetric_grid(found)
-    q = grid.quantization
+    quantization, middle = symmetric_quantization(found)
+    q = quantization.quantization
     if middle is None:
-        _refuse(name, f"the type is {grid.dtype}; a calibration cache holds scales of int8", _TARGET, rule="dtype-not-storable")
+        _refuse(name, f"the type is {quantization.dtype}; a calibration cache holds scales of int8", _TARGET, rule="dtype-not-storable")
     if q.scale.size != 1 or q.block_size:
         _refuse(
             name,
@@ -146,11 +146,11 @@ def _scale(name: str, found: Encoding) -> str:
     if int(q.zero_point[0]) != middle:
         _refuse(
             name,
-            f"the zero point is {int(q.zero_point[0])} of {grid.dtype}; a calibration cache requires symmetric quantization",
+            f"the zero point is {int(q.zero_point[0])} of {quantization.dtype}; a calibration cache requires symmetric quantization",
             _SYMMETRIC,
             rule="zero-point-not-storable",
         )
-    low, high = (limit - middle for limit in q.limits(grid.dtype))
+    low, high = (limit - middle for limit in q.limits(quantization.dtype))
     if (low, high) not in ((-128, 127), (-127, 127)):
         _refuse(
             name,
@@ -184,13 +184,13 @@ def _require_derived(weights: Mapping[str, Encoding], readers: Mapping[str, Op],
 
 def _difference(encoding: Encoding, tensor: Tensor, reader: Op) -> str:
     """How scales of weights differ from those that TensorRT derives, by more than a unit in the last place; "" if they do not."""
-    grid, middle = symmetric_grid(encoding)
-    q = grid.quantization
+    quantization, middle = symmetric_quantization(encoding)
+    q = quantization.quantization
     if q.block_size or middle is None:
-        return f"is {grid.dtype}" + (f" in blocks of {q.block_size}" if q.block_size else "")
+        return f"is {quantization.dtype}" + (f" in blocks of {q.block_size}" if q.block_size else "")
     if (q.zero_point != middle).any():
-        return f"has zero points other than {middle} of {grid.dtype}"
-    derived = weights_grid(tensor, reader).quantization
+        return f"has zero points other than {middle} of {quantization.dtype}"
+    derived = weights_quantization(tensor, reader).quantization
     assert tensor.data is not None and derived.axis is not None
     if q.scale.size > 1 and (q.scale.size != derived.scale.size or q.axis not in (None, derived.axis)):
         return f"has {q.scale.size} scales along axis {q.axis}, not along the output channels"

@@ -11,10 +11,10 @@ from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Quantization
 
-__all__ = ["activation_grid", "integer_limits"]
+__all__ = ["activation_quantization", "integer_limits"]
 
 
-def activation_grid(
+def activation_quantization(
     scales: Sequence[float], zero_point: float, where: str, limits: tuple[float, float] = (-128, 127), *, dtype: str = "int8"
 ) -> QParams:
     """The quantization of an activation.

@@ -14,7 +14,7 @@ from typing import Any
 from qconvert.encodings import Encodings, QParams
 from qconvert.errors import InvalidModelError
 from qconvert.files.documents import fail, integer, listed, number, object_of, text
-from qconvert.formats.mnn.activations import activation_grid
+from qconvert.formats.mnn.activations import activation_quantization
 from qconvert.formats.mnn.network import Network, Node
 from qconvert.formats.mnn.places import places
 
@@ -63,9 +63,9 @@ def read_dump(document: Any, network: Network | None = None) -> Encodings:
             remedy="Read that .mnn file instead, or calibrate with KL or ADMM.",
             rule="all-scales-zero",
         )
-    grids, partly = _grids(stated)
+    quantizations, partly = _quantizations(stated)
     nodes = _nodes(operators) if network is None else _known(operators, network)
-    entries = places(nodes, None if network is None else network.names, grids, "MNN's dump")
+    entries = places(nodes, None if network is None else network.names, quantizations, "MNN's dump")
     notes = (f"{partly} tensors have a scale for some channels alone, and none here",) if partly else ()
     return Encodings(entries, "MNN's dump", weights="max-abs", notes=notes)
 
@@ -98,7 +98,7 @@ def _require_layout(stated: Sequence[_Stated]) -> None:
         fail(without[0], "the tensor has no zero point, although other tensors of the dump have one", rule="zero-point-missing")
 
 
-def _grids(stated: Sequence[_Stated]) -> tuple[dict[int, QParams], int]:
+def _quantizations(stated: Sequence[_Stated]) -> tuple[dict[int, QParams], int]:
     """Index -> quantization of all tensors with scales, and how many have one for some channels alone."""
     seen: dict[int, _Stated] = {}
     for item in stated:
@@ -107,7 +107,7 @@ def _grids(stated: Sequence[_Stated]) -> tuple[dict[int, QParams], int]:
             fail(item.at, f"tensor {item.index} has other scales here than at {known.at}", rule="contradicting-scales")
     given = [item for item in seen.values() if any(item.scales)]
     whole = [item for item in given if all(item.scales)]
-    return {item.index: activation_grid(item.scales, item.zero_point or 0, item.at) for item in whole}, len(given) - len(whole)
+    return {item.index: activation_quantization(item.scales, item.zero_point or 0, item.at) for item in whole}, len(given) - len(whole)
 
 
 def _nodes(operators: Sequence[_Operator]) -> list[Node]:

@@ -28,20 +28,20 @@ class DumpOperator(NamedTuple):
     outputs: Sequence[tuple[int, str]]
 
 
-def dump_json(operators: Iterable[DumpOperator], grids: Mapping[str, Activation]) -> str:
+def dump_json(operators: Iterable[DumpOperator], quantizations: Mapping[str, Activation]) -> str:
     """The dump of the quantizations of tensors, by their names."""
     found = []
     for operator in operators:
         entry: dict[str, Any] = {"name": operator.name}
         for side, tensors in (("inputs", operator.inputs), ("outputs", operator.outputs)):
             if tensors:
-                entry[side] = [_tensor(index, grids.get(name)) for index, name in tensors]
+                entry[side] = [_tensor(index, quantizations.get(name)) for index, name in tensors]
         found.append(entry)
     return json.dumps(found, indent=4, ensure_ascii=False) + "\n"
 
 
-def _tensor(index: int, grid: Activation | None) -> dict[str, Any]:
-    scale, zero_point = (grid.scale, float(grid.zero_point)) if grid is not None else (0.0, 0.0)
+def _tensor(index: int, quantization: Activation | None) -> dict[str, Any]:
+    scale, zero_point = (quantization.scale, float(quantization.zero_point)) if quantization is not None else (0.0, 0.0)
     return {"tensorIndex": index, "scales": [scale], "zeropoint": [zero_point]}
 
 

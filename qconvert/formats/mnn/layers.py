@@ -66,9 +66,9 @@ def activations_of(graph: Graph, encodings: Encodings) -> dict[str, Activation]:
     found: dict[str, Activation] = {}
     for place, encoding in encodings.entries.items():
         if place.role == "tensor" and place.name in graph.tensors and not graph[place.name].is_constant:
-            grid = _on_int8(place.name, encoding)
-            if isinstance(grid, Activation):
-                found[place.name] = grid
+            quantization = _on_int8(place.name, encoding)
+            if isinstance(quantization, Activation):
+                found[place.name] = quantization
     return found
 
 
@@ -205,13 +205,13 @@ def _activation(name: str, encodings: Encodings, role: str, op: Op) -> Activatio
 def _on_int8(name: str, found: Encoding | None) -> Activation | str:
     if found is None or found.qparams is None:
         return "no quantization"
-    grid = found.qparams
-    q = grid.quantization
-    if grid.dtype not in ("int8", "uint8"):
-        return f"quantization to {grid.dtype}, and MNN has int8 only"
+    quantization = found.qparams
+    q = quantization.quantization
+    if quantization.dtype not in ("int8", "uint8"):
+        return f"quantization to {quantization.dtype}, and MNN has int8 only"
     if q.scale.size != 1:
         return "several scales, and MNN has one"
-    shift = 128 if grid.dtype == "uint8" else 0
+    shift = 128 if quantization.dtype == "uint8" else 0
     return Activation(name, float(q.scale.reshape(-1)[0]), int(q.zero_point.reshape(-1)[0]) - shift)
 
 
@@ -223,12 +223,12 @@ def _weights(graph: Graph, op: Op, encodings: Encodings) -> tuple[Array, Array |
         return "its weights are computed at run time"
     if found is None or found.qparams is None:
         return "its weights are not quantized"
-    grid = found.qparams
-    q = grid.quantization
-    unsigned = grid.dtype in ("uint8", "uint4")
-    middle = 2 ** (int(grid.dtype[4:]) - 1) if unsigned else 0
-    if grid.dtype not in ("int8", "uint8", "int4", "uint4", "int2"):
-        return f"its weights are quantized to {grid.dtype}"
+    quantization = found.qparams
+    q = quantization.quantization
+    unsigned = quantization.dtype in ("uint8", "uint4")
+    middle = 2 ** (int(quantization.dtype[4:]) - 1) if unsigned else 0
+    if quantization.dtype not in ("int8", "uint8", "int4", "uint4", "int2"):
+        return f"its weights are quantized to {quantization.dtype}"
     if q.block_size or (q.scale.size > 1 and q.axis not in (None, 0)):
         return (
             "its weights have a scale for each block"

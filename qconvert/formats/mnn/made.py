@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.errors import UnsupportedError
 from qconvert.formats.mnn.layers import Activation, Layer
 from qconvert.formats.mnn.network import Layer as MadeLayer
-from qconvert.formats.mnn.network import Network, TensorGrid, read_network
+from qconvert.formats.mnn.network import Network, TensorQuantization, read_network
 from qconvert.formats.mnn.places import MATMUL
 from qconvert.graph import Array
 
@@ -77,7 +77,7 @@ def _differences(layer: Layer, made: MadeLayer) -> Iterator[str]:
     if made.weights.offsets is not None or not np.array_equal(layer.scales, made.weights.scales.reshape(-1)):
         yield "other scales of weights"
     for what, wanted, found in (("data", layer.data, made.data), ("result", layer.result, made.result)):
-        if found is None or not _same_grid(wanted, found):
+        if found is None or not _same_quantization(wanted, found):
             yield f"another scale or zero point of its {what}"
 
 
@@ -85,5 +85,5 @@ def _equal(wanted: Array, found: Array) -> bool:
     return wanted.size == found.size and bool(np.array_equal(wanted.reshape(-1), found.reshape(-1)))
 
 
-def _same_grid(wanted: Activation, found: TensorGrid) -> bool:
+def _same_quantization(wanted: Activation, found: TensorQuantization) -> bool:
     return bool(np.float32(wanted.scale) == np.float32(found.scale)) and wanted.zero_point == found.zero

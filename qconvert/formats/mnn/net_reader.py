@@ -12,8 +12,8 @@ import numpy as np
 from qconvert.arithmetic.dtypes import integer_range
 from qconvert.encodings import Encoding, Encodings, Place, QParams
 from qconvert.errors import InvalidModelError
-from qconvert.formats.mnn.activations import activation_grid
-from qconvert.formats.mnn.network import Network, TensorGrid, read_network, renamed
+from qconvert.formats.mnn.activations import activation_quantization
+from qconvert.formats.mnn.network import Network, TensorQuantization, read_network, renamed
 from qconvert.formats.mnn.places import MATMUL, group_of, misnamed, own_name, places, plain
 from qconvert.formats.mnn.weights import LayerWeights, together
 from qconvert.graph import Array, Quantization, numpy_dtype
@@ -51,11 +51,11 @@ def network_encodings(path: Path, named: Network | None = None) -> Encodings:
 
 
 def _encodings(network: Network) -> Encodings:
-    grids = {index: _grid(found, repr(network.names[index])) for index, found in network.grids.items()}
+    quantizations = {index: _quantization(found, repr(network.names[index])) for index, found in network.quantizations.items()}
     for layer in network.layers:
         for found, indices in ((layer.data, layer.node.inputs[:1]), (layer.result, layer.node.outputs[:1])):
             if found is not None and indices:
-                grids.setdefault(indices[0], _grid(found, repr(layer.node.name)))
+                quantizations.setdefault(indices[0], _quantization(found, repr(layer.node.name)))
     if lost := [layer.node.name for layer in network.layers if _LOST.fullmatch(layer.node.name)]:
         raise InvalidModelError(
             f"{len(lost)} of {len(network.layers)} layers have names that MNN's quantizer made up, as its method EMA does, such as "
@@ -65,7 +65,7 @@ def _encodings(network: Network) -> Encodings:
         )
     wrong = misnamed(network.nodes, network.names)
     names = ["" if index in wrong else name for index, name in enumerate(network.names)]
-    entries = places(network.nodes, names, grids, "MNN")
+    entries = places(network.nodes, names, quantizations, "MNN")
     offset: list[str] = []
     for name, weights, is_matrix in _weights(network):
         encoding = weights_encoding(weights, is_matrix=is_matrix)
@@ -97,8 +97,8 @@ def _weights(network: Network) -> Iterator[tuple[str, LayerWeights, bool]]:
         yield base, together(parts, base), False
 
 
-def _grid(found: TensorGrid, where: str) -> QParams:
-    return activation_grid([found.scale], found.zero, where, (found.lowest, found.highest))
+def _quantization(found: TensorQuantization, where: str) -> QParams:
+    return activation_quantization([found.scale], found.zero, where, (found.lowest, found.highest))
 
 
 def _notes(network: Network, offset: list[str]) -> tuple[str, ...]:
@@ -140,8 +140,8 @@ def weights_encoding(weights: LayerWeights, *, is_matrix: bool = False) -> Encod
         axis, block_size = 1, integers.shape[1] // scales.shape[1]
         shape, ones = (*scales.shape, *integers.shape[2:]), (1,) * (integers.ndim - 2)
         scales, zero_points = (np.broadcast_to(found.reshape(*scales.shape, *ones), shape).copy() for found in (scales, zero_points))
-    grid = QParams(dtype, Quantization(scales, zero_points, axis, block_size, *limits))
-    return Encoding(grid, integers=integers.astype(numpy_dtype(dtype)) if is_held else None, origin="MNN")
+    quantization = QParams(dtype, Quantization(scales, zero_points, axis, block_size, *limits))
+    return Encoding(quantization, integers=integers.astype(numpy_dtype(dtype)) if is_held else None, origin="MNN")
 
 
 def _whole_steps(scales: Array, offsets: Array, half: int, limits: tuple[int, int]) -> tuple[Array, Array, bool]:

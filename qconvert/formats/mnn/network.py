@@ -14,7 +14,7 @@ from qconvert.formats.mnn.old_int8 import CONVERSIONS, CONVOLUTIONS, kept_tensor
 from qconvert.formats.mnn.schema import DT_INT8, NET, type_name
 from qconvert.formats.mnn.weights import LayerWeights, layer_weights
 
-__all__ = ["Layer", "Network", "Node", "TensorGrid", "is_network", "read_network", "renamed"]
+__all__ = ["Layer", "Network", "Node", "TensorQuantization", "is_network", "read_network", "renamed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorGrid:
+class TensorQuantization:
     """What a file says of the scale of a tensor, as it stands there.
 
     Attributes:
@@ -60,8 +60,8 @@ class Layer:
 
     node: Node
     weights: LayerWeights | None
-    data: TensorGrid | None
-    result: TensorGrid | None
+    data: TensorQuantization | None
+    result: TensorQuantization | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Network:
     Attributes:
         nodes: in order.
         names: of the tensors, by index.
-        grids: index of a tensor -> its scale, where it has one.
+        quantizations: index of a tensor -> its scale, where it has one.
         layers: those with weights.
         uuid: of the file; "" for none.
         code: what its bizCode says, where qconvert names itself and the source; "" for none.
@@ -79,7 +79,7 @@ class Network:
 
     nodes: tuple[Node, ...]
     names: tuple[str, ...]
-    grids: Mapping[int, TensorGrid]
+    quantizations: Mapping[int, TensorQuantization]
     layers: tuple[Layer, ...]
     uuid: str = ""
     code: str = ""
@@ -161,21 +161,21 @@ def _network(net: Any) -> Network:
     names = tuple(_text(name) for name in net.tensorName)
     nodes = tuple(_node(view, len(names)) for view in views)
     require_readable((node.type, node.name) for node in nodes)
-    grids = dict(_grids(net, len(names)))
+    quantizations = dict(_quantizations(net, len(names)))
     read = [(view, node) for view, node in zip(views, nodes, strict=True)]
     conversions = [read_conversion(node.type, node.name, view, names) for view, node in read if node.type in CONVERSIONS]
     kept = kept_tensors(conversions)
     for found in conversions:
-        place, grid = kept[found.dropped], TensorGrid(*found[2:])
-        known = grids.setdefault(place, grid)
-        if known is not grid and not _is_close(known, grid):
+        place, quantization = kept[found.dropped], TensorQuantization(*found[2:])
+        known = quantizations.setdefault(place, quantization)
+        if known is not quantization and not _is_close(known, quantization):
             raise UnsupportedError(f"tensor {names[place]!r} is converted to int8 with two scales", rule="contradicting-scales")
     read = [(view, _modern(node, kept)) for view, node in read if node.type not in CONVERSIONS]
-    layers = tuple(layer for view, node in read if (layer := _layer(view, node, grids)) is not None)
-    return Network(tuple(node for _, node in read), names, grids, layers, _text(net.mnn_uuid), _text(net.bizCode))
+    layers = tuple(layer for view, node in read if (layer := _layer(view, node, quantizations)) is not None)
+    return Network(tuple(node for _, node in read), names, quantizations, layers, _text(net.mnn_uuid), _text(net.bizCode))
 
 
-def _is_close(one: TensorGrid, other: TensorGrid) -> bool:
+def _is_close(one: TensorQuantization, other: TensorQuantization) -> bool:
     """Whether two statements of a tensor's quantization parameters agree: 1 / (1 / scale) is rounded twice."""
     return one.zero == other.zero and abs(one.scale - other.scale) <= 2.0**-22 * abs(one.scale)
 
@@ -201,7 +201,7 @@ def _node(view: Any, count: int) -> Node:
     return Node(name, type_name(view.type), *places)
 
 
-def _grids(net: Any, count: int) -> Iterator[tuple[int, TensorGrid]]:
+def _quantizations(net: Any, count: int) -> Iterator[tuple[int, TensorQuantization]]:
     seen: set[int] = set()
     for item in net.extraTensorDescribe:
         info = item.quantInfo
@@ -215,10 +215,10 @@ def _grids(net: Any, count: int) -> Iterator[tuple[int, TensorGrid]]:
         if info.type not in (0, DT_INT8) and info.scale != 0:
             raise UnsupportedError(f"tensor {item.index} is quantized to DataType {info.type}; int8 is covered", rule="dtype-not-covered")
         if info.scale != 0:
-            yield item.index, TensorGrid(info.scale, info.zero, info.min, info.max)
+            yield item.index, TensorQuantization(info.scale, info.zero, info.min, info.max)
 
 
-def _layer(view: Any, node: Node, grids: Mapping[int, TensorGrid]) -> Layer | None:
+def _layer(view: Any, node: Node, quantizations: Mapping[int, TensorQuantization]) -> Layer | None:
     layer = view.main if view.mainType == 9 else None
     if layer is None:
         return None
@@ -231,7 +231,7 @@ def _layer(view: Any, node: Node, grids: Mapping[int, TensorGrid]) -> Layer | No
         zeros, limits = (symmetric.zeroPoint, symmetric.outputZeroPoint), (symmetric.clampMin, symmetric.clampMax)
     stated = (quantized.scaleIn, quantized.scaleOut) if quantized is not None else (0.0, 0.0)
     data, result = (
-        TensorGrid(scale, zero, *limits) if scale != 0 else grids.get(indices[0]) if is_old and indices else None
+        TensorQuantization(scale, zero, *limits) if scale != 0 else quantizations.get(indices[0]) if is_old and indices else None
         for scale, zero, indices in zip(stated, zeros, (node.inputs, node.outputs), strict=True)
     )
     try:

@@ -14,7 +14,7 @@ from typing import Any
 from qconvert.encodings import Encoding, Encodings, Place
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files.documents import fail
-from qconvert.formats.mnn.activations import activation_grid
+from qconvert.formats.mnn.activations import activation_quantization
 from qconvert.formats.mnn.places import plain
 
 __all__ = ["is_pipeline", "pipeline_encodings"]
@@ -95,7 +95,7 @@ def _activation(stated: Mapping[str, Any], at: str) -> Encoding:
     if len(stated["scales"]) != 1:
         fail(at, f"the number of scales is {len(stated['scales'])}; MNN requires one scale for an activation", rule="not-per-tensor")
     limits = _limits(stated, at)
-    return Encoding(activation_grid(stated["scales"], stated["zeroPoint"], at, limits, dtype=dtype), origin=_ORIGIN)
+    return Encoding(activation_quantization(stated["scales"], stated["zeroPoint"], at, limits, dtype=dtype), origin=_ORIGIN)
 
 
 def _weights(stated: Mapping[str, Any], at: str) -> Encoding:
@@ -105,8 +105,8 @@ def _weights(stated: Mapping[str, Any], at: str) -> Encoding:
         raise UnsupportedError(f"weights with {what} have an unknown form in a Pipeline", where=at, rule="form-not-covered")
     if not stated["scales"]:
         fail(at, "has no scales", rule="no-scales")
-    grid = activation_grid(stated["scales"], 0, at, _limits(stated, at), dtype=dtype)
-    return Encoding(replace(grid, quantization=grid.quantization.with_axis(None)), origin=_ORIGIN)
+    quantization = activation_quantization(stated["scales"], 0, at, _limits(stated, at), dtype=dtype)
+    return Encoding(replace(quantization, quantization=quantization.quantization.with_axis(None)), origin=_ORIGIN)
 
 
 def _dtype(bits: int, at: str) -> str:

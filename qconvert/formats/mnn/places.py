@@ -71,13 +71,13 @@ def misnamed(nodes: Sequence[Node], names: Sequence[str]) -> frozenset[int]:
     )
 
 
-def places(nodes: Sequence[Node], names: Sequence[str] | None, grids: Mapping[int, QParams], origin: str) -> dict[Place, Encoding]:
+def places(nodes: Sequence[Node], names: Sequence[str] | None, quantizations: Mapping[int, QParams], origin: str) -> dict[Place, Encoding]:
     """Entries for the tensors that have a quantization.
 
     Args:
         nodes: the operators of MNN's network, in order.
         names: of tensors, by index, "" for one that has none; None where the file names operators alone.
-        grids: index of a tensor -> its quantization.
+        quantizations: index of a tensor -> its quantization.
         origin: for the entries.
 
     Raises:
@@ -86,22 +86,22 @@ def places(nodes: Sequence[Node], names: Sequence[str] | None, grids: Mapping[in
     makers = {index: node for node in nodes for index in node.outputs}
     found: dict[Place, Encoding] = {}
     exact: set[Place] = set()
-    for place, grid, is_exact in (*_results(makers, names, grids), *_operands(nodes, makers, names, grids)):
+    for place, quantization, is_exact in (*_results(makers, names, quantizations), *_operands(nodes, makers, names, quantizations)):
         known = found.get(place)
-        if known is not None and known.qparams != grid and (is_exact == (place in exact)):
+        if known is not None and known.qparams != quantization and (is_exact == (place in exact)):
             raise InvalidModelError("two tensors of this name have different scales", where=str(place), rule="contradicting-scales")
         if known is None or (is_exact and place not in exact):
-            found[place] = Encoding(grid, origin=origin, required=not own_name(place.name))
+            found[place] = Encoding(quantization, origin=origin, required=not own_name(place.name))
         if is_exact:
             exact.add(place)
     return found
 
 
 def _results(
-    makers: Mapping[int, Node], names: Sequence[str] | None, grids: Mapping[int, QParams]
+    makers: Mapping[int, Node], names: Sequence[str] | None, quantizations: Mapping[int, QParams]
 ) -> Iterator[tuple[Place, QParams, bool]]:
     """(place, quantization, whether the name is the file's own) of results that a model has too."""
-    for index, grid in grids.items():
+    for index, quantization in quantizations.items():
         node = makers.get(index)
         if node is None or is_own(node):
             continue
@@ -109,11 +109,11 @@ def _results(
         if not name or own_name(name):
             continue
         place = Place(plain(name), "output", node.outputs.index(index)) if names is None else Place(plain(name))
-        yield place, grid, plain(name) == name
+        yield place, quantization, plain(name) == name
 
 
 def _operands(
-    nodes: Sequence[Node], makers: Mapping[int, Node], names: Sequence[str] | None, grids: Mapping[int, QParams]
+    nodes: Sequence[Node], makers: Mapping[int, Node], names: Sequence[str] | None, quantizations: Mapping[int, QParams]
 ) -> Iterator[tuple[Place, QParams, bool]]:
     """The same of operands that MNN's own operators move to the model's, where they do not have the quantization of what is moved."""
     parted = {node.name.removesuffix(MATMUL) for node in nodes if node.name.endswith(MATMUL)} | {group_of(node.name) for node in nodes}
@@ -122,13 +122,13 @@ def _operands(
             continue
         name = node.name if names is None else names[node.outputs[0]]
         for position, index in enumerate(node.inputs):
-            grid, maker = grids.get(index), makers.get(index)
+            quantization, maker = quantizations.get(index), makers.get(index)
             nameless = names is not None and not names[index]
-            if grid is None or not name or own_name(name) or not (nameless or maker is None or is_own(maker)):
+            if quantization is None or not name or own_name(name) or not (nameless or maker is None or is_own(maker)):
                 continue
             start = _start(index, makers)
-            if nameless or (start is not None and grids.get(start) != grid):
-                yield Place(plain(name), "input", position), grid, plain(name) == name
+            if nameless or (start is not None and quantizations.get(start) != quantization):
+                yield Place(plain(name), "input", position), quantization, plain(name) == name
 
 
 def _start(index: int, makers: Mapping[int, Node]) -> int | None:

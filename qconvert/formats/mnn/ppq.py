@@ -11,7 +11,7 @@ from typing import Any
 from qconvert.encodings import Encoding, Encodings, Place
 from qconvert.errors import InvalidModelError
 from qconvert.files.documents import fail, number
-from qconvert.formats.mnn.activations import activation_grid
+from qconvert.formats.mnn.activations import activation_quantization
 
 __all__ = ["is_ppq", "read_ppq"]
 
@@ -41,7 +41,7 @@ def read_ppq(document: dict[str, Any]) -> Encodings:
         if place in entries:
             fail(repr(key), "the same number of a tensor occurs twice, written differently", rule="duplicate-name")
         if scale != 0:
-            entries[place] = Encoding(activation_grid([scale], 0, repr(key)), origin="PPQ")
+            entries[place] = Encoding(activation_quantization([scale], 0, repr(key)), origin="PPQ")
     if not entries:
         raise InvalidModelError("every scale is 0", remedy="Calibrate the network in PPQ before it is written.", rule="all-scales-zero")
     return Encodings(entries, "PPQ's scales for MNN", weights="max-abs")

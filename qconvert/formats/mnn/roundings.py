@@ -38,7 +38,7 @@ def is_rounding(network: Graph, op: Op, encodings: Encodings, readers: Mapping[s
     """Whether an Identity rounds: to another quantization, or float values that others read as they are."""
     if op.kind != "Identity" or network[op.inputs[0]].is_constant:
         return False
-    before, after = (_grid(encodings, name) for name in (op.inputs[0], op.outputs[0]))
+    before, after = (_quantization(encodings, name) for name in (op.inputs[0], op.outputs[0]))
     if after is None or Place(op.inputs[0]) not in encodings.entries:
         return after is not None and (len(readers[op.inputs[0]]) > 1 or op.inputs[0] in network.outputs)
     return before is not None and _steps(before) != _steps(after)
@@ -96,11 +96,11 @@ class _Spelling:
         self.tensors[name] = replace(like, name=name)
         return name
 
-    def operators(self, source: str, result: str, grid: QParams) -> Iterator[Op]:
+    def operators(self, source: str, result: str, quantization: QParams) -> Iterator[Op]:
         """The operators that give `result`, which is `source` with a quantization."""
         like = self._network.tensors.get(result) or self.tensors[result]
-        step = grid.quantization.scale.reshape(-1)[0]
-        ends = (self._constant(f"{result}/{hint}", end) for hint, end in zip(("lowest", "highest"), _ends(grid), strict=True))
+        step = quantization.quantization.scale.reshape(-1)[0]
+        ends = (self._constant(f"{result}/{hint}", end) for hint, end in zip(("lowest", "highest"), _ends(quantization), strict=True))
         before = self.fresh(f"{result}/cut", like)
         yield Op("Clip", (source, *ends), (before,))
         for kind, by in (("Div", step), ("Add", _WHOLE), ("Sub", _WHOLE), ("Mul", step)):
@@ -114,40 +114,42 @@ class _Spelling:
         return name
 
 
-def _grid(encodings: Encodings, name: str) -> QParams | None:
+def _quantization(encodings: Encodings, name: str) -> QParams | None:
     """The quantization of a tensor, if it is one that can be written."""
     found = encodings.entries.get(Place(name))
-    grid = found.qparams if found is not None and found.integers is None else None
-    return grid if grid is not None and grid.dtype in _DTYPES and grid.quantization.scale.size == 1 else None
+    quantization = found.qparams if found is not None and found.integers is None else None
+    return (
+        quantization if quantization is not None and quantization.dtype in _DTYPES and quantization.quantization.scale.size == 1 else None
+    )
 
 
-def _ends(grid: QParams) -> tuple[np.float32, np.float32]:
+def _ends(quantization: QParams) -> tuple[np.float32, np.float32]:
     """The smallest and the largest real number of a quantization."""
-    low, high = (np.float32(end.reshape(-1)[0]) for end in affine_range(grid.quantization, grid.dtype))
+    low, high = (np.float32(end.reshape(-1)[0]) for end in affine_range(quantization.quantization, quantization.dtype))
     return low, high
 
 
-def _steps(grid: QParams) -> tuple[float, ...]:
+def _steps(quantization: QParams) -> tuple[float, ...]:
     """The real numbers of a quantization: their distance, and the ends."""
-    return float(grid.quantization.scale.reshape(-1)[0]), *map(float, _ends(grid))
+    return float(quantization.quantization.scale.reshape(-1)[0]), *map(float, _ends(quantization))
 
 
 def _wanted(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact: Set[str]) -> dict[str, QParams]:
     """The tensors that nothing puts to their quantizations, and somebody reads who does not do it either."""
-    grids = {name: grid for name in network.tensors if (grid := _grid(encodings, name)) is not None}
+    quantizations = {name: quantization for name in network.tensors if (quantization := _quantization(encodings, name)) is not None}
     readers = network.consumers()
-    integer = _integer(network, grids, layers, exact)
-    seen = _seen(network, grids, layers, integer)
+    integer = _integer(network, quantizations, layers, exact)
+    seen = _seen(network, quantizations, layers, integer)
     held, found = {*exact, *integer}, dict[str, QParams]()
-    found.update((name, grids[name]) for name in network.inputs if name in grids and name in seen and name not in held)
+    found.update((name, quantizations[name]) for name in network.inputs if name in quantizations and name in seen and name not in held)
     held.update(found)
     for op in network.ops:
         again = is_rounding(network, op, encodings, readers)
-        keeps = not again and held.issuperset(_data(op)) and _shared(op, grids) and _keeps(network, op, grids)
+        keeps = not again and held.issuperset(_data(op)) and _shared(op, quantizations) and _keeps(network, op, quantizations)
         for name in op.outputs:
-            wanted = name in seen or _passes_back(op) or (again and op.inputs[0] in grids)
-            if not keeps and name in grids and name not in held and wanted:
-                found[name] = grids[name]
+            wanted = name in seen or _passes_back(op) or (again and op.inputs[0] in quantizations)
+            if not keeps and name in quantizations and name not in held and wanted:
+                found[name] = quantizations[name]
             if keeps or name in found:
                 held.add(name)
     return found
@@ -163,24 +165,24 @@ def _data(op: Op) -> Sequence[str]:
     return kind.moved(op) if kind.rule == "move" else op.inputs[:1]
 
 
-def _shared(op: Op, grids: Mapping[str, QParams]) -> bool:
+def _shared(op: Op, quantizations: Mapping[str, QParams]) -> bool:
     """Whether data and results have one quantization."""
     names = (*_data(op), *op.outputs)
-    return all(name in grids for name in names) and len({_steps(grids[name]) for name in names}) == 1
+    return all(name in quantizations for name in names) and len({_steps(quantizations[name]) for name in names}) == 1
 
 
-def _keeps(network: Graph, op: Op, grids: Mapping[str, QParams]) -> bool:
+def _keeps(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
     """Whether an operator gives numbers of the quantization on which all its tensors are."""
-    return kind_of(op).rule == "move" or op.kind in ("MaxPool", "Relu") or (op.kind == "Clip" and _on_steps(network, op, grids))
+    return kind_of(op).rule == "move" or op.kind in ("MaxPool", "Relu") or (op.kind == "Clip" and _on_steps(network, op, quantizations))
 
 
-def _integer(network: Graph, grids: Mapping[str, QParams], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
+def _integer(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
     """The tensors that MNN has as integers: of layers, what only moves these or takes the largest, and sums between layers."""
     scaled = {layer.data.name for layer in layers}
     found = {*(layer.result.name for layer in layers), *scaled.intersection(exact)}
     for op in network.ops:
-        moves = (kind_of(op).rule == "move" or op.kind == "MaxPool") and _shared(op, grids)
-        pools = op.kind == "AveragePool" and (_shared(op, grids) or scaled.issuperset(op.outputs))
+        moves = (kind_of(op).rule == "move" or op.kind == "MaxPool") and _shared(op, quantizations)
+        pools = op.kind == "AveragePool" and (_shared(op, quantizations) or scaled.issuperset(op.outputs))
         if (moves or pools) and found.issuperset(_data(op)):
             found.update(op.outputs)
         if op.kind in _INTEGER and scaled.issuperset(op.outputs) and found.issuperset(op.inputs):
@@ -188,31 +190,31 @@ def _integer(network: Graph, grids: Mapping[str, QParams], layers: Sequence[Laye
     return found
 
 
-def _seen(network: Graph, grids: Mapping[str, QParams], layers: Sequence[Layer], integer: set[str]) -> set[str]:
+def _seen(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], integer: set[str]) -> set[str]:
     """The tensors that an output is, or an operator reads that MNN runs in float, perhaps after moves. Layers round their data."""
     own = {(layer.data.name, layer.weights) for layer in layers}
     found = set(network.outputs)
     for op in reversed(network.ops):
         if op.inputs[:2] in own:
             continue
-        moves = kind_of(op).rule == "move" and _shared(op, grids)
+        moves = kind_of(op).rule == "move" and _shared(op, quantizations)
         if not (found.isdisjoint(op.outputs) if moves else integer.issuperset(op.outputs)):
             found.update(op.inputs)
     return found - integer
 
 
-def _on_steps(network: Graph, op: Op, grids: Mapping[str, QParams]) -> bool:
+def _on_steps(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
     """Whether the bounds of a Clip are numbers of its quantization, or beyond these."""
-    grid = grids.get(op.outputs[0])
-    if grid is None:
+    quantization = quantizations.get(op.outputs[0])
+    if quantization is None:
         return False
-    low, high = _ends(grid)
+    low, high = _ends(quantization)
     for name in op.inputs[1:]:
         bound = network.constant(name) if name else None
         if name and (bound is None or bound.size != 1):
             return False
         if bound is not None and low < (value := float(bound.reshape(-1)[0])) < high:
-            steps = value / float(grid.quantization.scale.reshape(-1)[0])
+            steps = value / float(quantization.quantization.scale.reshape(-1)[0])
             if abs(steps - round(steps)) > _NEAR:
                 return False
     return True

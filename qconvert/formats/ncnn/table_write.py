@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qconvert.encodings import Encoding, Encodings, Place, symmetric_grid
+from qconvert.encodings import Encoding, Encodings, Place, symmetric_quantization
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
@@ -80,11 +80,11 @@ def _name(op: Op) -> str:
 
 def _numbers(found: Encoding, at: str) -> str:
     """127 / max|x| of each scale, with the digits that bring the float32 back."""
-    grid, middle = symmetric_grid(found)
-    q = grid.quantization
+    quantization, middle = symmetric_quantization(found)
+    q = quantization.quantization
     if middle is None or q.block_size or (q.zero_point != middle).any():
         raise UnsupportedError(
-            f"the type is {grid.dtype} and the zero point is {int(q.zero_point.reshape(-1)[0])}; ncnn requires symmetric int8",
+            f"the type is {quantization.dtype} and the zero point is {int(q.zero_point.reshape(-1)[0])}; ncnn requires symmetric int8",
             where=repr(at),
             remedy=_REMEDY,
             rule="quantization-not-storable",

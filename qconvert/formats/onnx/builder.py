@@ -315,7 +315,7 @@ class Builder:
         scale, zero_point = self.parameters(output, tensor.dtype, tensor.quantization, real)
         self.node("QuantizeLinear", [value, scale, zero_point], [output], **self._axis(tensor.quantization, output))
 
-    def grid(self, name: str) -> tuple[str, str]:
+    def quantization(self, name: str) -> tuple[str, str]:
         """The initializers for scale and zero point of the quantized tensor `name`."""
         tensor = self.graph.tensors[name]
         assert tensor.quantization is not None

@@ -56,7 +56,7 @@ def write_tflite_custom(op: Op, b: Builder) -> None:
 def read_tflite_custom(reading: Reading, node: Any, draft: Draft) -> None:
     """The operator, with the scales and zero points of its tensors."""
     given = {name: reading.attribute(name) for name in node.attributes}
-    grids = {(side, index): _grid(reading, given, f"{side}_{index}") for side, index in _places(given)}
+    quantizations = {(side, index): _quantization(reading, given, f"{side}_{index}") for side, index in _places(given)}
     code, options, version = given.pop(_CODE, reading.op_type), given.pop(_OPTIONS, b""), given.pop(_VERSION, 1)
     code = code.decode("utf-8", "replace") if isinstance(code, bytes) else code
     options = options.encode("utf-8", "surrogateescape") if isinstance(options, str) else options
@@ -64,9 +64,9 @@ def read_tflite_custom(reading: Reading, node: Any, draft: Draft) -> None:
         raise reading.invalid(f"{_CODE}, {_OPTIONS} and {_VERSION} must be a string, bytes and a number", rule="damaged-payload")
     inputs = list(reading.inputs)
     for index, name in enumerate(inputs):
-        grid = grids.get(("input", index))
-        if grid is not None and name and draft.tensors[name].quantization != grid:
-            inputs[index] = reading.labelled(index, grid)
+        quantization = quantizations.get(("input", index))
+        if quantization is not None and name and draft.tensors[name].quantization != quantization:
+            inputs[index] = reading.labelled(index, quantization)
     dtypes = [reading.declared_dtype(index) for index in range(len(reading.outputs))]
     for output in filter(None, reading.outputs):
         draft.tensors.pop(output, None)
@@ -82,9 +82,9 @@ def read_tflite_custom(reading: Reading, node: Any, draft: Draft) -> None:
         payload=payload.decode("ascii"),
     )
     for index, name in enumerate(reading.outputs):
-        grid = grids.get(("output", index))
-        if grid is not None and name:
-            draft.tensors[name] = replace(draft.tensors[name], quantization=grid)
+        quantization = quantizations.get(("output", index))
+        if quantization is not None and name:
+            draft.tensors[name] = replace(draft.tensors[name], quantization=quantization)
 
 
 def _bytes(op: Op) -> bytes:
@@ -96,18 +96,18 @@ def _bytes(op: Op) -> bytes:
 
 def _stated(place: str, tensor: Tensor) -> dict[str, Any]:
     """The attributes for the scales of a tensor; scales in blocks are not stated."""
-    grid = tensor.quantization
-    if grid is None or grid.block_size:
+    quantization = tensor.quantization
+    if quantization is None or quantization.block_size:
         return {}
-    numbers = {f"{place}_scale": grid.scale.tolist(), f"{place}_zero_point": grid.zero_point.tolist()}
-    return numbers if grid.axis is None else {**numbers, f"{place}_axis": grid.axis}
+    numbers = {f"{place}_scale": quantization.scale.tolist(), f"{place}_zero_point": quantization.zero_point.tolist()}
+    return numbers if quantization.axis is None else {**numbers, f"{place}_axis": quantization.axis}
 
 
 def _places(given: Mapping[str, Any]) -> set[tuple[str, int]]:
     return {(found[1], int(found[2])) for found in map(_GRID.fullmatch, given) if found and found[3] == "scale"}
 
 
-def _grid(reading: Reading, given: Mapping[str, Any], place: str) -> Quantization:
+def _quantization(reading: Reading, given: Mapping[str, Any], place: str) -> Quantization:
     scales, points, axis = given[f"{place}_scale"], given.get(f"{place}_zero_point"), given.get(f"{place}_axis")
     scales = scales if isinstance(scales, tuple) else ()
     points = (0,) * len(scales) if points is None else points if isinstance(points, tuple) else ()

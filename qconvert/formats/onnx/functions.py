@@ -10,7 +10,7 @@ from qconvert.formats.onnx.messages import captured_by
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.onnx.scopes import add_constants, declared_values, read_nodes
-from qconvert.formats.reading.borders import with_input_grid, with_output_grid
+from qconvert.formats.reading.borders import with_input_quantization, with_output_quantization
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.labels import labelled
 from qconvert.graph import Graph, Names, Shape, Tensor
@@ -142,13 +142,13 @@ def settled(
         elif tensor.quantization is not None and tensor.quantization.axis is not None and index in stacks:
             tensor = r.draft.tensors[r.without_label(name)]
         names.append(tensor.name)
-        graphs = {attribute: with_input_grid(graph, index, tensor.quantization) for attribute, graph in graphs.items()}
+        graphs = {attribute: with_input_quantization(graph, index, tensor.quantization) for attribute, graph in graphs.items()}
     for position in range(min(len(graph.outputs) for graph in graphs.values())):
         labels = [graph[graph.outputs[position]].quantization for graph in graphs.values()]
         label = next((item for item in labels if item is not None), None)
         for attribute, graph in graphs.items():
             taken = next((graph[graph.inputs[index]].quantization for output, index in carried if output == position), label)
-            graphs[attribute] = with_output_grid(graph, position, taken)
+            graphs[attribute] = with_output_quantization(graph, position, taken)
     return names, graphs
 
 

@@ -60,21 +60,23 @@ class LabellingReading(NodeReading):
         along = axis if values.ndim == 1 and axis is not None and not (values.size == 1 and axis is None) else None
         return Quantization(values.reshape(-1), np.array(zeros).reshape(-1), along)
 
-    def noted_grid(self) -> tuple[bool, Quantization | None]:
+    def noted_quantization(self) -> tuple[bool, Quantization | None]:
         """Whether a note gives output 0 another quantization than that of input 0, or none, and the quantization; one that cannot be is no
         note."""
         name, before = self.outputs[0], self.tensor(0)
         if name not in self._draft.relabelled or "int" not in before.dtype:
             return False, None
-        grid = self._draft.relabelled[name]
-        if grid is not None:
+        quantization = self._draft.relabelled[name]
+        if quantization is not None:
             low, high = integer_range(before.dtype)
             sizes = before.shape or ()
-            fits = grid.axis is None or (0 <= grid.axis < len(sizes) and sizes[grid.axis] == grid.scale.size)
-            positive = grid.scale.size > 0 and bool(((grid.scale > 0) & np.isfinite(grid.scale)).all())
-            if not (fits and positive and low <= int(grid.zero_point.min()) and int(grid.zero_point.max()) <= high):
+            fits = quantization.axis is None or (
+                0 <= quantization.axis < len(sizes) and sizes[quantization.axis] == quantization.scale.size
+            )
+            positive = quantization.scale.size > 0 and bool(((quantization.scale > 0) & np.isfinite(quantization.scale)).all())
+            if not (fits and positive and low <= int(quantization.zero_point.min()) and int(quantization.zero_point.max()) <= high):
                 return False, None
-        return grid != before.quantization, grid
+        return quantization != before.quantization, quantization
 
     def labelled(self, index: int, quantization: Quantization, dtype: str = "") -> str:
         """Input `index` with a label (formats/reading/labels.py); `dtype` is what the label says of a type that nothing else says."""

@@ -188,9 +188,11 @@ class Reading(LabellingReading):
             labels = [tensor.quantization for tensor in data if "int" in tensor.dtype]
             if not labels or all(label == labels[0] for label in labels):
                 return names
-            if (grid := self._of_states(labels)) is not None:
+            if (quantization := self._of_states(labels)) is not None:
                 plain = {tensor.name for tensor in data if tensor.quantization is None}
-                return [labelled(self._draft, self._draft.tensors[name], grid, self.source) if name in plain else name for name in names]
+                return [
+                    labelled(self._draft, self._draft.tensors[name], quantization, self.source) if name in plain else name for name in names
+                ]
         return [self._unlabelled(name) if name and self._draft.tensors[name].is_quantized else name for name in names]
 
     def _of_states(self, labels: Sequence[Quantization | None]) -> Quantization | None:

@@ -20,18 +20,22 @@ __all__ = ["relabelled", "relabelled_notes"]
 def relabelled_notes(*graphs: Graph) -> str:
     """The metadata entry for the results of every Reinterpret: [scale, zero point], [scales, zero points, axis] along an axis, null for
     plain integers; "" if there are none."""
-    grids = {op.outputs[0]: graph[op.outputs[0]].quantization for graph in graphs for op in graph.ops if op.kind == "Reinterpret"}
-    found = {name: None if grid is None else _note(grid) for name, grid in grids.items() if grid is None or not grid.block_size}
+    quantizations = {op.outputs[0]: graph[op.outputs[0]].quantization for graph in graphs for op in graph.ops if op.kind == "Reinterpret"}
+    found = {
+        name: None if quantization is None else _note(quantization)
+        for name, quantization in quantizations.items()
+        if quantization is None or not quantization.block_size
+    }
     return json.dumps(found) if found else ""
 
 
-def _note(grid: Quantization) -> list[Any]:
-    if grid.axis is None:
-        return [float(grid.scale[0]), int(grid.zero_point[0])]
-    return [grid.scale.tolist(), grid.zero_point.tolist(), grid.axis]
+def _note(quantization: Quantization) -> list[Any]:
+    if quantization.axis is None:
+        return [float(quantization.scale[0]), int(quantization.zero_point[0])]
+    return [quantization.scale.tolist(), quantization.zero_point.tolist(), quantization.axis]
 
 
-def _grid(note: Sequence[Any]) -> Quantization:
+def _quantization(note: Sequence[Any]) -> Quantization:
     if len(note) == 2:
         return Quantization.per_tensor(float(note[0]), int(note[1]))
     scales, zero_points, axis = note
@@ -48,7 +52,7 @@ def relabelled(metadata: Mapping[str, str]) -> dict[str, Quantization | None]:
     if text is None:
         return {}
     try:
-        return {str(name): None if note is None else _grid(note) for name, note in json.loads(text).items()}
+        return {str(name): None if note is None else _quantization(note) for name, note in json.loads(text).items()}
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise InvalidModelError(
             f"the metadata entry {RELABELLED} is not a map of names to scales and zero points", rule="malformed-metadata"

@@ -160,7 +160,7 @@ def _properties(
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
     spelled = decomposition_notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") in _SPELLED_OUT
                     or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(builder.kernel_fault(op))
-                    or is_doubling(op, graph) or _hides_grids(op, graph))  # fmt: skip
+                    or is_doubling(op, graph) or _hides_quantizations(op, graph))  # fmt: skip
     if spelled:
         properties[DECOMPOSED] = spelled
     if relabelled := relabelled_notes(builder.graph, *builder.functions.values()):
@@ -172,7 +172,7 @@ def _properties(
     return properties
 
 
-def _hides_grids(op: Op, graph: Graph) -> bool:
+def _hides_quantizations(op: Op, graph: Graph) -> bool:
     """Whether an operator of float values is written on stored integers, so that its node says nothing of scales."""
     return op.kind in ("Max", "Min") and all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Quantization, Tensor
 
-__all__ = ["with_input_grid", "with_output_grid"]
+__all__ = ["with_input_quantization", "with_output_quantization"]
 
 
-def with_input_grid(graph: Graph, index: int, quantization: Quantization | None) -> Graph:
+def with_input_quantization(graph: Graph, index: int, quantization: Quantization | None) -> Graph:
     """The function whose input `index` has another quantization, or on none: a Reinterpret gives it back the one that its operators
     know."""
     old = graph[graph.inputs[index]]
@@ -21,7 +21,7 @@ def with_input_grid(graph: Graph, index: int, quantization: Quantization | None)
     return graph.evolve(tensors=[new], ops=(Op("Reinterpret", (new.name,), (old.name,)), *graph.ops), inputs=inputs)
 
 
-def with_output_grid(graph: Graph, index: int, quantization: Quantization | None) -> Graph:
+def with_output_quantization(graph: Graph, index: int, quantization: Quantization | None) -> Graph:
     """Likewise of output `index`."""
     old = graph[graph.outputs[index]]
     if old.quantization == quantization:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from qconvert.errors import InvalidModelError, QConvertError
-from qconvert.formats.reading.noted import Noted, Stated, grid_of, noted, stated, stated_grid
+from qconvert.formats.reading.noted import Noted, Stated, noted, quantization_of, stated, stated_quantization
 from qconvert.graph import Graph, Op, Quantization, Tensor, equal_data
 from qconvert.graph.metadata import DECOMPOSED
 from qconvert.operators import kind_of
@@ -50,7 +50,7 @@ def restored(
     if text is None:
         return graph
     parsed = _parsed(text, len(graph.ops))
-    listed = [(item.op, item.grids) for item in parsed]
+    listed = [(item.op, item.quantizations) for item in parsed]
     graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != DECOMPOSED})
     own = set(graph.tensors)
     found = {tensor.name: tensor for item in parsed for tensor in item.constants if tensor.name not in own}
@@ -70,13 +70,13 @@ def restored(
 def _labelled(graph: Graph, listed: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:
     """The tensors of plain integers that notes give one quantization."""
     found: dict[str, set[Stated]] = {}
-    for _, grids in listed:
-        for name, grid in grids.items():
+    for _, quantizations in listed:
+        for name, quantization in quantizations.items():
             tensor = graph.tensors.get(name)
             if tensor is not None and tensor.quantization is None and "int" in tensor.dtype:
-                found.setdefault(name, set()).add(stated_grid(grid))
-    chosen = {name: grids.pop() for name, grids in found.items() if len(grids) == 1}
-    return [replace(graph[name], quantization=grid_of(grid)) for name, grid in chosen.items()]
+                found.setdefault(name, set()).add(stated_quantization(quantization))
+    chosen = {name: quantizations.pop() for name, quantizations in found.items() if len(quantizations) == 1}
+    return [replace(graph[name], quantization=quantization_of(quantization)) for name, quantization in chosen.items()]
 
 
 def _joined(graph: Graph, ops: list[Op]) -> list[Op]:
@@ -164,8 +164,8 @@ def _inputs_of_alike(
         return None
     # By itself the operator has no DequantizeLinear after it that would say the scale; its constants were made with it. The type of an
     # Opaque's result follows from its inputs, and is not always inferred for an operator by itself.
-    other_grid = second.quantization is not None and first.quantization != second.quantization
-    if (first.dtype != second.dtype and one.kind != "Opaque") or other_grid:
+    other_quantization = second.quantization is not None and first.quantization != second.quantization
+    if (first.dtype != second.dtype and one.kind != "Opaque") or other_quantization:
         return None
     return list(zip(one.inputs, two.inputs, strict=True))
 

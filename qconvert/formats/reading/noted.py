@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import KINDS, kind_of
 
-__all__ = ["Noted", "Stated", "grid_of", "noted", "stated", "stated_grid"]
+__all__ = ["Noted", "Stated", "noted", "quantization_of", "stated", "stated_quantization"]
 
 #: A quantization in a note: scale and zero point, or scales, zero points and their axis; and then the limits within its type, if it has
 #: any.
@@ -31,35 +31,35 @@ class Noted:
 
     Attributes:
         op: the operator.
-        grids: of its tensors, by name.
+        quantizations: of its tensors, by name.
         constants: its small constants: sizes, axes, paddings, which nodes may have in another form.
         types: of tensors of less than eight bits, and of results that nothing reads, which a file may leave out.
     """
 
     op: Op
-    grids: Mapping[str, Quantization]
+    quantizations: Mapping[str, Quantization]
     constants: Sequence[Tensor]
     types: Mapping[str, str]
 
 
-def stated(graph: Graph, op: Op, on_grids: Callable[[Op], Sequence[str]] | None = None) -> dict[str, Any]:
+def stated(graph: Graph, op: Op, on_quantizations: Callable[[Op], Sequence[str]] | None = None) -> dict[str, Any]:
     """An operator of a graph as a note has it.
 
     Args:
         graph: the graph.
         op: the operator.
-        on_grids: the names of those of its tensors whose quantizations are noted; by default those that it computes with, and of a move
-            none.
+        on_quantizations: the names of those of its tensors whose quantizations are noted; by default those that it computes with, and of a
+            move none.
     """
-    names = (_on_grids if on_grids is None else on_grids)(op)
+    names = (_on_quantizations if on_quantizations is None else on_quantizations)(op)
     unread = _unread(graph, op)
     types = {
         name: graph[name].dtype for name in (*op.inputs, *op.outputs) if name and (graph[name].dtype in _SMALL_TYPES or name in unread)
     }
     return {
         "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
-        "grids": {name: stated_grid(grid) for name in names if name and (grid := graph[name].quantization) is not None
-                  and not grid.block_size and (grid.is_per_tensor or graph[name].is_constant)},
+        "quantizations": {name: stated_quantization(found) for name in names if name and (found := graph[name].quantization) is not None
+                  and not found.block_size and (found.is_per_tensor or graph[name].is_constant)},
         "constants": {name: _listed(graph[name]) for name in _small_constants(graph, op)},
         **({"types": types} if types else {}),
     }  # fmt: skip
@@ -78,12 +78,12 @@ def noted(item: Mapping[str, Any]) -> Noted:
     Raises:
         OverflowError, ValueError, TypeError, KeyError, AttributeError: it is none.
     """
-    grids = {str(name): grid_of(grid) for name, grid in item.get("grids", {}).items()}
+    quantizations = {str(name): quantization_of(quantization) for name, quantization in item.get("quantizations", {}).items()}
     types = {str(name): str(dtype) for name, dtype in item.get("types", {}).items()}
-    return Noted(_operator(item), grids, _constants(item.get("constants", {})), types)
+    return Noted(_operator(item), quantizations, _constants(item.get("constants", {})), types)
 
 
-def _on_grids(op: Op) -> tuple[str, ...]:
+def _on_quantizations(op: Op) -> tuple[str, ...]:
     """The tensors whose quantizations an operator needs; one that moves integers is the same on any."""
     return () if kind_of(op).rule == "move" else (*op.inputs, *op.outputs)
 
@@ -105,15 +105,19 @@ def _listed(tensor: Tensor) -> tuple[str, list[int], list[float]]:
     return tensor.dtype, list(tensor.data.shape), tensor.data.reshape(-1).tolist()
 
 
-def stated_grid(grid: Quantization) -> Stated:
+def stated_quantization(quantization: Quantization) -> Stated:
     """A quantization as a note has it."""
-    limits = () if grid.quant_min is None and grid.quant_max is None else ({"limits": (grid.quant_min, grid.quant_max)},)
-    if grid.axis is None:
-        return float(grid.scale[0]), int(grid.zero_point[0]), *limits
-    return tuple(grid.scale.tolist()), tuple(grid.zero_point.tolist()), grid.axis, *limits
+    limits = (
+        ()
+        if quantization.quant_min is None and quantization.quant_max is None
+        else ({"limits": (quantization.quant_min, quantization.quant_max)},)
+    )
+    if quantization.axis is None:
+        return float(quantization.scale[0]), int(quantization.zero_point[0]), *limits
+    return tuple(quantization.scale.tolist()), tuple(quantization.zero_point.tolist()), quantization.axis, *limits
 
 
-def grid_of(given: Sequence[Any]) -> Quantization:
+def quantization_of(given: Sequence[Any]) -> Quantization:
     """The quantization in a note; raises ValueError or TypeError if it is none."""
     numbers = [item for item in given if not isinstance(item, Mapping)]
     named = next((item for item in given if isinstance(item, Mapping)), {})

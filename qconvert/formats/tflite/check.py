@@ -74,9 +74,9 @@ def _tensors(subgraph: Any, buffers: list[Any]) -> None:
             raise InvalidModelError(
                 f"of shape {shape} needs {needed} bytes, but its buffer has {stored}", where=where, rule="buffer-too-short"
             )
-        grid = tensor.quantization
-        scales = 0 if grid is None or grid.scale is None else grid.scale.size
-        axis = 0 if grid is None else grid.quantizedDimension
+        quantization = tensor.quantization
+        scales = 0 if quantization is None or quantization.scale is None else quantization.scale.size
+        axis = 0 if quantization is None else quantization.quantizedDimension
         if scales > 1 and not (axis < len(shape) and shape[axis] == scales):
             raise InvalidModelError(f"of shape {shape} has {scales} scales along axis {axis}", where=where, rule="counts-differ")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.reading.borders import with_input_grid, with_output_grid
+from qconvert.formats.reading.borders import with_input_quantization, with_output_quantization
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Graph, Names, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS
@@ -116,7 +116,7 @@ class Functions:
                     )
         fitted = graph
         for index, tensor in enumerate(given):
-            fitted = with_input_grid(fitted, index, tensor.quantization)
+            fitted = with_input_quantization(fitted, index, tensor.quantization)
         for index, tensor in enumerate(results):
-            fitted = with_output_grid(fitted, index, tensor.quantization)
+            fitted = with_output_quantization(fitted, index, tensor.quantization)
         return name if fitted is graph else self._file(fitted)

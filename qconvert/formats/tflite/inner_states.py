@@ -53,4 +53,4 @@ def _is_inner(graph: Graph, consumers: dict[str, list[Op]], value: str, write: O
     after = _PLACES.get(op.kind, {}).get(op.inputs.index(value))
     if after is None or op.outputs[after] != write.inputs[0] or write.inputs[0] in graph.public:
         return False
-    return len(consumers[write.inputs[0]]) == 1 and graph[value].shares_grid(graph[write.inputs[0]])
+    return len(consumers[write.inputs[0]]) == 1 and graph[value].shares_quantization(graph[write.inputs[0]])

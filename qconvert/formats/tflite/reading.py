@@ -298,8 +298,12 @@ class Reading(OperatorReading):
         ins = list(self.inputs if inputs is None else inputs)
         outs = list(self.outputs if outputs is None else outputs)
         moved = KINDS[kind].moved(Op(kind, tuple(ins), tuple(outs))) if KINDS[kind].rule == "move" else []
-        grids = [self._draft.tensors[name].quantization for name in moved]
-        if grids and grids.count(grids[0]) == len(grids) and (grids[0] is None or grids[0].is_per_tensor):
+        quantizations = [self._draft.tensors[name].quantization for name in moved]
+        if (
+            quantizations
+            and quantizations.count(quantizations[0]) == len(quantizations)
+            and (quantizations[0] is None or quantizations[0].is_per_tensor)
+        ):
             return self.emit_stored(kind, ins, outs, None, **attributes)
         return self._append(kind, ins, outs, attributes)
 
@@ -308,7 +312,7 @@ class Reading(OperatorReading):
         kind: str,
         inputs: Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
-        grid: Quantization | None = None,
+        quantization: Quantization | None = None,
         **attributes: Attribute,
     ) -> list[str]:
         """The same for a kernel that computes on stored integers, whatever scales and zero points its tensors state.
@@ -318,7 +322,7 @@ class Reading(OperatorReading):
 
         Args:
             kind, inputs, outputs, attributes: as emit() has them.
-            grid: the label to compute with, if it is not that of the first data input.
+            quantization: the label to compute with, if it is not that of the first data input.
         """
         ins = list(self.inputs if inputs is None else inputs)
         outs = list(self.outputs if outputs is None else outputs)
@@ -327,15 +331,15 @@ class Reading(OperatorReading):
         if not all(ins[position] for position in data) or not data:
             raise self.invalid("an input is absent", rule="input-missing")
         first = self._draft.tensors[ins[data[0]]]
-        grid = first.quantization if grid is None else grid
+        quantization = first.quantization if quantization is None else quantization
         for position in data:
-            ins[position] = self.under(ins[position], grid)
+            ins[position] = self.under(ins[position], quantization)
         results = [self._draft.tensors[name] for name in KINDS[kind].results_of(made)]
-        other = [tensor for tensor in results if tensor.dtype == first.dtype and tensor.quantization != grid]
+        other = [tensor for tensor in results if tensor.dtype == first.dtype and tensor.quantization != quantization]
         clip = str(attributes.get("activation", "")) if other else ""
         if clip:
             attributes = {**attributes, "activation": ""}
-        moved = {t.name: self._draft.add(f"{t.name}/moved", t.dtype, t.shape, None, grid) for t in other}
+        moved = {t.name: self._draft.add(f"{t.name}/moved", t.dtype, t.shape, None, quantization) for t in other}
         self._append(kind, ins, [moved.get(name, name) for name in outs], attributes)
         for name, stored in moved.items():
             if clip:
@@ -361,15 +365,19 @@ class Reading(OperatorReading):
         self._draft.append(Op(maker.kind, (stored,), (real,), maker.attributes, maker.source))
         return real
 
-    def under(self, name: str, grid: Quantization | None) -> str:
+    def under(self, name: str, quantization: Quantization | None) -> str:
         """The stored integers of `name` under the label `quantization`: itself if it has that."""
         tensor = self._draft.tensors[name] if name else None
-        if tensor is None or tensor.quantization == grid:
+        if tensor is None or tensor.quantization == quantization:
             return name
         if tensor.data is not None:
-            key = "stored" if grid is None else f"stored {zlib.crc32(grid.scale.tobytes() + grid.zero_point.tobytes()):08x}"
-            return self._draft.variant(name, key, tensor.data, grid)
-        return self._relabel(name, self.intermediate("stored", tensor.dtype, tensor.shape, grid, base=name))
+            key = (
+                "stored"
+                if quantization is None
+                else f"stored {zlib.crc32(quantization.scale.tobytes() + quantization.zero_point.tobytes()):08x}"
+            )
+            return self._draft.variant(name, key, tensor.data, quantization)
+        return self._relabel(name, self.intermediate("stored", tensor.dtype, tensor.shape, quantization, base=name))
 
     def ignores_scales(self, index: int) -> None:
         """Notes what the file states of input `index`, as its kernel uses the integers alone."""

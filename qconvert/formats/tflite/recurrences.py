@@ -73,8 +73,8 @@ def _is_real(graph: Graph, op: Op) -> bool:
     for name in (*data, *filter(None, op.outputs)):
         tensor = graph[name]
         weights = name in op.inputs[1:3] and tensor.is_constant
-        grid = tensor.quantization
-        if weights and grid is not None and (grid.block_size or grid.axis not in (None, 0, 1)):
+        quantization = tensor.quantization
+        if weights and quantization is not None and (quantization.block_size or quantization.axis not in (None, 0, 1)):
             return False
         if not weights and (tensor.is_quantized or tensor.dtype != "float32"):
             return False
@@ -236,7 +236,7 @@ class _Recurrence:
         spans = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         if tensor.data is not None:
             return [
-                body.add(replace(tensor, shape=data.shape, data=data, quantization=_grid(tensor.quantization, direction, span)))
+                body.add(replace(tensor, shape=data.shape, data=data, quantization=_quantization(tensor.quantization, direction, span)))
                 for span in spans
                 if (data := tensor.data[direction, span]) is not None
             ]
@@ -311,10 +311,15 @@ def _product(parameters: Sequence[Value], value: Value) -> Value:
     return apply("Gemm", value, *parameters)
 
 
-def _grid(grid: Quantization | None, direction: int, rows: slice) -> Quantization | None:
+def _quantization(quantization: Quantization | None, direction: int, rows: slice) -> Quantization | None:
     """The quantization of some rows of one direction's weights."""
-    if grid is None or grid.axis is None:
-        return grid
-    if grid.axis == 0:
-        return replace(grid, scale=grid.scale[direction : direction + 1], zero_point=grid.zero_point[direction : direction + 1], axis=None)
-    return replace(grid, scale=grid.scale[rows], zero_point=grid.zero_point[rows], axis=0)
+    if quantization is None or quantization.axis is None:
+        return quantization
+    if quantization.axis == 0:
+        return replace(
+            quantization,
+            scale=quantization.scale[direction : direction + 1],
+            zero_point=quantization.zero_point[direction : direction + 1],
+            axis=None,
+        )
+    return replace(quantization, scale=quantization.scale[rows], zero_point=quantization.zero_point[rows], axis=0)

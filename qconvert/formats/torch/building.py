@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qconvert.errors import UnsupportedError
-from qconvert.formats.torch.writers.sums import computes_on_grids
+from qconvert.formats.torch.writers.sums import computes_on_quantizations
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Graph
 from qconvert.operators.opaque import custom_name
@@ -26,7 +26,9 @@ def lowered(graph: Graph, known: Mapping[str, Callable[..., Any]], *, is_exact: 
         known: functions for the kinds.
         is_exact: whether float values between integers are float64.
     """
-    real = (lambda graph, op: "float64" if computes_on_grids(graph, op) else "float32") if is_exact else (lambda graph, op: "float32")
+    real = (
+        (lambda graph, op: "float64" if computes_on_quantizations(graph, op) else "float32") if is_exact else (lambda graph, op: "float32")
+    )
     return lower(graph, legality(known), real=real)
 
 
@@ -45,7 +47,7 @@ def fill(builder: Builder, known: Mapping[str, Callable[..., Any]]) -> None:
     for name in graph.inputs:
         builder.take_input(name)
     for op in graph.ops:
-        builder.op, builder.wide = op, builder.is_exact and computes_on_grids(graph, op)
+        builder.op, builder.wide = op, builder.is_exact and computes_on_quantizations(graph, op)
         known[op.kind](op, builder)
     builder.op, builder.wide = None, False
     builder.finish_program()

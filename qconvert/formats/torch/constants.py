@@ -11,7 +11,7 @@ from qconvert.formats.torch.stored import StoredTensor
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
-__all__ = ["Constants", "grid_of"]
+__all__ = ["Constants", "quantization_of"]
 
 
 class Constants:
@@ -42,7 +42,7 @@ class Constants:
                     rule="dtype-not-covered",
                 )
             dtype = QUANTIZED.get(stored.dtype, stored.dtype)
-            found = Ref(self._draft.add(name, dtype, stored.shape, stored.data, grid_of(stored, name)))
+            found = Ref(self._draft.add(name, dtype, stored.shape, stored.data, quantization_of(stored, name)))
             self._refs[id(stored)] = found
         return found
 
@@ -51,7 +51,7 @@ class Constants:
         return value.name if isinstance(value, Ref) else self.ref(value).name
 
 
-def grid_of(stored: StoredTensor, where: str) -> Quantization | None:
+def quantization_of(stored: StoredTensor, where: str) -> Quantization | None:
     """The quantization of a quantized tensor; None for plain numbers.
 
     PyTorch states scales in float64; its observers and kernels compute in float32, to which they are rounded.

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_grid, adds_as, qnnpack_bias
+from qconvert.arithmetic import accumulator_quantization, adds_as, qnnpack_bias
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_ENGINE, SOURCE_KERNELS
 
@@ -78,11 +78,11 @@ def _is_quantized(graph: Graph, op: Op) -> bool:
 
 def _hinted(graph: Graph, layers: list[Op]) -> tuple[str, str]:
     """The engine that a file was probably made for, and why: qnnpack's layers have one scale and data of 8 bits, no others' both."""
-    grids = [graph[op.inputs[1]].quantization for op in layers]
+    quantizations = [graph[op.inputs[1]].quantization for op in layers]
     if any(graph[op.inputs[1]].dtype == "uint8" for op in layers):
         return "qnnpack", "since its weights are unsigned, which no other engine takes"
     points = [int(q.zero_point.max()) for t in graph.tensors.values() if t.dtype == "uint8" and (q := t.quantization) is not None]
-    single = bool(grids) and all(grid is not None and grid.is_per_tensor for grid in grids)
+    single = bool(quantizations) and all(quantization is not None and quantization.is_per_tensor for quantization in quantizations)
     if single and max(points, default=0) > 127:
         return "qnnpack", "since its layers have per-tensor weights and some zero points are above 127"
     return "x86", "PyTorch's default, whose layers round as those of fbgemm and onednn do"
@@ -94,16 +94,16 @@ def _with_rounded_bias(graph: Graph, op: Op, made: dict[tuple[str, str, str], Te
     data, weights = graph[op.inputs[0]].quantization, graph[op.inputs[1]].quantization
     if bias is None or bias.data is None or bias.dtype != "float32" or data is None or weights is None or not _is_quantized(graph, op):
         return op
-    grid = accumulator_grid(data, weights)
-    steps = qnnpack_bias(bias.data, grid.scale)
+    quantization = accumulator_quantization(data, weights)
+    steps = qnnpack_bias(bias.data, quantization.scale)
     low, high = integer_range("int32")
-    if not np.isfinite(steps).all() or (steps < low).any() or (steps > high).any() or (grid.scale == 0).any():
+    if not np.isfinite(steps).all() or (steps < low).any() or (steps > high).any() or (quantization.scale == 0).any():
         return op
     key = (bias.name, op.inputs[0], op.inputs[1])
     if key not in made:
         others = sum(name == bias.name for name, *_ in made)
         name = f"{bias.name}/{others}" if others else bias.name
-        made[key] = replace(bias, name=name, dtype="int32", data=steps.astype(np.int32), quantization=grid)
+        made[key] = replace(bias, name=name, dtype="int32", data=steps.astype(np.int32), quantization=quantization)
     return replace(op, inputs=(*op.inputs[:2], made[key].name))
 
 
@@ -117,8 +117,8 @@ def _arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
         return _of_add(graph, op, engine)
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     if op.kind == "Resize":
-        return "torch" if op["mode"] == "linear" and data.shares_grid(result) else ""
-    if op.kind not in ("AveragePool", "GlobalAveragePool", "ReduceMean") or not data.shares_grid(result):
+        return "torch" if op["mode"] == "linear" and data.shares_quantization(result) else ""
+    if op.kind not in ("AveragePool", "GlobalAveragePool", "ReduceMean") or not data.shares_quantization(result):
         return ""
     called = op.source.partition(" ")[0]
     if op.kind == "ReduceMean":

@@ -74,7 +74,11 @@ def _cell(state: Any, name: str) -> PackedCell:
     if word == "quantized":
         data, hidden = (
             verified(
-                Packed(names[index], replace(tensors[index], dtype="qint8", **_grid(numbers[index], integers[index])), tensors[2 + index])
+                Packed(
+                    names[index],
+                    replace(tensors[index], dtype="qint8", **_quantization(numbers[index], integers[index])),
+                    tensors[2 + index],
+                )
             )
             for index in (0, 1)
         )
@@ -84,7 +88,7 @@ def _cell(state: Any, name: str) -> PackedCell:
     return cell_of(*[unpacked(item, where) for item, where in zip(objects, names, strict=True)], reduces=any(integers[:1]))
 
 
-def _grid(scale: Any, zero_point: Any) -> dict[str, Any]:
+def _quantization(scale: Any, zero_point: Any) -> dict[str, Any]:
     return {"scales": np.array([float(scale)]), "zero_points": np.array([int(zero_point)], np.int64)}
 
 

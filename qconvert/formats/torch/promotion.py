@@ -54,7 +54,7 @@ def typed(c: Call, value: Any, dtype: str, hint: str) -> str:
         return tensor.name
     if tensor.data is not None:
         return c.variant_of(tensor.name, dtype, tensor.data.astype(numpy_dtype(dtype)), None)
-    return c.emit("Cast", [tensor.name], dtype=dtype, grid=None, hint=f"{hint}/{dtype}", to=dtype).name
+    return c.emit("Cast", [tensor.name], dtype=dtype, quantization=None, hint=f"{hint}/{dtype}", to=dtype).name
 
 
 def common_type(c: Call, values: Sequence[Any]) -> str:

@@ -16,9 +16,9 @@ from qconvert.graph import Array, Quantization, integer_range
 __all__ = [
     "dequantized",
     "float32",
-    "grid_along",
     "narrowed",
-    "on_grid",
+    "on_quantization",
+    "quantization_along",
     "real_values",
     "sound",
     "spelled_dequantize",
@@ -38,12 +38,12 @@ def storage(c: Call, low: int, high: int) -> str:
     raise c.unsupported(f"limits {low} and {high}, which no type holds,", rule="limits-outside-type")
 
 
-def narrowed(c: Call, grid: Quantization, dtype: str, low: int, high: int) -> Quantization:
+def narrowed(c: Call, quantization: Quantization, dtype: str, low: int, high: int) -> Quantization:
     """A quantization with limits, where these are not the type's."""
     lowest, highest = c.range_of(dtype)
     if not lowest <= low <= high <= highest:
         raise c.invalid(f"the limits {low} and {high} are outside of {dtype}", rule="limits-outside-type")
-    return replace(grid, quant_min=None if low == lowest else low, quant_max=None if high == highest else high)
+    return replace(quantization, quant_min=None if low == lowest else low, quant_max=None if high == highest else high)
 
 
 def stated_limits(c: Call, dtype: str) -> tuple[int, int]:
@@ -52,7 +52,7 @@ def stated_limits(c: Call, dtype: str) -> tuple[int, int]:
     return (low if c["quant_min"] is None else c.integer("quant_min")), (high if c["quant_max"] is None else c.integer("quant_max"))
 
 
-def grid_along(c: Call, scales: Array, zero_points: Array | None, axis: int, dtype: str) -> Quantization:
+def quantization_along(c: Call, scales: Array, zero_points: Array | None, axis: int, dtype: str) -> Quantization:
     """The quantization of scales along an axis, one for each index of it."""
     if scales.ndim != 1 or (zero_points is not None and zero_points.shape != scales.shape):
         raise c.invalid(
@@ -62,18 +62,18 @@ def grid_along(c: Call, scales: Array, zero_points: Array | None, axis: int, dty
     return sound(c, Quantization(float32(scales), whole(c, zero_points, scales.shape), axis), dtype)
 
 
-def sound(c: Call, grid: Quantization, dtype: str) -> Quantization:
+def sound(c: Call, quantization: Quantization, dtype: str) -> Quantization:
     """The quantization, whose scales have to be positive numbers and whose zero points have to be of the type.
 
     Raises:
         InvalidModelError: they are not.
     """
     low, high = c.range_of(dtype)
-    if not (np.isfinite(grid.scale).all() and (grid.scale > 0).all()):
+    if not (np.isfinite(quantization.scale).all() and (quantization.scale > 0).all()):
         raise c.invalid("a scale is no positive number", rule="scale-not-positive")
-    if ((grid.zero_point < low) | (grid.zero_point > high)).any():
+    if ((quantization.zero_point < low) | (quantization.zero_point > high)).any():
         raise c.invalid(f"a zero point is outside of {dtype}", rule="zero-point-outside-type")
-    return grid
+    return quantization
 
 
 def float32(scales: Array) -> Array:
@@ -92,62 +92,72 @@ def whole(c: Call, zero_points: Array | None, shape: tuple[int, ...]) -> Array:
     return np.clip(rounded, -(2**40), 2**40).astype(np.int64)
 
 
-def on_grid(c: Call, name: str, dtype: str, grid: Quantization, order: str = ROUNDED, exact: Array | None = None, hint: str = "") -> Ref:
+def on_quantization(
+    c: Call, name: str, dtype: str, quantization: Quantization, order: str = ROUNDED, exact: Array | None = None, hint: str = ""
+) -> Ref:
     """The tensor `name` of float values as integers: a constant, or a Quantize, before which a Clip stands if the quantization has limits.
 
     Args:
         c: the call.
         name: of the float values.
         dtype: the storage type.
-        grid: with its limits.
+        quantization: with its limits.
         order: of the rounding of constants (rounding.py).
         exact: the scales as the file has them.
         hint: what stands after the result's name, where it is not what the call gives.
     """
     data = c.known(name)
     if data is not None and data.dtype.kind == "f":
-        _require_fit(c, data.shape, grid)
-        stored = integers(data.astype(np.float32), grid, dtype, order, exact)
-        return Ref(c.variant_of(name, f"integers_{label_key(grid)}", stored, grid))
-    if grid.quant_min is not None or grid.quant_max is not None:
-        if grid.axis is not None:
+        _require_fit(c, data.shape, quantization)
+        stored = integers(data.astype(np.float32), quantization, dtype, order, exact)
+        return Ref(c.variant_of(name, f"integers_{label_key(quantization)}", stored, quantization))
+    if quantization.quant_min is not None or quantization.quant_max is not None:
+        if quantization.axis is not None:
             raise c.unsupported("a reduced range and a scale for each channel of what is computed at run time", rule="not-constant")
-        bounds = [c.const(np.float32(limit - grid.zero_point[0]) * grid.scale[0], "limit") for limit in grid.limits(dtype)]
+        bounds = [
+            c.const(np.float32(limit - quantization.zero_point[0]) * quantization.scale[0], "limit") for limit in quantization.limits(dtype)
+        ]
         name = c.emit("Clip", [name, *bounds], hint="limited").name
-        grid = replace(grid, quant_min=None, quant_max=None)
-    return c.emit("Quantize", [name], dtype=dtype, grid=grid, hint=hint)
+        quantization = replace(quantization, quant_min=None, quant_max=None)
+    return c.emit("Quantize", [name], dtype=dtype, quantization=quantization, hint=hint)
 
 
-def _require_fit(c: Call, shape: tuple[int, ...], grid: Quantization) -> None:
-    if grid.axis is not None and not grid.block_size and (grid.axis >= len(shape) or shape[grid.axis] != grid.scale.size):
-        raise c.invalid(f"{grid.scale.size} scales do not fit axis {grid.axis} of a tensor of shape {shape}", rule="counts-differ")
+def _require_fit(c: Call, shape: tuple[int, ...], quantization: Quantization) -> None:
+    if (
+        quantization.axis is not None
+        and not quantization.block_size
+        and (quantization.axis >= len(shape) or shape[quantization.axis] != quantization.scale.size)
+    ):
+        raise c.invalid(
+            f"{quantization.scale.size} scales do not fit axis {quantization.axis} of a tensor of shape {shape}", rule="counts-differ"
+        )
 
 
 def dequantized(c: Call, stored: Ref, dtype: str = "float32") -> Ref:
     """The float values of integers with a quantization."""
-    return c.emit("Dequantize", [stored.name], dtype=dtype, grid=None)
+    return c.emit("Dequantize", [stored.name], dtype=dtype, quantization=None)
 
 
 def real_values(c: Call, name: str) -> str:
     """A tensor as float32."""
     if c.lookup(name).dtype == "float32":
         return name
-    return c.emit("Cast", [name], dtype="float32", grid=None, hint="real", to="float32").name
+    return c.emit("Cast", [name], dtype="float32", quantization=None, hint="real", to="float32").name
 
 
 def spelled_quantize(c: Call, data: str, scale: str, zero_point: str, limits: tuple[int, int], dtype: str, order: str = ROUNDED) -> Ref:
     """Integers with a quantization that is known only at run time, as plain numbers: clamp(rint(x / scale) + zero_point), part by part."""
     one = c.const(np.float32(1), "one")
-    reciprocal = c.emit("Div", [one, real_values(c, scale)], dtype="float32", grid=None, hint="reciprocal")
-    steps = c.emit("Mul", [real_values(c, data), reciprocal.name], dtype="float32", grid=None, hint="steps").name
+    reciprocal = c.emit("Div", [one, real_values(c, scale)], dtype="float32", quantization=None, hint="reciprocal")
+    steps = c.emit("Mul", [real_values(c, data), reciprocal.name], dtype="float32", quantization=None, hint="steps").name
     for part in ("Add", "Round") if order == SHIFTED else ("Round", "Add"):
         if part == "Round":
-            steps = c.emit("Round", [steps], grid=None, hint="rounded").name
+            steps = c.emit("Round", [steps], quantization=None, hint="rounded").name
         elif zero_point:
-            steps = c.emit("Add", [steps, real_values(c, zero_point)], dtype="float32", grid=None, hint="shifted").name
+            steps = c.emit("Add", [steps, real_values(c, zero_point)], dtype="float32", quantization=None, hint="shifted").name
     bounds = [c.const(np.float32(limit), "limit") for limit in limits]
-    clipped = c.emit("Clip", [steps, *bounds], grid=None, hint="limited")
-    return c.emit("Cast", [clipped.name], dtype=dtype, grid=None, to=dtype)
+    clipped = c.emit("Clip", [steps, *bounds], quantization=None, hint="limited")
+    return c.emit("Cast", [clipped.name], dtype=dtype, quantization=None, to=dtype)
 
 
 def spelled_dequantize(c: Call, data: str, scale: str, zero_point: str) -> Ref:
@@ -156,5 +166,5 @@ def spelled_dequantize(c: Call, data: str, scale: str, zero_point: str) -> Ref:
     is_rounded = made is not None and made.kind == "Cast" and c.lookup(made.inputs[0]).dtype == "float32"
     steps = made.inputs[0] if made is not None and is_rounded else real_values(c, data)  # whole numbers within the type, before the Cast
     if zero_point:
-        steps = c.emit("Sub", [steps, real_values(c, zero_point)], dtype="float32", grid=None, hint="steps").name
-    return c.emit("Mul", [steps, real_values(c, scale)], dtype="float32", grid=None)
+        steps = c.emit("Sub", [steps, real_values(c, zero_point)], dtype="float32", quantization=None, hint="steps").name
+    return c.emit("Mul", [steps, real_values(c, scale)], dtype="float32", quantization=None)

@@ -17,7 +17,7 @@ from qconvert.arithmetic import quantize
 from qconvert.arithmetic.dtypes import DTYPES, REALS
 from qconvert.formats.reading.labels import labelled
 from qconvert.formats.reading.operator import OperatorReading
-from qconvert.formats.torch.constants import grid_of
+from qconvert.formats.torch.constants import quantization_of
 from qconvert.formats.torch.dtypes import EXPORT, QUANTIZED
 from qconvert.formats.torch.session import Session
 from qconvert.formats.torch.signature import bound, parsed
@@ -212,7 +212,7 @@ class Call(OperatorReading):
             )
         raise error
 
-    def grid(self, scale: str = "scale", zero_point: str = "zero_point", dtype: str = "uint8") -> Quantization:
+    def quantization(self, scale: str = "scale", zero_point: str = "zero_point", dtype: str = "uint8") -> Quantization:
         """The quantization that two arguments state, for integers of a type.
 
         Raises:
@@ -242,11 +242,11 @@ class Call(OperatorReading):
             data: its values in canonical order, if that is another.
             axis: that its scales then run along.
         """
-        grid = grid_of(tensor, name)
-        if grid is not None and axis is not None and grid.axis is not None:
-            grid = grid.with_axis(axis)
+        quantization = quantization_of(tensor, name)
+        if quantization is not None and axis is not None and quantization.axis is not None:
+            quantization = quantization.with_axis(axis)
         values = tensor.data if data is None else data
-        return self._draft.add(name, canonical_dtype(values.dtype), values.shape, values, grid)
+        return self._draft.add(name, canonical_dtype(values.dtype), values.shape, values, quantization)
 
     def const(self, data: Any, hint: str = "constant", quantization: Quantization | None = None) -> str:
         """Adds a constant named after the result and `hint`; returns its name."""
@@ -287,7 +287,7 @@ class Call(OperatorReading):
             return name
         if tensor.data is not None:
             return self.variant_of(name, "plain", tensor.data, None)
-        return self.emit("Reinterpret", [name], dtype=tensor.dtype, grid=None, hint="plain").name
+        return self.emit("Reinterpret", [name], dtype=tensor.dtype, quantization=None, hint="plain").name
 
     def variant_of(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
         """A constant in another order of axes or another type, made once."""
@@ -299,7 +299,7 @@ class Call(OperatorReading):
         inputs: Sequence[str],
         *,
         dtype: str = "",
-        grid: Quantization | None = _KEEP,
+        quantization: Quantization | None = _KEEP,
         hint: str = "",
         **attributes: Attribute,
     ) -> Ref:
@@ -309,11 +309,11 @@ class Call(OperatorReading):
             kind: a kind of KINDS.
             inputs: names of tensors.
             dtype: of the output; by default that of the first data, or what the kind says.
-            grid: of the output; by default that of the first data, which PyTorch's operators keep. None for plain numbers.
+            quantization: of the output; by default that of the first data, which PyTorch's operators keep. None for plain numbers.
             hint: what stands after the result's name, for a tensor between two operators.
             attributes: of the operator.
         """
-        return self.emit_several(kind, inputs, 1, dtype=dtype, grid=grid, hint=hint, **attributes)[0]
+        return self.emit_several(kind, inputs, 1, dtype=dtype, quantization=quantization, hint=hint, **attributes)[0]
 
     def emit_several(
         self,
@@ -322,7 +322,7 @@ class Call(OperatorReading):
         count: int,
         *,
         dtype: str = "",
-        grid: Quantization | None = _KEEP,
+        quantization: Quantization | None = _KEEP,
         hint: str = "",
         **attributes: Attribute,
     ) -> list[Ref]:
@@ -338,12 +338,12 @@ class Call(OperatorReading):
         what = KINDS[kind]
         data = what.data(Op(kind, tuple(inputs), ()))
         first = self._draft.tensors[data[0] if data else inputs[0]] if inputs else None
-        label = (first.quantization if first is not None else None) if grid is _KEEP else grid
+        label = (first.quantization if first is not None else None) if quantization is _KEEP else quantization
         kept = first.dtype if first is not None else "float32"
         if kept != "float64":  # PyTorch's kernels take numbers in the precision of their sums
             attributes = {key: float(np.float32(value)) if isinstance(value, float) else value for key, value in attributes.items()}
         stored = dtype or what.result_type or kept
-        if what.rule == "index" or (grid is _KEEP and stored != kept):
+        if what.rule == "index" or (quantization is _KEEP and stored != kept):
             label = None
         wanted = f"{self._hint}/{hint}" if hint else self._hint
         outputs = [self._draft.add(wanted if count == 1 else f"{wanted}/{index}", stored, None, None, label) for index in range(count)]
@@ -366,7 +366,9 @@ class Call(OperatorReading):
             results: type and quantization of each output.
             attributes: of the operator.
         """
-        outputs = [self._draft.add(f"{self._hint}/{index}", dtype, None, None, grid) for index, (dtype, grid) in enumerate(results)]
+        outputs = [
+            self._draft.add(f"{self._hint}/{index}", dtype, None, None, quantization) for index, (dtype, quantization) in enumerate(results)
+        ]
         self._draft.append(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
         return [Ref(output) for output in outputs]
 

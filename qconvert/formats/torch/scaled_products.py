@@ -32,10 +32,10 @@ def scale_weights(draft: Draft, outputs: Collection[str]) -> None:
         if turned is None or made is None or made.kind != "Dequantize" or scales is None:
             continue
         stored = draft.tensors[made.inputs[0]]
-        grid = _scaled(stored, scales, 0 if (product.kind == "Gemm") == (made is turned) else 1)
-        if grid is None or stored.data is None:
+        quantization = _scaled(stored, scales, 0 if (product.kind == "Gemm") == (made is turned) else 1)
+        if quantization is None or stored.data is None:
             continue
-        name = draft.variant(stored.name, f"label_{label_key(grid)}", stored.data, grid)
+        name = draft.variant(stored.name, f"label_{label_key(quantization)}", stored.data, quantization)
         real = draft.add(f"{name}/real", "float32", stored.shape)
         ops = [Op("Dequantize", (name,), (real,), {}, made.source)]
         if made is not turned:
@@ -62,8 +62,15 @@ def _is_plain(op: Op) -> bool:
 
 def _scaled(weights: Tensor, scales: Array, axis: int) -> Quantization | None:
     """The quantization of a matrix of weights on the scale 1 that is multiplied by one number, or by one for each index of an axis."""
-    grid, data = weights.quantization, weights.data
-    if data is None or data.ndim != 2 or grid is None or grid.axis is not None or grid.scale[0] != 1 or grid.zero_point[0] != 0:
+    quantization, data = weights.quantization, weights.data
+    if (
+        data is None
+        or data.ndim != 2
+        or quantization is None
+        or quantization.axis is not None
+        or quantization.scale[0] != 1
+        or quantization.zero_point[0] != 0
+    ):
         return None
     flat = scales.reshape(-1).astype(np.float32)
     fits = scales.dtype == np.float32 and (scales.ndim == 0 or scales.shape[-1] == scales.size) and scales.size in (1, data.shape[axis])

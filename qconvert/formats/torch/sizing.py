@@ -23,7 +23,7 @@ def size_of(c: Call, name: str, axis: int) -> Any:
     size = shape[axis]
     if isinstance(size, int):
         return size
-    whole = c.emit("Shape", [name], dtype="int64", grid=None, hint="shape_of")
+    whole = c.emit("Shape", [name], dtype="int64", quantization=None, hint="shape_of")
     found = c.emit("Gather", [whole.name, c.const(np.array(axis, np.int64), "axis")], hint="size", axis=0)
     return Ref(found.name, number=True)
 
@@ -38,7 +38,7 @@ def sizes_tensor(c: Call, sizes: Sequence[Any], hint: str) -> str:
     if not any(isinstance(size, Ref) for size in sizes):
         return c.list64([int(size) for size in sizes], hint)
     names = [scalar(c, size, f"{hint}/{index}") for index, size in enumerate(sizes)]
-    return c.emit("Pack", names, dtype="int64", grid=None, hint=hint, axis=0).name
+    return c.emit("Pack", names, dtype="int64", quantization=None, hint=hint, axis=0).name
 
 
 def reshaped(c: Call, name: str, sizes: Sequence[Any] | int, hint: str = "") -> Ref:

@@ -44,10 +44,10 @@ def _along(c: Call, data: Ref, matrix: Array, axis: int, count: int) -> Ref:
     """One axis of space times a matrix; the last is a product with rows, another one with columns of the two last axes."""
     hint = "" if axis == count - 1 else f"axis{axis}"
     if axis == count - 1:
-        return c.emit("MatMul", [data.name, c.const(np.ascontiguousarray(matrix.T), f"weights{axis}")], grid=None, hint=hint)
+        return c.emit("MatMul", [data.name, c.const(np.ascontiguousarray(matrix.T), f"weights{axis}")], quantization=None, hint=hint)
     order = [*range(count + 2)]
     order[2 + axis], order[-1] = order[-1], order[2 + axis]
-    turned = c.emit("Transpose", [data.name], grid=None, hint=f"turned{axis}", perm=tuple(order))
+    turned = c.emit("Transpose", [data.name], quantization=None, hint=f"turned{axis}", perm=tuple(order))
     weights = c.const(np.ascontiguousarray(matrix.T), f"weights{axis}")
-    result = c.emit("MatMul", [turned.name, weights], grid=None, hint=f"mapped{axis}")
-    return c.emit("Transpose", [result.name], grid=None, hint=hint, perm=tuple(order))
+    result = c.emit("MatMul", [turned.name, weights], quantization=None, hint=f"mapped{axis}")
+    return c.emit("Transpose", [result.name], quantization=None, hint=hint, perm=tuple(order))

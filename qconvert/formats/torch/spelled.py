@@ -171,11 +171,11 @@ def _replaced(draft: Draft, op: Op, found: _Found) -> list[Op]:
     result = draft.tensors[op.outputs[0]]
     low, high = found.limits
     dtype = next((name for name in _TYPES if integer_range(name)[0] <= low <= high <= integer_range(name)[1]), "")
-    grid = _grid(found, result.shape, dtype) if dtype and low == np.rint(low) and high == np.rint(high) else None
-    if grid is None or result.is_quantized or result.dtype != "float32":
+    quantization = _quantization(found, result.shape, dtype) if dtype and low == np.rint(low) and high == np.rint(high) else None
+    if quantization is None or result.is_quantized or result.dtype != "float32":
         return []
     lowest, highest = integer_range(dtype)
-    limited = replace(grid, quant_min=int(low) if low > lowest else None, quant_max=int(high) if high < highest else None)
+    limited = replace(quantization, quant_min=int(low) if low > lowest else None, quant_max=int(high) if high < highest else None)
     values = draft.known.get(found.stored)
     source = op.source
     if values is not None:
@@ -183,20 +183,20 @@ def _replaced(draft: Draft, op: Op, found: _Found) -> list[Op]:
             return []
         stored = draft.variant(found.data, f"integers_{label_key(limited)}", values.astype(numpy_dtype(dtype)), limited)
         return [Op("Dequantize", (stored,), op.outputs, {}, source)]
-    if draft.tensors[found.data].shape != result.shape or (limited != grid and grid.axis is not None):
+    if draft.tensors[found.data].shape != result.shape or (limited != quantization and quantization.axis is not None):
         return []
     ops, name = [], found.data
-    if limited != grid:
-        bounds = [np.float32(limit - int(grid.zero_point[0])) * grid.scale[0] for limit in (low, high)]
+    if limited != quantization:
+        bounds = [np.float32(limit - int(quantization.zero_point[0])) * quantization.scale[0] for limit in (low, high)]
         names = [draft.add(f"{result.name}/limit", "float32", (), np.asarray(bound, np.float32)) for bound in bounds]
         clipped = draft.add(f"{result.name}/limited", "float32", result.shape)
         ops.append(Op("Clip", (name, *names), (clipped,), {}, source))
         name = clipped
-    stored = draft.add(f"{result.name}/quantized", dtype, result.shape, None, grid)
+    stored = draft.add(f"{result.name}/quantized", dtype, result.shape, None, quantization)
     return [*ops, Op("Quantize", (name,), (stored,), {}, source), Op("Dequantize", (stored,), op.outputs, {}, source)]
 
 
-def _grid(found: _Found, shape: Sequence[int | str] | None, dtype: str) -> Quantization | None:
+def _quantization(found: _Found, shape: Sequence[int | str] | None, dtype: str) -> Quantization | None:
     """The quantization of scales and zero points that broadcast with a tensor of a shape: for all, or along one axis."""
     low, high = integer_range(dtype)
     scale, point = np.broadcast_arrays(found.scale, found.zero_point)

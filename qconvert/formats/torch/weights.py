@@ -33,23 +33,23 @@ def is_constant(c: Call, name: str) -> bool:
     return True
 
 
-def rearranged(c: Call, name: str, move: Callable[[Array], Array], grid: Callable[[Quantization], Quantization]) -> str | None:
+def rearranged(c: Call, name: str, move: Callable[[Array], Array], turn: Callable[[Quantization], Quantization]) -> str | None:
     """Constant weights with their elements in another order; None if they are no constant, and do not come from one.
 
     Args:
         c: the call.
         name: of the weights, constants or dequantized ones.
         move: gives the new order.
-        grid: gives the quantization of a quantized constant in that order.
+        turn: gives the quantization of a quantized constant in that order.
     """
     tensor, op = c.lookup(name), c.producer(name)
     if tensor.data is not None:
-        quantization = None if tensor.quantization is None else grid(tensor.quantization)
+        quantization = None if tensor.quantization is None else turn(tensor.quantization)
         return c.variant_of(name, "outputs_first", np.ascontiguousarray(move(tensor.data)), quantization)
     if op is None or op.kind != "Dequantize":
         return None
-    stored = rearranged(c, op.inputs[0], move, grid)
-    return None if stored is None else c.emit("Dequantize", [stored], dtype=tensor.dtype, grid=None, hint="weights").name
+    stored = rearranged(c, op.inputs[0], move, turn)
+    return None if stored is None else c.emit("Dequantize", [stored], dtype=tensor.dtype, quantization=None, hint="weights").name
 
 
 def unmoved(c: Call, name: str, move: Callable[[Array], Array]) -> str | None:

@@ -219,7 +219,7 @@ class Builder:
         tensor = self.tensor(op.outputs[index])
         bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
         if bounds != (None, None) and not self._implied(tensor, bounds):
-            node = self.clipped(node, *(bounds if self.wide else self._on_grid(tensor, bounds)))
+            node = self.clipped(node, *(bounds if self.wide else self._on_quantization(tensor, bounds)))
         if tensor.quantization is not None:
             node = self.quantize(node, tensor)
         elif self.wide and tensor.dtype in REALS and tensor.dtype != "float64":
@@ -233,7 +233,7 @@ class Builder:
         certain = not self.wide or is_exact(bounds, tensor)
         return certain and clip_range(tensor, bounds) == integer_range(tensor.dtype)
 
-    def _on_grid(self, tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
+    def _on_quantization(self, tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
         """The bounds of an activation; if rounding one may fall either way, the float values of the integers that it stands for."""
         if tensor.quantization is None or is_exact(bounds, tensor):
             return bounds
@@ -299,48 +299,50 @@ class Builder:
 
 def quantized_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
     """Adds a rounding of float values in float64 to the quantization of `tensor`, by its own scale and not by the reciprocal."""
-    grid = tensor.quantization
-    assert grid is not None
-    low, high = b.limits(tensor.dtype, grid)
+    quantization = tensor.quantization
+    assert quantization is not None
+    low, high = b.limits(tensor.dtype, quantization)
     b.note_operator()
-    if grid.axis is None:
-        steps = b.aten("round", b.aten("div.Tensor", node, float(grid.scale[0])))
-        point: Any = int(grid.zero_point[0])
+    if quantization.axis is None:
+        steps = b.aten("round", b.aten("div.Tensor", node, float(quantization.scale[0])))
+        point: Any = int(quantization.zero_point[0])
     else:
-        shape = [-1 if axis == grid.axis else 1 for axis in range(tensor.rank or 0)]
-        scales, point = (b.buffer(v.astype(np.float64).reshape(shape), f"{tensor.name}/exact") for v in (grid.scale, grid.zero_point))
+        shape = [-1 if axis == quantization.axis else 1 for axis in range(tensor.rank or 0)]
+        scales, point = (
+            b.buffer(v.astype(np.float64).reshape(shape), f"{tensor.name}/exact") for v in (quantization.scale, quantization.zero_point)
+        )
         steps = b.aten("round", b.aten("div.Tensor", node, scales))
-        point = point if grid.zero_point.any() else 0
+        point = point if quantization.zero_point.any() else 0
     shifted = steps if isinstance(point, int) and not point else b.aten("add.Tensor", steps, point)
     return b.aten("to.dtype", b.aten("clamp", shifted, float(low), float(high)), b.dtype(tensor.dtype))
 
 
-def dequantized_in_blocks(b: Builder, node: Node, grid: Quantization, tensor: Tensor) -> Node:
+def dequantized_in_blocks(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
     """Adds float values of integers with a scale for each block: by PyTorch's operator for groups of rows, else decomposed."""
-    shape, axis = tensor.static_shape, grid.axis or 0
-    if shape is None or shape[axis] % grid.block_size:
+    shape, axis = tensor.static_shape, quantization.axis or 0
+    if shape is None or shape[axis] % quantization.block_size:
         raise UnsupportedError(
             "blocks that do not divide an axis cannot be written for PyTorch", where=f"tensor {tensor.name!r}", rule="blocks-do-not-fit"
         )
-    low, high = b.limits(tensor.dtype, grid)
-    values = [(grid.scale.astype(np.float32), "scale"), (grid.zero_point.astype(np.int32), "zero_point")]
+    low, high = b.limits(tensor.dtype, quantization)
+    values = [(quantization.scale.astype(np.float32), "scale"), (quantization.zero_point.astype(np.int32), "zero_point")]
     scales, points = (b.buffer(data, f"{tensor.name}/{hint}") for data, hint in values)
-    if len(shape) == 2 and axis == 1 and grid.block_size > 1:
+    if len(shape) == 2 and axis == 1 and quantization.block_size > 1:
         operator = "quantized_decomposed.dequantize_per_channel_group"
-        return b.call(operator, node, scales, points, low, high, b.dtype(tensor.dtype), grid.block_size, b.dtype("float32"))
-    parts = [*shape[:axis], shape[axis] // grid.block_size, grid.block_size, *shape[axis + 1 :]]
+        return b.call(operator, node, scales, points, low, high, b.dtype(tensor.dtype), quantization.block_size, b.dtype("float32"))
+    parts = [*shape[:axis], shape[axis] // quantization.block_size, quantization.block_size, *shape[axis + 1 :]]
     real = b.aten("reshape", b.aten("to.dtype", node, b.dtype("float32")), parts)
     steps = b.aten("sub.Tensor", real, b.aten("unsqueeze", points, axis + 1))
     return b.aten("reshape", b.aten("mul.Tensor", steps, b.aten("unsqueeze", scales, axis + 1)), list(shape))
 
 
-def dequantized_exactly(b: Builder, node: Node, grid: Quantization, tensor: Tensor) -> Node:
+def dequantized_exactly(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
     """Adds float values in float64 of integers with scales along an axis."""
-    shape = [-1 if axis == grid.axis else 1 for axis in range(tensor.rank or 0)]
+    shape = [-1 if axis == quantization.axis else 1 for axis in range(tensor.rank or 0)]
     real = b.aten("to.dtype", node, b.dtype("float64"))
-    if grid.zero_point.any():
-        real = b.aten("sub.Tensor", real, b.buffer(grid.zero_point.astype(np.float64).reshape(shape), f"{tensor.name}/zero_points"))
-    return b.aten("mul.Tensor", real, b.buffer(grid.scale.astype(np.float64).reshape(shape), f"{tensor.name}/scales"))
+    if quantization.zero_point.any():
+        real = b.aten("sub.Tensor", real, b.buffer(quantization.zero_point.astype(np.float64).reshape(shape), f"{tensor.name}/zero_points"))
+    return b.aten("mul.Tensor", real, b.buffer(quantization.scale.astype(np.float64).reshape(shape), f"{tensor.name}/scales"))
 
 
 WriteFunction = Callable[[Op, Builder], None]

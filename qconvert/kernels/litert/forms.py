@@ -31,15 +31,19 @@ def addition(graph: Graph, op: Op) -> str:
 
 def root(graph: Graph, op: Op) -> str:
     """Of a Sqrt."""
-    grids = [graph[name].quantization for name in (*op.inputs, *op.outputs)]
-    return "tflite" if all(grid is not None and grid.is_per_tensor for grid in grids) else ""
+    quantizations = [graph[name].quantization for name in (*op.inputs, *op.outputs)]
+    return "tflite" if all(quantization is not None and quantization.is_per_tensor for quantization in quantizations) else ""
 
 
 def pair(graph: Graph, op: Op) -> str:
     """Of an Add, Sub or Mul of 16-bit data, if float64 holds its integers: factors below 1, zero points 0."""
     tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
-    grids = [tensor.quantization for tensor in tensors if tensor.dtype == "int16"]
-    found = [grid for grid in grids if grid is not None and grid.is_per_tensor and not grid.zero_point.any()]
+    quantizations = [tensor.quantization for tensor in tensors if tensor.dtype == "int16"]
+    found = [
+        quantization
+        for quantization in quantizations
+        if quantization is not None and quantization.is_per_tensor and not quantization.zero_point.any()
+    ]
     held = len(found) == 3 and pair_factors(op.kind, (found[0], found[1]), found[2])[2] < 1
     return "tflite" if held else ""
 
@@ -55,10 +59,12 @@ def convolution(graph: Graph, op: Op) -> str:
     x, weights, bias, y = (graph[name] for name in (*op.inputs, *op.outputs))
     if (x.dtype, weights.dtype, bias.dtype, y.dtype) != ("int16", "int8", "int64", "int16") or weights.data is None or bias.data is None:
         return ""
-    grids = [tensor.quantization for tensor in (x, weights, bias, y)]
-    if any(grid is None or grid.block_size or grid.zero_point.any() for grid in grids):
+    quantizations = [tensor.quantization for tensor in (x, weights, bias, y)]
+    if any(quantization is None or quantization.block_size or quantization.zero_point.any() for quantization in quantizations):
         return ""
-    if any(grid is None or grid.axis is not None for grid in (grids[0], grids[3])) or (grids[1] and grids[1].axis not in (None, 0)):
+    if any(quantization is None or quantization.axis is not None for quantization in (quantizations[0], quantizations[3])) or (
+        quantizations[1] and quantizations[1].axis not in (None, 0)
+    ):
         return ""
     largest = np.abs(weights.data.astype(np.int64)).sum(axis=tuple(range(1, weights.data.ndim))).max(initial=0)
     exact = 128 * largest < 2**24 and np.abs(bias.data.astype(np.float64)).max(initial=0) < 2.0**36
@@ -105,7 +111,7 @@ def interpolation(graph: Graph, op: Op) -> str:
     multiples of 2^-9: as where sizes, or the distances between corners, grow by small powers of two."""
     data, result, sizes = graph[op.inputs[0]], graph[op.outputs[0]], graph.constant(op.inputs[1])
     shape = data.static_shape
-    if op["mode"] != "linear" or sizes is None or shape is None or data.dtype not in _BYTES or not data.shares_grid(result):
+    if op["mode"] != "linear" or sizes is None or shape is None or data.dtype not in _BYTES or not data.shares_quantization(result):
         return ""
     if data.quantization is None or not data.quantization.is_per_tensor:
         return ""

@@ -41,10 +41,10 @@ def line_tolerance(graph: Graph, op: Op, exact: Array) -> Array | None:
         graph, op: the operator.
         exact: in steps of the result.
     """
-    grids = [graph[name].quantization for name in (op.inputs[0], op.outputs[0])]
-    if grids[0] is None or grids[1] is None:
+    quantizations = [graph[name].quantization for name in (op.inputs[0], op.outputs[0])]
+    if quantizations[0] is None or quantizations[1] is None:
         return None
-    given, result = (float(grid.scale[0]) for grid in grids if grid is not None)
+    given, result = (float(quantization.scale[0]) for quantization in quantizations if quantization is not None)
     function = _FUNCTIONS.get(op.kind) or (_gelu_by_tanh if op["approximate"] == "tanh" else _gelu)
 
     def steps(codes: Array) -> Array:

@@ -54,19 +54,21 @@ def _once(found: tuple[Array, bool]) -> Integers:
     return Integers((found[0],), "overflows" if found[1] else "")
 
 
-def _grids(graph: Graph, names: Sequence[str]) -> list[Quantization]:
+def _quantizations(graph: Graph, names: Sequence[str]) -> list[Quantization]:
     """The quantizations of tensors; none unless each has one scale."""
-    grids = [graph[name].quantization for name in names]
-    found = [grid for grid in grids if grid is not None and grid.is_per_tensor]
-    return found if len(found) == len(grids) else []
+    quantizations = [graph[name].quantization for name in names]
+    found = [quantization for quantization in quantizations if quantization is not None and quantization.is_per_tensor]
+    return found if len(found) == len(quantizations) else []
 
 
 def _added(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integers | None:
     names = *op.inputs, *op.outputs
-    grids, types = _grids(graph, names), {graph[name].dtype for name in names}
-    if len(grids) != 3 or types not in ({"int8"}, {"uint8"}) or any(value is None for value in stored):
+    quantizations, types = _quantizations(graph, names), {graph[name].dtype for name in names}
+    if len(quantizations) != 3 or types not in ({"int8"}, {"uint8"}) or any(value is None for value in stored):
         return None
-    return Integers.limited(graph, op, kernel(stored[0], stored[1], (grids[0], grids[1]), grids[2], graph[op.outputs[0]].dtype))
+    return Integers.limited(
+        graph, op, kernel(stored[0], stored[1], (quantizations[0], quantizations[1]), quantizations[2], graph[op.outputs[0]].dtype)
+    )
 
 
 def added(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -86,32 +88,40 @@ def leaky_relu(graph: Graph, op: Op, stored: Sequence[Any], own: bool) -> Intege
         graph, op, stored: as of any reference.
         own: by TFLite's own kernel, not by XNNPACK's.
     """
-    grids, dtype = _grids(graph, (op.inputs[0], op.outputs[0])), graph[op.outputs[0]].dtype
-    if not grids or graph[op.inputs[0]].dtype != dtype or dtype not in ("int8", "uint8"):
+    quantizations, dtype = _quantizations(graph, (op.inputs[0], op.outputs[0])), graph[op.outputs[0]].dtype
+    if not quantizations or graph[op.inputs[0]].dtype != dtype or dtype not in ("int8", "uint8"):
         return None
     kernel = tflite_leaky_relu if own else xnnpack_leaky_relu
-    return Integers((kernel(stored[0], grids[0], grids[1], dtype, float(op["alpha"])),))
+    return Integers((kernel(stored[0], quantizations[0], quantizations[1], dtype, float(op["alpha"])),))
 
 
 def requantized_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QUANTIZE from bytes to bytes by XNNPACK; see arithmetic.xnnpack_requantize()."""
-    grids = _grids(graph, (op.inputs[0], op.outputs[0]))
-    return Integers((xnnpack_requantize(stored[0], grids[0], grids[1], graph[op.outputs[0]].dtype),)) if grids else None
+    quantizations = _quantizations(graph, (op.inputs[0], op.outputs[0]))
+    return (
+        Integers((xnnpack_requantize(stored[0], quantizations[0], quantizations[1], graph[op.outputs[0]].dtype),))
+        if quantizations
+        else None
+    )
 
 
 def hard_swish(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """HARD_SWISH of bytes; see arithmetic.tflite_hard_swish()."""
-    grids, dtype = _grids(graph, (op.inputs[0], op.outputs[0])), graph[op.outputs[0]].dtype
-    return Integers((tflite_hard_swish(stored[0], grids[0], grids[1], dtype),)) if grids and dtype in ("int8", "uint8") else None
+    quantizations, dtype = _quantizations(graph, (op.inputs[0], op.outputs[0])), graph[op.outputs[0]].dtype
+    return (
+        Integers((tflite_hard_swish(stored[0], quantizations[0], quantizations[1], dtype),))
+        if quantizations and dtype in ("int8", "uint8")
+        else None
+    )
 
 
 def tabulated(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """A function of bytes, which the kernel makes a table of in float32 when it is prepared (LUTPopulate in common.h, activations.cc,
     elementwise.cc)."""
-    grids = _grids(graph, (op.inputs[0], op.outputs[0]))
-    if not grids:
+    quantizations = _quantizations(graph, (op.inputs[0], op.outputs[0]))
+    if not quantizations:
         return None
-    given, result = grids
+    given, result = quantizations
     one, steps = np.float32(1), np.asarray(stored[0], np.int64) - given.zero_point[0]
     with np.errstate(all="ignore"):
         values = _FUNCTIONS[op.kind](np.float32(given.scale[0]) * steps.astype(np.float32)) * (one / np.float32(result.scale[0]))
@@ -128,30 +138,32 @@ _FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def requantized(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    result, grids = graph[op.outputs[0]], _grids(graph, (op.inputs[0], op.outputs[0]))
-    return _once(tflite_requantize(stored[0], grids[0], grids[1], result.dtype)) if grids else None
+    result, quantizations = graph[op.outputs[0]], _quantizations(graph, (op.inputs[0], op.outputs[0]))
+    return _once(tflite_requantize(stored[0], quantizations[0], quantizations[1], result.dtype)) if quantizations else None
 
 
 def _sixteen_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> Quantization | None:
     """The quantization of int16 data, if the result is int16 too and there are any."""
     names = op.inputs[0], op.outputs[0]
-    grids = _grids(graph, names)
-    return grids[0] if grids and stored[0].size and all(graph[name].dtype == "int16" for name in names) else None
+    quantizations = _quantizations(graph, names)
+    return quantizations[0] if quantizations and stored[0].size and all(graph[name].dtype == "int16" for name in names) else None
 
 
 def averaged(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """MEAN of int16, whose result may have a scale far below that of the data, as a mean that calibration saw as 0."""
-    grid, results = _sixteen_bits(graph, op, stored), _grids(graph, op.outputs)
-    if grid is None or not results or results[0] == grid:  # of one quantization the kernel divides
+    quantization, results = _sixteen_bits(graph, op, stored), _quantizations(graph, op.outputs)
+    if quantization is None or not results or results[0] == quantization:  # of one quantization the kernel divides
         return None
     axes = tuple(int(axis) for axis in stored[1].reshape(-1)) if len(stored) > 1 and stored[1] is not None else ()
     total = stored[0].astype(np.int64).sum(axis=axes or None, keepdims=bool(op["keepdims"]))
-    return _once(tflite_wrapped_mean(stored[0], np.asarray(total), grid, results[0], "int16"))
+    return _once(tflite_wrapped_mean(stored[0], np.asarray(total), quantization, results[0], "int16"))
 
 
 def softmax(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    grid = _sixteen_bits(graph, op, stored)
-    return None if grid is None else _once(tflite_softmax(stored[0], float(grid.scale[0]), float(op["beta"]), int(op["axis"])))
+    quantization = _sixteen_bits(graph, op, stored)
+    return (
+        None if quantization is None else _once(tflite_softmax(stored[0], float(quantization.scale[0]), float(op["beta"]), int(op["axis"])))
+    )
 
 
 def curve(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
@@ -161,34 +173,34 @@ def curve(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers 
         graph, op, stored: as of any reference.
         plain: of the reference kernels, not of the optimized ones.
     """
-    grid = _sixteen_bits(graph, op, stored)
-    return None if grid is None else _once(tflite_curve(stored[0], float(grid.scale[0]), op.kind, plain))
+    quantization = _sixteen_bits(graph, op, stored)
+    return None if quantization is None else _once(tflite_curve(stored[0], float(quantization.scale[0]), op.kind, plain))
 
 
 def logarithm(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    grid, results = _sixteen_bits(graph, op, stored), _grids(graph, op.outputs)
-    if grid is None or not results:
+    quantization, results = _sixteen_bits(graph, op, stored), _quantizations(graph, op.outputs)
+    if quantization is None or not results:
         return None
-    return _once(tflite_logarithm(stored[0], float(grid.scale[0]), float(results[0].scale[0])))
+    return _once(tflite_logarithm(stored[0], float(quantization.scale[0]), float(results[0].scale[0])))
 
 
 def divided(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """DIV whose quotients ask for shifts that C does not define."""
     names = *op.inputs, *op.outputs
-    grids, types = _grids(graph, names), {graph[name].dtype for name in names}
-    if any(value is None for value in stored[:2]) or not grids or len(types) > 1 or not types < {"int8", "uint8", "int16"}:
+    quantizations, types = _quantizations(graph, names), {graph[name].dtype for name in names}
+    if any(value is None for value in stored[:2]) or not quantizations or len(types) > 1 or not types < {"int8", "uint8", "int16"}:
         return None
     limits = activated_range(graph, op)
     values, divisors = np.broadcast_arrays(*stored)
-    return _once(tflite_divide(values, divisors, grids[0], grids[1], grids[2], limits))
+    return _once(tflite_divide(values, divisors, quantizations[0], quantizations[1], quantizations[2], limits))
 
 
 def compared(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """Comparisons of bytes at scales from 1 on: in vectors, and after the last one."""
-    grids, types = _grids(graph, op.inputs), [graph[name].dtype for name in op.inputs]
-    if any(value is None for value in stored[:2]) or not grids or not set(types) <= {"int8", "uint8"}:
+    quantizations, types = _quantizations(graph, op.inputs), [graph[name].dtype for name in op.inputs]
+    if any(value is None for value in stored[:2]) or not quantizations or not set(types) <= {"int8", "uint8"}:
         return None
-    tables = [tflite_compared(grid, dtype) for grid, dtype in zip(grids, types, strict=True)]
+    tables = [tflite_compared(quantization, dtype) for quantization, dtype in zip(quantizations, types, strict=True)]
     places = [data.astype(np.int64) - integer_range(dtype)[0] for data, dtype in zip(stored, types, strict=True)]
     ways = [[forms[end][place] for forms, place in zip(tables, places, strict=True)] for end in (0, -1)]
     overflows = any(len(forms) > 1 for forms in tables)

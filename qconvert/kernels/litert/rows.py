@@ -65,15 +65,15 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
         Kernel(("ReduceMean",), _ALL, tolerance=off.mean, fault=_RESCALED, reference=references.averaged, arithmetic=forms.reduction),
         Kernel(("GlobalAveragePool",), _ALL, tolerance=off.mean, fault=_RESCALED),
         Kernel(("ReduceSum",), _ALL, tolerance=off.mean, fault=total, arithmetic=forms.reduction),
-        Kernel(("AveragePool",), _BYTES, one_grid="all", fault=faults.average_pool, tolerance=partial(off.averaged, twice=True)),
-        Kernel(("AveragePool",), _INT16, one_grid="all", fault=faults.average_pool, tolerance=off.sixteen_bits),
+        Kernel(("AveragePool",), _BYTES, one_quantization="all", fault=faults.average_pool, tolerance=partial(off.averaged, twice=True)),
+        Kernel(("AveragePool",), _INT16, one_quantization="all", fault=faults.average_pool, tolerance=off.sixteen_bits),
         # What chooses among values.
         Kernel(("MaxPool", "ReduceMax", "ReduceMin", "GlobalMaxPool"), _ALL),
-        Kernel(("Max", "Min"), _ALL, one_grid="all", tolerance=off.by_sign),
-        Kernel(("Where",), _BYTES, one_grid="all", tolerance=off.by_sign),
-        Kernel(("Concat",), _SIGNED, one_grid="all", tolerance=off.by_sign),
+        Kernel(("Max", "Min"), _ALL, one_quantization="all", tolerance=off.by_sign),
+        Kernel(("Where",), _BYTES, one_quantization="all", tolerance=off.by_sign),
+        Kernel(("Concat",), _SIGNED, one_quantization="all", tolerance=off.by_sign),
         Kernel(("Concat",), ("uint8",), tolerance=off.by_sign),  # it requantizes (concatenation.cc; measured)
-        Kernel(("Resize",), _BYTES, one_grid="all", tolerance=partial(off.interpolated, fraction_of_size=True)),
+        Kernel(("Resize",), _BYTES, one_quantization="all", tolerance=partial(off.interpolated, fraction_of_size=True)),
         Kernel(("ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _BYTES),
         # Functions of one value.
         Kernel(("Relu",), _ALL, tolerance=off.rescaled, fault=_RESCALED),
@@ -144,8 +144,10 @@ def _steps_grow(graph: Graph, op: Op) -> str:
 
 def _other_steps(graph: Graph, op: Op) -> str:
     """Additions have a smallest step too (arithmetic/kernels.py, xnnpack_adds)."""
-    grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
-    first, second, result = (grid if grid is not None and grid.is_per_tensor else None for grid in grids)
+    quantizations = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
+    first, second, result = (
+        quantization if quantization is not None and quantization.is_per_tensor else None for quantization in quantizations
+    )
     if first is None or second is None or result is None:
         return _steps_grow(graph, op)
     return "" if xnnpack_adds((first, second), result) else "such steps"
@@ -177,7 +179,7 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
         *xnnpack(("Sub",), tolerance=off.added_once, lacks=_steps_grow),
         *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_of_tflite),
         *xnnpack(("LeakyRelu",), tolerance=off.eight_bits, reference=partial(references.leaky_relu, own=False), arithmetic=forms.lined),
-        *xnnpack(("Concat", "Max", "Min", "Where"), tolerance=off.brought_to_one_grid),
+        *xnnpack(("Concat", "Max", "Min", "Where"), tolerance=off.brought_to_one_quantization),
         *xnnpack(("Resize",), tolerance=partial(off.interpolated, fraction_of_size=False), arithmetic=forms.interpolation),
         *xnnpack(("AveragePool",), tolerance=partial(off.averaged, twice=False)),
         Kernel(("Requantize",), _BYTES, lacks=_other_types, tolerance=off.eight_bits, reference=requantized, arithmetic=forms.lined),
@@ -209,7 +211,7 @@ def _micro(kinds: tuple[str, ...], types: tuple[str, ...]) -> tuple[Kernel, ...]
 
 #: tflite-micro, which has no uint8 kernels.
 MICRO = (
-    Kernel(("Where",), _INT16, one_grid="all", tolerance=off.by_sign),
+    Kernel(("Where",), _INT16, one_quantization="all", tolerance=off.by_sign),
     Kernel(("SquaredDifference",), _INT16, tolerance=partial(off.squared_difference, bits=0), fault=holds(factors.squared)),
     *_micro(("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "MaxPool", "Add", "Sub", "Mul", "Concat", "Sigmoid", "Tanh",
              "Softmax", "LeakyRelu", "Relu", "Clip", "Max", "Min", "Abs", "Rsqrt", "ReduceMean", "ReduceSum", "GlobalAveragePool",

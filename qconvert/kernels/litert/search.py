@@ -35,12 +35,12 @@ def hard_swish_form(graph: Graph, op: Op) -> HardSwishForm | None:
     """The form in float32 that gives the integers of TFLite's HARD_SWISH for each of 256 codes; None where none is found, or sides have
     several scales."""
     given, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    grids = given.quantization, result.quantization
-    if {given.dtype, result.dtype} - {"int8", "uint8"} or grids[0] is None or grids[1] is None:
+    quantizations = given.quantization, result.quantization
+    if {given.dtype, result.dtype} - {"int8", "uint8"} or quantizations[0] is None or quantizations[1] is None:
         return None
-    if not (grids[0].is_per_tensor and grids[1].is_per_tensor) or given.dtype != result.dtype:
+    if not (quantizations[0].is_per_tensor and quantizations[1].is_per_tensor) or given.dtype != result.dtype:
         return None
-    sides = [(float(grid.scale[0]), int(grid.zero_point[0])) for grid in grids if grid is not None]
+    sides = [(float(quantization.scale[0]), int(quantization.zero_point[0])) for quantization in quantizations if quantization is not None]
     return _found(sides[0], sides[1], given.dtype)
 
 

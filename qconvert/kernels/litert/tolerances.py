@@ -21,7 +21,7 @@ __all__ = [
     "added_twice",
     "averaged",
     "averaged_once",
-    "brought_to_one_grid",
+    "brought_to_one_quantization",
     "by_sign",
     "curve",
     "cut_off",
@@ -71,7 +71,7 @@ def added_twice(graph: Graph, op: Op, exact: Array) -> Found:
     steps count where those of the result are as fine, as after the difference of equal values. The operand of that scale is halved exactly.
     The other is rounded twice after its factor, which has 31 bits where int16 fills 30; and so is the sum."""
     step = growth(graph, op) * 2.0 ** (-14 if graph[op.outputs[0]].dtype in _SIXTEEN else -19)
-    scales = [float(grid.scale.max()) for name in op.inputs[:2] if (grid := graph[name].quantization) is not None]
+    scales = [float(quantization.scale.max()) for name in op.inputs[:2] if (quantization := graph[name].quantization) is not None]
     factor = min(scales, default=1.0) / (2 * max(scales, default=1.0))
     return fine(exact) + 2e-3 + step * (0.5 + _twice(factor) + factor / 2) + _twice(step), step > _COARSE
 
@@ -80,10 +80,10 @@ def squared_difference(graph: Graph, op: Op, exact: Array, bits: int = 7) -> Fou
     """The difference has 7 bits more than its data, none where these have 16, with a quantization of twice the larger scale
     (squared_difference.cc). The operand of that scale is halved, exactly if there are bits for it, the other is rounded twice after its
     factor; the square, in which what that is off by counts twice with the difference, is rounded twice after its own."""
-    grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
-    if any(grid is None for grid in grids):
+    quantizations = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
+    if any(quantization is None for quantization in quantizations):
         return table(graph, op, exact)
-    one, other, result = (float(grid.scale[0]) for grid in grids if grid is not None)
+    one, other, result = (float(quantization.scale[0]) for quantization in quantizations if quantization is not None)
     step = (2 * max(one, other) * 2.0**-bits) ** 2 / result
     halved = 0.0 if bits else 0.5
     off = halved + (halved if one == other else 0.5 + _twice(min(one, other) / (2 * max(one, other))))
@@ -99,9 +99,9 @@ def _twice(factor: float) -> float:
 
 def growth(graph: Graph, op: Op) -> float:
     """The largest scale of an operand, in steps of the result; 1 where one is not known."""
-    grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
-    scales = [float(grid.scale.max()) for grid in grids if grid is not None]
-    return max(scales[:-1]) / scales[-1] if len(scales) == len(grids) else 1.0
+    quantizations = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
+    scales = [float(quantization.scale.max()) for quantization in quantizations if quantization is not None]
+    return max(scales[:-1]) / scales[-1] if len(scales) == len(quantizations) else 1.0
 
 
 def rounded_once(graph: Graph, op: Op, exact: Array) -> Found:
@@ -134,10 +134,18 @@ def mean(graph: Graph, op: Op, exact: Array) -> Found:
 def eight_bits(graph: Graph, op: Op, exact: Array) -> Found:
     """x * round(256 * ratio) / 256, x being steps of the input less its zero point: off by up to |x| / 512, |x| at most 255 (XNNPACK:
     src/reference/unary-elementwise.cc and the microkernels qs8-vcvt, qs8-vlrelu)."""
-    grids = [graph[name].quantization for name in (op.inputs[0], op.outputs[0])]
-    if any(grid is None for grid in grids):
+    quantizations = [graph[name].quantization for name in (op.inputs[0], op.outputs[0])]
+    if any(quantization is None for quantization in quantizations):
         return np.full(exact.shape, 255 * 2.0**-9), True
-    ratio = float(np.prod([float(grid.scale[0]) ** power for grid, power in zip(grids, (1, -1), strict=True) if grid is not None]))
+    ratio = float(
+        np.prod(
+            [
+                float(quantization.scale[0]) ** power
+                for quantization, power in zip(quantizations, (1, -1), strict=True)
+                if quantization is not None
+            ]
+        )
+    )
     slope = min(1.0, abs(float(op["alpha"]))) if op.kind == "LeakyRelu" else 1.0
     steps = np.abs(exact) / ratio / np.where(exact < 0, slope or 1.0, 1.0)
     return fine(exact) + np.minimum(steps, 255) * 2.0**-9, True
@@ -154,7 +162,7 @@ def by_sign(graph: Graph, op: Op, exact: Array) -> Found:
     return fine(exact) + _MOST_TWICE, False
 
 
-def brought_to_one_grid(graph: Graph, op: Op, exact: Array) -> Found:
+def brought_to_one_quantization(graph: Graph, op: Op, exact: Array) -> Found:
     """Its kernel takes one quantization, so QUANTIZE stands before whatever has another: see eight_bits()."""
     return fine(exact) + 255 * 2.0**-9, True
 
@@ -180,16 +188,16 @@ def curve(graph: Graph, op: Op, exact: Array, plain: bool) -> Found:
         graph, op, exact: as of any tolerance.
         plain: of the reference kernels, not of the optimized ones.
     """
-    grid = graph[op.inputs[0]].quantization
-    own = not plain and grid is not None and float(grid.scale[0]) in GEMMLOWP_SCALES[op.kind]
+    quantization = graph[op.inputs[0]].quantization
+    own = not plain and quantization is not None and float(quantization.scale[0]) in GEMMLOWP_SCALES[op.kind]
     steps = {"Sigmoid": 6.4 if own else 1.3, "Tanh": 11.8 if own else 3.2}[op.kind]
     return np.full(exact.shape, steps * 2.0**-15 / _step(graph, op)), True
 
 
 def _step(graph: Graph, op: Op) -> float:
     """The scale of the result; that of the kernel is always 2^-15, and a QUANTIZE after it gives another."""
-    grid = graph[op.outputs[0]].quantization
-    return 2.0**-15 if grid is None else float(grid.scale[0])
+    quantization = graph[op.outputs[0]].quantization
+    return 2.0**-15 if quantization is None else float(quantization.scale[0])
 
 
 def softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Found:
@@ -261,11 +269,11 @@ def divided(graph: Graph, op: Op, exact: Array) -> Found:
 def log_softmax(graph: Graph, op: Op, exact: Array) -> Found:
     """The reference kernel of int8 gives the lowest integer, 255 steps below 0, to what lies 31 * m or more below the largest value, m in
     [0.5, 1) being the fraction of the data's scale (CalculateInputRadius with 5 integer bits, quantization_util.cc; log_softmax.h)."""
-    grid = graph[op.inputs[0]].quantization
+    quantization = graph[op.inputs[0]].quantization
     found, _ = table(graph, op, exact)
-    if grid is None:
+    if quantization is None:
         return found, False
-    fraction, _ = np.frexp(float(grid.scale[0]))
+    fraction, _ = np.frexp(float(quantization.scale[0]))
     cut = np.where(exact <= -31 * fraction * _LOG_STEPS, exact + 255, 0.0)
     return np.maximum(found, cut), bool((cut > _COARSE).any())
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.arithmetic.dtypes import numpy_dtype
 from qconvert.operators.formulas.formula import lowers
-from qconvert.operators.signal import fake_quant_grid
+from qconvert.operators.signal import fake_quant_quantization
 from qconvert.operators.values import Value, apply, cast, clip, dtype_of, maximum, minimum, rank_of, reduce, shape_of, sqrt, square, where
 
 __all__: list[str] = []
@@ -45,7 +45,7 @@ def pool_of_squares(x: Value, **window: Any) -> Value:
 @lowers("FakeQuant")
 def steps_from_the_lowest(x: Value, *, min: float, max: float, num_bits: int, narrow_range: int) -> Value:
     """Steps from the lowest value, rounded up from a half, in the order of TFLite's kernel (fake_quant.h)."""
-    low, high, scale = fake_quant_grid(float(min), float(max), int(num_bits), bool(narrow_range))
+    low, high, scale = fake_quant_quantization(float(min), float(max), int(num_bits), bool(narrow_range))
     steps = (clip(x, low, high) - low) * float(np.float32(1) / np.float32(scale))
     return apply("Floor", steps + 0.5) * scale + low
 

@@ -74,12 +74,12 @@ def update_at_rows(x: Value, update: Value, starts: Value) -> Value:
     front, block = [size for size in shape[:axes] if isinstance(size, int)], [size for size in sizes[:axes] if isinstance(size, int)]
     if len(front) == len(block) == axes and np.prod(block) <= LARGEST_CONSTANT:
         last = np.array(front, np.int64) - np.array(block, np.int64)
-        grid = np.moveaxis(np.indices(block), 0, -1).astype(np.int64)
-        return apply("ScatterND", x, within(starts, last) + grid, update)
+        quantization = np.moveaxis(np.indices(block), 0, -1).astype(np.int64)
+        return apply("ScatterND", x, within(starts, last) + quantization, update)
     whole = apply("Shape", update)
     counts = slice_along(whole, 0, axes, 0)
     last = slice_along(apply("Shape", x), 0, axes, 0) - counts
-    grid = apply("Transpose", apply("NonZero", apply("Expand", np.ones((), bool), counts)), perm=(1, 0))
+    quantization = apply("Transpose", apply("NonZero", apply("Expand", np.ones((), bool), counts)), perm=(1, 0))
     if axes > 1:  # the places are a list, and so must be the rows
         rest = [size for size in sizes[axes:] if isinstance(size, int)]
         if 0 in rest:
@@ -87,7 +87,7 @@ def update_at_rows(x: Value, update: Value, starts: Value) -> Value:
         is_known = len(rest) == len(sizes) - axes
         rows = np.array([-1, *rest]) if is_known else apply("Concat", np.array([-1]), slice_along(whole, axes, None, 0), axis=0)
         update = apply("Reshape", update, rows)
-    return apply("ScatterND", x, within(starts, last) + grid, update)
+    return apply("ScatterND", x, within(starts, last) + quantization, update)
 
 
 @lowers("SparseToDense")

@@ -65,10 +65,10 @@ def rows_of_windows(
         full = [columns[list(start_index_map).index(axis)] if axis in start_index_map else zero for axis in range(len(shape))]
         index = apply("Concat", *full, axis=-1) if len(full) > 1 else full[0]
     index = within(index, last)
-    grid = np.moveaxis(np.indices([size if axis in kept else 1 for axis, size in enumerate(slice_sizes)]), 0, -1)
-    grid = grid.reshape(*sizes, len(shape)).astype(np.int64)
+    quantization = np.moveaxis(np.indices([size if axis in kept else 1 for axis, size in enumerate(slice_sizes)]), 0, -1)
+    quantization = quantization.reshape(*sizes, len(shape)).astype(np.int64)
     batch = rank - 1
     wide = apply("Unsqueeze", index, np.arange(batch, batch + len(kept))) if kept else index
-    found = apply("GatherND", x, wide + grid)
+    found = apply("GatherND", x, wide + quantization)
     order = [axis for axis in range(batch + len(kept)) if axis not in offset_dims]
     return transpose(found, [[*order, *offset_dims].index(axis) for axis in range(batch + len(kept))])

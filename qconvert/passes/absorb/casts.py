@@ -24,10 +24,10 @@ def dequantized_casts(graph: Graph) -> Graph:
     rewriter = Rewriter(graph)
     for op in rewriter:
         chain = _chain(rewriter, op) if _begins(graph, op) else []
-        grid = _grid(graph, chain) if chain else None
-        if grid is None:
+        quantization = _quantization(graph, chain) if chain else None
+        if quantization is None:
             continue
-        weights = rewriter.define(replace(graph[op.inputs[0]], quantization=grid), shift=0)
+        weights = rewriter.define(replace(graph[op.inputs[0]], quantization=quantization), shift=0)
         for part in chain[:-1]:
             rewriter.remove(part)
         rewriter.replace(chain[-1], Op("Dequantize", (weights,), chain[-1].outputs, {}, chain[-1].source))
@@ -59,7 +59,7 @@ def _chain(rewriter: Rewriter, op: Op) -> list[Op]:
     return []
 
 
-def _grid(graph: Graph, chain: Sequence[Op]) -> Quantization | None:
+def _quantization(graph: Graph, chain: Sequence[Op]) -> Quantization | None:
     """Return what the constants of the chain say; None if they are no scale and zero point."""
     weights = graph[chain[0].inputs[0]]
     shape = graph[chain[-1].outputs[0]].static_shape

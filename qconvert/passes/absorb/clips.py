@@ -39,7 +39,7 @@ def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
     """Return the operator with the activation that the Clip after it is, writing the Clip's result; None if there is none."""
     source, result = graph[clip.inputs[0]], graph[clip.outputs[0]]
     q = source.quantization
-    if q is None or not q.is_per_tensor or not source.shares_grid(result) or "activation" not in kind_of(writer).attributes:
+    if q is None or not q.is_per_tensor or not source.shares_quantization(result) or "activation" not in kind_of(writer).attributes:
         return None
     if len(writer.outputs) != 1 or writer.attributes.get("arithmetic") or writer.kind == "Concat":
         return None

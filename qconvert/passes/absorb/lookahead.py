@@ -31,7 +31,7 @@ class Lookahead:
             return None
         return clip_bounds([self._known.get(name) if name else None for name in op.inputs[1:]], op)
 
-    def grid(self, name: str) -> Tensor | None:
+    def quantization(self, name: str) -> Tensor | None:
         """Return the quantization on which every reader puts the float value `name`, directly or after moving or clipping it; None without
         one."""
         pending, found, seen = [name], None, 0
@@ -48,7 +48,7 @@ class Lookahead:
                 if reader.kind == "Quantize":
                     if result.quantization is None or not result.quantization.is_per_tensor:
                         return None
-                    if found is not None and not found.shares_grid(result):
+                    if found is not None and not found.shares_quantization(result):
                         return None
                     found = result
                 elif _moves_one(reader) or self.bounds(reader) is not None:
@@ -57,13 +57,13 @@ class Lookahead:
                     return None
         return found if found is not None and self._clips_exactly(name, found) else None
 
-    def _clips_exactly(self, name: str, grid: Tensor) -> bool:
+    def _clips_exactly(self, name: str, quantization: Tensor) -> bool:
         """Whether clipping integers gives what clipping the float values before rounding gives, for every Clip after `name`."""
         pending = [name]
         while pending:
             for reader in self._readers.get(pending.pop(), ()):
                 bounds = self.bounds(reader)
-                if bounds is not None and not is_exact(bounds, grid):
+                if bounds is not None and not is_exact(bounds, quantization):
                     return False
                 if reader.kind != "Quantize":
                     pending.append(reader.outputs[0])

@@ -50,7 +50,7 @@ class Absorber:
         result = self._rewriter[op.outputs[0]]
         if source == result.name:
             return True
-        if not self._rewriter[source].shares_grid(result):
+        if not self._rewriter[source].shares_quantization(result):
             self._rewriter.emit(replace(op, kind="Requantize", inputs=(source,), attributes={}))
         elif result.name in self._graph.public:
             self._rewriter.emit(replace(op, kind="Identity", inputs=(source,), attributes={}))
@@ -68,27 +68,31 @@ class Absorber:
         data = spec.positions(op, "data")
         names = [self._stored_of(op.inputs[index]) for index in data]
         first = self._rewriter[names[0]] if names and names[0] else None
-        if first is None or first.quantization is None or not all(n and self._rewriter[n].shares_grid(first) for n in names):
+        if first is None or first.quantization is None or not all(n and self._rewriter[n].shares_quantization(first) for n in names):
             return False
         filler = self._stored_filler(op, first) if op.kind == "Pad" else ""
         outputs = spec.results_of(op)
-        grids = [self._moved_grid(op, first, name) for name in outputs]
-        if filler is None or any(grid is None for grid in grids):
+        quantizations = [self._moved_quantization(op, first, name) for name in outputs]
+        if filler is None or any(quantization is None for quantization in quantizations):
             return False
         inputs = list(op.inputs)
         for index, name in zip(data, names, strict=True):
             inputs[index] = name
         if op.kind == "Pad":
             inputs[2:] = [filler] if filler else []
-        if first.data is not None and len(outputs) == 1 and self._move_constant(op, first, grids[0], inputs):
+        if first.data is not None and len(outputs) == 1 and self._move_constant(op, first, quantizations[0], inputs):
             return True
-        written = [self._integers(name, first.dtype, grid) for name, grid in zip(outputs, grids, strict=True) if grid is not None]
+        written = [
+            self._integers(name, first.dtype, quantization)
+            for name, quantization in zip(outputs, quantizations, strict=True)
+            if quantization is not None
+        ]
         self._rewriter.emit(replace(op, inputs=tuple(inputs), outputs=(*written, *op.outputs[len(written) :])))
         for real, stored in zip(outputs, written, strict=True):
             self._dequantize(stored, real, op)
         return True
 
-    def _move_constant(self, op: Op, source: Tensor, grid: Quantization | None, inputs: Sequence[str]) -> bool:
+    def _move_constant(self, op: Op, source: Tensor, quantization: Quantization | None, inputs: Sequence[str]) -> bool:
         """Move the integers of a constant now. The result takes the constant's name if nobody else reads it."""
         moved = replace(op, inputs=tuple(inputs))
         values = [self._data(name) if name else None for name in inputs]
@@ -99,9 +103,9 @@ class Absorber:
         real = op.outputs[0]
         is_alone = self._rewriter.is_read_once(source.name) and len(self._rewriter.readers.get(op.inputs[0], ())) == 1
         is_turned = op.kind == "Transpose" and source is self._graph.tensors.get(source.name)
-        name = source.name if is_alone else self._integers(real, source.dtype, _known(grid))
+        name = source.name if is_alone else self._integers(real, source.dtype, _known(quantization))
         self._rewriter.forget((name,) if is_alone else ())
-        constant = Tensor(name, source.dtype, found[0].shape, found[0], grid)
+        constant = Tensor(name, source.dtype, found[0].shape, found[0], quantization)
         self._rewriter.define(constant, permutation=op["perm"] if is_alone and is_turned else ())
         self._dequantize(name, real, op)
         return True
@@ -110,19 +114,19 @@ class Absorber:
         moved = self._rewriter[name].data if name in self._rewriter else None  # perhaps by a movement before this one
         return moved if moved is not None else self._known.get(name)
 
-    def _moved_grid(self, op: Op, source: Tensor, output: str) -> Quantization | None:
+    def _moved_quantization(self, op: Op, source: Tensor, output: str) -> Quantization | None:
         """Return the quantization of moved integers; None if scales along an axis do not survive the movement."""
-        grid, shape = source.quantization, self._graph[output].shape
-        assert grid is not None
-        if grid.axis is None:
-            return grid
+        quantization, shape = source.quantization, self._graph[output].shape
+        assert quantization is not None
+        if quantization.axis is None:
+            return quantization
         if op.kind == "Transpose":
-            return grid.transposed(op["perm"])
-        if grid.block_size or shape is None or source.shape is None:
-            return grid if op.kind == "Identity" else None
+            return quantization.transposed(op["perm"])
+        if quantization.block_size or shape is None or source.shape is None:
+            return quantization if op.kind == "Identity" else None
         for axis in range(len(shape)):
-            if is_axis_kept(self._graph, op, source.shape, shape, grid.axis, axis):
-                return grid.with_axis(axis)
+            if is_axis_kept(self._graph, op, source.shape, shape, quantization.axis, axis):
+                return quantization.with_axis(axis)
         return None
 
     def _stored_filler(self, op: Op, data: Tensor) -> str | None:
@@ -130,18 +134,18 @@ class Absorber:
         known."""
         if op["mode"] != "constant" or len(op.inputs) < 3 or not op.inputs[2]:
             return ""
-        value, grid = self._known.get(op.inputs[2]), data.quantization
-        if value is None or value.size != 1 or grid is None or not grid.is_per_tensor:
+        value, quantization = self._known.get(op.inputs[2]), data.quantization
+        if value is None or value.size != 1 or quantization is None or not quantization.is_per_tensor:
             return None
         real = float(value.reshape(-1)[0])
-        stored = quantize(np.array([real], np.float32), grid, data.dtype)
-        steps = np.float32(stored[0].astype(np.float32) - np.float32(grid.zero_point[0])) * grid.scale[0]
+        stored = quantize(np.array([real], np.float32), quantization, data.dtype)
+        steps = np.float32(stored[0].astype(np.float32) - np.float32(quantization.zero_point[0])) * quantization.scale[0]
         if steps != np.float32(real):
             return None
-        if stored[0] == grid.zero_point[0]:
+        if stored[0] == quantization.zero_point[0]:
             return ""
         filler = stored.reshape(()).astype(numpy_dtype(data.dtype))
-        return self._rewriter.constant(f"{op.outputs[0]}/padding", filler, data.dtype, grid)
+        return self._rewriter.constant(f"{op.outputs[0]}/padding", filler, data.dtype, quantization)
 
     # operators in float
 
@@ -151,15 +155,15 @@ class Absorber:
         taken = self._taken(op)
         if not any(taken):
             return False
-        grid = self._ahead.grid(op.outputs[0]) if spec.rule == "real" else None
-        if grid is None and spec.rule == "real" and not spec.sums_products:
+        quantization = self._ahead.quantization(op.outputs[0]) if spec.rule == "real" else None
+        if quantization is None and spec.rule == "real" and not spec.sums_products:
             return False
         op = replace(op, inputs=tuple(new or old for new, old in zip(taken, op.inputs, strict=True)))
-        if grid is None:
+        if quantization is None:
             self._rewriter.emit(op)
             self.count += 1
         else:
-            self._emit_on_grid(op, grid)
+            self._emit_on_quantization(op, quantization)
         return True
 
     def _taken(self, op: Op) -> list[str]:
@@ -177,11 +181,11 @@ class Absorber:
         data = spec.positions(op, "data")
         return [name if index in data else "" for index, name in enumerate(stored)]
 
-    def _emit_on_grid(self, op: Op, grid: Tensor) -> None:
+    def _emit_on_quantization(self, op: Op, quantization: Tensor) -> None:
         """Emit the operator, which reads integers already, with integers on `quantization` as its result, and its float values after
         those."""
         real = op.outputs[0]
-        name = self._integers(real, grid.dtype, _known(grid.quantization))
+        name = self._integers(real, quantization.dtype, _known(quantization.quantization))
         op = replace(op, outputs=(name,))
         if not self._clipped(op):
             self._rewriter.emit(op)
@@ -198,7 +202,7 @@ class Absorber:
             return False
         source, result = self._rewriter[op.inputs[0]], self._rewriter[op.outputs[0]]
         q = source.quantization
-        if q is None or not q.is_per_tensor or not source.shares_grid(result) or not is_exact(bounds, source):
+        if q is None or not q.is_per_tensor or not source.shares_quantization(result) or not is_exact(bounds, source):
             return False
         limits = clip_range(source, bounds)
         if limits == integer_range(source.dtype) and result.name not in self._graph.public:
@@ -241,13 +245,13 @@ class Absorber:
             return False
         return is_accumulator_scale(stated, exact)
 
-    def _integers(self, real: str, dtype: str, grid: Quantization) -> str:
+    def _integers(self, real: str, dtype: str, quantization: Quantization) -> str:
         """Return a tensor for the stored integers of `real`: the result of a Quantize of just this quantization, or one with a new name."""
         shape = self._graph[real].shape
-        wanted = Tensor(f"{real}/{dtype}", dtype, shape, None, grid)
+        wanted = Tensor(f"{real}/{dtype}", dtype, shape, None, quantization)
         for reader in (op for op in self._rewriter.readers.get(real, ()) if op.kind == "Quantize"):
             result = self._graph[reader.outputs[0]]
-            if result.shares_grid(wanted):
+            if result.shares_quantization(wanted):
                 return self._rewriter.define(replace(result, shape=shape if result.shape is None else result.shape))
         return self._rewriter.add(wanted.name, wanted)
 
@@ -256,6 +260,6 @@ class Absorber:
         self._stored[real] = stored
 
 
-def _known(grid: Quantization | None) -> Quantization:
-    assert grid is not None
-    return grid
+def _known(quantization: Quantization | None) -> Quantization:
+    assert quantization is not None
+    return quantization

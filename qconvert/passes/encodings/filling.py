@@ -11,7 +11,7 @@ from qconvert.operators import kind_of
 __all__ = ["carry_on"]
 
 
-def carry_on(graph: Graph, grids: MutableMapping[str, QParams]) -> list[str]:
+def carry_on(graph: Graph, quantizations: MutableMapping[str, QParams]) -> list[str]:
     """Gives tensors without a quantization that of their neighbours, until nothing changes; returns their names.
 
     Forwards, results of operators whose data all have one quantization; backwards, the data of moves and of Concat, such as the result of a
@@ -22,9 +22,9 @@ def carry_on(graph: Graph, grids: MutableMapping[str, QParams]) -> list[str]:
     while before != len(given):
         before = len(given)
         for op in graph.ops:
-            given += _forwards(graph, op, grids)
+            given += _forwards(graph, op, quantizations)
         for op in reversed(graph.ops):
-            given += _backwards(graph, op, grids)
+            given += _backwards(graph, op, quantizations)
     return given
 
 
@@ -32,26 +32,26 @@ def _real(graph: Graph, name: str) -> bool:
     return graph[name].dtype == "float32" and not graph[name].is_constant
 
 
-def _forwards(graph: Graph, op: Op, grids: MutableMapping[str, QParams]) -> list[str]:
+def _forwards(graph: Graph, op: Op, quantizations: MutableMapping[str, QParams]) -> list[str]:
     if not kind_of(op).keeps_range:
         return []
     data = [name for name in kind_of(op).data(op) if _real(graph, name)]
-    held = [grids.get(name) for name in data]
+    held = [quantizations.get(name) for name in data]
     first = held[0] if held else None
     if first is None or first.quantization.axis is not None or any(item != first for item in held):
         return []
-    new = [name for name in kind_of(op).results_of(op) if name and name not in grids and _real(graph, name)]
-    grids.update(dict.fromkeys(new, first))
+    new = [name for name in kind_of(op).results_of(op) if name and name not in quantizations and _real(graph, name)]
+    quantizations.update(dict.fromkeys(new, first))
     return new
 
 
-def _backwards(graph: Graph, op: Op, grids: MutableMapping[str, QParams]) -> list[str]:
+def _backwards(graph: Graph, op: Op, quantizations: MutableMapping[str, QParams]) -> list[str]:
     if kind_of(op).rule != "move" and not (kind_of(op).chooses and kind_of(op).keeps_range):
         return []
-    held = [grids.get(name) for name in kind_of(op).results_of(op) if name]
+    held = [quantizations.get(name) for name in kind_of(op).results_of(op) if name]
     first = held[0] if held else None
     if first is None or first.quantization.axis is not None or any(item != first for item in held):
         return []
-    new = [name for name in dict.fromkeys(kind_of(op).data(op)) if name not in grids and _real(graph, name)]
-    grids.update(dict.fromkeys(new, first))
+    new = [name for name in dict.fromkeys(kind_of(op).data(op)) if name not in quantizations and _real(graph, name)]
+    quantizations.update(dict.fromkeys(new, first))
     return new

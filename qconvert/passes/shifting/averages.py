@@ -26,7 +26,7 @@ def averages_away(graph: Graph | Rewriter, op: Op) -> bool:
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     is_plain = op["auto_pad"] == "NOTSET" and not op["ceil_mode"] and math.prod(op["kernel_shape"]) <= _MOST
     has_point = data.dtype == "int8" and data.quantization is not None and not data.quantization.is_symmetric
-    return is_plain and has_point and data.shares_grid(result)
+    return is_plain and has_point and data.shares_quantization(result)
 
 
 def join_averages(graph: Graph) -> Graph:

@@ -40,7 +40,7 @@ def from_unsigned(s: Shifting, op: Op) -> None:
     """Emit a Requantize of uint8: the integers less their middle, times the scale, which is exact in float32, then to the signed
     quantization."""
     name, result = op.inputs[0], op.outputs[0]
-    own, new = s.grid(name), s.grid(result)
+    own, new = s.quantization(name), s.quantization(result)
     point, same = int(own.zero_point[0]), own.scale[0] == new.scale[0]
     # The float values of the signed quantization are shifted already where both have one scale.
     off = point - (round(s.shift(result) / float(new.scale[0])) if same else 0)
@@ -54,7 +54,7 @@ def from_unsigned(s: Shifting, op: Op) -> None:
 def to_unsigned(s: Shifting, op: Op) -> None:
     """Emit a Requantize to uint8: the float values in steps, moved, rounded, limited and stored."""
     name, result = op.inputs[0], op.outputs[0]
-    own, new = s.grid(name), s.grid(result)
+    own, new = s.quantization(name), s.quantization(result)
     value, moved = s.real(name, op.source), s.shift(name)
     same = own.scale[0] == new.scale[0]
     point = int(new.zero_point[0]) - (round(moved / float(own.scale[0])) if same else 0)

@@ -38,13 +38,13 @@ def _limits(graph: Graph, op: Op) -> tuple[int, int] | None:
     """The stored integers that the activation of an operator leaves; None where it has none, or the quantization of its result implies
     it."""
     result = graph[op.outputs[0]]
-    if not _on_grid(result) or not op.attributes.get("activation"):
+    if not _on_quantization(result) or not op.attributes.get("activation"):
         return None
     limits = clip_range(result, ACTIVATIONS[str(op["activation"])])
     return None if result.quantization is None or limits == result.quantization.limits(result.dtype) else limits
 
 
-def _on_grid(tensor: Tensor) -> bool:
+def _on_quantization(tensor: Tensor) -> bool:
     """Whether saturation stands for an activation."""
     return tensor.quantization is not None and tensor.quantization.is_per_tensor and "int" in tensor.dtype
 
@@ -60,7 +60,7 @@ def shift_linear(s: Shifting, op: Op) -> None:
     data, name = op.inputs[0], op.outputs[0]
     result, limits = s.graph[name], _limits(s.graph, op)
     attributes = {key: value for key, value in op.attributes.items() if key not in ("activation", "arithmetic")}
-    fused = {"activation": op["activation"]} if op.attributes.get("activation") and not _on_grid(result) else {}
+    fused = {"activation": op["activation"]} if op.attributes.get("activation") and not _on_quantization(result) else {}
     source = s[data]
     if op.kind == "Conv" and s.shift(data):
         source = s.padded(data, _amounts(s.graph, op))
@@ -84,9 +84,9 @@ def shift_linear(s: Shifting, op: Op) -> None:
 
 def _clipped(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> str:
     """Clip float values so that they leave the stored integers between the limits."""
-    grid = s.grid(name)
-    point = 0 if s.shift(name) else int(grid.zero_point[0])
-    bounds = [s.rewriter.constant(f"{name}/{word}", (limit - point) * float(grid.scale[0]))
+    quantization = s.quantization(name)
+    point = 0 if s.shift(name) else int(quantization.zero_point[0])
+    bounds = [s.rewriter.constant(f"{name}/{word}", (limit - point) * float(quantization.scale[0]))
               for word, limit in zip(("lowest", "highest"), limits, strict=True)]  # fmt: skip
     s.counts["activations are Clips in float"] += 1
     return s.compute("Clip", (value, *bounds), f"{name}/clipped", name)

@@ -45,7 +45,7 @@ def carries(graph: Graph, op: Op) -> bool:
         return False
     if kind.rule == "move":
         return op.kind not in _FILLING or (op.kind == "Pad" and op["mode"] != "constant") or bool(kind.named(op, "filler"))
-    shared = all(graph[name].shares_grid(graph[names[0]]) for name in names[1:])
+    shared = all(graph[name].shares_quantization(graph[names[0]]) for name in names[1:])
     if kind.rule == "index":
         return op.kind in _ASKING and shared and all(graph[name].is_quantized for name in kind.moved(op))
     whole = all(graph[name].is_quantized for name in (*kind.moved(op), *kind.results_of(op)) if name)

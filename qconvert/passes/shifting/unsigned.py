@@ -60,7 +60,7 @@ def _number(graph: Graph, op: Op) -> float | None:
     return float(data.reshape(-1)[0])
 
 
-def _grid(scale: float, point: float) -> Quantization | None:
+def _quantization(scale: float, point: float) -> Quantization | None:
     low, high = integer_range("uint8")
     if not scale > 0 or abs(point - round(point)) > _WHOLE or not low <= round(point) <= high:
         return None
@@ -76,8 +76,8 @@ def _input(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
     tensor = graph[line.maker.inputs[0]]
     if tensor.name not in graph.inputs or tensor.dtype != "uint8" or tensor.is_quantized or len(rewriter.readers[tensor.name]) != 1:
         return None
-    grid = _grid(line.factor, -line.constant / line.factor)
-    return None if grid is None else (replace(tensor, quantization=grid), tensor.name, op.outputs[0])
+    quantization = _quantization(line.factor, -line.constant / line.factor)
+    return None if quantization is None else (replace(tensor, quantization=quantization), tensor.name, op.outputs[0])
 
 
 def _output(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
@@ -92,8 +92,8 @@ def _output(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
     line = None if rounded is None or rounded.kind != "Round" else _line(rewriter, rounded.inputs[0])
     if line is None or line.maker.kind != "Dequantize" or not graph[line.maker.inputs[0]].is_quantized:
         return None
-    grid = _grid(1 / line.factor, line.constant) if line.factor else None
-    return None if grid is None else (replace(graph[op.outputs[0]], quantization=grid), line.maker.inputs[0], op.outputs[0])
+    quantization = _quantization(1 / line.factor, line.constant) if line.factor else None
+    return None if quantization is None else (replace(graph[op.outputs[0]], quantization=quantization), line.maker.inputs[0], op.outputs[0])
 
 
 def _bound(graph: Graph, name: str) -> int | None:

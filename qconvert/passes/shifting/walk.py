@@ -42,12 +42,12 @@ class Shifting:
         self._shifted = dict[str, int]()
         self._twins: dict[str, str] = {}
         for name, point in points.items():
-            grid = self.grid(name)
-            grid = replace(grid, zero_point=np.zeros_like(grid.zero_point))
+            quantization = self.quantization(name)
+            quantization = replace(quantization, zero_point=np.zeros_like(quantization.zero_point))
             if name in held:
-                self._twins[name] = rewriter.add(f"{name}/shifted", self.graph[name], data=self.graph[name].data, quantization=grid)
+                self._twins[name] = rewriter.add(f"{name}/shifted", self.graph[name], data=self.graph[name].data, quantization=quantization)
             else:
-                rewriter.define(replace(self.graph[name], quantization=grid), shift=0)
+                rewriter.define(replace(self.graph[name], quantization=quantization), shift=0)
             self._shifted[self[name]] = point
 
     def __getitem__(self, name: str) -> str:
@@ -56,10 +56,10 @@ class Shifting:
 
     def shift(self, name: str) -> float:
         """Return by how much the float values of a tensor are larger than they were; 0 where they are not."""
-        grid = self.graph[name].quantization
-        return float(grid.scale[0]) * self._points[name] if name in self._points and grid is not None else 0.0
+        quantization = self.graph[name].quantization
+        return float(quantization.scale[0]) * self._points[name] if name in self._points and quantization is not None else 0.0
 
-    def grid(self, name: str) -> Quantization:
+    def quantization(self, name: str) -> Quantization:
         """Return the old quantization of a tensor."""
         found = self.graph[name].quantization
         assert found is not None

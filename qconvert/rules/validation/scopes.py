@@ -132,7 +132,7 @@ def _carried(call: FunctionCall, function: Graph) -> Iterator[Broken]:
     """What a function gives for its next turn is what it takes there."""
     for given, taken in call.carried:
         one, other = function[function.outputs[given]], function[function.inputs[taken]]
-        if not one.shares_grid(other) or not compatible(one.shape, other.shape):
+        if not one.shares_quantization(other) or not compatible(one.shape, other.shape):
             yield (
                 "carried-mismatch",
                 f"runs the function {call.function!r}, whose output {one.name!r} does not match its next input {other.name!r}",
@@ -147,7 +147,7 @@ def _beside(port: Port, tensor: Tensor | None, inner: Tensor) -> str:
         return ""
     shape = tensor.shape if port.axis is None else _without(tensor.shape, port.axis)
     along = port.axis is not None and inner.quantization is not None and inner.quantization.axis is not None
-    if not inner.shares_grid(tensor) or along:
+    if not inner.shares_quantization(tensor) or along:
         return f"of another type or quantization than {tensor.name!r}"
     return "" if compatible(inner.shape, shape) else f"of the shape {inner.shape}, not {shape}, as {tensor.name!r} has it"
 

@@ -76,9 +76,9 @@ def test_a_cache_as_tensorrt_writes_it(tmp_path: Path) -> None:
     assert encodings_format_of(path, is_read=True).name == "tensorrt-cache"
     found = load_encodings(path)
     assert found.weights == "max-abs" and "EntropyCalibration2" in found.origin
-    grid = found["input_1:0"].qparams
-    assert grid == QParams("int8", Quantization.per_tensor(np.uint32(0x3C010A14).view(np.float32)))
-    assert float(grid.quantization.scale[0]) == pytest.approx(1 / 127, rel=1e-3)
+    quantization = found["input_1:0"].qparams
+    assert quantization == QParams("int8", Quantization.per_tensor(np.uint32(0x3C010A14).view(np.float32)))
+    assert float(quantization.quantization.scale[0]) == pytest.approx(1 / 127, rel=1e-3)
     assert found["data"].required and not found["(Unnamed Layer* 4) [Fully Connected]_output"].required
     assert found["tiny"].qparams.quantization.scale[0] == np.uint32(0x45).view(np.float32)  # hex() leaves zeros in front out
 
@@ -202,7 +202,7 @@ def test_scales_come_back_bit_for_bit(tmp_path: Path) -> None:
     assert b"\r" not in (tmp_path / "a.cache").read_bytes()
 
 
-def test_unsigned_around_128_is_the_same_grid(tmp_path: Path) -> None:
+def test_unsigned_around_128_is_the_same_quantization(tmp_path: Path) -> None:
     save_encodings(Encodings({"x": Encoding(QParams("uint8", Quantization.per_tensor(0.5, 128)))}), tmp_path / "a.cache")
     assert load_encodings(tmp_path / "a.cache")["x"].qparams == symmetric().qparams
 
@@ -270,8 +270,8 @@ def test_trained_weights_are_refused_unless_tensorrt_derives_them(change: str, t
 @pytest.mark.end_to_end
 def test_extracted_scales_make_the_model_again(tmp_path: Path) -> None:
     """A symmetric model taken apart into a cache and a float model, and put together again, computes the same."""
-    real, grids = load(network(tmp_path / "float.onnx")), {name: symmetric(scale) for name, scale in WHOLE.items() if name in "xry"}
-    given = Encodings(grids, weights="max-abs", metadata={"batch_norm": "folded"})
+    real, quantizations = load(network(tmp_path / "float.onnx")), {name: symmetric(scale) for name, scale in WHOLE.items() if name in "xry"}
+    given = Encodings(quantizations, weights="max-abs", metadata={"batch_norm": "folded"})
     qconvert.save(apply(real, given), tmp_path / "q.onnx")
     made = run("extract-scales", tmp_path / "q.onnx", tmp_path / "s.cache", "--float", tmp_path / "f.onnx", "--trt-version", "8.6.1")
     assert made.returncode == 0, made.stderr

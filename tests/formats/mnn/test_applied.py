@@ -37,7 +37,7 @@ def read(name: str) -> Encodings:
     return load_encodings(FIXTURES / name, **({"mnn": str(FIXTURES / "float.mnn")} if name == "EMA.mnn" else {}))
 
 
-def grids(graph: Graph) -> set[tuple[bytes, bytes]]:
+def quantizations(graph: Graph) -> set[tuple[bytes, bytes]]:
     """(scales, zero points) of all tensors."""
     found = [tensor.quantization for tensor in graph.tensors.values() if tensor.quantization is not None]
     return {(q.scale.tobytes(), q.zero_point.tobytes()) for q in found}
@@ -56,18 +56,18 @@ def integer_layers(graph: Graph) -> int:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_layer_has_integers_on_the_grids_of_the_document(name: str) -> None:
+def test_every_layer_has_integers_on_the_quantizations_of_the_document(name: str) -> None:
     encodings = read(name)
     found = apply(load(FIXTURES / "float.onnx"), encodings)
     assert integer_layers(found) == 4
-    assert stated(encodings) <= grids(found)
+    assert stated(encodings) <= quantizations(found)
 
 
 @pytest.mark.parametrize("name", ["groups.mnn", "groups_dump.json"])
 def test_a_convolution_in_groups_is_one(name: str) -> None:
     encodings = load_encodings(FIXTURES / name)
     found = apply(load(FIXTURES / "groups.onnx"), encodings)
-    assert integer_layers(found) == 3 and stated(encodings) <= grids(found)
+    assert integer_layers(found) == 3 and stated(encodings) <= quantizations(found)
 
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if name.endswith(".mnn")])

@@ -21,7 +21,7 @@ SHARED = Path(__file__).parents[4] / "shared" / "models" / "mnn"
 needs_samples = pytest.mark.skipif(not SHARED.is_dir(), reason="the samples of ../shared/models/mnn are not here")
 
 
-def grids(encodings: Encodings) -> dict[str, tuple[Any, Any]]:
+def quantizations(encodings: Encodings) -> dict[str, tuple[Any, Any]]:
     """Place -> (scales, zero points)."""
     found = {}
     for place, encoding in encodings.entries.items():
@@ -71,7 +71,7 @@ def altered(change: Callable[[list[dict[str, Any]]], object]) -> list[dict[str, 
 
 def test_scales_of_mnns_own_operators_become_those_of_operands(written: Written) -> None:
     found = read_encodings(written(DUMP), {})
-    assert grids(found) == {
+    assert quantizations(found) == {
         "output 0 of 'x'": (0.5, 0),
         "output 0 of 'c1'": (0.25, 3),
         "output 0 of 's'": (0.125, 0),
@@ -84,7 +84,7 @@ def test_scales_of_mnns_own_operators_become_those_of_operands(written: Written)
 def test_the_layout_without_zero_points(written: Written) -> None:
     """From 2021 to October 2023."""
     document = altered(lambda d: [item.pop("zeropoint") for op in d for item in op.get("inputs", []) + op["outputs"]])
-    found = grids(read_encodings(written(document), {}))
+    found = quantizations(read_encodings(written(document), {}))
     assert found["output 0 of 'c1'"] == (0.25, 0)
 
 
@@ -99,9 +99,11 @@ def test_the_layout_with_a_scale_for_each_channel(written: Written) -> None:
         document[4]["outputs"][0]["scales"] = document[5]["inputs"][0]["scales"] = [0.125, 0.0, 0.5]
 
     found = read_encodings(written(altered(change)), {})
-    assert grids(found)["output 0 of 'c1'"] == ([0.25, 0.5, 0.75], [0, 0, 0])
+    assert quantizations(found)["output 0 of 'c1'"] == ([0.25, 0.5, 0.75], [0, 0, 0])
     assert found["x" if "x" in found.entries else Place("x", "output")].qparams.quantization.axis == 1  # type: ignore[union-attr]
-    assert "output 0 of 's'" not in grids(found) and found.notes == ("1 tensors have a scale for some channels alone, and none here",)
+    assert "output 0 of 's'" not in quantizations(found) and found.notes == (
+        "1 tensors have a scale for some channels alone, and none here",
+    )
 
 
 def test_a_dump_of_zeros_is_refused(written: Written) -> None:
@@ -139,8 +141,8 @@ def test_a_pipeline_is_the_same_as_json_and_as_protobuf() -> None:
     found = read_encodings(FIXTURES / "pipeline.json", {})
     assert found == read_encodings(FIXTURES / "pipeline.bin", {})
     stated = json.loads((FIXTURES / "pipeline.json").read_text())["algo"][0]["quantParams"]["layer"]
-    assert grids(found)["'a1'"] == (pytest.approx(0.0212, rel=1e-7), -128)
-    assert grids(found)["input 0 of 'a1'"] == (0.03125, 3) and "input 0 of 'a2'" not in grids(found)  # a1 has it
+    assert quantizations(found)["'a1'"] == (pytest.approx(0.0212, rel=1e-7), -128)
+    assert quantizations(found)["input 0 of 'a1'"] == (0.03125, 3) and "input 0 of 'a2'" not in quantizations(found)  # a1 has it
     for layer in stated:
         encoding = found[Place(layer["output"][0]["name"], "input", 1)]
         assert encoding.qparams is not None and encoding.integers is None
@@ -163,7 +165,7 @@ def test_what_a_pipeline_may_leave_out_or_spell_otherwise(written: Written) -> N
         ],
     }
     found = read_encodings(written(document), {})
-    assert grids(found) == {"'y'": (0.5, -3)}
+    assert quantizations(found) == {"'y'": (0.5, -3)}
     assert found["y"].qparams is not None and found["y"].qparams.quantization.quant_min == -127
 
 
@@ -292,7 +294,7 @@ PPQ = {
 
 def test_ppqs_file(written: Written) -> None:
     found = read_encodings(written(PPQ), {})
-    assert grids(found) == {"input 0 of 'conv 1'": (0.5, 0), "output 0 of 'conv 1'": (0.25, 0)}  # 0 stands for none
+    assert quantizations(found) == {"input 0 of 'conv 1'": (0.5, 0), "output 0 of 'conv 1'": (0.25, 0)}  # 0 stands for none
     assert found.weights == "max-abs"
 
 
@@ -351,7 +353,7 @@ def test_the_sample_documents() -> None:
     kl = read_encodings(SHARED / "mnnquant_3.6.1_KL_resnet8_dump.json", {})
     named = read_encodings(SHARED / "mnnquant_3.6.1_KL_resnet8_dump.json", {"mnn": str(SHARED / "resnet8_mnnquant_KL.mnn")})
     assert len(kl) == len(named) == 17
-    assert grids(named)["'v4'"] == (np.float32(0.035348765552043915).item(), 0)
+    assert quantizations(named)["'v4'"] == (np.float32(0.035348765552043915).item(), 0)
     admm = read_encodings(SHARED / "mnnquant_3.6.1_ADMM_resnet8_dump.json", {})
     assert len(admm) == 18  # the first layer reads its data with another scale than the input has
     with refused(InvalidModelError, "all-scales-zero"):

@@ -15,7 +15,7 @@ def int8(name: str, scale: float, zero_point: int = 0) -> Tensor:
     return Tensor(name, "int8", (1, 4), None, q(scale, zero_point))
 
 
-def test_a_requantized_tensor_has_the_grid_on_which_it_was_computed() -> None:
+def test_a_requantized_tensor_has_the_quantization_on_which_it_was_computed() -> None:
     ops = [Op("Relu", ("x",), ("a",)), Op("Requantize", ("a",), ("b",)), Op("Relu", ("b",), ("y",))]
     network, encodings = split(make(ops, [int8("x", 0.1), int8("a", 0.1), int8("b", 0.3), int8("y", 0.3)], "x", "y"), exact=False)
     validate(network)
@@ -30,8 +30,8 @@ def test_what_becomes_an_output_has_its_name() -> None:
     network, encodings = split(make(ops, [int8("x", 0.1), int8("a", 0.1), int8("y", 0.3), int8("z", 0.1)], "x", "y z"), exact=False)
     validate(network)
     assert [(op.kind, op.inputs, op.outputs) for op in network.ops] == [("Relu", ("x",), ("y",)), ("Neg", ("y",), ("z",))]
-    grid = encodings[Place("y")].qparams
-    assert grid is not None and grid.quantization.scale[0] == np.float32(0.1)
+    quantization = encodings[Place("y")].qparams
+    assert quantization is not None and quantization.quantization.scale[0] == np.float32(0.1)
 
 
 def test_an_input_that_is_an_output_and_two_names_of_one_result() -> None:

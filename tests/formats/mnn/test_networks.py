@@ -32,15 +32,15 @@ def constants(path: Path) -> dict[str, Array]:
 
 
 def scale(encodings: Encodings, place: Place | str) -> float:
-    grid = encodings[place].qparams
-    assert grid is not None and grid.dtype == "int8" and grid.quantization.is_per_tensor
-    return float(grid.quantization.scale[0])
+    quantization = encodings[place].qparams
+    assert quantization is not None and quantization.dtype == "int8" and quantization.quantization.is_per_tensor
+    return float(quantization.quantization.scale[0])
 
 
 def zero_point(encodings: Encodings, place: Place | str) -> int:
-    grid = encodings[place].qparams
-    assert grid is not None
-    return int(grid.quantization.zero_point[0])
+    quantization = encodings[place].qparams
+    assert quantization is not None
+    return int(quantization.quantization.zero_point[0])
 
 
 def diagonal(measured: Array, channels: int) -> Array:
@@ -96,7 +96,7 @@ def test_symmetric_weights_keep_their_integers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["weights_8", "weights_4", "weights_8_halves"])
-def test_offsets_that_no_grid_holds_leave_the_grid_alone(name: str) -> None:
+def test_offsets_that_no_quantization_holds_leave_the_quantization_alone(name: str) -> None:
     """MNN's asymmetric weights are s q + b, where b is no multiple of s: integers would stand for other float values."""
     encodings = network_encodings(FIXTURES / f"{name}.mnn")
     assert len(encodings.notes) == 1 and "have float offsets" in encodings.notes[0]
@@ -163,8 +163,8 @@ def test_scales_of_tensors_are_those_of_the_dump(method: str) -> None:
     for name in ("x", "a1", "a2", "c3", "a3", "p", "y"):
         assert scale(encodings, name) == stated[name] > 0
         assert zero_point(encodings, name) == 0
-        grid = encodings[name].qparams
-        assert grid is not None and (grid.quantization.quant_min, grid.quantization.quant_max) == (-127, None)
+        quantization = encodings[name].qparams
+        assert quantization is not None and (quantization.quantization.quant_min, quantization.quantization.quant_max) == (-127, None)
     assert scale(encodings, "g") == stated["g__matmul_converted"]
     assert scale(encodings, Place("g", "input")) == stated["Reshape16"]
     own = Place("a1", "input")  # the layout of x is changed before; with ADMM the two have different scales

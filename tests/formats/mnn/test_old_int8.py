@@ -108,9 +108,9 @@ def test_trained_layers_state_all_their_scales(tmp_path: Path) -> None:
     layer["symmetricQuan"] |= {"zeroPoint": 3, "outputZeroPoint": -5}
     net["oplists"][1]["main"]["zeroPoint"], net["oplists"][3]["main"]["zeroPoint"] = 3, -5
     found = network_encodings(written(net, tmp_path))
-    grids = [found[place].qparams for place in (Place("x"), Place("y"), Place("y", "input", 1))]
-    assert all(grid is not None for grid in grids)
-    data, result, weights = (grid.quantization for grid in grids if grid is not None)
+    quantizations = [found[place].qparams for place in (Place("x"), Place("y"), Place("y", "input", 1))]
+    assert all(quantization is not None for quantization in quantizations)
+    data, result, weights = (quantization.quantization for quantization in quantizations if quantization is not None)
     assert (int(data.zero_point[0]), int(result.zero_point[0])) == (3, -5)
     assert weights.scale.tobytes() == SCALES.tobytes()
 

@@ -245,11 +245,11 @@ def assert_refused(graph: Graph, folder: Path, *holds: object) -> None:
 
 
 def test_what_mnn_does_not_compute_is_refused_by_operator(tmp_path: Path) -> None:
-    grid, whole = Quantization.per_tensor(0.1), (1, 3, 5, 5, 5)
-    weights = Tensor("w", "int8", (2, 3, 3, 3, 3), np.ones((2, 3, 3, 3, 3), np.int8), grid)
+    quantization, whole = Quantization.per_tensor(0.1), (1, 3, 5, 5, 5)
+    weights = Tensor("w", "int8", (2, 3, 3, 3, 3), np.ones((2, 3, 3, 3, 3), np.int8), quantization)
     tensors = {
         tensor.name: tensor
-        for tensor in (Tensor("x", "int8", whole, None, grid), weights, Tensor("y", "int8", (1, 2, 3, 3, 3), None, grid))
+        for tensor in (Tensor("x", "int8", whole, None, quantization), weights, Tensor("y", "int8", (1, 2, 3, 3, 3), None, quantization))
     }
     attributes = {"data_format": "channels_first", "strides": (1,) * 3, "dilations": (1,) * 3, "pads": (0,) * 6}
     graph = Graph("volume", tensors, (Op("Conv", ("x", "w"), ("y",), attributes, "Conv third"),), ("x",), ("y",))
@@ -257,11 +257,13 @@ def test_what_mnn_does_not_compute_is_refused_by_operator(tmp_path: Path) -> Non
 
 
 def test_tensors_without_elements_and_operands_of_other_sizes_are_refused(tmp_path: Path) -> None:
-    grid = Quantization.per_tensor(0.1)
-    empty = {name: Tensor(name, "int8", (0, 3), None, grid) for name in "xy"}
+    quantization = Quantization.per_tensor(0.1)
+    empty = {name: Tensor(name, "int8", (0, 3), None, quantization) for name in "xy"}
     assert_refused(Graph("empty", empty, (Op("Neg", ("x",), ("y",)),), ("x",), ("y",)), tmp_path, "Neg", (0, 3))
     condition = Tensor("c", "bool", (1, 3, 5, 5), np.ones((1, 3, 5, 5), bool))
-    tensors = {name: Tensor(name, "int8", shape, None, grid) for name, shape in (("x", (1, 3, 5, 5)), ("z", (5,)), ("y", (1, 3, 5, 5)))}
+    tensors = {
+        name: Tensor(name, "int8", shape, None, quantization) for name, shape in (("x", (1, 3, 5, 5)), ("z", (5,)), ("y", (1, 3, 5, 5)))
+    }
     graph = Graph("chosen", {"c": condition, **tensors}, (Op("Where", ("c", "x", "z"), ("y",)),), ("x", "z"), ("y",))
     (tmp_path / "model.qgraph").unlink()
     assert_refused(graph, tmp_path, "z", (5,), (1, 3, 5, 5))

@@ -118,27 +118,28 @@ def blocks(bits: int, *, points: str = "", groups: bool = False, level: int = 0,
     return Case("MatMulNBits", inputs, "x", attributes=attributes)
 
 
-def grid(name: str, scale: float, point: int) -> dict[str, Any]:
+def quantization(name: str, scale: float, point: int) -> dict[str, Any]:
     return {f"{name}s": np.float32(scale), f"{name}z": np.uint8(point)}
 
 
 def qgemm(bias: tuple[int, ...], *, quantized: bool = True, **attributes: Any) -> Case:
     a, b = (6, 4) if attributes.get("transA") else (4, 6), (5, 6) if attributes.get("transB") else (6, 5)
     inputs = {
-        "a": stored(*a), **grid("a", 0.02, 120), "b": stored(*b), **grid("b", 0.01, 125),
-        "c": RNG.integers(-5000, 5000, bias).astype(np.int32), **(grid("y", 0.05, 128) if quantized else {}),
+        "a": stored(*a), **quantization("a", 0.02, 120), "b": stored(*b), **quantization("b", 0.01, 125),
+        "c": RNG.integers(-5000, 5000, bias).astype(np.int32), **(quantization("y", 0.05, 128) if quantized else {}),
     }  # fmt: skip
     return Case("QGemm", inputs, "a", attributes=attributes, result=(np.uint8 if quantized else np.float32,))
 
 
 def one(op: str, shape: tuple[int, ...], scale: float, point: int, **attributes: Any) -> Case:
-    inputs = {"a": stored(*shape), **grid("a", 0.05, 120), **grid("y", scale, point)}
+    inputs = {"a": stored(*shape), **quantization("a", 0.05, 120), **quantization("y", scale, point)}
     return Case(op, inputs, "a", attributes=attributes, result=(np.uint8,))
 
 
 def convolution() -> Case:
     inputs = {
-        "a": stored(1, 6, 5, 4), **grid("a", 0.02, 120), "w": stored(6, 2, 3, 3), **grid("w", 0.01, 125), **grid("y", 0.03, 100),
+        "a": stored(1, 6, 5, 4), **quantization("a", 0.02, 120), "w": stored(6, 2, 3, 3), **quantization("w", 0.01, 125),
+        **quantization("y", 0.03, 100),
     }  # fmt: skip
     return Case("QLinearConv", inputs, "a", attributes={"channels_last": 1, "group": 2, "pads": [1, 0, 1, 1]}, result=(np.uint8,))
 

@@ -234,7 +234,7 @@ def test_integers_stay_integers_through_a_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.onnxruntime
-def test_plain_integers_inside_get_a_grid_only_there() -> None:
+def test_plain_integers_inside_get_a_quantization_only_there() -> None:
     """A value from outside that the body takes for a quantized one, and others for plain numbers."""
     data = model("""(uint8[4] x, bool c) => (float[4] y, uint8[4] w) <float s = {0.5}, uint8 z = {3}> {
         w = Add(x, x)

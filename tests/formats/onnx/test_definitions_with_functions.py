@@ -46,6 +46,6 @@ def test_constant_sizes_choose_the_branch(tmp_path: Path) -> None:
 
 
 @pytest.mark.formats
-def test_a_grid_of_open_sizes_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_quantization_of_open_sizes_is_refused_by_name(tmp_path: Path) -> None:
     with refused(UnsupportedError, "target-rules", holds=("AffineGrid",)):
         convert(grids(tmp_path, sizes=False), tmp_path / "grids.tflite")

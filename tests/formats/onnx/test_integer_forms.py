@@ -39,7 +39,7 @@ def converted(folder: Path, data: bytes, inputs: list[TensorSpec], target: str) 
 @pytest.mark.parametrize("target", ["generic", "ort-x86"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(("builtin", "kind"), [("MAXIMUM", "Max"), ("MINIMUM", "Min")])
-def test_extremes_of_one_grid_compare_stored_integers(builtin: str, kind: str, dtype: str, target: str, tmp_path: Path) -> None:
+def test_extremes_of_one_quantization_compare_stored_integers(builtin: str, kind: str, dtype: str, target: str, tmp_path: Path) -> None:
     specs = [TensorSpec(name, SHAPE, dtype, 0.031, 7) for name in "aby"]
     kinds = converted(tmp_path, single_op(builtin, {}, specs[:2], specs[2:]), specs[:2], target)
     moved = target == "ort-x86" and dtype == "int8"  # stored as uint8 inside
@@ -62,8 +62,8 @@ def test_extremes_of_real_numbers_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"halfPixelCenters": True}, {"alignCorners": True}], ids=["asymmetric", "half", "corners"])
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (32, 48), (8, 32)])
 def test_doubling_has_the_fast_coordinates(height: int, width: int, options: dict[str, bool], dtype: str, tmp_path: Path) -> None:
-    grid, x = (1 / 256, -128 if dtype == "int8" else 0), TensorSpec("x", SHAPE, dtype, 0.031, 7)
-    inner, y = TensorSpec("h", SHAPE, dtype, *grid), TensorSpec("y", (1, height, width, 4), dtype, *grid)
+    quantization, x = (1 / 256, -128 if dtype == "int8" else 0), TensorSpec("x", SHAPE, dtype, 0.031, 7)
+    inner, y = TensorSpec("h", SHAPE, dtype, *quantization), TensorSpec("y", (1, height, width, 4), dtype, *quantization)
     sizes = TensorSpec("sizes", (2,), "int32", data=np.array([height, width], np.int32))
     ops = [OpSpec("LOGISTIC", ["x"], ["h"]), OpSpec("RESIZE_NEAREST_NEIGHBOR", ["h", "sizes"], ["y"], options)]
     converted(tmp_path, model(ops, [x, inner, sizes, y], ["x"], ["y"]), [x], "generic")

@@ -131,7 +131,7 @@ def test_what_its_kernel_does_not_take_is_no_graph(variant: dict[str, Any], abse
         validate(graph.evolve(ops=[replace(op, inputs=tuple("" if name == absent else name for name in op.inputs))]))
 
 
-def test_a_cell_on_a_grid_that_has_no_tanh_is_no_graph() -> None:
+def test_a_cell_on_a_quantization_that_has_no_tanh_is_no_graph() -> None:
     graph = lstm_graph(Lstm())
     odd = replace(graph["cell"], quantization=Quantization(np.array([0.003], np.float32), np.array([0], np.int64)))
     with refused(InvalidGraphError, "scale-not-power-of-two"):

@@ -232,7 +232,7 @@ def test_a_bit_width_that_is_none_is_an_error(bits: Any) -> None:
 @pytest.mark.parametrize(
     ("bits", "attributes"), [(33.0, {}), (4.5, {}), (1e30, {}), (np.inf, {}), (4.0, {"rounding_mode": "STOCHASTIC"})], ids=str
 )
-def test_what_no_grid_holds_stays_a_node(bits: float, attributes: dict[str, Any]) -> None:
+def test_what_no_quantization_holds_stays_a_node(bits: float, attributes: dict[str, Any]) -> None:
     node = {**QUANT, "attributes": {**QUANT["attributes"], **attributes}}
     graph = onnx_graph(model(node, [X, np.float32(0.5), np.float32(0), np.float32(bits)]))
     assert [op.kind for op in graph.ops] == ["Opaque", "Neg"]
@@ -244,7 +244,7 @@ def test_what_no_grid_holds_stays_a_node(bits: float, attributes: dict[str, Any]
     [(np.float32(-0.5), 0), (np.full((1, 3, 4), 0.5), 0), (0.5, 0.25), (np.full((1, 3, 1), 0.5), 3e5)],
     ids=["negative", "each element", "fraction", "far"],
 )
-def test_grids_that_have_no_integers_are_spelled_out_on_real_values(scale: Any, point: float) -> None:
+def test_quantizations_that_have_no_integers_are_spelled_out_on_real_values(scale: Any, point: float) -> None:
     """numpy states the meaning here, in float32 as qonnx computes."""
     data = model(QUANT, [X, np.asarray(scale, np.float32), np.float32(point), np.float32(4)])
     graph = onnx_graph(data)

@@ -64,7 +64,7 @@ class OneNode:
         self.x.append(name)
         return self
 
-    def grid(self, scale: Any, zero_point: Any = 3, dtype: str = "") -> OneNode:
+    def quantization(self, scale: Any, zero_point: Any = 3, dtype: str = "") -> OneNode:
         """A scale and a zero point; that of unsigned types is 128 more."""
         dtype = dtype or self.dtype
         offset = 128 if dtype == "uint8" else 0
@@ -72,11 +72,11 @@ class OneNode:
         return self.const((np.broadcast_to(np.asarray(zero_point), np.shape(scale)) + offset).astype(dtype))
 
     def operand(self, shape: Sequence[int], scale: float = 0.05, zero_point: int = 3) -> OneNode:
-        return self.data(shape).grid(scale, zero_point)
+        return self.data(shape).quantization(scale, zero_point)
 
     def weights(self, shape: Sequence[int], dtype: str = "int8", scale: Any = 0.02, zero_point: Any = 0) -> OneNode:
         low = 0 if dtype == "uint8" else -128
-        return self.const(self._random.integers(low, low + 256, shape).astype(dtype)).grid(scale, zero_point, dtype)
+        return self.const(self._random.integers(low, low + 256, shape).astype(dtype)).quantization(scale, zero_point, dtype)
 
     def bias(self, size: int) -> OneNode:
         return self.const(self._random.integers(-2000, 2000, size).astype(np.int32))
@@ -104,20 +104,20 @@ def cases(dtype: str) -> dict[str, bytes]:
         return OneNode(dtype)
 
     def conv(scale: Any, domain: str = "", weights: str = "int8", zero_point: Any = 0, **attributes: Any) -> bytes:
-        node = new().operand(IMAGE).weights((4, 4, 3, 3), weights, scale, zero_point).grid(0.4, -5)
+        node = new().operand(IMAGE).weights((4, 4, 3, 3), weights, scale, zero_point).quantization(0.4, -5)
         return node.bias(4).model("QLinearConv", IMAGE, domain, pads=[1, 1, 1, 1], **attributes)
 
     def matmul(scale: Any) -> bytes:
-        node = new().operand((2, 3, 8)).weights((8, 4), "int8", scale).grid(0.1)
+        node = new().operand((2, 3, 8)).weights((8, 4), "int8", scale).quantization(0.1)
         return node.model("QLinearMatMul", (2, 3, 4), "")
 
     def pair(op_type: str, other: Sequence[int]) -> bytes:
-        return new().operand(IMAGE).operand(other, 0.03, -7).grid(0.07).model(op_type, IMAGE)
+        return new().operand(IMAGE).operand(other, 0.03, -7).quantization(0.07).model(op_type, IMAGE)
 
     def gemm(transposed: int, scale: Any, real: bool, bias: bool = True, alpha: float = 1.0) -> bytes:
         node = new().operand((3, 8)).weights((4, 8) if transposed else (8, 4), "int8", scale)
         node = node.bias(4) if bias else node.absent()
-        node = node if real else node.grid(0.1)
+        node = node if real else node.quantization(0.1)
         return node.model("QGemm", (3, 4), dtype="float32" if real else "", transB=transposed, alpha=alpha)
 
     def to_float(scale: Any) -> bytes:
@@ -126,29 +126,32 @@ def cases(dtype: str) -> dict[str, bytes]:
         return node.model("MatMulIntegerToFloat", (3, 4), dtype="float32")
 
     def one(op_type: str, scale: float, zero_point: int, **attributes: Any) -> bytes:
-        return new().operand((2, 4, 8)).grid(scale, zero_point).model(op_type, (2, 4, 8), **attributes)
+        return new().operand((2, 4, 8)).quantization(scale, zero_point).model(op_type, (2, 4, 8), **attributes)
 
     window = {"kernel_shape": [3, 3], "strides": [2, 2]}
-    concat = new().grid(0.05).operand((2, 3, 4), 0.02).operand((2, 5, 4), 0.04, -9).operand((2, 1, 4), 0.05)
-    where = new().data((4, 1), "bool").operand((2, 4, 5)).operand((4, 5), 0.03, -2).grid(0.06)
+    concat = new().quantization(0.05).operand((2, 3, 4), 0.02).operand((2, 5, 4), 0.04, -9).operand((2, 1, 4), 0.05)
+    where = new().data((4, 1), "bool").operand((2, 4, 5)).operand((4, 5), 0.03, -2).quantization(0.06)
     found = {
         "QLinearConv": conv(0.02),
         "QLinearConv per axis": conv(PER_AXIS),
         "QLinearConv com.microsoft": conv(PER_AXIS, CONTRIB, channels_last=0),
-        "QLinearConv strides": new().operand(IMAGE).weights((6, 2, 3, 3), "int8", 0.02).grid(0.4)
+        "QLinearConv strides": new().operand(IMAGE).weights((6, 2, 3, 3), "int8", 0.02).quantization(0.4)
         .model("QLinearConv", (2, 6, 2, 2), "", group=2, strides=[2, 2]),
-        "QLinearConv auto_pad": new().operand(IMAGE).weights((4, 4, 3, 3)).grid(0.4).model("QLinearConv", IMAGE, "", auto_pad="SAME_UPPER"),
+        "QLinearConv auto_pad": new().operand(IMAGE).weights((4, 4, 3, 3)).quantization(0.4)
+        .model("QLinearConv", IMAGE, "", auto_pad="SAME_UPPER"),
         "QLinearMatMul": matmul(0.02),
         "QLinearMatMul per axis": matmul(PER_AXIS),
-        "QLinearMatMul of activations": new().operand((2, 3, 8)).operand((2, 8, 4), 0.03).grid(0.1).model("QLinearMatMul", (2, 3, 4), ""),
+        "QLinearMatMul of activations": new().operand((2, 3, 8)).operand((2, 8, 4), 0.03).quantization(0.1)
+        .model("QLinearMatMul", (2, 3, 4), ""),
         "QLinearAdd": pair("QLinearAdd", IMAGE),
         "QLinearAdd broadcast": pair("QLinearAdd", (4, 1, 1)),
         "QLinearMul": pair("QLinearMul", IMAGE),
         "QLinearMul broadcast": pair("QLinearMul", (6,)),
-        "QLinearAveragePool": new().operand(IMAGE).grid(0.04).model("QLinearAveragePool", (2, 4, 2, 2), **window),
-        "QLinearAveragePool padded": new().operand(IMAGE).grid(0.04)
+        "QLinearAveragePool": new().operand(IMAGE).quantization(0.04).model("QLinearAveragePool", (2, 4, 2, 2), **window),
+        "QLinearAveragePool padded": new().operand(IMAGE).quantization(0.04)
         .model("QLinearAveragePool", (2, 4, 3, 3), pads=[1, 1, 1, 1], count_include_pad=1, channels_last=0, **window),
-        "QLinearGlobalAveragePool": new().operand(IMAGE).grid(0.02).model("QLinearGlobalAveragePool", (2, 4, 1, 1), channels_last=0),
+        "QLinearGlobalAveragePool": new().operand(IMAGE).quantization(0.02)
+        .model("QLinearGlobalAveragePool", (2, 4, 1, 1), channels_last=0),
         "QLinearConcat": concat.model("QLinearConcat", (2, 9, 4), axis=1),
         "QLinearLeakyRelu": one("QLinearLeakyRelu", 0.05, 0, alpha=0.25),
         "QLinearSigmoid": one("QLinearSigmoid", 1 / 256, -128),
@@ -271,7 +274,7 @@ def test_matmul_nbits_damaged() -> None:
 
 def test_reduce_mean_is_read() -> None:
     """onnxruntime has no kernel of QLinearReduceMean, so that it is written between DequantizeLinear and QuantizeLinear."""
-    data = OneNode("int8").operand(IMAGE, 0.05, 3).grid(0.05).model("QLinearReduceMean", (2, 4), axes=[2, 3], keepdims=0)
+    data = OneNode("int8").operand(IMAGE, 0.05, 3).quantization(0.05).model("QLinearReduceMean", (2, 4), axes=[2, 3], keepdims=0)
     with refused(RuntimeRefusedError, "model-refused", holds=("QLinearReduceMean",)):
         OnnxRuntime(data)
     graph = onnx_graph(data, "one")
@@ -286,22 +289,22 @@ def test_reduce_mean_is_read() -> None:
 def test_absent_zero_points_are_0() -> None:
     node = OneNode("int8").data(IMAGE).const(np.float32(0.1)).absent().data(IMAGE).const(np.float32(0.2)).absent().const(np.float32(0.3))
     graph = onnx_graph(node.model("QLinearAdd", IMAGE), "one")
-    grids = [graph[name].quantization for name in (*graph.ops[0].inputs, *graph.ops[0].outputs)]
-    assert [(float(q.scale[0]), int(q.zero_point[0])) for q in grids if q] == [(np.float32(v), 0) for v in (0.1, 0.2, 0.3)]
+    quantizations = [graph[name].quantization for name in (*graph.ops[0].inputs, *graph.ops[0].outputs)]
+    assert [(float(q.scale[0]), int(q.zero_point[0])) for q in quantizations if q] == [(np.float32(v), 0) for v in (0.1, 0.2, 0.3)]
     assert graph["y"].dtype == "int8"
 
 
 def carried() -> dict[str, bytes]:
     """Models of operators that stay opaque, or of a form of one that is not covered."""
     last = (2, 6, 6, 4)
-    conv = OneNode("uint8").operand(last).weights((4, 4, 1, 1)).grid(0.4)
+    conv = OneNode("uint8").operand(last).weights((4, 4, 1, 1)).quantization(0.4)
     return {
-        "QLinearGlobalAveragePool": OneNode("uint8").operand(last).grid(0.02)
+        "QLinearGlobalAveragePool": OneNode("uint8").operand(last).quantization(0.02)
         .model("QLinearGlobalAveragePool", (2, 1, 1, 4), channels_last=1),
         "QLinearConv": conv.model("QLinearConv", last, CONTRIB, channels_last=1),
-        "QGemm": OneNode("uint8").operand((3, 8)).weights((8, 4)).absent().grid(0.2).model("QGemm", (3, 4), alpha=-0.5),
+        "QGemm": OneNode("uint8").operand((3, 8)).weights((8, 4)).absent().quantization(0.2).model("QGemm", (3, 4), alpha=-0.5),
         "MatMulNBits": nbits(64, 8, 32, True, False, accuracy_level=4),
-        "QLinearSoftmax": OneNode("uint8").operand((2, 4, 8)).grid(1 / 256, -128)
+        "QLinearSoftmax": OneNode("uint8").operand((2, 4, 8)).quantization(1 / 256, -128)
         .model("QLinearSoftmax", (2, 4, 8), axis=1, opset=11),
         "QAttention": onnx_models.dynamic("attention"),
         "QEmbedLayerNormalization": onnx_models.dynamic("embed_layer_norm"),
@@ -344,7 +347,7 @@ def test_products_that_round_their_data_when_they_run(rounded: str, bias: bool, 
 
 
 def test_a_factor_and_transposed_data_of_qgemm() -> None:
-    node = OneNode("uint8").operand((8, 3)).weights((8, 4), "int8", PER_AXIS).bias(4).grid(0.1)
+    node = OneNode("uint8").operand((8, 3)).weights((8, 4), "int8", PER_AXIS).bias(4).quantization(0.1)
     data = node.model("QGemm", (3, 4), transA=1, alpha=0.3)
     graph = onnx_graph(data, "one")
     assert [op.kind for op in graph.ops] == ["Transpose", "Gemm"]

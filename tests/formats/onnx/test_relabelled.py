@@ -34,7 +34,7 @@ MODELS = {
 @pytest.mark.cross_section
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("target", ["generic", "ort-x86"])
-def test_the_grid_of_an_output_comes_back(name: str, target: str, tmp_path: Path) -> None:
+def test_the_quantization_of_an_output_comes_back(name: str, target: str, tmp_path: Path) -> None:
     options, inputs, output = MODELS[name]
     source, result, again = (tmp_path / file for file in ("a.tflite", "b.onnx", "c.tflite"))
     source.write_bytes(single_op(name, options, inputs, [output]))
@@ -47,8 +47,8 @@ def test_the_grid_of_an_output_comes_back(name: str, target: str, tmp_path: Path
 
 
 def relabelled() -> Graph:
-    grids = {"x": q(0.5, 3), "y": q(0.25, -4), "p": None, "z": None}
-    tensors = [Tensor(name, "int8", (4,), None, grid) for name, grid in grids.items()]
+    quantizations = {"x": q(0.5, 3), "y": q(0.25, -4), "p": None, "z": None}
+    tensors = [Tensor(name, "int8", (4,), None, quantization) for name, quantization in quantizations.items()]
     ops = [Op("Reinterpret", ("x",), ("y",)), Op("Reinterpret", ("x",), ("p",)), Op("Add", ("p", "c"), ("z",))]
     return make(ops, [*tensors, constant("c", np.int8([1, 2, 3, 4]))], "x", "y z")
 
@@ -79,9 +79,9 @@ TWO_GRIDS = {
 
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("name", TWO_GRIDS)
-def test_integers_quantized_on_one_grid_are_moved_on_another(name: str, tmp_path: Path) -> None:
-    dtype, grid, label = TWO_GRIDS[name]
-    tensors = [Tensor("x", "float32", (2, 3)), Tensor("q", dtype, (2, 3), None, grid), Tensor("l", dtype, (2, 3), None, label)]
+def test_integers_quantized_on_one_quantization_are_moved_on_another(name: str, tmp_path: Path) -> None:
+    dtype, quantization, label = TWO_GRIDS[name]
+    tensors = [Tensor("x", "float32", (2, 3)), Tensor("q", dtype, (2, 3), None, quantization), Tensor("l", dtype, (2, 3), None, label)]
     tensors += [Tensor("m", dtype, (2, 3), None, label), Tensor("r", "int8", (2, 3), None, q(0.07, 3)), Tensor("y", "float32", (2, 3))]
     ops = [Op("Quantize", ("x",), ("q",)), Op("Reinterpret", ("q",), ("l",)), Op("Reshape", ("l", "s"), ("m",))]
     ops += [Op("Requantize", ("m",), ("r",)), Op("Dequantize", ("r",), ("y",))]
@@ -95,7 +95,7 @@ def test_integers_quantized_on_one_grid_are_moved_on_another(name: str, tmp_path
 
 @pytest.mark.formats
 @pytest.mark.parametrize(
-    "grid",
+    "quantization",
     [
         [0.0, 0],
         [-1.0, 0],
@@ -110,8 +110,8 @@ def test_integers_quantized_on_one_grid_are_moved_on_another(name: str, tmp_path
     ],
     ids=str,
 )
-def test_a_note_that_cannot_be_is_none(grid: Any) -> None:
-    assert onnx_graph(with_note(json.dumps({"y": grid, "other": [1.0, 0]})))["y"].quantization != q(0.25, -4)
+def test_a_note_that_cannot_be_is_none(quantization: Any) -> None:
+    assert onnx_graph(with_note(json.dumps({"y": quantization, "other": [1.0, 0]})))["y"].quantization != q(0.25, -4)
 
 
 @pytest.mark.formats

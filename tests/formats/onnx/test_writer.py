@@ -116,19 +116,19 @@ def test_a_type_that_an_operator_of_onnx_does_not_have_is_refused() -> None:
         build(graph, 17, {})
 
 
-@pytest.mark.parametrize("grid", [None, q(0.02)], ids=["real", "quantized"])
+@pytest.mark.parametrize("quantization", [None, q(0.02)], ids=["real", "quantized"])
 @pytest.mark.parametrize("opset", [17, 21, 23])
-def test_a_bias_behind_a_product_of_int8_data_on_three_axes(opset: int, grid: Quantization | None) -> None:
+def test_a_bias_behind_a_product_of_int8_data_on_three_axes(opset: int, quantization: Quantization | None) -> None:
     """onnxruntime, where it makes int8 activations uint8, refuses the Reshape that it makes of both from opset 21 on."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (1, 5, 4)).astype(np.float32)
-    stored = "float32" if grid is None else "int32"
+    stored = "float32" if quantization is None else "int32"
     weights = Tensor("w", "int8", (4, 3), rng.integers(-127, 128, (4, 3)).astype(np.int8), q(0.01))
     tensors = [Tensor("x", "float32", (1, 5, 4)), Tensor("a", "int8", (1, 5, 4), None, q(0.01, 3)), weights]
-    tensors += [Tensor("b", stored, (3,), np.arange(3).astype(stored), grid)]
+    tensors += [Tensor("b", stored, (3,), np.arange(3).astype(stored), quantization)]
     ops = [Op("Quantize", ("x",), ("a",)), Op("MatMul", ("a", "w"), ("m",)), Op("Add", ("m", "b"), ("y",))]
     session = OnnxRuntime(build(make(ops, tensors, "x", "y"), opset, {}).SerializeToString(), optimize=True)
     (found,) = session.run({"x": x}).values()
     data = np.clip(np.rint(x / np.float32(0.01)), -131, 124) * 0.01
-    wanted = data @ (weights.data * 0.01) + np.arange(3) * (1.0 if grid is None else 0.02)  # type: ignore[operator]
+    wanted = data @ (weights.data * 0.01) + np.arange(3) * (1.0 if quantization is None else 0.02)  # type: ignore[operator]
     assert np.allclose(found, wanted, atol=1e-5)

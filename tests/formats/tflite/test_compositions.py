@@ -187,10 +187,10 @@ def test_quantized_tensors_do_not_become_several_operators(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kernels", ["default", "reference"])
-def test_clip_of_integers_on_one_grid_leaves_the_others(kernels: str) -> None:
-    grid = q(0.05, 3)
+def test_clip_of_integers_on_one_quantization_leaves_the_others(kernels: str) -> None:
+    quantization = q(0.05, 3)
     bounds = [constant("low", np.float32(-1.13)), constant("high", np.float32(4.0))]
-    tensors = [Tensor("x", "int8", (256,), None, grid), *bounds, Tensor("y", "int8", (256,), None, grid)]
+    tensors = [Tensor("x", "int8", (256,), None, quantization), *bounds, Tensor("y", "int8", (256,), None, quantization)]
     data = build(make([Op("Clip", ("x", "low", "high"), ("y",))], tensors, "x", "y"), {})
     stored = np.arange(-128, 128, dtype=np.int8)
     low, high = round(-1.13 / 0.05) + 3, round(4.0 / 0.05) + 3
@@ -198,7 +198,7 @@ def test_clip_of_integers_on_one_grid_leaves_the_others(kernels: str) -> None:
 
 
 @pytest.mark.cross_section
-def test_clip_onto_another_grid_requantizes_first() -> None:
+def test_clip_onto_another_quantization_requantizes_first() -> None:
     tensors = [
         Tensor("x", "int8", (256,), None, q(0.05, 3)), constant("low", np.float32(-1.13)), constant("high", np.float32(2.0)),
         Tensor("y", "int8", (256,), None, q(0.03, -9)),

@@ -21,7 +21,7 @@ ACTIVATIONS = {"relu": 1, "relu_n1_to_1": 2, "relu6": 3}
 WINDOW = {"padding": 0, "strideH": 1, "strideW": 1}
 
 
-def grid(name: str, *shape: int, scale: float = 0.001) -> TensorSpec:
+def quantization(name: str, *shape: int, scale: float = 0.001) -> TensorSpec:
     return TensorSpec(name, shape, "int16", scale, 0)
 
 
@@ -32,17 +32,17 @@ def weights(*shape: int, axis: int = 0) -> list[TensorSpec]:
 
 
 def _wide(activation: int) -> dict[str, bytes]:
-    image, result = grid("x", 1, 5, 5, 4), grid("y", 1, 5, 5, 4)
+    image, result = quantization("x", 1, 5, 5, 4), quantization("y", 1, 5, 5, 4)
     fused: dict[str, Any] = {"fusedActivationFunction": activation}
     pool = {**WINDOW, "filterHeight": 2, "filterWidth": 2, **fused}
     return {
         "CONV_2D": single_op("CONV_2D", {**WINDOW, **fused}, [image, *weights(4, 1, 1, 4)], [result]),
         "DEPTHWISE_CONV_2D": single_op("DEPTHWISE_CONV_2D", {**WINDOW, "depthMultiplier": 1, **fused},
                                        [image, *weights(1, 3, 3, 4, axis=3)], [result]),
-        "FULLY_CONNECTED": single_op("FULLY_CONNECTED", fused, [grid("x", 3, 8), *weights(4, 8)], [grid("y", 3, 4)]),
+        "FULLY_CONNECTED": single_op("FULLY_CONNECTED", fused, [quantization("x", 3, 8), *weights(4, 8)], [quantization("y", 3, 4)]),
         "AVERAGE_POOL_2D": single_op("AVERAGE_POOL_2D", pool, [image], [result]),
         "MAX_POOL_2D": single_op("MAX_POOL_2D", pool, [image], [result]),
-        **{name: single_op(name, fused, [grid("x", 40), grid("z", 40, scale=0.0007)], [grid("y", 40, scale=0.002)])
+        **{name: single_op(name, fused, [quantization("x", 40), quantization("z", 40, scale=0.0007)], [quantization("y", 40, scale=0.002)])
            for name in ("ADD", "SUB", "MUL")},
     }  # fmt: skip
 

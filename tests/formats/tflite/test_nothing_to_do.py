@@ -35,7 +35,7 @@ def test_truth_values_too(name: str) -> None:
     require_same_outputs(source, build(tflite_graph(source, "model"), {}), [np.array([[True, False, True], [False, False, True]])])
 
 
-def test_averages_and_sums_over_no_axes_reach_the_grid_of_the_result() -> None:
+def test_averages_and_sums_over_no_axes_reach_the_quantization_of_the_result() -> None:
     x, y = TensorSpec("x", (16, 16), "int8", 0.1, 3), TensorSpec("y", (16, 16), "int8", 0.23, -5)
     codes = np.arange(-128, 128).astype(np.int8).reshape(16, 16)
     for name in ("MEAN", "SUM"):

@@ -21,7 +21,7 @@ def numbers(name: str, *shape: int) -> TensorSpec:
     return TensorSpec(name, shape, "float32")
 
 
-def grid(name: str, *shape: int, scale: float = 0.05) -> TensorSpec:
+def quantization(name: str, *shape: int, scale: float = 0.05) -> TensorSpec:
     return TensorSpec(name, shape, "int8", scale, 3)
 
 
@@ -46,12 +46,12 @@ COMPUTED: dict[str, tuple[bytes, list[Any]]] = {
                                [TensorSpec("y", (1, 5), "float32", shape_signature=(-1, 5))]), [[3, 5]]),
     "WHERE": (single_op("WHERE", {}, [TensorSpec("c", (2, 3), "bool")],
                         [TensorSpec("y", (1, 2), "int64", shape_signature=(-1, 2))]), [[[1, 0, 1], [0, 0, 1]]]),
-    "RESHAPE": (single_op("RESHAPE", {}, [grid("x", 4, 5), TensorSpec("s", (1,), "int32", data=np.array([20], np.int32))],
-                          [grid("y", 20, scale=0.07)]), []),
+    "RESHAPE": (single_op("RESHAPE", {}, [quantization("x", 4, 5), TensorSpec("s", (1,), "int32", data=np.array([20], np.int32))],
+                          [quantization("y", 20, scale=0.07)]), []),
     "STRIDED_SLICE": (
-        single_op("STRIDED_SLICE", {"shrinkAxisMask": 1, "newAxisMask": 4}, [grid("x", 4, 5),
+        single_op("STRIDED_SLICE", {"shrinkAxisMask": 1, "newAxisMask": 4}, [quantization("x", 4, 5),
                   *(TensorSpec(n, (3,), "int32", data=np.array(v, np.int32)) for n, v in
-                    (("b", [-1, 1, 0]), ("e", [0, 4, 1]), ("s", [1, 2, 1])))], [grid("y", 2, 1, scale=0.07)]),
+                    (("b", [-1, 1, 0]), ("e", [0, 4, 1]), ("s", [1, 2, 1])))], [quantization("y", 2, 1, scale=0.07)]),
         [],
     ),
     "SPLIT": (single_op("SPLIT", {"numSplits": 2}, [TensorSpec("a", (), "int32", data=np.array(0, np.int32)), wide("x", 4, 5)],

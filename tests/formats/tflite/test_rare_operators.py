@@ -186,9 +186,9 @@ _OPEN = {
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_places_in_tensors_of_open_sizes(builtin: str, number: int, dtype: str) -> None:
     first, second, given = _OPEN[builtin][number]
-    grid = (0.1, 3) if dtype == "int8" else (None, None)
+    quantization = (0.1, 3) if dtype == "int8" else (None, None)
     result = (*first, first[-1]) if builtin == "MATRIX_DIAG" else first
-    x, u, y = (None if sizes is None else TensorSpec(name, tuple(map(abs, sizes)), dtype, *grid, shape_signature=sizes)
+    x, u, y = (None if sizes is None else TensorSpec(name, tuple(map(abs, sizes)), dtype, *quantization, shape_signature=sizes)
                for name, sizes in (("x", first), ("u", second), ("y", result)))  # fmt: skip
     inputs = [item for item in (x, u) if item is not None]
     if builtin == "DYNAMIC_UPDATE_SLICE":
@@ -215,10 +215,10 @@ def test_sizes_that_do_not_lead_back_to_the_data_are_those_that_xnnpack_makes(
 ) -> None:
     """TensorFlow's converter writes them for atrous_conv2d_transpose, whose dilations it drops."""
     rng = np.random.default_rng(2)
-    grids = [(None, None), (None, None), (None, None)] if dtype == "float32" else [(0.1, 3), (0.02, 0), (0.3, -5)]
-    tensors = [TensorSpec(n, s, dtype, *g) for n, s, g in zip("xy", ((1, 3, 3, 2), (1, *stated, 4)), grids[::2], strict=True)]
+    quantizations = [(None, None), (None, None), (None, None)] if dtype == "float32" else [(0.1, 3), (0.02, 0), (0.3, -5)]
+    tensors = [TensorSpec(n, s, dtype, *g) for n, s, g in zip("xy", ((1, 3, 3, 2), (1, *stated, 4)), quantizations[::2], strict=True)]
     values = rng.integers(-90, 90, (4, 3, 2, 2))
-    weights = TensorSpec("w", (4, 3, 2, 2), dtype, *grids[1], data=values.astype(dtype))
+    weights = TensorSpec("w", (4, 3, 2, 2), dtype, *quantizations[1], data=values.astype(dtype))
     sizes = TensorSpec("sizes", (4,), "int32", data=np.array([1, *stated, 4], np.int32))
     model = single_op("TRANSPOSE_CONV", {"padding": 1, "strideH": 2, "strideW": 3}, [sizes, weights, tensors[0]], tensors[1:])
     (x,) = [rng.integers(-128, 128, (1, 3, 3, 2)).astype(dtype)]
@@ -325,8 +325,12 @@ def test_a_product_of_no_elements_has_a_reach() -> None:
     from qconvert.graph import Graph, Op, Quantization, Tensor
     from qconvert.kernels.litert.tolerances import multiplied
 
-    grid = Quantization.per_tensor(0.1, 0)
-    tensors = [Tensor("x", "int8", (2, 0), None, grid), Tensor("a", "int64", (1,), np.array([1])), Tensor("y", "int8", (2,), None, grid)]
+    quantization = Quantization.per_tensor(0.1, 0)
+    tensors = [
+        Tensor("x", "int8", (2, 0), None, quantization),
+        Tensor("a", "int64", (1,), np.array([1])),
+        Tensor("y", "int8", (2,), None, quantization),
+    ]
     op = Op("ReduceProd", ("x", "a"), ("y",), {"keepdims": 0})
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
     assert (multiplied(graph, op, np.ones(2))[0] > 0).all()

@@ -62,14 +62,14 @@ MORE = {
 }  # fmt: skip
 
 
-def _with_other_grids(name: str, dtype: str) -> tuple[bytes, list[Array]]:
+def _with_other_quantizations(name: str, dtype: str) -> tuple[bytes, list[Array]]:
     """The operator with another quantization on each of its quantized activations, and data for it."""
     options, inputs, outputs = {**CASES, **MORE}[name](dtype, 4)
-    grids = iter(_GRIDS[dtype][:3])
+    quantizations = iter(_GRIDS[dtype][:3])
     found: dict[str, TensorSpec] = {}
     for tensor in (*inputs, *outputs):
         if tensor is not None and tensor.dtype == dtype and tensor.scale is not None and tensor.name != "w":
-            scale, point = _GRIDS[dtype][3] if tensor in outputs else next(grids)
+            scale, point = _GRIDS[dtype][3] if tensor in outputs else next(quantizations)
             found[tensor.name] = replace(tensor, scale=scale, zero_point=point)
         elif tensor is not None:
             found[tensor.name] = tensor
@@ -94,7 +94,7 @@ def _run(data: bytes, feeds: list[Array]) -> list[Array] | None:
 @pytest.mark.parametrize("name", [*CASES, *MORE])
 def test_other_scales_mean_what_the_kernel_makes_of_them(name: str, dtype: str) -> None:
     try:
-        data, feeds = _with_other_grids(name, dtype)
+        data, feeds = _with_other_quantizations(name, dtype)
     except LookupError:
         pytest.skip("the operator has no such type")
     wanted = _run(data, feeds)

@@ -33,8 +33,8 @@ def layer(name: str, dtype: str, per_axis: bool, quantized: bool) -> Graph:
     info = np.iinfo(dtype)
     stored = rng.integers(info.min, info.max + 1, shape).astype(dtype)
     scale = rng.uniform(0.001, 0.02, 4 if per_axis else 1).astype(np.float32)
-    grid = Quantization(scale, np.full(scale.shape, 128 if dtype == "uint8" else 0, np.int64), 0 if per_axis else None)
-    weights = Tensor("w", dtype, shape, stored, grid)
+    quantization = Quantization(scale, np.full(scale.shape, 128 if dtype == "uint8" else 0, np.int64), 0 if per_axis else None)
+    weights = Tensor("w", dtype, shape, stored, quantization)
     bias = Tensor("b", "float32", (4,), rng.normal(size=4).astype(np.float32))
     x = Tensor("x", "float32", data)
     if quantized:

@@ -111,8 +111,8 @@ def test_a_real_streaming_network_is_the_same_after_a_round_trip(tmp_path: Path)
 
 def test_what_a_variable_holds_has_the_scales_of_what_is_read(tmp_path: Path) -> None:
     """Kernels copy bytes, whatever scales the sides state; XNNPACK takes no such model."""
-    grids = {"x": (0.5, 0), "old": (0.5, 3), "y": (0.25, -4)}
-    tensors = [TensorSpec(name, F, "int8", scale=scale, zero_point=point) for name, (scale, point) in grids.items()]
+    quantizations = {"x": (0.5, 0), "old": (0.5, 3), "y": (0.25, -4)}
+    tensors = [TensorSpec(name, F, "int8", scale=scale, zero_point=point) for name, (scale, point) in quantizations.items()]
     data = counter(changed=tensors, further=[first([7, -7], dtype="int8", scale=9.0, zero_point=1)])
     graph = read_bytes(data, "counter")
     assert graph.states["sum"].quantization == Quantization.per_tensor(0.5, 3)

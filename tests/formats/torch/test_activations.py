@@ -57,10 +57,10 @@ def test_a_prelu_leaves_positive_values_alone(tmp_path: Path) -> None:
         ("torch.gelu(q)", _SCALE, _ZERO, None),
     ],
 )
-def test_grids_are_pytorchs(tmp_path: Path, call: str, scale: float, zero_point: int, function: object) -> None:
+def test_quantizations_are_pytorchs(tmp_path: Path, call: str, scale: float, zero_point: int, function: object) -> None:
     body = f"q = torch.quantize_per_tensor(x, {_SCALE!r}, {_ZERO}, 13); return {call}"
     graph = graph_of(archive(tmp_path / "m.pt", net(body), traced=[("float32", (1, 256))]))
-    grid = graph[graph.outputs[0]].quantization
-    assert grid is not None and grid.scale[0] == np.float32(scale) and grid.zero_point[0] == zero_point
+    quantization = graph[graph.outputs[0]].quantization
+    assert quantization is not None and quantization.scale[0] == np.float32(scale) and quantization.zero_point[0] == zero_point
     if callable(function):
         assert np.array_equal(_stored(tmp_path, call), _rounded(function(_REAL), scale, zero_point))

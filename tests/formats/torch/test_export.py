@@ -116,9 +116,9 @@ def test_scales_of_blocks_of_any_shape(
     weights = {"w": stored, "s": scales, "z": points}
     graph = read(_archive(tmp_path, nodes, weights, inputs={"x": ("float32", (2, 6))}))
     (tensor,) = _constants(graph)
-    grid = tensor.quantization
-    assert np.array_equal(tensor.data, stored) and (grid.axis, grid.block_size) == (axis, block)
-    assert (grid.quant_min, grid.quant_max) == (-8, 7)
+    quantization = tensor.quantization
+    assert np.array_equal(tensor.data, stored) and (quantization.axis, quantization.block_size) == (axis, block)
+    assert (quantization.quant_min, quantization.quant_max) == (-8, 7)
     full = [np.repeat(np.repeat(item, blocks[0], 0), blocks[1], 1).astype(np.float32) for item in (scales, points)]
     x = _reals((2, 6))
     assert np.allclose(run(graph, x)[0], x @ ((stored - full[1]) * full[0]).T, atol=1e-5)
@@ -171,7 +171,7 @@ def test_saved_dictionaries_are_what_the_helper_says() -> None:
 
 @pytest.mark.parametrize("limits", [(-128, 127), (0, 255), (0, 127), (-8, 7), (-32768, 32767), (0, 65535)])
 @pytest.mark.parametrize("form", ["numbers", "tensors", "observed", "learned", "masked"])
-def test_a_fake_quantization_rounds_onto_its_grid(tmp_path: Path, limits: tuple[int, int], form: str) -> None:
+def test_a_fake_quantization_rounds_onto_its_quantization(tmp_path: Path, limits: tuple[int, int], form: str) -> None:
     low, high = limits
     point = (low + high) // 2
     call = {"quant_min": low, "quant_max": high}

@@ -48,14 +48,14 @@ def graph_of(
     constants: Sequence[Tensor] = (),
     *,
     others: int = 0,
-    grid: Quantization = RESULT,
+    quantization: Quantization = RESULT,
     data: Quantization = DATA,
     **attributes: Any,
 ) -> Graph:
     """One operator on bytes: `others` further inputs like the first, then constants."""
     names = ["x", *(f"x{index}" for index in range(others))]
     tensors = [*(Tensor(name, "uint8", tuple(shape), None, data) for name in names), *constants]
-    tensors.append(Tensor("y", "uint8", tuple(result), None, grid))
+    tensors.append(Tensor("y", "uint8", tuple(result), None, quantization))
     op = Op(kind, (*names, *(constant.name for constant in constants)), ("y",), attributes)
     return Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), tuple(names), ("y",))
 
@@ -86,13 +86,15 @@ def conv(shape: Sequence[int], kernel: Sequence[int], result: Sequence[int], ten
     spatial = len(shape) - 2
     usual = {"strides": (1,) * spatial, "pads": (1,) * (2 * spatial), "dilations": (1,) * spatial, "data_format": "channels_first"}
     tensor = tensor or weights(kernel)
-    return graph_of("Conv", shape, result, (tensor, real("b", kernel[0])), grid=Quantization.per_tensor(0.9, 117), **{**usual, **more})
+    return graph_of(
+        "Conv", shape, result, (tensor, real("b", kernel[0])), quantization=Quantization.per_tensor(0.9, 117), **{**usual, **more}
+    )
 
 
 def pool(kind: str, result: Sequence[int], **more: Any) -> Graph:
     """A pool over 7 x 6."""
     usual = {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "data_format": "channels_first"}
-    return graph_of(kind, (2, 5, 7, 6), result, grid=EVEN, data=EVEN, **{**usual, **more})
+    return graph_of(kind, (2, 5, 7, 6), result, quantization=EVEN, data=EVEN, **{**usual, **more})
 
 
 _LAST = {"data_format": "channels_first"}
@@ -115,26 +117,27 @@ TAKEN: Mapping[str, tuple[Graph, float]] = {
     "depthwise": (conv(*_DEPTHWISE, group=16), 0.002),
     "depthwise_unsigned": (conv(*_DEPTHWISE, weights((16, 1, 3, 3), axis=None, dtype="uint8", point=76), group=16), 0.002),
     "depthwise_small": (conv(*_DEPTHWISE, weights((16, 1, 3, 3), largest=60), group=16), 0.002),
-    "gemm": (graph_of("Gemm", (5, 24), (5, 9), (weights((9, 24)), real("b", 9)), grid=WIDE), 0.002),
+    "gemm": (graph_of("Gemm", (5, 24), (5, 9), (weights((9, 24)), real("b", 9)), quantization=WIDE), 0.002),
     "gemm_relu": (graph_of("Gemm", (5, 24), (5, 9), (weights((9, 24)), real("b", 9)), activation="relu"), 0.002),
-    "gemm_no_bias": (graph_of("Gemm", (5, 24), (5, 9), (weights((9, 24)),), grid=WIDE), 0.002),
-    "matmul_constant": (graph_of("MatMul", (2, 5, 24), (2, 5, 9), (weights((24, 9), axis=1),), grid=WIDE), 0.002),
-    "matmul": (graph_of("MatMul", (2, 6, 6), (2, 6, 6), others=1, trans_b=1, grid=WIDE), 0.002),
-    "add": (graph_of("Add", (2, 5, 9), (2, 5, 9), others=1, grid=Quantization.per_tensor(0.05, 117)), 0.03),
+    "gemm_no_bias": (graph_of("Gemm", (5, 24), (5, 9), (weights((9, 24)),), quantization=WIDE), 0.002),
+    "matmul_constant": (graph_of("MatMul", (2, 5, 24), (2, 5, 9), (weights((24, 9), axis=1),), quantization=WIDE), 0.002),
+    "matmul": (graph_of("MatMul", (2, 6, 6), (2, 6, 6), others=1, trans_b=1, quantization=WIDE), 0.002),
+    "add": (graph_of("Add", (2, 5, 9), (2, 5, 9), others=1, quantization=Quantization.per_tensor(0.05, 117)), 0.03),
     "add_relu": (graph_of("Add", (2, 5, 9), (2, 5, 9), others=1, activation="relu"), 0.03),
-    "mul": (graph_of("Mul", (2, 5, 9), (2, 5, 9), others=1, grid=Quantization.per_tensor(0.06, 117)), 0.01),
+    "mul": (graph_of("Mul", (2, 5, 9), (2, 5, 9), others=1, quantization=Quantization.per_tensor(0.06, 117)), 0.01),
     "concat": (graph_of("Concat", (2, 5, 9), (2, 10, 9), others=1, axis=1), 0.002),
-    "concat_one_grid": (graph_of("Concat", (2, 5, 9), (2, 10, 9), others=1, axis=1, grid=DATA), 0.0),
-    "relu": (graph_of("Relu", (2, 5, 9), (2, 5, 9), grid=DATA), 0.0),
-    "clip": (graph_of("Clip", (2, 5, 9), (2, 5, 9), (real("low"), real("high", low=1.4)), grid=DATA), 0.0),
+    "concat_one_quantization": (graph_of("Concat", (2, 5, 9), (2, 10, 9), others=1, axis=1, quantization=DATA), 0.0),
+    "relu": (graph_of("Relu", (2, 5, 9), (2, 5, 9), quantization=DATA), 0.0),
+    "clip": (graph_of("Clip", (2, 5, 9), (2, 5, 9), (real("low"), real("high", low=1.4)), quantization=DATA), 0.0),
     "hard_swish": (graph_of("HardSwish", (4, 256), (4, 256)), 0.01),
     "leaky_relu": (graph_of("LeakyRelu", (4, 256), (4, 256), alpha=0.1), 0.01),
     "elu": (graph_of("Elu", (4, 256), (4, 256), alpha=1.0), 0.02),
     "celu": (graph_of("Celu", (4, 256), (4, 256), alpha=0.8), 0.02),
-    "sigmoid": (graph_of("Sigmoid", (4, 256), (4, 256), grid=Quantization.per_tensor(1 / 256, 0)), 0.02),
-    "tanh": (graph_of("Tanh", (4, 256), (4, 256), grid=Quantization.per_tensor(1 / 128, 128)), 0.02),
-    "hard_sigmoid": (graph_of("HardSigmoid", (4, 256), (4, 256), grid=Quantization.per_tensor(1 / 256, 0), alpha=1 / 6, beta=0.5), 0.02),
-    "softmax": (graph_of("Softmax", (4, 11), (4, 11), grid=Quantization.per_tensor(1 / 256, 0), axis=-1), 0.03),
+    "sigmoid": (graph_of("Sigmoid", (4, 256), (4, 256), quantization=Quantization.per_tensor(1 / 256, 0)), 0.02),
+    "tanh": (graph_of("Tanh", (4, 256), (4, 256), quantization=Quantization.per_tensor(1 / 128, 128)), 0.02),
+    "hard_sigmoid": (graph_of("HardSigmoid", (4, 256), (4, 256), quantization=Quantization.per_tensor(1 / 256, 0), alpha=1 / 6,
+        beta=0.5), 0.02),
+    "softmax": (graph_of("Softmax", (4, 11), (4, 11), quantization=Quantization.per_tensor(1 / 256, 0), axis=-1), 0.03),
     "batch_norm": (graph_of("BatchNormalization", (2, 6, 5, 5), (2, 6, 5, 5), _STATISTICS, epsilon=1e-3, **_LAST), 0.01),
     "batch_norm_3d": (graph_of("BatchNormalization", (2, 6, 5, 5, 2), (2, 6, 5, 5, 2), _STATISTICS, epsilon=1e-3, **_LAST), 0.01),
     "layer_norm": (graph_of("LayerNormalization", (4, 5, 6), (4, 5, 6), _NORM, axis=-1, epsilon=1e-5), 0.02),
@@ -144,31 +147,31 @@ TAKEN: Mapping[str, tuple[Graph, float]] = {
     "max_pool_one_side": (pool("MaxPool", (2, 5, 4, 3), pads=(0, 0, 1, 0)), 0.0),
     "average_pool": (pool("AveragePool", (2, 5, 3, 3)), 0.0),
     "average_pool_padding": (pool("AveragePool", (2, 5, 4, 4), pads=(1, 1, 1, 1), count_include_pad=1), 0.0),
-    "global_average": (graph_of("GlobalAveragePool", (2, 5, 7, 6), (2, 5, 1, 1), grid=EVEN, data=EVEN, **_LAST), 0.0),
-    "mean": (graph_of("ReduceMean", (2, 5, 7, 6), (2, 5), (listed("axes", 2, 3),), grid=EVEN, data=EVEN, keepdims=0), 0.0),
+    "global_average": (graph_of("GlobalAveragePool", (2, 5, 7, 6), (2, 5, 1, 1), quantization=EVEN, data=EVEN, **_LAST), 0.0),
+    "mean": (graph_of("ReduceMean", (2, 5, 7, 6), (2, 5), (listed("axes", 2, 3),), quantization=EVEN, data=EVEN, keepdims=0), 0.0),
     "nearest": (
-        graph_of("Resize", (2, 5, 4, 3), (2, 5, 8, 9), (listed("sizes", 8, 9),), grid=DATA, mode="nearest",
+        graph_of("Resize", (2, 5, 4, 3), (2, 5, 8, 9), (listed("sizes", 8, 9),), quantization=DATA, mode="nearest",
                  coordinate_transformation_mode="asymmetric", nearest_mode="floor", **_LAST), 0.0,
     ),
 }  # fmt: skip
 #: Operators that they do not take, which have the same results in float.
 REFUSED: Mapping[str, Graph] = {
     "average_pool_not_counted": pool("AveragePool", (2, 5, 4, 4), pads=(1, 1, 1, 1), count_include_pad=0),
-    "sigmoid_other_scale": graph_of("Sigmoid", (4, 256), (4, 256), grid=Quantization.per_tensor(0.005, 3)),
+    "sigmoid_other_scale": graph_of("Sigmoid", (4, 256), (4, 256), quantization=Quantization.per_tensor(0.005, 3)),
     "transposed": graph_of(
         "ConvTranspose", (2, 8, 5, 5), (2, 8, 10, 10), (weights((8, 8, 2, 2), axis=None), real("b", 8)), strides=(2, 2), pads=(0, 0, 0, 0),
-        dilations=(1, 1), output_padding=(0, 0), grid=Quantization.per_tensor(0.9, 117), **_LAST,
+        dilations=(1, 1), output_padding=(0, 0), quantization=Quantization.per_tensor(0.9, 117), **_LAST,
     ),
     "transposed_scales": graph_of(
         "ConvTranspose", (2, 8, 5, 5), (2, 4, 9, 9), (weights((4, 8, 3, 3)), real("b", 4)), strides=(2, 2), pads=(1, 1, 1, 1),
-        dilations=(1, 1), output_padding=(0, 0), grid=Quantization.per_tensor(0.9, 117), **_LAST,
+        dilations=(1, 1), output_padding=(0, 0), quantization=Quantization.per_tensor(0.9, 117), **_LAST,
     ),
     "max": graph_of("Max", (2, 5, 9), (2, 5, 9), others=1),
     "sub": graph_of("Sub", (2, 5, 9), (2, 5, 9), others=1),
     "prelu": graph_of("PRelu", (2, 5, 9), (2, 5, 9), (real("slopes", 5, 1),)),
-    "bilinear": graph_of("Resize", (2, 5, 4, 3), (2, 5, 8, 9), (listed("sizes", 8, 9),), grid=EVEN, data=EVEN, mode="linear",
+    "bilinear": graph_of("Resize", (2, 5, 4, 3), (2, 5, 8, 9), (listed("sizes", 8, 9),), quantization=EVEN, data=EVEN, mode="linear",
                          coordinate_transformation_mode="half_pixel", **_LAST),
-    "relu_onto_another_grid": graph_of("Relu", (2, 5, 9), (2, 5, 9)),
+    "relu_onto_another_quantization": graph_of("Relu", (2, 5, 9), (2, 5, 9)),
 }  # fmt: skip
 
 

@@ -233,12 +233,12 @@ def test_a_module_in_memory() -> None:
 @needs_torch
 def test_names_of_tensors_become_no_code(tmp_path: Path) -> None:
     name = 'w");import os;os.system("touch /tmp/ran");("'
-    grid = Quantization.per_tensor(0.5, 128)
+    quantization = Quantization.per_tensor(0.5, 128)
     tensors = [
-        Tensor('x"]\n', "uint8", (1, 2), None, grid),
+        Tensor('x"]\n', "uint8", (1, 2), None, quantization),
         Tensor(name, "int8", (3, 2), np.ones((3, 2), np.int8), Quantization.per_tensor(0.5, 0)),
-        Tensor("self", "uint8", (1, 3), None, grid),
-        Tensor("def", "uint8", (1, 3), None, grid),
+        Tensor("self", "uint8", (1, 3), None, quantization),
+        Tensor("def", "uint8", (1, 3), None, quantization),
     ]
     ops = (Op("Gemm", ('x"]\n', name), ("self",)), Op("Add", ("self", "self"), ("def",)))
     graph = Graph("g", {t.name: t for t in tensors}, ops, ('x"]\n',), ("self", "def"))
@@ -250,8 +250,8 @@ def test_names_of_tensors_become_no_code(tmp_path: Path) -> None:
 
 @needs_torch
 def test_inputs_that_are_outputs_and_outputs_of_constants(tmp_path: Path) -> None:
-    grid = Quantization.per_tensor(0.5, 128)
-    tensors = [Tensor(name, "uint8", (2, 3), None, grid) for name in ("x", "y", "z")]
+    quantization = Quantization.per_tensor(0.5, 128)
+    tensors = [Tensor(name, "uint8", (2, 3), None, quantization) for name in ("x", "y", "z")]
     ops = (Op("Identity", ("x",), ("y",)), Op("Reinterpret", ("x",), ("z",)))
     tensors[2] = replace(tensors[2], quantization=Quantization.per_tensor(0.25, 3))
     graph = Graph("g", {t.name: t for t in tensors}, ops, ("x",), ("y", "z"))

@@ -68,9 +68,11 @@ def test_integers_and_scales_are_those_of_torch(name: str) -> None:
             weight = np.stack([weight & 15, weight >> 4])
         found = [tensor for tensor in graph.constants() if _same(tensor.data, weight)]
         assert found, layer
-        grids = [tensor.quantization for tensor in found if tensor.quantization is not None]
+        quantizations = [tensor.quantization for tensor in found if tensor.quantization is not None]
         stated = scale.astype(np.float32).reshape(-1), zero_point.reshape(-1)
-        assert not grids or any(np.array_equal(g.scale, stated[0]) and np.array_equal(g.zero_point, stated[1]) for g in grids)
+        assert not quantizations or any(
+            np.array_equal(g.scale, stated[0]) and np.array_equal(g.zero_point, stated[1]) for g in quantizations
+        )
 
 
 def _same(data: Any, weight: Any) -> bool:
@@ -85,8 +87,8 @@ def test_outputs_are_those_of_torch(name: str) -> None:
     inputs = [values[key] for key in sorted(values) if key.startswith("input_")]
     found = evaluate(graph, dict(zip(graph.inputs, inputs, strict=True)))
     for index, output in enumerate(graph.outputs):
-        grid, wanted = graph[output].quantization, values[f"output_{index}"]
-        value = dequantize(found[output], grid) if grid is not None and wanted.dtype.kind == "f" else found[output]
+        quantization, wanted = graph[output].quantization, values[f"output_{index}"]
+        value = dequantize(found[output], quantization) if quantization is not None and wanted.dtype.kind == "f" else found[output]
         steps, share = _DIFFERENT.get(name, {}).get(index, (0, 0))
         off = np.abs(value.astype(np.float64) - wanted)
         assert value.shape == wanted.shape and off.max(initial=0) <= steps * _step(graph, output) + 1e-5, f"output {index}"
@@ -96,8 +98,8 @@ def test_outputs_are_those_of_torch(name: str) -> None:
 def _step(graph: Graph, output: str) -> float:
     """One step of the quantization from which an output was made."""
     made = graph.producers().get(output)
-    grid = graph[output].quantization or (None if made is None else graph[made.inputs[0]].quantization)
-    return 1.0 if grid is None else float(grid.scale[0])
+    quantization = graph[output].quantization or (None if made is None else graph[made.inputs[0]].quantization)
+    return 1.0 if quantization is None else float(quantization.scale[0])
 
 
 @pytest.mark.cross_section

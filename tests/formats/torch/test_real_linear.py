@@ -47,15 +47,15 @@ def _layer(weights: Any) -> dict[str, Any]:
     return {"p": packed_linear(weights, _B)}
 
 
-@pytest.mark.parametrize("grids", ["channel", "tensor"])
+@pytest.mark.parametrize("quantizations", ["channel", "tensor"])
 @pytest.mark.parametrize("reduced", [True, False])
 @pytest.mark.parametrize("relu", [False, True])
-def test_a_dynamic_layer_gives_pytorchs_values(tmp_path: Path, grids: str, reduced: bool, relu: bool) -> None:
-    weights = _CHANNEL if grids == "channel" else _TENSOR
+def test_a_dynamic_layer_gives_pytorchs_values(tmp_path: Path, quantizations: str, reduced: bool, relu: bool) -> None:
+    weights = _CHANNEL if quantizations == "channel" else _TENSOR
     name = "linear_relu_dynamic" if relu else "linear_dynamic"
     body = f"return ops.quantized.{name}(x, self.p, {reduced})"
     (result,) = computed(tmp_path / "m.pt", body, _X, attributes=_layer(weights))
-    wanted = np.array([_FIRST[grids, reduced], _LAST[grids, reduced]])
+    wanted = np.array([_FIRST[quantizations, reduced], _LAST[quantizations, reduced]])
     np.testing.assert_allclose(result[[0, 3]], np.maximum(wanted, 0) if relu else wanted, atol=3e-6)
 
 
@@ -93,7 +93,7 @@ def test_weights_in_float16_are_real(tmp_path: Path) -> None:
         )
 
 
-def test_data_on_a_stated_grid_give_real_results(tmp_path: Path) -> None:
+def test_data_on_a_stated_quantization_give_real_results(tmp_path: Path) -> None:
     name = "linear_with_input_q_dq_qweight_dq_output_fp32"
     body = f"return ops.quantized.{name}(x, 0.03, 120, self.p)"
     (result,) = computed(tmp_path / "m.pt", body, _X, attributes=_layer(_TENSOR))

@@ -78,11 +78,13 @@ def test_open_sizes_are_those_that_the_operators_take(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["TopK", "Split"])
 def test_results_that_nothing_reads_come_back(kind: str, unread: int, tmp_path: Path) -> None:
     """PyTorch leaves out what computes them."""
-    grid = Quantization.per_tensor(0.25, 7)
+    quantization = Quantization.per_tensor(0.25, 7)
     indices = kind == "TopK"
     tensors = [
-        Tensor("x", "uint8", (2, 6), None, grid), Tensor("k", "int64", (1,) if indices else (2,), np.array([3] if indices else [3, 3])),
-        Tensor("a", "uint8", (2, 3), None, grid), Tensor("b", "int64" if indices else "uint8", (2, 3), None, None if indices else grid),
+        Tensor("x", "uint8", (2, 6), None, quantization),
+        Tensor("k", "int64", (1,) if indices else (2,), np.array([3] if indices else [3, 3])),
+        Tensor("a", "uint8", (2, 3), None, quantization),
+        Tensor("b", "int64" if indices else "uint8", (2, 3), None, None if indices else quantization),
     ]  # fmt: skip
     outputs = ("a", "b")[1 - unread : 2 - unread]
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op(kind, ("x", "k"), ("a", "b"), {"axis": 1}),), ("x",), outputs)
@@ -94,10 +96,10 @@ def test_results_that_nothing_reads_come_back(kind: str, unread: int, tmp_path: 
 @pytest.mark.parametrize("filler", [None, -20, 7])
 def test_a_pad_of_stored_integers_keeps_its_filler(filler: int | None, tmp_path: Path) -> None:
     """In a program the number is a stored integer, and none is stated for real zero."""
-    grid = Quantization.per_tensor(0.25, 7)
+    quantization = Quantization.per_tensor(0.25, 7)
     tensors = [
-        Tensor("r", "float32", (1, 4)), Tensor("x", "int8", (1, 4), None, grid), Tensor("y", "int8", (1, 6), None, grid),
-        Tensor("p", "int64", (4,), np.array([0, 1, 0, 1])), Tensor("f", "int8", (), np.array(filler or 0, np.int8), grid),
+        Tensor("r", "float32", (1, 4)), Tensor("x", "int8", (1, 4), None, quantization), Tensor("y", "int8", (1, 6), None, quantization),
+        Tensor("p", "int64", (4,), np.array([0, 1, 0, 1])), Tensor("f", "int8", (), np.array(filler or 0, np.int8), quantization),
         Tensor("s", "float32", (1, 6)),
     ]  # fmt: skip
     ops = (Op("Quantize", ("r",), ("x",)), Op("Pad", ("x", "p", *(["f"] if filler is not None else [])), ("y",)),
@@ -119,9 +121,9 @@ def test_weights_of_transposed_convolutions_keep_their_order_and_scales(group: i
     """Programs for compilers turn them when they run, also those of groups with scales of their own."""
     rng = np.random.default_rng(2)
     scales = Quantization(rng.uniform(0.01, 0.1, 6).astype(np.float32), np.zeros(6, np.int64), 0)
-    grids = Quantization.per_tensor(0.02, 131), Quantization.per_tensor(0.8, 117)
+    quantizations = Quantization.per_tensor(0.02, 131), Quantization.per_tensor(0.8, 117)
     tensors = [
-        Tensor("x", "uint8", (1, 4, 5, 5), None, grids[0]), Tensor("y", "uint8", (1, 6, 9, 9), None, grids[1]),
+        Tensor("x", "uint8", (1, 4, 5, 5), None, quantizations[0]), Tensor("y", "uint8", (1, 6, 9, 9), None, quantizations[1]),
         Tensor("w", "int8", (6, 4 // group, 3, 3), rng.integers(-127, 128, (6, 4 // group, 3, 3)).astype(np.int8), scales),
     ]  # fmt: skip
     sizes = {"strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1), "output_padding": (0, 0), "group": group}

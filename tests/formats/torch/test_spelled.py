@@ -59,15 +59,15 @@ _SPELLINGS = {
 
 
 @pytest.mark.parametrize("name", _SPELLINGS)
-def test_a_spelling_becomes_a_grid(tmp_path: Path, name: str) -> None:
+def test_a_spelling_becomes_a_quantization(tmp_path: Path, name: str) -> None:
     graph = _graph(tmp_path, _SPELLINGS[name])
     assert {op.kind for op in graph.ops} <= {"Clip", "Quantize", "Dequantize"}
     (quantize,) = [op for op in graph.ops if op.kind == "Quantize"]
-    grid = graph[quantize.outputs[0]].quantization
-    assert grid is not None and grid.scale[0] == _SCALE and grid.zero_point[0] == (3 if "point" in name else 0)
+    quantization = graph[quantize.outputs[0]].quantization
+    assert quantization is not None and quantization.scale[0] == _SCALE and quantization.zero_point[0] == (3 if "point" in name else 0)
     assert graph[quantize.outputs[0]].dtype == ("int16" if name == "16 bits" else "int8")
     low, high = (-7, 7) if name == "limits" else (-32768, 32767) if name == "16 bits" else (-128, 127)
-    point = grid.zero_point[0]
+    point = quantization.zero_point[0]
     x = np.random.default_rng(0).normal(size=200).astype(np.float32) * 5
     wanted = (np.clip(np.rint(x / _SCALE) + point, low, high) - point).astype(np.float32) * _SCALE
     assert np.array_equal(run(graph, x)[0], wanted)
@@ -89,8 +89,8 @@ _OTHERS = {
 
 @pytest.mark.parametrize("name", _OTHERS)
 def test_another_function_stays_as_it_is(tmp_path: Path, name: str) -> None:
-    grid = np.random.default_rng(1).uniform(0.01, 0.1, (4, 5)).astype(np.float32)
-    graph = _graph(tmp_path, _OTHERS[name], (4, 5), t=np.float32(0.051), f=np.float32(-20), m=grid)
+    quantization = np.random.default_rng(1).uniform(0.01, 0.1, (4, 5)).astype(np.float32)
+    graph = _graph(tmp_path, _OTHERS[name], (4, 5), t=np.float32(0.051), f=np.float32(-20), m=quantization)
     assert not any(op.kind in ("Quantize", "Dequantize") for op in graph.ops)
 
 

@@ -176,10 +176,12 @@ def test_a_scale_may_be_a_tensor_that_is_read_as_a_number(tmp_path: Path) -> Non
         + "return ops.quantized.add(q, q, annotate(float, self.t), annotate(int, self.o))"
     )
     graph = graph_of(archive(tmp_path / "a.pt", net(body), attributes, traced=[("float32", (2, 2))]))
-    grids = [
-        (float(grid.scale[0]), int(grid.zero_point[0])) for name in ("q", *graph.outputs) if (grid := graph[name].quantization) is not None
+    quantizations = [
+        (float(quantization.scale[0]), int(quantization.zero_point[0]))
+        for name in ("q", *graph.outputs)
+        if (quantization := graph[name].quantization) is not None
     ]
-    assert grids == [(0.25, 7), (0.5, 1)]
+    assert quantizations == [(0.25, 7), (0.5, 1)]
 
 
 def test_all_that_is_not_covered_is_named_at_once_with_its_lines(tmp_path: Path) -> None:

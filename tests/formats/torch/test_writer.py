@@ -66,14 +66,14 @@ def test_litert_golden_outputs_are_reproduced(name: str, model: str) -> None:
     from qconvert.data import load_inputs
 
     graph = qconvert.load(FIXTURES / f"{model}.tflite")
-    module, grid = qconvert.to_torch(graph), graph[graph.outputs[0]].quantization
-    assert grid is not None
+    module, quantization = qconvert.to_torch(graph), graph[graph.outputs[0]].quantization
+    assert quantization is not None
     feeds, _ = load_inputs(graph, [FIXTURES / "mlperf_tiny" / name / "input"], 10)
     assert len(feeds) == 10
     for number, feed in enumerate(feeds):
         stored = run(module, graph, feed)[graph.outputs[0]].astype(np.float32)
         golden = np.fromfile(FIXTURES / "mlperf_tiny" / name / "output_tflite" / f"{number}.bin", np.float32)
-        assert np.array_equal(((stored - np.float32(grid.zero_point[0])) * grid.scale[0]).reshape(-1), golden)
+        assert np.array_equal(((stored - np.float32(quantization.zero_point[0])) * quantization.scale[0]).reshape(-1), golden)
 
 
 @needs_torch
@@ -131,8 +131,9 @@ def _tamper(source: Path, result: Path, what: str) -> None:
                 notes = json.loads(data)
                 op = notes["spelled"][2]
                 if what == "scale":
-                    op["grids"] = {
-                        name: [grid[0], grid[1]] if len(grid) == 3 else [grid[0] * 2, grid[1]] for name, grid in op["grids"].items()
+                    op["quantizations"] = {
+                        name: [quantization[0], quantization[1]] if len(quantization) == 3 else [quantization[0] * 2, quantization[1]]
+                        for name, quantization in op["quantizations"].items()
                     }
                 elif what == "kind":
                     op["kind"], op["attributes"] = "MatMul", {"trans_b": 1}
@@ -191,11 +192,11 @@ def test_two_conversions_give_the_same_program(tmp_path: Path) -> None:
 @needs_torch
 def test_names_of_tensors_become_no_code(tmp_path: Path) -> None:
     name = 'w");import os;os.system("touch /tmp/ran");("'
-    grid = Quantization.per_tensor(0.5, 0)
+    quantization = Quantization.per_tensor(0.5, 0)
     tensors = [
-        Tensor('x"]\n', "int8", (1, 2), None, grid),
-        Tensor(name, "int8", (3, 2), np.ones((3, 2), np.int8), grid),
-        Tensor("y.y", "int8", (1, 3), None, grid),
+        Tensor('x"]\n', "int8", (1, 2), None, quantization),
+        Tensor(name, "int8", (3, 2), np.ones((3, 2), np.int8), quantization),
+        Tensor("y.y", "int8", (1, 3), None, quantization),
     ]
     graph = Graph("g", {t.name: t for t in tensors}, (Op("Gemm", ('x"]\n', name), ("y.y",)),), ('x"]\n',), ("y.y",))
     qconvert.save(graph, tmp_path / "model.pt2")
@@ -263,8 +264,8 @@ def test_each_turned_weight_has_its_own_scales(tmp_path: Path) -> None:
     found = qconvert.load(tmp_path / "model.pt2")
 
     def scales(graph: Graph) -> list[list[float]]:
-        grids = [graph[op.inputs[1]].quantization for op in graph.ops if op.kind == "ConvTranspose"]
-        return [grid.scale.tolist() for grid in grids if grid is not None]
+        quantizations = [graph[op.inputs[1]].quantization for op in graph.ops if op.kind == "ConvTranspose"]
+        return [quantization.scale.tolist() for quantization in quantizations if quantization is not None]
 
     assert len(scales(source)) == 3 and scales(found) == scales(source)
 
@@ -314,16 +315,16 @@ def test_xnnpack_gets_no_weight_of_minus_128() -> None:
     data = rng.integers(-127, 128, (3, 8)).astype(np.int8)
     data[1, 0] = -128
     data[2] = np.array([-128, 64, 32, 2, 4, -6, 0, 126], np.int8)
-    grid = Quantization(np.array([0.1, 0.2, 0.3], np.float32), np.zeros(3, np.int64), 0)
+    quantization = Quantization(np.array([0.1, 0.2, 0.3], np.float32), np.zeros(3, np.int64), 0)
     tensors = [
-        Tensor("x", "int8", (1, 8), None, Quantization.per_tensor(0.5, 3)), Tensor("w", "int8", (3, 8), data, grid),
+        Tensor("x", "int8", (1, 8), None, Quantization.per_tensor(0.5, 3)), Tensor("w", "int8", (3, 8), data, quantization),
         Tensor("y", "int8", (1, 3), None, Quantization.per_tensor(0.5, 3)),
     ]  # fmt: skip
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op("Gemm", ("x", "w"), ("y",)),), ("x",), ("y",))
     found, changes = normalize(graph, target_named("torch-xnnpack"))
     weights = found[found.ops[0].inputs[1]]
     assert weights.data is not None and weights.quantization is not None and weights.data.min() >= -127
-    before, after = data * grid.scale[:, None], weights.data * weights.quantization.scale[:, None]
+    before, after = data * quantization.scale[:, None], weights.data * weights.quantization.scale[:, None]
     assert np.array_equal(before[0], after[0]) and np.allclose(before[2], after[2], rtol=1e-6) and not np.allclose(before[1], after[1])
     assert any("1 of 3 scales" in change.text and change.costs for change in changes)
 

@@ -40,13 +40,13 @@ def _whole(low: int, high: int, *shape: int, dtype: str = "int64") -> Array:
 class Given:
     """An input: its values, whether they are a constant, and a quantization."""
 
-    def __init__(self, data: Any, constant: bool = False, grid: Quantization | None = None) -> None:
+    def __init__(self, data: Any, constant: bool = False, quantization: Quantization | None = None) -> None:
         self.data, self.constant = np.asarray(data), constant
-        self.grid = grid if grid is not None or self.data.dtype != np.int8 else _GRID
+        self.quantization = quantization if quantization is not None or self.data.dtype != np.int8 else _GRID
 
 
-def const(data: Any, grid: Quantization | None = None) -> Given:
-    return Given(data, True, grid)
+def const(data: Any, quantization: Quantization | None = None) -> Given:
+    return Given(data, True, quantization)
 
 
 def ints(*values: int) -> Given:
@@ -141,15 +141,17 @@ def _graph(case: tuple[str, Sequence[Any], dict[str, Any], Sequence[str]]) -> tu
     kind, values, attributes, types = case
     given = [value if isinstance(value, Given) else Given(value) for value in values]
     tensors = {
-        f"i{place}": Tensor(f"i{place}", canonical_dtype(item.data.dtype), item.data.shape, item.data if item.constant else None, item.grid)
+        f"i{place}": Tensor(
+            f"i{place}", canonical_dtype(item.data.dtype), item.data.shape, item.data if item.constant else None, item.quantization
+        )
         for place, item in enumerate(given)
     }
     first = tensors["i0"]
     rule, names = KINDS[kind].rule, [f"o{place}" for place in range(max(len(types), 1))]
     op = Op(kind, tuple(tensors), tuple(names), attributes)
     for name, dtype in zip(names, types or (first.dtype,), strict=True):
-        grid = None if dtype != "int8" else _OTHER if rule == "real" else _GRID
-        tensors[name] = Tensor(name, dtype, None, None, grid)
+        quantization = None if dtype != "int8" else _OTHER if rule == "real" else _GRID
+        tensors[name] = Tensor(name, dtype, None, None, quantization)
     inputs = {f"i{place}": item.data for place, item in enumerate(given) if not item.constant}
     results = evaluate_op(Graph("", tensors, (op,), tuple(inputs), tuple(names)), op, [item.data for item in given])
     for name, result in zip(names, results, strict=True):
@@ -216,11 +218,12 @@ def test_custom_operators_are_named() -> None:
 def test_data_are_rounded_when_the_program_runs(rounding: str, kind: str, tmp_path: Any) -> None:
     """As the kernel does that the operator names, also for data of one sign, and of zeros."""
     spatial = () if kind == "Gemm" else (5, 5)
-    grid = Quantization.per_axis([0.01, 0.02, 0.03], 0)
+    quantization = Quantization.per_axis([0.01, 0.02, 0.03], 0)
     window = {"strides": (1, 1), "pads": (1, 0, 1, 1), "dilations": (1, 1), "data_format": "channels_first"} if spatial else {}
     result = {"Gemm": (3, 3), "Conv": (3, 3, 5, 4), "ConvTranspose": (3, 3, 5, 6)}[kind]
     tensors = [
-        Tensor("x", "float32", (3, 4, *spatial)), Tensor("w", "int8", (3, 4, *[3] * len(spatial)), _codes(3, 4, *[3] * len(spatial)), grid),
+        Tensor("x", "float32", (3, 4, *spatial)),
+        Tensor("w", "int8", (3, 4, *[3] * len(spatial)), _codes(3, 4, *[3] * len(spatial)), quantization),
         Tensor("b", "float32", (3,), _real(3)), Tensor("y", "float32", result),
     ]  # fmt: skip
     op = Op(kind, ("x", "w", "b"), ("y",), {"arithmetic": rounding, **window})
@@ -240,8 +243,8 @@ def test_scales_in_blocks(kind: str, tmp_path: Any) -> None:
     """Groups of rows have an operator; blocks along another axis are decomposed."""
     shape, axis = ((4, 6), 1) if kind == "Gemm" else ((6, 4), 0)
     blocks = tuple(size // 3 if place == axis else size for place, size in enumerate(shape))
-    grid = Quantization(_RNG.uniform(0.01, 0.1, blocks).astype(np.float32), _whole(-4, 4, *blocks), axis, 3)
-    tensors = [Tensor("x", "float32", (2, 6)), Tensor("w", "int8", shape, _codes(*shape), grid), Tensor("y", "float32", (2, 4))]
+    quantization = Quantization(_RNG.uniform(0.01, 0.1, blocks).astype(np.float32), _whole(-4, 4, *blocks), axis, 3)
+    tensors = [Tensor("x", "float32", (2, 6)), Tensor("w", "int8", shape, _codes(*shape), quantization), Tensor("y", "float32", (2, 4))]
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op(kind, ("x", "w"), ("y",)),), ("x",), ("y",))
     feed = {"x": _real(2, 6)}
     assert np.allclose(run(live(graph), graph, feed)["y"], evaluate(graph, feed)["y"], rtol=1e-6, atol=1e-6)
@@ -252,7 +255,7 @@ def test_scales_in_blocks(kind: str, tmp_path: Any) -> None:
         (product,) = [op for op in found.ops if op.kind == "Gemm"]
         made = found.producers().get(product.inputs[1])
         weights = found[product.inputs[1] if made is None else made.inputs[0]]
-        assert weights.quantization == grid and np.array_equal(weights.data, graph["w"].data)
+        assert weights.quantization == quantization and np.array_equal(weights.data, graph["w"].data)
 
 
 @pytest.mark.torch

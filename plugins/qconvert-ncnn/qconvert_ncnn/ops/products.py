@@ -11,8 +11,8 @@ import numpy as np
 from qconvert.plugin import InvalidModelError, Op
 from qconvert_ncnn.blobs import order_of, unsupported
 from qconvert_ncnn.container import Layer, packed
-from qconvert_ncnn.grids import INT8, LIMIT, inverse, is_connected, is_layer, outputs_axis
 from qconvert_ncnn.loading import REQUANTIZED, scales_of, top_scale
+from qconvert_ncnn.quantizations import INT8, LIMIT, inverse, is_connected, is_layer, outputs_axis
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import ACTIVATIONS, Writing
 
@@ -156,15 +156,17 @@ def _finish(op: Op, w: Writing, kind: str, params: dict[int, Any], bias_key: int
     if name not in w.stored:
         w.finish(_without_activation(op), kind, params, *parts)
         return
-    grid = w.graph[name].quantization
-    assert grid is not None
-    low, high = grid.limits(INT8)
-    scale = float(grid.scale.reshape(-1)[0])
+    quantization = w.graph[name].quantization
+    assert quantization is not None
+    low, high = quantization.limits(INT8)
+    scale = float(quantization.scale.reshape(-1)[0])
     bounds = _narrower(ACTIVATIONS.get(str(op["activation"]), (-_LARGEST, None)), (low, high), scale)
     params |= bounds
     params[8] = REQUANTIZED + 1
     output = w.blobs.name(name)
-    w.add(kind, w.layer(op), [w.value(op.inputs[0])], [output], params, *parts, packed(inverse(grid.scale.reshape(-1)), marked=False))
+    w.add(
+        kind, w.layer(op), [w.value(op.inputs[0])], [output], params, *parts, packed(inverse(quantization.scale.reshape(-1)), marked=False)
+    )
     w.values[name] = output
 
 

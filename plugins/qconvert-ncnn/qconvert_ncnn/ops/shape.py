@@ -105,8 +105,8 @@ def read_split(r: Reading) -> None:
     for blob in r.layer.outputs:
         r.draft.values[blob] = r.value()
         r.draft.origins[blob] = r.draft.origins.get(r.layer.inputs[0], r.layer.inputs[0])
-        if r.layer.inputs[0] in r.draft.grids:
-            r.draft.grids[blob] = r.draft.grids[r.layer.inputs[0]]
+        if r.layer.inputs[0] in r.draft.quantizations:
+            r.draft.quantizations[blob] = r.draft.quantizations[r.layer.inputs[0]]
 
 
 def write_slice(op: Op, w: Writing) -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.plugin import Array, Op, Quantization, UnsupportedError, integer_range
-from qconvert_openvino.constants import constant_of, grid_along
+from qconvert_openvino.constants import constant_of, quantization_along
 from qconvert_openvino.container import Node
 from qconvert_openvino.elements import DTYPES, TYPES
 from qconvert_openvino.notes import Noted
-from qconvert_openvino.ranges import grid_of
+from qconvert_openvino.ranges import quantization_of
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.stated import Stated, fake_quantize_of
 from qconvert_openvino.writing import Writing, unsupported
@@ -33,8 +33,8 @@ def read_fake_quantize(r: Reading) -> None:
         return
     port = next(iter(r.node.ports))
     name, described = r.draft.called(r.node, port)[0], r.node.ports[port]
-    noted = r.draft.notes.grids.get(name)
-    dtype, q = _grid(r, stated, noted)
+    noted = r.draft.notes.quantizations.get(name)
+    dtype, q = _quantization(r, stated, noted)
     shape = tuple(size if size >= 0 else f"{r.node.name}.{axis}" for axis, size in enumerate(described.shape))
     own = noted.name if noted is not None and noted.name not in r.draft.tensors and noted.name else name
     given_out = r.draft.is_given_out(r.node, port)
@@ -51,9 +51,9 @@ def read_fake_quantize(r: Reading) -> None:
         r.draft.ops.append(Op("Dequantize", (stored,), (real,), {}, str(r.node)))
 
 
-def _grid(r: Reading, stated: Stated, noted: Noted | None) -> tuple[str, Quantization]:
+def _quantization(r: Reading, stated: Stated, noted: Noted | None) -> tuple[str, Quantization]:
     try:
-        return grid_of(stated.taken, stated.axis, None if noted is None else (noted.dtype, noted.quantization))
+        return quantization_of(stated.taken, stated.axis, None if noted is None else (noted.dtype, noted.quantization))
     except UnsupportedError as error:
         raise r.unsupported(f", which {error.reason},") from error
 
@@ -72,12 +72,12 @@ def _read_quantize(r: Reading, stated: Stated, convert: Node) -> None:
     result = Reading(r.draft, convert)
     dtype = DTYPES[convert.attributes["destination_type"]]
     name = r.draft.called(convert, next(iter(convert.ports)))[0]
-    noted = r.draft.notes.grids.get(name)
+    noted = r.draft.notes.quantizations.get(name)
     smallest = int(stated.given.low[0])
     if noted is not None and noted.dtype == dtype:
-        found, q = _grid(r, stated, noted)
+        found, q = _quantization(r, stated, noted)
     else:
-        found, q = _grid(r, stated, None)
+        found, q = _quantization(r, stated, None)
     if (found, q.limits(found)[0]) != (dtype, smallest):
         low, high = integer_range(dtype)
         last = smallest + stated.taken.levels - 1
@@ -94,7 +94,7 @@ def _relabelled(r: Reading, stated: Stated, stored: str) -> str:
     tensor = r.draft.tensors[stored]
     assert tensor.quantization is not None
     try:
-        dtype, q = grid_of(stated.given, stated.axis)
+        dtype, q = quantization_of(stated.given, stated.axis)
     except UnsupportedError as error:
         raise r.unsupported(f", which gives out what {error.reason},") from error
     smallest = tensor.quantization.limits(tensor.dtype)[0]
@@ -157,7 +157,7 @@ def _along(scale: Array, point: Array, rank: int) -> Quantization | None:
         return None
     if len(shape) != rank:
         return None
-    q = grid_along(np.broadcast_to(scale, shape), np.broadcast_to(point, shape)) if rank or scale.size == 1 else None
+    q = quantization_along(np.broadcast_to(scale, shape), np.broadcast_to(point, shape)) if rank or scale.size == 1 else None
     return None if q is None or q.block_size else q
 
 
@@ -200,14 +200,14 @@ def write_reinterpret(op: Op, w: Writing) -> None:
     found = w.value(source.name)
     if source.quantization is not None:
         value = w.unrounded.get(source.name, found)
-        note = w.notes.grids.get(source.name)
+        note = w.notes.quantizations.get(source.name)
         found = w.quantized(value, source).output(0)
         if note is None:
-            w.notes.grids.pop(source.name, None)
+            w.notes.quantizations.pop(source.name, None)
     if result.quantization is None:
         w.values[result.name] = w.called(found, result.name)
         return
-    q = w.grid(result)
+    q = w.quantization(result)
     w.values[result.name] = w.scaled(w.op.convert(found, "f32"), result.dtype, q, w.sizes(result, q)).output(0)
 
 

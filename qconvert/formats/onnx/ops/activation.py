@@ -46,7 +46,7 @@ def write_clip(op: Op, b: Builder) -> None:
     lower, upper = (None if v is None else float(v.reshape(-1)[0]) for v in limits)
     bounds = (0.0, None) if op.kind == "Relu" else (lower, upper)
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    if data.is_quantized and data.shares_grid(result) and result.dtype in ("int8", "uint8") and is_exact(bounds, result):
+    if data.is_quantized and data.shares_quantization(result) and result.dtype in ("int8", "uint8") and is_exact(bounds, result):
         b.clip_stored(b.stored(data.name), result, *clip_range(result, bounds))
         return
     values = [b.real(data.name), *(b.stored(name) for name in op.inputs[1:])]

@@ -152,8 +152,8 @@ def _listed(r: Reading, name: str, count: int) -> tuple[int, ...]:
 def _slice(tensor: Tensor, axis: int) -> Tensor:
     """One index of a tensor along an axis."""
     shape = None if tensor.shape is None else (*tensor.shape[:axis], *tensor.shape[axis + 1 :])
-    grid = tensor.quantization if tensor.quantization is None or tensor.quantization.axis is None else None
-    return replace(tensor, data=None, shape=shape, quantization=grid)
+    quantization = tensor.quantization if tensor.quantization is None or tensor.quantization.axis is None else None
+    return replace(tensor, data=None, shape=shape, quantization=quantization)
 
 
 def write_if(op: Op, b: Builder) -> None:

@@ -35,17 +35,21 @@ def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
     if len(op.inputs) != 2 or len(vectors) != 1:
         return None
     vector, other = b.tensor(vectors[0]), b.tensor(op.inputs[op.inputs[0] == vectors[0]])
-    product, grid = b.producer(other.name), vector.quantization
+    product, quantization = b.producer(other.name), vector.quantization
     if product is None or product.kind != "MatMul" or other.is_quantized or vector.data is None:
         return None
     operands = [b.tensor(name) for name in product.inputs]
     refused = b.opset >= 21 and (other.rank or 0) > 2 and any(item.dtype == "int8" and not item.is_constant for item in operands)
     scales = [item.quantization.scale for item in operands if item.quantization is not None and item.quantization.is_per_tensor]
-    own = grid is not None and vector.dtype == "int32" and not (len(scales) == 2 and is_accumulator_scale(grid.scale, np.prod(scales)))
-    if not (refused or own) or (grid is not None and not grid.is_per_tensor):
+    own = (
+        quantization is not None
+        and vector.dtype == "int32"
+        and not (len(scales) == 2 and is_accumulator_scale(quantization.scale, np.prod(scales)))
+    )
+    if not (refused or own) or (quantization is not None and not quantization.is_per_tensor):
         return None
     row = b.const(vector.data.reshape(1, -1), f"{vector.name}/row")
-    value = row if grid is None else b.dequantize(row, vector.dtype, grid)
+    value = row if quantization is None else b.dequantize(row, vector.dtype, quantization)
     return [value if name == vector.name else b.real(name) for name in op.inputs]
 
 
@@ -67,11 +71,11 @@ def write_add(op: Op, b: Builder) -> None:
         else:
             write_same_named(op, b)
         return
-    grids = nudged_scales(b.graph, op)
-    if grids is not None:
+    quantizations = nudged_scales(b.graph, op)
+    if quantizations is not None:
         # A Cast to the same type, which onnxruntime drops: after it the integers are plain, and may get another scale.
         plain = [b.node("Cast", [b.stored(name)], hint=f"{name}/plain", to=ELEMENT_TYPES[result.dtype])[0] for name in op.inputs]
-        values = [b.dequantize(name, result.dtype, grid) for name, grid in zip(plain, grids, strict=True)]
+        values = [b.dequantize(name, result.dtype, quantization) for name, quantization in zip(plain, quantizations, strict=True)]
         b.finish(op, b.node("Add", values, hint=f"{result.name}/real_result")[0])
     elif kernel in INTEGER_FACTORS:
         _write_in_float64(op, b, (first, second), output)
@@ -79,7 +83,7 @@ def write_add(op: Op, b: Builder) -> None:
         write_same_named(op, b)
 
 
-def _write_in_float64(op: Op, b: Builder, grids: tuple[Quantization, Quantization], output: Quantization) -> None:
+def _write_in_float64(op: Op, b: Builder, quantizations: tuple[Quantization, Quantization], output: Quantization) -> None:
     """(a * multiplier + b * multiplier) >> shift. The products have fewer than 53 bits, so float64 holds them exactly, scaled by the shift.
 
     XNNPACK takes ties up: after the Clip to the type's range a Cast, which drops the fraction of a number that is not negative, is the
@@ -87,11 +91,11 @@ def _write_in_float64(op: Op, b: Builder, grids: tuple[Quantization, Quantizatio
     """
     result = b.tensor(op.outputs[0])
     low, _ = integer_range(result.dtype)
-    multipliers, shift = INTEGER_FACTORS[str(op["arithmetic"])](grids, output)
+    multipliers, shift = INTEGER_FACTORS[str(op["arithmetic"])](quantizations, output)
     point, away = int(output.zero_point[0]) - low, op["arithmetic"] == "qnnpack"
     offset = 0.0 if away else 0.5 + point
     total = ""
-    for name, quantization, multiplier in zip(op.inputs, grids, multipliers, strict=True):
+    for name, quantization, multiplier in zip(op.inputs, quantizations, multipliers, strict=True):
         factor = multiplier * 2.0**-shift
         offset -= factor * int(quantization.zero_point[0])
         wide = b.node("Cast", [b.stored(name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
@@ -125,7 +129,7 @@ def write_extreme(op: Op, b: Builder) -> None:
     """Max and Min: of stored integers of 8 bits where all sides share one quantization; plain integers of 16 bits as int32, which has a
     kernel."""
     tensor = b.tensor(op.outputs[0])
-    if tensor.dtype in ("int8", "uint8") and tensor.is_quantized and all(b.tensor(name).shares_grid(tensor) for name in op.inputs):
+    if tensor.dtype in ("int8", "uint8") and tensor.is_quantized and all(b.tensor(name).shares_quantization(tensor) for name in op.inputs):
         b.node(op.kind, [b.stored(name) for name in op.inputs], [tensor.name])
         return
     if tensor.is_quantized or tensor.dtype not in ("int16", "uint16"):
@@ -162,11 +166,11 @@ def write_mod(op: Op, b: Builder) -> None:
 
 def write_sqrt(op: Op, b: Builder) -> None:
     """Sqrt; with the arithmetic "tflite" rounded down to a step of the result's quantization, as TFLite's kernel does in float32."""
-    grid = b.tensor(op.outputs[0]).quantization
-    if op["arithmetic"] != "tflite" or grid is None:
+    quantization = b.tensor(op.outputs[0]).quantization
+    if op["arithmetic"] != "tflite" or quantization is None:
         write_same_named(op, b)
         return
-    scale = b.const(np.float32(grid.scale[0]), f"{op.outputs[0]}/step")
+    scale = b.const(np.float32(quantization.scale[0]), f"{op.outputs[0]}/step")
     steps = b.node("Floor", b.node("Div", [*b.node("Sqrt", b.reals(op)), scale]))
     b.finish(op, b.node("Mul", [*steps, scale], hint=f"{op.outputs[0]}/real_result")[0])
 
@@ -197,7 +201,7 @@ def write_where(op: Op, b: Builder) -> None:
     """Where: on stored integers if all three share one quantization, else in float; of int8 between pairs, as quantizers write it."""
     result = b.tensor(op.outputs[0])
     condition = b.stored(op.inputs[0])
-    moved = all(b.tensor(name).shares_grid(result) for name in op.inputs[1:])
+    moved = all(b.tensor(name).shares_quantization(result) for name in op.inputs[1:])
     if moved and (result.dtype != "int8" or not result.is_quantized):
         values = [b.stored(name) for name in op.inputs[1:]]
         if result.dtype in _CHOSEN:

@@ -164,8 +164,8 @@ class _Lstm:
         layer = self._layer
 
         def factor(gate: IntegerGate) -> float:
-            own, grid = (gate.weights[1], layer.data[0]) if what == "weights" else (gate.recurrent[1], layer.state[0])
-            return float(np.float32(np.float32(own) * np.float32(grid)) / np.float32(gate.scale))
+            own, quantization = (gate.weights[1], layer.data[0]) if what == "weights" else (gate.recurrent[1], layer.state[0])
+            return float(np.float32(np.float32(own) * np.float32(quantization)) / np.float32(gate.scale))
 
         columns = np.repeat([factor(layer.gates[name]) for name in self._gates], self._cells)
         return self._sound(Rescale.of(columns, self._bounds[what]), "sums of gates")

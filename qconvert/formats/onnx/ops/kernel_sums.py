@@ -27,7 +27,7 @@ def write_as_xnnpack(op: Op, b: Builder, summed: Summed) -> None:
         b: what is written.
         summed: writes the sum.
     """
-    result, (given, output, count) = b.tensor(op.outputs[0]), _grids(op, b)
+    result, (given, output, count) = b.tensor(op.outputs[0]), _quantizations(op, b)
     low = integer_range("int8" if op["arithmetic"] == "xnnpack_qs8" else "uint8")[0]
     shift = integer_range(result.dtype)[0] - low  # from the kernel's type to that which is stored
     factor, offset = xnnpack_reduction(given.shifted(-shift), output.shifted(-shift), count, op.kind == "ReduceMean")
@@ -47,7 +47,7 @@ def write_as_tflite(op: Op, b: Builder, summed: Summed) -> None:
     Args:
         op, b, summed: as in write_as_xnnpack().
     """
-    result, (given, output, count) = b.tensor(op.outputs[0]), _grids(op, b)
+    result, (given, output, count) = b.tensor(op.outputs[0]), _quantizations(op, b)
     multiplier, shift = tflite_mean_multiplier(given, output, count)
     total = _cast(b, summed(_cast(b, b.stored(op.inputs[0]), "int32")), "float64")
 
@@ -63,7 +63,7 @@ def write_as_tflite(op: Op, b: Builder, summed: Summed) -> None:
     _stored(op, b, b.node("Round", [by(steps, 2.0**shift * AWAY)])[0] if shift < 0 else steps, np.float64)
 
 
-def _grids(op: Op, b: Builder) -> tuple[Quantization, Quantization, int]:
+def _quantizations(op: Op, b: Builder) -> tuple[Quantization, Quantization, int]:
     given, output = (b.tensor(name).quantization for name in (op.inputs[0], op.outputs[0]))
     count = reduced_count(b.graph, op)
     assert given is not None and output is not None and count is not None

@@ -38,11 +38,11 @@ def write_matmul(op: Op, b: Builder) -> None:
         return
     operands = []
     for index, name in enumerate(op.inputs):
-        value, grid = matmul_operand(op, b, index)
+        value, quantization = matmul_operand(op, b, index)
         if value == name:
             operands.append(b.real(name))
         else:
-            operands.append(value if grid is None else b.dequantize(value, b.tensor(name).dtype, grid))
+            operands.append(value if quantization is None else b.dequantize(value, b.tensor(name).dtype, quantization))
     hint = f"{op.outputs[0]}/real_result"
     if b.kernel_fault(op):
         b.finish(op, b.node_in_float64("MatMul", operands, hint))

@@ -42,7 +42,7 @@ def write_average_pool(op: Op, b: Builder) -> None:
 def may_tie(op: Op, b: Builder) -> bool:
     """An average of n integers is a tie only if n is even. Padding makes n vary; such a pool stays an AveragePool."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    same = data.is_quantized and data.shares_grid(result) and not op["activation"]
+    same = data.is_quantized and data.shares_quantization(result) and not op["activation"]
     unpadded = op["auto_pad"] == "NOTSET" and not any(op["pads"]) and not op["ceil_mode"]
     known = data.shape is not None and isinstance(data.shape[1], int)
     return (

@@ -38,17 +38,17 @@ def write_conversion(op: Op, b: Builder) -> None:
 def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
     """To a quantization of int32, which QuantizeLinear does not have: integers as TFLite's kernel rescales them, float values in
     float64."""
-    grids = [tensor.quantization for tensor in (source, result) if tensor.quantization is not None]
-    if not all(grid.is_per_tensor for grid in grids):
+    quantizations = [tensor.quantization for tensor in (source, result) if tensor.quantization is not None]
+    if not all(quantization.is_per_tensor for quantization in quantizations):
         raise b.unsupported(op, "int32 with scales for each channel", rule="several-zero-points")
-    name, (scale, point) = result.name, (float(grids[-1].scale[0]), int(grids[-1].zero_point[0]))
+    name, (scale, point) = result.name, (float(quantizations[-1].scale[0]), int(quantizations[-1].zero_point[0]))
     value = b.node("Cast", [b.stored(source.name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
-    if len(grids) == 1:
+    if len(quantizations) == 1:
         steps = b.node("Round", b.node("Div", [value, b.const(np.float64(scale), f"{name}/step")], hint=f"{name}/steps"))[0]
     else:
         low, high = integer_range(source.dtype)
-        own = int(grids[0].zero_point[0])
-        rescale = Rescale.of(float(grids[0].scale[0]) / scale, max(abs(low - own), abs(high - own)))
+        own = int(quantizations[0].zero_point[0])
+        rescale = Rescale.of(float(quantizations[0].scale[0]) / scale, max(abs(low - own), abs(high - own)))
         if rescale is None:
             raise b.unsupported(op, "steps that may overflow in its kernel", rule="may-overflow")
         steps = rescale.emit(b, b, b.node("Sub", [value, b.const(np.float64(own), f"{name}/from")])[0], f"{name}/rescale")
@@ -121,8 +121,8 @@ def _without_zero_point(r: Reading, quantization: Quantization) -> str:
     values = data.astype(np.int64) - quantization.zero_point.reshape(along if data.ndim else ())
     if values.shape != data.shape or (values != values.astype(np.int32)).any():
         return ""
-    grid = replace(quantization, zero_point=np.zeros_like(quantization.zero_point))
-    return r.variant(0, f"shifted_{label_key(quantization)}", values.astype(np.int32), grid)
+    quantization = replace(quantization, zero_point=np.zeros_like(quantization.zero_point))
+    return r.variant(0, f"shifted_{label_key(quantization)}", values.astype(np.int32), quantization)
 
 
 def _stated(r: Reading) -> Quantization:
@@ -150,8 +150,8 @@ def _is_along_one(r: Reading, rank: int) -> bool:
 
 def read_identity(r: Reading) -> None:
     """Identity; of integers that a note gives another quantization, a Reinterpret."""
-    found, grid = r.noted_grid()
-    r.emit("Reinterpret" if found else "Identity", [r.input(0)], r.outputs[:1], quantization=grid)
+    found, quantization = r.noted_quantization()
+    r.emit("Reinterpret" if found else "Identity", [r.input(0)], r.outputs[:1], quantization=quantization)
 
 
 def read_dynamic_quantize_linear(r: Reading) -> None:

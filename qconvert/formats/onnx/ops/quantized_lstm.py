@@ -40,7 +40,10 @@ def read_quantized_lstm(r: Reading) -> None:
         )
     common = _common(r, hidden, count)
     if count == 1:
-        names = [_direction(r, index, data, grid, 0, 1) for index, (data, grid) in zip((_WEIGHTS, _RECURRENT), weights, strict=True)]
+        names = [
+            _direction(r, index, data, quantization, 0, 1)
+            for index, (data, quantization) in zip((_WEIGHTS, _RECURRENT), weights, strict=True)
+        ]
         others = [r.inputs[index] if r.has(index) else "" for index in range(_BIAS, _PEEPHOLES + 1)]
         if direction != "forward":
             common["direction"] = direction
@@ -48,7 +51,10 @@ def read_quantized_lstm(r: Reading) -> None:
         return
     parts: list[str] = []
     for place in range(count):
-        names = [_direction(r, index, data, grid, place, 2) for index, (data, grid) in zip((_WEIGHTS, _RECURRENT), weights, strict=True)]
+        names = [
+            _direction(r, index, data, quantization, place, 2)
+            for index, (data, quantization) in zip((_WEIGHTS, _RECURRENT), weights, strict=True)
+        ]
         others = [_part(r, index, place) for index in range(_BIAS, _PEEPHOLES + 1)]
         ends = [r.intermediate(f"{_WAYS[place]}/{index}", "float32") for index in range(_OUTPUTS)]
         r.emit("LSTM", _trimmed([r.input(_DATA), *names, *others]), ends, integers=True, **common, direction=_WAYS[place])
@@ -104,19 +110,19 @@ def _matrix(r: Reading, index: int, count: int) -> tuple[Array, list[Quantizatio
         raise r.invalid(f"scales of shape {scales.shape} and zero points {points.dtype} of shape {points.shape}", rule="counts-differ")
     if not (np.isfinite(scales) & (scales > 0)).all():
         raise r.invalid("a scale that is not positive", rule="scale-not-positive")
-    return data, [_grid(scales[place], points, place, count) for place in range(count)]
+    return data, [_quantization(scales[place], points, place, count) for place in range(count)]
 
 
-def _grid(scales: Array, points: Array, place: int, count: int) -> Quantization:
+def _quantization(scales: Array, points: Array, place: int, count: int) -> Quantization:
     own = points.reshape(-1) if points.size == 1 else points.reshape(count, -1)[place]
     values = np.asarray(scales, np.float32).reshape(-1)
     size = max(values.size, own.size)
     return Quantization(np.broadcast_to(values, size), np.broadcast_to(own.astype(np.int64), size), 1 if size > 1 else None)
 
 
-def _direction(r: Reading, index: int, data: Array, grids: list[Quantization], place: int, count: int) -> str:
+def _direction(r: Reading, index: int, data: Array, quantizations: list[Quantization], place: int, count: int) -> str:
     """The weights of one direction as an LSTM has them."""
-    return r.variant(index, "rows" if count == 1 else _WAYS[place], data[place : place + 1].swapaxes(1, 2), grids[place])
+    return r.variant(index, "rows" if count == 1 else _WAYS[place], data[place : place + 1].swapaxes(1, 2), quantizations[place])
 
 
 def _part(r: Reading, index: int, place: int) -> str:
@@ -153,10 +159,18 @@ def quantized_lstm_reason(op: Op, b: Builder) -> str:
 
 def _weights_reason(tensor: Tensor) -> str:
     """Of the kernel's rules (measured): zero points of columns are one, which is 0 of int8."""
-    grid = tensor.quantization
-    if tensor.data is None or grid is None or tensor.dtype not in _BYTES or grid.axis not in (None, 1) or grid.block_size:
+    quantization = tensor.quantization
+    if (
+        tensor.data is None
+        or quantization is None
+        or tensor.dtype not in _BYTES
+        or quantization.axis not in (None, 1)
+        or quantization.block_size
+    ):
         return "weights that are not an int8 or uint8 constant with one scale, or one for each row"
-    if grid.axis is not None and (len(set(grid.zero_point.tolist())) > 1 or (tensor.dtype == "int8" and grid.zero_point.any())):
+    if quantization.axis is not None and (
+        len(set(quantization.zero_point.tolist())) > 1 or (tensor.dtype == "int8" and quantization.zero_point.any())
+    ):
         return "weights with zero points of their own for each row"
     return ""
 
@@ -169,19 +183,19 @@ def write_quantized_lstm(op: Op, b: Builder) -> None:
         if value not in ((), 0, 0.0, "", "forward") and name != "arithmetic"
     }
     names = [b.real(op.inputs[_DATA])]
-    grids = []
+    quantizations = []
     for index in (_WEIGHTS, _RECURRENT):
         tensor = b.tensor(op.inputs[index])
         assert tensor.data is not None and tensor.quantization is not None
-        grid, along = tensor.quantization, (1, -1) if tensor.quantization.axis is not None else (1,)
+        quantization, along = tensor.quantization, (1, -1) if tensor.quantization.axis is not None else (1,)
         names.append(b.replaced(tensor.name, np.ascontiguousarray(tensor.data.swapaxes(1, 2))))
-        grids.append(b.const(grid.scale.reshape(along), f"{tensor.name}/scale"))
-        grids.append(b.const(grid.zero_point.astype(tensor.data.dtype).reshape(along), f"{tensor.name}/zero_point"))
+        quantizations.append(b.const(quantization.scale.reshape(along), f"{tensor.name}/scale"))
+        quantizations.append(b.const(quantization.zero_point.astype(tensor.data.dtype).reshape(along), f"{tensor.name}/zero_point"))
     for index in range(_BIAS, _PEEPHOLES + 1):
         name = op.inputs[index] if index < len(op.inputs) else ""
         names.append(b.stored(name) if index == _LENGTHS else b.real(name))
     values = [b.name(f"{name}/value") if name else "" for name in op.outputs]
-    b.node("DynamicQuantizeLSTM", [*names, *grids], values, domain=CONTRIB, **attributes)
+    b.node("DynamicQuantizeLSTM", [*names, *quantizations], values, domain=CONTRIB, **attributes)
     position = len(b.nodes) - 1
     for index, name in enumerate(op.outputs):
         if name and b.tensor(name).is_quantized:

@@ -116,7 +116,7 @@ def read_concat(r: Reading) -> None:
 def write_concat(op: Op, b: Builder) -> None:
     """Concat: of integers where all share one quantization, else of float values."""
     result = b.tensor(op.outputs[0])
-    equal = all(b.tensor(name).shares_grid(result) for name in op.inputs)
+    equal = all(b.tensor(name).shares_quantization(result) for name in op.inputs)
     if equal and not op["activation"]:
         b.node("Concat", [b.stored(name) for name in op.inputs], op.outputs, axis=int(op["axis"]))
     else:

@@ -113,10 +113,10 @@ def write_resize(op: Op, b: Builder) -> None:
         "coordinate_transformation_mode": coordinates,
         "nearest_mode": nearest if op["mode"] == "nearest" else None,
     }
-    if op["arithmetic"] == "ties_up" and data.quantization is not None and data.shares_grid(result):
+    if op["arithmetic"] == "ties_up" and data.quantization is not None and data.shares_quantization(result):
         _write_with_ties_up(op, b, data.quantization, sizes)
         return
-    moves = op["mode"] == "nearest" and data.shares_grid(result) and data.dtype in ("uint8", "int8", "float32")
+    moves = op["mode"] == "nearest" and data.shares_quantization(result) and data.dtype in ("uint8", "int8", "float32")
     value = b.stored(data.name) if moves else b.real(data.name)
     resized = b.node("Resize", [value, "", "", sizes], hint=f"{name}/real_result", **attributes)[0]
     if moves:
@@ -125,15 +125,15 @@ def write_resize(op: Op, b: Builder) -> None:
         b.finish(op, resized)
 
 
-def _write_with_ties_up(op: Op, b: Builder, grid: Quantization, sizes: str) -> None:
+def _write_with_ties_up(op: Op, b: Builder, quantization: Quantization, sizes: str) -> None:
     """A linear Resize of bytes whose ties go up: no value is below zero where the zero point is the lowest integer, and all are larger by a
     share that takes ties up and crosses no other value (kernels/litert/forms.py)."""
     data, name = b.tensor(op.inputs[0]), op.outputs[0]
     low = integer_range(data.dtype)[0]
-    value = on_another_scale(b, data, float(grid.scale[0]) * (1 + TIES_UP), low)
+    value = on_another_scale(b, data, float(quantization.scale[0]) * (1 + TIES_UP), low)
     attributes = {"mode": "linear", "coordinate_transformation_mode": op["coordinate_transformation_mode"]}
     resized = b.node("Resize", [value, "", "", sizes], hint=f"{name}/real_result", **attributes)[0]
-    b.quantize(resized, replace(data, quantization=Quantization.per_tensor(float(grid.scale[0]), low)), f"{name}/whole")
+    b.quantize(resized, replace(data, quantization=Quantization.per_tensor(float(quantization.scale[0]), low)), f"{name}/whole")
     b.node("Cast", [f"{name}/whole"], [name], to=ELEMENT_TYPES[data.dtype])
 
 

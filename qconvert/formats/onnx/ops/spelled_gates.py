@@ -54,8 +54,14 @@ class _Gates(Recurrence):
     def _product(self, to: Emitter, values: str, index: int, hint: str) -> str:
         """Rounded values times the integer weights that an input is."""
         b, weights = self._b, self._b.tensor(self._op.inputs[index])
-        grid = weights.quantization
-        if weights.data is None or grid is None or weights.dtype != "int8" or not grid.is_symmetric or grid.axis not in (None, 1):
+        quantization = weights.quantization
+        if (
+            weights.data is None
+            or quantization is None
+            or weights.dtype != "int8"
+            or not quantization.is_symmetric
+            or quantization.axis not in (None, 1)
+        ):
             raise b.unsupported(
                 self._op,
                 "weights that are not an int8 constant with zero point 0 and one scale, or one for each row,",

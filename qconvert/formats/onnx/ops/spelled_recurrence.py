@@ -51,9 +51,9 @@ class Recurrence:
     def _scales(self, index: int) -> str:
         """The scales of integer weights: one for each row, or one for all."""
         tensor = self._b.tensor(self._op.inputs[index])
-        grid = tensor.quantization
-        assert grid is not None
-        scale = grid.scale.reshape(()) if grid.is_per_tensor else grid.scale
+        quantization = tensor.quantization
+        assert quantization is not None
+        scale = quantization.scale.reshape(()) if quantization.is_per_tensor else quantization.scale
         return self._b.once("scales", tensor.name, lambda: [self._b.const(scale, f"{tensor.name}/scales")])[0]
 
     def _finish(self, results: Sequence[tuple[str, int]]) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.formats.onnx.qonnx.grids import Stated, bits_of, fitting, numbers, stated
+from qconvert.formats.onnx.qonnx.quantizations import Stated, bits_of, fitting, numbers, stated
 from qconvert.formats.onnx.qonnx.rounding import EVEN, apply, mode_of, rounded, rounded_by
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.labels import label_key
 from qconvert.graph import Array, Quantization, integer_range, numpy_dtype
 
-__all__ = ["emit_on_grid", "read_bipolar_quant", "read_quant"]
+__all__ = ["emit_on_quantization", "read_bipolar_quant", "read_quant"]
 
 
 def read_quant(r: Reading) -> None:
@@ -50,12 +50,12 @@ def _integers(data: Array, found: Stated, mode: str) -> Array:
 
 def _declare(r: Reading, found: Stated, whole: Array) -> None:
     """A constant as integers with a Dequantize after them; as float values where no quantization holds them."""
-    grid = found.grid(whole.shape, constant=True) if whole.shape == (r.tensor(0).shape or ()) else None
-    if grid is None:
+    label = found.quantization(whole.shape, constant=True) if whole.shape == (r.tensor(0).shape or ()) else None
+    if label is None:
         with np.errstate(all="ignore"):
             r.declare_constant((whole - found.zero_point) * found.scale)
         return
-    dtype, quantization = grid[0], found.narrowed(*grid)
+    dtype, quantization = label[0], found.narrowed(*label)
     top = np.float32(integer_range(dtype)[1])  # float32 has no 2**31 - 1
     stored = np.where(whole >= top, integer_range(dtype)[1], whole.astype(np.int64)).astype(numpy_dtype(dtype))
     key = f"{dtype}_{found.limits[1]}_{label_key(quantization)}"
@@ -63,38 +63,40 @@ def _declare(r: Reading, found: Stated, whole: Array) -> None:
 
 
 def _emit(r: Reading, found: Stated, mode: str) -> None:
-    grid = found.grid(r.tensor(0).shape, constant=False)
-    if grid is None:
+    quantization = found.quantization(r.tensor(0).shape, constant=False)
+    if quantization is None:
         low, high = (r.const(np.float32(limit), hint) for limit, hint in zip(found.limits, ("lowest", "highest"), strict=True))
         _scale_back(r, found, rounded_by(r, apply(r, "Clip", "within", _steps(r, found), low, high), mode), r.outputs[0])
         return
     value = r.input(0)
     if mode != EVEN:
-        value = r.intermediate("on_grid", "float32")
+        value = r.intermediate("on_quantization", "float32")
         _scale_back(r, found, rounded_by(r, _steps(r, found), mode), value)
-    emit_on_grid(r, value, *grid, found.limits)
+    emit_on_quantization(r, value, *quantization, found.limits)
 
 
-def emit_on_grid(r: Reading, value: str, dtype: str, grid: Quantization, limits: tuple[int, int]) -> None:
+def emit_on_quantization(r: Reading, value: str, dtype: str, quantization: Quantization, limits: tuple[int, int]) -> None:
     """Appends Quantize, Clip and Dequantize of a float value, onto the integers within `limits` of a quantization; the last writes output
     0."""
     low, high = integer_range(dtype)
-    if grid.axis is not None and limits != (low, high):
-        value = _within(r, value, grid, limits)
+    if quantization.axis is not None and limits != (low, high):
+        value = _within(r, value, quantization, limits)
         limits = low, high
-    (stored,) = r.emit("Quantize", [value], [r.intermediate(dtype, dtype)], dtype=dtype, quantization=grid)
+    (stored,) = r.emit("Quantize", [value], [r.intermediate(dtype, dtype)], dtype=dtype, quantization=quantization)
     if limits != (low, high):
-        bounds = (np.float32(limit - grid.zero_point[0]) * grid.scale[0] for limit in limits)
+        bounds = (np.float32(limit - quantization.zero_point[0]) * quantization.scale[0] for limit in limits)
         ends = [r.const(np.asarray(bound, np.float32), hint) for bound, hint in zip(bounds, ("lowest", "highest"), strict=True)]
-        (stored,) = r.emit("Clip", [stored, *ends], [r.intermediate("clipped", dtype)], dtype=dtype, quantization=grid, integers=True)
+        (stored,) = r.emit(
+            "Clip", [stored, *ends], [r.intermediate("clipped", dtype)], dtype=dtype, quantization=quantization, integers=True
+        )
     r.emit("Dequantize", [stored], r.outputs[:1], dtype="float32")
 
 
-def _within(r: Reading, value: str, grid: Quantization, limits: tuple[int, int]) -> str:
+def _within(r: Reading, value: str, quantization: Quantization, limits: tuple[int, int]) -> str:
     """Float values between bounds for each index of an axis, which have the quantization: rounding is monotone."""
-    rank, axis = r.rank(0), grid.axis
+    rank, axis = r.rank(0), quantization.axis
     for kind, limit in zip(("Max", "Min"), limits, strict=True):
-        bounds = (np.float32(1) * (limit - grid.zero_point)).astype(np.float32) * grid.scale
+        bounds = (np.float32(1) * (limit - quantization.zero_point)).astype(np.float32) * quantization.scale
         shaped = bounds.reshape([-1 if index == axis else 1 for index in range(rank)])
         value = apply(r, kind, kind.lower(), value, r.const(shaped, f"{kind.lower()}_bounds"))
     return value
@@ -118,12 +120,12 @@ def _emit_signs(r: Reading, found: Stated, value: str) -> None:
     (is_positive,) = r.emit(
         "GreaterOrEqual", [value, r.const(np.float32(0), "zero")], [r.intermediate("is_positive", "bool")], dtype="bool"
     )
-    grid = found.grid(r.tensor(0).shape, constant=False)
-    if grid is None or not grid[1].is_per_tensor:
+    label = found.quantization(r.tensor(0).shape, constant=False)
+    if label is None or not label[1].is_per_tensor:
         ends = [r.const((np.float32(sign) - found.zero_point) * found.scale, hint) for sign, hint in ((1, "positive"), (-1, "negative"))]
         r.emit("Where", [is_positive, *ends], r.outputs[:1], dtype="float32")
         return
-    dtype, quantization = grid[0], grid[1]
+    dtype, quantization = label
     ends = [r.const(np.array(sign, numpy_dtype(dtype)), hint, quantization) for sign, hint in ((1, "positive"), (-1, "negative"))]
     signs = [r.intermediate(dtype, dtype)]
     r.emit("Where", [is_positive, *ends], signs, dtype=dtype, quantization=quantization, integers=True)

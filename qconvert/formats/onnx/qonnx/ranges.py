@@ -49,13 +49,13 @@ def storage(limits: tuple[int, int], signed: bool, zero_points: Array, *, wide: 
     return next((name for name in types if integer_range(name)[0] <= low and high <= integer_range(name)[1]), None)
 
 
-def range_of(limits: tuple[int, int], grid: Quantization) -> Range | None:
+def range_of(limits: tuple[int, int], quantization: Quantization) -> Range | None:
     """The range that holds just these integers, shifted if need be; None if they are not as many as any has.
 
     Of several, one in which the zero points are 0, as nothing is added before the rounding then; else one without a shift.
     """
     found = list(_ranges(limits))
-    symmetric = [item for item in found if not (grid.zero_point + item.offset).any()]
+    symmetric = [item for item in found if not (quantization.zero_point + item.offset).any()]
     unshifted = [item for item in found if not item.offset]
     return next(iter((*symmetric, *unshifted, *found)), None)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.onnx.node import NotCoveredError
-from qconvert.formats.onnx.qonnx.grids import Stated, bits_of, fitting, is_positive, numbers
-from qconvert.formats.onnx.qonnx.quant import emit_on_grid
+from qconvert.formats.onnx.qonnx.quant import emit_on_quantization
+from qconvert.formats.onnx.qonnx.quantizations import Stated, bits_of, fitting, is_positive, numbers
 from qconvert.formats.onnx.qonnx.ranges import limits_of
 from qconvert.formats.onnx.qonnx.rounding import apply, mode_of, rounded_by
 from qconvert.formats.onnx.reading import Reading
@@ -46,16 +46,16 @@ def read_trunc(r: Reading) -> None:
     whole = rounded_by(r, fraction, mode)
     if out_points.any():
         whole = apply(r, "Sub", "difference", whole, r.const(np.asarray(out_points, np.float32), "zero_point"))
-    grid = None
+    quantization = None
     if is_second and limits[0] < limits[1]:
         found = Stated(out_scale, np.asarray(out_points, np.float32), limits, bool(r.attribute("signed", 1)))
-        grid = found.grid(r.tensor(0).shape, constant=False)
-    if grid is None:
+        quantization = found.quantization(r.tensor(0).shape, constant=False)
+    if quantization is None:
         _scale(r, whole, out_scale, r.outputs[0])
         return
-    value = r.intermediate("on_grid", "float32")
+    value = r.intermediate("on_quantization", "float32")
     _scale(r, whole, out_scale, value)
-    emit_on_grid(r, value, *grid, limits)
+    emit_on_quantization(r, value, *quantization, limits)
 
 
 def _scale(r: Reading, whole: str, scale: Array, result: str) -> None:

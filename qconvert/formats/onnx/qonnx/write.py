@@ -134,37 +134,41 @@ class _Writer:
         self._real[name] = self._constant(tensor, tensor.data, tensor.quantization)
         return self._real[name]
 
-    def _constant(self, tensor: Tensor, data: Array, grid: Quantization) -> str:
-        real = dequantize(data, grid).astype(np.float32)
-        if grid.block_size or tensor.dtype.startswith("float"):  # no scale broadcasts so
+    def _constant(self, tensor: Tensor, data: Array, quantization: Quantization) -> str:
+        real = dequantize(data, quantization).astype(np.float32)
+        if quantization.block_size or tensor.dtype.startswith("float"):  # no scale broadcasts so
             return self._add(f"{tensor.name}/real", tensor, real)
-        found = range_of(grid.limits(tensor.dtype), grid)
+        found = range_of(quantization.limits(tensor.dtype), quantization)
         result = self._add(f"{tensor.name}/quantized", tensor)
-        if found is None or not np.array_equal(quantize(real, grid, tensor.dtype), data):
+        if found is None or not np.array_equal(quantize(real, quantization, tensor.dtype), data):
             self._ops.append(Op("Dequantize", (tensor.name,), (result,)))
             return result
         name = self._add(tensor.name if tensor.name not in self._graph.public else f"{tensor.name}/real", tensor, real)
-        self._quant(name, result, tensor, grid, found)
+        self._quant(name, result, tensor, quantization, found)
         return result
 
     def _round(self, value: str, name: str, op: Op) -> None:
         """A float value with the quantization of the quantized tensor `name`; bits tell where one Clip after it leaves fewer integers."""
         tensor = self._graph[name]
-        grid = tensor.quantization
-        assert grid is not None
+        quantization = tensor.quantization
+        assert quantization is not None
         self._real[name] = self._add(f"{name}/real" if name in self._graph.outputs else name, tensor)
         clipped = self._clipped(tensor)
-        found = range_of(clipped, grid) if clipped is not None else None
+        found = range_of(clipped, quantization) if clipped is not None else None
         if found is not None and clipped is not None:
             self._ranges[name] = clipped
         else:
-            found = range_of(integer_range(tensor.dtype), grid) if not tensor.dtype.startswith("float") and not grid.block_size else None
+            found = (
+                range_of(integer_range(tensor.dtype), quantization)
+                if not tensor.dtype.startswith("float") and not quantization.block_size
+                else None
+            )
         if found is None:
             stored = self._names.fresh(f"{name}/integers")
             self._tensors[stored] = replace(tensor, name=stored)
             self._ops += [Op("Quantize", (value,), (stored,), {}, op.source), Op("Dequantize", (stored,), (self._real[name],))]
         else:
-            self._quant(value, self._real[name], tensor, grid, found, op.source)
+            self._quant(value, self._real[name], tensor, quantization, found, op.source)
 
     def _clipped(self, tensor: Tensor) -> tuple[int, int] | None:
         """The integers that a Clip leaves which alone reads a tensor; None without one."""
@@ -173,7 +177,12 @@ class _Writer:
             return None
         (op,) = readers
         q = tensor.quantization
-        if q is None or not q.is_per_tensor or not tensor.shares_grid(self._graph[op.outputs[0]]) or op.outputs[0] in self._graph.outputs:
+        if (
+            q is None
+            or not q.is_per_tensor
+            or not tensor.shares_quantization(self._graph[op.outputs[0]])
+            or op.outputs[0] in self._graph.outputs
+        ):
             return None
         values = [self._graph.constant(name) if name else None for name in (*op.inputs[1:], "", "")][:2]
         if any(name and value is None for name, value in zip(op.inputs[1:], values, strict=False)):
@@ -181,15 +190,15 @@ class _Writer:
         low, high = (None if value is None else float(np.asarray(value).reshape(-1)[0]) for value in values)
         return clip_range(tensor, (low, high)) if is_exact((low, high), tensor) else None
 
-    def _quant(self, value: str, result: str, tensor: Tensor, grid: Quantization, found: Range, source: str = "") -> None:
+    def _quant(self, value: str, result: str, tensor: Tensor, quantization: Quantization, found: Range, source: str = "") -> None:
         shape = [1] * (tensor.rank or 0)
-        if grid.axis is not None:
-            shape[grid.axis] = -1
-        points = (grid.zero_point + found.offset).astype(np.float32)
-        sizes: Sequence[int] = shape if grid.axis is not None else ()
+        if quantization.axis is not None:
+            shape[quantization.axis] = -1
+        points = (quantization.zero_point + found.offset).astype(np.float32)
+        sizes: Sequence[int] = shape if quantization.axis is not None else ()
         inputs = [
             value,
-            self._parameter(f"{tensor.name}/scale", grid.scale.reshape(sizes)),
+            self._parameter(f"{tensor.name}/scale", quantization.scale.reshape(sizes)),
             self._parameter(f"{tensor.name}/zero_point", points.reshape(sizes) if points.any() else np.zeros((), np.float32)),
             self._parameter("bits", np.array(found.bits, np.float32)),
         ]

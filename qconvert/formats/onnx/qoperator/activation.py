@@ -35,7 +35,7 @@ def read_softmax(r: Reading) -> None:
 
 def _write_one(op: Op, b: Builder, op_type: str, **attributes: Any) -> str:
     reason = one_type_reason(op, b, op_type, op.inputs)
-    return reason or write_form(op, b, op_type, [*operand(b, op.inputs[0]), *b.grid(op.outputs[0])], **attributes)
+    return reason or write_form(op, b, op_type, [*operand(b, op.inputs[0]), *b.quantization(op.outputs[0])], **attributes)
 
 
 def write_leaky_relu(op: Op, b: Builder) -> str:
@@ -58,7 +58,7 @@ def write_softmax(op: Op, b: Builder) -> str:
 def write_clip(op: Op, b: Builder) -> str:
     """Relu and Clip between tensors of one quantization: a Clip of the stored integers."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    if data.quantization is None or not data.shares_grid(result):
+    if data.quantization is None or not data.shares_quantization(result):
         return f"QOperator has no {op.kind} from one quantization to another"
     if result.dtype not in ("int8", "uint8"):
         return f"Clip of integers takes int8 and uint8, not {result.dtype}"

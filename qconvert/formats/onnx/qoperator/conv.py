@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qconvert.arithmetic import accumulator_grid
+from qconvert.arithmetic import accumulator_quantization
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.conv import read_window, require_channels_first, window_attributes
 from qconvert.formats.onnx.qoperator.forms import (
@@ -13,7 +13,7 @@ from qconvert.formats.onnx.qoperator.forms import (
     bias_reason,
     emit_result,
     linear_reason,
-    one_grid,
+    one_quantization,
     operand,
     stored_bias,
     write_form,
@@ -21,21 +21,21 @@ from qconvert.formats.onnx.qoperator.forms import (
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization
 
-__all__ = ["READERS", "WRITERS", "weights_grid"]
+__all__ = ["READERS", "WRITERS", "weights_quantization"]
 
 
 def read_qlinear_conv(r: Reading) -> None:
     """QLinearConv(x, x_scale, x_zero_point, w, …, y_scale, y_zero_point, B): B is int32 at x_scale * w_scale."""
     r.require_only(channels_last=0)
     window = read_window(r, 3)
-    grids = one_grid(r, 1), weights_grid(r, 4, 0)
-    result = one_grid(r, 6)
-    bias = [r.labelled(8, accumulator_grid(*grids))] if r.has(8) else []
-    inputs = [r.labelled(0, grids[0]), r.labelled(3, grids[1]), *bias]
+    quantizations = one_quantization(r, 1), weights_quantization(r, 4, 0)
+    result = one_quantization(r, 6)
+    bias = [r.labelled(8, accumulator_quantization(*quantizations))] if r.has(8) else []
+    inputs = [r.labelled(0, quantizations[0]), r.labelled(3, quantizations[1]), *bias]
     emit_result(r, "Conv", inputs, r.tensor(0).dtype, 6, result, data_format="channels_first", **window)
 
 
-def weights_grid(r: Reading, scale: int, axis: int) -> Quantization:
+def weights_quantization(r: Reading, scale: int, axis: int) -> Quantization:
     """The quantization of the weights before input `scale`: along `axis` if there is a list of scales as long as that."""
     data, shape = r.constant(scale), r.tensor(scale - 1).shape
     is_list = data is not None and data.ndim == 1 and (data.size > 1 or (shape is not None and shape[axis] == 1))
@@ -48,7 +48,7 @@ def write_conv(op: Op, b: Builder) -> str:
     if reason or b.tensor(op.outputs[0]).quantization is None:
         return reason or "QLinearConv has no real result"
     require_channels_first(op, b)
-    inputs = [*operand(b, op.inputs[0]), *operand(b, op.inputs[1]), *b.grid(op.outputs[0])]
+    inputs = [*operand(b, op.inputs[0]), *operand(b, op.inputs[1]), *b.quantization(op.outputs[0])]
     return write_form(op, b, "QLinearConv", [*inputs, *stored_bias(op, b)], domain="", **window_attributes(op))
 
 

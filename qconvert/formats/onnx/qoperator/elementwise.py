@@ -26,7 +26,7 @@ def write_pair(op: Op, b: Builder) -> str:
     reason = one_type_reason(op, b, op_type, op.inputs)
     if reason:
         return reason
-    return write_form(op, b, op_type, [*operand(b, op.inputs[0]), *operand(b, op.inputs[1]), *b.grid(op.outputs[0])])
+    return write_form(op, b, op_type, [*operand(b, op.inputs[0]), *operand(b, op.inputs[1]), *b.quantization(op.outputs[0])])
 
 
 def read_where(r: Reading) -> None:
@@ -39,7 +39,7 @@ def write_where(op: Op, b: Builder) -> str:
     reason = one_type_reason(op, b, "QLinearWhere", op.inputs[1:])
     if reason:
         return reason
-    inputs = [b.stored(op.inputs[0]), *operand(b, op.inputs[1]), *operand(b, op.inputs[2]), *b.grid(op.outputs[0])]
+    inputs = [b.stored(op.inputs[0]), *operand(b, op.inputs[1]), *operand(b, op.inputs[2]), *b.quantization(op.outputs[0])]
     return write_form(op, b, "QLinearWhere", inputs)
 
 

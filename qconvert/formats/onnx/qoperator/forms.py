@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qconvert.arithmetic import accumulator_grid
+from qconvert.arithmetic import accumulator_quantization
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.contrib import CONTRIB
 from qconvert.formats.onnx.node import NotCoveredError
@@ -23,7 +23,7 @@ __all__ = [
     "bias_reason",
     "emit_result",
     "linear_reason",
-    "one_grid",
+    "one_quantization",
     "one_type_reason",
     "operand",
     "read_form",
@@ -37,7 +37,7 @@ _BYTES = ("int8", "uint8")
 WriteForm = Callable[[Op, Builder], str]
 
 
-def one_grid(r: Reading, scale: int) -> Quantization:
+def one_quantization(r: Reading, scale: int) -> Quantization:
     """The quantization of input `scale` and the zero point after it; raises NotCoveredError if there is more than one scale."""
     data = r.constant(scale)
     if data is not None and data.size != 1:
@@ -62,21 +62,23 @@ def read_form(
         leading, trailing: inputs of the canonical operator before and after the operands.
         attributes: of the canonical operator.
     """
-    grids = [one_grid(r, index + 1) for index in operands]
-    grid = one_grid(r, result)
-    inputs = [r.labelled(index, found) for index, found in zip(operands, grids, strict=True)]
-    emit_result(r, kind, [*leading, *inputs, *trailing], r.tensor(operands[0]).dtype, result, grid, **attributes)
+    quantizations = [one_quantization(r, index + 1) for index in operands]
+    quantization = one_quantization(r, result)
+    inputs = [r.labelled(index, found) for index, found in zip(operands, quantizations, strict=True)]
+    emit_result(r, kind, [*leading, *inputs, *trailing], r.tensor(operands[0]).dtype, result, quantization, **attributes)
 
 
-def emit_result(r: Reading, kind: str, inputs: Sequence[str], dtype: str, scale: int, grid: Quantization, **attributes: Attribute) -> None:
+def emit_result(
+    r: Reading, kind: str, inputs: Sequence[str], dtype: str, scale: int, quantization: Quantization, **attributes: Attribute
+) -> None:
     """Appends `kind` with a result on `quantization`, of the type of the zero point after input `scale`, or `dtype` if there is none."""
     stored = r.tensor(scale + 1).dtype if r.has(scale + 1) else dtype
-    r.emit(kind, inputs, r.outputs[:1], dtype=stored, quantization=grid, integers=True, **attributes)
+    r.emit(kind, inputs, r.outputs[:1], dtype=stored, quantization=quantization, integers=True, **attributes)
 
 
 def operand(b: Builder, name: str) -> list[str]:
     """The stored value of a quantized tensor with its scale and zero point."""
-    return [b.stored(name), *b.grid(name)]
+    return [b.stored(name), *b.quantization(name)]
 
 
 def write_form(op: Op, b: Builder, op_type: str, inputs: Sequence[str], domain: str = CONTRIB, **attributes: Any) -> str:
@@ -129,7 +131,7 @@ def stored_bias(op: Op, b: Builder) -> list[str]:
         return []
     data, weights, bias = (b.tensor(name).quantization for name in op.inputs[:3])
     assert data is not None and weights is not None and bias is not None
-    if bias != accumulator_grid(data, weights):
+    if bias != accumulator_quantization(data, weights):
         b.stated_scales[op.inputs[2]] = [float(scale) for scale in bias.scale]
     return [b.stored(op.inputs[2])]
 

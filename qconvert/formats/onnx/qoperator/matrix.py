@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_grid
+from qconvert.arithmetic import accumulator_quantization
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.matrix import matmul_operand
-from qconvert.formats.onnx.qoperator.conv import weights_grid
+from qconvert.formats.onnx.qoperator.conv import weights_quantization
 from qconvert.formats.onnx.qoperator.forms import (
     CONTRIB,
     WriteForm,
     bias_reason,
     emit_result,
     linear_reason,
-    one_grid,
+    one_quantization,
     operand,
     stored_bias,
     write_form,
@@ -33,13 +33,13 @@ __all__ = ["READERS", "WRITERS"]
 
 def read_qlinear_matmul(r: Reading) -> None:
     """QLinearMatMul(a, a_scale, a_zero_point, b, …, y_scale, y_zero_point)."""
-    grids = one_grid(r, 1), _columns_grid(r, 3, 4, 5)
-    result = one_grid(r, 6)
-    inputs = [r.labelled(0, grids[0]), r.labelled(3, grids[1])]
+    quantizations = one_quantization(r, 1), _columns_quantization(r, 3, 4, 5)
+    result = one_quantization(r, 6)
+    inputs = [r.labelled(0, quantizations[0]), r.labelled(3, quantizations[1])]
     emit_result(r, "MatMul", inputs, r.tensor(0).dtype, 6, result)
 
 
-def _columns_grid(r: Reading, data: int, scale: int, zero_point: int) -> Quantization:
+def _columns_quantization(r: Reading, data: int, scale: int, zero_point: int) -> Quantization:
     """The quantization of a right operand: one scale, or a list along its columns."""
     if r.rank(0) < 2 or r.rank(data) < 2:
         raise NotCoveredError("a vector")
@@ -60,8 +60,8 @@ def read_matmul_integer_to_float(r: Reading) -> None:
     if data is None or (points is None and r.has(4)):
         _rounded_product(r, (r.input(0), r.input(2), r.inputs[4] if r.has(4) else ""), (1, 3, 5), 6)
         return
-    grids = r.quantization(2, 4), _columns_grid(r, 1, 3, 5)
-    inputs = [r.labelled(0, grids[0]), r.labelled(1, grids[1])]
+    quantizations = r.quantization(2, 4), _columns_quantization(r, 1, 3, 5)
+    inputs = [r.labelled(0, quantizations[0]), r.labelled(1, quantizations[1])]
     if not r.has(6):
         r.emit("MatMul", inputs, dtype="float32", integers=True)
         return
@@ -115,43 +115,43 @@ def read_qgemm(r: Reading) -> None:
     columns = (r.tensor(3).shape or ("", ""))[0 if transposed else 1]
     if alpha <= 0 or (r.has(6) and size != columns):
         raise NotCoveredError(f"a factor {alpha}, or a bias of shape {shape}")
-    grids = one_grid(r, 1), weights_grid(r, 4, 0 if transposed else 1)
+    quantizations = one_quantization(r, 1), weights_quantization(r, 4, 0 if transposed else 1)
     if alpha != 1:
-        grids = grids[0], replace(grids[1], scale=grids[1].scale * np.float32(alpha))
-    result = one_grid(r, 7) if r.has(7) else None
-    data = r.labelled(0, grids[0])
+        quantizations = quantizations[0], replace(quantizations[1], scale=quantizations[1].scale * np.float32(alpha))
+    result = one_quantization(r, 7) if r.has(7) else None
+    data = r.labelled(0, quantizations[0])
     if r.attribute("transA", 0):
-        turned = r.intermediate("rows", r.tensor(0).dtype, grids[0])
+        turned = r.intermediate("rows", r.tensor(0).dtype, quantizations[0])
         (data,) = r.emit("Transpose", [data], [turned], dtype=r.tensor(0).dtype, perm=(1, 0))
-    inputs = [data, _outputs_first(r, grids[1], transposed), *_vector(r, grids)]
+    inputs = [data, _outputs_first(r, quantizations[1], transposed), *_vector(r, quantizations)]
     if result is None:
         r.emit("Gemm", inputs, r.outputs[:1], dtype="float32", integers=True)
     else:
         emit_result(r, "Gemm", inputs, r.tensor(0).dtype, 7, result)
 
 
-def _vector(r: Reading, grids: tuple[Quantization, Quantization]) -> list[str]:
+def _vector(r: Reading, quantizations: tuple[Quantization, Quantization]) -> list[str]:
     """QGemm's C as one number for each column, with its label, if there is one."""
     if not r.has(6):
         return []
-    grid = accumulator_grid(grids[0], grids[1].with_axis(None if grids[1].is_per_tensor else 0))
+    quantization = accumulator_quantization(quantizations[0], quantizations[1].with_axis(None if quantizations[1].is_per_tensor else 0))
     data = r.constant(6)
     if r.tensor(6).rank == 1:
-        return [r.labelled(6, grid)]
+        return [r.labelled(6, quantization)]
     if data is None:
         raise NotCoveredError("a bias of another rank that is computed")
-    return [r.variant(6, "vector", data.reshape(-1), grid)]
+    return [r.variant(6, "vector", data.reshape(-1), quantization)]
 
 
-def _outputs_first(r: Reading, grid: Quantization, transposed: bool) -> str:
+def _outputs_first(r: Reading, quantization: Quantization, transposed: bool) -> str:
     """QGemm's B with its label as O,I."""
     if transposed:
-        return r.labelled(3, grid)
-    data, turned = r.constant(3), grid.transposed((1, 0))
+        return r.labelled(3, quantization)
+    data, turned = r.constant(3), quantization.transposed((1, 0))
     if data is not None:
         return r.variant(3, "transposed", data.swapaxes(0, 1), turned)
     name = r.intermediate("transposed", r.tensor(3).dtype, turned)
-    return r.emit("Transpose", [r.labelled(3, grid)], [name], dtype=r.tensor(3).dtype, perm=(1, 0))[0]
+    return r.emit("Transpose", [r.labelled(3, quantization)], [name], dtype=r.tensor(3).dtype, perm=(1, 0))[0]
 
 
 def write_matmul(op: Op, b: Builder) -> str:
@@ -164,12 +164,12 @@ def write_matmul(op: Op, b: Builder) -> str:
     if reason or (result.quantization is None and result.dtype != "float32"):
         return reason or f"{op_type} gives float32, not {result.dtype}"
     left, right = (
-        [value, *b.parameters(value, b.tensor(name).dtype, grid)]
-        for name, (value, grid) in zip(op.inputs, (matmul_operand(op, b, index) for index in (0, 1)), strict=True)
-        if grid is not None
+        [value, *b.parameters(value, b.tensor(name).dtype, quantization)]
+        for name, (value, quantization) in zip(op.inputs, (matmul_operand(op, b, index) for index in (0, 1)), strict=True)
+        if quantization is not None
     )
     if result.quantization is not None:
-        return write_form(op, b, op_type, [*left, *right, *b.grid(result.name)], domain="")
+        return write_form(op, b, op_type, [*left, *right, *b.quantization(result.name)], domain="")
     inputs = [left[0], right[0], left[1], right[1], left[2], right[2]]
     b.finish(op, b.node(op_type, inputs, hint=f"{result.name}/real_result", domain=CONTRIB)[0])
     return ""
@@ -178,12 +178,12 @@ def write_matmul(op: Op, b: Builder) -> str:
 def _columns_reason(op: Op, b: Builder, op_type: str) -> str:
     """Why the scales of the right operand do not fit: onnxruntime takes a list along the columns of a matrix."""
     tensor = b.tensor(op.inputs[1])
-    grid, rank = tensor.quantization, tensor.rank
-    if grid is None or grid.is_per_tensor:
+    quantization, rank = tensor.quantization, tensor.rank
+    if quantization is None or quantization.is_per_tensor:
         return ""
-    if grid.block_size or rank != 2:
+    if quantization.block_size or rank != 2:
         return f"{op_type} takes one scale, or one for each column of a matrix"
-    return "" if grid.axis == (0 if op["trans_b"] else 1) else f"{op_type} takes scales along columns, not along rows"
+    return "" if quantization.axis == (0 if op["trans_b"] else 1) else f"{op_type} takes scales along columns, not along rows"
 
 
 def write_gemm(op: Op, b: Builder) -> str:
@@ -195,7 +195,7 @@ def write_gemm(op: Op, b: Builder) -> str:
     bias = stored_bias(op, b) or [""]
     inputs = [*operand(b, op.inputs[0]), *operand(b, op.inputs[1]), *bias]
     if result.quantization is not None:
-        return write_form(op, b, "QGemm", [*inputs, *b.grid(result.name)], transB=1)
+        return write_form(op, b, "QGemm", [*inputs, *b.quantization(result.name)], transB=1)
     if not inputs[-1]:
         inputs.pop()
     b.finish(op, b.node("QGemm", inputs, hint=f"{result.name}/real_result", domain=CONTRIB, transB=1)[0])

@@ -24,14 +24,14 @@ def read_concat(r: Reading) -> None:
 def write_concat(op: Op, b: Builder) -> str:
     """Concat: of the stored integers where all have one quantization, else QLinearConcat."""
     result = b.tensor(op.outputs[0])
-    if not op["activation"] and all(b.tensor(name).shares_grid(result) for name in op.inputs):
+    if not op["activation"] and all(b.tensor(name).shares_quantization(result) for name in op.inputs):
         write_stored_concat(op, b)
         return ""
     reason = one_type_reason(op, b, "QLinearConcat", op.inputs)
     if reason:
         return reason
     operands = [value for name in op.inputs for value in operand(b, name)]
-    return write_form(op, b, "QLinearConcat", [*b.grid(result.name), *operands], axis=int(op["axis"]))
+    return write_form(op, b, "QLinearConcat", [*b.quantization(result.name), *operands], axis=int(op["axis"]))
 
 
 WRITERS: Mapping[str, WriteForm] = {"Concat": write_concat}

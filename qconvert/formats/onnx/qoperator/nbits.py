@@ -51,9 +51,11 @@ def read_matmul_nbits(r: Reading) -> None:
         raise r.invalid(f"{points.size} bytes of zero points for {columns} columns of {blocks} blocks", rule="block-scales")
     else:
         zeros = unpacked(points.reshape(columns, -1), bits)[:, :blocks].astype(np.int64)
-    grid = Quantization(np.ascontiguousarray(scales.reshape(columns, blocks).T, np.float32), np.ascontiguousarray(zeros.T), 0, block)
+    quantization = Quantization(
+        np.ascontiguousarray(scales.reshape(columns, blocks).T, np.float32), np.ascontiguousarray(zeros.T), 0, block
+    )
     weights = np.ascontiguousarray(unpacked(packed.reshape(columns, -1), bits)[:, :depth].T).astype(numpy_dtype(_STORAGE[bits]))
-    stored = r.variant(1, f"unpacked_{_grid_key(grid)}", weights, grid)
+    stored = r.variant(1, f"unpacked_{_quantization_key(quantization)}", weights, quantization)
     (real,) = r.emit("Dequantize", [stored], [r.intermediate("weights", real_type)], dtype=real_type)
     if not r.has(5):
         r.emit("MatMul", [r.input(0), real], dtype=real_type)
@@ -62,11 +64,11 @@ def read_matmul_nbits(r: Reading) -> None:
     r.emit("Add", [*product, r.input(5)], dtype=real_type)
 
 
-def _grid_key(grid: Quantization) -> str:
+def _quantization_key(quantization: Quantization) -> str:
     """Tells two readings of one packed constant with different scales apart."""
     import hashlib
 
-    return hashlib.sha256(grid.scale.tobytes() + grid.zero_point.tobytes()).hexdigest()[:8]
+    return hashlib.sha256(quantization.scale.tobytes() + quantization.zero_point.tobytes()).hexdigest()[:8]
 
 
 def unpacked(data: Array, bits: int) -> Array:
@@ -90,19 +92,19 @@ def write_matmul_nbits(op: Op, b: Builder) -> str:
     if reason or weights is None or weights.data is None or weights.quantization is None:
         return reason
     depth, columns = weights.data.shape
-    grid = weights.quantization
-    blocks, bits = len(grid.scale), _BITS[weights.dtype]
+    quantization = weights.quantization
+    blocks, bits = len(quantization.scale), _BITS[weights.dtype]
     real_type = b.tensor(op.outputs[0]).dtype
-    rows = np.pad(weights.data.T.astype(np.uint8), ((0, 0), (0, blocks * grid.block_size - depth)))
+    rows = np.pad(weights.data.T.astype(np.uint8), ((0, 0), (0, blocks * quantization.block_size - depth)))
     name = weights.name
     inputs = [
         b.stored(op.inputs[0]),
-        b.const(_packed(rows, bits).reshape(columns, blocks, grid.block_size * bits // 8), f"{name}/packed"),
-        b.const(np.ascontiguousarray(grid.scale.T).astype(numpy_dtype(real_type)), f"{name}/packed_scale"),
+        b.const(_packed(rows, bits).reshape(columns, blocks, quantization.block_size * bits // 8), f"{name}/packed"),
+        b.const(np.ascontiguousarray(quantization.scale.T).astype(numpy_dtype(real_type)), f"{name}/packed_scale"),
     ]
-    if (grid.zero_point != 2 ** (bits - 1)).any():
-        inputs.append(b.const(_packed(grid.zero_point.T.astype(np.uint8), bits), f"{name}/packed_zero_point"))
-    sizes = {"K": depth, "N": columns, "bits": bits, "block_size": grid.block_size}
+    if (quantization.zero_point != 2 ** (bits - 1)).any():
+        inputs.append(b.const(_packed(quantization.zero_point.T.astype(np.uint8), bits), f"{name}/packed_zero_point"))
+    sizes = {"K": depth, "N": columns, "bits": bits, "block_size": quantization.block_size}
     b.finish(op, b.node("MatMulNBits", inputs, hint=f"{op.outputs[0]}/real_result", domain="com.microsoft", **sizes)[0])
     return ""
 
@@ -118,12 +120,12 @@ def _reason(op: Op, b: Builder, weights: Tensor | None) -> str:
     """Why a MatMul with a real left operand is no MatMulNBits; "" if it is one."""
     if weights is None or weights.quantization is None:
         return "QOperator has no product of real and quantized operands"
-    grid = weights.quantization
-    if weights.dtype not in _BITS or not grid.block_size:
-        return f"MatMulNBits takes uint4 and uint8 weights in blocks, not {weights.dtype}{'' if grid.block_size else ' without'}"
-    if weights.rank != 2 or grid.axis != 0 or op["trans_a"] or op["trans_b"]:
+    quantization = weights.quantization
+    if weights.dtype not in _BITS or not quantization.block_size:
+        return f"MatMulNBits takes uint4 and uint8 weights in blocks, not {weights.dtype}{'' if quantization.block_size else ' without'}"
+    if weights.rank != 2 or quantization.axis != 0 or op["trans_a"] or op["trans_b"]:
         return "MatMulNBits takes a matrix with blocks along its rows"
-    if grid.block_size < _SMALLEST_BLOCK or grid.block_size & (grid.block_size - 1):
-        return f"MatMulNBits takes blocks of 16, 32, 64 and so on, not {grid.block_size}"
+    if quantization.block_size < _SMALLEST_BLOCK or quantization.block_size & (quantization.block_size - 1):
+        return f"MatMulNBits takes blocks of 16, 32, 64 and so on, not {quantization.block_size}"
     types = {b.tensor(name).dtype for name in (op.inputs[0], op.outputs[0])}
     return "" if types in ({"float32"}, {"float16"}) else "MatMulNBits takes and gives float32 or float16"

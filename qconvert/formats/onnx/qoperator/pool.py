@@ -52,7 +52,7 @@ def write_average_pool(op: Op, b: Builder) -> str:
         "ceil_mode": int(op["ceil_mode"]),
         "count_include_pad": int(op["count_include_pad"]),
     }
-    return write_form(op, b, "QLinearAveragePool", [*operand(b, op.inputs[0]), *b.grid(op.outputs[0])], **attributes)
+    return write_form(op, b, "QLinearAveragePool", [*operand(b, op.inputs[0]), *b.quantization(op.outputs[0])], **attributes)
 
 
 def read_global_average_pool(r: Reading) -> None:
@@ -67,7 +67,7 @@ def write_global_average_pool(op: Op, b: Builder) -> str:
     if reason:
         return reason
     require_channels_first(op, b)
-    inputs = [*operand(b, op.inputs[0]), *b.grid(op.outputs[0])]
+    inputs = [*operand(b, op.inputs[0]), *b.quantization(op.outputs[0])]
     return write_form(op, b, "QLinearGlobalAveragePool", inputs, channels_last=0)
 
 

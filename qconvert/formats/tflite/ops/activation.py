@@ -163,7 +163,7 @@ def write_clip(op: Op, w: Writing) -> None:
         return
     name = data.name
     steps = [(builtin, value) for builtin, value in (("MAXIMUM", low), ("MINIMUM", high)) if np.isfinite(value)]
-    if not data.shares_grid(result) or not steps:
+    if not data.shares_quantization(result) or not steps:
         target = result.name if not steps else w.like(f"{result.name}/requantized", result.name, result.shape)
         if result.quantization is None:
             w.emit("RESHAPE", [name, w.sizes(name, op)], [target], "ReshapeOptions")
@@ -179,7 +179,7 @@ def write_clip(op: Op, w: Writing) -> None:
 
 def _clip_of_bytes(low: float, high: float, data: Tensor, result: Tensor) -> str:
     """RELU or RELU6, if with the quantization of 8 bits that data and result share their bounds are the same integers; else ""."""
-    if result.quantization is None or result.dtype not in ("int8", "uint8") or not data.shares_grid(result):
+    if result.quantization is None or result.dtype not in ("int8", "uint8") or not data.shares_quantization(result):
         return ""
     wanted = [int(_stored_bound(value, result)) for value in (low, high)]
     for bounds, builtin in _CLIPS.items():

@@ -38,15 +38,15 @@ def _tables(first: Tensor, second: Tensor) -> list[Array]:
     """What the kernel compares of either operand, for each of its 256 values; none where the operator is one in float: with one
     quantization, all of whose values the kernel keeps apart, or where C does not define what it compares (checking/overflows.py says so of
     the source then)."""
-    grids = first.quantization, second.quantization
-    if first.dtype != second.dtype or first.dtype not in _BYTES or grids[0] is None or grids[1] is None:
+    quantizations = first.quantization, second.quantization
+    if first.dtype != second.dtype or first.dtype not in _BYTES or quantizations[0] is None or quantizations[1] is None:
         return []
-    if not (grids[0].is_per_tensor and grids[1].is_per_tensor):
+    if not (quantizations[0].is_per_tensor and quantizations[1].is_per_tensor):
         return []
-    tables = [table for grid in grids if grid is not None for table in tflite_compared(grid, first.dtype)]
-    if len(tables) > len(grids):
+    tables = [table for quantization in quantizations if quantization is not None for table in tflite_compared(quantization, first.dtype)]
+    if len(tables) > len(quantizations):
         return []
-    kept_apart = grids[0] == grids[1] and bool((np.diff(tables[0]) > 0).all())
+    kept_apart = quantizations[0] == quantizations[1] and bool((np.diff(tables[0]) > 0).all())
     return [] if kept_apart else tables
 
 

@@ -33,7 +33,7 @@ def read_while(r: Reading) -> None:
         raise r.invalid(f"takes {len(r.inputs)} values and gives {len(r.outputs)}, although it carries all", rule="counts-differ")
     given, results = _sides(r, r.inputs)
     for one, other in zip(given, results, strict=True):
-        if not one.shares_grid(other):
+        if not one.shares_quantization(other):
             raise r.unsupported(f"{one.name!r} and {other.name!r} of other types or scales, which it carries", rule="carried-mismatch")
     condition = r.function(int(r.option("condSubgraphIndex")), given, [Tensor("", "bool", None)], "condition")
     body = r.function(int(r.option("bodySubgraphIndex")), given, results, "body")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_grid, is_accumulator_scale
+from qconvert.arithmetic import accumulator_quantization, is_accumulator_scale
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d
 from qconvert.formats.tflite.ops.weights import turned_quantization, written_weights
 from qconvert.formats.tflite.ops.window import window, write_window
@@ -105,9 +105,9 @@ def write_bias(op: Op, w: Writing, index: int) -> list[str]:
         return []
     if data.quantization is None or weights.quantization is None:
         return [w.const(np.zeros(int(weights.shape[0]), np.float32), f"{op.outputs[0]}/bias")]
-    grid = _bias_grid(data.quantization, weights.quantization)
+    quantization = _bias_quantization(data.quantization, weights.quantization)
     dtype = np.int64 if data.dtype == "int16" else np.int32
-    return [w.const(np.zeros(int(weights.shape[0]), dtype), f"{op.outputs[0]}/bias", grid)]
+    return [w.const(np.zeros(int(weights.shape[0]), dtype), f"{op.outputs[0]}/bias", quantization)]
 
 
 def bias_type(op: Op, w: Writing, index: int) -> dict[str, Any]:
@@ -131,15 +131,15 @@ def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> t
     shape = r.static_shape(index) if weights is None else weights.shape
     if len(shape) != len(perm) or 0 in shape:
         raise r.invalid(f"weights of shape {shape}", rule="wrong-rank")
-    grid = turned_quantization(r, index, perm)
+    quantization = turned_quantization(r, index, perm)
     if weights is not None:
-        return r.turned(index, key, weights.transpose(perm), grid), shape
+        return r.turned(index, key, weights.transpose(perm), quantization), shape
     tensor = r.tensor(index)
     if tensor.dtype not in ("float32", "int8", "uint8"):  # LiteRT's kernels take the memory of others for int8
         raise r.unsupported(
             f"weights of {tensor.dtype} that are computed at run time, which the kernel reads as int8,", rule="weights-not-constant"
         )
-    turned = r.intermediate("turned", tensor.dtype, tuple(shape[at] for at in perm), grid, base=tensor.name)
+    turned = r.intermediate("turned", tensor.dtype, tuple(shape[at] for at in perm), quantization, base=tensor.name)
     return r.emit("Transpose", [tensor.name], [turned], perm=perm)[0], shape
 
 
@@ -179,10 +179,10 @@ def dynamic_range(r: Reading, kernel: str, data: int = 0, *, asymmetric: bool = 
     return "dynamic" if asymmetric else "dynamic_symmetric"
 
 
-def _bias_grid(data: Quantization, weights: Quantization) -> Quantization:
+def _bias_quantization(data: Quantization, weights: Quantization) -> Quantization:
     """The accumulator's; a single scale is that of the whole bias, as TFLite writes it."""
-    grid = accumulator_grid(data, weights)
-    return grid.with_axis(None) if grid.scale.size == 1 else grid
+    quantization = accumulator_quantization(data, weights)
+    return quantization.with_axis(None) if quantization.scale.size == 1 else quantization
 
 
 def accumulator_bias(r: Reading, index: int, data: Tensor, weights: Tensor) -> str:
@@ -192,7 +192,7 @@ def accumulator_bias(r: Reading, index: int, data: Tensor, weights: Tensor) -> s
         return bias.name
     if bias.dtype not in ("int32", "int64"):
         raise r.invalid(f"bias {bias.name!r} of type {bias.dtype}", rule="bias-type")
-    exact = _bias_grid(data.quantization, weights.quantization)
+    exact = _bias_quantization(data.quantization, weights.quantization)
     scale = exact.scale
     stated = bias.quantization
     if stated is not None and stated.scale.size == scale.size and is_accumulator_scale(stated.scale, scale):

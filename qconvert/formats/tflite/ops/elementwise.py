@@ -136,20 +136,20 @@ def _written(builtin: str, table: str = "") -> WriteFunction:
     return write
 
 
-def _on_one_grid(builtin: str, table: str) -> WriteFunction:
+def _on_one_quantization(builtin: str, table: str) -> WriteFunction:
     """The writer of a kind whose kernel compares or chooses stored integers: all data must have one quantization."""
 
     def write(op: Op, w: Writing) -> None:
         if _is_plain_arithmetic(op, w):
             w.emit(_STABLEHLO[op.kind], op.inputs, op.outputs)
             return
-        _require_one_grid(op, w)
+        _require_one_quantization(op, w)
         w.emit(builtin, op.inputs, op.outputs, table)
 
     return write
 
 
-def _require_one_grid(op: Op, w: Writing) -> None:
+def _require_one_quantization(op: Op, w: Writing) -> None:
     result = w.graph[op.outputs[0]].quantization
     for name in op.inputs:
         tensor = w.tensor(name)
@@ -221,7 +221,7 @@ def _write_quotient_by(op: Op, w: Writing, divisor: int) -> None:
 def write_where(op: Op, w: Writing) -> None:
     """Where as SELECT_V2, or as SELECT if its condition is the Reshape that the reader put before a choice of rows."""
     reshape = w.producer(op.inputs[0])
-    _require_one_grid(op, w)
+    _require_one_quantization(op, w)
     if reshape is None or reshape.kind != "Reshape" or not w.is_inner(op.inputs[0], "condition"):
         w.emit("SELECT_V2", op.inputs, op.outputs, "SelectV2Options")
         return
@@ -263,8 +263,8 @@ def write_pow(op: Op, w: Writing) -> None:
 
 WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), write_arithmetic),
-    "Max": _on_one_grid("MAXIMUM", "MaximumMinimumOptions"),
-    "Min": _on_one_grid("MINIMUM", "MaximumMinimumOptions"),
+    "Max": _on_one_quantization("MAXIMUM", "MaximumMinimumOptions"),
+    "Min": _on_one_quantization("MINIMUM", "MaximumMinimumOptions"),
     "FloorDiv": _written("FLOOR_DIV", "FloorDivOptions"),
     "FloorMod": _written("FLOOR_MOD", "FloorModOptions"),
     "Pow": write_pow,

@@ -70,10 +70,10 @@ def joined_gates(r: Reading, places: dict[str, int], shape: tuple[int, ...], gat
     """
     found = {gate: constant_int8(r, place, shape) for gate, place in places.items()}
     if len(found) < len(gates):
-        data, grid = found["forget"]
+        data, quantization = found["forget"]
         if data.min(initial=0) == -128:
             raise r.unsupported("a coupled input gate and weights of -128, which int8 cannot negate,", rule="weight-quantization")
-        found["input"] = -data, grid
+        found["input"] = -data, quantization
     scales = np.concatenate([np.repeat(found[gate][1].scale, shape[0]) for gate in gates])
     joined = Quantization(scales, np.zeros(len(scales), np.int64), 1)
     return np.concatenate([found[gate][0] for gate in gates]), joined

@@ -70,7 +70,7 @@ def _pads(r: Reading) -> str:
 
 def read_pad(r: Reading) -> None:
     """PAD with the zero point of the result (pad.cc), which is real zero under its label."""
-    r.emit_stored("Pad", [r.input(0), _pads(r)], grid=r.result().quantization)
+    r.emit_stored("Pad", [r.input(0), _pads(r)], quantization=r.result().quantization)
 
 
 def read_padv2(r: Reading) -> None:

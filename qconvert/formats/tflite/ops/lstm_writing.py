@@ -92,8 +92,8 @@ def _listed(w: Writing, op: Op) -> dict[str, str]:
     ):
         found |= {f"{gate}_{what}": name for gate, name in names.items()}
     if op.has(PROJECTION):
-        ((data, grid),) = _parts(w, op, PROJECTION, 1)
-        found["projection_weights"] = w.const(data, f"{_hint(op)}/projection_weights", grid)
+        ((data, quantization),) = _parts(w, op, PROJECTION, 1)
+        found["projection_weights"] = w.const(data, f"{_hint(op)}/projection_weights", quantization)
     if op.has(PROJECTION_BIAS):
         found["projection_bias"] = w.const(w.constant(op, PROJECTION_BIAS)[0], f"{_hint(op)}/projection_bias")
     return found
@@ -108,7 +108,7 @@ def _gates(w: Writing, op: Op, index: int, what: str, shape: tuple[int, ...], ga
     if not op.has(index):
         return {}
     parts = _parts(w, op, index, len(gates))
-    return _named(w, op, {gate: (part.reshape(shape), grid) for gate, (part, grid) in zip(gates, parts, strict=True)}, what)
+    return _named(w, op, {gate: (part.reshape(shape), quantization) for gate, (part, quantization) in zip(gates, parts, strict=True)}, what)
 
 
 def _parts(w: Writing, op: Op, index: int, count: int) -> list[Constant]:
@@ -121,9 +121,9 @@ def _parts(w: Writing, op: Op, index: int, count: int) -> list[Constant]:
 def _named(w: Writing, op: Op, parts: dict[str, Constant], what: str) -> dict[str, str]:
     """Constants of the gates. One whose input gate is 1 - the forget gate has none for it, and its negative for the latter."""
     if op["input_forget"]:
-        coupled, grid = parts.pop("input")
-        parts["forget"] = coupled if what == "norm" else -coupled, grid
-    return {gate: w.const(part, f"{_hint(op)}/{gate}_{what}", grid) for gate, (part, grid) in parts.items()}
+        coupled, quantization = parts.pop("input")
+        parts["forget"] = coupled if what == "norm" else -coupled, quantization
+    return {gate: w.const(part, f"{_hint(op)}/{gate}_{what}", quantization) for gate, (part, quantization) in parts.items()}
 
 
 #: LSTMs are read by float_recurrent.py.

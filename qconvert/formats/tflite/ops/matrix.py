@@ -127,12 +127,18 @@ def write_gemm(op: Op, w: Writing) -> None:
 def _require_blocks(op: Op, w: Writing, name: str) -> None:
     """Raises UnsupportedError for scales in blocks that XNNPACK, the only one with a kernel for them, does not take (measured)."""
     weights = w.tensor(name)
-    grid = weights.quantization
-    if grid is None or not grid.block_size:
+    quantization = weights.quantization
+    if quantization is None or not quantization.block_size:
         return
-    exact = np.array_equal(grid.scale.astype(np.float16).astype(np.float32), grid.scale) and bool((grid.scale > 0).all())
-    along = weights.rank == 2 and grid.axis == 1 and (weights.shape or (0, ""))[1] == grid.scale.shape[1] * grid.block_size
-    if weights.dtype != "int4" or not grid.is_symmetric or not along or not exact or w.tensor(op.inputs[0]).dtype != "float32":
+    exact = np.array_equal(quantization.scale.astype(np.float16).astype(np.float32), quantization.scale) and bool(
+        (quantization.scale > 0).all()
+    )
+    along = (
+        weights.rank == 2
+        and quantization.axis == 1
+        and (weights.shape or (0, ""))[1] == quantization.scale.shape[1] * quantization.block_size
+    )
+    if weights.dtype != "int4" or not quantization.is_symmetric or not along or not exact or w.tensor(op.inputs[0]).dtype != "float32":
         raise w.unsupported(
             op,
             f"{name!r}, whose blocks of scales are not those of int4 rows with positive float16 scales and float32 data",
@@ -145,12 +151,12 @@ def _bias_vector(op: Op, w: Writing) -> str:
     name, outputs = op.inputs[2] if len(op.inputs) > 2 else "", (w.tensor(op.inputs[1]).shape or ("",))[:1]
     if not name or w.tensor(name).shape == outputs:
         return name and write_bias(op, w, 2)[0]
-    data, grid = w.tensor(name).data, w.tensor(name).quantization
+    data, quantization = w.tensor(name).data, w.tensor(name).quantization
     row = data is not None and data.shape[-1:] == outputs and data.size == data.shape[-1]
     if data is None or not isinstance(outputs[0], int) or not (row or data.size == 1):
         raise w.unsupported(op, f"a bias of shape {w.tensor(name).shape}", rule="unsupported-shape")
-    grid = grid if grid is None or grid.is_per_tensor else replace(grid, axis=0)
-    return w.variant(name, f"of {outputs[0]}", np.array(np.broadcast_to(data.reshape(-1), outputs[0])), grid)
+    quantization = quantization if quantization is None or quantization.is_per_tensor else replace(quantization, axis=0)
+    return w.variant(name, f"of {outputs[0]}", np.array(np.broadcast_to(data.reshape(-1), outputs[0])), quantization)
 
 
 def write_matmul(op: Op, w: Writing) -> None:

@@ -64,14 +64,14 @@ def _places(op: Op, w: Writing, position: int = 1) -> str:
     indices, axis = w.tensor(op.inputs[position]), w.axis(op, op["axis"], op.inputs[0])
     shape = w.shape(indices.name, op)
     w.require_small(op, shape)
-    grid: Array = np.stack(list(np.indices(shape, np.int32)), -1) if shape else np.zeros((0,), np.int32)
+    quantization: Array = np.stack(list(np.indices(shape, np.int32)), -1) if shape else np.zeros((0,), np.int32)
     if indices.data is not None:
-        grid[..., axis] = _counted(op, w, indices.data[..., None], [axis])[..., 0]
-        return w.const(grid, f"{op.outputs[0]}/places")
+        quantization[..., axis] = _counted(op, w, indices.data[..., None], [axis])[..., 0]
+        return w.const(quantization, f"{op.outputs[0]}/places")
     along = w.add(f"{indices.name}/along", "int32", (*shape, 1))
     whole = _from_the_front(op, w, w.index(op, position), axis)
     w.emit("RESHAPE", [whole, w.ints([*shape, 1], f"{along}/shape")], [along], "ReshapeOptions")
-    sides = [(grid[..., :axis], "front"), (grid[..., axis + 1 :], "behind")]
+    sides = [(quantization[..., :axis], "front"), (quantization[..., axis + 1 :], "behind")]
     before, behind = ([w.const(part, f"{op.outputs[0]}/{hint}")] if part.shape[-1] else [] for part, hint in sides)
     parts = [*before, along, *behind]
     return _joined(w, op, parts, (*shape, len(shape))) if len(parts) > 1 else along

@@ -30,12 +30,17 @@ def _overflown(data: Tensor, result: Tensor) -> Array | None:
     TensorFlow's converter has it do so for the bounds of a normalization in int16 (quantize.cc, MultiplyByQuantizedMultiplier: the
     shift wraps around).
     """
-    grids = data.quantization, result.quantization
-    if data.data is None or grids[0] is None or grids[1] is None or not (grids[0].is_per_tensor and grids[1].is_per_tensor):
+    quantizations = data.quantization, result.quantization
+    if (
+        data.data is None
+        or quantizations[0] is None
+        or quantizations[1] is None
+        or not (quantizations[0].is_per_tensor and quantizations[1].is_per_tensor)
+    ):
         return None
     if data.dtype == result.dtype != "int16":
         return None  # XNNPACK may take it
-    found, overflows = tflite_requantize(data.data, grids[0], grids[1], result.dtype)
+    found, overflows = tflite_requantize(data.data, quantizations[0], quantizations[1], result.dtype)
     return found if overflows else None
 
 

@@ -39,22 +39,29 @@ def read_sequence_lstm(r: Reading) -> None:
     after = [r.like(f"{role}_after", r.tensor(place), r.tensor(place).shape) for role, place in places.items()]
     inputs = [before.get(role) or names.get(role, "") for role in LSTM_INPUTS]
     clips = {"cell_clip": float(r.option("cellClip", 0.0)), "projection_clip": float(r.option("projClip", 0.0))}
-    r.emit("IntegerLSTM", inputs, [r.outputs[0], *after], time_major=int(r.option("timeMajor", False)), **clips, **_inner_grids(r, names))
+    r.emit(
+        "IntegerLSTM",
+        inputs,
+        [r.outputs[0], *after],
+        time_major=int(r.option("timeMajor", False)),
+        **clips,
+        **_inner_quantizations(r, names),
+    )
     for state, value in zip(states.values(), after, strict=True):
         r.write_state(state, value)
 
 
-def _inner_grids(r: Reading, names: dict[str, str]) -> dict[str, Any]:
+def _inner_quantizations(r: Reading, names: dict[str, str]) -> dict[str, Any]:
     """The quantizations of what the operator computes inside, which are those of tensors that only carry them."""
     listed = [r.lookup(name) for name in r.intermediates if name]
     if len(listed) != len(GATES) + 1 or not all(r.intermediates):
         raise r.invalid(f"has {len(listed)} intermediate tensors, not {len(GATES) + 1}", rule="wrong-number-of-tensors")
     scale, zero_point = _per_tensor(r, listed[-1])
-    grids: dict[str, Any] = {"hidden_scale": scale, "hidden_zero_point": zero_point}
+    quantizations: dict[str, Any] = {"hidden_scale": scale, "hidden_zero_point": zero_point}
     for gate, tensor in zip(GATES, listed, strict=False):
         if names.get(f"{gate}_norm"):
-            grids[f"{gate}_scale"] = _per_tensor(r, tensor)[0]
-    return grids
+            quantizations[f"{gate}_scale"] = _per_tensor(r, tensor)[0]
+    return quantizations
 
 
 def _per_tensor(r: Reading, tensor: Tensor) -> tuple[float, int]:
@@ -92,8 +99,8 @@ def write_integer_lstm(op: Op, w: Writing) -> None:
     listed += [""] * (len(SEQUENCE) - len(listed))
     inner = []
     for gate in GATES:  # with a layer normalization the kernel looks at all of them, also at that of an input gate that is not there
-        grid = Quantization.per_tensor(float(op[f"{gate}_scale"]), 0) if has_norm else None
-        inner.append(w.add(f"{op.outputs[0]}/{gate}_sum", "int16" if has_norm else "float32", (0,), None, grid))
+        quantization = Quantization.per_tensor(float(op[f"{gate}_scale"]), 0) if has_norm else None
+        inner.append(w.add(f"{op.outputs[0]}/{gate}_sum", "int16" if has_norm else "float32", (0,), None, quantization))
     hidden = Quantization.per_tensor(float(op["hidden_scale"]), int(op["hidden_zero_point"]))
     inner.append(w.add(f"{op.outputs[0]}/hidden", "int8", (0,), None, hidden))
     w.emit(

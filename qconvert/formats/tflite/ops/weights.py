@@ -61,8 +61,8 @@ def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...]) -> tupl
 
 def _written_computed(op: Op, w: Writing, name: str, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Weights that are computed at run time after a TRANSPOSE; without that and the one before it, if they cancel out."""
-    shape, maker, grid = w.shape(name, op), w.producer(name), w.tensor(name).quantization
-    if len(shape) != len(axes) or (grid is not None and not grid.is_per_tensor):
+    shape, maker, quantization = w.shape(name, op), w.producer(name), w.tensor(name).quantization
+    if len(shape) != len(axes) or (quantization is not None and not quantization.is_per_tensor):
         raise w.unsupported(op, f"weights {name!r} of shape {shape} that are computed at run time", rule="weights-not-constant")
     if maker is not None and maker.kind == "Transpose" and [maker["perm"][axis] for axis in axes] == list(range(len(axes))):
         w.retract(maker)

@@ -144,19 +144,19 @@ def _is_written_so(held: _Held, item: Noted) -> bool:
 
 def _tensors(held: _Held, item: Noted) -> dict[str, Tensor] | None:
     """The tensors of an operator, as the program has them, with the quantizations that the note states."""
-    found = {tensor.name: replace(tensor, quantization=item.grids.get(tensor.name)) for tensor in item.constants}
-    found |= {name: Tensor(name, item.types[name], None, None, item.grids.get(name)) for name in _left_out(held, item)}
+    found = {tensor.name: replace(tensor, quantization=item.quantizations.get(tensor.name)) for tensor in item.constants}
+    found |= {name: Tensor(name, item.types[name], None, None, item.quantizations.get(name)) for name in _left_out(held, item)}
     for name in filter(None, (*item.op.inputs, *item.op.outputs)):
         if name in found:
             continue
-        there, grid = held.name(name), item.grids.get(name)
+        there, quantization = held.name(name), item.quantizations.get(name)
         constant = held.constants.get(there)
         if constant is not None:
             dtype = _typed(item, name, constant.dtype)
-            found[name] = Tensor(name, dtype, constant.shape, constant.data.astype(numpy_dtype(dtype), copy=False), grid)
+            found[name] = Tensor(name, dtype, constant.shape, constant.data.astype(numpy_dtype(dtype), copy=False), quantization)
         elif there in held.program.tensors:
             dtype, shape = held.program.tensors[there]
-            found[name] = Tensor(name, _typed(item, name, dtype), shape, None, grid)
+            found[name] = Tensor(name, _typed(item, name, dtype), shape, None, quantization)
         else:
             return None
     sizes = [size for tensor in found.values() for size in tensor.shape or () if isinstance(size, int)]
@@ -292,7 +292,7 @@ def emit_noted(call: Call, values: Mapping[str, Any], draft: Draft, constants: C
         if isinstance(argument, TensorName):
             name = _operand(item, name, values[argument.name], draft, constants)
         elif name:
-            name = draft.add(name, own[name].dtype, own[name].shape, own[name].data, item.grids.get(name))
+            name = draft.add(name, own[name].dtype, own[name].shape, own[name].data, item.quantizations.get(name))
         inputs.append(name)
     outputs = [
         _result(item, name, there, dtype, shape, draft) if name else ""
@@ -304,10 +304,10 @@ def emit_noted(call: Call, values: Mapping[str, Any], draft: Draft, constants: C
 
 def _result(item: Noted, name: str, there: Any, dtype: str, shape: Shape, draft: Draft) -> str:
     """A result of the operator, called as in the program; one that the program leaves out is called as in the note."""
-    grid = item.grids.get(name)
+    quantization = item.quantizations.get(name)
     if there is None:
-        return draft.add(name, item.types[name], None, None, grid)
-    return draft.add(str(there), _typed(item, name, dtype), _named_sizes(shape), None, grid)
+        return draft.add(name, item.types[name], None, None, quantization)
+    return draft.add(str(there), _typed(item, name, dtype), _named_sizes(shape), None, quantization)
 
 
 def _named_sizes(shape: Shape) -> Shape:
@@ -318,10 +318,10 @@ def _named_sizes(shape: Shape) -> Shape:
 def _operand(item: Noted, name: str, value: Any, draft: Draft, constants: Constants) -> str:
     """The tensor of the graph that an operator reads, with the quantization that the note states."""
     tensor = draft.tensors[(constants.ref(value, name) if isinstance(value, StoredTensor) else value).name]
-    dtype, grid = _typed(item, name, tensor.dtype), item.grids.get(name)
+    dtype, quantization = _typed(item, name, tensor.dtype), item.quantizations.get(name)
     if dtype != tensor.dtype and tensor.data is not None:
         tensor = draft.tensors[draft.variant(tensor.name, dtype, tensor.data.astype(numpy_dtype(dtype)), None)]
-    return tensor.name if grid is None else labelled(draft, tensor, grid, item.op.source)
+    return tensor.name if quantization is None else labelled(draft, tensor, quantization, item.op.source)
 
 
 def _typed(item: Noted, name: str, stored: str) -> str:

@@ -26,7 +26,7 @@ def read_relu(c: Call) -> Ref:
     name = c.name("self")
     if c.is_real(name):
         return c.emit("Relu", [name])
-    return c.emit("Max", [name, typed(c, 0, c.lookup(name).dtype, "zero")], grid=None)
+    return c.emit("Max", [name, typed(c, 0, c.lookup(name).dtype, "zero")], quantization=None)
 
 
 def clipped(c: Call, name: str, low: float | None, high: float | None, hint: str = "") -> Ref:
@@ -59,7 +59,7 @@ def read_clip(low: str, high: str) -> ReadFunction:
         result = Ref(name)
         for kind, bound in zip(("Max", "Min"), bounds, strict=True):
             if bound is not None:
-                result = c.emit(kind, [result.name, typed(c, bound, c.lookup(name).dtype, "bound")], grid=None)
+                result = c.emit(kind, [result.name, typed(c, bound, c.lookup(name).dtype, "bound")], quantization=None)
         return result
 
     return read
@@ -70,34 +70,34 @@ _UNIT = {"uint8": Quantization.per_tensor(1 / 256, 0), "int8": Quantization.per_
 _BOTH = {"uint8": Quantization.per_tensor(1 / 128, 128), "int8": Quantization.per_tensor(1 / 128, 0)}
 
 
-def read_bounded(kind: str, grids: dict[str, Quantization], **attributes: Any) -> ReadFunction:
+def read_bounded(kind: str, quantizations: dict[str, Quantization], **attributes: Any) -> ReadFunction:
     """aten::sigmoid, tanh, hardsigmoid: of quantized tensors to the quantization that PyTorch fixes for them."""
 
     def read(c: Call) -> Ref:
         tensor = c.operand("self")
         if not tensor.is_quantized:
-            return c.emit(kind, [as_real(c, "self")], grid=None, **attributes)
-        if tensor.dtype not in grids:
+            return c.emit(kind, [as_real(c, "self")], quantization=None, **attributes)
+        if tensor.dtype not in quantizations:
             raise c.unsupported(f"quantized data of {tensor.dtype}", rule="dtype-not-covered")
-        return c.emit(kind, [tensor.name], grid=grids[tensor.dtype], **attributes)
+        return c.emit(kind, [tensor.name], quantization=quantizations[tensor.dtype], **attributes)
 
     return read
 
 
-def read_onto_grid(kind: str, **attributes: Any) -> ReadFunction:
+def read_onto_quantization(kind: str, **attributes: Any) -> ReadFunction:
     """quantized::sigmoid, hardswish: to the quantization that the call states."""
-    return lambda c: c.emit(kind, [c.name("self")], grid=_stated(c), **attributes)
+    return lambda c: c.emit(kind, [c.name("self")], quantization=_stated(c), **attributes)
 
 
 def _stated(c: Call) -> Quantization | None:
     """The quantization that a quantized:: operator states for its result; that of the data for one of aten."""
     tensor = c.operand("self")
-    return c.grid("output_scale", "output_zero_point", tensor.dtype) if "output_scale" in c else tensor.quantization
+    return c.quantization("output_scale", "output_zero_point", tensor.dtype) if "output_scale" in c else tensor.quantization
 
 
 def read_leaky_relu(c: Call) -> Ref:
     """leaky_relu: x from 0 on, slope * x below, of the float value, rounded once."""
-    return c.emit("LeakyRelu", [as_real(c, "self")], grid=_stated(c), alpha=c.number("negative_slope"))
+    return c.emit("LeakyRelu", [as_real(c, "self")], quantization=_stated(c), alpha=c.number("negative_slope"))
 
 
 def read_rrelu(c: Call) -> Ref:
@@ -113,14 +113,14 @@ def read_elu(c: Call) -> Ref:
     Of u = input_scale * x this is gamma * u and gamma * (alpha * input_scale) * (exp(u) - 1) with gamma = scale / input_scale: a Selu.
     """
     alpha, scale, inner = c.number("alpha"), c.number("scale"), c.number("input_scale")
-    grid, name = _stated(c), as_real(c, "self")
+    quantization, name = _stated(c), as_real(c, "self")
     if scale == inner == 1:
-        return c.emit("Elu", [name], grid=grid, alpha=alpha)
+        return c.emit("Elu", [name], quantization=quantization, alpha=alpha)
     if inner <= 0:
         raise c.unsupported(f"input_scale {inner}", rule="form-not-covered")
     if inner != 1:
         name = _stretched(c, name, inner)
-    return c.emit("Selu", [name], grid=grid, gamma=scale / inner, alpha=alpha * inner)
+    return c.emit("Selu", [name], quantization=quantization, gamma=scale / inner, alpha=alpha * inner)
 
 
 def _stretched(c: Call, name: str, factor: float) -> str:
@@ -128,13 +128,13 @@ def _stretched(c: Call, name: str, factor: float) -> str:
     tensor = c.lookup(name)
     if tensor.quantization is None:
         return scaled(c, name, factor, "stretched").name
-    grid = Quantization.per_tensor(float(np.float32(tensor.quantization.scale[0] * factor)), int(tensor.quantization.zero_point[0]))
-    return c.emit("Reinterpret", [name], grid=grid, hint="stretched").name
+    quantization = Quantization.per_tensor(float(np.float32(tensor.quantization.scale[0] * factor)), int(tensor.quantization.zero_point[0]))
+    return c.emit("Reinterpret", [name], quantization=quantization, hint="stretched").name
 
 
 def read_celu(c: Call) -> Ref:
     """celu: max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    return c.emit("Celu", [as_real(c, "self")], grid=_stated(c), alpha=c.number("alpha"))
+    return c.emit("Celu", [as_real(c, "self")], quantization=_stated(c), alpha=c.number("alpha"))
 
 
 def read_prelu(c: Call) -> Ref:
@@ -151,7 +151,7 @@ def read_prelu(c: Call) -> Ref:
         slopes = c.emit("Reshape", [slopes, c.list64([], "weight_shape")], hint="weight").name
     if rank > 2 and count not in ((), (1,)):
         slopes = c.emit("Reshape", [slopes, c.list64([-1, *[1] * (rank - 2)], "weight_shape")], hint="weight").name
-    return c.emit("PRelu", [name, slopes], grid=_stated(c))
+    return c.emit("PRelu", [name, slopes], quantization=_stated(c))
 
 
 def read_gelu(c: Call) -> Ref:
@@ -163,14 +163,14 @@ def read_softplus(c: Call) -> Ref:
     """aten::softplus: log(1 + exp(beta * x)) / beta. Above the threshold it is x, which in float32 it is anyway from 17 on."""
     beta, threshold, name = c.number("beta"), c.number("threshold"), as_real(c, "self")
     if beta == 1:
-        result = c.emit("Softplus", [name], grid=None, hint="" if threshold >= 17 else "curve")
+        result = c.emit("Softplus", [name], quantization=None, hint="" if threshold >= 17 else "curve")
     else:
-        inner = c.emit("Softplus", [scaled(c, name, beta, "stretched").name], grid=None, hint="curve")
+        inner = c.emit("Softplus", [scaled(c, name, beta, "stretched").name], quantization=None, hint="curve")
         result = scaled(c, inner.name, 1 / beta, "" if threshold >= 17 else "unstretched")
     if threshold >= 17:
         return result
-    above = c.emit("Greater", [name, c.real_constant(threshold / beta, name, "threshold")], grid=None, hint="above")
-    return c.emit("Where", [above.name, name, result.name], dtype=c.lookup(name).dtype, grid=None)
+    above = c.emit("Greater", [name, c.real_constant(threshold / beta, name, "threshold")], quantization=None, hint="above")
+    return c.emit("Where", [above.name, name, result.name], dtype=c.lookup(name).dtype, quantization=None)
 
 
 def read_shrink(soft: bool) -> ReadFunction:
@@ -178,7 +178,7 @@ def read_shrink(soft: bool) -> ReadFunction:
 
     def read(c: Call) -> Ref:
         limit = c.number("lambd")
-        return c.emit("Shrink", [as_real(c, "self")], grid=None, lambd=limit, bias=limit if soft else 0.0)
+        return c.emit("Shrink", [as_real(c, "self")], quantization=None, lambd=limit, bias=limit if soft else 0.0)
 
     return read
 
@@ -189,11 +189,11 @@ def read_threshold(c: Call) -> Ref:
     tensor = c.lookup(name)
     if value == 0:
         return c.emit("ThresholdedRelu", [as_real(c, "self")], alpha=limit)
-    above = c.emit("Greater", [name, c.real_constant(limit, name, "threshold")], grid=None, hint="above")
+    above = c.emit("Greater", [name, c.real_constant(limit, name, "threshold")], quantization=None, hint="above")
     other = c.real_constant(value, name, "value")
     if tensor.quantization is not None:
-        other = c.emit("Quantize", [other], dtype=tensor.dtype, grid=tensor.quantization, hint="stored_value").name
-    return c.emit("Where", [above.name, name, other], dtype=tensor.dtype, grid=tensor.quantization)
+        other = c.emit("Quantize", [other], dtype=tensor.dtype, quantization=tensor.quantization, hint="stored_value").name
+    return c.emit("Where", [above.name, name, other], dtype=tensor.dtype, quantization=tensor.quantization)
 
 
 def read_softmax(kind: str) -> ReadFunction:
@@ -205,13 +205,13 @@ def read_softmax(kind: str) -> ReadFunction:
             axis = c.axis(axis, max(rank, 1))
         name = as_real(c, "self")
         if "output_scale" in c:
-            return c.emit(kind, [name], grid=_stated(c), axis=axis)
+            return c.emit(kind, [name], quantization=_stated(c), axis=axis)
         if c.lookup(name).is_quantized:
             raise c.unsupported("quantized data", rule="quantized-data")
         wanted = c.dtype("dtype") if "dtype" in c else None
         if wanted is not None:
             name = typed(c, Ref(name), wanted, "data")
-        return c.emit(kind, [name], grid=None, axis=axis)
+        return c.emit(kind, [name], quantization=None, axis=axis)
 
     return read
 
@@ -222,14 +222,16 @@ def read_glu(c: Call) -> Ref:
     size = (c.operand("self").shape or ())[axis]
     if not isinstance(size, int) or size % 2:
         raise c.unsupported(f"an axis of size {size}", rule="shape-not-covered")
-    halves = c.emit_several("Split", [c.name("self"), c.list64([size // 2] * 2, "sizes")], 2, grid=None, hint="half", axis=axis)
-    return c.emit("Mul", [halves[0].name, c.emit("Sigmoid", [halves[1].name], grid=None, hint="gate").name], grid=None)
+    halves = c.emit_several("Split", [c.name("self"), c.list64([size // 2] * 2, "sizes")], 2, quantization=None, hint="half", axis=axis)
+    return c.emit("Mul", [halves[0].name, c.emit("Sigmoid", [halves[1].name], quantization=None, hint="gate").name], quantization=None)
 
 
 def read_log_sigmoid(c: Call) -> Ref:
     """aten::log_sigmoid: -log(1 + exp(-x))."""
-    inner = c.emit("Softplus", [c.emit("Neg", [as_real(c, "self")], grid=None, hint="negative").name], grid=None, hint="softplus")
-    return c.emit("Neg", [inner.name], grid=None)
+    inner = c.emit(
+        "Softplus", [c.emit("Neg", [as_real(c, "self")], quantization=None, hint="negative").name], quantization=None, hint="softplus"
+    )
+    return c.emit("Neg", [inner.name], quantization=None)
 
 
 _CLAMP = "T self, x? min=None, x? max=None"
@@ -247,8 +249,8 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     **{f"aten::{name}": Operator("T self", read_bounded("Sigmoid", _UNIT)) for name in ("sigmoid", "special_expit")},
     "aten::hardsigmoid": Operator("T self", read_bounded("HardSigmoid", _UNIT, **_SIXTH)),
     "aten::tanh": Operator("T self", read_bounded("Tanh", _BOTH)),
-    "quantized::sigmoid": Operator(f"q self, {_GRID}", read_onto_grid("Sigmoid")),
-    "quantized::hardswish": Operator(f"q self, {_GRID}", read_onto_grid("HardSwish")),
+    "quantized::sigmoid": Operator(f"q self, {_GRID}", read_onto_quantization("Sigmoid")),
+    "quantized::hardswish": Operator(f"q self, {_GRID}", read_onto_quantization("HardSwish")),
     "aten::hardswish": Operator("T self", _kept("HardSwish")),
     "aten::leaky_relu": Operator("T self, f negative_slope=0.01", read_leaky_relu),
     "quantized::leaky_relu": Operator(f"q self, f negative_slope, b inplace, {_GRID}", read_leaky_relu),

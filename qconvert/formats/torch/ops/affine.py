@@ -12,7 +12,7 @@ from qconvert.formats.torch.quantizing import (
     dequantized,
     float32,
     narrowed,
-    on_grid,
+    on_quantization,
     sound,
     spelled_dequantize,
     spelled_quantize,
@@ -53,7 +53,7 @@ def _counts(c: Call, shape: Sequence[int | str]) -> list[int | str]:
     return found
 
 
-def _grid(c: Call, dtype: str) -> tuple[Quantization, Array]:
+def _quantization(c: Call, dtype: str) -> tuple[Quantization, Array]:
     """The quantization of constant scales, one for each block, and the scales as the file has them.
 
     One axis with blocks of several elements becomes the quantization's axis; along the others, scales are repeated for each element.
@@ -125,8 +125,8 @@ def read_quantize(c: Call) -> Ref:
     low, high = stated_limits(c, dtype)
     counts = _counts(c, c.operand("input").shape or ())
     if _is_constant(c) or (c.constant("scale") is not None and all(count == 1 for count in counts)):
-        grid, exact = _grid(c, dtype)
-        return on_grid(c, c.name("input"), dtype, narrowed(c, grid, dtype, low, high), ROUNDED, exact)
+        quantization, exact = _quantization(c, dtype)
+        return on_quantization(c, c.name("input"), dtype, narrowed(c, quantization, dtype, low, high), ROUNDED, exact)
     _require_rows(c, counts)
     point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""
     return spelled_quantize(c, c.name("input"), _per_block(c, c.name("scale"), counts), point, (low, high), dtype)
@@ -137,10 +137,10 @@ def read_dequantize(c: Call) -> Ref:
     tensor = c.operand("input")
     counts = _counts(c, tensor.shape or ())
     if _is_constant(c) or (c.constant("scale") is not None and all(count == 1 for count in counts)):
-        grid, _ = _grid(c, tensor.dtype)
+        quantization, _ = _quantization(c, tensor.dtype)
         if c.constant("input") is not None:
-            grid = narrowed(c, grid, tensor.dtype, *stated_limits(c, tensor.dtype))
-        return dequantized(c, Ref(c.labelled(tensor, grid)))
+            quantization = narrowed(c, quantization, tensor.dtype, *stated_limits(c, tensor.dtype))
+        return dequantized(c, Ref(c.labelled(tensor, quantization)))
     _require_rows(c, counts)
     point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""
     return spelled_dequantize(c, tensor.name, _per_block(c, c.name("scale"), counts), point)

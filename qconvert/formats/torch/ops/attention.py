@@ -27,12 +27,12 @@ def _attention(c: Call) -> Ref:
         raise c.unsupported("dropout; export the model after eval(),", rule="training-mode")
     if c.get("enable_gqa"):
         key, value = (_repeated(c, name, query, hint) for name, hint in ((key, "keys"), (value, "values")))
-    scores = c.emit("MatMul", [query, key], grid=None, hint="products", trans_b=1)
+    scores = c.emit("MatMul", [query, key], quantization=None, hint="products", trans_b=1)
     depth = size_of(c, query, c.rank("query") - 1) if c["scale"] is None else 1
     if not isinstance(depth, int):
         raise c.unknown_shape("query")
     scale = 1 / math.sqrt(depth) if c["scale"] is None else c.number("scale")
-    scores = c.emit("Mul", [scores.name, c.real_constant(scale, query, "scale")], grid=None, hint="scores")
+    scores = c.emit("Mul", [scores.name, c.real_constant(scale, query, "scale")], quantization=None, hint="scores")
     if c["is_causal"]:
         scores = _hidden(c, scores, _causal(c, query, key), "causal_scores")
     mask = c.get("attn_mask")
@@ -40,15 +40,15 @@ def _attention(c: Call) -> Ref:
         scores = _hidden(c, scores, mask.name, "masked_scores")
     elif mask is not None:
         added = typed(c, mask, c.lookup(query).dtype, "mask")
-        scores = c.emit("Add", [scores.name, added], grid=None, hint="masked_scores")
-    weights = c.emit("Softmax", [scores.name], grid=None, hint="weights", axis=-1)
-    return c.emit("MatMul", [weights.name, value], grid=None)
+        scores = c.emit("Add", [scores.name, added], quantization=None, hint="masked_scores")
+    weights = c.emit("Softmax", [scores.name], quantization=None, hint="weights", axis=-1)
+    return c.emit("MatMul", [weights.name, value], quantization=None)
 
 
 def _hidden(c: Call, scores: Ref, mask: str, hint: str) -> Ref:
     """Scores where a mask is true, minus infinity elsewhere."""
     lowest = c.real_constant(-math.inf, scores.name, f"{hint}/hidden")
-    return c.emit("Where", [mask, scores.name, lowest], dtype=c.lookup(scores.name).dtype, grid=None, hint=hint)
+    return c.emit("Where", [mask, scores.name, lowest], dtype=c.lookup(scores.name).dtype, quantization=None, hint=hint)
 
 
 def _causal(c: Call, query: str, key: str) -> str:
@@ -58,10 +58,10 @@ def _causal(c: Call, query: str, key: str) -> str:
     if isinstance(rows, int) and isinstance(columns, int) and rows * columns <= _LARGEST_MASK:
         return c.const(np.tri(rows, columns, dtype=np.bool_), "causal_mask")
     zero, one = c.const(np.array(0, np.int64), "zero"), c.const(np.array(1, np.int64), "one")
-    lines = [c.emit("Range", [zero, scalar(c, size, hint), one], dtype="int64", grid=None, hint=f"{hint}/positions").name
+    lines = [c.emit("Range", [zero, scalar(c, size, hint), one], dtype="int64", quantization=None, hint=f"{hint}/positions").name
              for size, hint in ((rows, "rows"), (columns, "columns"))]  # fmt: skip
     upright = c.emit("Unsqueeze", [lines[0], c.list64([1], "row_axis")], hint="rows/upright").name
-    return c.emit("GreaterOrEqual", [upright, lines[1]], dtype="bool", grid=None, hint="causal_mask").name
+    return c.emit("GreaterOrEqual", [upright, lines[1]], dtype="bool", quantization=None, hint="causal_mask").name
 
 
 def _repeated(c: Call, name: str, query: str, hint: str) -> str:

@@ -25,7 +25,7 @@ def cast(c: Call, name: str, dtype: str | None) -> Ref:
             return Ref(name)
         raise c.unsupported(f"a quantized tensor as {dtype}", rule="dtype-not-covered")
     if dtype == "float32" and tensor.dtype in ("int8", "uint8") and c.known(name) is not None and (tensor.rank or 0) >= 2:
-        return c.emit("Dequantize", [c.labelled(tensor, Quantization.per_tensor(1.0))], dtype="float32", grid=None)
+        return c.emit("Dequantize", [c.labelled(tensor, Quantization.per_tensor(1.0))], dtype="float32", quantization=None)
     return Ref(typed(c, Ref(tensor.name), dtype, "data"))
 
 

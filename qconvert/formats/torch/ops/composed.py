@@ -32,10 +32,12 @@ def read_without_nan(c: Call) -> Ref:
     dtype = c.lookup(name).dtype
     largest = float(np.finfo(numpy_dtype(dtype)).max)
     zero = c.real_constant(c.get("nan", 0.0), name, "nan")
-    found = c.emit("Where", [c.emit("IsNaN", [name], dtype="bool", grid=None, hint="is_nan").name, zero, name], hint="numbers").name
+    found = c.emit("Where", [c.emit("IsNaN", [name], dtype="bool", quantization=None, hint="is_nan").name, zero, name], hint="numbers").name
     for key, bound in (("posinf", math.inf), ("neginf", -math.inf)):
         value = c.real_constant(c.get(key, math.copysign(largest, bound)), name, key)
-        is_it = c.emit("Equal", [found, c.real_constant(bound, name, f"{key}_bound")], dtype="bool", grid=None, hint=f"is_{key}").name
+        is_it = c.emit(
+            "Equal", [found, c.real_constant(bound, name, f"{key}_bound")], dtype="bool", quantization=None, hint=f"is_{key}"
+        ).name
         found = c.emit("Where", [is_it, value, found], hint="" if key == "neginf" else "finite").name
     return Ref(found)
 
@@ -169,7 +171,7 @@ def read_tensor_product(c: Call) -> Ref:
     return reshaped(c, product.name, [*rows, *columns])
 
 
-def read_grids(c: Call) -> list[Ref]:
+def read_meshgrid(c: Call) -> list[Ref]:
     """aten::meshgrid(tensors, indexing): each list along an axis of its own, repeated along the others."""
     names = c.names("tensors")
     swapped = c.get("indexing", "ij") == "xy" and len(names) > 1
@@ -207,6 +209,6 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::trace": Operator("T self", read_trace),
     "aten::count_nonzero": [Operator("T self, i? dim=None", read_count), Operator("T self, l dim", read_count)],
     "aten::tensordot": Operator("T self, T other, l dims_self, l dims_other", read_tensor_product),
-    "aten::meshgrid": Operator("t tensors, *, s indexing='ij'", read_grids),
+    "aten::meshgrid": Operator("t tensors, *, s indexing='ij'", read_meshgrid),
     "aten::linalg_norm": Operator("T self, f? ord=None, l? dim=None, b keepdim=False, *, i? dtype=None", read_linear_norm),
 }

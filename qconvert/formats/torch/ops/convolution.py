@@ -34,7 +34,7 @@ def _convolved(c: Call, spatial: int) -> Ref:
     sizes = _sizes(c, spatial)
     pads = _named_padding(c, sizes, spatial) if isinstance(c["padding"], str) else c.integers("padding", spatial) * 2
     factors = [c.name("weight"), *_bias(c)]
-    return batched(c, "input", spatial, lambda name: c.emit("Conv", [name, *factors], grid=None, pads=pads, **sizes))
+    return batched(c, "input", spatial, lambda name: c.emit("Conv", [name, *factors], quantization=None, pads=pads, **sizes))
 
 
 def _named_padding(c: Call, sizes: dict[str, Any], spatial: int) -> tuple[int, ...]:
@@ -56,25 +56,32 @@ def _transposed(c: Call, spatial: int) -> Ref:
     name = c.name("weight")
     weights = (
         unmoved(c, name, lambda data: swapped_weights(data, groups))
-        or rearranged(c, name, lambda data: swapped_weights(data, groups), lambda grid: _scales_first(c, grid, groups))
+        or rearranged(c, name, lambda data: swapped_weights(data, groups), lambda quantization: _scales_first(c, quantization, groups))
         or _turned(c, groups, spatial)
     )
     pads, padding = c.integers("padding", spatial) * 2, c.integers("output_padding", spatial)
     factors = [weights, *_bias(c)]
     return batched(
-        c, "input", spatial, lambda name: c.emit("ConvTranspose", [name, *factors], grid=None, pads=pads, output_padding=padding, **sizes)
+        c,
+        "input",
+        spatial,
+        lambda name: c.emit("ConvTranspose", [name, *factors], quantization=None, pads=pads, output_padding=padding, **sizes),
     )
 
 
-def _scales_first(c: Call, grid: Quantization, groups: int) -> Quantization:
+def _scales_first(c: Call, quantization: Quantization, groups: int) -> Quantization:
     """Scales along the outputs of a group, for all groups."""
-    if grid.axis is None:
-        return grid
-    if grid.axis != 1 and not (grid.axis == 0 and (grid.scale == grid.scale[0]).all() and (grid.zero_point == grid.zero_point[0]).all()):
+    if quantization.axis is None:
+        return quantization
+    if quantization.axis != 1 and not (
+        quantization.axis == 0
+        and (quantization.scale == quantization.scale[0]).all()
+        and (quantization.zero_point == quantization.zero_point[0]).all()
+    ):
         raise c.unsupported("scales along the inputs of a transposed convolution", rule="form-not-covered")
-    if grid.axis == 0:
-        return Quantization.per_tensor(float(grid.scale[0]), int(grid.zero_point[0]))
-    return Quantization(np.tile(grid.scale, groups), np.tile(grid.zero_point, groups), 0)
+    if quantization.axis == 0:
+        return Quantization.per_tensor(float(quantization.scale[0]), int(quantization.zero_point[0]))
+    return Quantization(np.tile(quantization.scale, groups), np.tile(quantization.zero_point, groups), 0)
 
 
 def _turned(c: Call, groups: int, spatial: int) -> str:

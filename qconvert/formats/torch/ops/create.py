@@ -101,7 +101,7 @@ def read_arange(c: Call) -> Ref:
         if count <= _MOST:
             return Ref(c.const((start + np.arange(count) * step).astype(numpy_dtype(dtype)), "range"))
     names = [typed(c, value, dtype, hint) for value, hint in zip(values, ("start", "end", "step"), strict=True)]
-    return c.emit("Range", names, dtype=dtype, grid=None)
+    return c.emit("Range", names, dtype=dtype, quantization=None)
 
 
 def read_linspace(c: Call) -> Ref:
@@ -133,7 +133,7 @@ def read_tensor(c: Call) -> Ref:
             raise c.unsupported("lists of numbers that are known only at run time", rule="not-constant")
         dtype = c.dtype("dtype") or common_type(c, items)
         names = [reshaped(c, typed(c, item, dtype, f"item{index}"), [], f"item{index}_").name for index, item in enumerate(items)]
-        return c.emit("Pack", names, dtype=dtype, grid=None, axis=0)
+        return c.emit("Pack", names, dtype=dtype, quantization=None, axis=0)
     if not all(isinstance(item, (int, float)) for item in items):
         raise c.invalid("a tensor is made of values that are not numbers", rule="not-a-number")
     kinds = {type(item) for item in items}
@@ -172,5 +172,5 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::eye": [Operator(f"i n, {_OPTIONS}", read_eye), Operator(f"i n, i m, {_OPTIONS}", read_eye)],
     **{f"aten::{name}": Operator(f"a data, {_TENSOR}", read_tensor) for name in ("tensor", "as_tensor")},
     "aten::scalar_tensor": Operator(f"a s, {_OPTIONS}", read_tensor),
-    "aten::_shape_as_tensor": Operator("T self", lambda c: c.emit("Shape", [c.name("self")], dtype="int64", grid=None)),
+    "aten::_shape_as_tensor": Operator("T self", lambda c: c.emit("Shape", [c.name("self")], dtype="int64", quantization=None)),
 }  # fmt: skip

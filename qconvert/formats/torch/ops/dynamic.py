@@ -25,7 +25,7 @@ class _Parts:
         return self._c.const(np.float32(value), "number")
 
     def of(self, kind: str, *names: str, hint: str = "part") -> str:
-        return self._c.emit(kind, list(names), dtype="float32", grid=None, hint=hint).name
+        return self._c.emit(kind, list(names), dtype="float32", quantization=None, hint=hint).name
 
     def ends(self, axes: Sequence[int], keepdims: bool, *, with_zero: bool = True) -> tuple[str, str]:
         """The smallest and the largest element along axes, 0 among them."""
@@ -33,7 +33,7 @@ class _Parts:
         data = real_values(c, c.name("input"))
         found = []
         for kind, other in (("ReduceMin", "Min"), ("ReduceMax", "Max")):
-            end = c.emit(kind, [data, c.list64(axes, "axes")], grid=None, hint=other.lower(), keepdims=int(keepdims)).name
+            end = c.emit(kind, [data, c.list64(axes, "axes")], quantization=None, hint=other.lower(), keepdims=int(keepdims)).name
             found.append(self.of(other, end, self.number(0), hint=f"{other.lower()}_zero") if with_zero else end)
         return found[0], found[1]
 
@@ -67,7 +67,7 @@ def read_choose_symmetric(c: Call) -> tuple[Ref, Ref]:
 
 
 def _listed(c: Call, name: str) -> Ref:
-    return c.emit("Unsqueeze", [name, c.list64([0], "axes")], grid=None, hint="listed")
+    return c.emit("Unsqueeze", [name, c.list64([0], "axes")], quantization=None, hint="listed")
 
 
 def read_choose_rows(c: Call) -> tuple[Ref, Ref]:
@@ -88,7 +88,7 @@ def read_choose_rows_affine(c: Call) -> tuple[Ref, Ref]:
     scale = parts.at_least(scale, float(np.finfo(np.float32).eps))
     first, last = (parts.of("Div", end, scale) for end in (low, high))
     errors = parts.of("Add", parts.of("Add", parts.number(limits[0]), first), parts.of("Add", parts.number(limits[1]), last))
-    condition = c.emit("Greater", [errors, parts.number(0)], dtype="bool", grid=None, hint="nearer").name
+    condition = c.emit("Greater", [errors, parts.number(0)], dtype="bool", quantization=None, hint="nearer").name
     chosen = parts.of("Where", condition, parts.of("Sub", parts.number(limits[0]), first), parts.of("Sub", parts.number(limits[1]), last))
     point = parts.of("Round", parts.of("Clip", chosen, *map(parts.number, limits)), hint="zero_point")
     return Ref(scale), Ref(point)

@@ -28,31 +28,31 @@ def read_convolution(spatial: int, transposed: bool) -> Operator:
             sizes["output_padding"] = packed.output_padding[len(packed.output_padding) - spatial :]
         inputs = [data.name, weights, *bias_of(c, packed)]
         kind = "ConvTranspose" if transposed else "Conv"
-        result = c.emit(kind, inputs, grid=None, hint="unrounded", arithmetic=rounding_of(c), **sizes)
-        return _onto_grid_of(c, data.name, result.name)
+        result = c.emit(kind, inputs, quantization=None, hint="unrounded", arithmetic=rounding_of(c), **sizes)
+        return _onto_quantization_of(c, data.name, result.name)
 
     return Operator("T qx, o packed_weight, b reduce_range=False", read)
 
 
-def _onto_grid_of(c: Call, data: str, result: str) -> Ref:
+def _onto_quantization_of(c: Call, data: str, result: str) -> Ref:
     """Float values rounded to the quantization that the range of the data gives, decomposed."""
 
     def number(value: float) -> str:
         return c.const(np.float32(value), "number")
 
     def of(kind: str, *names: str, hint: str = "part") -> str:
-        return c.emit(kind, list(names), dtype="float32", grid=None, hint=hint).name
+        return c.emit(kind, list(names), dtype="float32", quantization=None, hint=hint).name
 
     axes = c.list64(list(range(c.rank("qx"))), "axes")
-    low, high = (c.emit(f"Reduce{kind}", [data, axes], grid=None, hint=kind.lower(), keepdims=0).name for kind in ("Min", "Max"))
+    low, high = (c.emit(f"Reduce{kind}", [data, axes], quantization=None, hint=kind.lower(), keepdims=0).name for kind in ("Min", "Max"))
     low, high = of("Min", low, number(0)), of("Max", high, number(0))
     span = of("Div", of("Sub", high, low), number(127 if c["reduce_range"] else 255))
-    empty = c.emit("Equal", [span, number(0)], dtype="bool", grid=None, hint="empty").name
+    empty = c.emit("Equal", [span, number(0)], dtype="bool", quantization=None, hint="empty").name
     scale = of("Where", empty, number(0.1), span, hint="scale")
     point = of("Round", of("Div", of("Neg", low), scale), hint="zero_point")
     steps = of("Add", of("Round", of("Div", result, scale)), point)
     steps = of("Clip", steps, number(0), number(255), hint="steps")
-    return c.emit("Mul", [of("Sub", steps, point), scale], dtype="float32", grid=None)
+    return c.emit("Mul", [of("Sub", steps, point), scale], dtype="float32", quantization=None)
 
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {

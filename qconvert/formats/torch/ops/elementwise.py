@@ -18,8 +18,8 @@ def read_quantized_binary(kind: str, activation: str = "") -> Operator:
     """quantized::add, mul and their forms with a Relu: float values, rounded to the quantization that the call states."""
 
     def read(c: Call) -> Ref:
-        grid = c.grid(dtype=c.operand("qa").dtype)
-        return c.emit(kind, [c.name("qa"), c.name("qb")], grid=grid, activation=activation)
+        quantization = c.quantization(dtype=c.operand("qa").dtype)
+        return c.emit(kind, [c.name("qa"), c.name("qb")], quantization=quantization, activation=activation)
 
     return Operator("q qa, q qb, f scale, i zero_point", read)
 
@@ -33,7 +33,7 @@ def _paired(c: Call, kind: str, names: Sequence[str], dtype: str, hint: str = ""
     """One operator on two plain operands."""
     if any(c.lookup(name).is_quantized for name in names):
         raise c.unsupported("quantized data", rule="quantized-data")
-    return c.emit(kind, names, dtype=dtype, grid=None, hint=hint)
+    return c.emit(kind, names, dtype=dtype, quantization=None, hint=hint)
 
 
 def read_binary(kind: str, real: bool = False) -> ReadFunction:
@@ -83,9 +83,9 @@ def read_division(c: Call) -> Ref:
 
 def truncated(c: Call, name: str) -> Ref:
     """Float values without their fractions: sign(x) * floor(|x|)."""
-    sign = c.emit("Sign", [name], grid=None, hint="sign").name
-    whole = c.emit("Floor", [c.emit("Abs", [name], grid=None, hint="magnitude").name], grid=None, hint="whole").name
-    return c.emit("Mul", [sign, whole], grid=None)
+    sign = c.emit("Sign", [name], quantization=None, hint="sign").name
+    whole = c.emit("Floor", [c.emit("Abs", [name], quantization=None, hint="magnitude").name], quantization=None, hint="whole").name
+    return c.emit("Mul", [sign, whole], quantization=None)
 
 
 _POWERS = {2: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1: "Reciprocal"}
@@ -96,7 +96,7 @@ def read_power(c: Call) -> Ref:
     power = c["exponent"]
     wanted = common_type(c, [c["self"], power])
     if isinstance(power, (int, float)) and power in _POWERS and wanted in REALS and isinstance(c["self"], Ref):
-        return _result(c, c.emit(_POWERS[power], [typed(c, c["self"], wanted, "self")], grid=None), c["self"])
+        return _result(c, c.emit(_POWERS[power], [typed(c, c["self"], wanted, "self")], quantization=None), c["self"])
     if power == 2 and isinstance(power, int) and isinstance(c["self"], Ref):
         return _result(c, _paired(c, "Mul", [c["self"].name] * 2, wanted), c["self"])
     names, dtype = operands(c, "self", "exponent")
@@ -136,15 +136,15 @@ def read_cosine(c: Call) -> Ref:
     rank = max(c.rank("x1"), c.rank("x2"))
     axes = c.list64([c.axis(c.integer("dim"), rank) - rank], "axes")
     products = _paired(c, "Mul", [first, second], dtype, "products").name
-    total = c.emit("ReduceSum", [products, axes], grid=None, hint="total", keepdims=0).name
+    total = c.emit("ReduceSum", [products, axes], quantization=None, hint="total", keepdims=0).name
     lowest = c.real_constant(c.number("eps"), first, "eps")
     lengths = []
     for name, hint in ((first, "first"), (second, "second")):
         if c.lookup(name).shape != c.lookup(products).shape:  # what is repeated counts as often
-            whole = c.emit("Shape", [products], dtype="int64", grid=None, hint=f"{hint}/shape").name
-            name = c.emit("Expand", [name, whole], grid=None, hint=f"{hint}/whole").name
-        length = c.emit("ReduceL2", [name, axes], grid=None, hint=f"{hint}/length", keepdims=0).name
-        lengths.append(c.emit("Max", [length, lowest], grid=None, hint=f"{hint}/bounded").name)
+            whole = c.emit("Shape", [products], dtype="int64", quantization=None, hint=f"{hint}/shape").name
+            name = c.emit("Expand", [name, whole], quantization=None, hint=f"{hint}/whole").name
+        length = c.emit("ReduceL2", [name, axes], quantization=None, hint=f"{hint}/length", keepdims=0).name
+        lengths.append(c.emit("Max", [length, lowest], quantization=None, hint=f"{hint}/bounded").name)
     return _paired(c, "Div", [total, _paired(c, "Mul", lengths, dtype, "lengths").name], dtype)
 
 

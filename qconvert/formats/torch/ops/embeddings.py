@@ -56,7 +56,7 @@ def _rows(c: Call, bits: int, hint: str = "") -> Ref:
     made = {"weight": lambda: _table(c, weight, bits), "scale": lambda: scales[:, None], "offset": lambda: offsets[:, None]}
     tables = {name: c.session.draft.variant_of(packed.name, name, make) for name, make in made.items()}
     chosen = [c.emit("Gather", [table, indices], hint=f"{name}_rows", axis=0).name for name, table in tables.items()]
-    real = c.emit("Cast", [chosen[0]], dtype="float32", grid=None, hint="integers", to="float32")
+    real = c.emit("Cast", [chosen[0]], dtype="float32", quantization=None, hint="integers", to="float32")
     scaled = c.emit("Mul", [real.name, chosen[1]], hint="scaled")
     return c.emit("Add", [scaled.name, chosen[2]], hint=hint)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.quantizing import dequantized, float32, grid_along, narrowed, on_grid, sound, storage, whole
+from qconvert.formats.torch.quantizing import dequantized, float32, narrowed, on_quantization, quantization_along, sound, storage, whole
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
@@ -35,12 +35,20 @@ def _rounded(c: Call, axis: int | None, data: str = "self", scale: str = "scale"
     dtype = storage(c, low, high)
     scales, points = _constants(c, scale, zero_point)
     if axis is None:
-        grid = _for_all(c, scales, points, dtype)
+        quantization = _for_all(c, scales, points, dtype)
     else:
-        grid = grid_along(c, scales, points, axis, dtype)
+        quantization = quantization_along(c, scales, points, axis, dtype)
     c.session.trained.append(c.hint)
     return dequantized(
-        c, on_grid(c, c.name(data), dtype, narrowed(c, grid, dtype, low, high), exact=scales.reshape(grid.scale.shape), hint="quantized")
+        c,
+        on_quantization(
+            c,
+            c.name(data),
+            dtype,
+            narrowed(c, quantization, dtype, low, high),
+            exact=scales.reshape(quantization.scale.shape),
+            hint="quantized",
+        ),
     )
 
 

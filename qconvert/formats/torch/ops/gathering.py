@@ -59,7 +59,7 @@ def read_index(c: Call) -> Ref:
     refs = c.names_or_none("indices")
     first = refs[chosen[0]]
     if len(chosen) == 1 and first and c.lookup(first).dtype == "bool" and c.known(first) is None and chosen == [0]:
-        places = c.emit("NonZero", [first], dtype="int64", grid=None, hint="places").name
+        places = c.emit("NonZero", [first], dtype="int64", quantization=None, hint="places").name
         return c.emit("GatherND", [c.name("self"), c.emit("Transpose", [places], perm=(1, 0), hint="rows").name])
     names = [indices_of(c, name, shape[axis]) for axis, name in enumerate(refs) if name is not None]
     if len(chosen) == 1:
@@ -80,7 +80,7 @@ def together(c: Call, names: list[str]) -> tuple[str, tuple[int, ...]]:
         name if c.lookup(name).shape == whole else c.emit("Expand", [name, c.list64(whole, f"shape{i}")], hint=f"wide{i}").name
         for i, name in enumerate(typed(c, Ref(name), "int64", f"index{i}") for i, name in enumerate(names))
     ]
-    return c.emit("Pack", wide, dtype="int64", grid=None, hint="indices", axis=len(whole)).name, whole
+    return c.emit("Pack", wide, dtype="int64", quantization=None, hint="indices", axis=len(whole)).name, whole
 
 
 def _together(c: Call, chosen: list[int], names: list[str], rank: int) -> Ref:
@@ -112,7 +112,7 @@ def read_masked_fill(c: Call) -> Ref:
         raise c.unsupported("a value that is computed at run time, of quantized data,", rule="not-constant")
     else:
         filler = typed(c, value, tensor.dtype, "value")
-    return c.emit("Where", [mask, filler, name], dtype=tensor.dtype, grid=tensor.quantization)
+    return c.emit("Where", [mask, filler, name], dtype=tensor.dtype, quantization=tensor.quantization)
 
 
 def read_where(c: Call) -> Ref:
@@ -122,15 +122,15 @@ def read_where(c: Call) -> Ref:
     dtype = common_type(c, values)
     names = [typed(c, value, dtype, hint) for value, hint in zip(values, ("yes", "no"), strict=True)]
     tensors = [c.lookup(name) for name in names]
-    grid = next((tensor.quantization for tensor in tensors if tensor.is_quantized), None)
-    if grid is not None and any(tensor.quantization != grid for tensor in tensors):
+    quantization = next((tensor.quantization for tensor in tensors if tensor.is_quantized), None)
+    if quantization is not None and any(tensor.quantization != quantization for tensor in tensors):
         raise c.unsupported("data with per-channel scales", rule="quantized-data")
-    return c.emit("Where", [condition, *names], dtype=tensors[0].dtype, grid=grid)
+    return c.emit("Where", [condition, *names], dtype=tensors[0].dtype, quantization=quantization)
 
 
 def read_nonzero(c: Call) -> Ref:
     """aten::nonzero(x): the places of what is not 0, one in each row."""
-    places = c.emit("NonZero", [c.name("self")], dtype="int64", grid=None, hint="places")
+    places = c.emit("NonZero", [c.name("self")], dtype="int64", quantization=None, hint="places")
     return c.emit("Transpose", [places.name], perm=(1, 0))
 
 
@@ -145,7 +145,7 @@ def read_one_hot(c: Call) -> Ref:
     if count < 1:
         raise c.unsupported("a number of classes that is counted at run time", rule="not-constant")
     values = c.const(np.array([0, 1], np.int64), "values")
-    return c.emit("OneHot", [c.name("self"), c.const(np.array(count, np.int64), "depth"), values], dtype="int64", grid=None)
+    return c.emit("OneHot", [c.name("self"), c.const(np.array(count, np.int64), "depth"), values], dtype="int64", quantization=None)
 
 
 def read_triangle(upper: bool) -> Operator:

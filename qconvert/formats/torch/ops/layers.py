@@ -49,8 +49,8 @@ def read_quantized_conv(spatial: int, activation: str = "") -> list[Operator]:
     def read(c: Call) -> Ref:
         packed, data = c.packed("weight" if "weight" in c else "packed_weight"), c.operand("qx")
         weights, sizes = kernel_of(c, packed, spatial)
-        grid = c.grid("output_scale", "output_zero_point", data.dtype)
-        return c.emit("Conv", [data.name, weights, *bias_of(c, packed)], grid=grid, activation=activation, **sizes)
+        quantization = c.quantization("output_scale", "output_zero_point", data.dtype)
+        return c.emit("Conv", [data.name, weights, *bias_of(c, packed)], quantization=quantization, activation=activation, **sizes)
 
     sizes = "l stride, l padding, l dilation, i groups"
     return [Operator(f"q qx, {weights}, {_OUTPUT}", read) for weights in ("o packed_weight", f"o weight, {sizes}")]
@@ -62,9 +62,11 @@ def read_quantized_conv_transpose(spatial: int) -> Operator:
     def read(c: Call) -> Ref:
         packed, data = c.packed("packed_weight"), c.operand("qx")
         weights, sizes = kernel_of(c, packed, spatial)
-        grid = c.grid("output_scale", "output_zero_point", data.dtype)
+        quantization = c.quantization("output_scale", "output_zero_point", data.dtype)
         padding = packed.output_padding[len(packed.output_padding) - spatial :]
-        return c.emit("ConvTranspose", [data.name, weights, *bias_of(c, packed)], grid=grid, output_padding=padding, **sizes)
+        return c.emit(
+            "ConvTranspose", [data.name, weights, *bias_of(c, packed)], quantization=quantization, output_padding=padding, **sizes
+        )
 
     return Operator(f"q qx, o packed_weight, {_OUTPUT}", read)
 
@@ -83,8 +85,8 @@ def read_quantized_linear(activation: str = "") -> Operator:
     def read(c: Call) -> Ref:
         packed = quantized(c)
         weights = c.stored(packed.weight, f"{packed.name}.weight")
-        grid = c.grid("Y_scale_i", "Y_zero_point_i", c.operand("X").dtype)
-        return rows(c, c.name("X"), [weights, *bias_of(c, packed)], grid, activation=activation)
+        quantization = c.quantization("Y_scale_i", "Y_zero_point_i", c.operand("X").dtype)
+        return rows(c, c.name("X"), [weights, *bias_of(c, packed)], quantization, activation=activation)
 
     return Operator("q X, o W_prepack, f Y_scale_i, i Y_zero_point_i", read)
 
@@ -99,30 +101,30 @@ def require_real(c: Call, name: str) -> None:
         raise c.unsupported(f"data of {c.lookup(name).dtype}", rule="dtype-not-covered")
 
 
-def rows(c: Call, data: str, factors: Sequence[str], grid: Quantization | None, *, dtype: str = "", **attributes: Any) -> Ref:
+def rows(c: Call, data: str, factors: Sequence[str], quantization: Quantization | None, *, dtype: str = "", **attributes: Any) -> Ref:
     """A Gemm on the rows of data of any rank, which keep their leading sizes.
 
     Args:
         c: the call.
         data: name of the data.
         factors: names of the weights, and of the bias if there is one.
-        grid, dtype, attributes: of the result and of the Gemm, as in Call.emit.
+        quantization, dtype, attributes: of the result and of the Gemm, as in Call.emit.
     """
     tensor, rank = c.lookup(data), c.lookup(data).rank
     if rank is None:
         raise c.unknown_shape_of(data)
     if rank == 2:
-        return c.emit("Gemm", [tensor.name, *factors], grid=grid, dtype=dtype, **attributes)
+        return c.emit("Gemm", [tensor.name, *factors], quantization=quantization, dtype=dtype, **attributes)
     weights = c.lookup(factors[0]).static_shape
     if weights is None or len(weights) != 2 or rank < 1:
         raise c.invalid(f"weights of shape {weights} do not fit data of rank {rank}", rule="shape-mismatch")
     flat = c.emit("Reshape", [tensor.name, c.list64([-1, weights[1]], "rows_shape")], hint="data_rows")
-    result = c.emit("Gemm", [flat.name, *factors], grid=grid, dtype=dtype, hint="rows", **attributes)
+    result = c.emit("Gemm", [flat.name, *factors], quantization=quantization, dtype=dtype, hint="rows", **attributes)
     leading = (tensor.shape or ())[:-1]
     if sum(isinstance(size, str) for size in leading) <= 1:
         sizes = [-1 if isinstance(size, str) else size for size in leading]
         return c.emit("Reshape", [result.name, c.list64([*sizes, weights[0]], "shape")])
-    whole = c.emit("Shape", [tensor.name], dtype="int64", grid=None, hint="data_shape")
+    whole = c.emit("Shape", [tensor.name], dtype="int64", quantization=None, hint="data_shape")
     bounds = [c.list64([value], hint) for value, hint in ((0, "first"), (rank - 1, "last"), (0, "axis"))]
     kept = c.emit("Slice", [whole.name, *bounds], hint="leading")
     shape = c.emit("Concat", [kept.name, c.list64([weights[0]], "outputs")], hint="shape", axis=0)

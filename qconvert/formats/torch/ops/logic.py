@@ -15,7 +15,7 @@ def _plain(c: Call, name: str, hint: str) -> str:
     """A tensor as float values, if it is quantized."""
     if not c.lookup(name).is_quantized:
         return name
-    return c.emit("Dequantize", [name], dtype="float32", grid=None, hint=f"{hint}/real").name
+    return c.emit("Dequantize", [name], dtype="float32", quantization=None, hint=f"{hint}/real").name
 
 
 def read_comparison(kind: str) -> Operator:
@@ -24,7 +24,7 @@ def read_comparison(kind: str) -> Operator:
     def read(c: Call) -> Ref:
         names, _ = operands(c, "self", "other")
         plain = [_plain(c, name, hint) for name, hint in zip(names, ("self", "other"), strict=True)]
-        return c.emit(kind, plain, dtype="bool", grid=None)
+        return c.emit(kind, plain, dtype="bool", quantization=None)
 
     return Operator("T self, x other", read)
 
@@ -36,7 +36,7 @@ def _truth(c: Call, argument: str) -> str:
 
 def read_logical(kind: str) -> Operator:
     """aten::logical_and, or, xor: of what is not 0."""
-    return Operator("T self, T other", lambda c: c.emit(kind, [_truth(c, "self"), _truth(c, "other")], dtype="bool", grid=None))
+    return Operator("T self, T other", lambda c: c.emit(kind, [_truth(c, "self"), _truth(c, "other")], dtype="bool", quantization=None))
 
 
 def read_bitwise(kind: str) -> Operator:
@@ -46,24 +46,24 @@ def read_bitwise(kind: str) -> Operator:
         names, dtype = operands(c, "self", "other")
         if (dtype != "bool" and "int" not in dtype) or any(c.lookup(name).is_quantized for name in names):
             raise c.invalid(f"the data are {dtype}; bitwise operators require integers or booleans", rule="wrong-type")
-        return c.emit(kind if dtype == "bool" else f"Bitwise{kind}", names, dtype=dtype, grid=None)
+        return c.emit(kind if dtype == "bool" else f"Bitwise{kind}", names, dtype=dtype, quantization=None)
 
     return Operator("x self, x other", read)
 
 
 def read_not(c: Call) -> Ref:
     """aten::logical_not."""
-    return c.emit("Not", [_truth(c, "self")], dtype="bool", grid=None)
+    return c.emit("Not", [_truth(c, "self")], dtype="bool", quantization=None)
 
 
 def read_bitwise_not(c: Call) -> Ref:
     """aten::bitwise_not: of truth values, or of the bits of whole numbers."""
     tensor = c.operand("self")
     if tensor.dtype == "bool":
-        return c.emit("Not", [tensor.name], dtype="bool", grid=None)
+        return c.emit("Not", [tensor.name], dtype="bool", quantization=None)
     if tensor.is_quantized or "int" not in tensor.dtype:
         raise c.invalid(f"the data are {tensor.dtype}; bitwise operators require integers or booleans", rule="wrong-type")
-    return c.emit("BitwiseNot", [tensor.name], dtype=tensor.dtype, grid=None)
+    return c.emit("BitwiseNot", [tensor.name], dtype=tensor.dtype, quantization=None)
 
 
 _COMPARISONS = {

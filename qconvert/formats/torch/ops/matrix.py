@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qconvert.formats.torch.ops.layers import rows
 from qconvert.formats.torch.promotion import operands, typed
-from qconvert.formats.torch.quantizing import dequantized, grid_along
+from qconvert.formats.torch.quantizing import dequantized, quantization_along
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Ref
 from qconvert.formats.torch.weights import is_constant
@@ -22,12 +22,12 @@ def read_linear(c: Call) -> Ref:
         return rows(c, c.name("input"), [weights, *bias], None)
     if c.lookup(weights).rank == 1:
         return _with_bias(c, product(c, c.name("input"), weights, "product" if bias else ""), bias)
-    result = c.emit("MatMul", [c.name("input"), weights], grid=None, hint="product" if bias else "", trans_b=1)
+    result = c.emit("MatMul", [c.name("input"), weights], quantization=None, hint="product" if bias else "", trans_b=1)
     return _with_bias(c, result, bias)
 
 
 def _with_bias(c: Call, result: Ref, bias: Sequence[str]) -> Ref:
-    return c.emit("Add", [result.name, *bias], grid=None) if bias else result
+    return c.emit("Add", [result.name, *bias], quantization=None) if bias else result
 
 
 def product(c: Call, first: str, second: str, hint: str = "") -> Ref:
@@ -37,12 +37,12 @@ def product(c: Call, first: str, second: str, hint: str = "") -> Ref:
         raise c.invalid("an operand has rank 0", rule="wrong-rank")
     alone = [rank == 1 for rank in ranks]
     if not any(alone):
-        return c.emit("MatMul", [first, second], grid=None, hint=hint)
+        return c.emit("MatMul", [first, second], quantization=None, hint=hint)
     if alone[0]:
         first = c.emit("Unsqueeze", [first, c.list64([0], "row_axis")], hint="row").name
     if alone[1]:
         second = c.emit("Unsqueeze", [second, c.list64([1], "column_axis")], hint="column").name
-    whole = c.emit("MatMul", [first, second], grid=None, hint="matrix")
+    whole = c.emit("MatMul", [first, second], quantization=None, hint="matrix")
     axes = [axis for axis, single in ((-2, alone[0]), (-1, alone[1])) if single]
     return c.emit("Squeeze", [whole.name, c.list64(axes, "single_axes")], hint=hint)
 
@@ -70,19 +70,19 @@ def read_added_product(first: str, second: str) -> Operator:
             return rows(c, a, [op.inputs[0], added], None)
         result = product(c, a, b, "product")
         if alpha != 1:
-            result = c.emit("Mul", [result.name, c.real_constant(c.number("alpha"), a, "alpha")], grid=None, hint="scaled")
+            result = c.emit("Mul", [result.name, c.real_constant(c.number("alpha"), a, "alpha")], quantization=None, hint="scaled")
         if beta == 0:
             return result
         if beta != 1:
-            added = c.emit("Mul", [added, c.real_constant(c.number("beta"), added, "beta")], grid=None, hint="added").name
-        return c.emit("Add", [added, result.name], grid=None)
+            added = c.emit("Mul", [added, c.real_constant(c.number("beta"), added, "beta")], quantization=None, hint="added").name
+        return c.emit("Add", [added, result.name], quantization=None)
 
     return Operator(f"T self, T {first}, T {second}, *, f beta=1, f alpha=1", read)
 
 
 def read_quantized_matmul(c: Call) -> Ref:
     """quantized::matmul, to the quantization that the call states."""
-    return c.emit("MatMul", [c.name("qa"), c.name("qb")], grid=c.grid(dtype=c.operand("qa").dtype))
+    return c.emit("MatMul", [c.name("qa"), c.name("qb")], quantization=c.quantization(dtype=c.operand("qa").dtype))
 
 
 def read_einsum(c: Call) -> Ref:
@@ -90,12 +90,12 @@ def read_einsum(c: Call) -> Ref:
     names = c.names("tensors")
     wanted = c.lookup(names[0]).dtype
     names = [typed(c, Ref(name), wanted, f"operand{index}") for index, name in enumerate(names)]
-    return c.emit("Einsum", names, grid=None, equation=str(c["equation"]).replace(" ", ""))
+    return c.emit("Einsum", names, quantization=None, equation=str(c["equation"]).replace(" ", ""))
 
 
 def read_integer_product(c: Call) -> Ref:
     """aten::_int_mm(a, b): int8 matrices, summed in int32."""
-    return c.emit("MatMulInteger", [c.name("self"), c.name("mat2")], dtype="int32", grid=None)
+    return c.emit("MatMulInteger", [c.name("self"), c.name("mat2")], dtype="int32", quantization=None)
 
 
 def read_weight_product(c: Call) -> Ref:
@@ -103,8 +103,8 @@ def read_weight_product(c: Call) -> Ref:
     scales, weights = c.constant("scales"), c.operand("mat2")
     if scales is None or weights.data is None:
         raise c.unsupported("weights that are computed at run time", rule="not-constant")
-    real = dequantized(c, Ref(c.labelled(weights, grid_along(c, scales.reshape(-1), None, 0, weights.dtype))))
-    return c.emit("Gemm", [c.name("self"), real.name], grid=None)
+    real = dequantized(c, Ref(c.labelled(weights, quantization_along(c, scales.reshape(-1), None, 0, weights.dtype))))
+    return c.emit("Gemm", [c.name("self"), real.name], quantization=None)
 
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {

@@ -62,7 +62,8 @@ def read_narrow(c: Call) -> Ref:
         end: Any = start + length if start >= 0 or start + length < 0 else END
     else:
         end = Ref(
-            c.emit("Add", [scalar(c, start, "from"), scalar(c, length, "length")], dtype="int64", grid=None, hint="to").name, number=True
+            c.emit("Add", [scalar(c, start, "from"), scalar(c, length, "length")], dtype="int64", quantization=None, hint="to").name,
+            number=True,
         )
     return sliced(c, name, axis, start, end)
 
@@ -154,15 +155,15 @@ def _joined(c: Call, argument: str) -> list[str]:
     return [typed(c, Ref(name), dtype, f"part{index}") for index, name in enumerate(kept)]
 
 
-def _concatenated(c: Call, names: Sequence[str], axis: int, grid: Quantization | None = None, activation: str = "") -> Ref:
+def _concatenated(c: Call, names: Sequence[str], axis: int, quantization: Quantization | None = None, activation: str = "") -> Ref:
     """Tensors one after the other, with the quantization of the first if no other is stated."""
-    if len(names) == 1 and grid is None and not activation:
+    if len(names) == 1 and quantization is None and not activation:
         return Ref(names[0])
-    label = c.lookup(names[0]).quantization if grid is None else grid
+    label = c.lookup(names[0]).quantization if quantization is None else quantization
     if not activation:
-        return c.emit("Concat", names, grid=label, axis=axis)
-    joined = c.emit("Concat", names, grid=label, axis=axis, hint="joined")  # TFLite has no kernel for both
-    return c.emit(activation, [joined.name], grid=label)
+        return c.emit("Concat", names, quantization=label, axis=axis)
+    joined = c.emit("Concat", names, quantization=label, axis=axis, hint="joined")  # TFLite has no kernel for both
+    return c.emit(activation, [joined.name], quantization=label)
 
 
 def read_cat(c: Call) -> Ref:
@@ -184,16 +185,16 @@ def read_quantized_cat(activation: str = "") -> Operator:
         first = c.lookup(names[0])
         if first.rank is None:
             raise c.unknown_shape_of(names[0])
-        grid = first.quantization if c["scale"] is None else c.grid(dtype=first.dtype)
-        return _concatenated(c, names, c.axis(c.integer("dim"), first.rank), grid, activation)
+        quantization = first.quantization if c["scale"] is None else c.quantization(dtype=first.dtype)
+        return _concatenated(c, names, c.axis(c.integer("dim"), first.rank), quantization, activation)
 
     return Operator("t qx, i dim, f? scale, i? zero_point", read)
 
 
 def _stacked(c: Call, names: Sequence[str], axis: int) -> Ref:
     """Tensors along a new axis; those with several quantizations go onto the first one's."""
-    grids = [c.lookup(name).quantization for name in names]
-    if all(grid == grids[0] for grid in grids):
+    quantizations = [c.lookup(name).quantization for name in names]
+    if all(quantization == quantizations[0] for quantization in quantizations):
         return c.emit("Pack", names, axis=axis)
     axes = c.list64([axis], "axes")
     return _concatenated(c, [c.emit("Unsqueeze", [name, axes], hint=f"part{i}").name for i, name in enumerate(names)], axis)

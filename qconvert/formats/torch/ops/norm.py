@@ -39,9 +39,9 @@ def _channels(c: Call, *arguments: str) -> int:
     raise c.unknown_shape("input")
 
 
-def _grid(c: Call) -> Quantization | None:
+def _quantization(c: Call) -> Quantization | None:
     """The quantization that a quantized:: operator states for its result."""
-    return c.grid("output_scale", "output_zero_point", c.operand("input").dtype) if "output_scale" in c else None
+    return c.quantization("output_scale", "output_zero_point", c.operand("input").dtype) if "output_scale" in c else None
 
 
 def _batch_norm(c: Call, activation: str = "") -> Ref:
@@ -51,7 +51,9 @@ def _batch_norm(c: Call, activation: str = "") -> Ref:
     count = [_channels(c, "running_mean")]
     names = [_parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count), c.name("running_mean"), c.name("running_var")]
     inputs, hint = [as_real(c, "input"), *names], "normalized" if activation else ""
-    whole = c.emit("BatchNormalization", inputs, grid=_grid(c), hint=hint, epsilon=c.number("eps"), data_format="channels_first")
+    whole = c.emit(
+        "BatchNormalization", inputs, quantization=_quantization(c), hint=hint, epsilon=c.number("eps"), data_format="channels_first"
+    )
     return c.emit(activation, [whole.name]) if activation else whole  # a Relu commutes with rounding to a quantization
 
 
@@ -78,14 +80,16 @@ def read_layer_norm(c: Call) -> Ref:
     factors = [_parameter(c, "weight", 1.0, shape)]
     if c["bias"] is not None:
         factors.append(c.name("bias"))
-    return c.emit("LayerNormalization", [as_real(c, "input"), *factors], grid=_grid(c), axis=-len(shape), epsilon=c.number("eps"))
+    return c.emit(
+        "LayerNormalization", [as_real(c, "input"), *factors], quantization=_quantization(c), axis=-len(shape), epsilon=c.number("eps")
+    )
 
 
 def read_rms_norm(c: Call) -> Ref:
     """aten::rms_norm over the last axes; an epsilon that is not stated is that of the type."""
     shape, name = c.integers("normalized_shape"), as_real(c, "input")
     epsilon = c.number("eps") if c["eps"] is not None else float(np.finfo(numpy_dtype(c.lookup(name).dtype)).eps)
-    return c.emit("RMSNormalization", [name, _parameter(c, "weight", 1.0, shape)], grid=None, axis=-len(shape), epsilon=epsilon)
+    return c.emit("RMSNormalization", [name, _parameter(c, "weight", 1.0, shape)], quantization=None, axis=-len(shape), epsilon=epsilon)
 
 
 def read_group_norm(c: Call) -> Ref:
@@ -93,7 +97,9 @@ def read_group_norm(c: Call) -> Ref:
     count = [_channels(c, "weight", "bias")]
     names = [as_real(c, "input"), _parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count)]
     groups, epsilon = c.integer("num_groups" if "num_groups" in c else "group"), c.number("eps")
-    return c.emit("GroupNormalization", names, grid=_grid(c), num_groups=groups, epsilon=epsilon, data_format="channels_first")
+    return c.emit(
+        "GroupNormalization", names, quantization=_quantization(c), num_groups=groups, epsilon=epsilon, data_format="channels_first"
+    )
 
 
 def read_instance_norm(c: Call) -> Ref:
@@ -102,7 +108,7 @@ def read_instance_norm(c: Call) -> Ref:
         return _batch_norm(c)
     count = [_channels(c, "weight", "bias")]
     names = [as_real(c, "input"), _parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count)]
-    return c.emit("InstanceNormalization", names, grid=_grid(c), epsilon=c.number("eps"), data_format="channels_first")
+    return c.emit("InstanceNormalization", names, quantization=_quantization(c), epsilon=c.number("eps"), data_format="channels_first")
 
 
 def read_own_statistics(c: Call) -> Ref:
@@ -120,10 +126,12 @@ def _over_space(c: Call, shape: Shape) -> Ref:
     factors = [c.const(np.ones([int(size) for size in shape[2:]], np.float32), "ones")]
     parameters = [(kind, c.name(name)) for kind, name in (("Mul", "weight"), ("Add", "bias")) if c[name] is not None]
     hints = ["standardized", *("scaled" for _ in parameters[1:]), ""] if parameters else [""]
-    result = c.emit("LayerNormalization", [as_real(c, "input"), *factors], grid=None, hint=hints[0], axis=2, epsilon=c.number("eps"))
+    result = c.emit(
+        "LayerNormalization", [as_real(c, "input"), *factors], quantization=None, hint=hints[0], axis=2, epsilon=c.number("eps")
+    )
     for (kind, name), hint in zip(parameters, hints[1:], strict=True):
         upright = c.emit("Reshape", [name, c.list64([-1, *[1] * (len(shape) - 2)], f"{kind}/shape")], hint=f"{kind}/upright")
-        result = c.emit(kind, [result.name, upright.name], grid=None, hint=hint)
+        result = c.emit(kind, [result.name, upright.name], quantization=None, hint=hint)
     return result
 
 

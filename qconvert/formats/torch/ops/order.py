@@ -22,10 +22,10 @@ def read_place(kind: str) -> Operator:
         name, rank = c.name("self"), c.rank("self")
         if c["dim"] is None:
             flat = reshaped(c, name, [-1], hint="flat").name
-            found = c.emit(kind, [flat], dtype="int64", grid=None, hint="place" if c["keepdim"] else "", axis=0, keepdims=0)
+            found = c.emit(kind, [flat], dtype="int64", quantization=None, hint="place" if c["keepdim"] else "", axis=0, keepdims=0)
             return reshaped(c, found.name, [1] * rank) if c["keepdim"] else found
         axis = c.axis(c.integer("dim"), max(rank, 1))
-        return c.emit(kind, [name], dtype="int64", grid=None, axis=axis, keepdims=int(bool(c["keepdim"])))
+        return c.emit(kind, [name], dtype="int64", quantization=None, axis=axis, keepdims=int(bool(c["keepdim"])))
 
     return Operator("T self, i? dim=None, b keepdim=False", read)
 
@@ -67,7 +67,7 @@ def read_cumulative(kind: str) -> ReadFunction:
             raise c.unsupported("quantized data", rule="quantized-data")
         dtype = wanted or (tensor.dtype if tensor.dtype in REALS else "int64")
         axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
-        return c.emit(kind, [typed(c, Ref(tensor.name), dtype, "data")], dtype=dtype, grid=None, axis=axis)
+        return c.emit(kind, [typed(c, Ref(tensor.name), dtype, "data")], dtype=dtype, quantization=None, axis=axis)
 
     return read
 

@@ -77,11 +77,11 @@ def _divided(c: Call, name: str, factor: float, attributes: dict[str, Any]) -> R
     tensor = c.lookup(name)
     if tensor.quantization is None:
         pooled = c.emit("AveragePool", [name], hint="average", **attributes)
-        return c.emit("Mul", [pooled.name, c.real_constant(factor, name, "factor")], grid=None)
+        return c.emit("Mul", [pooled.name, c.real_constant(factor, name, "factor")], quantization=None)
     scale = float(np.float32(tensor.quantization.scale[0] * factor))
-    grid = Quantization.per_tensor(scale, int(tensor.quantization.zero_point[0]))
-    larger = c.emit("Reinterpret", [name], grid=grid, hint="stretched")
-    return c.emit("AveragePool", [larger.name], grid=tensor.quantization, **attributes)
+    quantization = Quantization.per_tensor(scale, int(tensor.quantization.zero_point[0]))
+    larger = c.emit("Reinterpret", [name], quantization=quantization, hint="stretched")
+    return c.emit("AveragePool", [larger.name], quantization=tensor.quantization, **attributes)
 
 
 def _wanted(c: Call, name: str, spatial: int) -> list[int]:

@@ -11,9 +11,9 @@ from qconvert.formats.torch.dtypes import QUANTIZED
 from qconvert.formats.torch.quantizing import (
     dequantized,
     float32,
-    grid_along,
     narrowed,
-    on_grid,
+    on_quantization,
+    quantization_along,
     sound,
     spelled_dequantize,
     spelled_quantize,
@@ -33,7 +33,7 @@ def read_quantize(c: Call) -> Ref:
     if dtype is None or dtype not in QUANTIZED:
         raise c.invalid(f"the type {dtype} is not quantized", rule="wrong-type")
     stored = QUANTIZED[dtype]
-    return on_grid(c, c.name("self"), stored, c.grid(dtype=stored), FUSED)
+    return on_quantization(c, c.name("self"), stored, c.quantization(dtype=stored), FUSED)
 
 
 def read_quantize_along(c: Call) -> Ref:
@@ -42,21 +42,21 @@ def read_quantize_along(c: Call) -> Ref:
     if dtype is None or dtype not in QUANTIZED or scales is None:
         raise c.invalid(f"the type {dtype} is not quantized", rule="wrong-type")
     stored, axis = QUANTIZED[dtype], c.axis(c.integer("axis"), c.rank("self"))
-    return on_grid(c, c.name("self"), stored, grid_along(c, scales, c.constant("zero_points"), axis, stored), FUSED)
+    return on_quantization(c, c.name("self"), stored, quantization_along(c, scales, c.constant("zero_points"), axis, stored), FUSED)
 
 
 def read_dequantize(c: Call) -> Ref:
     """aten::dequantize(x): what is not quantized stays as it is."""
     if not c.operand("self").is_quantized:
         return Ref(c.name("self"))
-    return c.emit("Dequantize", [c.name("self")], dtype="float32", grid=None)
+    return c.emit("Dequantize", [c.name("self")], dtype="float32", quantization=None)
 
 
 def read_int_repr(c: Call) -> Ref:
     """aten::int_repr(x): the stored integers as plain numbers."""
     if not c.operand("self").is_quantized:
         raise c.invalid("the data are not quantized", rule="not-quantized")
-    return c.emit("Reinterpret", [c.name("self")], grid=None)
+    return c.emit("Reinterpret", [c.name("self")], quantization=None)
 
 
 def _unlabelled(c: Call) -> Ref:
@@ -71,7 +71,7 @@ def _unlabelled(c: Call) -> Ref:
 def read_make(c: Call) -> Ref:
     """aten::_make_per_tensor_quantized_tensor(x, scale, zero_point): integers under a quantization."""
     tensor = c.lookup(_unlabelled(c).name)
-    return Ref(c.labelled(tensor, c.grid(dtype=tensor.dtype)))
+    return Ref(c.labelled(tensor, c.quantization(dtype=tensor.dtype)))
 
 
 def read_make_along(c: Call) -> Ref:
@@ -79,7 +79,9 @@ def read_make_along(c: Call) -> Ref:
     tensor, scales = c.lookup(_unlabelled(c).name), c.constant("scale")
     if scales is None or c.constant("zero_point") is None:
         raise c.unsupported("scales along an axis that are computed at run time", rule="not-constant")
-    return Ref(c.labelled(tensor, grid_along(c, scales, c.constant("zero_point"), c.axis(c.integer("axis"), c.rank("self")), tensor.dtype)))
+    return Ref(
+        c.labelled(tensor, quantization_along(c, scales, c.constant("zero_point"), c.axis(c.integer("axis"), c.rank("self")), tensor.dtype))
+    )
 
 
 def _exact_scales(c: Call) -> Array | None:
@@ -90,14 +92,14 @@ def _exact_scales(c: Call) -> Array | None:
     return scales
 
 
-def _stated_grid(c: Call, dtype: str) -> tuple[Quantization, Array | None]:
+def _stated_quantization(c: Call, dtype: str) -> tuple[Quantization, Array | None]:
     """The quantization of quantized_decomposed's operators, per tensor or along an axis, and its scales as the file has them."""
     if "axis" not in c:
-        return c.grid(dtype=dtype), np.array([c.number("scale")])
+        return c.quantization(dtype=dtype), np.array([c.number("scale")])
     scales = _exact_scales(c)
     assert scales is not None
     points = c.constant("zero_points") if c["zero_points"] is not None else None
-    return grid_along(c, scales, points, c.axis(c.integer("axis"), c.rank("input")), dtype), scales
+    return quantization_along(c, scales, points, c.axis(c.integer("axis"), c.rank("input")), dtype), scales
 
 
 def _is_computed(c: Call) -> bool:
@@ -111,8 +113,8 @@ def read_decomposed_quantize(c: Call) -> Ref:
     low, high = c.integer("quant_min"), c.integer("quant_max")
     if _is_computed(c):
         return spelled_quantize(c, c.name("input"), c.name("scale"), c.name("zero_point"), (low, high), dtype)
-    grid, exact = _stated_grid(c, dtype)
-    return on_grid(c, c.name("input"), dtype, narrowed(c, grid, dtype, low, high), ROUNDED, exact)
+    quantization, exact = _stated_quantization(c, dtype)
+    return on_quantization(c, c.name("input"), dtype, narrowed(c, quantization, dtype, low, high), ROUNDED, exact)
 
 
 def read_decomposed_dequantize(c: Call) -> Ref:
@@ -123,13 +125,13 @@ def read_decomposed_dequantize(c: Call) -> Ref:
     tensor = c.operand("input")
     if _is_computed(c):
         return spelled_dequantize(c, tensor.name, c.name("scale"), c.name("zero_point"))
-    grid, _ = _stated_grid(c, tensor.dtype)
+    quantization, _ = _stated_quantization(c, tensor.dtype)
     if c.known(tensor.name) is not None:
-        grid = narrowed(c, grid, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
-    return dequantized(c, Ref(c.labelled(tensor, grid)), c.dtype("out_dtype") or "float32")
+        quantization = narrowed(c, quantization, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
+    return dequantized(c, Ref(c.labelled(tensor, quantization)), c.dtype("out_dtype") or "float32")
 
 
-def _group_grid(c: Call, dtype: str) -> tuple[Quantization, Array | None]:
+def _group_quantization(c: Call, dtype: str) -> tuple[Quantization, Array | None]:
     """The quantization of scales for groups along the last axis."""
     scales = _exact_scales(c)
     shape, size = c.static_shape("input"), c.integer("group_size")
@@ -148,19 +150,19 @@ def _group_grid(c: Call, dtype: str) -> tuple[Quantization, Array | None]:
 def read_group_quantize(c: Call) -> Ref:
     """quantized_decomposed::quantize_per_channel_group: a scale for each `group_size` elements of a row."""
     dtype = c.dtype("dtype") or "int8"
-    grid, exact = _group_grid(c, dtype)
-    grid = narrowed(c, grid, dtype, c.integer("quant_min"), c.integer("quant_max"))
+    quantization, exact = _group_quantization(c, dtype)
+    quantization = narrowed(c, quantization, dtype, c.integer("quant_min"), c.integer("quant_max"))
     if c.constant("input") is None:
         raise c.unsupported("groups of what is computed at run time", rule="not-constant")
-    return on_grid(c, c.name("input"), dtype, grid, SHIFTED, exact)
+    return on_quantization(c, c.name("input"), dtype, quantization, SHIFTED, exact)
 
 
 def read_group_dequantize(c: Call) -> Ref:
     """quantized_decomposed::dequantize_per_channel_group."""
     tensor = c.operand("input")
-    grid, _ = _group_grid(c, tensor.dtype)
-    grid = narrowed(c, grid, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
-    return dequantized(c, Ref(c.labelled(tensor, grid)), c.dtype("output_dtype") or "float32")
+    quantization, _ = _group_quantization(c, tensor.dtype)
+    quantization = narrowed(c, quantization, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
+    return dequantized(c, Ref(c.labelled(tensor, quantization)), c.dtype("output_dtype") or "float32")
 
 
 def read_token_quantize(c: Call) -> Ref:

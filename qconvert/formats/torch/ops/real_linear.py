@@ -52,8 +52,8 @@ def read_rounded(activation: str = "") -> ReadFunction:
 
     def read(c: Call) -> Ref:
         packed = quantized(c)
-        grid: Quantization = c.grid("X_scale", "X_zero_point", "uint8")
-        stored = c.emit("Quantize", [c.name("X")], dtype="uint8", grid=grid, hint="rounded")
+        quantization: Quantization = c.quantization("X_scale", "X_zero_point", "uint8")
+        stored = c.emit("Quantize", [c.name("X")], dtype="uint8", quantization=quantization, hint="rounded")
         weights = c.stored(packed.weight, f"{packed.name}.weight")
         return _finished(c, rows(c, stored.name, [weights, *bias_of(c, packed)], None, dtype="float32"), activation)
 

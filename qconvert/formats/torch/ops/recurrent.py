@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.constants import grid_of
+from qconvert.formats.torch.constants import quantization_of
 from qconvert.formats.torch.ops.layers import require_real
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Packed, PackedCell, Ref
@@ -35,7 +35,7 @@ class _Weights:
 
     Attributes:
         matrices: (rows, inputs) and (rows, hidden), as they are stored.
-        grids: of these; None for real ones.
+        quantizations: of these; None for real ones.
         biases: of each, or None.
         names: of the matrices and of the biases in the file.
         rounding: how data are rounded next to integer weights; "" next to real ones.
@@ -43,7 +43,7 @@ class _Weights:
     """
 
     matrices: tuple[Array, Array]
-    grids: tuple[Quantization | None, Quantization | None]
+    quantizations: tuple[Quantization | None, Quantization | None]
     biases: tuple[Array, Array] | None
     names: tuple[str, ...]
     rounding: str = ""
@@ -58,11 +58,11 @@ def _in_order(c: Call, kind: str, values: Array) -> Array:
     return np.concatenate([parts[place] for place in _ORDER[kind]])
 
 
-def _grid_in_order(c: Call, kind: str, grid: Quantization | None) -> Quantization | None:
+def _quantization_in_order(c: Call, kind: str, quantization: Quantization | None) -> Quantization | None:
     """A quantization of the rows of all gates in ONNX's order, along the axis after that of directions."""
-    if grid is None or grid.axis is None:
-        return grid
-    return Quantization(_in_order(c, kind, grid.scale), _in_order(c, kind, grid.zero_point), 1)
+    if quantization is None or quantization.axis is None:
+        return quantization
+    return Quantization(_in_order(c, kind, quantization.scale), _in_order(c, kind, quantization.zero_point), 1)
 
 
 def _real_weights(c: Call, kind: str, names: Sequence[str], projection: str = "") -> _Weights:
@@ -82,15 +82,15 @@ def _constant(c: Call, name: str) -> Array:
 
 def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding: str) -> _Weights:
     """Of packed parameters: integers with their quantizations, or float16 as float32."""
-    matrices, grids = [], []
+    matrices, quantizations = [], []
     for part in packed:
         weight = part.weight
         if len(weight.shape) != 2 or weight.axis not in (None, 0):
             raise c.invalid(f"weights of shape {weight.shape} have scales along axis {weight.axis}", rule="shape-mismatch")
         data = _in_order(c, kind, weight.data)
         matrices.append(data if weight.scales is not None else data.astype(np.float32))
-        grids.append(_grid_in_order(c, kind, grid_of(weight, part.name)))
-    if (grids[0] is None) != (grids[1] is None):
+        quantizations.append(_quantization_in_order(c, kind, quantization_of(weight, part.name)))
+    if (quantizations[0] is None) != (quantizations[1] is None):
         raise c.invalid("some weights are integers and others are float", rule="contradicting-types")
     biases = [
         np.zeros(len(matrix), np.float32) if part.bias is None else _in_order(c, kind, part.bias.data)
@@ -98,7 +98,11 @@ def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding:
     ]
     names = (*(f"{part.name}.weight" for part in packed), f"{packed[0].name}.bias")
     return _Weights(
-        (matrices[0], matrices[1]), (grids[0], grids[1]), (biases[0], biases[1]), names, rounding if grids[0] is not None else ""
+        (matrices[0], matrices[1]),
+        (quantizations[0], quantizations[1]),
+        (biases[0], biases[1]),
+        names,
+        rounding if quantizations[0] is not None else "",
     )
 
 
@@ -179,7 +183,9 @@ class _Layer:
             inputs.append(c.variant_of(directions[0].names[3], "projection", projection[None], None))
         while not inputs[-1]:
             inputs.pop()
-        made = c.emit_several(kind, inputs, 3 if kind == "LSTM" else 2, grid=None, dtype=c.lookup(data).dtype, hint=direction, **attributes)
+        made = c.emit_several(
+            kind, inputs, 3 if kind == "LSTM" else 2, quantization=None, dtype=c.lookup(data).dtype, hint=direction, **attributes
+        )
         return [ref.name for ref in made]
 
     def _matrix(self, directions: Sequence[_Weights], index: int) -> str:
@@ -187,7 +193,7 @@ class _Layer:
         first, *others = directions
         data = np.stack([weights.matrices[index] for weights in directions])
         key = "/".join(["gates", *(weights.names[index] for weights in others)])
-        return self._c.variant_of(first.names[index], key, data, first.grids[index])
+        return self._c.variant_of(first.names[index], key, data, first.quantizations[index])
 
     def _biases(self, directions: Sequence[_Weights]) -> str:
         """The biases of all directions, those of the data before those of the hidden values."""

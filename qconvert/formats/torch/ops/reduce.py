@@ -54,7 +54,7 @@ def read_extreme_with_position(kind: str, position: str) -> ReadFunction:
         values = reduced(c, kind, c.name("self"))
         axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
         keepdims = int(bool(c["keepdim"]))
-        where = c.emit(position, [c.name("self")], dtype="int64", grid=None, hint="indices", axis=axis, keepdims=keepdims)
+        where = c.emit(position, [c.name("self")], dtype="int64", quantization=None, hint="indices", axis=axis, keepdims=keepdims)
         return values, where
 
     return read
@@ -70,20 +70,20 @@ def read_norm(c: Call) -> Ref:
     order = c["ord"] if c["ord"] is not None else 2
     name = as_real(c, "self")
     if c.lookup(name).is_quantized:
-        name = c.emit("Dequantize", [name], dtype="float32", grid=None, hint="real").name
+        name = c.emit("Dequantize", [name], dtype="float32", quantization=None, hint="real").name
     wanted = c.dtype("dtype")
     if wanted is not None:
         name = typed(c, Ref(name), wanted, "data")
     if order in (1, 2):
         return reduced(c, "ReduceL1" if order == 1 else "ReduceL2", name)
-    magnitudes = c.emit("Abs", [name], grid=None, hint="magnitudes").name
+    magnitudes = c.emit("Abs", [name], quantization=None, hint="magnitudes").name
     if math.isinf(order):
         return reduced(c, "ReduceMax" if order > 0 else "ReduceMin", magnitudes)
     if order == 0:
         raise c.unsupported("order 0", rule="form-not-covered")
-    powers = c.emit("Pow", [magnitudes, c.real_constant(order, name, "order")], grid=None, hint="powers").name
+    powers = c.emit("Pow", [magnitudes, c.real_constant(order, name, "order")], quantization=None, hint="powers").name
     total = reduced(c, "ReduceSum", powers, hint="total").name
-    return c.emit("Pow", [total, c.real_constant(1 / order, name, "root_order")], grid=None)
+    return c.emit("Pow", [total, c.real_constant(1 / order, name, "root_order")], quantization=None)
 
 
 def _variance(c: Call, name: str, hint: str) -> tuple[Ref, str]:
@@ -99,13 +99,15 @@ def _variance(c: Call, name: str, hint: str) -> tuple[Ref, str]:
     if correction and any(isinstance(size, str) for size in sizes):
         raise c.unknown_shape("self")
     axes = c.list64(listed, "axes")
-    mean = c.emit("ReduceMean", [name, axes], grid=None, hint="mean", keepdims=1).name
-    square = c.emit("Square", [c.emit("Sub", [name, mean], grid=None, hint="difference").name], grid=None, hint="square").name
+    mean = c.emit("ReduceMean", [name, axes], quantization=None, hint="mean", keepdims=1).name
+    square = c.emit(
+        "Square", [c.emit("Sub", [name, mean], quantization=None, hint="difference").name], quantization=None, hint="square"
+    ).name
     count = math.prod(int(size) for size in sizes) if correction else 1
     if correction and count <= correction:
         raise c.unsupported(f"a variance of {count} elements", rule="shape-not-covered")
     keepdims = int("keepdim" in c and bool(c["keepdim"]))
-    result = c.emit("ReduceMean", [square, axes], grid=None, hint="population" if correction else hint, keepdims=keepdims)
+    result = c.emit("ReduceMean", [square, axes], quantization=None, hint="population" if correction else hint, keepdims=keepdims)
     return (scaled(c, result.name, count / (count - correction), hint) if correction else result), mean
 
 
@@ -113,16 +115,16 @@ def read_variance(root: bool, mean: bool = False) -> ReadFunction:
     """aten::var and std, also with the mean next to it; a quantized tensor keeps its quantization."""
 
     def read(c: Call) -> Ref | tuple[Ref, Ref]:
-        name, grid = as_real(c, "self"), c.operand("self").quantization
+        name, quantization = as_real(c, "self"), c.operand("self").quantization
         dtype = c.operand("self").dtype
-        if grid is not None:
-            name = c.emit("Dequantize", [name], dtype="float32", grid=None, hint="real").name
-        hint = "variance" if root else "" if grid is None else "exact"
+        if quantization is not None:
+            name = c.emit("Dequantize", [name], dtype="float32", quantization=None, hint="real").name
+        hint = "variance" if root else "" if quantization is None else "exact"
         result, _ = _variance(c, name, hint)
         if root:
-            result = c.emit("Sqrt", [result.name], grid=None, hint="" if grid is None else "exact")
-        if grid is not None:
-            result = c.emit("Quantize", [result.name], dtype=dtype, grid=grid)
+            result = c.emit("Sqrt", [result.name], quantization=None, hint="" if quantization is None else "exact")
+        if quantization is not None:
+            result = c.emit("Quantize", [result.name], dtype=dtype, quantization=quantization)
         return (result, reduced(c, "ReduceMean", name, hint="average")) if mean else result
 
     return read

@@ -99,7 +99,7 @@ def _multiplied(c: Call, size: Any, factor: float | None) -> Any:
     if factor != int(factor):
         raise c.unknown_shape(_argument(c))
     names = [scalar(c, size, "size"), scalar(c, int(factor), "factor")]
-    return Ref(c.emit("Mul", names, dtype="int64", grid=None, hint="wanted").name, number=True)
+    return Ref(c.emit("Mul", names, dtype="int64", quantization=None, hint="wanted").name, number=True)
 
 
 def _is_known(axes: Sequence[_Axis]) -> bool:

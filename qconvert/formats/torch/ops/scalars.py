@@ -24,7 +24,7 @@ def _data(c: Call) -> tuple[str, str, float, int]:
     return tensor.name, tensor.dtype, float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
 
 
-def _grid(c: Call, scale: float, zero_point: int) -> Quantization:
+def _quantization(c: Call, scale: float, zero_point: int) -> Quantization:
     """A quantization whose scale is rounded to float32."""
     real = np.float32(scale)
     if not np.isfinite(real) or real <= 0:
@@ -42,10 +42,10 @@ def read_scalar_sum(c: Call, hint: str = "") -> Ref:
         raise c.unsupported(f"the number {c.number('b')} and the scale {scale}", rule="form-not-covered")
     steps = int(moved)
     if low <= zero_point - steps <= high:
-        return c.emit("Reinterpret", [name], grid=_grid(c, scale, zero_point - steps), hint=hint)
+        return c.emit("Reinterpret", [name], quantization=_quantization(c, scale, zero_point - steps), hint=hint)
     reached = high - (zero_point - steps) if steps > 0 else zero_point - steps - low
-    grid = _grid(c, reached / (high - low) * scale, low if steps > 0 else high)
-    return c.emit("Add", [name, _whole(c, steps, scale, dtype)], grid=grid, hint=hint)
+    quantization = _quantization(c, reached / (high - low) * scale, low if steps > 0 else high)
+    return c.emit("Add", [name, _whole(c, steps, scale, dtype)], quantization=quantization, hint=hint)
 
 
 def _whole(c: Call, steps: int, scale: float, dtype: str) -> str:
@@ -63,12 +63,12 @@ def read_scalar_product(c: Call, hint: str = "") -> Ref:
     low, high = integer_range(dtype)
     factor = c.number("b")
     if factor == 0:
-        return c.emit("Mul", [name, c.const(np.array(0, np.float32), "number")], grid=Quantization.per_tensor(1.0, 0), hint=hint)
-    grid = _grid(c, abs(factor) * scale, zero_point)
+        return c.emit("Mul", [name, c.const(np.array(0, np.float32), "number")], quantization=Quantization.per_tensor(1.0, 0), hint=hint)
+    quantization = _quantization(c, abs(factor) * scale, zero_point)
     if factor > 0:
-        return c.emit("Reinterpret", [name], grid=grid, hint=hint)
-    stretched = c.emit("Reinterpret", [name], grid=grid, hint=f"{hint}/stretched" if hint else "stretched")
-    return c.emit("Neg", [stretched.name], grid=_grid(c, abs(factor) * scale, low + high - zero_point), hint=hint)
+        return c.emit("Reinterpret", [name], quantization=quantization, hint=hint)
+    stretched = c.emit("Reinterpret", [name], quantization=quantization, hint=f"{hint}/stretched" if hint else "stretched")
+    return c.emit("Neg", [stretched.name], quantization=_quantization(c, abs(factor) * scale, low + high - zero_point), hint=hint)
 
 
 def _with_relu(read: Callable[[Call, str], Ref]) -> ReadFunction:

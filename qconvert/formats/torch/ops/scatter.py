@@ -145,7 +145,7 @@ def _masked(c: Call, axis: int, mask: str, rank: int, adds: bool) -> Ref:
         return c.emit("Where", [mask, total, name])
     if axis:
         raise c.unsupported("a mask after other axes, with values of more than one element,", rule="form-not-covered")
-    places = c.emit("NonZero", [mask], dtype="int64", grid=None, hint="places").name
+    places = c.emit("NonZero", [mask], dtype="int64", quantization=None, hint="places").name
     rows = c.emit("Transpose", [places], perm=(1, 0), hint="rows").name
     return c.emit("ScatterND", [name, rows, values], reduction="add" if adds else "none")
 

@@ -76,7 +76,7 @@ def read_number(dtype: str, convert: Callable[[Any], Any]) -> Callable[[Call], A
             return convert(value)
         if c.lookup(value.name).dtype == dtype:
             return Ref(value.name, number=True)
-        return Ref(c.emit("Cast", [value.name], dtype=dtype, grid=None, to=dtype).name, number=True)
+        return Ref(c.emit("Cast", [value.name], dtype=dtype, quantization=None, to=dtype).name, number=True)
 
     return read
 
@@ -92,7 +92,7 @@ def read_arithmetic(kind: str, dtype: str = "int64") -> Operator:
 
     def read(c: Call) -> Ref:
         names = [scalar(c, c["a"], "a"), scalar(c, c["b"], "b")]
-        return Ref(c.emit(kind, names, dtype=dtype, grid=None).name, number=True)
+        return Ref(c.emit(kind, names, dtype=dtype, quantization=None).name, number=True)
 
     return Operator("i a, i b", read)
 
@@ -107,7 +107,7 @@ def read_comparison_of_lists(equal: bool) -> Operator:
         places = [sizes_tensor(c, sizes, hint) for sizes, hint in ((a, "a"), (b, "b"))]
         differs = c.emit("ReduceMax", [c.emit("Abs", [c.emit("Sub", places).name]).name, c.list64([0], "axes")], keepdims=0)
         kind = "Equal" if equal else "Greater"
-        return Ref(c.emit(kind, [differs.name, scalar(c, 0, "zero")], dtype="bool", grid=None).name, number=True)
+        return Ref(c.emit(kind, [differs.name, scalar(c, 0, "zero")], dtype="bool", quantization=None).name, number=True)
 
     return Operator("l a, l b", read)
 

@@ -33,7 +33,7 @@ def read_whole(kind: str) -> ReadFunction:
 
 def scaled(c: Call, name: str, factor: float, hint: str = "") -> Ref:
     """Float values times a number."""
-    return c.emit("Mul", [name, c.real_constant(factor, name, "factor")], grid=None, hint=hint)
+    return c.emit("Mul", [name, c.real_constant(factor, name, "factor")], quantization=None, hint=hint)
 
 
 def read_log(base: float) -> ReadFunction:
@@ -44,7 +44,7 @@ def read_log(base: float) -> ReadFunction:
         if known is not None and known.dtype == np.float32:  # of a constant as PyTorch computes it: whole for powers of the base
             with np.errstate(all="ignore"):
                 return Ref(c.const((np.log2(known) if base == 2 else np.log10(known)).astype(np.float32), "log"))
-        return scaled(c, c.emit("Log", [as_real(c, "self")], grid=None, hint="natural").name, 1 / math.log(base))
+        return scaled(c, c.emit("Log", [as_real(c, "self")], quantization=None, hint="natural").name, 1 / math.log(base))
 
     return read
 
@@ -52,7 +52,7 @@ def read_log(base: float) -> ReadFunction:
 def read_log1p(c: Call) -> Ref:
     """aten::log1p: log(1 + x)."""
     name = as_real(c, "self")
-    return c.emit("Log", [c.emit("Add", [name, c.real_constant(1.0, name, "one")], grid=None, hint="sum").name], grid=None)
+    return c.emit("Log", [c.emit("Add", [name, c.real_constant(1.0, name, "one")], quantization=None, hint="sum").name], quantization=None)
 
 
 def read_exp2(c: Call) -> Ref:
@@ -61,16 +61,16 @@ def read_exp2(c: Call) -> Ref:
     if known is not None and known.dtype == np.float32:
         with np.errstate(all="ignore"):
             return Ref(c.const(np.exp2(known), "power"))
-    return c.emit("Exp", [scaled(c, as_real(c, "self"), math.log(2), "exponent").name], grid=None)
+    return c.emit("Exp", [scaled(c, as_real(c, "self"), math.log(2), "exponent").name], quantization=None)
 
 
 def _below_one(kind: str, inner: bool) -> ReadFunction:
     """aten::expm1, exp(x) - 1, and erfc, 1 - erf(x)."""
 
     def read(c: Call) -> Ref:
-        name = c.emit(kind, [as_real(c, "self")], grid=None, hint="function").name
+        name = c.emit(kind, [as_real(c, "self")], quantization=None, hint="function").name
         one = c.real_constant(1.0, name, "one")
-        return c.emit("Sub", [name, one] if inner else [one, name], grid=None)
+        return c.emit("Sub", [name, one] if inner else [one, name], quantization=None)
 
     return read
 
@@ -84,9 +84,9 @@ def read_truncated(c: Call) -> Ref:
 def read_fraction(c: Call) -> Ref:
     """aten::frac: x - trunc(x)."""
     name = c.name("self")
-    sign = c.emit("Sign", [name], grid=None, hint="sign").name
-    part = c.emit("Floor", [c.emit("Abs", [name], grid=None, hint="magnitude").name], grid=None, hint="whole").name
-    return c.emit("Sub", [name, c.emit("Mul", [sign, part], grid=None, hint="truncated").name], grid=None)
+    sign = c.emit("Sign", [name], quantization=None, hint="sign").name
+    part = c.emit("Floor", [c.emit("Abs", [name], quantization=None, hint="magnitude").name], quantization=None, hint="whole").name
+    return c.emit("Sub", [name, c.emit("Mul", [sign, part], quantization=None, hint="truncated").name], quantization=None)
 
 
 def read_rounded(c: Call) -> Ref:
@@ -96,7 +96,7 @@ def read_rounded(c: Call) -> Ref:
         return Ref(name)
     if decimals == 0:
         return c.emit("Round", [name])
-    whole = c.emit("Round", [scaled(c, name, 10.0**decimals, "shifted").name], grid=None, hint="whole")
+    whole = c.emit("Round", [scaled(c, name, 10.0**decimals, "shifted").name], quantization=None, hint="whole")
     return scaled(c, whole.name, 10.0**-decimals)
 
 
@@ -113,8 +113,8 @@ def read_degrees(factor: float) -> ReadFunction:
 
 def read_finite(c: Call) -> Ref:
     """aten::isfinite: neither infinite nor no number."""
-    found = [c.emit(kind, [c.name("self")], grid=None, hint=kind).name for kind in ("IsNaN", "IsInf")]
-    return c.emit("Not", [c.emit("Or", found, dtype="bool", grid=None, hint="endless").name], dtype="bool", grid=None)
+    found = [c.emit(kind, [c.name("self")], quantization=None, hint=kind).name for kind in ("IsNaN", "IsInf")]
+    return c.emit("Not", [c.emit("Or", found, dtype="bool", quantization=None, hint="endless").name], dtype="bool", quantization=None)
 
 
 _REAL = {

@@ -38,7 +38,7 @@ class Layer:
     Attributes:
         kind: its class.
         arguments: of its constructor: numbers, and arrays that are tensors there.
-        grid: scale and zero point of its results, where they are attributes.
+        quantization: scale and zero point of its results, where they are attributes.
         weights: of layers with packed weights: qint8, with their quantization.
         bias: real numbers, or None.
         parameters: real numbers that are attributes, by name.
@@ -47,7 +47,7 @@ class Layer:
 
     kind: str
     arguments: tuple[Any, ...] = ()
-    grid: tuple[float, int] | None = None
+    quantization: tuple[float, int] | None = None
     weights: tuple[Array, Quantization] | None = None
     bias: Array | None = None
     parameters: Mapping[str, Array] = field(default_factory=dict)
@@ -59,13 +59,13 @@ class ModuleBuilder(Builder):
 
     Attributes:
         layers: node of a call -> the layer.
-        grids: node of a constant that is a quantized tensor -> its quantization.
+        quantizations: node of a constant that is a quantized tensor -> its quantization.
     """
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph, "fast")
         self.layers: dict[Node, Layer] = {}
-        self.grids: dict[Node, Quantization] = {}
+        self.quantizations: dict[Node, Quantization] = {}
         _require_storable(graph)
 
     def aten(self, operator: str, *arguments: Any, **named: Any) -> Node:
@@ -89,17 +89,17 @@ class ModuleBuilder(Builder):
         node = super().stored(name)
         tensor = self.graph.tensors[name] if name else None
         if tensor is not None and tensor.quantization is not None and node.data is not None:
-            self.grids[node] = self._held(tensor.dtype, tensor.quantization, name)
+            self.quantizations[node] = self._held(tensor.dtype, tensor.quantization, name)
         return node
 
-    def _held(self, dtype: str, grid: Quantization, name: str) -> Quantization:
+    def _held(self, dtype: str, quantization: Quantization, name: str) -> Quantization:
         """A quantization that a quantized tensor can hold."""
         self.quantized_type(dtype)
-        if grid.block_size:
+        if quantization.block_size:
             raise UnsupportedError(
                 "scales in blocks cannot be written as modules of PyTorch", where=f"tensor {name!r}", rule="blocks-not-writable"
             )
-        return grid
+        return quantization
 
     def quantized_type(self, dtype: str) -> TorchType:
         """PyTorch's type of quantized tensors for a storage type."""
@@ -107,15 +107,15 @@ class ModuleBuilder(Builder):
             raise UnsupportedError(f"PyTorch has no quantized tensors of {dtype}", remedy=_REMEDY, rule="dtype-not-writable")
         return TorchType(_QUANTIZED[dtype])
 
-    def labelled(self, node: Node, grid: Quantization, name: str) -> Node:
+    def labelled(self, node: Node, quantization: Quantization, name: str) -> Node:
         """A quantized tensor of the plain integers that a node gives."""
-        if not grid.is_per_tensor:
+        if not quantization.is_per_tensor:
             raise UnsupportedError(
                 "activations with scales along an axis cannot be written as modules of PyTorch",
                 where=f"tensor {name!r}",
                 rule="not-per-tensor",
             )
-        return self.aten("_make_per_tensor_quantized_tensor", node, float(grid.scale[0]), int(grid.zero_point[0]))
+        return self.aten("_make_per_tensor_quantized_tensor", node, float(quantization.scale[0]), int(quantization.zero_point[0]))
 
     def take_input(self, name: str) -> Node:
         """Adds an input; integers with a quantization become a quantized tensor."""
@@ -132,42 +132,42 @@ class ModuleBuilder(Builder):
 
     def dequantize(self, node: Any, dtype: str, quantization: Quantization, name: str) -> Node:
         """Adds a dequantize of a quantized tensor; a constant of plain integers becomes one."""
-        if node.data is not None and node not in self.grids:
-            self.grids[node] = self._held(dtype, quantization, name)
+        if node.data is not None and node not in self.quantizations:
+            self.quantizations[node] = self._held(dtype, quantization, name)
         return self.aten("dequantize", node)
 
     def quantize(self, node: Any, tensor: Tensor) -> Node:
         """Adds a quantize of float values to the quantization of `tensor`, within its limits."""
-        grid = tensor.quantization
-        assert grid is not None
+        quantization = tensor.quantization
+        assert quantization is not None
         kind = self.quantized_type(tensor.dtype)
-        if grid.axis is not None or grid.block_size:
-            scales, points = self._parameters(grid, tensor.name)
-            return self.aten("quantize_per_channel", node, scales, points, grid.axis, kind)
-        node = self.aten("quantize_per_tensor", node, float(grid.scale[0]), int(grid.zero_point[0]), kind)
-        limits = self.limits(tensor.dtype, grid)
-        return node if limits == integer_range(tensor.dtype) else self._within(node, grid, *limits)
+        if quantization.axis is not None or quantization.block_size:
+            scales, points = self._parameters(quantization, tensor.name)
+            return self.aten("quantize_per_channel", node, scales, points, quantization.axis, kind)
+        node = self.aten("quantize_per_tensor", node, float(quantization.scale[0]), int(quantization.zero_point[0]), kind)
+        limits = self.limits(tensor.dtype, quantization)
+        return node if limits == integer_range(tensor.dtype) else self._within(node, quantization, *limits)
 
     def pad(self, tensor: Tensor, node: Node, pads: list[int], value: float) -> Node:
         """Adds a pad; in a quantized tensor the filler is a float value."""
-        grid = tensor.quantization
-        real = value if grid is None else float((value - int(grid.zero_point[0])) * np.float64(grid.scale[0]))
+        quantization = tensor.quantization
+        real = value if quantization is None else float((value - int(quantization.zero_point[0])) * np.float64(quantization.scale[0]))
         return super().pad(tensor, node, pads, real)
 
-    def _within(self, node: Node, grid: Quantization, low: int, high: int) -> Node:
+    def _within(self, node: Node, quantization: Quantization, low: int, high: int) -> Node:
         """A quantized tensor clipped to a range of its integers; bounds are float values, which PyTorch rounds to them."""
-        scale, point = np.float64(grid.scale[0]), int(grid.zero_point[0])
+        scale, point = np.float64(quantization.scale[0]), int(quantization.zero_point[0])
         return self.clamp(node, float((low - point) * scale), float((high - point) * scale))
 
     def clamp(self, node: Node, low: float, high: float) -> Node:
         """A quantized tensor between real bounds, both of which qnnpack wants. It takes channels that are last in memory for others."""
         return self.aten("hardtanh", self.aten("contiguous", node), low, high)
 
-    def grid_of(self, name: str) -> tuple[float, int]:
+    def quantization_of(self, name: str) -> tuple[float, int]:
         """Scale and zero point of a tensor of bytes."""
-        grid = self.graph[name].quantization
-        assert grid is not None
-        return float(grid.scale[0]), int(grid.zero_point[0])
+        quantization = self.graph[name].quantization
+        assert quantization is not None
+        return float(quantization.scale[0]), int(quantization.zero_point[0])
 
     def has_relu(self, op: Op) -> bool:
         """Whether an operator has a relu that its quantization does not imply."""

@@ -16,31 +16,31 @@ def _binary(operator: str) -> ModuleFunction:
 
     def write(op: Op, b: ModuleBuilder) -> None:
         name = f"quantized.{operator}_relu" if b.has_relu(op) else f"quantized.{operator}"
-        b.close(op, b.call(name, *(b.stored(each) for each in op.inputs), *b.grid_of(op.outputs[0])))
+        b.close(op, b.call(name, *(b.stored(each) for each in op.inputs), *b.quantization_of(op.outputs[0])))
 
     return write
 
 
 def write_hard_swish(op: Op, b: ModuleBuilder) -> None:
     """HardSwish."""
-    b.set(op.outputs[0], b.layer(op, Layer("Hardswish", b.grid_of(op.outputs[0])), b.stored(op.inputs[0])))
+    b.set(op.outputs[0], b.layer(op, Layer("Hardswish", b.quantization_of(op.outputs[0])), b.stored(op.inputs[0])))
 
 
 def write_leaky_relu(op: Op, b: ModuleBuilder) -> None:
     """LeakyRelu."""
-    layer = Layer("LeakyReLU", (*b.grid_of(op.outputs[0]), float(op["alpha"])))
+    layer = Layer("LeakyReLU", (*b.quantization_of(op.outputs[0]), float(op["alpha"])))
     b.set(op.outputs[0], b.layer(op, layer, b.stored(op.inputs[0])))
 
 
 def write_elu(op: Op, b: ModuleBuilder) -> None:
     """Elu."""
-    layer = Layer("ELU", (*b.grid_of(op.outputs[0]), float(op["alpha"])))
+    layer = Layer("ELU", (*b.quantization_of(op.outputs[0]), float(op["alpha"])))
     b.set(op.outputs[0], b.layer(op, layer, b.stored(op.inputs[0])))
 
 
 def write_celu(op: Op, b: ModuleBuilder) -> None:
     """Celu."""
-    b.set(op.outputs[0], b.call("quantized.celu", b.stored(op.inputs[0]), *b.grid_of(op.outputs[0]), float(op["alpha"])))
+    b.set(op.outputs[0], b.call("quantized.celu", b.stored(op.inputs[0]), *b.quantization_of(op.outputs[0]), float(op["alpha"])))
 
 
 def _fixed(operator: str) -> ModuleFunction:
@@ -56,14 +56,14 @@ def write_relu(op: Op, b: ModuleBuilder) -> None:
 def write_clip(op: Op, b: ModuleBuilder) -> None:
     """Clip of stored integers between numbers, which are rounded to the quantization."""
     low, high = bounds_of(op, b)
-    scale, point = b.grid_of(op.inputs[0])
+    scale, point = b.quantization_of(op.inputs[0])
     limits = float((0 - point) * scale) if low is None else low, float((255 - point) * scale) if high is None else high
     b.set(op.outputs[0], b.clamp(b.stored(op.inputs[0]), *limits))
 
 
 def write_softmax(op: Op, b: ModuleBuilder) -> None:
     """Softmax along one axis."""
-    b.set(op.outputs[0], b.layer(op, Layer("Softmax", (int(op["axis"]), *b.grid_of(op.outputs[0]))), b.stored(op.inputs[0])))
+    b.set(op.outputs[0], b.layer(op, Layer("Softmax", (int(op["axis"]), *b.quantization_of(op.outputs[0]))), b.stored(op.inputs[0])))
 
 
 WRITERS: Mapping[str, ModuleFunction] = {

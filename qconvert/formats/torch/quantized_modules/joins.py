@@ -13,11 +13,11 @@ __all__ = ["WRITERS", "write_reinterpret"]
 def write_concat(op: Op, b: ModuleBuilder) -> None:
     """Concat of bytes: moved where all have one quantization, else rounded onto the result's."""
     result = b.tensor(op.outputs[0])
-    if all(b.tensor(name).shares_grid(result) for name in op.inputs):
+    if all(b.tensor(name).shares_quantization(result) for name in op.inputs):
         b.close(op, b.aten("cat", [b.stored(each) for each in op.inputs], int(op["axis"])))
         return
     name = "quantized.cat_relu" if b.has_relu(op) else "quantized.cat"
-    b.close(op, b.call(name, [b.stored(each) for each in op.inputs], int(op["axis"]), *b.grid_of(op.outputs[0])))
+    b.close(op, b.call(name, [b.stored(each) for each in op.inputs], int(op["axis"]), *b.quantization_of(op.outputs[0])))
 
 
 def write_reinterpret(op: Op, b: ModuleBuilder) -> None:

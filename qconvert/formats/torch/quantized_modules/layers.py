@@ -14,11 +14,11 @@ from qconvert.graph import Array, Op, Quantization
 __all__ = ["WRITERS"]
 
 
-def _signed(data: Array, grid: Quantization) -> tuple[Array, Quantization]:
+def _signed(data: Array, quantization: Quantization) -> tuple[Array, Quantization]:
     """Weights as qint8: unsigned ones move by 128 with their zero points, which PyTorch's kernels take other than 0 too."""
     if data.dtype == np.uint8:
-        return (data.astype(np.int16) - 128).astype(np.int8), grid.shifted(-128)
-    return data, grid
+        return (data.astype(np.int16) - 128).astype(np.int8), quantization.shifted(-128)
+    return data, quantization
 
 
 def _bias(op: Op, b: ModuleBuilder) -> Array | None:
@@ -38,7 +38,7 @@ def write_conv(op: Op, b: ModuleBuilder) -> None:
     sizes = [_size(part) for part in (kernel, op["strides"], padding, op["dilations"])]
     arguments = (inputs * group, outputs, *sizes, group)
     held = _signed(weights.data, weights.quantization)
-    layer = Layer(f"Conv{'ReLU' if relu else ''}{spatial}d", arguments, b.grid_of(op.outputs[0]), held, _bias(op, b), fused=relu)
+    layer = Layer(f"Conv{'ReLU' if relu else ''}{spatial}d", arguments, b.quantization_of(op.outputs[0]), held, _bias(op, b), fused=relu)
     b.close(op, b.layer(op, layer, node))
 
 
@@ -70,27 +70,27 @@ def write_gemm(op: Op, b: ModuleBuilder) -> None:
     _linear(op, b, weights.data, weights.quantization)
 
 
-def _linear(op: Op, b: ModuleBuilder, data: Array, grid: Quantization) -> None:
+def _linear(op: Op, b: ModuleBuilder, data: Array, quantization: Quantization) -> None:
     relu = b.has_relu(op)
     arguments = (data.shape[1], data.shape[0])
     kind = "LinearReLU" if relu else "Linear"
-    layer = Layer(kind, arguments, b.grid_of(op.outputs[0]), _signed(data, grid), _bias(op, b), fused=relu)
+    layer = Layer(kind, arguments, b.quantization_of(op.outputs[0]), _signed(data, quantization), _bias(op, b), fused=relu)
     b.close(op, b.layer(op, layer, b.stored(op.inputs[0])))
 
 
 def write_matmul(op: Op, b: ModuleBuilder) -> None:
     """MatMul: a linear layer where its second operand is constant, whose rows are then the outputs."""
     right = b.tensor(op.inputs[1])
-    grid = right.quantization
-    if right.data is not None and right.rank == 2 and grid is not None and not op["trans_a"]:
+    quantization = right.quantization
+    if right.data is not None and right.rank == 2 and quantization is not None and not op["trans_a"]:
         data = right.data if op["trans_b"] else right.data.T
-        _linear(op, b, data, grid.with_axis(0) if grid.axis is not None else grid)
+        _linear(op, b, data, quantization.with_axis(0) if quantization.axis is not None else quantization)
         return
     operands = [
         b.aten("transpose.int", b.stored(name), -2, -1) if op[flag] else b.stored(name)
         for name, flag in zip(op.inputs, ("trans_a", "trans_b"), strict=True)
     ]
-    b.close(op, b.call("quantized.matmul", *operands, *b.grid_of(op.outputs[0])))
+    b.close(op, b.call("quantized.matmul", *operands, *b.quantization_of(op.outputs[0])))
 
 
 WRITERS: Mapping[str, ModuleFunction] = {

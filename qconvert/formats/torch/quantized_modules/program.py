@@ -38,8 +38,8 @@ class Modules(Module):
         return graph.create_node("call_module", name, tuple(self._argument(value) for value in node.arguments), name=f"{name}_result")
 
     def _constant(self, node: Node) -> Any:
-        grid = self._builder.grids.get(node)
-        return super()._constant(node) if grid is None or node.data is None else _quantized(node.data, grid)
+        quantization = self._builder.quantizations.get(node)
+        return super()._constant(node) if quantization is None or node.data is None else _quantized(node.data, quantization)
 
     def _free(self, wanted: str) -> str:
         """A name that is an identifier, as old versions want."""
@@ -62,9 +62,9 @@ def _made(layer: Layer) -> Any:
         module.set_weight_bias(_quantized(*layer.weights), None if layer.bias is None else tensor_of(layer.bias))
     for name, values in layer.parameters.items():
         setattr(module, name, _parameter(values) if isinstance(getattr(module, name), torch_package().nn.Parameter) else tensor_of(values))
-    if layer.grid is not None:
+    if layer.quantization is not None:
         as_tensors = isinstance(module.scale, torch_package().Tensor)
-        module.scale, module.zero_point = (tensor_of(np.array(value)) for value in layer.grid) if as_tensors else layer.grid
+        module.scale, module.zero_point = (tensor_of(np.array(value)) for value in layer.quantization) if as_tensors else layer.quantization
     return module.eval()
 
 
@@ -72,10 +72,10 @@ def _parameter(values: Array) -> Any:
     return torch_package().nn.Parameter(tensor_of(values), requires_grad=False)
 
 
-def _quantized(data: Array, grid: Quantization) -> Any:
+def _quantized(data: Array, quantization: Quantization) -> Any:
     """A quantized tensor. Scales along an axis are float64 there."""
     torch = torch_package()
-    if grid.axis is None:
-        return torch._make_per_tensor_quantized_tensor(tensor_of(data), float(grid.scale[0]), int(grid.zero_point[0]))
-    scales, points = tensor_of(grid.scale.astype(np.float64)), tensor_of(grid.zero_point.astype(np.int64))
-    return torch._make_per_channel_quantized_tensor(tensor_of(data), scales, points, grid.axis)
+    if quantization.axis is None:
+        return torch._make_per_tensor_quantized_tensor(tensor_of(data), float(quantization.scale[0]), int(quantization.zero_point[0]))
+    scales, points = tensor_of(quantization.scale.astype(np.float64)), tensor_of(quantization.zero_point.astype(np.int64))
+    return torch._make_per_channel_quantized_tensor(tensor_of(data), scales, points, quantization.axis)

@@ -17,7 +17,7 @@ import numpy as np
 
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.torch.states.entries import Entries, grid, plain_tensor
+from qconvert.formats.torch.states.entries import Entries, plain_tensor, quantization
 from qconvert.formats.torch.stored import StoredTensor, TorchType
 from qconvert.graph import Quantization, Tensor
 from qconvert.plugins import Parameters
@@ -41,7 +41,7 @@ def converted(entries: Entries) -> Parameters:
     """What a state_dict of quantized modules holds, where none of them is left as training has it."""
     tensors, absent = _packed(entries)
     is_dynamic = _are_dynamic(entries, tensors)
-    results, inputs = _grids(entries, tensors, is_dynamic)
+    results, inputs = _quantizations(entries, tensors, is_dynamic)
     data, functions = _listed(entries)
     for suffix in _COUNTERS:
         for module in entries.ending(suffix):
@@ -67,9 +67,9 @@ def converted(entries: Entries) -> Parameters:
     )
 
 
-def _one_type(grids: list[QParams]) -> str:
+def _one_type(quantizations: list[QParams]) -> str:
     """int8 where a zero point is negative; PyTorch's engines compute on uint8 unless a model says otherwise."""
-    return "int8" if any(item.dtype == "int8" for item in grids) else "uint8"
+    return "int8" if any(item.dtype == "int8" for item in quantizations) else "uint8"
 
 
 def _typed(item: QParams, dtype: str) -> QParams:
@@ -130,7 +130,7 @@ def _key(module: str, name: str) -> str:
     return f"{module}.{name}" if module else name
 
 
-def _grids(entries: Entries, tensors: Mapping[str, Tensor], is_dynamic: bool) -> tuple[dict[str, QParams], dict[str, QParams]]:
+def _quantizations(entries: Entries, tensors: Mapping[str, Tensor], is_dynamic: bool) -> tuple[dict[str, QParams], dict[str, QParams]]:
     """The quantizations of results, and those of QuantStubs, by modules."""
     results: dict[str, QParams] = {}
     inputs: dict[str, QParams] = {}
@@ -143,7 +143,7 @@ def _grids(entries: Entries, tensors: Mapping[str, Tensor], is_dynamic: bool) ->
             continue
         alone = not any(_key(module, name) in names for name in ("weight", "bias", "running_mean"))
         found = inputs if alone and scale.shape == (1,) and zero_point.dtype == np.int64 else results
-        found[module] = grid(scale, zero_point, module)
+        found[module] = quantization(scale, zero_point, module)
     return results, inputs
 
 
@@ -159,7 +159,7 @@ def _listed(entries: Entries) -> tuple[dict[str, QParams], dict[str, tuple[QPara
         other = f"{match['path']}{match['data'] or ''}_zero_point_{match['number']}"
         if other not in entries.values:
             continue
-        found = grid(entries.numbers("", name), entries.numbers("", other), name)
+        found = quantization(entries.numbers("", name), entries.numbers("", other), name)
         if match["data"]:
             data.setdefault(match["path"], found)
         else:

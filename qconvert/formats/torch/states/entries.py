@@ -10,12 +10,12 @@ import numpy as np
 
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.torch.constants import grid_of
+from qconvert.formats.torch.constants import quantization_of
 from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, QUANTIZED
 from qconvert.formats.torch.stored import StoredTensor
 from qconvert.graph import Array, Quantization, Tensor, integer_range
 
-__all__ = ["Entries", "grid", "parent", "plain_tensor", "rest"]
+__all__ = ["Entries", "parent", "plain_tensor", "quantization", "rest"]
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ def parent(module: str) -> str:
     return module.rpartition(".")[0]
 
 
-def grid(scale: Any, zero_point: Any, where: str, dtype: str = "", low: int | None = None, high: int | None = None) -> QParams:
+def quantization(scale: Any, zero_point: Any, where: str, dtype: str = "", low: int | None = None, high: int | None = None) -> QParams:
     """The quantization of one scale and one zero point.
 
     Args:
@@ -116,7 +116,7 @@ def plain_tensor(stored: StoredTensor, name: str) -> Tensor:
             where=name,
             rule="dtype-not-covered",
         )
-    return Tensor(name, QUANTIZED.get(stored.dtype, stored.dtype), stored.shape, stored.data, grid_of(stored, name))
+    return Tensor(name, QUANTIZED.get(stored.dtype, stored.dtype), stored.shape, stored.data, quantization_of(stored, name))
 
 
 def rest(entries: Entries) -> dict[str, Tensor]:

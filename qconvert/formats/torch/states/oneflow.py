@@ -18,7 +18,7 @@ import numpy as np
 from qconvert.arithmetic import FORMULAS, fold_batch_norm
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
-from qconvert.formats.torch.states.entries import Entries, grid, rest
+from qconvert.formats.torch.states.entries import Entries, quantization, rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.plugins import Folding, Parameters
 
@@ -114,7 +114,7 @@ def observed(entries: Entries, how: Observers) -> Parameters:
         if low is None or high is None or low.size != 1 or high.size != 1:
             raise InvalidModelError("the range of the data is not a pair of numbers", where=module, rule="counts-differ")
         scale, point = how.scales(low.reshape(-1), high.reshape(-1))
-        data[module] = _grid(how, scale, point, module)
+        data[module] = _quantization(how, scale, point, module)
         odd += data[module].runs_in_float
         weight = entries.numbers(module, "weight")
         if weight is not None:
@@ -126,12 +126,12 @@ def observed(entries: Entries, how: Observers) -> Parameters:
     return Parameters(tensors, folded=folded, data=data, trained=True, notes=tuple(notes))
 
 
-def _grid(how: Observers, scale: Array, point: Array, module: str) -> QParams:
+def _quantization(how: Observers, scale: Array, point: Array, module: str) -> QParams:
     """The quantization of data, which is decomposed where its zero point is beyond the integers, as of a range without 0."""
     low, high = how.limits
     if not np.isfinite(point).all() or low <= point[0] <= high:
-        return grid(scale, point, module, how.dtype, low, high)
-    checked = grid(scale, 0, module, how.dtype, low, high).quantization
+        return quantization(scale, point, module, how.dtype, low, high)
+    checked = quantization(scale, 0, module, how.dtype, low, high).quantization
     return QParams(how.dtype, Quantization(checked.scale, point.astype(np.int64), quant_min=low, quant_max=high), True)
 
 

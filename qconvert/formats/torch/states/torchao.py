@@ -41,10 +41,10 @@ def weight(value: WrappedTensor, name: str) -> Tensor:
     low, high = _limits(value, name)
     if data.size and not low <= int(data.min()) <= int(data.max()) <= high:
         raise InvalidModelError(f"an integer is outside of {low} to {high}", where=name, rule="value-outside-type")
-    grid = _grid(scales, zeros.astype(np.int64), counts, blocks, name)
+    quantization = _quantization(scales, zeros.astype(np.int64), counts, blocks, name)
     limits = (None, None) if (low, high) == integer_range("int8") else (low, high)
-    grid = Quantization(grid.scale, grid.zero_point, grid.axis, grid.block_size, *limits)
-    return Tensor(name, "int8", data.shape, data, grid)
+    quantization = Quantization(quantization.scale, quantization.zero_point, quantization.axis, quantization.block_size, *limits)
+    return Tensor(name, "int8", data.shape, data, quantization)
 
 
 def _part(value: WrappedTensor, part: str, name: str) -> Array:
@@ -65,7 +65,7 @@ def _limits(value: WrappedTensor, name: str) -> tuple[int, int]:
     return -(2 ** (int(bits) - 1)), 2 ** (int(bits) - 1) - 1
 
 
-def _grid(scales: Array, zeros: Array, counts: tuple[int, ...], blocks: tuple[int, ...], name: str) -> Quantization:
+def _quantization(scales: Array, zeros: Array, counts: tuple[int, ...], blocks: tuple[int, ...], name: str) -> Quantization:
     along = [axis for axis, count in enumerate(counts) if count > 1]
     if not along:
         return Quantization(scales.reshape(1), zeros.reshape(1))

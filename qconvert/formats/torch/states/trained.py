@@ -21,7 +21,7 @@ from qconvert.arithmetic import batch_norm_factor
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.rounding import ROUNDED, integers
-from qconvert.formats.torch.states.entries import Entries, grid, parent, rest
+from qconvert.formats.torch.states.entries import Entries, parent, quantization, rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.graph.metadata import OBSERVED_SCALES, TRAINED_SCALES
 from qconvert.plugins import Folding, Parameters
@@ -59,7 +59,7 @@ def trained(entries: Entries) -> Parameters:
         if fake.rpartition(".")[2] == _WEIGHTS:
             folded[parent(fake)] = _folding(entries, parent(fake), found if is_on else None)
         else:
-            own = _grid_of(found, fake) if is_on else None
+            own = _quantization_of(found, fake) if is_on else None
             match = _LISTED.match(fake)
             if match is not None:
                 listed.setdefault(match["path"].removesuffix("."), []).append((int(match["number"]), own))
@@ -113,7 +113,7 @@ def _taken(entries: Entries, fake: str) -> _Fake:
     return _Fake(scale.reshape(-1).astype(np.float32), np.rint(zero_point.reshape(-1).astype(np.float64)), low, high)
 
 
-def _grid_of(found: _Fake, where: str) -> QParams:
+def _quantization_of(found: _Fake, where: str) -> QParams:
     """The quantization of activations: its limits from the range that the scale was made of, or those of the whole type."""
     if found.scale.size != 1 or found.zero_point.size != 1:
         raise InvalidModelError(
@@ -124,7 +124,7 @@ def _grid_of(found: _Fake, where: str) -> QParams:
     dtype = "int8" if lowest < 0 else "uint8"
     if steps > 255:
         dtype = "int16" if lowest < 0 else "uint16"
-    return grid(scale, point, where, dtype, lowest, lowest + steps)
+    return quantization(scale, point, where, dtype, lowest, lowest + steps)
 
 
 def _steps(found: _Fake, scale: float, point: float) -> tuple[int, int]:
@@ -189,14 +189,14 @@ def _folded(
     if fake is None:
         found["weight"] = Tensor(f"{prefix}weight", "float32", weight.shape, weight)
     else:
-        on = _weight_grid(fake, weight.shape, module)
+        on = _weight_quantization(fake, weight.shape, module)
         found["weight"] = Tensor(f"{prefix}weight", "int8", weight.shape, integers(weight, on, "int8", ROUNDED), on)
     if bias is not None:
         found["bias"] = Tensor(f"{prefix}bias", "float32", bias.shape, np.asarray(bias, np.float32))
     return {f"{prefix}{name}": tensor for name, tensor in found.items()}
 
 
-def _weight_grid(fake: _Fake, shape: tuple[int, ...], module: str) -> Quantization:
+def _weight_quantization(fake: _Fake, shape: tuple[int, ...], module: str) -> Quantization:
     """The quantization of weights: along the outputs where there are several scales; 8 bits, or 4 where the range next to the scale says
     so."""
     scale, points = fake.scale, fake.zero_point.astype(np.int64)

@@ -9,7 +9,7 @@ from typing import Any
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.torch.constants import grid_of
+from qconvert.formats.torch.constants import quantization_of
 from qconvert.formats.torch.dtypes import QUANTIZED
 from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.stored import StoredTensor
@@ -65,7 +65,7 @@ def inputs_of(method: Method, traced: Sequence[Any], given: GivenInputs) -> list
         shape = stated.shape if stated.shape is not None or example is None else example.shape
         if stated.dtype or example is None:
             return Input(name, shape, stated.dtype, stated.quantization)
-        return Input(name, shape, QUANTIZED.get(example.dtype, example.dtype), grid_of(example, name))
+        return Input(name, shape, QUANTIZED.get(example.dtype, example.dtype), quantization_of(example, name))
 
     def members(name: str) -> list[str]:
         return given.members(name, count)

@@ -31,15 +31,15 @@ def write_sqrt(op: Op, b: Builder) -> None:
     PyTorch's own root of float32 is not always the nearest, and it multiplies by reciprocals instead of dividing. A root or a quotient of
     float64 that is rounded to float32 is the nearest.
     """
-    node, grid = b.real(op.inputs[0]), b.tensor(op.outputs[0]).quantization
-    if not b.wide or op["arithmetic"] != "tflite" or grid is None:
+    node, quantization = b.real(op.inputs[0]), b.tensor(op.outputs[0]).quantization
+    if not b.wide or op["arithmetic"] != "tflite" or quantization is None:
         b.finish(op, b.aten("sqrt", node))
         return
 
     def single(node: Any) -> Any:
         return b.widened(b.aten("to.dtype", node, b.dtype("float32")))
 
-    scale = float(grid.scale[0])
+    scale = float(quantization.scale[0])
     root = single(b.aten("sqrt", single(node)))
     b.finish(op, b.aten("mul.Tensor", b.aten("floor", single(b.aten("div.Tensor", root, scale))), scale))
 

@@ -65,13 +65,13 @@ def write_gather_elements(op: Op, b: Builder) -> None:
 def _summing(op: Op, b: Builder) -> tuple[Node, Node, bool]:
     """Data and updates as they are written: sums of quantized values in int64, without their zero point in the updates."""
     data, updates = b.stored(op.inputs[0]), b.stored(op.inputs[2])
-    grid = b.tensor(op.inputs[0]).quantization
-    if grid is None or op["reduction"] not in ("add", "mul"):
+    quantization = b.tensor(op.inputs[0]).quantization
+    if quantization is None or op["reduction"] not in ("add", "mul"):
         return data, updates, False
     if op["reduction"] == "mul":
         raise b.unsupported(op, "products of quantized values", rule="quantized-data")
     wide = [b.aten("to.dtype", node, b.dtype("int64")) for node in (data, updates)]
-    return wide[0], b.aten("sub.Tensor", wide[1], int(grid.zero_point[0])), True
+    return wide[0], b.aten("sub.Tensor", wide[1], int(quantization.zero_point[0])), True
 
 
 def _end_scatter(op: Op, b: Builder, node: Node, summed: bool) -> None:
@@ -190,9 +190,9 @@ def write_top_k(op: Op, b: Builder) -> None:
 
 def write_non_zero(op: Op, b: Builder) -> None:
     """NonZero: as many columns as there are."""
-    node, grid = b.stored(op.inputs[0]), b.tensor(op.inputs[0]).quantization
-    if grid is not None:
-        node = b.aten("ne.Scalar", node, int(grid.zero_point[0]))
+    node, quantization = b.stored(op.inputs[0]), b.tensor(op.inputs[0]).quantization
+    if quantization is not None:
+        node = b.aten("ne.Scalar", node, int(quantization.zero_point[0]))
     found = b.aten("permute", b.aten("nonzero", node), [1, 0])
     dtype = b.tensor(op.outputs[0]).dtype
     b.note_operator()

@@ -34,12 +34,12 @@ __all__ = ["averaged_as_pytorch", "curved_as_tflite", "end_stored", "lined_as_xn
 def end_stored(op: Op, b: Builder, steps: Node) -> None:
     """Ends an operator with whole numbers, which are limited to the codes that the quantization and a fused activation leave."""
     tensor = b.tensor(op.outputs[0])
-    grid = tensor.quantization
-    assert grid is not None
+    quantization = tensor.quantization
+    assert quantization is not None
     bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
     limits = [
-        int(limit if bound is None else quantize(np.array(bound), grid, tensor.dtype))
-        for bound, limit in zip(bounds, b.limits(tensor.dtype, grid), strict=True)
+        int(limit if bound is None else quantize(np.array(bound), quantization, tensor.dtype))
+        for bound, limit in zip(bounds, b.limits(tensor.dtype, quantization), strict=True)
     ]
     b.note_operator()
     b.set(tensor.name, b.aten("to.dtype", b.aten("clamp", steps, *limits), b.dtype(tensor.dtype)))
@@ -66,17 +66,17 @@ def pair_as_kernels(op: Op, b: Builder) -> bool:
     return True
 
 
-def _added(op: Op, b: Builder, tensors: list[Tensor], grids: tuple[Quantization, Quantization], output: Quantization) -> bool:
+def _added(op: Op, b: Builder, tensors: list[Tensor], quantizations: tuple[Quantization, Quantization], output: Quantization) -> bool:
     """Writes an Add with the integers of its kernel; False where that has none for these quantizations."""
     name, point = str(op["arithmetic"]), int(output.zero_point[0])
-    if not adds_as(name, grids, output):
+    if not adds_as(name, quantizations, output):
         return False
     if name not in INTEGER_FACTORS:
-        sides = [_fused_reals(b, tensor, grid) for tensor, grid in zip(tensors, grids, strict=False)]
+        sides = [_fused_reals(b, tensor, quantization) for tensor, quantization in zip(tensors, quantizations, strict=False)]
         steps = b.aten("mul.Tensor", b.aten("add.Tensor", *sides), float(np.float32(1) / output.scale[0]))
         end_stored(op, b, _shifted(b, b.aten("round", steps), point))
         return True
-    multipliers, shift = INTEGER_FACTORS[name](grids, output)
+    multipliers, shift = INTEGER_FACTORS[name](quantizations, output)
     sides = [b.aten("mul.Tensor", _steps(b, tensor), multiplier) for tensor, multiplier in zip(tensors, multipliers, strict=False)]
     total = b.aten("add.Tensor", *sides)
     if name == "xnnpack":
@@ -87,12 +87,12 @@ def _added(op: Op, b: Builder, tensors: list[Tensor], grids: tuple[Quantization,
     return True
 
 
-def _fused_reals(b: Builder, tensor: Tensor, grid: Quantization) -> Node:
+def _fused_reals(b: Builder, tensor: Tensor, quantization: Quantization) -> Node:
     """q * scale - zero point * scale in float32, rounded once: the product is exact in float64."""
     low = integer_range(tensor.dtype)[0]
     stored = b.aten("to.dtype", _shifted(b, b.aten("to.dtype", b.stored(tensor.name), b.dtype("int64")), -low), b.dtype("float64"))
-    offset = np.float32(grid.zero_point[0] - low) * grid.scale[0]
-    real = b.aten("sub.Tensor", b.aten("mul.Tensor", stored, float(grid.scale[0])), float(offset))
+    offset = np.float32(quantization.zero_point[0] - low) * quantization.scale[0]
+    real = b.aten("sub.Tensor", b.aten("mul.Tensor", stored, float(quantization.scale[0])), float(offset))
     return b.aten("to.dtype", real, b.dtype("float32"))
 
 
@@ -106,9 +106,9 @@ def averaged_as_pytorch(op: Op, b: Builder, total: Node, sizes: list[int]) -> No
         sizes: of a window.
     """
     result, name, count = b.tensor(op.outputs[0]), str(op["arithmetic"]), np.float32(math.prod(sizes))
-    grid = result.quantization
-    assert grid is not None
-    low, stored = integer_range(result.dtype)[0], int(grid.zero_point[0])
+    quantization = result.quantization
+    assert quantization is not None
+    low, stored = integer_range(result.dtype)[0], int(quantization.zero_point[0])
     point = stored - low
     if name in ("fbgemm_frames", "fbgemm_means"):
         plain = b.aten("to.dtype", _shifted(b, total, int(count) * point), b.dtype("float32"))
@@ -118,7 +118,7 @@ def averaged_as_pytorch(op: Op, b: Builder, total: Node, sizes: list[int]) -> No
         steps = b.aten("div.Tensor", plain, float(count)) if name == "fbgemm_means" else b.aten("mul.Tensor", plain, float(share))
         end_stored(op, b, _shifted(b, b.aten("round", steps), low))
         return
-    factor = grid.scale[0] / (grid.scale[0] * count) if name == "qnnpack" else np.float32(1) / count
+    factor = quantization.scale[0] / (quantization.scale[0] * count) if name == "qnnpack" else np.float32(1) / count
     wide = "float64" if name == "fbgemm_adaptive" else "float32"
     steps = b.aten("mul.Tensor", b.aten("to.dtype", total, b.dtype(wide)), float(factor))
     if name in ("qnnpack", "fbgemm_vectors"):
@@ -164,9 +164,9 @@ def reduced_as_kernels(op: Op, b: Builder, axes: list[int]) -> bool:
     if not b.wide or not arithmetic or given is None or output is None or count is None or data.dtype != result.dtype:
         return False
     if arithmetic in TORCH_AVERAGES:
-        if data.shares_grid(result):
+        if data.shares_quantization(result):
             averaged_as_pytorch(op, b, b.aten("sum.dim_IntList", _steps(b, data), axes, bool(op.attributes.get("keepdims", 1))), [count])
-        return data.shares_grid(result)
+        return data.shares_quantization(result)
     total = b.aten("sum.dim_IntList", b.aten("to.dtype", b.stored(data.name), b.dtype("int64")), axes, bool(op["keepdims"]))
     if arithmetic == "tflite":
         steps = _shifted(b, total, -count * int(given.zero_point[0]))
@@ -182,16 +182,16 @@ def reduced_as_kernels(op: Op, b: Builder, axes: list[int]) -> bool:
     return True
 
 
-def rounded_as_tflite(op: Op, b: Builder, total: Node, grids: tuple[Quantization, Quantization, Quantization]) -> None:
+def rounded_as_tflite(op: Op, b: Builder, total: Node, quantizations: tuple[Quantization, Quantization, Quantization]) -> None:
     """Ends a convolution of 16-bit data: its sums, whole numbers with the bias among them, by 16 bits of the multiplier, ties up.
 
     Args:
         op: the convolution.
         b: what is written.
         total: the sums.
-        grids: of data, weights and result.
+        quantizations: of data, weights and result.
     """
-    multipliers, bits = short_multipliers(effective_scale(grids[0].scale, grids[1].scale, grids[2].scale))
+    multipliers, bits = short_multipliers(effective_scale(quantizations[0].scale, quantizations[1].scale, quantizations[2].scale))
     shape = [1, -1, *[1] * ((b.tensor(op.outputs[0]).rank or 3) - 2)]
 
     def along(values: Array) -> Node:
@@ -200,7 +200,7 @@ def rounded_as_tflite(op: Op, b: Builder, total: Node, grids: tuple[Quantization
     scaled = b.aten("mul.Tensor", b.aten("to.dtype", total, b.dtype("int64")), along(multipliers))
     half = np.left_shift(np.int64(1), bits) >> 1
     steps = b.aten("bitwise_right_shift.Tensor", b.aten("add.Tensor", scaled, along(half)), along(bits))
-    end_stored(op, b, _shifted(b, steps, int(grids[2].zero_point[0])))
+    end_stored(op, b, _shifted(b, steps, int(quantizations[2].zero_point[0])))
 
 
 def _steps(b: Builder, tensor: Tensor) -> Node:

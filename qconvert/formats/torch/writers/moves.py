@@ -72,7 +72,7 @@ def write_concat(op: Op, b: Builder) -> None:
     """Concat: of integers if all sides have one quantization, else of float values."""
     sides = [b.tensor(name) for name in (*op.inputs, *op.outputs)]
     axis = int(op["axis"])
-    if all(side.shares_grid(sides[-1]) for side in sides) and not op["activation"]:
+    if all(side.shares_quantization(sides[-1]) for side in sides) and not op["activation"]:
         b.set(op.outputs[0], b.aten("cat", [b.stored(name) for name in op.inputs], axis))
     else:
         b.finish(op, b.aten("cat", b.reals(op), axis))

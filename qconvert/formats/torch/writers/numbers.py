@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.formats.torch.writers.indexing import static_shape
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op, numpy_dtype
-from qconvert.operators.signal import fake_quant_grid
+from qconvert.operators.signal import fake_quant_quantization
 
 __all__ = ["WRITERS"]
 
@@ -100,7 +100,7 @@ def write_bucketize(op: Op, b: Builder) -> None:
 
 def write_fake_quant(op: Op, b: Builder) -> None:
     """FakeQuant, in float64."""
-    low, high, scale = fake_quant_grid(op["min"], op["max"], op["num_bits"], bool(op["narrow_range"]))
+    low, high, scale = fake_quant_quantization(op["min"], op["max"], op["num_bits"], bool(op["narrow_range"]))
     node = b.aten("clamp", b.widened(b.stored(op.inputs[0])), low, high)
     steps = b.aten("floor", b.aten("add.Tensor", b.aten("div.Tensor", b.aten("sub.Tensor", node, low), scale), 0.5))
     real = b.aten("add.Tensor", b.aten("mul.Tensor", steps, scale), low)

@@ -38,7 +38,13 @@ def write_average_pool(op: Op, b: Builder) -> None:
     fits = symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
     operator = f"avg_pool{len(kernel)}d"
     several = op["arithmetic"] in TORCH_AVERAGES and (bool(op["ceil_mode"]) or (any(op["pads"]) and not counts))
-    if b.wide and op["arithmetic"] and not several and b.tensor(op.inputs[0]).shares_grid(b.tensor(op.outputs[0])) and len(kernel) <= 3:
+    if (
+        b.wide
+        and op["arithmetic"]
+        and not several
+        and b.tensor(op.inputs[0]).shares_quantization(b.tensor(op.outputs[0]))
+        and len(kernel) <= 3
+    ):
         write_average_of_integers(op, b, kernel, strides, pads)
         return
     if fits:
@@ -67,10 +73,10 @@ def _shares(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: lis
 def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> None:
     """The average of stored integers, whose ties go up, or away from the stored zero of the signed type (128 of uint8)."""
     data, result, size = b.tensor(op.inputs[0]), b.tensor(op.outputs[0]), math.prod(kernel)
-    grid = data.quantization
-    assert grid is not None
+    quantization = data.quantization
+    assert quantization is not None
     node = padded_data(op, b, pads, None) if any(pads) else b.stored(data.name)
-    node = whole(b, node, "float32" if size * 2.0**17 < 2**24 else "float64", grid, 0)
+    node = whole(b, node, "float32" if size * 2.0**17 < 2**24 else "float64", quantization, 0)
     flat = len(kernel) == 1
     node = b.aten("unsqueeze", node, 2) if flat else node
     lengths = ([1, *kernel], [1, *strides], [0, 0]) if flat else (kernel, strides, [0] * len(kernel))
@@ -85,7 +91,7 @@ def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: li
     def number(values: np.ndarray) -> Any:
         return float(values.reshape(())) if values.size == 1 else b.buffer(values.astype(np.float64), f"{result.name}/counts")
 
-    offset, half, divisor = (number(values) for values in ((int(grid.zero_point[0]) - zero) * count, count // 2, count))
+    offset, half, divisor = (number(values) for values in ((int(quantization.zero_point[0]) - zero) * count, count // 2, count))
     total = b.aten("add.Tensor", total, offset)
     away = op["arithmetic"] == "ties_away"
     part = b.aten("add.Tensor", b.aten("abs", total) if away else total, half)
@@ -118,7 +124,7 @@ def write_global_pool(op: Op, b: Builder) -> None:
     spatial = b.rank(op) - 2
     data = b.tensor(op.inputs[0])
     sizes = [size for size in (data.shape or ())[2:] if isinstance(size, int)]
-    known = b.wide and len(sizes) == spatial and data.shares_grid(b.tensor(op.outputs[0]))
+    known = b.wide and len(sizes) == spatial and data.shares_quantization(b.tensor(op.outputs[0]))
     if op.attributes.get("arithmetic") and known and data.quantization is not None:
         node = whole(b, b.stored(data.name), "float64", data.quantization, 0)
         averaged_as_pytorch(op, b, b.aten("sum.dim_IntList", node, list(range(2, spatial + 2)), True), sizes)

@@ -18,12 +18,12 @@ def write_quantize(op: Op, b: Builder) -> None:
     if op.kind == "Requantize" and lined_as_xnnpack(op, b):
         return
     node, source, result = b.real(op.inputs[0]), b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    if b.wide and op.attributes.get("arithmetic") and (grid := result.quantization) is not None and grid.is_per_tensor:
+    if b.wide and op.attributes.get("arithmetic") and (quantization := result.quantization) is not None and quantization.is_per_tensor:
         b.note_operator()
         low = integer_range(result.dtype)[0]
         wide = b.aten("to.dtype", b.stored(source.name), b.dtype("float64"))
-        total = b.aten("mul.Tensor", wide, float(np.float32(1) / grid.scale[0]))
-        total = b.aten("to.dtype", b.aten("add.Tensor", total, float(grid.zero_point[0] - low)), b.dtype("float32"))
+        total = b.aten("mul.Tensor", wide, float(np.float32(1) / quantization.scale[0]))
+        total = b.aten("to.dtype", b.aten("add.Tensor", total, float(quantization.zero_point[0] - low)), b.dtype("float32"))
         stored = b.aten("clamp", b.aten("round", total), 0.0, 255.0)
         stored = b.aten("add.Tensor", stored, float(low)) if low else stored
         b.set(op.outputs[0], b.aten("to.dtype", stored, b.dtype(result.dtype)))

@@ -73,20 +73,20 @@ def nearest_operator(op: Op, known: tuple[Sequence[int], Sequence[int]] | None) 
 def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> None:
     """Sums of neighbours times whole numbers, axis by axis, which are exact; all are divided at the end."""
     data, total = b.tensor(op.inputs[0]), 1
-    on_grid = b.wide and data.quantization is not None and data.quantization.is_per_tensor
+    on_quantization = b.wide and data.quantization is not None and data.quantization.is_per_tensor
     b.note_operator()
-    node = whole(b, b.stored(data.name), "float64", data.quantization, 0) if on_grid and data.quantization else b.real(data.name)
+    node = whole(b, b.stored(data.name), "float64", data.quantization, 0) if on_quantization and data.quantization else b.real(data.name)
     for axis, (size, wanted) in enumerate(zip(before, after, strict=True), 2):
         numerators, denominator = positions(str(op["coordinate_transformation_mode"]), size, wanted)
         node = _interpolated(op, b, node, axis, size, (numerators, denominator))
         total *= denominator
     node = b.aten("div.Tensor", node, float(total))
-    if on_grid and op["arithmetic"] and data.quantization is not None and data.shares_grid(b.tensor(op.outputs[0])):
+    if on_quantization and op["arithmetic"] and data.quantization is not None and data.shares_quantization(b.tensor(op.outputs[0])):
         point, ties_up = int(data.quantization.zero_point[0]), op["arithmetic"] == "ties_up"
         stored = b.aten("add.Tensor", node, point + 0.5 * ties_up) if point or ties_up else node
         end_stored(op, b, b.aten("floor" if ties_up else "round", stored))
         return
-    if on_grid and data.quantization is not None:
+    if on_quantization and data.quantization is not None:
         node = b.aten("mul.Tensor", node, float(data.quantization.scale[0]))
     b.finish(op, node)
 

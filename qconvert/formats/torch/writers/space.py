@@ -50,11 +50,11 @@ def _block_axes(op: Op, rank: int, count: int) -> list[int]:
 def write_space_to_batch(op: Op, b: Builder) -> None:
     """SpaceToBatch: padded, cut into blocks, whose positions come before the batch."""
     blocks, pads, rank = b.integers(op, 1), b.integers(op, 2), b.rank(op)
-    axes, sizes, grid = _block_axes(op, rank, len(blocks)), _sizes(op, b), b.tensor(op.inputs[0]).quantization
+    axes, sizes, quantization = _block_axes(op, rank, len(blocks)), _sizes(op, b), b.tensor(op.inputs[0]).quantization
     begins, ends = [0] * rank, [0] * rank
     for index, axis in enumerate(axes):
         begins[axis], ends[axis] = pads[index], pads[len(blocks) + index]
-    zero = 0 if grid is None else int(grid.zero_point[0])
+    zero = 0 if quantization is None else int(quantization.zero_point[0])
     node = b.pad(b.tensor(op.inputs[0]), b.stored(op.inputs[0]), torch_pads(begins, ends), zero)
     cut, inner, outer = [-1], [], [0]
     for axis in range(1, rank):

@@ -19,18 +19,20 @@ from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
 
-__all__ = ["computes_on_grids", "integer_sum", "sum_as_tflite", "whole"]
+__all__ = ["computes_on_quantizations", "integer_sum", "sum_as_tflite", "whole"]
 
 _EXACT_IN_FLOAT32 = 2.0**24
 _TYPES = ("int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2")
 
 
-def computes_on_grids(graph: Graph, op: Op) -> bool:
+def computes_on_quantizations(graph: Graph, op: Op) -> bool:
     """Whether an operator computes float values of integers with quantizations, or rounds float values onto one."""
     if kind_of(op).rule not in ("real", "index", "convert") or op.kind == "Dequantize":
         return False
-    grids = [graph[name].quantization for name in (*op.inputs, *op.outputs) if name]
-    return any(grid is not None for grid in grids) and not any(grid is not None and grid.block_size for grid in grids)
+    quantizations = [graph[name].quantization for name in (*op.inputs, *op.outputs) if name]
+    return any(quantization is not None for quantization in quantizations) and not any(
+        quantization is not None and quantization.block_size for quantization in quantizations
+    )
 
 
 def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node | None], Node], axis: int, length: int) -> Node | None:
@@ -45,17 +47,22 @@ def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
         length: how many products a sum has at most.
     """
     x, w = b.tensor(op.inputs[0]), b.tensor(op.inputs[1])
-    grids = x.quantization, w.quantization
-    if not b.wide or grids[0] is None or grids[1] is None or not (_fits(x, None) and _fits(w, 0 if kind_of(op).has_weights else None)):
+    quantizations = x.quantization, w.quantization
+    if (
+        not b.wide
+        or quantizations[0] is None
+        or quantizations[1] is None
+        or not (_fits(x, None) and _fits(w, 0 if kind_of(op).has_weights else None))
+    ):
         return None
     bias = b.tensor(op.inputs[2]) if op.has(2) else None
-    scale = grids[0].scale.astype(np.float64) * grids[1].scale.astype(np.float64)
+    scale = quantizations[0].scale.astype(np.float64) * quantizations[1].scale.astype(np.float64)
     joins = bias is not None and bias.quantization is not None and is_accumulator_scale(bias.quantization.scale, scale)
     largest = _largest(x, w, length) + (_magnitude(bias) if bias is not None and joins else 0)
     dtype = "float32" if largest < _EXACT_IN_FLOAT32 else "float64"
     b.note_operator()
-    steps = whole(b, data, dtype, grids[0], 0)
-    weights = whole(b, b.stored(w.name), dtype, grids[1], w.rank or 0)
+    steps = whole(b, data, dtype, quantizations[0], 0)
+    weights = whole(b, b.stored(w.name), dtype, quantizations[1], w.rank or 0)
     joined = b.aten("to.dtype", b.stored(bias.name), b.dtype(dtype)) if bias is not None and joins else None
     total = made(steps, weights, joined)
     shape = [-1 if place == axis else 1 for place in range(_rank(op, b))]
@@ -83,21 +90,21 @@ def sum_as_tflite(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, No
     return True
 
 
-def whole(b: Builder, node: Node, dtype: str, grid: Quantization, rank: int) -> Node:
+def whole(b: Builder, node: Node, dtype: str, quantization: Quantization, rank: int) -> Node:
     """Stored integers less their zero point, as float32 or float64.
 
     Args:
         b: what is written.
         node: the integers.
         dtype: the type.
-        grid: theirs.
+        quantization: theirs.
         rank: of them, where scales may run along their first axis.
     """
     real = b.aten("to.dtype", node, b.dtype(dtype))
-    points = np.unique(grid.zero_point)
+    points = np.unique(quantization.zero_point)
     if points.size == 1:
         return real if points[0] == 0 else b.aten("sub.Tensor", real, float(points[0]))
-    along = grid.zero_point.astype(dtype).reshape([-1, *[1] * (rank - 1)])
+    along = quantization.zero_point.astype(dtype).reshape([-1, *[1] * (rank - 1)])
     return b.aten("sub.Tensor", real, b.buffer(along, f"{node.name}/zero_points"))
 
 
@@ -110,8 +117,8 @@ def _rank(op: Op, b: Builder) -> int:
 
 def _fits(tensor: Tensor, axis: int | None) -> bool:
     """Whether a tensor has few bits, and one scale or one for each index of an axis."""
-    grid = tensor.quantization
-    return grid is not None and tensor.dtype in _TYPES and not grid.block_size and grid.axis in (None, axis)
+    quantization = tensor.quantization
+    return quantization is not None and tensor.dtype in _TYPES and not quantization.block_size and quantization.axis in (None, axis)
 
 
 def _magnitude(tensor: Tensor) -> float:

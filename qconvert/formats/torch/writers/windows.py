@@ -64,11 +64,11 @@ def real_data(op: Op, b: Builder, node: Node) -> Node:
 def padded_data(op: Op, b: Builder, pads: Sequence[int], filler: float | None) -> Node:
     """Stored data after a pad: with real zero, or with the smallest value for `filler` -inf."""
     data, spatial = b.tensor(op.inputs[0]), len(pads) // 2
-    grid, value = data.quantization, filler
-    if grid is not None:
-        if not grid.is_per_tensor:
+    quantization, value = data.quantization, filler
+    if quantization is not None:
+        if not quantization.is_per_tensor:
             raise b.unsupported(op, "data with scales along an axis", rule="quantized-data")
-        value = int(grid.zero_point[0]) if filler is None else integer_range(data.dtype)[0]
+        value = int(quantization.zero_point[0]) if filler is None else integer_range(data.dtype)[0]
     node = b.pad(data, b.stored(data.name), torch_pads(pads[:spatial], pads[spatial:]), 0.0 if value is None else value)
     b.helpers.add(node)
     return node

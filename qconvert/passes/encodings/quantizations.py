@@ -7,18 +7,18 @@ from typing import NoReturn
 
 import numpy as np
 
-from qconvert.encodings import Encoding, QParams, grid_of
+from qconvert.encodings import Encoding, QParams, quantization_of
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.operators import output_axis
 
-__all__ = ["fit_grid", "orient"]
+__all__ = ["fit_quantization", "orient"]
 
 #: Whose weights may have scales in blocks without an axis. A transposed convolution is none: files differ in which channels come first.
 _BLOCKED = frozenset(("Conv", "Gemm", "MatMul"))
 
 
-def fit_grid(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> QParams:
+def fit_quantization(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> QParams:
     """Return the quantization of a tensor: a range has become one, and several scales have their axis.
 
     Args:
@@ -48,7 +48,7 @@ def fit_grid(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, 
         return replace(encoding.qparams, quantization=replace(encoding.qparams.quantization, axis=axis))
     assert encoding.range is not None
     on = replace(encoding.range, axis=axis)
-    return grid_of(on, "int8", symmetric=True, narrow=True) if tensor.is_constant else grid_of(on, dtype)
+    return quantization_of(on, "int8", symmetric=True, narrow=True) if tensor.is_constant else quantization_of(on, dtype)
 
 
 def orient(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) -> Encoding:

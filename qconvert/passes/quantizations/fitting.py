@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.graph import Array, Quantization, integer_range
 
-__all__ = ["fitting_grid", "least_loss_ratio", "least_loss_scale", "middle", "rounded_steps"]
+__all__ = ["fitting_quantization", "least_loss_ratio", "least_loss_scale", "middle", "rounded_steps"]
 
 #: How many scales are tried, for values of 16 bits, and how many values are few.
 _TRIED, _TRIED_OF_16_BITS, _FEW = 256, 32, 32
@@ -22,7 +22,7 @@ def middle(dtype: str) -> int:
     return 0 if low < 0 else (high + 1) // 2
 
 
-def fitting_grid(lowest: float, highest: float, dtype: str, *, symmetric: bool) -> Quantization:
+def fitting_quantization(lowest: float, highest: float, dtype: str, *, symmetric: bool) -> Quantization:
     """The finest quantization of a type that holds a range, and zero.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.plugin import InvalidModelError, Op, Quantization, integer_range
-from qconvert_ncnn.grids import inverse, is_data_grid
+from qconvert_ncnn.quantizations import inverse, is_data_quantization
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import Writing
 
@@ -30,10 +30,10 @@ def write_dequantize(op: Op, w: Writing) -> None:
     w.alias(op)
 
 
-def read_grid(r: Reading) -> None:
+def read_quantization(r: Reading) -> None:
     """The four layers by which values are rounded, as one (reader.GRID): Quantize and Dequantize."""
     (blob,), low, high = r.layer.outputs, int(r.layer.number(1)), int(r.layer.number(2))
-    scale, noted = np.array([r.layer.number(3)], np.float32), r.draft.notes.grids.get(blob)
+    scale, noted = np.array([r.layer.number(3)], np.float32), r.draft.notes.quantizations.get(blob)
     if noted is not None and noted.scale == scale[0] and noted.steps == (low, high):
         dtype, q = noted.dtype, noted.quantization
     else:
@@ -47,9 +47,9 @@ def read_grid(r: Reading) -> None:
     stored = r.draft.add(f"{blob}/{dtype}", dtype, None, None, q)
     r.draft.emit(Op("Quantize", (r.value(),), (stored,), {}, str(r.layer)))
     r.draft.values[blob] = r.draft.dequantized(stored, str(r.layer), blob)
-    if is_data_grid(dtype, q):
-        r.draft.grids[blob] = float(inverse(scale)[0])
+    if is_data_quantization(dtype, q):
+        r.draft.quantizations[blob] = float(inverse(scale)[0])
 
 
-READERS = {"qconvert.Grid": read_grid}
+READERS = {"qconvert.Quantization": read_quantization}
 WRITERS = {"Quantize": write_quantize, "Requantize": write_quantize, "Dequantize": write_dequantize}

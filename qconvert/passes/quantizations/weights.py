@@ -10,8 +10,8 @@ import numpy as np
 from qconvert.arithmetic import dequantize, scale_and_zero_point
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.passes.costs import tensor_cost
-from qconvert.passes.grids.fitting import middle, rounded_steps
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
+from qconvert.passes.quantizations.fitting import middle, rounded_steps
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Change, Cost, at_worst
 
@@ -21,7 +21,7 @@ __all__ = [
     "Scaling",
     "is_scalable",
     "merged",
-    "regrid_weights",
+    "requantize_weights",
     "rescaled",
     "scaled",
     "symmetric_limits",
@@ -96,9 +96,9 @@ def rescaled(
         reach = (limits[0] - int(kept[index]), limits[1] - int(kept[index]))
         parts[index] = rounded_steps(parts[index], float(new[index]) / float(scales[index]), reach)
     count = 1 if along is None else len(parts)
-    grid = Quantization(new[:count], np.asarray(kept[:count] + middle(dtype), np.int64), along)
-    stored = steps + scale_and_zero_point(grid, data.shape)[1]
-    result = replace(weights, dtype=dtype, data=stored.astype(numpy_dtype(dtype)), quantization=grid)
+    quantization = Quantization(new[:count], np.asarray(kept[:count] + middle(dtype), np.int64), along)
+    stored = steps + scale_and_zero_point(quantization, data.shape)[1]
+    result = replace(weights, dtype=dtype, data=stored.astype(numpy_dtype(dtype)), quantization=quantization)
     return Rescaled(result, tensor_cost(weights, result) if moved else None, len(parts) - len(moved), len(parts))
 
 
@@ -114,8 +114,8 @@ def merged(weights: Tensor, dtype: str, limits: tuple[int, int], scale: float) -
         fits = own == new and part.size and part.min() >= limits[0] and part.max() <= limits[1]
         kept += int(fits)
         part[...] = part if fits else rounded_steps(part, float(new) / float(own), limits)
-    grid = Quantization.per_tensor(float(new), middle(dtype))
-    result = replace(weights, dtype=dtype, data=(steps + middle(dtype)).astype(numpy_dtype(dtype)), quantization=grid)
+    quantization = Quantization.per_tensor(float(new), middle(dtype))
+    result = replace(weights, dtype=dtype, data=(steps + middle(dtype)).astype(numpy_dtype(dtype)), quantization=quantization)
     return Rescaled(result, tensor_cost(weights, result), kept, len(parts))
 
 
@@ -155,7 +155,7 @@ def scaled(use: WeightUse, weights: Tensor, limits: tuple[int, int], scaling: Sc
     return found
 
 
-def regrid_weights(graph: Graph, choose: Callable[[WeightUse, Tensor], Rescaled | None], suffix: str) -> tuple[Graph, list[Rescaled]]:
+def requantize_weights(graph: Graph, choose: Callable[[WeightUse, Tensor], Rescaled | None], suffix: str) -> tuple[Graph, list[Rescaled]]:
     """The graph with the weights that `choose` gives, and their biases on the products' new scale; and what was chosen.
 
     Args:

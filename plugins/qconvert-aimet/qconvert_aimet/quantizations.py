@@ -6,14 +6,14 @@ import numpy as np
 
 from qconvert.plugin import Array, InvalidModelError, QParams, Quantization, UnsupportedError, integer_range
 
-__all__ = ["REMEDY", "bits_of", "grid_of_bits"]
+__all__ = ["REMEDY", "bits_of", "quantization_of_bits"]
 
 REMEDY = "Write qconvert's own encodings, a .json file."
 #: Storage of so many bits; what is between uses a part of the next.
 _STORED = (2, 4, 8, 16, 32)
 
 
-def grid_of_bits(
+def quantization_of_bits(
     bits: int, signed: bool, scale: Array, points: Array, axis: int | None = None, block_size: int = 0, *, where: str
 ) -> QParams:
     """The quantization of integers of so many bits.
@@ -43,7 +43,7 @@ def grid_of_bits(
     return QParams(f"{'int' if signed else 'uint'}{stored}", Quantization(narrow, points, axis, block_size, *limits))
 
 
-def bits_of(name: str, grid: QParams, *, is_constant: bool) -> int:
+def bits_of(name: str, quantization: QParams, *, is_constant: bool) -> int:
     """How many bits a quantization uses: AIMET's quantizations are whole, -2^(bits - 1) to 2^(bits - 1) - 1, or from 0.
 
     That constants leave the smallest value out changes nothing, since they are rounded already; of activations it would.
@@ -51,16 +51,16 @@ def bits_of(name: str, grid: QParams, *, is_constant: bool) -> int:
     Raises:
         UnsupportedError: it is on floats, or has other limits.
     """
-    if not grid.dtype.startswith(("int", "uint")) or integer_range(grid.dtype)[1] >= 2**32:
+    if not quantization.dtype.startswith(("int", "uint")) or integer_range(quantization.dtype)[1] >= 2**32:
         raise UnsupportedError(
-            f"the type is {grid.dtype}; AIMET's encodings require integers of at most 32 bits",
+            f"the type is {quantization.dtype}; AIMET's encodings require integers of at most 32 bits",
             where=repr(name),
             remedy=REMEDY,
             rule="dtype-not-storable",
         )
-    low, high = grid.quantization.limits(grid.dtype)
+    low, high = quantization.quantization.limits(quantization.dtype)
     bits = (high - low).bit_length()
-    whole = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if grid.dtype.startswith("int") else (0, 2**bits - 1)
+    whole = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if quantization.dtype.startswith("int") else (0, 2**bits - 1)
     if (low, high) == whole or (is_constant and (low, high) == (-whole[1], whole[1])):
         return bits
     raise UnsupportedError(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_grid
+from qconvert.arithmetic import accumulator_quantization
 from qconvert.arithmetic.dtypes import numpy_dtype
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.rounding import quantize
@@ -22,7 +22,7 @@ def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Gr
 
     The integers of a constant become those of its float values with the new quantization, rounded half to even. Integer biases of operators
     that read the tensor next to quantized data or weights move to the product of the two scales. What a move (Reshape, Concat) gives out
-    keeps its grid: where that must be the same, validate() says so.
+    keeps its quantization: where that must be the same, validate() says so.
 
     Args:
         graph: that has the tensor.
@@ -44,7 +44,7 @@ def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Gr
             continue
         data, weights = (changed.get(given, graph[given]).quantization for given in op.inputs[:2])
         if data is not None and weights is not None:
-            found = _on(bias, accumulator_grid(data, weights, (bias.rank or 1) - 1))
+            found = _on(bias, accumulator_quantization(data, weights, (bias.rank or 1) - 1))
             if bias.name in changed and changed[bias.name] != found:
                 raise OptionError(
                     "is the bias of operators whose accumulators would have different scales",

@@ -14,10 +14,10 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
 
-__all__ = ["on_noted_grids"]
+__all__ = ["on_noted_quantizations"]
 
 
-def on_noted_grids(graph: Graph, labelled: Graph, ops: Sequence[Op]) -> Graph:
+def on_noted_quantizations(graph: Graph, labelled: Graph, ops: Sequence[Op]) -> Graph:
     """The graph with the quantizations that operators need.
 
     Args:
@@ -25,14 +25,14 @@ def on_noted_grids(graph: Graph, labelled: Graph, ops: Sequence[Op]) -> Graph:
         labelled: its tensors with the quantizations that notes state.
         ops: the operators that were noted.
     """
-    return _Grids(graph, labelled, ops).result()
+    return _Quantizations(graph, labelled, ops).result()
 
 
 #: Kinds that give the same plain numbers of the same integers, with any quantization or none.
 _ON_ANY_GRID = frozenset(("Shape", "ArgMax", "ArgMin", "Cast"))
 
 
-class _Grids:
+class _Quantizations:
     """The operators one after the other, with what stands between those with quantizations and those on plain integers."""
 
     def __init__(self, graph: Graph, labelled: Graph, ops: Sequence[Op]) -> None:
@@ -41,7 +41,9 @@ class _Grids:
         # What moves integers is the same with any quantization; it takes that of its data.
         self._fixed = {id(op) for op in ops if kind_of(op).rule != "move"}
         given = {name for op in ops if id(op) in self._fixed for name in (*op.inputs, *op.outputs) if name}
-        self._found = {name: grid for name in given if graph[name].quantization is None and (grid := labelled[name].quantization)}
+        self._found = {
+            name: quantization for name in given if graph[name].quantization is None and (quantization := labelled[name].quantization)
+        }
         self._added: dict[str, Tensor] = {}
         self._made: set[str] = set()
         self._names = graph.names(self._made)
@@ -58,13 +60,13 @@ class _Grids:
                 self._append(op)
             else:
                 self._settle(op)
-        known = [replace(self._graph[name], quantization=grid) for name, grid in self._found.items()]
+        known = [replace(self._graph[name], quantization=quantization) for name, quantization in self._found.items()]
         return self._graph.evolve(tensors=[*known, *self._added.values()], ops=self._ops)
 
     def _append(self, op: Op) -> None:
         self._ops.append(replace(op, inputs=tuple(self._same.get(name, name) for name in op.inputs)))
 
-    def _grid(self, name: str) -> Quantization | None:
+    def _quantization(self, name: str) -> Quantization | None:
         return self._found.get(name) or self._tensor(name).quantization
 
     def _tensor(self, name: str) -> Tensor:
@@ -75,9 +77,9 @@ class _Grids:
         data, results = kind_of(op).moved(op), kind_of(op).results_of(op)
         if id(op) in self._fixed or kind_of(op).rule != "move" or len(data) != 1 or len(results) != 1:
             return
-        grid = self._found.get(results[0])
-        if grid is not None and grid.is_per_tensor and self._grid(data[0]) is None:
-            self._found[data[0]] = grid
+        quantization = self._found.get(results[0])
+        if quantization is not None and quantization.is_per_tensor and self._quantization(data[0]) is None:
+            self._found[data[0]] = quantization
 
     def _settle(self, op: Op) -> None:
         kind = kind_of(op)
@@ -95,10 +97,10 @@ class _Grids:
 
     def _relabel(self, op: Op) -> None:
         (name,), (result,) = op.inputs, op.outputs
-        if self._grid(name) == self._grid(result) and result not in self._graph.public:
+        if self._quantization(name) == self._quantization(result) and result not in self._graph.public:
             self._same[result] = self._same.get(name, name)
             return
-        if self._grid(result) is None:
+        if self._quantization(result) is None:
             self._whole[result] = name
             self._plain.setdefault(name, result)
         self._append(op)
@@ -108,54 +110,62 @@ class _Grids:
         moved = kind_of(op).moved(op)
         results = [name for name in kind_of(op).results_of(op) if name]
         sources = [self._whole.get(name, name) for name in moved]
-        grids = self._distinct(name for name in sources if self._tensor(name).data is None) or self._distinct(sources)
-        grid = grids[0] if len(grids) == 1 and (grids[0] is None or grids[0].is_per_tensor) else None
-        ends = [name for name in results if self._grid(name) not in (None, grid)]
+        quantizations = self._distinct(name for name in sources if self._tensor(name).data is None) or self._distinct(sources)
+        quantization = (
+            quantizations[0] if len(quantizations) == 1 and (quantizations[0] is None or quantizations[0].is_per_tensor) else None
+        )
+        ends = [name for name in results if self._quantization(name) not in (None, quantization)]
         if op.kind == "Identity" and ends:
             self._append(replace(op, kind="Reinterpret"))
             return
         for name in results:
-            if grid is not None and self._grid(name) is None:
-                self._found[name] = grid
-        chosen = {name: self._on(source, grid) for name, source in zip(moved, sources, strict=True)}
-        self._write(op, chosen, ends, grid)
+            if quantization is not None and self._quantization(name) is None:
+                self._found[name] = quantization
+        chosen = {name: self._on(source, quantization) for name, source in zip(moved, sources, strict=True)}
+        self._write(op, chosen, ends, quantization)
 
     def _clip(self, op: Op) -> bool:
         """A Clip of integers by constants, with the quantization of its data with real bounds; whether it is one whose plain result nobody
         sees."""
         source, (result,) = self._whole.get(op.inputs[0], op.inputs[0]), op.outputs
-        grid, bounds = self._grid(source), [self._graph.constant(name) for name in op.inputs[1:]]
+        quantization, bounds = self._quantization(source), [self._graph.constant(name) for name in op.inputs[1:]]
         known = all(bound is not None or not name for bound, name in zip(bounds, op.inputs[1:], strict=True))
-        if grid is None or not grid.is_per_tensor or not known or result in self._graph.public or self._grid(result) not in (None, grid):
+        if (
+            quantization is None
+            or not quantization.is_per_tensor
+            or not known
+            or result in self._graph.public
+            or self._quantization(result) not in (None, quantization)
+        ):
             return False
-        limits = ["" if bound is None else self._bound(result, bound, grid) for bound in bounds]
-        self._found[result] = grid
+        limits = ["" if bound is None else self._bound(result, bound, quantization) for bound in bounds]
+        self._found[result] = quantization
         self._append(replace(op, inputs=(source, *limits)))
         return True
 
-    def _bound(self, result: str, bound: Array, grid: Quantization) -> str:
+    def _bound(self, result: str, bound: Array, quantization: Quantization) -> str:
         """The float value of an integer bound, a name of a new constant; "" where it is an end of the type."""
         stored = int(bound.reshape(-1)[0])
         if stored in integer_range(self._tensor(result).dtype):
             return ""
         name = self._names.fresh(f"{result}/bound")
         self._made.add(name)
-        real = np.float32(stored - int(grid.zero_point[0])) * grid.scale[0]
+        real = np.float32(stored - int(quantization.zero_point[0])) * quantization.scale[0]
         self._added[name] = Tensor(name, "float32", (), np.array(real, np.float32))
         return name
 
     def _distinct(self, names: Iterable[str]) -> list[Quantization | None]:
         found: list[Quantization | None] = []
         for name in names:
-            if (grid := self._grid(name)) not in found:
-                found.append(grid)
+            if (quantization := self._quantization(name)) not in found:
+                found.append(quantization)
         return found
 
-    def _on(self, name: str, grid: Quantization | None) -> str:
+    def _on(self, name: str, quantization: Quantization | None) -> str:
         """The integers of a tensor with a quantization, or without one; a constant may be on another."""
-        if self._grid(name) == grid:
+        if self._quantization(name) == quantization:
             return name
-        return self._without(name) if grid is None else self._new(name, "moved", grid)
+        return self._without(name) if quantization is None else self._new(name, "moved", quantization)
 
     def _without(self, name: str) -> str:
         if name not in self._plain:
@@ -165,16 +175,16 @@ class _Grids:
                 self._append(Op("Reinterpret", (name,), (plain,)))
         return self._plain[name]
 
-    def _new(self, name: str, suffix: str, grid: Quantization | None) -> str:
+    def _new(self, name: str, suffix: str, quantization: Quantization | None) -> str:
         fresh = self._names.fresh(f"{name}/{suffix}")
         self._made.add(fresh)
-        self._added[fresh] = replace(self._tensor(name), name=fresh, quantization=grid)
+        self._added[fresh] = replace(self._tensor(name), name=fresh, quantization=quantization)
         return fresh
 
-    def _write(self, op: Op, chosen: Mapping[str, str], ends: Sequence[str], grid: Quantization | None) -> None:
+    def _write(self, op: Op, chosen: Mapping[str, str], ends: Sequence[str], quantization: Quantization | None) -> None:
         """Appends an operator that reads the inputs chosen, others without a noted quantization; its results in `ends` get their own after
         it."""
         inputs = tuple(chosen[name] if name in chosen else self._without(name) if name in self._found else name for name in op.inputs)
-        stored = {name: self._new(name, "stored", grid) for name in ends}
+        stored = {name: self._new(name, "stored", quantization) for name in ends}
         self._append(replace(op, inputs=inputs, outputs=tuple(stored.get(name, name) for name in op.outputs)))
         self._ops += [Op("Reinterpret", (new,), (name,)) for name, new in stored.items()]

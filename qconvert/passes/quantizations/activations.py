@@ -12,21 +12,21 @@ from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.passes.absorb.clips import fuse_clips
 from qconvert.passes.costs import activation_cost, tensor_cost
-from qconvert.passes.grids.reach import Interval, reached
 from qconvert.passes.linear import with_biases
+from qconvert.passes.quantizations.reach import Interval, reached
 from qconvert.passes.store_activations import changed_edges, separate_roles, weight_inputs
-from qconvert.passes.stored_types import needs_storage, replace_grids
+from qconvert.passes.stored_types import needs_storage, replace_quantizations
 from qconvert.plugins import Change, Cost, at_worst
 from qconvert.rewriting import Rewriter
 
-__all__ = ["Choice", "Regridded", "by_grid", "keeps_integers", "regrid_activations"]
+__all__ = ["Choice", "Requantized", "by_quantization", "keeps_integers", "requantize_activations"]
 
 #: A tensor -> the type and the quantization that it shall have, or None if it stays. Tensors that move the same integers must get the same.
 Choice = Callable[[Tensor], "tuple[str, Quantization] | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Regridded:
+class Requantized:
     """A graph whose activations have other quantizations.
 
     Attributes:
@@ -64,7 +64,7 @@ class Regridded:
 
     def _used(self, old: Tensor) -> Quantization:
         """The quantization of a tensor, without the codes that it does not reach."""
-        q = _grid(old)
+        q = _quantization(old)
         if old.name not in self.reach or not q.is_per_tensor:
             return q
         low, high = quantize(np.array(self.reach[old.name]), q, old.dtype)
@@ -73,18 +73,20 @@ class Regridded:
     def costs(self) -> tuple[Cost, ...]:
         """Of each tensor that loses something: of a constant by value, of an activation over its codes."""
         found = (
-            tensor_cost(old, new) if old.is_constant else activation_cost(old.name, self._used(old), old.dtype, _grid(new), new.dtype)
+            tensor_cost(old, new)
+            if old.is_constant
+            else activation_cost(old.name, self._used(old), old.dtype, _quantization(new), new.dtype)
             for old, new in self.pairs
         )
         return tuple(cost for cost in found if cost is not None)
 
 
-def by_grid(choose: Choice) -> Choice:
+def by_quantization(choose: Choice) -> Choice:
     """A choice that is made once for each type and quantization: for functions of nothing else."""
     known: dict[Hashable, tuple[str, Quantization] | None] = {}
 
     def chosen(tensor: Tensor) -> tuple[str, Quantization] | None:
-        key = (tensor.dtype, _grid(tensor).key)
+        key = (tensor.dtype, _quantization(tensor).key)
         if key not in known:
             known[key] = choose(tensor)
         return known[key]
@@ -92,7 +94,7 @@ def by_grid(choose: Choice) -> Choice:
     return chosen
 
 
-def regrid_activations(
+def requantize_activations(
     graph: Graph,
     choose: Choice,
     *,
@@ -102,7 +104,7 @@ def regrid_activations(
     keeps: Callable[[Graph, Op], bool] | None = None,
     strictly: bool = False,
     wide_biases: bool = True,
-) -> Regridded | None:
+) -> Requantized | None:
     """Put activations with the quantizations that `choose` gives them; None if nothing changes.
 
     Biases move to the new scale of the products. What saturated at an end of the old range still does: by an activation, or a Clip where
@@ -137,13 +139,13 @@ def regrid_activations(
     def stays(graph: Graph, op: Op) -> bool:
         return str(op["state"]) not in states if kind_of(op).rule == "state" else keeps(graph, op)
 
-    result, count = replace_grids(graph, changed, lambda tensor: suffix, keeps=stays, keep_io=keep_io, states=states)
+    result, count = replace_quantizations(graph, changed, lambda tensor: suffix, keeps=stays, keep_io=keep_io, states=states)
     if result.ops == graph.ops and all(result[name] is tensor for name, tensor in graph.tensors.items()):
         return None
     result = with_biases(result, {*changed, *(result.tensors.keys() - graph.tensors.keys())}, suffix, wide=wide_biases)
     edges = changed_edges(graph, result)
     result, clips = _saturated(result, {**old, **_twins(result, old, strictly)}, strictly)
-    return Regridded(result, pairs, count, clips, edges)
+    return Requantized(result, pairs, count, clips, edges)
 
 
 def _moving(graph: Graph, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -155,12 +157,12 @@ def _moving(graph: Graph, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for op in graph.ops:
         if kind_of(op).rule == "state" and op["state"] in graph.states and not graph.functions:
             found.setdefault(str(op["state"]), []).extend(changed.get(name) for name in (*op.inputs, *op.outputs))
-    grids = {
+    quantizations = {
         name: tensors[0]
         for name, tensors in found.items()
-        if all(t is not None and tensors[0] is not None and t.shares_grid(tensors[0]) for t in tensors)
+        if all(t is not None and tensors[0] is not None and t.shares_quantization(tensors[0]) for t in tensors)
     }
-    return {name: _moved(graph.states[name], new.dtype, _grid(new)) for name, new in grids.items() if new is not None}
+    return {name: _moved(graph.states[name], new.dtype, _quantization(new)) for name, new in quantizations.items() if new is not None}
 
 
 def keeps_integers(graph: Graph, op: Op) -> bool:
@@ -173,9 +175,9 @@ def keeps_integers(graph: Graph, op: Op) -> bool:
     return kind_of(op).rule in ("relabel", "state") or (op.kind != "AveragePool" and needs_storage(graph, unbiased))
 
 
-def _moved(tensor: Tensor, dtype: str, grid: Quantization) -> Tensor:
-    data = None if tensor.data is None else quantize(dequantize(tensor.data, _grid(tensor)), grid, dtype)
-    return replace(tensor, dtype=dtype, data=data, quantization=grid)
+def _moved(tensor: Tensor, dtype: str, quantization: Quantization) -> Tensor:
+    data = None if tensor.data is None else quantize(dequantize(tensor.data, _quantization(tensor)), quantization, dtype)
+    return replace(tensor, dtype=dtype, data=data, quantization=quantization)
 
 
 def _only_converted(graph: Graph, keeps: Callable[[Graph, Op], bool], keep_io: bool) -> set[str]:
@@ -222,7 +224,7 @@ def _lost_bounds(old: Tensor, new: Tensor, reach: Interval, strictly: bool) -> t
     """The ends of the old range that values with the new quantization go beyond by more than a step of the coarser one, as values of the
     new quantization."""
     before, after = old.quantization, new.quantization
-    if before is None or after is None or not after.is_per_tensor or old.shares_grid(new):
+    if before is None or after is None or not after.is_per_tensor or old.shares_quantization(new):
         return None, None
     ends = quantize(dequantize(np.array(before.limits(old.dtype)), before), after, new.dtype).astype(np.int64)
     values = quantize(np.array(reach), after, new.dtype).astype(np.int64)
@@ -232,10 +234,10 @@ def _lost_bounds(old: Tensor, new: Tensor, reach: Interval, strictly: bool) -> t
     return low if beyond[0] else None, high if beyond[1] else None
 
 
-def _grid(tensor: Tensor) -> Quantization:
+def _quantization(tensor: Tensor) -> Quantization:
     assert tensor.quantization is not None
     return tensor.quantization
 
 
 def _scale(tensor: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    return _grid(tensor).scale
+    return _quantization(tensor).scale

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qconvert.graph import Graph, Tensor
-from qconvert.passes.grids.activations import Choice, by_grid, regrid_activations
-from qconvert.passes.grids.weights import Rescaled, regrid_weights, told_weights
 from qconvert.passes.linear import WeightUse
+from qconvert.passes.quantizations.activations import Choice, by_quantization, requantize_activations
+from qconvert.passes.quantizations.weights import Rescaled, requantize_weights, told_weights
 from qconvert.passes.stored_types import SIGNED, UNSIGNED
 from qconvert.plugins import Change
 
-__all__ = ["regrid_network"]
+__all__ = ["requantize_network"]
 
 
-def regrid_network(
+def requantize_network(
     graph: Graph,
     weights: Callable[[WeightUse, Tensor], Rescaled | None],
     activation: Choice,
@@ -33,9 +33,11 @@ def regrid_network(
         words: what is true of the weights, and of the activations, then.
         edges: "keep" leaves graph inputs and outputs as they are.
     """
-    graph, found = regrid_weights(graph, weights, suffix)
+    graph, found = requantize_weights(graph, weights, suffix)
     notes: list[Change | str] = [*told_weights(found, words[0])]
-    regridded = regrid_activations(graph, by_grid(activation), dtypes=(*UNSIGNED, *SIGNED), suffix=suffix, keep_io=edges == "keep")
-    if regridded is None:
+    requantized = requantize_activations(
+        graph, by_quantization(activation), dtypes=(*UNSIGNED, *SIGNED), suffix=suffix, keep_io=edges == "keep"
+    )
+    if requantized is None:
         return graph, tuple(notes)
-    return regridded.graph, (*notes, regridded.told(words[1]))
+    return requantized.graph, (*notes, requantized.told(words[1]))

@@ -12,9 +12,9 @@ __all__ = [
     "PRODUCTS",
     "inverse",
     "is_connected",
-    "is_data_grid",
+    "is_data_quantization",
     "is_layer",
-    "is_on_grid",
+    "is_on_quantization",
     "missing",
     "outputs_axis",
     "shown_scale",
@@ -89,16 +89,16 @@ def _by_group(q: Quantization, groups: int) -> Array:
     return scale if scale.size == 1 else scale[:: max(scale.size // groups, 1)]
 
 
-def is_data_grid(dtype: str, q: Quantization) -> bool:
+def is_data_quantization(dtype: str, q: Quantization) -> bool:
     """Whether a quantization is one of int8 layers' data: one scale, the zero point 0, and no -128."""
     return dtype == INT8 and q.is_per_tensor and not q.zero_point.any() and q.limits(INT8)[0] >= -LIMIT
 
 
-def is_on_grid(tensor: Tensor) -> bool:
+def is_on_quantization(tensor: Tensor) -> bool:
     """Whether an activation has a quantization of ncnn's kernels."""
-    return tensor.quantization is not None and is_data_grid(tensor.dtype, tensor.quantization)
+    return tensor.quantization is not None and is_data_quantization(tensor.dtype, tensor.quantization)
 
 
 def is_layer(graph: Graph, op: Op) -> bool:
     """Whether ncnn runs an operator on int8."""
-    return op.kind in PRODUCTS and is_on_grid(graph[op.inputs[0]]) and not missing(graph, op)
+    return op.kind in PRODUCTS and is_on_quantization(graph[op.inputs[0]]) and not missing(graph, op)

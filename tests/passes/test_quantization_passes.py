@@ -16,7 +16,7 @@ from qconvert.arithmetic import affine_range, dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
-from qconvert.passes.grids.reach import hulls, reached
+from qconvert.passes.quantizations.reach import hulls, reached
 from qconvert.plugins import pass_named
 from qconvert.rules.validation import validate
 
@@ -29,7 +29,7 @@ def applied(graph: Graph, name: str, **options: object) -> tuple[Graph, tuple[Ch
     return changed, tuple(note for note in notes if isinstance(note, Change))
 
 
-def grid_of(graph: Graph, name: str) -> Quantization:
+def quantization_of(graph: Graph, name: str) -> Quantization:
     found = graph[name].quantization
     assert found is not None
     return found
@@ -43,18 +43,18 @@ def integers(graph: Graph, name: str) -> list[int]:
 
 def inner(scale: float, zero_point: int = 0, dtype: str = "int8", kind: str = "Identity") -> Graph:
     """A Quantize and one operator with one quantization, between float values: nothing quantized is a graph input or output."""
-    grid = q(scale, zero_point)
-    tensors = [Tensor("x", "float32", (1, 256)), *(Tensor(name, dtype, (1, 256), None, grid) for name in "ab")]
+    quantization = q(scale, zero_point)
+    tensors = [Tensor("x", "float32", (1, 256)), *(Tensor(name, dtype, (1, 256), None, quantization) for name in "ab")]
     return make([Op("Quantize", ("x",), ("a",)), Op(kind, ("a",), ("b",)), Op("Dequantize", ("b",), ("y",))], tensors, "x", "y")
 
 
-def weighted(data: Array, grid: Quantization, bias: Array | None = None, dtype: str = "int8") -> Graph:
+def weighted(data: Array, quantization: Quantization, bias: Array | None = None, dtype: str = "int8") -> Graph:
     """A Gemm of int8 data at scale 0.5 with weights, between quantized inputs and outputs."""
-    products = np.float32(0.5) * grid.scale
+    products = np.float32(0.5) * quantization.scale
     added = Quantization.per_axis(products, 0) if products.size > 1 else q(float(products[0]))
     tensors = [
         Tensor("x", "int8", (1, data.shape[1]), None, q(0.5)),
-        constant("w", data, grid),
+        constant("w", data, quantization),
         Tensor("y", dtype, (1, len(data)), None, q(1.0)),
         *([constant("b", bias, added)] if bias is not None else []),
     ]
@@ -75,38 +75,41 @@ def weighted(data: Array, grid: Quantization, bias: Array | None = None, dtype: 
 )
 def test_scales_become_powers_of_two(scale: float, zero_point: int, rounding: str, wanted: float) -> None:
     graph, notes = applied(inner(scale, zero_point), "power_of_two", rounding=rounding)
-    assert (grid_of(graph, "b").scale[0], grid_of(graph, "b").zero_point[0]) == (np.float32(wanted), 0)
-    assert grid_of(graph, "a") == grid_of(graph, "b") and bool(notes) == (scale != wanted)
+    assert (quantization_of(graph, "b").scale[0], quantization_of(graph, "b").zero_point[0]) == (np.float32(wanted), 0)
+    assert quantization_of(graph, "a") == quantization_of(graph, "b") and bool(notes) == (scale != wanted)
 
 
 def test_unsigned_values_from_zero_on_use_the_bit_of_the_sign() -> None:
     graph, _ = applied(inner(0.02, 0, "uint8"), "power_of_two")
-    assert (grid_of(graph, "a").scale[0], grid_of(graph, "a").zero_point[0]) == (2.0**-5, 0)
+    assert (quantization_of(graph, "a").scale[0], quantization_of(graph, "a").zero_point[0]) == (2.0**-5, 0)
     graph, _ = applied(inner(0.02, 10, "uint8"), "power_of_two")
-    assert (grid_of(graph, "a").scale[0], grid_of(graph, "a").zero_point[0]) == (2.0**-4, 128)
+    assert (quantization_of(graph, "a").scale[0], quantization_of(graph, "a").zero_point[0]) == (2.0**-4, 128)
 
 
 def test_channels_whose_scales_are_powers_of_two_keep_their_integers() -> None:
     data = np.int8([[1, -2, 127], [100, -50, 25]])
     before = weighted(data, Quantization.per_axis([0.25, 0.3], 0), np.int32([40, -40]))
     after, (note, *_) = applied(before, "power_of_two")
-    assert integers(after, "w")[:3] == [1, -2, 127] and list(grid_of(after, "w").scale) == [0.25, 0.25]
+    assert integers(after, "w")[:3] == [1, -2, 127] and list(quantization_of(after, "w").scale) == [0.25, 0.25]
     assert integers(after, "w")[3:] == [120, -60, 30]  # 30, -15 and 7.5 in steps of a quarter
     assert integers(after, "b") == [40, -48] and "1 of 2 scales and their values are kept" in note.text and not note.exact
     one, _ = applied(before, "power_of_two", granularity="tensor")
-    assert grid_of(one, "w") == q(0.25) and integers(one, "w") == integers(after, "w")
+    assert quantization_of(one, "w") == q(0.25) and integers(one, "w") == integers(after, "w")
 
 
 def test_the_google_formulas_are_those_of_oneflow() -> None:
     graph, _ = applied(inner(0.02, -28), "google_scales")
-    assert (grid_of(graph, "a").scale[0], grid_of(graph, "a").zero_point[0]) == (np.float32(np.float32(3.1) / np.float32(127)), 0)
+    assert (quantization_of(graph, "a").scale[0], quantization_of(graph, "a").zero_point[0]) == (
+        np.float32(np.float32(3.1) / np.float32(127)),
+        0,
+    )
     assert applied(inner(0.02, 0), "google_scales") == (inner(0.02, 0), ())
     assert applied(inner(0.02, 17), "google_scales", scheme="affine") == (inner(0.02, 17), ())
     narrow = replace(q(0.5, 100), quant_min=0, quant_max=200)
     tensors = {name: t if t.quantization is None else replace(t, quantization=narrow) for name, t in inner(0.5, 0, "uint8").tensors.items()}
     graph, _ = applied(replace(inner(0.5, 0, "uint8"), tensors=tensors), "google_scales")
     assert (
-        grid_of(graph, "a").scale[0] == np.float32(100 / 255) and grid_of(graph, "a").zero_point[0] == 128
+        quantization_of(graph, "a").scale[0] == np.float32(100 / 255) and quantization_of(graph, "a").zero_point[0] == 128
     )  # -(-50 / scale), 127.5 to even
 
 
@@ -118,14 +121,14 @@ def test_narrow_weights_lose_a_step_or_nothing() -> None:
     kept = weighted(np.int8([[-127, 5]]), q(0.25))
     assert applied(kept, "narrow_range") == (kept, ())
     unsigned, _ = applied(weighted(np.uint8([[0, 254, 101, 130]]), q(0.25, 120)), "narrow_range")
-    assert min(integers(unsigned, "w")) >= 1 and grid_of(unsigned, "w").zero_point[0] == 120
+    assert min(integers(unsigned, "w")) >= 1 and quantization_of(unsigned, "w").zero_point[0] == 120
 
 
 def test_weights_of_seven_bits() -> None:
     data = np.int8([[-64, 63, 10], [-128, 127, 64]])
     after, (note,) = applied(weighted(data, Quantization.per_axis([0.5, 0.5], 0), np.int32([7, 100])), "reduced_range")
     assert integers(after, "w")[:3] == [-64, 63, 10] and min(integers(after, "w")) >= -64 and max(integers(after, "w")) <= 63
-    scale = float(grid_of(after, "w").scale[1])
+    scale = float(quantization_of(after, "w").scale[1])
     assert 1.0 <= scale < 1.2 and integers(after, "b") == [7, round(100 * 0.25 / (0.5 * scale))]
     assert "1 of 2 scales and their values are kept" in note.text
 
@@ -134,12 +137,13 @@ def test_weights_of_seven_bits() -> None:
 def test_activations_of_seven_bits_never_leave_them(dtype: str, zero_point: int, lowest: int) -> None:
     before = inner(0.5, zero_point, dtype)
     after, _ = applied(before, "reduced_range", reduce="activations")
-    (low,), (high,) = affine_range(grid_of(before, "a"), dtype)
+    (low,), (high,) = affine_range(quantization_of(before, "a"), dtype)
     x = np.linspace(2 * low - 9, 2 * high + 9, 256, dtype=np.float32)[None]
     stored = evaluate(after.evolve(outputs=("b",)), {"x": x})["b"]
     assert stored.min() >= lowest and stored.max() <= lowest + 127
     assert (
-        np.abs(evaluate(before, {"x": x})["y"] - evaluate(after, {"x": x})["y"]).max() <= 0.5 * (0.5 + grid_of(after, "a").scale[0]) + 1e-6
+        np.abs(evaluate(before, {"x": x})["y"] - evaluate(after, {"x": x})["y"]).max()
+        <= 0.5 * (0.5 + quantization_of(after, "a").scale[0]) + 1e-6
     )
 
 
@@ -150,10 +154,10 @@ def test_wider_weights_keep_everything_and_narrower_ones_what_fits() -> None:
     assert (
         narrow["w"].dtype == "int4" and integers(narrow, "w")[:3] == [-7, 3, 0] and integers(narrow, "w")[3:] == [4, -2, 1]
     )  # 25 is their largest common divisor
-    assert grid_of(narrow, "w").scale[0] == 0.5 and "all their values are kept" in note.text and note.exact
+    assert quantization_of(narrow, "w").scale[0] == 0.5 and "all their values are kept" in note.text and note.exact
     wide, (note,) = applied(before, "change_bits", weight_bits=16)
     assert wide["w"].dtype == "int16" and integers(wide, "w") == integers(before, "w") and note.exact
-    assert grid_of(wide, "w") == grid_of(before, "w") and wide["b"] == before["b"]
+    assert quantization_of(wide, "w") == quantization_of(before, "w") and wide["b"] == before["b"]
     back, (note,) = applied(wide, "change_bits", weight_bits=8)
     assert back["w"] == before["w"] and note.exact
 
@@ -166,7 +170,7 @@ def test_weights_in_blocks_lose_less_than_one_scale_a_channel() -> None:
     costs = {size: notes[0].costs[0].sqnr_db for size, (_, notes) in found.items()}
     assert costs[32] > costs[0] > 15
     after = found[32][0]
-    assert grid_of(after, "w").block_size == 32 and grid_of(after, "w").scale.shape == (4, 2)
+    assert quantization_of(after, "w").block_size == 32 and quantization_of(after, "w").scale.shape == (4, 2)
     assert after["b"].dtype == "float32" and list(after["b"].data) == [0.125, 0.25, 0.375, 0.5]
 
 
@@ -174,12 +178,14 @@ def test_weights_in_blocks_lose_less_than_one_scale_a_channel() -> None:
 def test_wider_activations_keep_every_code_and_come_back(zero_point: int) -> None:
     before = inner(0.5, zero_point)
     wide, (note,) = applied(before, "change_bits", activation_bits=16)
-    codes = dequantize(np.arange(-128, 128), grid_of(before, "a"))
+    codes = dequantize(np.arange(-128, 128), quantization_of(before, "a"))
     assert wide["a"].dtype == "int16" and all(cost.sqnr_db > 130 for cost in note.costs)
     assert np.allclose(evaluate(wide, {"x": codes.astype(np.float32)[None]})["y"], codes, rtol=1e-6)
     if zero_point:
         back, _ = applied(wide, "change_bits", activation_bits=8)
-        assert grid_of(back, "a").zero_point[0] == zero_point and grid_of(back, "a").scale[0] == pytest.approx(0.5, rel=1e-6)
+        assert quantization_of(back, "a").zero_point[0] == zero_point and quantization_of(back, "a").scale[0] == pytest.approx(
+            0.5, rel=1e-6
+        )
 
 
 def test_biases_beside_wider_data_follow_and_stay_integers_where_they_fit() -> None:
@@ -207,7 +213,7 @@ def test_a_bias_that_leaves_its_type_becomes_real() -> None:
     assert after[bias].dtype in ("int32", "float32")
 
 
-def test_what_is_reached_makes_finer_grids() -> None:
+def test_what_is_reached_makes_finer_quantizations() -> None:
     """After a Relu a symmetric quantization has 127 of its steps: twice as many fit, and each old one is one of them."""
     before = inner(0.5, kind="Relu")
     tensors = [replace(before["b"], name="c"), replace(before["b"], name="b", quantization=q(0.5))]
@@ -223,7 +229,9 @@ def test_what_is_reached_makes_finer_grids() -> None:
         ops=[real, replace(graph.ops[0], inputs=("k",)), *graph.ops[1:]], tensors=[*bounds, Tensor("k", "float32", (1, 256))]
     )
     after, (note,) = applied(fine, "affine_activations")
-    assert [float(grid_of(after, name).scale[0]) for name in "abc"] == [0.25] * 3 and grid_of(after, "a").zero_point[0] == -128
+    assert [float(quantization_of(after, name).scale[0]) for name in "abc"] == [0.25] * 3 and quantization_of(after, "a").zero_point[
+        0
+    ] == -128
     assert not note.costs and not note.exact
     codes = np.arange(0, 62, 0.5, dtype=np.float32)[None].repeat(3, 1)[:, :256]
     codes = np.pad(codes, ((0, 0), (0, 256 - codes.shape[1])))

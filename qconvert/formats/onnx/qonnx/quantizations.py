@@ -34,7 +34,7 @@ class Stated:
     signed: bool
     is_bipolar: bool = False
 
-    def grid(self, shape: Shape | None, *, constant: bool) -> tuple[str, Quantization] | None:
+    def quantization(self, shape: Shape | None, *, constant: bool) -> tuple[str, Quantization] | None:
         """Type and quantization that hold the integers of data of a shape; None where no quantization does.
 
         That is so where scales are negative, or run along two axes, or zero points have fractions, or the integers are too wide.
@@ -53,11 +53,11 @@ class Stated:
             return None
         return dtype, Quantization(scales.astype(np.float32), zeros.astype(np.int64), next(iter(axes), None))
 
-    def narrowed(self, dtype: str, grid: Quantization) -> Quantization:
+    def narrowed(self, dtype: str, quantization: Quantization) -> Quantization:
         """The quantization, saying which integers of its type it uses."""
         low, high = integer_range(dtype)
         lowest, highest = self.limits
-        return replace(grid, quant_min=lowest if lowest > low else None, quant_max=highest if highest < high else None)
+        return replace(quantization, quant_min=lowest if lowest > low else None, quant_max=highest if highest < high else None)
 
 
 def stated(r: Reading, bits: int) -> Stated:

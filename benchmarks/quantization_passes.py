@@ -1,6 +1,6 @@
 """What passes between quantizations cost MobileNet v2, per axis in int8 and per tensor in uint8: SQNR of the logits, and top-1.
 
-    python benchmarks/grid_passes.py [--images FOLDER] [--samples N] [--markdown docs/measured/passes.md]
+    python benchmarks/quantization_passes.py [--images FOLDER] [--samples N] [--markdown docs/measured/passes.md]
 
 The Softmax is taken off. Inputs are crops of photographs, half of them mirrored, at 70% to 130% of their brightness, and one in five random
 numbers. Model and result run in onnxruntime, as the target ort-x86 has them.
@@ -71,7 +71,7 @@ def main() -> None:
         "one, of weights over their values, of activations over all codes."
     )
     part = Section("What passes between quantizations cost MobileNet v2", HEADER, lines, note)
-    publish(part, options.markdown, "python benchmarks/grid_passes.py", 200)
+    publish(part, options.markdown, "python benchmarks/quantization_passes.py", 200)
 
 
 if __name__ == "__main__":
