@@ -359,7 +359,7 @@ def _edge(graph: Graph, source: Graph, rng: np.random.Generator) -> Mutant | Non
     if not op.inputs[index]:
         return None
     old = graph[op.inputs[index]]
-    others = [item.name for item in graph.tensors.values() if _alike(item, old) and item.name not in _behind(graph, op)]
+    others = [item.name for item in graph.tensors.values() if _alike(item, old) and item.name not in _after(graph, op)]
     name = _pick(others, rng)
     if name is None:
         return None
@@ -371,7 +371,7 @@ def _alike(a: Tensor, b: Tensor) -> bool:
     return a.name != b.name and a.dtype == b.dtype and a.shape == b.shape and a.is_constant == b.is_constant
 
 
-def _behind(graph: Graph, op: Op) -> set[str]:
+def _after(graph: Graph, op: Op) -> set[str]:
     """What is computed from an operator, so that it cannot read it."""
     found = set(op.outputs)
     for other in graph.ops:

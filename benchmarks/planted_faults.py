@@ -379,8 +379,8 @@ def planted(model: onnx.ModelProto, rng: np.random.Generator, fault: Fault) -> o
     del changed.graph.value_info[:]
     other = Network(changed)
     onnx.checker.check_model(changed)
-    behind = [end.output[0] for end in network.ends() if _pieces_differ(network, other, end.output[0])]
-    for name in [item for item in behind if item in other.writers][:1]:
+    following = [end.output[0] for end in network.ends() if _pieces_differ(network, other, end.output[0])]
+    for name in [item for item in following if item in other.writers][:1]:
         sound, faulty = network.runner(name), other.runner(name)
         if sound[1].keys() == faulty[1].keys() and shows(sound, faulty[0], rng):
             return changed

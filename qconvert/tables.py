@@ -114,8 +114,8 @@ def shortened(text: str, size: int) -> str:
     """A text of at most `size` characters, cut in the middle: names differ at their ends."""
     if len(text) <= size:
         return text
-    behind = (size - 1) // 2
-    return f"{text[: size - 1 - behind]}…{text[len(text) - behind :]}"
+    following = (size - 1) // 2
+    return f"{text[: size - 1 - following]}…{text[len(text) - following :]}"
 
 
 def _rich_table(item: Rows, width: int | None) -> Table:

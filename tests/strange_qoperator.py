@@ -84,10 +84,10 @@ class Linear(NamedChoices):
         return [x.name, *self.named(x.scale, x.zero, x.dtype)]
 
     def linear(self, kind: str, inputs: Sequence[str], shape: Sequence[int], quantization: tuple[str, float, int], domain: str = _CONTRIB,
-               behind: Sequence[str] = (), **attributes: Any) -> Stored:  # fmt: skip
+               following: Sequence[str] = (), **attributes: Any) -> Stored:  # fmt: skip
         """A node with the quantization of its result after its operands."""
         names = self.named(quantization[1], quantization[2], quantization[0])
-        return Stored(self.node(kind, [*inputs, *names, *behind], 1, domain, **attributes)[0], tuple(shape), *quantization)
+        return Stored(self.node(kind, [*inputs, *names, *following], 1, domain, **attributes)[0], tuple(shape), *quantization)
 
     def weights(self, x: Stored, shape: Sequence[int], axis: int) -> list[str]:
         """The integers, scale and zero point of weights."""

@@ -42,7 +42,7 @@ def _weights(*arguments: Any, **options: Any) -> Callable[[], Any]:
     return _conv(weights=lambda net: net.weights(*arguments, **options))
 
 
-def _behind_dequantize(dtype: str, zero: Any) -> Callable[[], Any]:
+def _after_dequantize(dtype: str, zero: Any) -> Callable[[], Any]:
     def make() -> Any:
         net = Network()
         return net.model(net.conv(net.dequantize(net.input(dtype=dtype), 0.05, zero)))
@@ -243,10 +243,8 @@ _TYPES = (
     Case("no zero point", _pair(zero=None), "int8"),
     Case("uint8 weights, zero point 0", _uint8_weights(0), "parser", "Found unsupported input type of UINT8"),
     Case("uint8 weights, zero point 128", _uint8_weights(128), "parser", "Found unsupported input type of UINT8"),
-    Case(
-        "uint8 input, zero point 0", _behind_dequantize("UINT8", np.array(0, np.uint8)), "parser", "Found unsupported input type of UINT8"
-    ),
-    Case("int32 input", _behind_dequantize("INT32", None), "parser", "input has type Int32 but must have type"),
+    Case("uint8 input, zero point 0", _after_dequantize("UINT8", np.array(0, np.uint8)), "parser", "Found unsupported input type of UINT8"),
+    Case("int32 input", _after_dequantize("INT32", None), "parser", "input has type Int32 but must have type"),
     Case("int32 bias", _int32_bias, "parser", "input has type Int32 but must have type"),
     Case("int16 data", _pair(zero=np.array(0, np.int16)), "parser", "Failed to import initializer"),
     Case("uint16 data", _pair(zero=np.array(0, np.uint16)), "parser", "Failed to import initializer"),

@@ -142,7 +142,7 @@ def _residual(skip: bool, own: bool) -> Callable[[], Any]:
     return make
 
 
-def _pad(value: float, *, behind: bool) -> Callable[[], Any]:
+def _pad(value: float, *, following: bool) -> Callable[[], Any]:
     """Pad with a value, after the Dequantize or before the Quantize."""
 
     def pad(net: Network, x: str) -> str:
@@ -150,7 +150,7 @@ def _pad(value: float, *, behind: bool) -> Callable[[], Any]:
 
     def make() -> Any:
         net = Network()
-        x = pad(net, net.pair(net.input())) if behind else net.pair(pad(net, net.input()))
+        x = pad(net, net.pair(net.input())) if following else net.pair(pad(net, net.input()))
         return net.model(net.conv(x, pads=[0, 0, 0, 0]))
 
     return make
@@ -162,13 +162,13 @@ def _stored_pad() -> Any:
     return net.model(net.conv(net.dequantize(padded)))
 
 
-def _table(*, behind: bool) -> Callable[[], Any]:
+def _table(*, following: bool) -> Callable[[], Any]:
     """Rows of a table of integers, gathered after its Dequantize or before."""
 
     def make() -> Any:
         net = Network()
         table, rows = net.constant(np.ones((32, 16)), "int8"), net.input("rows", (4,), "INT64")
-        real = net.op("Gather", net.dequantize(table), rows) if behind else net.dequantize(net.op("Gather", table, rows))
+        real = net.op("Gather", net.dequantize(table), rows) if following else net.dequantize(net.op("Gather", table, rows))
         return net.model(net.op("MatMul", real, net.weights((16, 8), 0.01, INT8, axis=None), name="target"))
 
     return make
@@ -267,12 +267,12 @@ PLACEMENT = (
     *(Case(f"Conv, {kind}", _activation(kind), "int8") for kind in ("Relu", "Clip", "HardSwish")),
     *(Case(f"Add, pairs: skip {skip}, own {own}", _residual(skip, own), "int8") for skip in (True, False) for own in (True, False)),
     Case("Clip on integers", _clipped_integers, "int8"),
-    Case("Pad with 1 after Dequantize", _pad(1.0, behind=True), "float"),
-    Case("Pad with 0.0 after Dequantize", _pad(0.0, behind=True), "int8"),
-    Case("Pad with 1 before Quantize", _pad(1.0, behind=False), "int8"),
+    Case("Pad with 1 after Dequantize", _pad(1.0, following=True), "float"),
+    Case("Pad with 0.0 after Dequantize", _pad(0.0, following=True), "int8"),
+    Case("Pad with 1 before Quantize", _pad(1.0, following=False), "int8"),
     Case("Pad with -3 on integers", _stored_pad, "builder", _BEFORE_DQ),
-    Case("Gather of a table before Dequantize", _table(behind=False), "builder", _BEFORE_DQ),
-    Case("Gather of a table after Dequantize", _table(behind=True), "int8"),
+    Case("Gather of a table before Dequantize", _table(following=False), "builder", _BEFORE_DQ),
+    Case("Gather of a table after Dequantize", _table(following=True), "int8"),
     Case("constant of rank 0", _constant(()), "builder", _BEFORE_DQ),
     Case("constant of shape [1]", _constant((1,)), "int8"),
     Case("GlobalAveragePool, pair, Flatten, Gemm", _classifier, "int8"),

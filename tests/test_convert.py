@@ -305,7 +305,7 @@ def test_wrong_use_is_json_where_json_is_asked_for(line: str) -> None:
 
 @pytest.mark.formats
 def test_the_option_of_another_format_says_who_takes_it(tmp_path: Path) -> None:
-    with refused(OptionError, "unknown-option", holds=("form", "onnx", "torch", "spell_weights")):
+    with refused(OptionError, "unknown-option", holds=("form", "onnx", "torch", "decompose_weights")):
         convert(MODEL, tmp_path / "out.tflite", form="qoperator")
     with refused(OptionError, "unknown-option", holds=("no_float", "isolate_float")):
         convert(MODEL, tmp_path / "out.onnx", no_float=True)

@@ -77,14 +77,17 @@ def test_the_proof_finds_what_trying_all_finds(scale: float, point: int, low: in
     def exact(acc: Any) -> Any:
         return np.rint(acc * scale).astype(np.int64) + point
 
-    def spelled(acc: Any) -> Any:
+    def decomposed(acc: Any) -> Any:
         return fixed(acc) + point
 
-    found = ar.compare_requantizations(exact, spelled, (-128, 127), low, low + span, scale)
-    assert found.differing == _all(exact, spelled, (-128, 127), low, low + span)
+    found = ar.compare_requantizations(exact, decomposed, (-128, 127), low, low + span, scale)
+    assert found.differing == _all(exact, decomposed, (-128, 127), low, low + span)
     for channel, acc, a, b in found.examples:
         assert channel == 0 and a != b
-        assert (int(np.clip(exact(np.array([acc]))[0], -128, 127)), int(np.clip(spelled(np.array([acc])).ravel()[0], -128, 127))) == (a, b)
+        assert (int(np.clip(exact(np.array([acc]))[0], -128, 127)), int(np.clip(decomposed(np.array([acc])).ravel()[0], -128, 127))) == (
+            a,
+            b,
+        )
 
 
 @pytest.mark.parametrize("wrong", [1 + 1e-3, 1 - 1e-3, 1 + 2.0**-20])

@@ -63,11 +63,11 @@ def pairs(dtype: str) -> tuple[Array, Array]:
 
 def result(graph: Graph, feed: dict[str, Array], rounding: str = "UPWARD", onnxruntime: bool = True) -> Array:
     """The graph's output with its requantizations in fixed point: the evaluator's, and onnxruntime's, which is the same."""
-    spelled, _ = applied(graph, "requantize_to_fixed_point", fixed_point=ROUNDINGS[rounding])
-    assert "Requantize" not in {op.kind for op in spelled.ops}
-    found = evaluate(spelled, feed)[graph.outputs[0]]
+    decomposed, _ = applied(graph, "requantize_to_fixed_point", fixed_point=ROUNDINGS[rounding])
+    assert "Requantize" not in {op.kind for op in decomposed.ops}
+    found = evaluate(decomposed, feed)[graph.outputs[0]]
     if onnxruntime:
-        assert np.array_equal(found, outputs(spelled, feed)[0])
+        assert np.array_equal(found, outputs(decomposed, feed)[0])
     return found
 
 

@@ -198,7 +198,7 @@ def averaging_scale(name: str, quantization: Quantization, sizes: Sequence[int])
     wanted = TORCH_AVERAGES[name](total, quantization, sizes)
     found: list[tuple[int, float, int]] = []
     for zero in dict.fromkeys((int(quantization.zero_point[0]), 0)):
-        for scale in _beside(np.float32(1) / np.float32(count)):
+        for scale in _neighbours(np.float32(1) / np.float32(count)):
             factor = own * scale / own
             missed = int(np.count_nonzero(np.rint((total - count * zero).astype(np.float32) * factor) + zero != wanted))
             found.append((zero, float(scale), missed))
@@ -207,7 +207,7 @@ def averaging_scale(name: str, quantization: Quantization, sizes: Sequence[int])
     return min(found, key=lambda item: item[2])
 
 
-def _beside(value: Any) -> list[Any]:
+def _neighbours(value: Any) -> list[Any]:
     """A float32 and its neighbours, the nearest first."""
     found, low, high = [value], value, value
     for _ in range(_NEIGHBOURS):

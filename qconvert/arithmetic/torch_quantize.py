@@ -65,7 +65,7 @@ def split_product(scale: Any, zero_point: int) -> SplitProduct | None:
     if not 2.0**-80 < float(scale) < 2.0**80:
         return None
     reciprocal = np.float32(1) / scale
-    tried = _beside_limits(reciprocal, zero_point)
+    tried = _next_to_limits(reciprocal, zero_point)
     wanted = torch_quantize(tried, scale, zero_point)
     mantissa, exponent = math.frexp(float(reciprocal))
     largest = math.ceil(math.log2(_MOST_STEPS / float(reciprocal)))
@@ -84,7 +84,7 @@ def split_product(scale: Any, zero_point: int) -> SplitProduct | None:
     return min(found, key=lambda item: item.missed)
 
 
-def _beside_limits(reciprocal: Any, zero_point: int) -> Array:
+def _next_to_limits(reciprocal: Any, zero_point: int) -> Array:
     """The float32 numbers around every limit between two integers: half a last place of float32 on either side of each tie."""
     ties = np.arange(-1, 257)[:, None] - 0.5 - zero_point + np.array([-(2.0**-18), 2.0**-18])
     numbers = (ties / np.float64(reciprocal)).astype(np.float32).view(np.int32).reshape(-1)

@@ -130,12 +130,12 @@ def _pairs(graph: Graph) -> Iterator[tuple[int, int]]:
     readers = graph.consumers()
     numbers = {id(op): number for number, op in enumerate(graph.ops)}
     for number, op in enumerate(graph.ops):
-        behind = _layer_behind(graph, op, readers) if _is_layer(graph, op, readers) else None
-        if behind is not None:
-            yield number, numbers[id(behind)]
+        following = _layer_after(graph, op, readers) if _is_layer(graph, op, readers) else None
+        if following is not None:
+            yield number, numbers[id(following)]
 
 
-def _layer_behind(graph: Graph, first: Op, readers: Mapping[str, list[Op]]) -> Op | None:
+def _layer_after(graph: Graph, first: Op, readers: Mapping[str, list[Op]]) -> Op | None:
     """The layer that alone reads what another computes, through operators that each channel passes by itself."""
     op = first
     while op.attributes.get("activation", "") in ("", "relu") and len(op.outputs) == 1:

@@ -224,12 +224,12 @@ class _Bins(NamedTuple):
     Attributes:
         levels: the first level of each bin, as an index into (candidates, levels + 1).
         first: how much of the bin lies in it; the rest lies in the next one.
-        behind: whether the bin is no longer the candidate's.
+        following: whether the bin is no longer the candidate's.
     """
 
     levels: Array
     first: Array
-    behind: Array
+    following: Array
 
 
 @cache
@@ -253,7 +253,7 @@ def _divergences(shares: Array, part: int, beyond: Array) -> Array:
     with np.errstate(all="ignore"):
         # A float64 logarithm, rounded, is the nearest float32, as that of the C library nearly always is.
         terms = kept * np.log((kept / expanded).astype(np.float64)).astype(_F)
-    terms[bins.behind | (kept == 0)] = 0
+    terms[bins.following | (kept == 0)] = 0
     return np.asarray(np.add.reduce(terms, axis=0))  # row after row, in order
 
 

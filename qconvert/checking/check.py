@@ -299,7 +299,7 @@ class _Check:
         graph = self.sides[0].graph
         sizes = nbytes(graph, sizes_to_try(graph)[0])
         each = sum(sizes[name] for name in graph.inputs) + 2 * sum(sizes.get(name, 0) for name in graph.outputs)
-        fitting = Room.beside(graph, self.sides[1].graph).samples(samples, each * (self.steps or 1))
+        fitting = Room.left_by(graph, self.sides[1].graph).samples(samples, each * (self.steps or 1))
         if fitting < samples:
             what = "with the outputs of both sides, all inputs require more memory than"
             self.notes.append(f"compared with {fitting} of {samples} inputs: {what} {MOST / 1e9:g} GB")

@@ -76,7 +76,7 @@ def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict
     """
     tabled, depends = _in_tables(graph, other, declared), varying(graph)
     writers, readers = {op.source for op in other.ops if op.source}, graph.consumers()
-    seen, first = _seen_behind(graph, other), representatives(graph, other.tensors)
+    seen, first = _seen_after(graph, other), representatives(graph, other.tensors)
     roots = _roots(graph, first)
     rounded = [name for op in other.ops for name in op.outputs if name and other[name].is_quantized]
     found = {}
@@ -94,8 +94,8 @@ def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict
                 continue
             known = op.source in writers or any(_stands_for(item, other, graph[name], declared) for item in rounded)
             if not known and name not in seen and first[name] not in other.tensors and not _clips(graph, op):
-                behind = [output for reader in readers.get(name, []) for output in reader.outputs if output in other.tensors]
-                without = f", and {_listed(behind)} is computed without it" if behind else ""
+                following = [output for reader in readers.get(name, []) for output in reader.outputs if output in other.tensors]
+                without = f", and {_listed(following)} is computed without it" if following else ""
                 found[name] = f"no tensor of the result corresponds to it{without}"
     return found
 
@@ -167,7 +167,7 @@ def _rounds(graph: Graph, op: Op) -> bool:
     return kind_of(op).rule == "real"
 
 
-def _seen_behind(graph: Graph, other: Graph) -> set[str]:
+def _seen_after(graph: Graph, other: Graph) -> set[str]:
     """The tensors of the source whose integers are seen under a name that the result has too, where an operator computes them: all of
     them, in another type or layout, of which what else reads them is computed in the result (moved_edges() sees that it is); or what each
     of their readers clips or moves of them with the same quantization, or gives as float values."""

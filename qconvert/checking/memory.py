@@ -30,7 +30,7 @@ class Room:
     bytes: int
 
     @classmethod
-    def beside(cls, *graphs: Graph) -> Room:
+    def left_by(cls, *graphs: Graph) -> Room:
         """What the constants of these graphs leave."""
         constants = max(sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None) for graph in graphs)
         return cls(max(MOST - _BASE - _COPIES * constants, _LEAST))

@@ -75,7 +75,7 @@ def partners(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str,
 def _next(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
     """What operators read that compute a tensor of one name in both graphs, the last first; and what is moved to become that."""
     direct = {a.name: b.name for _, a, b in paired_inputs(graph, other) if not (a.is_constant or b.is_constant)}
-    direct = {**dict(_behind_bias(graph, other)), **direct}
+    direct = {**dict(_after_bias(graph, other)), **direct}
     taken = {*graph.tensors, *other.inputs, *other.outputs}
     stands: dict[str, str] = {}
     for op in reversed(graph.ops):
@@ -93,7 +93,7 @@ def _is_part(op: Op) -> bool:
     return op.kind == "Add" or kind_of(op).clips
 
 
-def _behind_bias(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
+def _after_bias(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
     """The data of products whose bias, or limit, is an operator of its own in the source and a part of the product in the result."""
     writers, others = graph.producers(), other.producers()
     for op in graph.ops:

@@ -305,7 +305,7 @@ def check_operators(
         QConvertError: a file cannot be read, or the two have no names in common.
     """
     graph = source.graph
-    whole, room, planned = graph, Room.beside(graph, result.graph), nbytes(graph, sizes_of(graph, feeds[0]))
+    whole, room, planned = graph, Room.left_by(graph, result.graph), nbytes(graph, sizes_of(graph, feeds[0]))
     source = _first_operators(source, planned, room)
     graph = source.graph
     inner, notes = _inside(source, graph)

@@ -87,7 +87,7 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
                 target=str(said.get(TARGET, "")),
                 passes=given["passes"],
                 min_tensor_sqnr=float("-inf"),
-                **{**given["options"], **files, **_beside(said, result.format, Path(folder))},
+                **{**given["options"], **files, **_scales_options(said, result.format, Path(folder))},
             )
             companions = result.format.companions(result.path) if result.format.companions else ()
             lossy = tuple(name for name in given["passes"] if not pass_named(name).exact)
@@ -103,7 +103,7 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
         return Remade(notes=(f"the conversion that the metadata of {result.path.name} name cannot be repeated",))
 
 
-def _beside(said: Mapping[str, object], format: Format, folder: Path) -> dict[str, str]:
+def _scales_options(said: Mapping[str, object], format: Format, folder: Path) -> dict[str, str]:
     """The options by which scales go to a file compared with the result, with such a file in a folder, of the name that the metadata
     say."""
     named = {option.name: said.get(f"{BESIDE}{option.name}") for option in format.write_options if option.scales}

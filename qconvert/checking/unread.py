@@ -110,7 +110,7 @@ def _real(graph: Graph, encodings: Encodings) -> list[str]:
     for op in graph.ops:
         rounded = kind_of(op).rule == "real" and not kind_of(op).clips
         rounded |= op.kind == "Quantize" and op.inputs[0] not in graph.inputs and op.inputs[0] not in given
-        if rounded and graph[op.outputs[0]].is_quantized and given.isdisjoint((op.outputs[0], *_behind(graph, op))):
+        if rounded and graph[op.outputs[0]].is_quantized and given.isdisjoint((op.outputs[0], *_after(graph, op))):
             found.append(op.outputs[0])
     return found
 
@@ -130,7 +130,7 @@ def _unrounded(graph: Graph, real: Collection[str]) -> list[str]:
     return [op.outputs[0] for op in graph.ops if op.kind == "Dequantize" and op.inputs[0] in moved and op.outputs[0] in graph.outputs]
 
 
-def _behind(graph: Graph, op: Op) -> list[str]:
+def _after(graph: Graph, op: Op) -> list[str]:
     """What activations make of a result, which is rounded after them."""
     return [reader.outputs[0] for reader in graph.ops if kind_of(reader).clips and reader.inputs[0] == op.outputs[0]]
 

@@ -225,13 +225,13 @@ def judged_by_limit(graph: Graph, outputs: Iterable[OutputComparison], findings:
     that differ by what one operator does by itself, which nothing adds to: some steps of integers that are dequantized, or last bits, which
     next to zero are much of a Sigmoid's result.
     """
-    behind = {op.output for op in findings if op.verdict in (OVERFLOW, KERNELS)}
+    following = {op.output for op in findings if op.verdict in (OVERFLOW, KERNELS)}
     differing = {op.output: op for op in findings if op.equal < 1}
     alone: set[str] = set()
     added: set[str] = set()  # computed from what differs, with further operations
     for op in graph.ops:
-        if not behind.isdisjoint(op.inputs):
-            behind.update(op.outputs)
+        if not following.isdisjoint(op.inputs):
+            following.update(op.outputs)
         moved = kind_of(op).rule in ("move", "relabel", "convert")
         if any(name in added or (name in differing and not (moved and name in alone)) for name in op.inputs):
             added.update(op.outputs)
@@ -242,7 +242,7 @@ def judged_by_limit(graph: Graph, outputs: Iterable[OutputComparison], findings:
             if found is not None and name not in added:
                 last_bits = found.verdict == "approximate" and "float" in graph[name].dtype
                 alone.update([name] if last_bits or ("float" not in graph[name].dtype and found.largest <= MOST_STEPS) else [])
-    return [item for item in outputs if item.name not in behind and not (item.unit != "LSB" and item.name in alone)]
+    return [item for item in outputs if item.name not in following and not (item.unit != "LSB" and item.name in alone)]
 
 
 def static_problems(graph: Graph, changed: Mapping[str, str], findings: Collection[Finding]) -> list[str]:

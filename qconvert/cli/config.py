@@ -42,7 +42,7 @@ class _Flag:
     """An option of a command: the parameter, its flags (none where it is given with -O), its type, and whether it is repeatable."""
 
     parameter: str
-    spellings: tuple[str, ...]
+    decompositions: tuple[str, ...]
     type: type
     many: bool
 
@@ -118,9 +118,9 @@ def defaults_for(file: Path, command: str, callbacks: Mapping[str, Callable[...,
             _value(flags[table][name], name, value, file)
     parents = ["convert"] if "2" in command else []
     given = {**common, **{name: value for table in (*parents, command) for name, value in of_table.get(table, {}).items() if name in own}}
-    values = {own[name].parameter: _value(own[name], name, value, file) for name, value in given.items() if own[name].spellings}
+    values = {own[name].parameter: _value(own[name], name, value, file) for name, value in given.items() if own[name].decompositions}
     holding = {name: value for name, value in given.items() if not _is_said(own[name], name, words)}
-    settings = [word for name, value in holding.items() if not own[name].spellings for word in ("-O", f"{name}={_text(value)}")]
+    settings = [word for name, value in holding.items() if not own[name].decompositions for word in ("-O", f"{name}={_text(value)}")]
     said = ", ".join(f"{name} = {_shown(value)}" for name, value in holding.items())
     return Defaults(values, tuple(settings), f"{file} sets {said}" if said else "")
 
@@ -189,18 +189,18 @@ def _text(value: Any) -> str:
 
 def _is_said(flag: _Flag, name: str, words: Sequence[str]) -> bool:
     """Whether the command line has the option."""
-    if not flag.spellings:
+    if not flag.decompositions:
         before = ("", *words)
         return any(
             word.replace("_", "-").startswith((f"{name}=", f"--option={name}=", f"-O{name}="))
             for last, word in zip(before, words, strict=False)
             if last in ("-O", "--option") or word.startswith("-")
         )
-    short = "".join(item[1] for item in flag.spellings if not item.startswith("--"))
+    short = "".join(item[1] for item in flag.decompositions if not item.startswith("--"))
     for word in words:
         if word == "--":
             return False
-        if word.partition("=")[0] in flag.spellings:
+        if word.partition("=")[0] in flag.decompositions:
             return True
         if short and word.startswith("-") and not word.startswith("--") and any(letter in short for letter in word[1:2]):
             return True
@@ -215,10 +215,10 @@ def _flags(callback: Callable[..., Any]) -> dict[str, _Flag]:
         if info is None:
             continue
         stated = [word for word in (info.default, *(info.param_decls or ())) if isinstance(word, str) and word.startswith("-")]
-        spellings = tuple(part for word in stated for part in word.split("/"))
+        decompositions = tuple(part for word in stated for part in word.split("/"))
         kind, many = _kind(item.annotation.__origin__)
-        name = next(word for word in spellings if word.startswith("--")).removeprefix("--")
-        found[name] = _Flag(item.name, spellings, kind, many)
+        name = next(word for word in decompositions if word.startswith("--")).removeprefix("--")
+        found[name] = _Flag(item.name, decompositions, kind, many)
     if "option" in found:
         for option in declared_options().values():
             found.setdefault(option.name.replace("_", "-"), _Flag("option", (), option.type, option.many))

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.conversion.beside import Beside, target_beside
 from qconvert.conversion.declared import Declared
 from qconvert.conversion.given import Given, files_of, with_encodings
 from qconvert.conversion.in_memory import Model, as_file, called
@@ -23,6 +22,7 @@ from qconvert.conversion.pipeline import Observer
 from qconvert.conversion.provenance import provenance
 from qconvert.conversion.report import ConversionReport, carried_over, is_quantized, on_floats, refuse_floats, remarks
 from qconvert.conversion.saving import require_place, write_file
+from qconvert.conversion.scales_file import ScalesFile, target_with_scales
 from qconvert.conversion.written import Written, read_back
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.graph import Graph
@@ -126,8 +126,8 @@ def _converted(
     reader = source_format_of(source, source_format)
     form = _form(writer, result, target, options)
     own = writer.own_target if reader is writer and not form and not options.get("encodings") else ""
-    beside = Beside.of(writer, options)
-    chosen = target_beside(chosen_target(writer, target or own, form), writer, beside)
+    scales = ScalesFile.of(writer, options)
+    chosen = target_with_scales(chosen_target(writer, target or own, form), writer, scales)
     _require_suffix(source, result, reader, writer)
     require_place(result, writer, force=force, reads=[source])
     options, passes = with_encodings(options, passes, reader)
@@ -137,8 +137,8 @@ def _converted(
     others = reader.companions(source) if reader.companions else ()
     reads = (source, *named.values(), *others)
     require_place(result, writer, force=force, reads=reads)
-    if beside is not None:
-        beside.require_place(result, force=force, reads=reads)
+    if scales is not None:
+        scales.require_place(result, force=force, reads=reads)
     kept = carried_over(graph)
     said = named_changes(remarks(graph), by=reader.name)
     verifier = _verifier(graph) if verify_each else None
@@ -150,14 +150,14 @@ def _converted(
         **provenance(source, others, chosen, changes, passes, {**given.read, **given.passes, **given.write}, named),
         **declared.provenance(graph),
         CORRESPONDENCE: write_claims(loaded, graph),
-        **_noted(chosen, graph, result, beside),
+        **_noted(chosen, graph, result, scales),
     }
-    command = _next_command(chosen, graph, str(result), str(beside.path) if beside is not None else "")
+    command = _next_command(chosen, graph, str(result), str(scales.path) if scales is not None else "")
     written = Written(graph, "the scales are in a file of their own")
 
     def judge(path: Path, real: Graph, checked: Any) -> None:
         nonlocal written
-        written = written if beside is not None else read_back(path, writer, real, checked)
+        written = written if scales is not None else read_back(path, writer, real, checked)
         if given.passes.get("no_float") and chosen is not None and chosen.knows_kernels:
             refuse_floats(written.graph, chosen)
 
@@ -178,7 +178,7 @@ def _converted(
         seconds=time.perf_counter() - started,
         provenance=origin,
         verified=tuple(verifier.said) if verifier is not None else (),
-        scales=str(beside.path) if beside is not None else "",
+        scales=str(scales.path) if scales is not None else "",
         source_operators=len(_kinds(loaded)),
         files={name: str(path) for name, path in named.items() if name in given.read or name == "encodings"},
         **_described(written.graph, chosen),
@@ -215,11 +215,11 @@ def _fitted(
     return graph, changes
 
 
-def _noted(target: Target | None, graph: Graph, result: Path, beside: Beside | None) -> dict[str, str]:
+def _noted(target: Target | None, graph: Graph, result: Path, scales: ScalesFile | None) -> dict[str, str]:
     """What the metadata of a result say of the file of its scales, and of the command that makes both run."""
-    scales = {f"{BESIDE}{beside.option}": beside.path.name} if beside is not None else {}
-    command = _next_command(target, graph, result.name, beside.path.name if beside is not None else "")
-    return {**scales, **({COMMAND: command} if command else {})}
+    named = {f"{BESIDE}{scales.option}": scales.path.name} if scales is not None else {}
+    command = _next_command(target, graph, result.name, scales.path.name if scales is not None else "")
+    return {**named, **({COMMAND: command} if command else {})}
 
 
 def _next_command(target: Target | None, graph: Graph, model: str, scales: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.conversion.beside import Beside
+from qconvert.conversion.scales_file import ScalesFile
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
 from qconvert.files import require_writable, require_writable_folder, whole_file, whole_folder
 from qconvert.graph import Graph, Tensor, integer_range
@@ -76,13 +76,13 @@ def write_file(
         graph = without_calls(graph)
     _require_entries(graph, writer)
     _require_scopes(graph, writer)
-    beside = Beside.of(writer, chosen)
-    if beside is None:
+    scales = ScalesFile.of(writer, chosen)
+    if scales is None:
         return _placed(graph, path, writer, chosen, judge, force=force, reads=reads)
     reads, said = tuple(reads), list[Change]()
-    beside.require_place(path, force=force, reads=reads)
-    with beside.taken_out(graph, chosen, said, force=force, reads=(*reads, path)) as real:
-        written = _placed(real, path, writer, chosen, judge, force=force, reads=(*reads, beside.path))
+    scales.require_place(path, force=force, reads=reads)
+    with scales.taken_out(graph, chosen, said, force=force, reads=(*reads, path)) as real:
+        written = _placed(real, path, writer, chosen, judge, force=force, reads=(*reads, scales.path))
     return (*said, *written)
 
 

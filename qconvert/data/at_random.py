@@ -175,7 +175,7 @@ def _ends_of_inputs(graph: Graph, within: Mapping[str, Interval]) -> dict[str, t
     """Return the smallest and the largest value of each input that has such; see extreme_inputs()."""
     readers, bounds, ends = graph.consumers(), input_bounds(graph, number_of({})), {}
     for name in graph.inputs:
-        found = _ends(graph[name], _range_behind(graph, readers, name), _both(bounds.get(name), within.get(name)))
+        found = _ends(graph[name], _range_after(graph, readers, name), _both(bounds.get(name), within.get(name)))
         if found is not None:
             ends[name] = found
     return ends
@@ -254,7 +254,7 @@ def _range(graph: Graph, readers: list[Op]) -> Interval | None:
     return None
 
 
-def _range_behind(graph: Graph, readers: Mapping[str, list[Op]], name: str) -> Interval | None:
+def _range_after(graph: Graph, readers: Mapping[str, list[Op]], name: str) -> Interval | None:
     """The real range onto which a tensor is rounded, clipped or cast by what reads it, perhaps after it is moved; the widest of several."""
     found = [] if (own := _range(graph, readers.get(name, []))) is None else [own]
     for op in readers.get(name, []):
@@ -267,7 +267,7 @@ def _range_behind(graph: Graph, readers: Mapping[str, list[Op]], name: str) -> I
             ]
             found += [(min(ends) - 1, max(ends) + 1)] if ends else []
         if kind.rule == "move" or kind.clips or kind.nearby or kind.chooses:
-            found += [range_ for item in op.outputs if (range_ := _range_behind(graph, readers, item)) is not None]
+            found += [range_ for item in op.outputs if (range_ := _range_after(graph, readers, item)) is not None]
     return (min(low for low, _ in found), max(high for _, high in found)) if found else None
 
 

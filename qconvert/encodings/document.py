@@ -151,10 +151,10 @@ def _qparams(value: Any, at: str) -> QParams:
     if (scale.ndim > 1 and not block_size) or (block_size and not of_layer and (axis is None or axis >= scale.ndim)):
         fail(at, f"blocks of {block_size} along axis {axis} do not fit scales of {scale.ndim} dimensions", rule="blocks-do-not-fit")
     limits = [integer(fields[name], f"{at}.{name}") if name in fields else None for name in ("quant_min", "quant_max")]
-    spelled = fields.get("runs_in_float", False)
-    if not isinstance(spelled, bool):
+    decomposed = fields.get("runs_in_float", False)
+    if not isinstance(decomposed, bool):
         fail(f"{at}.spelled", "is neither true nor false", rule="wrong-type")
-    return QParams(dtype, Quantization(scale, zero_point, axis, block_size, *limits), spelled)
+    return QParams(dtype, Quantization(scale, zero_point, axis, block_size, *limits), decomposed)
 
 
 def _axis(fields: Mapping[str, Any], at: str) -> int | None:

@@ -63,10 +63,10 @@ def release_pages(data: Array) -> None:
         return
     spans = [(size - 1) * stride for size, stride in zip(data.shape, data.strides, strict=True)]
     first = data.ctypes.data + sum(span for span in spans if span < 0)
-    behind = data.ctypes.data + sum(span for span in spans if span > 0) + data.itemsize
+    following = data.ctypes.data + sum(span for span in spans if span > 0) + data.itemsize
     start = first - np.frombuffer(mapping, np.uint8).ctypes.data
     aligned = start - start % mmap.PAGESIZE
-    mapping.madvise(mmap.MADV_DONTNEED, aligned, behind - first + start - aligned)
+    mapping.madvise(mmap.MADV_DONTNEED, aligned, following - first + start - aligned)
 
 
 def copy_mapped(data: Array, stream: BinaryIO) -> bool:

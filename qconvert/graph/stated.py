@@ -10,12 +10,12 @@ from qconvert.graph.schema import Graph, Op
 __all__ = ["narrow_constants", "unstated"]
 
 
-def unstated(graph: Graph, is_spelled_out: Callable[[Op], bool] = lambda op: False) -> dict[str, dict[str, str]]:
+def unstated(graph: Graph, is_decomposed: Callable[[Op], bool] = lambda op: False) -> dict[str, dict[str, str]]:
     """Activations that their quantization implies or simplifies, and the ties of plain averages, by the operator's result.
 
     Args:
         graph: that is written.
-        is_spelled_out: whether an AveragePool is written in a form that says how it rounds.
+        is_decomposed: whether an AveragePool is written in a form that says how it rounds.
     """
     found: dict[str, dict[str, str]] = {}
     for op in graph.ops:
@@ -25,7 +25,7 @@ def unstated(graph: Graph, is_spelled_out: Callable[[Op], bool] = lambda op: Fal
         name = str(op.attributes.get("activation", ""))
         if name and simplest_activation(result, ACTIVATIONS[name]) != name:
             found.setdefault(result.name, {})["activation"] = name
-        if op.kind == "AveragePool" and op["arithmetic"] in ("ties_up", "ties_away") and not is_spelled_out(op):
+        if op.kind == "AveragePool" and op["arithmetic"] in ("ties_up", "ties_away") and not is_decomposed(op):
             found.setdefault(result.name, {})["arithmetic"] = str(op["arithmetic"])
     return found
 

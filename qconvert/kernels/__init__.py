@@ -36,7 +36,7 @@ KERNELS: Mapping[str, Kernels] = {
     "torch:trusted": _rows("torch", "TRUSTED"),
     "torch:modules": _rows("torch", "MODULES"),
     "torch:inductor": _rows("torch", "INDUCTOR"),
-    "mnn:cpu": _rows("mnn", "ROWS", spelled_bounds=("Add", "Sub", "Mul", "Div")),
+    "mnn:cpu": _rows("mnn", "ROWS", decomposed_bounds=("Add", "Sub", "Mul", "Div")),
     **dict.fromkeys(("tensorrt:sm89", "tensorrt:sm120", "tensorrt:sm121"), _rows("tensorrt", "ROWS", **_OF_TENSORRT)),
     **dict.fromkeys(("tensorrt:sm80", "tensorrt:sm86"), _rows("tensorrt", "SM80", **_OF_TENSORRT)),
     "tensorrt:sm75": _rows("tensorrt", "SM75", **_OF_TENSORRT),

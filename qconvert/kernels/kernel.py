@@ -146,8 +146,8 @@ class Kernels:
             if it would do so at each run: weights of operators in float are then stored as float values.
         unpacked_blocks: storage types, the narrowest first, of constant weights in blocks after a Dequantize, with the zero point 0, that
             the runtime takes; without any such weights are stored as float values.
-        spelled_bounds: kinds into which the runtime fuses no activation rightly: spell_activations puts a Clip after them whose bounds are
-            those of the quantization.
+        decomposed_bounds: kinds into which the runtime fuses no activation rightly: decompose_activations puts a Clip after them whose
+            bounds are those of the quantization.
         merges_roundings: whether the runtime makes one rounding of two one after the other, with other integers.
         max_pair_sum: largest magnitude of the sum of two int8 weights adjacent along K, of the same sign, that the target's
             kernels add without saturation; 0 means any. Other weights are stored as uint8 with zero point 128.
@@ -158,7 +158,7 @@ class Kernels:
     product_types: tuple[str, ...] = ()
     unpacked_weights: str = ""
     unpacked_blocks: tuple[str, ...] = ()
-    spelled_bounds: tuple[str, ...] = ()
+    decomposed_bounds: tuple[str, ...] = ()
     merges_roundings: bool = False
     max_pair_sum: int = 0
 

@@ -137,12 +137,12 @@ def problem(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels, l
         tensors = [Tensor(t.name, t.dtype, t.shape, None, tensors[0].quantization) for t in tensors]
     if form.weights:
         tensors += _weights(form, tensors[0], rng, has_ties)
-    leading, behind = (
+    leading, following = (
         [Tensor(f"{name}{place}", canonical_dtype(data.dtype), data.shape, data) for place, data in enumerate(found)]
         for name, found in (("a", form.leading), ("c", form.constants))
     )
     result = Tensor("y", dtype, None, None, _result(kind, dtype, tensors[0], rng, kernels, quantization))
-    tensors = [*leading, *tensors, *behind]
+    tensors = [*leading, *tensors, *following]
     names = tuple(tensor.name for tensor in tensors)
     op = Op(kind, names, ("y",), dict(form.attributes or {}), f"{kind} #0")
     if KINDS[kind].rule == "index":

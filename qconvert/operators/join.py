@@ -121,12 +121,12 @@ def split(call: Call) -> list[Array]:
     return np.split(call.raw(), np.cumsum(call.ints(1))[:-1], axis=call["axis"])
 
 
-def _beside_new_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+def _keeps_new_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
     """Pack puts an axis between the others."""
     return b == a + (a >= int(op["axis"]) % len(after))
 
 
-def _beside_old_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+def _keeps_old_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
     """Unpack takes one away."""
     return a == b + (b >= int(op["axis"]) % len(before))
 
@@ -161,7 +161,7 @@ KINDS = (
         rule="move",
         evaluate=pack,
         fold=moved(pack),
-        keeps_axis=_beside_new_axis,
+        keeps_axis=_keeps_new_axis,
         attributes=has(axis=integer()),
     ),
     kind(
@@ -173,7 +173,7 @@ KINDS = (
         rule="move",
         evaluate=unpack,
         fold=moved(unpack),
-        keeps_axis=_beside_old_axis,
+        keeps_axis=_keeps_old_axis,
         attributes=has(axis=integer()),
     ),
     kind(

@@ -35,7 +35,7 @@ def grown(before: Sequence[frozenset[int]], data: Sequence[frozenset[int]], owne
 
 def _stretches(before: Sequence[frozenset[int]], owners: Sequence[int]) -> list[list[int]]:
     """Units in an order in which they can run, in stretches of one owner that are as long as they can be, those of the rest first."""
-    behind = _behind(before)
+    following = _after(before)
     missing = [len(found) for found in before]
     ready: dict[int, list[int]] = {owner: [] for owner in sorted(set(owners))}
     for unit, count in enumerate(missing):
@@ -46,7 +46,7 @@ def _stretches(before: Sequence[frozenset[int]], owners: Sequence[int]) -> list[
         owner, stretch = waiting[0], list[int]()
         while ready[owner]:
             stretch.append(unit := heappop(ready[owner]))
-            for one in behind[unit]:
+            for one in following[unit]:
                 missing[one] -= 1
                 if not missing[one]:
                     heappush(ready[owners[one]], one)
@@ -153,7 +153,7 @@ def order(after: Sequence[Iterable[int]], keys: Sequence[int] | None = None) -> 
     return found
 
 
-def _behind(before: Sequence[frozenset[int]]) -> list[list[int]]:
+def _after(before: Sequence[frozenset[int]]) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in before]
     for unit, others in enumerate(before):
         for one in sorted(others):

@@ -87,16 +87,16 @@ def _levels(graph: Graph) -> list[int]:
 
     What the rest computes for later stages alone is in the first of these, so that there are few.
     """
-    behind: dict[str, tuple[int, bool]] = {}  # tensor -> the level of what computes it, and whether that is a region
+    following: dict[str, tuple[int, bool]] = {}  # tensor -> the level of what computes it, and whether that is a region
     found = []
     for op in graph.ops:
         own = bool(_target(op))
         level = 0
         for name in filter(None, op.inputs):
-            before, is_region = behind.get(name, (0, False))
+            before, is_region = following.get(name, (0, False))
             level = max(level, before + (is_region and not own))
         found.append(level)
-        behind.update((name, (level, own)) for name in op.outputs if name)
+        following.update((name, (level, own)) for name in op.outputs if name)
     wanted: dict[str, int] = dict.fromkeys(graph.public, 0)
     for place in range(len(graph.ops) - 1, -1, -1):
         op = graph.ops[place]

@@ -89,20 +89,20 @@ def candidates(bases: Bases, target: Target, states: bool) -> list[Candidate]:
         target: whose groups are looked for, in the order in which it declares them.
         states: whether a part may hold states.
     """
-    behind, places = _quantized_behind(bases), {id(op): place for place, op in enumerate(bases.graph.graph.ops)}
+    following, places = _quantized_after(bases), {id(op): place for place, op in enumerate(bases.graph.graph.ops)}
     found = [Candidate(closed, STATES) for closed in _of_states(bases)] if states else []
     for name, pattern in target.groups.items():
         for match in find_matches(bases.graph.graph, pattern, through_conversions=True):
             held = frozenset(bases.of[places[id(op)]] for op in match.ops)
             last = max(held)
-            found += [Candidate(held | behind[last], name)] if behind[last] else []
+            found += [Candidate(held | following[last], name)] if following[last] else []
             found.append(Candidate(held, name))
     for base in range(len(bases.ops)):
-        found += [Candidate(behind[base] | {base})] if behind[base] else []
+        found += [Candidate(following[base] | {base})] if following[base] else []
     return [*found, *(Candidate(frozenset((base,))) for base in range(len(bases.ops)))]
 
 
-def _quantized_behind(bases: Bases) -> list[frozenset[int]]:
+def _quantized_after(bases: Bases) -> list[frozenset[int]]:
     """For each unit the units that are a Quantize of what it computes: they belong to it, as its result is meant to be stored so."""
     graph = bases.graph
     found = []
@@ -172,15 +172,15 @@ def closure(before: Sequence[frozenset[int]], members: Iterable[int]) -> frozens
     """Units, and all that stand on the way from one to another. `before`: of each what comes before it, itself of a smaller number."""
     members = frozenset(members)
     first, last = min(members), max(members)
-    behind = set(members)  # what depends on one of them
+    following = set(members)  # what depends on one of them
     for number in range(first, last + 1):
-        if not before[number].isdisjoint(behind):
-            behind.add(number)
+        if not before[number].isdisjoint(following):
+            following.add(number)
     ahead = set(members)  # what one of them depends on
     for number in range(last, first - 1, -1):
         if number in ahead:
             ahead.update(before[number])
-    return frozenset(behind & ahead)
+    return frozenset(following & ahead)
 
 
 def kinds_of(pattern: Pattern) -> frozenset[str]:

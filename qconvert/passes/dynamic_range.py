@@ -37,7 +37,7 @@ _TEXTS = {
     "real": "{} operators with dynamic quantization compute in float; their integer weights are kept, before a Dequantize",
     "tensor": "{} operators quantize their data by the range of the whole tensor, not of each row or image",
     "wider": "{} operators quantize their data in 255 steps, not in 127 as the source's do",
-    "spelled": "{} operators are decomposed, to quantize their data as the source's kernels do",
+    "decomposed": "{} operators are decomposed, to quantize their data as the source's kernels do",
     "rows": "{} operators quantize their data by the range of each row or image, not of the whole tensor",
     "again": "{} operators quantize their data at run time again, as the source's did",
     "sequences": "{} recurrent operators compute in float, because TFLite's quantize each row by its own range",
@@ -122,7 +122,7 @@ class _Fitting:
             return op
         fast = numerics == "fast" and not _rounds_rows(op) and op.kind not in _ALWAYS_SPELLED
         wider = op["arithmetic"] in OF_WHOLE_TENSORS
-        self.counts[("wider" if wider else "tensor") if fast else "spelled"] += 1
+        self.counts[("wider" if wider else "tensor") if fast else "decomposed"] += 1
         if not fast:  # what is decomposed is noted by the writer, as all is that ONNX decomposes
             return op
         self.stated[op.outputs[0]] = str(op["arithmetic"])

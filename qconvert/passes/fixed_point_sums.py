@@ -83,9 +83,9 @@ def compare_pairs(graph: Graph, op: Op, found: PairSum) -> tuple[Difference, tup
     points = [int(quantization.zero_point[0]) for quantization in quantizations]
     real = dequantize(first, quantizations[0]) + found.sign * dequantize(second, quantizations[1])
     exact = np.clip(quantize(real, _whole(quantizations[2]), result.dtype).astype(np.int64), *found.limits)
-    spelled = np.clip(found(first - points[0], second - points[1]) + points[2], *found.limits)
+    decomposed = np.clip(found(first - points[0], second - points[1]) + points[2], *found.limits)
     inside = int(((exact > found.limits[0]) & (exact < found.limits[1])).sum())
-    return Difference(int(np.abs(exact - spelled).sum()), inside), (int(exact.min()) - points[2], int(exact.max()) - points[2])
+    return Difference(int(np.abs(exact - decomposed).sum()), inside), (int(exact.min()) - points[2], int(exact.max()) - points[2])
 
 
 def _whole(quantization: Quantization) -> Quantization:

@@ -4,7 +4,7 @@ for the order in which float32 multiplies both scales.
 - DynamicQuantizeLinear, MatMulInteger or ConvInteger of constant weights, a Cast, and the product of both scales after it, as
   onnxruntime's quantize_dynamic writes them.
 - Data that are rounded and made real again, part by part, before a product with weights after a Dequantize, as PyTorch's programs
-  have it (passes/spelled_dynamic.py). Steps that PyTorch makes no finer than its eps become as fine as the data.
+  have it (passes/decomposed_dynamic.py). Steps that PyTorch makes no finer than its eps become as fine as the data.
 
 What else reads the nodes between keeps them.
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.operators import kind_of
-from qconvert.passes.spelled_dynamic import SpelledRounding
+from qconvert.passes.decomposed_dynamic import DecomposedRounding
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -36,13 +36,13 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     fusing = _Fusing(rewriter)
     count = 0
     for op in rewriter:
-        found = fusing.fused(op) or fusing.unspelled(op)
+        found = fusing.fused(op) or fusing.not_decomposed(op)
         if found is not None:
             rewriter.replace(op, found)
             count += 1
     if not count:
         return graph, ()
-    changed = rewriter.finish(prune=lambda op: op.kind in _ROUNDING or id(op) in fusing.spelled.seen)
+    changed = rewriter.finish(prune=lambda op: op.kind in _ROUNDING or id(op) in fusing.decomposed.seen)
     return changed, (f"{count} products of dynamically quantized data are one operator each",)
 
 
@@ -51,7 +51,7 @@ class _Fusing:
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._rewriter, self._graph = rewriter, rewriter.graph
-        self.spelled = SpelledRounding(rewriter.graph, rewriter.producers)
+        self.decomposed = DecomposedRounding(rewriter.graph, rewriter.producers)
         self._moved: dict[str, str] = {}
 
     def _data_of(self, name: str) -> str:
@@ -60,16 +60,16 @@ class _Fusing:
             return self._moved[name]
         maker = self._rewriter.producers.get(name)
         if maker is None or maker.kind not in ("Reshape", "Transpose", "Squeeze", "Unsqueeze"):
-            return self.spelled.data_of(name)
+            return self.decomposed.data_of(name)
         data = self._data_of(maker.inputs[0])
         if data:
-            self.spelled.seen.add(id(maker))
+            self.decomposed.seen.add(id(maker))
             self._moved[name] = moved = self._rewriter.add(f"{name}/data", self._graph[name])
             self._rewriter.emit(replace(maker, inputs=(data, *maker.inputs[1:]), outputs=(moved,)))
             return moved
         return ""
 
-    def unspelled(self, op: Op) -> Op | None:
+    def not_decomposed(self, op: Op) -> Op | None:
         """Return a product of rounded data and weights after a Dequantize as an operator of dynamic range; None if it is none."""
         if "arithmetic" not in kind_of(op).attributes or not kind_of(op).sums_products or op["arithmetic"]:
             return None

@@ -40,7 +40,7 @@ def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> 
     """Decompose what has an accumulator of integers; say what stays, and why."""
     known = operators(target.format, "write") if target is not None and target.format else None
     rewriter = Rewriter(graph)
-    spelling = _Spelling(rewriter, fixed_point)
+    decomposition = _Decomposition(rewriter, fixed_point)
     stays: Counter[str] = Counter()
     for op in rewriter:
         try:
@@ -49,18 +49,18 @@ def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> 
             if found is not None and known is not None and not needed <= known.keys():
                 raise UnfitError(f"{target.format if target else ''} has no {' and '.join(sorted(needed - known.keys()))}")
             if isinstance(found, PairSum):
-                spelling.spell_pair(op, found)
+                decomposition.decompose_pair(op, found)
             elif found is not None:
-                spelling.spell(op, found)
+                decomposition.decompose(op, found)
         except UnfitError as reason:
             stays[f"{op.kind}: {reason}"] += 1
     notes = tuple(f"{count} operators stay, {reason}" for reason, count in stays.items())
-    if not spelling.differences:
+    if not decomposition.differences:
         return graph, notes
-    return rewriter.finish(), (*spelling.changes(), *notes)
+    return rewriter.finish(), (*decomposition.changes(), *notes)
 
 
-class _Spelling:
+class _Decomposition:
     """Operators on plain integers in the place of quantized ones.
 
     Attributes:
@@ -93,7 +93,7 @@ class _Spelling:
         noise = difference.differing / max(1, difference.total)
         return Cost(name, float(10 * np.log10(max(signal, 1e-30) / noise)), 1.0)
 
-    def spell(self, op: Op, found: Accumulator) -> None:
+    def decompose(self, op: Op, found: Accumulator) -> None:
         """Put a sum of integers and its fixed point in the place of an operator.
 
         Raises:
@@ -106,8 +106,8 @@ class _Spelling:
         ratio = found.multiplier(output, self._rounding == "double")
         if not ((ratio > 0) & (ratio < 2.0**30)).all():
             raise UnfitError("its multiplier has no fixed point")
-        spelled, each = FixedPoint.of(ratio, self._rounding), FixedPoint.of(ratio[:, None], self._rounding)
-        if max(abs(int(found.low.min())), abs(int(found.high.max()))) > spelled.largest:
+        decomposed, each = FixedPoint.of(ratio, self._rounding), FixedPoint.of(ratio[:, None], self._rounding)
+        if max(abs(int(found.low.min())), abs(int(found.high.max()))) > decomposed.largest:
             raise UnfitError("its accumulator may leave int32")
         self.differences[result.name] = compare_requantizations(
             lambda acc: np.rint(acc * found.scale[:, None] / output).astype(np.int64) + zero_point,
@@ -118,9 +118,9 @@ class _Spelling:
         reached = [np.clip(np.rint(end * found.scale / output), lowest, highest) for end in (found.low, found.high)]
         self._ends[result.name] = int(reached[0].min()), int(reached[1].max())
         acc = self._op("Cast", (self._sum(op, found, result),), result, "int64", op, to="int64")
-        self._store(op, self._scaled(op, acc, spelled, found.along, result), found.limits, result)
+        self._store(op, self._scaled(op, acc, decomposed, found.along, result), found.limits, result)
 
-    def spell_pair(self, op: Op, found: PairSum) -> None:
+    def decompose_pair(self, op: Op, found: PairSum) -> None:
         """Put integers in fixed point in the place of a sum or a difference."""
         result = self._graph[op.outputs[0]]
         self.differences[result.name], self._ends[result.name] = compare_pairs(self._graph, op, found)
@@ -170,19 +170,19 @@ class _Spelling:
             return wide
         return self._op("Sub", (wide, self._const(zero_point.astype(np.int32), f"{name}/zero")), tensor, "int32", op)
 
-    def _scaled(self, op: Op, acc: str, spelled: FixedPoint, along: Callable[[Array], Array], result: Tensor) -> str:
+    def _scaled(self, op: Op, acc: str, decomposed: FixedPoint, along: Callable[[Array], Array], result: Tensor) -> str:
         """The fixed point's steps, one after the other, int64; `along` gives values for each output a shape that broadcasts."""
-        steps = acc if (spelled.multiplier == 1).all() else self._with("Mul", acc, along(spelled.multiplier), result, op)
-        if spelled.is_away:
+        steps = acc if (decomposed.multiplier == 1).all() else self._with("Mul", acc, along(decomposed.multiplier), result, op)
+        if decomposed.is_away:
             steps = self._less_if_negative(steps, None, result, op)
-        steps = self._with("Add", steps, along(spelled.half), result, op)
-        steps = self._shifted(steps, along(spelled.shift), result, op)
-        if not spelled.second_shift.any():
+        steps = self._with("Add", steps, along(decomposed.half), result, op)
+        steps = self._shifted(steps, along(decomposed.shift), result, op)
+        if not decomposed.second_shift.any():
             return steps
-        wanted = None if spelled.second_shift.all() else along(spelled.second_shift > 0)
+        wanted = None if decomposed.second_shift.all() else along(decomposed.second_shift > 0)
         steps = self._less_if_negative(steps, wanted, result, op)
-        steps = self._with("Add", steps, along(spelled.second_half), result, op)
-        return self._shifted(steps, along(spelled.second_shift), result, op)
+        steps = self._with("Add", steps, along(decomposed.second_half), result, op)
+        return self._shifted(steps, along(decomposed.second_shift), result, op)
 
     def _less_if_negative(self, value: str, where: Array | None, result: Tensor, op: Op) -> str:
         """A value less 1 where it is negative: plus all 64 bits of the sign; only `where` that is true, or everywhere."""

@@ -325,9 +325,9 @@ class _Restoring:
         if number.data is None or number.data.size != 1 or number.dtype != "float32" or len(number.data.shape) > 1:
             return False
         added = float(number.data.reshape(-1)[0]) * (1 if op.kind == "Add" else -1)
-        before, behind = self._shift(data[0]), self._shift(op.outputs[0])
-        rest, value = before + added - behind, inputs[op.inputs.index(data[0])]
-        if abs(rest) <= max(abs(before), abs(added), abs(behind)) * _CANCELLED:
+        before, following = self._shift(data[0]), self._shift(op.outputs[0])
+        rest, value = before + added - following, inputs[op.inputs.index(data[0])]
+        if abs(rest) <= max(abs(before), abs(added), abs(following)) * _CANCELLED:
             self._rewriter.emit(Op("Requantize", (value,), outputs, {}, op.source))
         else:
             constant = self._rewriter.constant(f"{op.outputs[0]}/constant", rest)

@@ -28,21 +28,23 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Spell both kinds where the target's format lacks them, or without one; what is too deep, or of unknown depth, stays."""
     kept = operators(target.format, "write") if target is not None and target.format else {}
     rewriter = Rewriter(graph)
-    spelling = _Spelling(rewriter)
+    decomposition = _Decomposition(rewriter)
     for op in rewriter:
         if op.kind in ("MatMulInteger", "ConvInteger") and op.kind not in kept:
-            spelling.spell(op)
-    if not spelling.count:
+            decomposition.decompose(op)
+    if not decomposition.count:
         return graph, ()
-    return rewriter.finish(), (f"{spelling.count} sums of products of integers are computed in float32, which holds each of them exactly",)
+    return rewriter.finish(), (
+        f"{decomposition.count} sums of products of integers are computed in float32, which holds each of them exactly",
+    )
 
 
-class _Spelling:
+class _Decomposition:
     def __init__(self, rewriter: Rewriter) -> None:
         self._rewriter, self._graph = rewriter, rewriter.graph
         self.count = 0
 
-    def spell(self, op: Op) -> None:
+    def decompose(self, op: Op) -> None:
         """Put sums of real products in the place of an operator; it stays if it has no such form."""
         left, right, result = self._graph[op.inputs[0]], self._graph[op.inputs[1]], self._graph[op.outputs[0]]
         if left.is_quantized or right.is_quantized or not {left.dtype, right.dtype} <= {"int8", "uint8"}:

@@ -41,9 +41,9 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         return graph, ()
     rewriter = Rewriter(graph)
     count, kept = _widen(rewriter)
-    behind = f", {kept} constants of float16 before a Cast" if kept else ""
+    following = f", {kept} constants of float16 before a Cast" if kept else ""
     listed = " and ".join(sorted(narrow))
-    note = f"{count} values of {listed} are float32: products are no longer rounded to few bits{behind}"
+    note = f"{count} values of {listed} are float32: products are no longer rounded to few bits{following}"
     changed = rewriter.finish()
     return (absorb_quantization.run(changed, target)[0] if shifted else changed), (note,)
 

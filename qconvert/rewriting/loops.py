@@ -75,13 +75,13 @@ class _While:
         self.body = Inlining(function)
         self.carried = _Carried()
         self.turn = inside or self.body.add(Tensor("turn", turns, ()))
-        self._behind: list[Op] = []  # of the body, after the loop's own operators
+        self._after: list[Op] = []  # of the body, after the loop's own operators
         self._first: list[Op] = []
         self._makers = function.producers()
         number = function[inside] if inside else Tensor("", turns, ())
         start = outer.add(self._number(number, 0), f"{self.prefix}/turn")
         following = self.body.add(replace(number, data=None), "next")
-        self._behind.append(Op("Add", (self.turn, self.body.add(self._number(number, 1), "one")), (following,)))
+        self._after.append(Op("Add", (self.turn, self.body.add(self._number(number, 1), "one")), (following,)))
         self.carried.add(start, self.turn, following)
 
     @property
@@ -115,7 +115,7 @@ class _While:
         whole = self.body.add(replace(inner, shape=tuple(sizes), data=None), f"{value}/all")
         written = self.body.add(replace(inner, shape=tuple(sizes), data=None), f"{value}/written")
         start = self.place(len(sizes))
-        self._behind.append(Op("DynamicUpdateSlice", (whole, self.row(value), start), (written,)))
+        self._after.append(Op("DynamicUpdateSlice", (whole, self.row(value), start), (written,)))
         self.carried.add(first, whole, written, result)
 
     def growing(self, value: str, result: str, sizes: Sequence[Size], dims: str) -> Op:
@@ -130,7 +130,7 @@ class _While:
         whole, longer = (
             self.body.add(replace(inner, shape=(f"{value}/{word}", *sizes[1:]), data=None), f"{value}/{word}") for word in words
         )
-        self._behind.append(Op("Concat", (whole, self.row(value)), (longer,), {"axis": 0}))
+        self._after.append(Op("Concat", (whole, self.row(value)), (longer,), {"axis": 0}))
         stack = outer.add(replace(outer.tensors[result], shape=(f"{result}/rows", *sizes[1:]), data=None), f"{result}/stack")
         self.carried.add(first, whole, longer, stack)
         bounds = [outer.integers([bound], f"{result}/{word}") for word, bound in (("second", 1), ("end", _FAR), ("axis", 0))]
@@ -148,19 +148,19 @@ class _While:
             value = maker.inputs[0]
         tensor = self.body.tensors[value]
         row = self.body.add(replace(tensor, shape=(1, *(tensor.shape or ())), data=None), f"{value}/row")
-        self._behind.append(Op("Unsqueeze", (value, self.body.integers([0], "axis")), (row,)))
+        self._after.append(Op("Unsqueeze", (value, self.body.integers([0], "axis")), (row,)))
         return row
 
     def place(self, rank: int) -> str:
         """Where in a stack of that rank the turn's row begins."""
         dtype = self.body.tensors[self.turn].dtype
         flat = self.body.add(Tensor("", dtype, (1,)), "turn/flat")
-        self._behind.append(Op("Reshape", (self.turn, self.body.integers([1], "flat")), (flat,)))
+        self._after.append(Op("Reshape", (self.turn, self.body.integers([1], "flat")), (flat,)))
         zeros = Tensor("", dtype, (rank - 1,), np.zeros(rank - 1, numpy_dtype(dtype)))
         if rank == 1:
             return flat
         start = self.body.add(Tensor("", dtype, (rank,)), "turn/place")
-        self._behind.append(Op("Concat", (flat, self.body.add(zeros, "turn/zeros")), (start,), {"axis": 0}))
+        self._after.append(Op("Concat", (flat, self.body.add(zeros, "turn/zeros")), (start,), {"axis": 0}))
         return start
 
     def write(self, limit: str, go: str, functions: dict[str, Graph], names: Names) -> None:
@@ -178,9 +178,9 @@ class _While:
             if self.outer.tensors[limit].data is None:
                 self.carried.add(limit, inner)
         condition = self._condition(inner, go)
-        read = {*self.carried.after, *(name for op in (*self.function.ops, *self._behind) for name in op.inputs)}
+        read = {*self.carried.after, *(name for op in (*self.function.ops, *self._after) for name in op.inputs)}
         kept = [op for op in self.function.ops if op.kind != "Identity" or op.outputs[0] in read]
-        self.body.ops = needed([*self._first, *kept, *self._behind], self.carried.after)
+        self.body.ops = needed([*self._first, *kept, *self._after], self.carried.after)
         after = distinct(self.carried.after, (), self.body.copy)
         body = self.function.evolve(tensors=self.body.tensors.values(), ops=self.body.ops, inputs=tuple(self.carried.inside), outputs=after)
         attributes = {}
@@ -262,7 +262,7 @@ def _from_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names)
         loop.capture(given, inside)
     length = _Length.of_count(new, loop, limit) if always and limit else None
     sources = _sources(new, function, ("", "", *op.inputs[2:]), range(0))
-    behind: list[Op] = []
+    following: list[Op] = []
     for value, result in zip(function.outputs[1 + count :], op.outputs[count:], strict=True):
         if not result:
             continue
@@ -270,9 +270,9 @@ def _from_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names)
             loop.stack(value, result, *_stacked(loop, value, length.size, length.flat, sources))
         else:
             one = new.integers([1], f"{loop.prefix}/one")
-            behind.append(loop.growing(value, result, *_stacked(loop, value, 1, one, sources)))
+            following.append(loop.growing(value, result, *_stacked(loop, value, 1, one, sources)))
     loop.write(limit, "" if always else before, functions, names)
-    new.ops += behind
+    new.ops += following
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,9 +103,9 @@ def unread_labels(graph: Graph) -> set[str]:
             given.update(op.outputs)
     found: set[str] = set()
     for name in [name for op in reversed(graph.ops) for name in reversed(op.outputs)] + list(graph.inputs):
-        behind = readers.get(name, [])
-        relabelled = all(op.kind == "Reinterpret" or (kind_of(op).rule == "move" and found.issuperset(op.outputs)) for op in behind)
-        if name in given and behind and relabelled and name not in graph.outputs:
+        following = readers.get(name, [])
+        relabelled = all(op.kind == "Reinterpret" or (kind_of(op).rule == "move" and found.issuperset(op.outputs)) for op in following)
+        if name in given and following and relabelled and name not in graph.outputs:
             found.add(name)
     return found
 
@@ -216,14 +216,14 @@ def constant_difference(a: Tensor, b: Tensor) -> str:
         if quantizations[0].block_size or quantizations[1].block_size:
             return _real_difference(a, b)
         return difference(a, _centred(b), b.quantization)
-    if _is_spelled_out(a, b) or _is_spelled_out(b, a):
+    if _is_decomposed(a, b) or _is_decomposed(b, a):
         return ""
     if any(quantizations) or {a.dtype, b.dtype} <= _REALS:
         return _real_difference(a, b)
     return ""
 
 
-def _is_spelled_out(a: Tensor, b: Tensor) -> bool:
+def _is_decomposed(a: Tensor, b: Tensor) -> bool:
     """Whether b holds a's stored integers as plain numbers: an operator that is decomposed has the scale and zero point elsewhere."""
     if a.data is None or b.data is None or a.quantization is None or b.quantization is not None or not {a.dtype, b.dtype} <= _INTEGERS:
         return False

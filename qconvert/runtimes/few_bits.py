@@ -72,7 +72,7 @@ def with_bytes(model: bytes | Path, inputs: Iterable[Any], outputs: Iterable[Any
     casts = any(item.domain in ("", "ai.onnx") and item.version >= _OPSET for item in proto.opset_import)
     if not casts and not any(item.domain == _CONTRIB for item in proto.opset_import):
         return None
-    graph, before, behind = proto.graph, list[Any](), list[Any]()
+    graph, before, following = proto.graph, list[Any](), list[Any]()
     for value in graph.input:
         if value.name in types:
             before.append(_converted(proto, "QuantizeLinear", value.name + _SUFFIX, value.name, types[value.name], casts))
@@ -82,12 +82,12 @@ def with_bytes(model: bytes | Path, inputs: Iterable[Any], outputs: Iterable[Any
     for value in graph.output:
         if value.name in types:
             if value.name + _SUFFIX not in taken:
-                behind.append(_converted(proto, "DequantizeLinear", value.name, value.name + _SUFFIX, types[value.name], casts))
+                following.append(_converted(proto, "DequantizeLinear", value.name, value.name + _SUFFIX, types[value.name], casts))
             elem: Any = value.type.tensor_type
             if elem.elem_type != TensorProto.UNDEFINED:
                 elem.elem_type = _number(_held(types[value.name]) if casts else "float")
             value.name += _SUFFIX
-    nodes = [*before, *graph.node, *behind]
+    nodes = [*before, *graph.node, *following]
     del graph.node[:]
     graph.node.extend(nodes)
     return proto.SerializeToString(), Bytes(types, "" if casts else "float32")

@@ -65,7 +65,7 @@ def layers(file: ModelFile) -> tuple[Layer, ...]:
     became = _became(stated, writers)
     found = []
     for node in optimized.graph.node:
-        real = node if moved.intersection(node.output) else _behind_transposes(node, writers)
+        real = node if moved.intersection(node.output) else _after_transposes(node, writers)
         names = (*node.output, *(gone for name in node.output for gone in became.get(name, ())))
         integer = None if real.op_type in _CONVERT else _is_integer(real) or _reads(real, integers)
         found.append(Layer(_kind(real), names, integer))
@@ -93,7 +93,7 @@ def _kind(node: Any) -> str:
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
-def _behind_transposes(node: Any, writers: Mapping[str, Any]) -> Any:
+def _after_transposes(node: Any, writers: Mapping[str, Any]) -> Any:
     """The node whose result one or several Transposes move."""
     while node.op_type == "Transpose" and node.input[0] in writers:
         node = writers[node.input[0]]

@@ -32,7 +32,7 @@ def with_onnx_nodes(model: Any) -> bool:
     nodes: list[Any] = []
     for number, node in enumerate(model.graph.node):
         if node.domain in QONNX_DOMAINS:
-            _FORMS[node.op_type](_Spelling(node, nodes, f"{node.output[0]}/{number}", constants))
+            _FORMS[node.op_type](_Decomposition(node, nodes, f"{node.output[0]}/{number}", constants))
         else:
             nodes.append(node)
     copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
@@ -56,7 +56,7 @@ def without_qonnx(model: bytes) -> bytes:
     return bytes(proto.SerializeToString()) if with_onnx_nodes(proto) else model
 
 
-class _Spelling:
+class _Decomposition:
     """One node that is being replaced."""
 
     def __init__(self, node: Any, nodes: list[Any], prefix: str, constants: Mapping[str, Any]) -> None:
@@ -130,7 +130,7 @@ class _Spelling:
         return self.add("Where", self.add("GreaterOrEqual", value, 0.0), 1.0, -1.0)
 
 
-def _quant(s: _Spelling) -> None:
+def _quant(s: _Decomposition) -> None:
     x, scale, point, bits = s.inputs
     steps = s.add("Add", s.add("Div", x, scale), point)
     mode = s.attribute("rounding_mode", "ROUND")
@@ -155,12 +155,12 @@ def _quant(s: _Spelling) -> None:
     s.end(s.add("Mul", s.add("Sub", whole, point), scale))
 
 
-def _bipolar(s: _Spelling) -> None:
+def _bipolar(s: _Decomposition) -> None:
     x, scale = s.inputs
     s.end(s.add("Mul", s.signs(x), scale))
 
 
-def _trunc(s: _Spelling) -> None:
+def _trunc(s: _Decomposition) -> None:
     x, scale, point, in_bits, *others = s.inputs
     steps = s.add("Round", s.add("Add", s.add("Div", x, scale), point))
     mode = s.attribute("rounding_mode", "FLOOR")
@@ -176,4 +176,4 @@ def _trunc(s: _Spelling) -> None:
     s.end(s.add("Mul", s.add("Sub", whole, s.add("Div", point, divisor)), out_scale))
 
 
-_FORMS: Mapping[str, Callable[[_Spelling], None]] = {"Quant": _quant, "IntQuant": _quant, "BipolarQuant": _bipolar, "Trunc": _trunc}
+_FORMS: Mapping[str, Callable[[_Decomposition], None]] = {"Quant": _quant, "IntQuant": _quant, "BipolarQuant": _bipolar, "Trunc": _trunc}

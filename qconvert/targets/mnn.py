@@ -21,7 +21,7 @@ _PASSES = (
     "expand_definitions", "carry_custom", "sum_on_reals", "fold_constants", "compute_constants", "widen_float16", "settle_sizes",
     "dynamic_range", "fold_qat_batch_norm", "fold_batch_norm", "fuse_dilation", "fuse_pad", "matmul_to_gemm", "fuse_activation",
     "assign_layout", "gemm_to_conv", "pool_to_mean", "store_activations", "symmetric_weights", "per_tensor_to_per_axis",
-    "spell_activations", "remove_dead_code",
+    "decompose_activations", "remove_dead_code",
 )  # fmt: skip
 
 

@@ -20,10 +20,10 @@ _PASSES = (
     "lift_states", "carry_custom", "dynamic_range", "fuse_recurrence", "real_recurrence", "unroll_sequences",
     "fold_qat_batch_norm", "fuse_dilation", "fuse_pad", "match_rounding", "assign_layout",
     "store_activations", "moves_on_reals", "guard_saturation", "float_io", "integer_io", "states_to_io",
-    "spell_weights",
+    "decompose_weights",
 )  # fmt: skip
 #: Without what only makes a model smaller or faster.
-_LITERAL = tuple(name for name in _PASSES if name not in ("fuse_pad", "fold_qat_batch_norm", "spell_weights"))
+_LITERAL = tuple(name for name in _PASSES if name not in ("fuse_pad", "fold_qat_batch_norm", "decompose_weights"))
 
 
 def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:

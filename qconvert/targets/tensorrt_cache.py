@@ -15,7 +15,7 @@ __all__ = ["TARGETS"]
 _PASSES = (
     "expand_definitions", "carry_custom", "dynamic_range", "fold_qat_batch_norm", "fold_batch_norm", "fuse_dilation", "fuse_pad",
     "assign_layout", "unsigned_to_signed", "symmetric_weights", "int32_bias_to_float", "symmetric_activations",
-    "remove_redundant_requantize", "spell_activations", "remove_dead_code",
+    "remove_redundant_requantize", "decompose_activations", "remove_dead_code",
 )  # fmt: skip
 
 

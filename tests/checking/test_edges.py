@@ -172,17 +172,17 @@ def test_a_row_that_is_widened_is_what_the_next_operator_reads() -> None:
 def test_an_operator_that_is_spelled_out_beside_one_of_its_parts() -> None:
     """The source computes Rsqrt and Sqrt of one tensor; the result divides by a root, of which it has two."""
     source = graph(Op("Sqrt", ("x",), ("s",)), Op("Rsqrt", ("x",), ("r",)), Op("Mul", ("r", "s"), ("y",)))
-    spelled = (Op("Sqrt", ("x",), ("s",)), Op("Sqrt", ("x",), ("r/root",)), Op("Reciprocal", ("r/root",), ("r",)))
-    assert moved_edges(source, graph(*spelled, Op("Mul", ("r", "s"), ("y",)))) == {}
-    assert list(moved_edges(source, graph(*spelled, Op("Mul", ("s", "s"), ("y",))))) == ["y"]
+    decomposed = (Op("Sqrt", ("x",), ("s",)), Op("Sqrt", ("x",), ("r/root",)), Op("Reciprocal", ("r/root",), ("r",)))
+    assert moved_edges(source, graph(*decomposed, Op("Mul", ("r", "s"), ("y",)))) == {}
+    assert list(moved_edges(source, graph(*decomposed, Op("Mul", ("s", "s"), ("y",))))) == ["y"]
 
 
 def test_the_same_values_in_another_shape_or_as_real_numbers() -> None:
     move, real = Op("Reshape", ("s", "shape"), ("t",)), Op("Dequantize", ("s",), ("t",))
     for keeps in (move, real, Op("Transpose", ("s",), ("t",), {"perm": (0, 1)})):
-        behind = graph(SIGMOID, keeps, Op("Mul", ("x", "t"), ("y",)))
-        assert moved_edges(behind, graph(SIGMOID, keeps, MUL)) == {}
-        assert list(moved_edges(behind, graph(SIGMOID, keeps, Op("Mul", ("x", "x"), ("y",))))) == ["y"]
+        following = graph(SIGMOID, keeps, Op("Mul", ("x", "t"), ("y",)))
+        assert moved_edges(following, graph(SIGMOID, keeps, MUL)) == {}
+        assert list(moved_edges(following, graph(SIGMOID, keeps, Op("Mul", ("x", "x"), ("y",))))) == ["y"]
     stored = graph(Op("Requantize", ("x",), ("x/stored",)), Op("Dequantize", ("x/stored",), ("t",)), Op("Mul", ("t", "t"), ("y",)))
     assert moved_edges(stored, graph(Op("Dequantize", ("x",), ("t",)), Op("Mul", ("x", "x"), ("y",)))) == {}
 

@@ -31,10 +31,10 @@ def test_bytes_of_tensors_follow_from_the_shapes_of_inputs() -> None:
 
 
 def test_constants_leave_less_for_tensors() -> None:
-    small, large = Room.beside(network(100)).bytes, Room.beside(network(100), network(10_000_000)).bytes
+    small, large = Room.left_by(network(100)).bytes, Room.left_by(network(100), network(10_000_000)).bytes
     assert 0.6 * MOST < small < MOST
     assert 10_000_000 < small - large < 100_000_000
-    assert Room.beside(network(MOST)).bytes == 64 << 20
+    assert Room.left_by(network(MOST)).bytes == 64 << 20
 
 
 @pytest.mark.parametrize(("each", "samples"), [(10_000_000, 5), (60_000_000, 2), (500_000_000, 1), (0, 5)])
@@ -57,7 +57,7 @@ def test_tensors_are_taken_in_order_until_one_does_not_fit() -> None:
 
 def limited(room: int, file: Path, result: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CheckReport:
     convert(file, tmp_path / result)
-    monkeypatch.setattr(Room, "beside", classmethod(lambda cls, *graphs: Room(room)))
+    monkeypatch.setattr(Room, "left_by", classmethod(lambda cls, *graphs: Room(room)))
     return check(file, tmp_path / result, per_op=True)
 
 

@@ -116,15 +116,15 @@ def test_a_float_model_is_never_proved(tmp_path: Path) -> None:
     assert not found.equal_for_all_inputs and "E1" not in classes(found) and classes(found)["?"]
 
 
-def _inserted(model: onnx.ModelProto, kind: str, behind: str, *constants: float) -> None:
+def _inserted(model: onnx.ModelProto, kind: str, following: str, *constants: float) -> None:
     """An operator of float values after a tensor."""
     graph = model.graph
     for node in graph.node:
-        node.input[:] = [f"{name}/planted" if name == behind else name for name in node.input]
+        node.input[:] = [f"{name}/planted" if name == following else name for name in node.input]
     names = [f"planted{place}" for place in range(len(constants))]
     graph.initializer.extend(numpy_helper.from_array(np.float32(value), name) for name, value in zip(names, constants, strict=True))
-    place = next(place for place, node in enumerate(graph.node) if behind in node.output)
-    graph.node.insert(place + 1, helper.make_node(kind, [behind, *names], [f"{behind}/planted"]))
+    place = next(place for place, node in enumerate(graph.node) if following in node.output)
+    graph.node.insert(place + 1, helper.make_node(kind, [following, *names], [f"{following}/planted"]))
 
 
 def _change(model: onnx.ModelProto, dtype: int, amount: float) -> None:

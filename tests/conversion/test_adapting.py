@@ -291,8 +291,8 @@ def test_names_may_have_colons_and_commas() -> None:
 def test_a_state_goes_with_what_reads_it() -> None:
     whole = load(FIXTURES / "mww_okay_nabu_streaming_int8.tflite")
     reading = next(op for op in whole if op.kind == "ReadState")
-    behind = next(op for op in whole if reading.outputs[0] in op.inputs)
-    part = adapted(whole, {"subgraph": f":{behind.outputs[0]}"})
+    following = next(op for op in whole if reading.outputs[0] in op.inputs)
+    part = adapted(whole, {"subgraph": f":{following.outputs[0]}"})
     assert set(part.states) == {str(op["state"]) for op in part if op.kind == "ReadState"}
     assert {op["state"] for op in part if op.kind == "WriteState"} == set(part.states)
 

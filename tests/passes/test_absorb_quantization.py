@@ -46,10 +46,10 @@ def same(graph: Graph, changed: Graph, seed: int = 0) -> None:
     assert_equal(graph, changed, feeds)
 
 
-def conv(*behind: Op, tensors: tuple[Tensor, ...] = (), outputs: str = "y", bias: Tensor | None = None) -> Graph:
+def conv(*following: Op, tensors: tuple[Tensor, ...] = (), outputs: str = "y", bias: Tensor | None = None) -> Graph:
     """x, w -> Dequantize -> Conv -> c_real -> further operators."""
     inputs = ("x_real", "w_real", *(["b_real"] if bias else []))
-    ops = [dq("x"), dq("w"), *([dq("b")] if bias else []), Op("Conv", inputs, ("c",), CONV), *behind]
+    ops = [dq("x"), dq("w"), *([dq("b")] if bias else []), Op("Conv", inputs, ("c",), CONV), *following]
     return make(ops, [image(), weights(), *([bias] if bias else []), *tensors], "x", outputs)
 
 
@@ -100,12 +100,12 @@ def test_a_bound_that_is_a_rounding_tie_stays() -> None:
 
 def test_the_quantization_is_found_behind_movements() -> None:
     sizes = constant("s", np.array([1, -1], np.int64))
-    behind = [
+    following = [
         Op("MaxPool", ("c",), ("m",), POOL),
         Op("Transpose", ("m",), ("t",), {"perm": (0, 2, 3, 1)}),
         Op("Reshape", ("t", "s"), ("f",)),
     ]
-    graph = conv(*behind, Op("Quantize", ("f",), ("y",)), tensors=(stored("y", 0.4, 5), sizes))
+    graph = conv(*following, Op("Quantize", ("f",), ("y",)), tensors=(stored("y", 0.4, 5), sizes))
     changed, _ = applied(graph, "absorb_quantization")
     assert kinds(changed) == ["Conv", "MaxPool", "Transpose", "Reshape"]
     assert all(changed[op.outputs[0]].dtype == "int8" for op in changed.ops)
@@ -228,18 +228,18 @@ LIMITS = (constant("m1", np.float32(-1)), constant("p1", np.float32(1)), constan
 
 def test_two_clips_of_one_result_on_one_quantization_stay_two() -> None:
     """Neither may be the activation of the operator that both read."""
-    behind = (
+    following = (
         Op("Relu", ("c",), ("r",)), Op("Clip", ("c", "m1", "p1"), ("k",)), Op("Quantize", ("r",), ("y",)), Op("Quantize", ("k",), ("z",)),
     )  # fmt: skip
-    graph = conv(*behind, tensors=(stored("y", 0.25, -7), stored("z", 0.25, -7), *LIMITS), outputs="y z")
+    graph = conv(*following, tensors=(stored("y", 0.25, -7), stored("z", 0.25, -7), *LIMITS), outputs="y z")
     changed, _ = applied(graph, "absorb_quantization")
     assert kinds(changed) == ["Conv", "Clip", "Clip"] and not changed.ops[0]["activation"]
     same(graph, changed)
 
 
 def test_a_result_on_a_quantization_and_a_clip_of_it_on_the_same() -> None:
-    behind = (Op("Quantize", ("c",), ("y",)), dq("y"), Op("Relu", ("c",), ("r",)), Op("Quantize", ("r",), ("z",)))
-    graph = conv(*behind, tensors=(stored("y", 0.25, -7), stored("z", 0.25, -7)), outputs="y_real z")
+    following = (Op("Quantize", ("c",), ("y",)), dq("y"), Op("Relu", ("c",), ("r",)), Op("Quantize", ("r",), ("z",)))
+    graph = conv(*following, tensors=(stored("y", 0.25, -7), stored("z", 0.25, -7)), outputs="y_real z")
     changed, _ = applied(graph, "absorb_quantization")
     assert kinds(changed) == ["Conv", "Dequantize", "Clip"] and changed.ops[0].outputs == ("y",)
     same(graph, changed)

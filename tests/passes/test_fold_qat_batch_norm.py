@@ -39,11 +39,11 @@ def model(form: str, *, bias: bool = False, relu: bool = False, quantized: bool 
     along[axis] = 8
     weights = rng.normal(0, 0.3, shape).astype(np.float32) * f.reshape(along)
     scale = (np.abs(weights).max(tuple(i for i in range(len(shape)) if i != axis)) / 127).astype(np.float32)
-    behind = (1, 8) if kind == "Gemm" else (1, 8, 1, 1)
+    following = (1, 8) if kind == "Gemm" else (1, 8, 1, 1)
     constants = {
         "w": weights, "w_scale": scale, "w_zero": np.zeros(8, np.int8), "x_scale": np.float32(0.03), "x_zero": np.uint8(120),
-        "none": np.zeros(8, np.float32), "f": (f * np.float32(factor)).reshape(behind),
-        "bias": rng.normal(0, 0.3, behind).astype(np.float32), "gamma": gamma, "beta": beta, "mean": mean, "variance": variance,
+        "none": np.zeros(8, np.float32), "f": (f * np.float32(factor)).reshape(following),
+        "bias": rng.normal(0, 0.3, following).astype(np.float32), "gamma": gamma, "beta": beta, "mean": mean, "variance": variance,
         "y_scale": np.float32(0.05), "y_zero": np.uint8(0 if relu else 128),
     }  # fmt: skip
     nodes = [

@@ -1,4 +1,4 @@
-"""gemm_to_conv, pool_to_mean and spell_activations: what MNN's converter needs to find the layers that it can run on integers."""
+"""gemm_to_conv, pool_to_mean and decompose_activations: what MNN's converter needs to find the layers that it can run on integers."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def conv(zero_point: int, activation: str = "", scale: float = 0.05, kind: str =
     return make([Op(kind, ("x", "x2"), ("y",), attributes)], tensors, "x x2", "y")
 
 
-def spelled(graph: Graph) -> Graph:
-    changed, _ = pass_named("spell_activations").run(graph, target_named("mnn"))
+def decomposed(graph: Graph) -> Graph:
+    changed, _ = pass_named("decompose_activations").run(graph, target_named("mnn"))
     validate(changed)
     rng = np.random.default_rng(0)
     feeds = {name: rng.integers(-128, 128, graph[name].static_shape).astype(np.int8) for name in graph.inputs}
@@ -127,35 +127,35 @@ def bounds(graph: Graph) -> list[float]:
 
 
 def test_a_quantization_that_begins_at_zero_is_a_relu() -> None:
-    changed = spelled(conv(-128))
+    changed = decomposed(conv(-128))
     assert [(op.kind, op.outputs) for op in changed.ops] == [("Conv", ("y/unlimited",)), ("Relu", ("y",))]
     assert changed["y/unlimited"].shares_quantization(changed["y"])
 
 
 def test_other_quantizations_stand_for_nothing() -> None:
     graph = conv(-127)
-    assert pass_named("spell_activations").run(graph, target_named("mnn"))[0] is graph
+    assert pass_named("decompose_activations").run(graph, target_named("mnn"))[0] is graph
 
 
 def test_relu6_is_a_clip_to_six() -> None:
-    changed = spelled(conv(-128, "relu6", 6 / 255))
+    changed = decomposed(conv(-128, "relu6", 6 / 255))
     assert changed.ops[-1].kind == "Clip" and bounds(changed) == [0, 6] and not changed.ops[0].attributes.get("activation")
 
 
 def test_six_within_the_quantization_is_the_step_next_to_it() -> None:
     """MNN's integer kernels know a Relu6's lower bound alone."""
-    changed = spelled(conv(-14, "relu6", 0.078))
+    changed = decomposed(conv(-14, "relu6", 0.078))
     assert changed.ops[-1].kind == "Clip" and bounds(changed) == [0, np.float32(77 * np.float32(0.078))]
 
 
 def test_behind_an_addition_stands_a_clip_that_no_runtime_takes_for_a_relu() -> None:
-    changed = spelled(conv(-128, kind="Add"))
+    changed = decomposed(conv(-128, kind="Add"))
     assert [op.kind for op in changed.ops] == ["Add", "Clip"]
     assert bounds(changed) == [0, np.float32(0.05 * 255)]
 
 
 def test_six_behind_an_addition_is_the_next_number() -> None:
-    changed = spelled(conv(-128, "relu6", 6 / 255, "Add"))
+    changed = decomposed(conv(-128, "relu6", 6 / 255, "Add"))
     assert bounds(changed) == [0, np.nextafter(np.float32(6), np.float32(7))]
 
 
@@ -167,4 +167,4 @@ def test_an_activation_that_the_model_spells_itself_stays_alone() -> None:
         Tensor("y", "int8", None, None, q(0.05, -128)),
     ]
     graph = make([Op("Conv", ("x", "w"), ("h",), CONV), Op("Relu", ("h",), ("y",))], tensors, "x", "y")
-    assert pass_named("spell_activations").run(graph, target_named("mnn"))[0] is graph
+    assert pass_named("decompose_activations").run(graph, target_named("mnn"))[0] is graph

@@ -20,7 +20,7 @@ def clip(name: str, result: str, bounds: tuple[float | None, float | None]) -> t
     return Op("Clip", (name, *names), (result,)), limits
 
 
-def behind_conv(bounds: tuple[float | None, float | None], quantization: Quantization) -> Graph:
+def after_conv(bounds: tuple[float | None, float | None], quantization: Quantization) -> Graph:
     """A quantized convolution with a Clip after it with the same quantization."""
     graph = quantized_conv()
     op, limits = clip("y", "z", bounds)
@@ -33,7 +33,7 @@ def behind_conv(bounds: tuple[float | None, float | None], quantization: Quantiz
 @pytest.mark.cross_section
 @pytest.mark.parametrize("activation", list(BOUNDS))
 def test_a_clip_of_integers_behind_a_convolution(activation: str) -> None:
-    graph = behind_conv(BOUNDS[activation], q(0.07, -20))
+    graph = after_conv(BOUNDS[activation], q(0.07, -20))
     changed, notes = applied(graph, "fuse_activation")
     (conv,) = changed.ops
     assert (conv.kind, conv["activation"], conv.outputs) == ("Conv", activation, ("z",))
@@ -46,7 +46,7 @@ def test_a_clip_of_integers_behind_a_convolution(activation: str) -> None:
 @pytest.mark.parametrize(("bounds", "scale"), [((0.0, 6.0), 4.0), ((-1.0, 1.0), 0.4), ((0.0, 6.0), 6 / 2.5)])
 def test_a_bound_on_a_tie_stays(bounds: tuple[float, float], scale: float) -> None:
     """6 / 4 = 1.5 is 2 either way, but 1 / 0.4 = 2.5 is 2 to even and 3 away from zero."""
-    changed, _ = applied(behind_conv(bounds, q(scale, 0)), "fuse_activation")
+    changed, _ = applied(after_conv(bounds, q(scale, 0)), "fuse_activation")
     half = np.float32(bounds[1]) / np.float32(scale)
     differs = np.rint(half) != np.floor(half + np.float32(0.5))
     assert [op.kind for op in changed.ops] == (["Conv", "Clip"] if differs else ["Conv"])

@@ -84,8 +84,8 @@ def test_a_length_that_is_open(same: bool, dtype: str, tmp_path: Path) -> None:
     block, base = 3, 3 if same else 0
     net = Net(dtype, x=(-1, -1, 2))
     missing = _computed(net, net.at(net.shape("x"), 1), block, 2 * base)
-    behind = net.op("ADD", [missing, net.ints(base)], ())
-    pads = net.op("RESHAPE", [net.pack(net.ints(base), behind), net.ints(1, 2)], (1, 2))
+    following = net.op("ADD", [missing, net.ints(base)], ())
+    pads = net.op("RESHAPE", [net.pack(net.ints(base), following), net.ints(1, 2)], (1, 2))
     crops = net.op("RESHAPE", [net.pack(net.ints(0), missing), net.ints(1, 2)], (1, 2))
     split = net.op("SPACE_TO_BATCH_ND", ["x", net.const([block]), pads], (-1, -1, 2), "")
     wide = net.op("EXPAND_DIMS", [split, net.ints(-3)], (-1, 1, -1, 2), "")

@@ -94,7 +94,7 @@ FAVOURED = {
     "float_bias_to_int32": (recipes.conv, recipes.gemm),
     "guard_saturation": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),
     "requantize_to_fixed_point": (recipes.conv, recipes.gemm, recipes.pair, recipes.convert),
-    "spell_weights": (recipes.weighted, recipes.convert),
+    "decompose_weights": (recipes.weighted, recipes.convert),
     "moves_on_reals": (recipes.few_bits,),
     "sum_on_reals": (recipes.rounded,),
     "affine_activations": (recipes.relu, recipes.conv),

@@ -57,9 +57,9 @@ def test_every_integer_is_litert_s_and_the_operator_comes_back(
 
 @pytest.mark.formats
 def test_what_float32_does_not_hold_stays_plain(tmp_path: Path) -> None:
-    for columns, numerics, spelled in ((60_000, "exact", True), (70_000, "exact", False), (60_000, "fast", False)):
+    for columns, numerics, decomposed in ((60_000, "exact", True), (70_000, "exact", False), (60_000, "fast", False)):
         inputs = [TensorSpec("x", (1, columns), "int8", 0.05, 3), TensorSpec("a", (1,), "int32", data=np.array([1], np.int32))]
         (tmp_path / "m.tflite").write_bytes(single_op("MEAN", {"keepDims": True}, inputs, [TensorSpec("y", (1, 1), "int8", 0.05, 3)]))
         convert(tmp_path / "m.tflite", tmp_path / "m.onnx", force=True, numerics=numerics)
         (op,) = (op for op in load(tmp_path / "m.onnx").ops if op.kind == "ReduceMean")
-        assert bool(op["arithmetic"]) is spelled
+        assert bool(op["arithmetic"]) is decomposed

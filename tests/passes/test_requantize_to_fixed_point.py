@@ -24,7 +24,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 ROUNDINGS = {"single": "tflite_single_rounding", "away": "tvm_to_nearest", "double": "tflite_double_rounding"}
 
 
-def spelled(graph: Graph, rounding: str = "single") -> tuple[Graph, Change]:
+def decomposed(graph: Graph, rounding: str = "single") -> tuple[Graph, Change]:
     changed, _ = applied(graph, "requantize_to_fixed_point", fixed_point=rounding)
     _, (change, *_) = run(graph, None, fixed_point=rounding)
     assert isinstance(change, Change)
@@ -38,9 +38,9 @@ def feeds(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
             for i, name in enumerate(graph.inputs)}  # fmt: skip
 
 
-def assert_spelled(graph: Graph, rounding: str) -> None:
+def assert_decomposed(graph: Graph, rounding: str) -> None:
     """onnxruntime gives the evaluator's integers; these are the exact ones but for what the note says."""
-    changed, change = spelled(graph, rounding)
+    changed, change = decomposed(graph, rounding)
     assert not {"Conv", "Gemm", "MatMul", "Requantize"} & {op.kind for op in changed.ops}
     for seed in range(3):
         feed = feeds(graph, seed)
@@ -89,7 +89,7 @@ def weighted(kind: str, dtype: str, weight_dtype: str, per_axis: bool, activatio
 @pytest.mark.parametrize(("dtype", "weight_dtype"), [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8")])
 @pytest.mark.parametrize("kind", ["Gemm", "MatMul"])
 def test_matrix_products(kind: str, dtype: str, weight_dtype: str, per_axis: bool, rounding: str) -> None:
-    assert_spelled(weighted(kind, dtype, weight_dtype, per_axis), rounding)
+    assert_decomposed(weighted(kind, dtype, weight_dtype, per_axis), rounding)
 
 
 @pytest.mark.onnxruntime
@@ -99,7 +99,7 @@ def test_matrix_products(kind: str, dtype: str, weight_dtype: str, per_axis: boo
 @pytest.mark.parametrize("activation", ["", "relu6"])
 def test_convolutions(dtype: str, weight_dtype: str, scales: tuple[float, ...], rounding: str, activation: str) -> None:
     graph = quantized_conv(3, dtype=dtype, weight_dtype=weight_dtype, scales=scales, activation=activation)
-    assert_spelled(graph, rounding)
+    assert_decomposed(graph, rounding)
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
@@ -108,7 +108,7 @@ def test_convolutions(dtype: str, weight_dtype: str, scales: tuple[float, ...], 
 def test_channels_last_and_groups(per_axis: bool, bias: bool, rounding: str) -> None:
     """In the evaluator alone: ONNX has channels first, which assign_layout sees to."""
     graph = weighted("Conv", "int8", "int8", per_axis, "relu", bias)
-    changed, change = spelled(graph, rounding)
+    changed, change = decomposed(graph, rounding)
     feed = feeds(graph)
     apart = np.abs(evaluate(graph, feed)["y"].astype(int) - evaluate(changed, feed)["y"])
     assert apart.max() <= (0 if change.exact else 1)
@@ -120,9 +120,9 @@ def test_channels_last_and_groups(per_axis: bool, bias: bool, rounding: str) -> 
 def test_products_of_two_tensors(rounding: str) -> None:
     a, b = Tensor("a", "uint8", (2, 5, 7), None, q(0.03, 120)), Tensor("b", "uint8", (2, 7, 4), None, q(0.02, 9))
     y = Tensor("y", "uint8", None, None, q(0.02, 100))
-    assert_spelled(make([Op("MatMul", ("a", "b"), ("y",))], [a, b, y], "a b", "y"), rounding)
+    assert_decomposed(make([Op("MatMul", ("a", "b"), ("y",))], [a, b, y], "a b", "y"), rounding)
     factor = constant("b", random_integers((7,), "int8"), q(0.02, -9))
-    assert_spelled(make([Op("Mul", ("a", "b"), ("y",), {"activation": "relu"})], [a, factor, y], "a", "y"), rounding)
+    assert_decomposed(make([Op("Mul", ("a", "b"), ("y",), {"activation": "relu"})], [a, factor, y], "a", "y"), rounding)
 
 
 @pytest.mark.onnxruntime
@@ -138,7 +138,7 @@ def test_conversions_equal_the_formula(given: str, result: str, scale: float, ro
     quantization = Quantization.per_axis(scales, 1, point) if given == "int32" else q(float(scales[0]), point)
     x, y = Tensor("x", given, (40, 3, 2), None, quantization), Tensor("y", result, None, None, output)
     graph = make([Op("Requantize", ("x",), ("y",))], [x, y], "x", "y")
-    changed, _ = spelled(graph, rounding)
+    changed, _ = decomposed(graph, rounding)
     low, high = integer_range(given)
     values = rng.integers(low, high + 1, (40, 3, 2)).astype(numpy_dtype(given))
     values[0] = low
@@ -164,7 +164,7 @@ def test_two_shifts_are_tflite_s_reference_kernels(dtype: str, seed: int) -> Non
     scales, points = rng.uniform(0.01, 0.1, 3).astype(np.float32), rng.integers(low + 100, low + 150, 3)
     specs = [TensorSpec(name, a.shape, dtype, float(s), int(z)) for name, s, z in zip("aby", scales, points, strict=True)]
     tensors = [Tensor(name, dtype, a.shape, None, q(float(s), int(z))) for name, s, z in zip("aby", scales, points, strict=True)]
-    changed, _ = spelled(make([Op("Mul", ("a", "b"), ("y",))], tensors, "a b", "y"), "double")
+    changed, _ = decomposed(make([Op("Mul", ("a", "b"), ("y",))], tensors, "a b", "y"), "double")
     wanted = run_litert(single_op("MUL", {}, specs[:2], specs[2:]), [a, b], "reference")[0]
     assert np.array_equal(evaluate(changed, {"a": a, "b": b})["y"], wanted)
     scale, acc = deciding(rng)
@@ -174,7 +174,7 @@ def test_two_shifts_are_tflite_s_reference_kernels(dtype: str, seed: int) -> Non
                constant("b", bias, q(float(np.float32(scale[0]) * np.float32(scale[1])))),
                Tensor("y", dtype, None, None, q(scale[2], low + 128))]  # fmt: skip
     attributes = {**CONV, "pads": (0, 0, 0, 0), "data_format": "channels_last"}
-    changed, _ = spelled(make([Op("Conv", ("x", "w", "b"), ("y",), attributes)], tensors, "x", "y"), "double")  # type: ignore[arg-type]
+    changed, _ = decomposed(make([Op("Conv", ("x", "w", "b"), ("y",), attributes)], tensors, "x", "y"), "double")  # type: ignore[arg-type]
     specs = [TensorSpec("x", x.shape, dtype, scale[0], 9), TensorSpec("w", weights.shape, dtype, scale[1], point, data=weights),
              TensorSpec("b", (1,), "int32", scale[0] * scale[1], 0, data=bias),
              TensorSpec("y", x.shape, dtype, scale[2], low + 128)]  # fmt: skip
@@ -210,7 +210,7 @@ def test_sums_of_all_pairs(kind: str, dtype: str, seed: int, rounding: str) -> N
     tensors = [Tensor(name, dtype, a.shape, None, q(float(s), int(z))) for name, s, z in zip("aby", scales, points, strict=True)]
     activation = {"activation": "relu"} if seed == 1 else {}
     graph = make([Op(kind, ("a", "b"), ("y",), activation)], tensors, "a b", "y")
-    changed, change = spelled(graph, rounding)
+    changed, change = decomposed(graph, rounding)
     feed = {"a": a, "b": b}
     exact, found = evaluate(graph, feed)["y"], evaluate(changed, feed)["y"]
     assert np.array_equal(found, outputs(changed, feed)[0])
@@ -229,7 +229,7 @@ def test_every_accumulator_that_the_note_names_differs() -> None:
     codes = {"x": np.arange(-128, 128).astype(np.int8)}
     exact = evaluate(graph, codes)["y"].astype(int)
     for rounding in ROUNDINGS:
-        changed, change = spelled(graph, rounding)
+        changed, change = decomposed(graph, rounding)
         differing = int(np.abs(evaluate(changed, codes)["y"] - exact).sum())
         assert differing and f"{differing} of " in change.text and not change.exact
         assert change.costs[0].tensor == "y" and change.costs[0].largest == 1

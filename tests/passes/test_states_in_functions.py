@@ -173,11 +173,11 @@ def test_variables_in_a_branch_of_tflite(tmp_path: Path) -> None:
         assert found == [found[0]] * 4
 
 
-def called(ops: list[OpSpec], behind: tuple[OpSpec, ...] = (), further: tuple[Any, ...] = ()) -> bytes:
+def called(ops: list[OpSpec], following: tuple[OpSpec, ...] = (), further: tuple[Any, ...] = ()) -> bytes:
     """y is what a subgraph with these operators makes of x."""
     named = [TensorSpec(name, F, "float32") for name in ("x", "y", "old", "z")] + [TensorSpec("v", (), "resource")]
-    main = [OpSpec("CALL", ["x"], ["y"], {"subgraph": 1}), *behind]
-    return model(main, named, ["x"], ["z" if behind else "y"], further=[(ops, named, ["x"], ["y"]), *further])
+    main = [OpSpec("CALL", ["x"], ["y"], {"subgraph": 1}), *following]
+    return model(main, named, ["x"], ["z" if following else "y"], further=[(ops, named, ["x"], ["y"]), *further])
 
 
 HANDLE = OpSpec("VAR_HANDLE", [], ["v"], {"sharedName": "sum", "container": ""})

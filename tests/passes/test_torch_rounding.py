@@ -269,7 +269,7 @@ def test_litert_computes_curves_and_quantizations_on_real_values(kind: str, tmp_
     assert np.count_nonzero(fast["y"] != wanted) > 1 or kind == "HardSwish"  # whose kernel differs with other quantizations
 
 
-def _beside_ties(scale: float, zero_point: int) -> Array:
+def _next_to_ties(scale: float, zero_point: int) -> Array:
     """Numbers a few last places from where PyTorch's fused sum gets another integer."""
     ties = np.arange(-2, 258)[:, None] - 0.5 - zero_point + np.array([-(2.0**-18), 0, 2.0**-18])
     numbers = (ties * np.float64(np.float32(scale))).astype(np.float32).reshape(-1).view(np.int32)
@@ -284,7 +284,7 @@ def test_data_are_rounded_as_one_fused_sum(scale: float, zero_point: int, suffix
     """In the numbers next to every tie, where x / scale would be another integer for some; and in numbers of all sizes."""
     rng = np.random.default_rng(0)
     sizes = (10.0 ** rng.uniform(-30, 30, (1, 999)) * rng.choice([-1, 1], (1, 999))).astype(np.float32)
-    feed = {"x": np.concatenate([_beside_ties(scale, zero_point), sizes], 1)}
+    feed = {"x": np.concatenate([_next_to_ties(scale, zero_point), sizes], 1)}
     tensors = [
         Tensor("x", "float32", feed["x"].shape),
         Tensor("y", "uint8", feed["x"].shape, None, Quantization.per_tensor(scale, zero_point)),
@@ -352,7 +352,7 @@ def test_quant_nodes_get_the_first_rounding_in_front_of_them(tmp_path: Path) -> 
     """QONNX's Quant takes no arithmetic."""
     graph = _first_rounding("uint8", 0.0371, 117)
     qconvert.save(graph, tmp_path / "model.onnx", form="qonnx")
-    feed = {"x": _beside_ties(0.0371, 117)[:, :8]}
+    feed = {"x": _next_to_ties(0.0371, 117)[:, :8]}
     wanted = (evaluate(graph, feed)["y"].astype(np.float32) - 117) * np.float32(0.0371)
     found = evaluate(qconvert.load(tmp_path / "model.onnx"), feed)
     (value,) = found.values()

@@ -130,10 +130,10 @@ SPELLINGS: dict[str, list[Callable[[Net], None]]] = {
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize(("kind", "spelling"), [(kind, item) for kind, items in SPELLINGS.items() for item in items])
-def test_each_spelling_is_found(kind: str, spelling: Callable[[Net], None], dynamic: bool) -> None:
+@pytest.mark.parametrize(("kind", "decomposition"), [(kind, item) for kind, items in SPELLINGS.items() for item in items])
+def test_each_spelling_is_found(kind: str, decomposition: Callable[[Net], None], dynamic: bool) -> None:
     net = Net(("batch", 3, 8) if dynamic else SHAPE)
-    spelling(net)
+    decomposition(net)
     graph = net.graph()
     ((end, op),) = Recognizer(graph, KINDS).found()
     assert op.kind == kind and op.inputs[0] == "x" and end is graph.ops[-1]

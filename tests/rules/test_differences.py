@@ -208,8 +208,8 @@ def test_a_clip_that_is_spelled_out_is_not_the_clip_before_it() -> None:
     first = Op("Clip", ("x", "a", "b"), ("m",))
     before = Graph("g", {t.name: t for t in tensors if t.name != "n"}, (first, Op("Clip", ("m", "c", "d"), ("y",))), ("x",), ("y",))
     renamed = {t.name: t for t in tensors if t.name not in "cd"} | {"n/c": real("n/c", 0.25), "n/d": real("n/d", 0.5)}
-    spelled = (first, Op("Max", ("m", "n/c"), ("n",)), Op("Min", ("n", "n/d"), ("y",)))
-    assert changed_values(before, Graph("g", renamed, spelled, ("x",), ("y",))) == {}
+    decomposed = (first, Op("Max", ("m", "n/c"), ("n",)), Op("Min", ("n", "n/d"), ("y",)))
+    assert changed_values(before, Graph("g", renamed, decomposed, ("x",), ("y",))) == {}
 
 
 @pytest.mark.parametrize(("kind", "group", "dilations"), [("Conv", 2, (1, 1)), ("ConvTranspose", 2, (1, 1)), ("ConvTranspose", 1, (2, 3))])

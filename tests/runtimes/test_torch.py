@@ -176,11 +176,11 @@ def test_what_pytorch_cannot_be_given_is_evaluated_inside_too(monkeypatch: pytes
 def test_a_trusted_file_gives_out_its_own_tensors(name: str) -> None:
     """They come from the file's packed kernels: the integers of each tensor lie next to those of the program written again."""
     file = TORCH / name
-    graph, anew = inside_of(file)
+    graph, again = inside_of(file)
     feed = {graph.inputs[0]: np.load(file.with_suffix(".npz"))["input_0"]}
     trusted = torch_inside.inside_of(ModelFile(file, "trusted"), graph)
     assert isinstance(trusted, TrustedInside) and not trusted.cuts
-    values, near = trusted.values(feed), anew.values(feed)
+    values, near = trusted.values(feed), again.values(feed)
     quantized = {op.outputs[0] for op in graph.ops if op.outputs and graph[op.outputs[0]].is_quantized}
     assert quantized <= values.keys() and graph.outputs[0] in values
     for tensor in quantized:

@@ -63,7 +63,7 @@ def test_additions_of_all_pairs(engine: str) -> None:
         assert np.array_equal(moved.astype(np.int64) + 128, found)
 
 
-def _beside_ties(scale: float, zero_point: int) -> Any:
+def _next_to_ties(scale: float, zero_point: int) -> Any:
     """Numbers a few last places from where the fused sum becomes another integer."""
     ties = np.arange(-2, 258)[:, None] - 0.5 - zero_point + np.array([-(2.0**-18), 0, 2.0**-18])
     numbers = (ties * scale).astype(np.float32).reshape(-1).view(np.int32)
@@ -79,7 +79,7 @@ def test_data_on_a_quantization(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     for index in range(40):
         scale, point = _float32(10 ** rng.uniform(-4, 1)), int(rng.integers(0, 256))
-        data = _beside_ties(scale, point)
+        data = _next_to_ties(scale, point)
         wanted = torch.quantize_per_tensor(torch.from_numpy(data), scale, point, torch.quint8).int_repr().numpy()
         assert np.array_equal(torch_quantize(data, scale, point), wanted)
         if index > 3:
@@ -167,9 +167,9 @@ def test_programs_written_anew_give_what_the_file_gives(engine: str) -> None:
     if engine != "qnnpack" and not has_vnni():
         pytest.skip("kernels of fbgemm saturate on CPUs without VNNI, in orders of their own")
     models = [open_model(ModelFile(_QNNPACK, kernels, {"engine": engine})) for kernels in ("rebuilt", "trusted")]
-    anew, trusted = (model.run(feed) for model in models)
+    again, trusted = (model.run(feed) for model in models)
     assert all(f"engine {engine}" in model.note for model in models)
-    assert all(np.array_equal(anew[name], trusted[name]) for name in graph.outputs)
+    assert all(np.array_equal(again[name], trusted[name]) for name in graph.outputs)
 
 
 @pytest.mark.torch

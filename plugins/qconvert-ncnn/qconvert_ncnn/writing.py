@@ -142,7 +142,7 @@ class Writing:
 
     def steps(self, op: Op, first: Sequence[Step]) -> None:
         """Layers one after the other that give an operator's result, with what stands after it."""
-        self.chain(op, [*first, *self.behind(op, str(op.attributes.get("activation", "")))])
+        self.chain(op, [*first, *self.following(op, str(op.attributes.get("activation", "")))])
 
     def chain(self, op: Op, steps: Sequence[Step]) -> None:
         """Layers one after the other that give the first result of an operator."""
@@ -156,7 +156,7 @@ class Writing:
             found = output
         self.values[name] = found
 
-    def behind(self, op: Op, activation: str = "") -> list[Step]:
+    def following(self, op: Op, activation: str = "") -> list[Step]:
         """An activation, and what brings the result to its quantization."""
         found = [bounds_step(*ACTIVATIONS[activation])] if activation else []
         tensor = self.graph[op.outputs[0]]

@@ -177,7 +177,7 @@ def inferred(graph: Graph, inputs: Mapping[str, Shape]) -> Graph:
     """
     tensors = {name: replace(tensor, shape=inputs.get(name, tensor.shape)) for name, tensor in graph.tensors.items()}
     touched = set(inputs)
-    behind: set[tuple[str, ...]] = set()
+    following: set[tuple[str, ...]] = set()
     for op in graph.ops:
         if op.kind != "WriteState" and not touched.isdisjoint(op.inputs):  # validation says whether a state still fits
             if kind_of(op).rule in _UNSIZED:
@@ -187,14 +187,14 @@ def inferred(graph: Graph, inputs: Mapping[str, Shape]) -> Graph:
                     rule="sizes-not-derived",
                 )
             touched.update(op.outputs)
-            behind.add(op.outputs)
-    return _walked(graph, tensors, behind, lambda op, name, shape, old: merged(name, shape, None))
+            following.add(op.outputs)
+    return _walked(graph, tensors, following, lambda op, name, shape, old: merged(name, shape, None))
 
 
 def _walked(
     graph: Graph,
     tensors: dict[str, Tensor],
-    behind: set[tuple[str, ...]],
+    following: set[tuple[str, ...]],
     shape_of: Callable[[Op, str, Shape | None, Shape | None], Shape | None],
 ) -> Graph:
     """The graph with the shapes of the outputs in `after` worked out again, in order."""
@@ -205,7 +205,7 @@ def _walked(
         return None if forms is None else [UNKNOWN if (size := known.named(form)) is None else size for form in forms]
 
     for op in graph.ops:
-        if op.outputs not in behind or kind_of(op).rule in _UNSIZED:
+        if op.outputs not in following or kind_of(op).rule in _UNSIZED:
             continue
         for name, shape in zip(op.outputs, output_shapes(tensors, op, integers), strict=True):
             if name:

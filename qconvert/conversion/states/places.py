@@ -33,14 +33,14 @@ class Places:
         layers: result of an operator with weights -> its module.
 
     Attributes:
-        behind: tensor -> its quantization.
+        following: tensor -> its quantization.
         inner: results of operators within a module of one quantization, which keep none by themselves.
         notes: what the user should know.
     """
 
     def __init__(self, network: Network, layers: Mapping[str, str]) -> None:
         self._network = network
-        self.behind: dict[str, QParams] = {}
+        self.following: dict[str, QParams] = {}
         self.inner: set[str] = set()
         self.notes: list[str] = []
         self._taken: set[str] = set()
@@ -84,7 +84,7 @@ class Places:
         """After the operators with the module's weights, or a Relu after them."""
         names = self._layers.get(module, [])
         for name in names:
-            self.put_behind_relu(name, quantization)
+            self.put_after_relu(name, quantization)
         return bool(names)
 
     def _has_constant(self, op: Op) -> bool:
@@ -94,7 +94,7 @@ class Places:
         """After the operators in the module's code; what they compute for each other is its own affair."""
         real = self._ends(module)
         for name in real:
-            self.put_behind_relu(name, quantization)
+            self.put_after_relu(name, quantization)
         return bool(real)
 
     def _ends(self, module: str) -> list[str]:
@@ -108,7 +108,7 @@ class Places:
             self.inner |= set(names) - set(ends)
         return ends
 
-    def put_behind_relu(self, name: str, quantization: QParams) -> None:
+    def put_after_relu(self, name: str, quantization: QParams) -> None:
         """Puts a quantization after a tensor, or after the Relu that alone reads it: a quantization without negative values is one of both
         together."""
         reader = self._network.only_consumer(name)
@@ -121,7 +121,7 @@ class Places:
 
     def put(self, name: str, quantization: QParams) -> None:
         """Puts a quantization after a tensor."""
-        self.behind[name] = quantization
+        self.following[name] = quantization
         self._taken.add(name)
 
     def _place_inputs(self) -> None:
@@ -129,7 +129,7 @@ class Places:
         graph, stubs = network.graph, network.parameters.inputs
         wanted = [name for name in graph.inputs if graph[name].dtype == "float32"]
         left = {module: quantization for module, quantization in stubs.items() if not self._stated(module, quantization)}
-        free = [name for name in wanted if name not in self.behind]
+        free = [name for name in wanted if name not in self.following]
         if left and len(left) != len(free):
             raise InvalidModelError(
                 f"{len(stubs)} modules quantize inputs ({near(left, graph.inputs)}); the graph has {len(wanted)} float inputs",
@@ -157,7 +157,7 @@ class Places:
                     remedy=_REMEDY,
                     rule="module-not-found",
                 )
-            self.behind.setdefault(data[0], quantization)
+            self.following.setdefault(data[0], quantization)
 
     def _is_of(self, op: Op, path: str) -> bool:
         """Whether an operator stands in a module, in whose path "_" may stand for "."."""
@@ -187,7 +187,7 @@ class Places:
                     raise self._unplaced(found)
                 left = {module: quantization for module, quantization in left.items() if module not in unused}
             for module, op in sure.items():
-                self.put_behind_relu(op.outputs[0], left.pop(module))
+                self.put_after_relu(op.outputs[0], left.pop(module))
 
     def _numbered(self, found: Mapping[str, list[Op]]) -> dict[str, Op]:
         """Modules called alike but for a number, as many as there are operators that fit each: in the order of their numbers."""

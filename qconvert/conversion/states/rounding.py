@@ -46,8 +46,8 @@ class Rounding:
             InvalidModelError: a layer with quantized weights has data without a quantization.
         """
         for name in self._network.graph.inputs:
-            if name in self._places.behind:
-                self._quantizations[name] = self._places.behind[name]
+            if name in self._places.following:
+                self._quantizations[name] = self._places.following[name]
                 self._real[name] = self._rounded(name, name, self._quantizations[name])
         for op in self._network.ops:
             self._visit(op)
@@ -74,7 +74,7 @@ class Rounding:
         """The quantization that a result is put on; None if it stays real."""
         if not name or op.kind == "Dequantize" or self._network[name].dtype != "float32":
             return None
-        found = self._places.behind.get(name)
+        found = self._places.following.get(name)
         if found is not None or self._network.parameters.trained or name in self._places.inner or name not in kind_of(op).results_of(op):
             return found
         held = [self._quantizations.get(item) for item in data]
@@ -91,7 +91,7 @@ class Rounding:
         own, its data were dequantized after what has a quantization before.
         """
         found: set[str] = set()
-        for name, quantization in self._places.behind.items():
+        for name, quantization in self._places.following.items():
             op = self._network.producers.get(name)
             if op is None or not kind_of(op).keeps_range or op.kind in ("Concat", "Relu"):
                 continue
@@ -99,7 +99,7 @@ class Rounding:
             waiting, before = list(self._network.data(op)), None
             while waiting and before is None:
                 item = waiting.pop()
-                before = self._places.behind.get(item)
+                before = self._places.following.get(item)
                 made = self._network.producers.get(item)
                 if before is None and made is not None and kind_of(made).keeps_range and item not in between:
                     between.add(item)
@@ -114,7 +114,7 @@ class Rounding:
         waiting, seen = [name], {name}
         while waiting and len(seen) < 10_000:
             for op in self._network.consumers.get(waiting.pop(), []):
-                if any(output in self._places.behind or output in self._layers for output in op.outputs):
+                if any(output in self._places.following or output in self._layers for output in op.outputs):
                     return True
                 new = [output for output in op.outputs if output and output not in seen]
                 seen.update(new)
@@ -156,7 +156,7 @@ class Rounding:
         network = self._network
         tensor = network[name]
         if quantization.runs_in_float:
-            return self._spelled(computed, quantization, called or name)
+            return self._decomposed(computed, quantization, called or name)
         on, limited = without_limits(quantization)
         if limited:
             bounds = [network.add(f"{name}/limit", Tensor("", "float32", (), bound)) for bound in limited]
@@ -170,7 +170,7 @@ class Rounding:
         self._ops.append(Op("Dequantize", (stored,), (real,), {}, ""))
         return real
 
-    def _spelled(self, name: str, quantization: QParams, called: str) -> str:
+    def _decomposed(self, name: str, quantization: QParams, called: str) -> str:
         """The float values of data rounded as the quantization says, part by part."""
         q, network = quantization.quantization, self._network
         point, (low, high) = np.float32(q.zero_point[0]), q.limits(quantization.dtype)

@@ -52,11 +52,11 @@ def _place_functions(network: Network, places: Places, path: str, quantizations:
     """
     ends = places.ends_of(path) if path and len(quantizations) == 1 else []
     if len(ends) == 1:
-        places.put_behind_relu(ends[0], quantizations[0])
+        places.put_after_relu(ends[0], quantizations[0])
         return
     ops = places.listed_ops(path)
     wanting = [op for op in ops if _needs_quantization(network, places, op)]
-    left = _without_repeated(quantizations, places.behind.values(), len(quantizations) - len(wanting))
+    left = _without_repeated(quantizations, places.following.values(), len(quantizations) - len(wanting))
     if len(left) != len(wanting):
         where = f"the module {path!r}" if path else "the network's own code"
         raise InvalidModelError(
@@ -66,7 +66,7 @@ def _place_functions(network: Network, places: Places, path: str, quantizations:
             rule="module-count",
         )
     for op, quantization in zip(wanting, left, strict=True):
-        places.put_behind_relu(op.outputs[0], quantization)
+        places.put_after_relu(op.outputs[0], quantization)
 
 
 def _without_repeated(quantizations: Sequence[QParams], known: Iterable[QParams], most: int) -> list[QParams]:
@@ -89,7 +89,7 @@ def _key(quantization: QParams) -> tuple[Hashable, ...]:
 
 def _needs_quantization(network: Network, places: Places, op: Op) -> bool:
     """Whether an operator of values computes what no quantization of its data fits: sums and products of two values, activations, norms."""
-    if not op.outputs or op.outputs[0] in places.behind or op.outputs[0] in places.inner or kind_of(op).rule != "real":
+    if not op.outputs or op.outputs[0] in places.following or op.outputs[0] in places.inner or kind_of(op).rule != "real":
         return False
     if kind_of(op).keeps_range or op.kind in network.parameters.fixed or network[op.outputs[0]].dtype != "float32":
         return False
@@ -110,11 +110,11 @@ def _place_observed(network: Network, places: Places, quantizations: Sequence[QP
         if not data or op.outputs[0] in fused:
             continue
         for name in data:
-            if name not in places.behind:
+            if name not in places.following:
                 places.put(name, _next(left, quantizations, op))
         name = _end(network, op)
         fused.add(name)
-        held, quantization = places.behind[data[0]], _next(left, quantizations, op)
+        held, quantization = places.following[data[0]], _next(left, quantizations, op)
         keeps = op.kind != "Concat" and (kind_of(op).keeps_range or (op.kind in ("Add", "Mul") and len(data) == 1))
         if keeps and _key(held) != _key(quantization) and not any(reader.kind == "Concat" for reader in network.consumers.get(name, [])):
             raise _uneven(quantizations, op)

@@ -55,14 +55,14 @@ class Substitution:
     def _fold(self) -> None:
         """Weights of modules that hold the normalization after them, with the epsilon that the graph says."""
         network = self._network
-        behind: dict[str, float] = {}
+        following: dict[str, float] = {}
         for op in network.ops:
             owner = self._layer(op)
             if owner is not None and owner in network.parameters.folded:
                 norm = network.only_consumer(op.outputs[0])
                 if norm is not None and norm.kind == "BatchNormalization":
-                    behind[owner] = float(norm["epsilon"])
-        lacking = [module for module, folding in network.parameters.folded.items() if folding.has_norm and module not in behind]
+                    following[owner] = float(norm["epsilon"])
+        lacking = [module for module, folding in network.parameters.folded.items() if folding.has_norm and module not in following]
         if lacking:
             raise InvalidModelError(
                 f"{len(lacking)} layers hold the batch normalization after them, whose epsilon is not in the graph any more, "
@@ -71,7 +71,7 @@ class Substitution:
                 rule="normalization-missing",
             )
         for module, folding in network.parameters.folded.items():
-            found = folding.tensors(behind.get(module, 0.0))
+            found = folding.tensors(following.get(module, 0.0))
             self._tensors.update(found)
             if f"{module}.bias".removeprefix(".") not in found:
                 self._absent.add(f"{module}.bias".removeprefix("."))

@@ -74,11 +74,11 @@ class _Packer:
         if self.size > LARGEST:
             raise TooLargeError
 
-    def align(self, alignment: int, behind: int = 0) -> None:
+    def align(self, alignment: int, following: int = 0) -> None:
         """Puts zeros in front, so that what comes after `after` more bytes lies at a multiple of `alignment`."""
         if alignment > self.alignment:
             self.alignment = alignment
-        count = -(self.size + behind) % alignment
+        count = -(self.size + following) % alignment
         if count:
             self.add(_PADDING[count])
 

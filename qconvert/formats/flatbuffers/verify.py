@@ -104,8 +104,8 @@ def _planned(schema: Schema, name: str, content: bytes, outside: tuple[int, int]
         if kind != "scalar":
             found.append(_Field(kind, offset, item_size, detail, field_name, offsets.get(slot - 2, 0)))
     places = [offsets[slot] for slot in outside or () if slot in offsets]
-    behind = (places[0], places[1]) if len(places) == 2 else None
-    return _Plan(size, 1 + len(found) + (behind is not None), tuple(found), behind)
+    following = (places[0], places[1]) if len(places) == 2 else None
+    return _Plan(size, 1 + len(found) + (following is not None), tuple(found), following)
 
 
 class _Verifier:

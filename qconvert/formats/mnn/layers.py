@@ -142,15 +142,15 @@ def _fused(graph: Graph, op: Op, readers: Sequence[Op]) -> str:
 def _taken_in(graph: Graph, name: str, readers: Mapping[str, Sequence[Op]]) -> str:
     """The operator with a constant after a layer that MNN makes a part of the layer's weights and bias, in words; "" if there is none. The
     layer's result, which has a quantization of its own, is no tensor then."""
-    behind = readers.get(name, ())
-    while len(behind) == 1 and name not in graph.public:
-        op = behind[0]
+    following = readers.get(name, ())
+    while len(following) == 1 and name not in graph.public:
+        op = following[0]
         if op.kind in ("Add", "Sub", "Mul", "Div") and any(graph[operand].is_constant for operand in op.inputs):
             return f"the {op.kind} {op.outputs[0]!r}"
         if op.kind not in ("Reshape", "Squeeze", "Unsqueeze", "Flatten"):
             return ""
         name = op.outputs[0]
-        behind = readers.get(name, ())
+        following = readers.get(name, ())
     return ""
 
 
@@ -176,11 +176,11 @@ def _layer(graph: Graph, op: Op, result: str, encodings: Encodings) -> Layer | s
     data = _activation(op.inputs[0], encodings, "input", op)
     if isinstance(data, str):
         return f"its data have {data}"
-    behind = _activation(result, encodings, "output", op)
-    if isinstance(behind, str):
-        return f"its result has {behind}"
+    following = _activation(result, encodings, "output", op)
+    if isinstance(following, str):
+        return f"its result has {following}"
     name = f"{result}{BEHIND_LAYOUT}" if op.kind == "Conv" and result in graph.outputs else result
-    return Layer(name, op.source or result, data, behind, op.inputs[1], *weights)
+    return Layer(name, op.source or result, data, following, op.inputs[1], *weights)
 
 
 def _groups(graph: Graph, op: Op, layer: Layer) -> list[Layer]:

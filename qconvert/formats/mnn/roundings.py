@@ -62,29 +62,29 @@ def rounded(
     """
     wanted = _wanted(network, encodings, layers, exact)
     readers = network.consumers()
-    spelling, instead, ops = _Spelling(network), dict[str, str](), list[Op]()
+    decomposition, instead, ops = _Decomposition(network), dict[str, str](), list[Op]()
     for name in network.inputs:
         if name in wanted:
-            instead[name] = spelling.fresh(called.get(name, f"{name}/rounded"), network[name])
-            ops += spelling.operators(name, instead[name], wanted[name])
+            instead[name] = decomposition.fresh(called.get(name, f"{name}/rounded"), network[name])
+            ops += decomposition.operators(name, instead[name], wanted[name])
     for op in network.ops:
         inputs = tuple(instead.get(name, name) for name in op.inputs)
         if is_rounding(network, op, encodings, readers):
             if op.outputs[0] in wanted:
-                ops += spelling.operators(inputs[0], op.outputs[0], wanted[op.outputs[0]])
+                ops += decomposition.operators(inputs[0], op.outputs[0], wanted[op.outputs[0]])
             else:
                 instead[op.outputs[0]] = inputs[0]
             continue
-        real = {name: spelling.fresh(f"{name}/real", network[name]) for name in op.outputs if name in wanted and name not in called}
+        real = {name: decomposition.fresh(f"{name}/real", network[name]) for name in op.outputs if name in wanted and name not in called}
         ops.append(replace(op, inputs=inputs, outputs=tuple(real.get(name, name) for name in op.outputs)))
         for name in wanted.keys() & set(op.outputs):
             if name in called:
-                instead[name] = spelling.fresh(called[name], network[name])
-            ops += spelling.operators(real.get(name, name), instead.get(name, name), wanted[name])
-    return network.evolve(tensors=spelling.tensors.values(), ops=ops), list(wanted)
+                instead[name] = decomposition.fresh(called[name], network[name])
+            ops += decomposition.operators(real.get(name, name), instead.get(name, name), wanted[name])
+    return network.evolve(tensors=decomposition.tensors.values(), ops=ops), list(wanted)
 
 
-class _Spelling:
+class _Decomposition:
     """Makes the operators of roundings. `tensors` are new."""
 
     def __init__(self, network: Graph) -> None:

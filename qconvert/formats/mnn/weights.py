@@ -113,12 +113,12 @@ def _coded(data: Array, width: int) -> tuple[int, Array, int, bool]:
     codes = np.sort(data[start + 1 : start + 1 + count].view(np.int8))
     bits = max(1, (count - 1).bit_length())
     size = -(-rows * columns * bits // 8)
-    behind = data[start + 1 + count :]
-    if codes.size != count or behind.size < size:
+    following = data[start + 1 + count :]
+    if codes.size != count or following.size < size:
         raise InvalidModelError(
             f"{data.size} bytes are too few for {rows} × {columns} weights of {bits} bits and {count} codes", rule="damaged-weights"
         )
-    places = _unpacked(behind[:size], bits, rows * columns)
+    places = _unpacked(following[:size], bits, rows * columns)
     if places.size and int(places.max()) >= count:
         raise InvalidModelError(f"a weight is code {int(places.max())} of {count}", rule="damaged-weights")
     is_full = count == 2**bits and bool((codes == np.arange(count) - count // 2).all())

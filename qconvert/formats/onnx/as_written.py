@@ -38,11 +38,11 @@ def as_written(path: Path, graph: Graph, proto: Any) -> Graph:
     if graph.functions:
         return _read(proto, graph, files)
     notes = [entry.value for entry in proto.metadata_props if entry.key == DECOMPOSED]
-    spelled = {name for text in notes for item in json.loads(text) for name in item["outputs"] if name}
-    if not spelled:
+    decomposed = {name for text in notes for item in json.loads(text) for name in item["outputs"] if name}
+    if not decomposed:
         return graph
-    part = _read(_cut(proto, graph, spelled), graph, files)
-    ops = [_call(op) if spelled.intersection(op.outputs) else op for op in graph.ops]
+    part = _read(_cut(proto, graph, decomposed), graph, files)
+    ops = [_call(op) if decomposed.intersection(op.outputs) else op for op in graph.ops]
     return graph.evolve(ops=ops, functions={**part.functions, _SPELLED_OUT: replace(part, functions={})})
 
 
@@ -63,11 +63,11 @@ def _labelled(tensor: Tensor, written: Tensor | None) -> Tensor:
     return replace(tensor, quantization=written.quantization)
 
 
-def _cut(proto: Any, graph: Graph, spelled: Set[str]) -> Any:
+def _cut(proto: Any, graph: Graph, decomposed: Set[str]) -> Any:
     """A ModelProto of the nodes that compute the tensors `written` from other tensors of the graph."""
     import onnx
 
-    nodes = _nodes(proto.graph.node, spelled, graph.tensors.keys() - spelled)
+    nodes = _nodes(proto.graph.node, decomposed, graph.tensors.keys() - decomposed)
     made = {name for node in nodes for name in node.output}
     read = dict.fromkeys(name for node in nodes for name in (*node.input, *captured(node)) if name and name not in made)
     types = {value.name: value for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)}
@@ -81,8 +81,8 @@ def _cut(proto: Any, graph: Graph, spelled: Set[str]) -> Any:
             node=nodes,
             initializer=constants,
             input=[types[name] for name in read if name not in held],
-            output=[types[name] for name in sorted(spelled & made)],
-            value_info=[types[name] for name in made - spelled if name in types],
+            output=[types[name] for name in sorted(decomposed & made)],
+            value_info=[types[name] for name in made - decomposed if name in types],
         ),
     )
 

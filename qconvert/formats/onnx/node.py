@@ -129,7 +129,7 @@ class NodeReading(OperatorReading):
         if self._declared.get(name, ("unknown", None))[0] == "unknown":
             self._declared[name] = (dtype, shape)
 
-    def behind_dequantize(self, index: int) -> Tensor | None:
+    def after_dequantize(self, index: int) -> Tensor | None:
         """The quantized tensor whose float values input `index` is, with its data if they are known; None if there is none."""
         op = self._draft.producers.get(self.input(index))
         if op is None or op.kind != "Dequantize":

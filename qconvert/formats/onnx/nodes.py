@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
+from qconvert.formats.onnx.decomposed import is_decomposed
 from qconvert.formats.onnx.node_types import require_types
-from qconvert.formats.onnx.spelled import is_spelled_out
 from qconvert.graph import Graph, Op, Tensor, canonical_dtype
 from qconvert.operators import kind_of
 from qconvert.plugins import operators
@@ -25,7 +25,7 @@ class Forms:
     Attributes:
         form: "qdq", "qoperator" or "qonnx".
         kept: operators that have no QOperator form, by kind and reason.
-        spelled: ids of the operators that became other nodes than their own.
+        decomposed: ids of the operators that became other nodes than their own.
         guards: whether nodes stand in the way of onnxruntime's optimizer where it would change values.
         regions: tensor of the main graph -> the region that computes it; "" or no entry for the rest.
         lowered: what lowering did.
@@ -34,7 +34,7 @@ class Forms:
 
     form: str = "qdq"
     kept: Counter[tuple[str, str]] | None = None
-    spelled: set[int] = field(default_factory=set)
+    decomposed: set[int] = field(default_factory=set)
     guards: bool = True
     regions: Mapping[str, str] = field(default_factory=dict)
     lowered: Lowered | None = None
@@ -67,8 +67,8 @@ def write_ops(b: Builder) -> None:
         b.forms.owners.update((id(node), region) for node in b.nodes[first:] if region)
         if reason:
             b.forms.keep(op, reason)
-        if reason != "" and is_spelled_out(op, [node.op_type for node in b.nodes[first:]]):
-            b.forms.spelled.add(id(op))
+        if reason != "" and is_decomposed(op, [node.op_type for node in b.nodes[first:]]):
+            b.forms.decomposed.add(id(op))
 
 
 def _write_qoperator(op: Op, b: Builder) -> str | None:

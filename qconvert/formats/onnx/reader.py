@@ -14,10 +14,10 @@ import numpy as np
 from qconvert.arithmetic import is_accumulator_scale
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.container import open_model, parse_model
+from qconvert.formats.onnx.decomposed import with_decomposed
 from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.relabelled import relabelled
 from qconvert.formats.onnx.scopes import add_constants, declared_values, read_nodes
-from qconvert.formats.onnx.spelled import with_spelled
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.signatures import with_signatures
 from qconvert.graph import Array, Graph, Shape
@@ -98,7 +98,7 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
         metadata={key: value for key, value in metadata.items() if key != RELABELLED},
     )
     found = with_signatures(_with_bias_scales(with_used_functions(found.evolve(ops=draft.ops))))
-    return found if again else with_spelled(found, partial(_rewritten, model))
+    return found if again else with_decomposed(found, partial(_rewritten, model))
 
 
 def _rewritten(model: Any, graph: Graph) -> Graph:

@@ -62,9 +62,9 @@ def without_large_constants(data: Any, *, max_messages: int = _MAX_MESSAGES) -> 
         scanner = _Scanner(view, max_messages)
         scanner.message("ModelProto", 0, len(view), 1)
         pieces, start = [], 0
-        for first, behind, replacement in scanner.edits:
+        for first, following, replacement in scanner.edits:
             pieces += [view[start:first].tobytes(), replacement]
-            start = behind
+            start = following
         return b"".join([*pieces, view[start:].tobytes()])
 
 
@@ -99,16 +99,16 @@ class _Scanner:
                     length, position = view[position], position + 1
                 else:
                     length, position = self.varint(position, end)
-                behind = position + length
-                if behind > end:
+                following = position + length
+                if following > end:
                     raise _damaged(start)
                 kind = nested.get(tag)
                 if kind is _TEXT:
-                    self.text(position, behind)
+                    self.text(position, following)
                 elif kind is not None:
                     slot = len(self.edits)
                     self.edits.append((0, 0, b""))
-                    grown = self.message(kind, position, behind, depth + 1)
+                    grown = self.message(kind, position, following, depth + 1)
                     if len(self.edits) > slot + 1:
                         written = _varint(length + grown)
                         self.edits[slot] = (length_at, position, written)
@@ -116,10 +116,10 @@ class _Scanner:
                     else:
                         self.edits.pop()
                 elif tag == raw and length >= _LARGE:
-                    self.edits.append((start, behind, b""))
-                    growth -= behind - start
+                    self.edits.append((start, following, b""))
+                    growth -= following - start
                     references += _reference(position, length)
-                position = behind
+                position = following
             elif wire == _VARINT:
                 position = self.varint(position, end)[1]
             elif wire in (_FIXED32, _FIXED64):
@@ -132,9 +132,9 @@ class _Scanner:
             self.edits.append((end, end, references))
         return growth + len(references)
 
-    def text(self, position: int, behind: int) -> None:
+    def text(self, position: int, following: int) -> None:
         """Names are UTF-8. Protobuf packages differ in whether they look, and some give bytes or an error where the name is used."""
-        data = self.view[position:behind].tobytes()
+        data = self.view[position:following].tobytes()
         if not data.isascii():
             try:
                 data.decode()

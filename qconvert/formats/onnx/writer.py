@@ -129,7 +129,7 @@ def build(
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, domains[domain]) for domain in sorted(domains))]
     model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
-    helper.set_model_props(model, _properties(source, builder, named, provenance, forms.spelled))
+    helper.set_model_props(model, _properties(source, builder, named, provenance, forms.decomposed))
     if regions and not put_together(model, [forms.owners.get(id(node), "") for node in nodes], targets) and kept is not None:
         kept[_FLAT] += 1
     return model
@@ -149,7 +149,7 @@ def _with_torch_forms(graph: Graph) -> Graph:
 
 
 def _properties(
-    graph: Graph, builder: Builder, named: Collection[str], provenance: Mapping[str, str], spelled_out: Collection[int]
+    graph: Graph, builder: Builder, named: Collection[str], provenance: Mapping[str, str], decomposed: Collection[int]
 ) -> dict[str, str]:
     """The metadata of the file: the graph's own, where it came from, and what ONNX cannot state of it."""
     from qconvert.formats.onnx.ops.pool import may_tie
@@ -158,11 +158,11 @@ def _properties(
     properties = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance, **noted_signatures(graph)}
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
-    spelled = decomposition_notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") in _SPELLED_OUT
+    notes = decomposition_notes(graph, lambda op: id(op) in decomposed or op.attributes.get("arithmetic") in _SPELLED_OUT
                     or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(builder.kernel_fault(op))
                     or is_doubling(op, graph) or _hides_quantizations(op, graph))  # fmt: skip
-    if spelled:
-        properties[DECOMPOSED] = spelled
+    if notes:
+        properties[DECOMPOSED] = notes
     if relabelled := relabelled_notes(builder.graph, *builder.functions.values()):
         properties[RELABELLED] = relabelled
     if attributes := unstated(graph, lambda op: may_tie(op, builder)):

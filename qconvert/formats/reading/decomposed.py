@@ -22,9 +22,9 @@ from qconvert.rules.validation import validate
 __all__ = ["decomposition_notes", "needed", "restored"]
 
 
-def decomposition_notes(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> str:
+def decomposition_notes(graph: Graph, is_decomposed: Callable[[Op], bool]) -> str:
     """The metadata entry for the operators that are decomposed; "" if there are none."""
-    found = [stated(graph, op) for op in graph.ops if is_spelled_out(op)]
+    found = [stated(graph, op) for op in graph.ops if is_decomposed(op)]
     return json.dumps(found) if found else ""
 
 

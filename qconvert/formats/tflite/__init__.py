@@ -74,7 +74,7 @@ def qconvert_formats() -> Iterable[Format]:
     ]
 
 
-def _spell_recurrence(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+def _decompose_recurrence(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     from qconvert.formats.tflite.recurrences import run
 
     return run(graph, target)
@@ -83,7 +83,7 @@ def _spell_recurrence(graph: Graph, target: Target | None) -> tuple[Graph, tuple
 @hookimpl
 def qconvert_passes() -> Iterable[Pass]:
     summary = "LSTM, GRU and RNN that TFLite has no operator for become loops over their steps"
-    return [Pass("spell_recurrence", summary, _spell_recurrence, exact=False, within=1e-5, after=("fuse_recurrence",))]
+    return [Pass("decompose_recurrence", summary, _decompose_recurrence, exact=False, within=1e-5, after=("fuse_recurrence",))]
 
 
 @hookimpl

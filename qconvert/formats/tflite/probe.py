@@ -135,7 +135,7 @@ def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[
     subgraph.operators = [op for op in subgraph.operators if removed.isdisjoint(int(index) for index in _computed(op))]
     copies = _Copies(model, numbers)
     given = [copies.before(name, wanted) for name, wanted in inputs]
-    subgraph.outputs = np.array([copies.behind(name, wanted) for name, wanted in outputs], np.int32)
+    subgraph.outputs = np.array([copies.following(name, wanted) for name, wanted in outputs], np.int32)
     subgraph.inputs = np.array([*(int(index) for index in subgraph.inputs), *given], np.int32)
     subgraph.operators = [*copies.first, *subgraph.operators, *copies.last]
     model.signatureDefs = None
@@ -155,7 +155,7 @@ class _Copies:
         number = self._numbers[name]
         return number if name == wanted else self._copied(self.first, number, wanted, forth=False)
 
-    def behind(self, name: str, wanted: str) -> int:
+    def following(self, name: str, wanted: str) -> int:
         """The tensor `wanted`, which is made of `name`."""
         number = self._numbers[name]
         return number if name == wanted else self._copied(self.last, number, wanted, forth=True)

@@ -1,4 +1,4 @@
-"""The pass spell_recurrence: LSTM, GRU and RNN as a Scan over their steps, which the writer makes a WHILE of.
+"""The pass decompose_recurrence: LSTM, GRU and RNN as a Scan over their steps, which the writer makes a WHILE of.
 
 TFLite has one operator of its own, an LSTM whose states go on from run to run: that stays where the states are states of the model.
 """

@@ -227,8 +227,8 @@ class _File:
             contents[STATED_LIMITS] = json.dumps(limits).encode()
         if STATED_ATTRIBUTES in self._graph.metadata:
             contents[STATED_ATTRIBUTES] = self._graph.metadata[STATED_ATTRIBUTES].encode()
-        if spelled := decomposition_notes(self._graph, lambda op: op.kind == "Quantize" and bool(op["arithmetic"])):
-            contents[DECOMPOSED] = spelled.encode()
+        if decomposed := decomposition_notes(self._graph, lambda op: op.kind == "Quantize" and bool(op["arithmetic"])):
+            contents[DECOMPOSED] = decomposed.encode()
         origin = dict(provenance)
         if changed := origin.pop(CHANGED, self._graph.metadata.get(CHANGED, "")):
             contents[CHANGED] = changed.encode()

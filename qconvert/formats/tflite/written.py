@@ -87,13 +87,13 @@ def _write(graph: Graph) -> Written:
     failures: list[tuple[Op, QConvertError]] = []
     writers = operators("tflite", "write")
     lowered = lower(loops_to_whiles(without_calls(graph, lambda op: _is_composite(graph, op))), _legality(writers), prefers=_PREFERRED)
-    spelled = lowered.graph
-    without_form = frozenset(id(op) for op in all_ops(spelled) if op.kind not in writers)
+    decomposed = lowered.graph
+    without_form = frozenset(id(op) for op in all_ops(decomposed) if op.kind not in writers)
     first = _INITIAL + (inner_states(graph) != set(graph.states))
-    subgraphs = {name: first + position for position, name in enumerate(spelled.functions)}
-    counted = counters(spelled)
+    subgraphs = {name: first + position for position, name in enumerate(decomposed.functions)}
+    counted = counters(decomposed)
     named = {"subgraphs": subgraphs, "variable_keys": variable_keys(graph), "whole": lowered.whole}
-    made = (_written(inner, {**named, "counters": counted.get(name, frozenset())}, failures) for name, inner in all_graphs(spelled))
+    made = (_written(inner, {**named, "counters": counted.get(name, frozenset())}, failures) for name, inner in all_graphs(decomposed))
     writing, *functions = made
     return Written(graph, writing, tuple(functions), tuple(failures), without_form)
 

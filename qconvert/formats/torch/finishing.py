@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from qconvert.formats.reading.draft import Draft
+from qconvert.formats.torch.decomposed import compute_constants, find_fake_quantization
 from qconvert.formats.torch.scaled_products import scale_weights
 from qconvert.formats.torch.session import Session
-from qconvert.formats.torch.spelled import compute_constants, find_fake_quantization
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators.cells import GATES
 

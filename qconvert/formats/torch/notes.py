@@ -38,7 +38,7 @@ class Notes:
         operators: names of calls -> where the source has the operator.
         padding: calls that pad for the operator after them.
         sizes: symbols of the program -> names of sizes.
-        spelled: operators that are written as several calls.
+        decomposed: operators that are written as several calls.
         inputs: shapes and types of inputs, as the option --input-shape states them.
     """
 
@@ -49,7 +49,7 @@ class Notes:
     operators: Mapping[str, str]
     padding: Sequence[str]
     sizes: Mapping[str, str]
-    spelled: Sequence[Noted]
+    decomposed: Sequence[Noted]
     inputs: str = ""
 
 
@@ -86,9 +86,9 @@ def read_notes(archive: Archive) -> Notes | None:
         metadata, buffers, tensors, names = (_texts(found, key) for key in ("metadata", "buffers", "tensors", "operators"))
         padding = [str(name) for name in found.get("padding", [])]
         name = None if "name" not in found else str(found["name"])
-        spelled = [noted(item) for item in found.get("spelled", [])]
+        decomposed = [noted(item) for item in found.get("decomposed", [])]
         inputs = str(found.get("inputs", ""))
-        return Notes(name, metadata, buffers, tensors, names, padding, _texts(found, "sizes"), spelled, inputs)
+        return Notes(name, metadata, buffers, tensors, names, padding, _texts(found, "sizes"), decomposed, inputs)
     except (OverflowError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidModelError(f"the notes {NOTES} are not a map of names", rule="malformed-metadata") from error
 

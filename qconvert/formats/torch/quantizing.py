@@ -14,6 +14,8 @@ from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization, integer_range
 
 __all__ = [
+    "decomposed_dequantize",
+    "decomposed_quantize",
     "dequantized",
     "float32",
     "narrowed",
@@ -21,8 +23,6 @@ __all__ = [
     "quantization_along",
     "real_values",
     "sound",
-    "spelled_dequantize",
-    "spelled_quantize",
     "stated_limits",
     "storage",
     "whole",
@@ -145,7 +145,7 @@ def real_values(c: Call, name: str) -> str:
     return c.emit("Cast", [name], dtype="float32", quantization=None, hint="real", to="float32").name
 
 
-def spelled_quantize(c: Call, data: str, scale: str, zero_point: str, limits: tuple[int, int], dtype: str, order: str = ROUNDED) -> Ref:
+def decomposed_quantize(c: Call, data: str, scale: str, zero_point: str, limits: tuple[int, int], dtype: str, order: str = ROUNDED) -> Ref:
     """Integers with a quantization that is known only at run time, as plain numbers: clamp(rint(x / scale) + zero_point), part by part."""
     one = c.const(np.float32(1), "one")
     reciprocal = c.emit("Div", [one, real_values(c, scale)], dtype="float32", quantization=None, hint="reciprocal")
@@ -160,7 +160,7 @@ def spelled_quantize(c: Call, data: str, scale: str, zero_point: str, limits: tu
     return c.emit("Cast", [clipped.name], dtype=dtype, quantization=None, to=dtype)
 
 
-def spelled_dequantize(c: Call, data: str, scale: str, zero_point: str) -> Ref:
+def decomposed_dequantize(c: Call, data: str, scale: str, zero_point: str) -> Ref:
     """The float values of integers with a quantization that is known only at run time: (q - zero_point) * scale."""
     made = c.session.draft.producers.get(data)
     is_rounded = made is not None and made.kind == "Cast" and c.lookup(made.inputs[0]).dtype == "float32"

@@ -68,7 +68,7 @@ def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Grap
                 raise _without_graph(archive)
             notes = read_notes(archive)
             if notes is not None and again:
-                notes = replace(notes, spelled=())
+                notes = replace(notes, decomposed=())
             if not _is_torchscript(archive):
                 return with_notes(read_program(archive, path.stem, given, notes), notes)
             if notes is not None and not stated:

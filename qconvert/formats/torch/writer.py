@@ -133,7 +133,7 @@ def _notes(graph: Graph, builder: Builder, made: Module, program: Any, provenanc
         "operators": {found: builder.sources[node] for node, found in nodes.items() if builder.sources.get(node)},
         "padding": [found for node, found in nodes.items() if node in builder.helpers],
         "sizes": _sizes(graph, program),
-        "spelled": [stated(graph, op, lambda op: (*op.inputs, *op.outputs)) for op in builder.spelled.values()],
+        "decomposed": [stated(graph, op, lambda op: (*op.inputs, *op.outputs)) for op in builder.decomposed.values()],
     }
 
 

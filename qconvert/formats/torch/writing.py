@@ -39,7 +39,7 @@ class Builder:
         graph: likewise.
         is_exact: whether operators with quantizations give the integers that they mean, and not those that float32 gives.
         wide: whether the operator that is written has float values in float64.
-        spelled: operators, by their id, that are found again by a note alone.
+        decomposed: operators, by their id, that are found again by a note alone.
         nodes: in order, also such as nothing depends on.
         names: node -> the canonical tensor whose stored values it gives.
         sources: node -> the operator of the source that it stands for.
@@ -55,7 +55,7 @@ class Builder:
         self._whole = whole or {}
         self.is_exact = numerics != "fast"
         self.wide = False
-        self.spelled = {id(op): op for op in self._whole.values()}
+        self.decomposed = {id(op): op for op in self._whole.values()}
         self.nodes: list[Node] = []
         self.names: dict[Node, str] = {}
         self.sources: dict[Node, str] = {}
@@ -154,7 +154,7 @@ class Builder:
     def note_operator(self) -> None:
         """Says that the operator being written is written so that only a note finds it again."""
         if self.op is not None and id(self.op) not in self._whole:
-            self.spelled[id(self.op)] = self.op
+            self.decomposed[id(self.op)] = self.op
 
     def reals(self, op: Op) -> list[Any]:
         """The nodes of the float values of all inputs."""

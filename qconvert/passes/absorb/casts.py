@@ -1,4 +1,4 @@
-"""Constants of integers after Cast, Sub and Mul are after a Dequantize: the same float values (see spell_weights)."""
+"""Constants of integers after Cast, Sub and Mul are after a Dequantize: the same float values (see decompose_weights)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, numpy_dtype
-from qconvert.passes.spell_weights import SPELLED_TYPES
+from qconvert.passes.decompose_weights import SPELLED_TYPES
 from qconvert.rewriting import Rewriter
 
 __all__ = ["dequantized_casts"]

@@ -64,7 +64,7 @@ def match_entries(graph: Graph, encodings: Encodings, renamed: Mapping[str, str]
             _put(found, where, encoding, place)
     named = {*found.tensors, *(name for name, _, _ in results)}
     for name, encoding, place in results:
-        _put(found, (_behind(name, graph, consumers, named), _WHOLE), encoding, place)
+        _put(found, (_after(name, graph, consumers, named), _WHOLE), encoding, place)
     if lost:
         raise InvalidModelError(_lost(lost, graph, own), remedy=_REMEDY, rule="unknown-tensor")
     return found
@@ -102,7 +102,7 @@ def _of_input(place: Place, graph: Graph) -> tuple[str, int] | None:
     return (place.name, _WHOLE) if place.name in graph.inputs and (place.role, place.index) == ("output", 0) else None
 
 
-def _behind(name: str, graph: Graph, consumers: Mapping[str, list[Op]], named: Container[str]) -> str:
+def _after(name: str, graph: Graph, consumers: Mapping[str, list[Op]], named: Container[str]) -> str:
     """The result of an operator after the activation functions that a runtime fuses into it, where that has no entry of its own."""
     while name not in graph.public:
         readers = consumers.get(name, [])

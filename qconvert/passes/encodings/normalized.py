@@ -26,8 +26,8 @@ def drop_unrounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
         if not (kind_of(op).sums_products or op.kind == "Add"):
             continue
         name, before = op.outputs[0], list[Place]()
-        while (behind := _fused_behind(name, graph, readers)) is not None:
-            before, name = [*before, Place(name)], behind.outputs[0]
+        while (following := _fused_after(name, graph, readers)) is not None:
+            before, name = [*before, Place(name)], following.outputs[0]
             if Place(name) in encodings.entries:
                 gone.update(before)
     gone &= encodings.entries.keys()
@@ -35,7 +35,7 @@ def drop_unrounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
     return (encodings.evolve(kept) if gone else encodings), len(gone)
 
 
-def _fused_behind(name: str, graph: Graph, readers: Mapping[str, list[Op]]) -> Op | None:
+def _fused_after(name: str, graph: Graph, readers: Mapping[str, list[Op]]) -> Op | None:
     """The one operator after a result that is computed together with it."""
     found = readers.get(name, [])
     if (

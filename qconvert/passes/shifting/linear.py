@@ -141,7 +141,7 @@ def _amounts(graph: Graph, op: Op) -> tuple[int, ...]:
     """What a Conv adds before each axis of its data, and then after."""
     pads, shape = _pads(graph, op), graph[op.inputs[0]].shape
     assert pads is not None and shape is not None
-    before, behind = [0] * len(shape), [0] * len(shape)
+    before, following = [0] * len(shape), [0] * len(shape)
     for axis, pad in zip(axes_of_space(op, shape), pads, strict=True):
-        before[axis], behind[axis] = pad
-    return (*before, *behind)
+        before[axis], following[axis] = pad
+    return (*before, *following)

@@ -106,7 +106,7 @@ def _run(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
                 return
             for port, name in zip(ports, names, strict=True):
                 tensor = inner[port.tensor] if port.tensor else None
-                if reason := _beside(port, tensor, function[name]):
+                if reason := _port_difference(port, tensor, function[name]):
                     yield "call-mismatch", f"runs the function {call.function!r}, which {word} {name!r} {reason}"
         yield from _carried(call, function)
 
@@ -139,7 +139,7 @@ def _carried(call: FunctionCall, function: Graph) -> Iterator[Broken]:
             )
 
 
-def _beside(port: Port, tensor: Tensor | None, inner: Tensor) -> str:
+def _port_difference(port: Port, tensor: Tensor | None, inner: Tensor) -> str:
     """What is wrong with the function's tensor next to a port, in words; "" if nothing is."""
     if port.dtype:
         return "" if inner.dtype == port.dtype and _is_one(inner.shape) else f"of {inner.dtype} {inner.shape}, not one {port.dtype}"

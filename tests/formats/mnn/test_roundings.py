@@ -104,8 +104,8 @@ def test_what_is_moved_is_rounded_once() -> None:
     ops = [Op("Sigmoid", ("x",), ("s",)), Op("Transpose", ("s",), ("t",), {"perm": (0, 2, 3, 1)}), Op("Mul", ("t", "t"), ("y",))]
     network, names = on_reals(make(ops, tensors, "x", "y"))
     assert names == ["s", "y"]
-    spelled = ["Clip", "Div", "Add", "Sub", "Mul"]
-    assert [op.kind for op in network.ops] == ["Sigmoid", *spelled, "Transpose", "Mul", *spelled]
+    decomposed = ["Clip", "Div", "Add", "Sub", "Mul"]
+    assert [op.kind for op in network.ops] == ["Sigmoid", *decomposed, "Transpose", "Mul", *decomposed]
     assert network.ops[0].outputs == ("s/real",) and network.ops[5].outputs == ("s",)
 
 

@@ -64,8 +64,8 @@ def test_layers_are_called_as_what_mnn_fuses(resnet: Path) -> None:
     writers = {name: node for node in model.graph.node for name in node.output}
     kinds = [writers[layer["output"][0]["name"]].op_type for layer in layers(resnet)]
     assert kinds.count("Relu") == 4 and kinds.count("Conv") == 6
-    behind = [node for node in model.graph.node if node.op_type == "Clip" and node.input[0].endswith("unlimited")]
-    assert len(behind) == 3
+    following = [node for node in model.graph.node if node.op_type == "Clip" and node.input[0].endswith("unlimited")]
+    assert len(following) == 3
     assert all(writers[node.input[0]].op_type == "Conv" for node in model.graph.node if node.op_type == "Relu")
 
 

@@ -175,7 +175,7 @@ def test_checks_pass_and_find_a_wrong_weight(tmp_path: Path) -> None:
 def test_what_the_report_says(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(recurrence("GRU")[0])
     report = qconvert.convert(tmp_path / "m.onnx", tmp_path / "m.tflite")
-    assert [change.text for change in report.changes if change.by == "spell_recurrence"] == ["1 GRU are loops over their steps"]
+    assert [change.text for change in report.changes if change.by == "decompose_recurrence"] == ["1 GRU are loops over their steps"]
 
 
 #: Loops that give stacks of what each turn gives.

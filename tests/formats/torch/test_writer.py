@@ -101,8 +101,8 @@ def test_fast_numerics_are_pytorchs_own_form(tmp_path: Path) -> None:
             nodes = json.loads(archive.read("archive/models/model.json"))["graph_module"]["graph"]["nodes"]
             notes = json.loads(archive.read("archive/extra/qconvert.json"))
         calls[name] = {node["target"] for node in nodes}
-        spelled = {item["kind"] for item in notes["spelled"]} & {"Conv", "Gemm"}
-        assert spelled == ({"Conv", "Gemm"} if name == "exact" else set())
+        decomposed = {item["kind"] for item in notes["decomposed"]} & {"Conv", "Gemm"}
+        assert decomposed == ({"Conv", "Gemm"} if name == "exact" else set())
         assert notes["metadata"].get("torch.numerics") == ("exact" if name == "exact" else None)
     dequantize = "torch.ops.quantized_decomposed.dequantize_per_channel.default"
     assert [name for name, found in calls.items() if dequantize in found] == ["fast", "x86", "xnnpack"]
@@ -129,7 +129,7 @@ def _tamper(source: Path, result: Path, what: str) -> None:
             data = archive.read(entry)
             if entry.endswith("extra/qconvert.json"):
                 notes = json.loads(data)
-                op = notes["spelled"][2]
+                op = notes["decomposed"][2]
                 if what == "scale":
                     op["quantizations"] = {
                         name: [quantization[0], quantization[1]] if len(quantization) == 3 else [quantization[0] * 2, quantization[1]]
@@ -138,7 +138,7 @@ def _tamper(source: Path, result: Path, what: str) -> None:
                 elif what == "kind":
                     op["kind"], op["attributes"] = "MatMul", {"trans_b": 1}
                 else:
-                    op["inputs"][1] = notes["spelled"][3]["inputs"][1]
+                    op["inputs"][1] = notes["decomposed"][3]["inputs"][1]
                 data = json.dumps(notes).encode()
             other.writestr(entry, data)
 

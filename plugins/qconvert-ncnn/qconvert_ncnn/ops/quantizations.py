@@ -18,7 +18,7 @@ _TYPES = ("int8", "int16")
 
 def write_quantize(op: Op, w: Writing) -> None:
     """Quantize and Requantize: the steps of the quantization, or nothing where what reads the integers rounds."""
-    steps = w.behind(op)
+    steps = w.following(op)
     if not steps:
         w.alias(op)
         return

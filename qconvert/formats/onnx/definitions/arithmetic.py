@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 
 __all__ = ["DEFINITIONS"]
 
 
-def _matmul(s: Spelling) -> None:
+def _matmul(s: Decomposition) -> None:
     """MatMul by a vector: a row in front, or a column after, which the result loses again (numpy.matmul)."""
     a, b = s.input(0), s.input(1)
     ranks = s.rank(0), s.rank(1)
@@ -23,7 +23,7 @@ def _matmul(s: Spelling) -> None:
     s.end(s("Squeeze", s("MatMul", a, b), s.ints(*axes)))
 
 
-def _matmul_integer(s: Spelling) -> None:
+def _matmul_integer(s: Decomposition) -> None:
     """MatMulInteger by a vector, likewise."""
     ranks = s.rank(0), s.rank(1)
     axes = [axis for axis, rank in zip((-2, -1), ranks, strict=True) if rank == 1]
@@ -37,7 +37,7 @@ def _matmul_integer(s: Spelling) -> None:
     s.end(s("Squeeze", s("MatMulInteger", a, b, *points), s.ints(*axes)))
 
 
-def _fused_matmul(s: Spelling) -> None:
+def _fused_matmul(s: Decomposition) -> None:
     """onnxruntime's FusedMatMul: alpha * A' @ B'."""
     if s.attribute("transBatchA", 0) or s.attribute("transBatchB", 0):
         raise NoDefinitionError("batches after rows")
@@ -52,16 +52,16 @@ def _fused_matmul(s: Spelling) -> None:
     s.end(s("MatMul", *operands))
 
 
-def _power(s: Spelling, value: str, power: int) -> str:
+def _power(s: Decomposition, value: str, power: int) -> str:
     """|x| ** power."""
     return s("Abs", value) if power == 1 else s("Mul", value, value) if power == 2 else s("Pow", s("Abs", value), float(power))
 
 
-def _root(s: Spelling, value: str, power: int) -> str:
+def _root(s: Decomposition, value: str, power: int) -> str:
     return value if power == 1 else s("Sqrt", value) if power == 2 else s("Pow", value, 1 / power)
 
 
-def _lp_pool(s: Spelling) -> None:
+def _lp_pool(s: Decomposition) -> None:
     """(sum of |x| ** p) ** (1 / p) over windows: their mean, with the padding counted, times their size."""
     if s.attribute("ceil_mode", 0) or any(size != 1 for size in s.attribute("dilations", ())):
         raise NoDefinitionError("windows with holes, or that hang over the edge")
@@ -73,14 +73,14 @@ def _lp_pool(s: Spelling) -> None:
     s.end(total if power == 1 else _root(s, total, power))
 
 
-def _global_lp_pool(s: Spelling) -> None:
+def _global_lp_pool(s: Decomposition) -> None:
     """(sum of |x| ** p) ** (1 / p) over space."""
     power, axes = int(s.attribute("p", 2)), s.ints(*range(2, s.rank()))
     s.end(s("ReduceL1", s.x, axes) if power == 1 else s("ReduceL2", s.x, axes) if power == 2
           else _root(s, s("ReduceSum", _power(s, s.x, power), axes), power))  # fmt: skip
 
 
-def _dilated_average(s: Spelling) -> None:
+def _dilated_average(s: Decomposition) -> None:
     """AveragePool with holes: a convolution of each channel by equal weights. Padding would have to be counted out."""
     channels, kernel = s.shape()[1], list(s.attribute("kernel_shape"))
     if any(s.attribute("pads", ())) or s.attribute("ceil_mode", 0) or s.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
@@ -90,7 +90,7 @@ def _dilated_average(s: Spelling) -> None:
     s.end(s("Conv", s.x, s.const(weights), group=channels, **window))
 
 
-def _clip(s: Spelling) -> None:
+def _clip(s: Decomposition) -> None:
     """min(max(x, low), high) with bounds that are computed."""
     value = s.x
     for index, kind in ((1, "Max"), (2, "Min")):
@@ -103,7 +103,7 @@ def _clip(s: Spelling) -> None:
 def _single(kind: str) -> Definition:
     """A reduction along no axes."""
 
-    def define(s: Spelling) -> None:
+    def define(s: Decomposition) -> None:
         if not s.attribute("noop_with_empty_axes", 0) or (s.input(1) and s.known(1).size):
             raise NoDefinitionError("axes")
         squared = "Square" in kind or kind == "ReduceL2"
@@ -113,7 +113,7 @@ def _single(kind: str) -> Definition:
     return define
 
 
-def _last_index(s: Spelling) -> None:
+def _last_index(s: Decomposition) -> None:
     """The last of equal extremes: the first one of the reversed data."""
     axis = s.axis(default=0)
     size = s.shape()[axis]
@@ -122,19 +122,19 @@ def _last_index(s: Spelling) -> None:
     s.end(s("Sub", s.const(np.array(size - 1, np.int64)), found))
 
 
-def _is_inf(s: Spelling) -> None:
+def _is_inf(s: Decomposition) -> None:
     """x equal to one of the infinities."""
     if bool(s.attribute("detect_negative", 1)) == bool(s.attribute("detect_positive", 1)):
         raise NoDefinitionError("both or none")
     s.end(s("Equal", s.x, s.number(-math.inf if s.attribute("detect_negative", 1) else math.inf)))
 
 
-def _quick_gelu(s: Spelling) -> None:
+def _quick_gelu(s: Decomposition) -> None:
     """onnxruntime's QuickGelu: x * sigmoid(alpha * x)."""
     s.end(s("Swish", s.x, alpha=float(s.attribute("alpha", 1.702))))
 
 
-def _fused_conv(s: Spelling) -> None:
+def _fused_conv(s: Decomposition) -> None:
     """onnxruntime's FusedConv: a Conv, a sum that joins it, and an activation after both."""
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
     value = s("Conv", s.x, s.input(1), *([s.input(2)] if s.input(2) else []), **{name: s.attribute(name) for name in names})
@@ -151,7 +151,7 @@ def _fused_conv(s: Spelling) -> None:
     s.end(value)
 
 
-def _fused_gemm(s: Spelling) -> None:
+def _fused_gemm(s: Decomposition) -> None:
     """onnxruntime's FusedGemm: a Gemm and an activation after it."""
     inputs = [s.input(index) for index in range(3) if s.input(index)]
     value = s("Gemm", *inputs, **{name: s.attribute(name) for name in ("alpha", "beta", "transA", "transB")})
@@ -168,7 +168,7 @@ def _fused_gemm(s: Spelling) -> None:
 _REDUCTIONS = "ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp"
 
 
-def _dequantize(s: Spelling) -> None:
+def _dequantize(s: Decomposition) -> None:
     """(x - zero point) * scale, where these are computed: one of each, for integers of 8 bits, which float32 holds."""
     if (
         s.tensor(0).dtype not in ("int8", "uint8")
@@ -181,7 +181,7 @@ def _dequantize(s: Spelling) -> None:
     s.end(s("Mul", s("Sub", value, _scalar(s, point, 2)) if point else value, _scalar(s, s.input(1), 1)))
 
 
-def _scalar(s: Spelling, name: str, index: int) -> str:
+def _scalar(s: Decomposition, name: str, index: int) -> str:
     return name if s.rank(index) == 0 else s("Reshape", name, s.ints())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.graph import Array
 
 __all__ = ["DEFINITIONS"]
@@ -20,12 +20,12 @@ __all__ = ["DEFINITIONS"]
 _HEADS = [0, 2, 1, 3]
 
 
-def _attention(s: Spelling) -> None:
+def _attention(s: Decomposition) -> None:
     """Attention(x, weights, bias, mask, past, scores to add): queries, keys and values are one product by the weights."""
     _fused(s, s("MatMul", s.x, s.input(1)), bias=2, mask=3, past=4, added=5, sizes=s.shape(1)[1])
 
 
-def _quantized_attention(s: Spelling) -> None:
+def _quantized_attention(s: Decomposition) -> None:
     """QAttention(x, weights, bias, both scales, mask, both zero points, past): Attention of quantized operands."""
     width = s.shape(1)[1]
     points = [s.input(index) for index in (6, 7)]
@@ -34,7 +34,7 @@ def _quantized_attention(s: Spelling) -> None:
     _fused(s, s("MatMul", data, weights), bias=2, mask=5, past=8, added=9, sizes=width)
 
 
-def _fused(s: Spelling, product: str, *, bias: int, mask: int, past: int, added: int, sizes: int) -> None:
+def _fused(s: Decomposition, product: str, *, bias: int, mask: int, past: int, added: int, sizes: int) -> None:
     """What follows the product of data and weights, whose columns are those of the queries, keys and values."""
     if s.attribute("do_rotary", 0) or s.attribute("past_present_share_buffer", 0):
         raise NoDefinitionError("turned queries, or a shared buffer")
@@ -59,7 +59,7 @@ def _fused(s: Spelling, product: str, *, bias: int, mask: int, past: int, added:
             widths[0] // heads, widths[2])  # fmt: skip
 
 
-def _multi_head(s: Spelling) -> None:
+def _multi_head(s: Decomposition) -> None:
     """MultiHeadAttention(query, key, value, bias, mask, scores to add, past key, past value), each but the query perhaps by heads."""
     heads, width = int(s.attribute("num_heads", 0)), s.tensor().shape
     if any(s.input(index) for index in (8, 9)) or width is None or len(width) != 3 or not s.input(2) or s.rank(1) not in (3, 4):
@@ -89,13 +89,13 @@ def _multi_head(s: Spelling) -> None:
     _attend(s, (query, key, value), real, before, biases, size // heads, last)
 
 
-def _heads(s: Spelling, value: str, heads: int) -> str:
+def _heads(s: Decomposition, value: str, heads: int) -> str:
     """(batch, length, heads * size) as (batch, heads, length, size)."""
     return s("Transpose", s("Reshape", value, s.ints(0, 0, heads, -1)), perm=_HEADS)
 
 
 def _attend(
-    s: Spelling, parts: tuple[str, str, str], real: type[np.floating[Any]], before: int, biases: Sequence[str], size: int, width: int
+    s: Decomposition, parts: tuple[str, str, str], real: type[np.floating[Any]], before: int, biases: Sequence[str], size: int, width: int
 ) -> None:
     """softmax(query @ key' * scale + biases) @ value, the heads side by side again, as output 0."""
     query, key, value = parts
@@ -111,7 +111,7 @@ def _attend(
     s.end(s("Reshape", s("Transpose", found, perm=_HEADS), s.ints(0, 0, width)))
 
 
-def _positions(s: Spelling, parts: str, before: int, side: int) -> str:
+def _positions(s: Decomposition, parts: str, before: int, side: int) -> str:
     """The places of the queries (side 0) or keys (1) in the whole text, which has `before` elements before the queries."""
     length = (s.tensor(0).shape or (None, None))[1]
     same = s.input(1) == "" or s.op["op_type"] != "MultiHeadAttention" or (s.tensor(1).shape or ())[1:2] == (length,)
@@ -123,7 +123,7 @@ def _positions(s: Spelling, parts: str, before: int, side: int) -> str:
     return places if side or not before else s("Add", places, s.const(np.int64(before)))
 
 
-def _mask(s: Spelling, index: int, key: str, real: type[np.floating[Any]], before: int, source: int = 0) -> list[str]:
+def _mask(s: Decomposition, index: int, key: str, real: type[np.floating[Any]], before: int, source: int = 0) -> list[str]:
     """What a mask of whole numbers adds to the scores: nothing, or one tensor that fits (batch, heads, queries, keys)."""
     if not s.input(index):
         return []

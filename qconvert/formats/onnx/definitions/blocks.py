@@ -7,7 +7,7 @@ import base64
 
 import numpy as np
 
-from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.formats.onnx.qoperator.nbits import unpacked
 from qconvert.graph import Array, Graph, Op
 
@@ -17,7 +17,7 @@ __all__ = ["DEFINITIONS", "coarse_product"]
 _ROUNDS = 4
 
 
-def _matmul_nbits(s: Spelling) -> None:
+def _matmul_nbits(s: Decomposition) -> None:
     """x @ ((integers - zero points) * scales) + bias, in real numbers: accuracy_level names the least that a kernel may do.
 
     Without an order of groups and with packed zero points it is MatMulNBits of the highest accuracy, whose weights stay integers.
@@ -42,7 +42,7 @@ def _matmul_nbits(s: Spelling) -> None:
     s.end(s("Add", product, s.input(5)) if s.input(5) else product)
 
 
-def _weights(s: Spelling, bits: int, depth: int, columns: int, block: int) -> Array:
+def _weights(s: Decomposition, bits: int, depth: int, columns: int, block: int) -> Array:
     """The real weights (K,N)."""
     packed, scales = s.known(1), s.known(2)
     blocks = -(-depth // block) if block > 0 else 0
@@ -80,7 +80,7 @@ def coarse_product(graph: Graph, op: Op, data: Array) -> tuple[Array, Array, Arr
     from onnx import NodeProto
 
     try:
-        s = Spelling(graph, op, NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True)))
+        s = Decomposition(graph, op, NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True)))
         bits, block = int(s.attribute("bits", 4)), int(s.attribute("block_size", 0))
         depth = int(s.attribute("K", 0))
         if int(s.attribute("accuracy_level", 0)) != _ROUNDS or bits not in (2, 4, 8) or block < 1 or data.shape[-1:] != (depth,):

@@ -6,23 +6,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.graph import Array
 
 __all__ = ["DEFINITIONS"]
 
 
-def _embed(s: Spelling) -> None:
+def _embed(s: Decomposition) -> None:
     """EmbedLayerNormalization(words, segments, three tables, gamma, beta, mask, places)."""
     _embedded(s, lambda value, index: value, 8)
 
 
-def _quantized_embed(s: Spelling) -> None:
+def _quantized_embed(s: Decomposition) -> None:
     """QEmbedLayerNormalization: tables, gamma and beta are integers with a scale (inputs 8 to 12) and a zero point (13 to 17) each."""
     _embedded(s, lambda value, index: s("DequantizeLinear", value, s.input(index + 6), s.input(index + 11)), 18)
 
 
-def _embedded(s: Spelling, real: Callable[[str, int], str], places: int) -> None:
+def _embedded(s: Decomposition, real: Callable[[str, int], str], places: int) -> None:
     """LayerNormalization of the sum of a word's, a place's and a segment's row.
 
     Args:
@@ -52,7 +52,7 @@ def _embedded(s: Spelling, real: Callable[[str, int], str], places: int) -> None
     s.end(result)
 
 
-def _gather_blocks(s: Spelling) -> None:
+def _gather_blocks(s: Decomposition) -> None:
     """GatherBlockQuantized(data, indices, scales, zero points): rows of integers of 4 or 8 bits with scales in blocks.
 
     The integers are gathered as they are, and multiplied by what is gathered of their scales: the table stays integers.
@@ -85,7 +85,7 @@ def _gather_blocks(s: Spelling) -> None:
     _gathered(s, stored, zero, scales, (axis, along, block))
 
 
-def _gathered(s: Spelling, stored: Array, zero: Array, scales: Array, places: tuple[int, int, int]) -> None:
+def _gathered(s: Decomposition, stored: Array, zero: Array, scales: Array, places: tuple[int, int, int]) -> None:
     """(integers - zero points) * scales of the rows at the indices, the axis of blocks being two: blocks and elements."""
     axis, along, block = places
     blocks, length = scales.shape[along], stored.shape[along]
@@ -103,10 +103,10 @@ def _gathered(s: Spelling, stored: Array, zero: Array, scales: Array, places: tu
         raise NoDefinitionError("indices of unknown rank")
     found = [*stored.shape[:axis], *indices, *stored.shape[axis + 1 :]]
     where = along if along < axis else along + len(indices) - 1
-    behind = [size if isinstance(size, int) else -1 for size in found[where + 1 :]]
-    if behind.count(-1) > 1:
+    following = [size if isinstance(size, int) else -1 for size in found[where + 1 :]]
+    if following.count(-1) > 1:
         raise NoDefinitionError("several unknown sizes")
-    value = s("Reshape", value, s.ints(*([0] * where), blocks * block, *behind))
+    value = s("Reshape", value, s.ints(*([0] * where), blocks * block, *following))
     if blocks * block != length:
         value = s("Slice", value, s.ints(0), s.ints(length), s.ints(where))
     s.end(value)
@@ -121,7 +121,7 @@ def _repeated(values: Array, block: int, axis: int, shape: tuple[int, ...]) -> A
     return np.take(np.repeat(values, block, axis), np.arange(shape[axis]), axis)
 
 
-def _rotary(s: Spelling) -> None:
+def _rotary(s: Decomposition) -> None:
     """onnxruntime's RotaryEmbedding(x, places, cosines, sines): ONNX's, with other places of the inputs."""
     if s.rank(1) != 2 or s.attribute("is_packed_batching", 0) or float(s.attribute("scale", 1.0)) != 1:
         raise NoDefinitionError("one first place, or packed batches")

@@ -10,7 +10,7 @@ from typing import Any
 from qconvert.errors import InvalidGraphError, InvalidModelError, QConvertError
 from qconvert.formats.onnx.contrib import CONTRIB
 from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, embedding, quantized, resize, sampling, shaping
-from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.graph import Graph, Op, Tensor, equal_data
 from qconvert.graph.names import Names
 from qconvert.operators.functions import entering
@@ -156,9 +156,9 @@ def _definition(graph: Graph, op: Op) -> Graph | None:
     try:
         define = _DEFINITIONS.get(key)
         if define is not None:
-            spelling = Spelling(graph, op, node)
-            define(spelling)
-            return _read(_model(graph, op, spelling.nodes, _OPSET, spelling.constants), op)
+            decomposition = Decomposition(graph, op, node)
+            define(decomposition)
+            return _read(_model(graph, op, decomposition.nodes, _OPSET, decomposition.constants), op)
     except (NoDefinitionError, QConvertError, ArithmeticError, LookupError, TypeError, ValueError):
         pass  # a file may give a node of no schema attributes and sizes that mean nothing
     return _of_schema(graph, op, node)

@@ -7,24 +7,24 @@ import math
 
 import numpy as np
 
-from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 
 __all__ = ["DEFINITIONS"]
 
 
-def _real(s: Spelling, index: int, scale: int, axis: int | None = None) -> str:
+def _real(s: Decomposition, index: int, scale: int, axis: int | None = None) -> str:
     """The float values of input `index`, whose scale and zero point are the inputs from `scale` on."""
     points = [s.input(scale + 1)] if s.input(scale + 1) else []
     along = axis if axis is not None and math.prod(s.shape(scale)) > 1 else None
     return s("DequantizeLinear", s.input(index), s.input(scale), *points, axis=along)
 
 
-def _end(s: Spelling, value: str, scale: int) -> None:
+def _end(s: Decomposition, value: str, scale: int) -> None:
     """The result with its quantization, or as it is where the node names no quantization."""
     s.end(s("QuantizeLinear", value, s.input(scale), *([s.input(scale + 1)] if s.input(scale + 1) else [])) if s.input(scale) else value)
 
 
-def _qgemm(s: Spelling) -> None:
+def _qgemm(s: Decomposition) -> None:
     """QGemm with any factor alpha and any C: alpha * (A' @ B' + C), C being int32 at the scale of the products."""
     turned = bool(s.attribute("transB", 0))
     a, b = _real(s, 0, 1), _real(s, 3, 4, 0 if turned else 1)
@@ -37,7 +37,7 @@ def _qgemm(s: Spelling) -> None:
     _end(s, s("Mul", product, s.const(np.float32(alpha))) if alpha != 1 else product, 7)
 
 
-def _softmax(s: Spelling) -> None:
+def _softmax(s: Decomposition) -> None:
     """QLinearSoftmax of an opset before 13: all axes from one on together."""
     if int(s.attribute("opset", 13)) >= 13:
         raise NoDefinitionError("one axis")
@@ -46,7 +46,7 @@ def _softmax(s: Spelling) -> None:
     _end(s, s("Reshape", s("Softmax", rows, axis=-1), s.ints(*shape)), 3)
 
 
-def _conv(s: Spelling) -> None:
+def _conv(s: Decomposition) -> None:
     """QLinearConv of channels-last data: the same after a Transpose of the integers, and one before the result."""
     rank = s.rank()
     if not s.attribute("channels_last", 0) or rank < 3:
@@ -61,7 +61,7 @@ def _conv(s: Spelling) -> None:
 def _channels_last(kind: str, *names: str) -> Definition:
     """A pool of integers of channels-last data, likewise."""
 
-    def define(s: Spelling) -> None:
+    def define(s: Decomposition) -> None:
         rank = s.rank()
         if (not s.attribute("channels_last", 0) and kind != "MaxPool") or rank < 3:
             raise NoDefinitionError("channels first")

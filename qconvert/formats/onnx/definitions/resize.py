@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.graph import Array, numpy_dtype
 
 __all__ = ["DEFINITIONS"]
@@ -30,7 +30,7 @@ class _Axis:
     end: float = 1.0
 
 
-def _resize(s: Spelling) -> None:
+def _resize(s: Decomposition) -> None:
     """Each axis in turn."""
     mode = str(s.attribute("mode", "nearest"))
     axes = [item for item in _axes(s) if item.wanted != item.size or item.scale != 1 or (item.start, item.end) != (0, 1)]
@@ -44,7 +44,7 @@ def _resize(s: Spelling) -> None:
     s.end(value)
 
 
-def _product(s: Spelling, value: str, item: _Axis, weights: Array) -> str:
+def _product(s: Decomposition, value: str, item: _Axis, weights: Array) -> str:
     """The data times weights (wanted, size) along an axis."""
     if s.tensor().dtype not in ("float32", "float64", "float16"):
         raise NoDefinitionError("integers between which nothing is interpolated")
@@ -56,7 +56,7 @@ def _product(s: Spelling, value: str, item: _Axis, weights: Array) -> str:
     return s("Transpose", turned, perm=[perm.index(axis) for axis in range(rank)])
 
 
-def _axes(s: Spelling) -> list[_Axis]:
+def _axes(s: Decomposition) -> list[_Axis]:
     shape = s.shape()
     rank = len(shape)
     upsample = s.op["op_type"] == "Upsample" or s.version < 11
@@ -92,7 +92,7 @@ def _axes(s: Spelling) -> list[_Axis]:
     ]
 
 
-def _positions(s: Spelling, item: _Axis) -> Array:
+def _positions(s: Decomposition, item: _Axis) -> Array:
     """Where each output element lies in the input."""
     s.require_small(item.wanted)
     x, scale, size = np.arange(item.wanted, dtype=np.float32), item.scale, np.float32(item.size)
@@ -122,13 +122,13 @@ def _positions(s: Spelling, item: _Axis) -> Array:
     raise NoDefinitionError(mode)
 
 
-def _rounded(s: Spelling, x: Array) -> Array:
+def _rounded(s: Decomposition, x: Array) -> Array:
     mode = "floor" if s.op["op_type"] == "Upsample" or s.version < 11 else str(s.attribute("nearest_mode", "round_prefer_floor"))
     rounded = {"floor": np.floor(x), "ceil": np.ceil(x), "round_prefer_floor": np.ceil(x - _HALF), "round_prefer_ceil": np.floor(x + _HALF)}
     return np.asarray(rounded[mode], np.int64)
 
 
-def _weights(s: Spelling, item: _Axis, mode: str) -> Array:
+def _weights(s: Decomposition, item: _Axis, mode: str) -> Array:
     """How much of each input element is in each output element: (wanted, size)."""
     x = np.asarray(_positions(s, item), np.float64)
     stretch = 1 / min(float(item.scale), 1.0) if s.attribute("antialias", 0) else 1.0

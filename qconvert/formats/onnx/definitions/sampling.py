@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES
-from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 
 __all__ = ["DEFINITIONS"]
 
@@ -25,20 +25,20 @@ class _Line:
     align: bool
     padding: str
 
-    def position(self, s: Spelling, value: str) -> str:
+    def position(self, s: Decomposition, value: str) -> str:
         """A number from -1 to 1 as a position among the elements."""
         shifted = s("Add", value, 1.0)
         if self.align:
             return s("Mul", shifted, (self.size - 1) / 2)
         return s("Mul", s("Sub", s("Mul", shifted, float(self.size)), 1.0), 0.5)
 
-    def inside(self, s: Spelling, value: str) -> str:
+    def inside(self, s: Decomposition, value: str) -> str:
         """A position that border or reflection brings back into the data."""
         if self.padding == "border":
             return s("Clip", value, s.number(0, 1), s.number(self.size - 1, 1))
         return self.reflected(s, value) if self.padding == "reflection" else value
 
-    def reflected(self, s: Spelling, value: str) -> str:
+    def reflected(self, s: Decomposition, value: str) -> str:
         """A position mirrored at the first and the last element, or at their outer edges."""
         edge = 0.0 if self.align else 0.5
         period = 2.0 * (self.size - 1 if self.align else self.size)
@@ -49,7 +49,7 @@ class _Line:
         found = s("Min", rest, s("Sub", s("Mul", rest, -1.0), -period))
         return s("Sub", found, edge) if edge else found
 
-    def place(self, s: Spelling, value: str) -> tuple[str, str]:
+    def place(self, s: Decomposition, value: str) -> tuple[str, str]:
         """A whole position as one of an element, and 0 where it has none, else 1; "" where every one has."""
         mirrored = self.reflected(s, value) if self.padding == "reflection" else value
         found = s("Clip", mirrored, s.number(0, 1), s.number(self.size - 1, 1))
@@ -58,7 +58,7 @@ class _Line:
         return found, s("Cast", s("Equal", found, value), to=s.element(1))
 
 
-def _grid_sample(s: Spelling) -> None:
+def _grid_sample(s: Decomposition) -> None:
     """The data at places between its elements: sums of the elements around each, by weights of their distances (ONNX, opset 22).
 
     As in onnxruntime, what border and reflection bring back is each position, and then each element around it that still lies outside.
@@ -90,7 +90,7 @@ def _grid_sample(s: Spelling) -> None:
     s.end(s("Reshape", s("Transpose", total, perm=[0, 2, 1]), s.ints(0, shape[1], *wanted)))
 
 
-def _taps(s: Spelling, line: _Line, value: str, mode: str) -> list[tuple[str, str]]:
+def _taps(s: Decomposition, line: _Line, value: str, mode: str) -> list[tuple[str, str]]:
     """The elements around each position along one axis: their places, and the weight of each; "" for 1."""
     x = line.position(s, value)
     if mode == "nearest":
@@ -107,11 +107,11 @@ def _taps(s: Spelling, line: _Line, value: str, mode: str) -> list[tuple[str, st
     return found
 
 
-def _linear(s: Spelling, rest: str) -> list[str]:
+def _linear(s: Decomposition, rest: str) -> list[str]:
     return [s("Sub", s.number(1, 1), rest), rest]
 
 
-def _cubic(s: Spelling, rest: str) -> list[str]:
+def _cubic(s: Decomposition, rest: str) -> list[str]:
     """Weights of the elements one before to two after a position, which lies `rest` after its own."""
     far, near = [_A, -5 * _A, 8 * _A, -4 * _A], [_A + 2, -(_A + 3), 0.0, 1.0]
     back = s("Sub", s.number(1, 1), rest)
@@ -119,7 +119,7 @@ def _cubic(s: Spelling, rest: str) -> list[str]:
     return [_polynomial(s, terms, x) for terms, x in places]
 
 
-def _polynomial(s: Spelling, terms: list[float], x: str) -> str:
+def _polynomial(s: Decomposition, terms: list[float], x: str) -> str:
     value = s("Add", s("Mul", x, terms[0]), terms[1])
     for term in terms[2:]:
         value = s("Mul", value, x)
@@ -127,7 +127,7 @@ def _polynomial(s: Spelling, terms: list[float], x: str) -> str:
     return value
 
 
-def _col2im(s: Spelling) -> None:
+def _col2im(s: Decomposition) -> None:
     """Blocks added up at their places in an image (ONNX Col2Im), which is padded, and loses its padding in the end."""
     batch, rows, columns = s.shape()
     size, block = ([int(value) for value in s.known(index).reshape(-1)] for index in (1, 2))

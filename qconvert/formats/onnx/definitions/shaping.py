@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.graph import numpy_dtype
 
 __all__ = ["DEFINITIONS"]
 
 
-def _size(s: Spelling) -> None:
+def _size(s: Decomposition) -> None:
     """The number of elements."""
     shape = s.tensor().static_shape
     if shape is not None:
@@ -21,7 +21,7 @@ def _size(s: Spelling) -> None:
         s.end(s("ReduceProd", s("Shape", s.x), keepdims=0))
 
 
-def _eye_like(s: Spelling) -> None:
+def _eye_like(s: Decomposition) -> None:
     """Ones on a diagonal; of sizes that are dynamic, where the columns' indices are those of rows + k."""
     from onnx import helper
 
@@ -40,7 +40,7 @@ def _eye_like(s: Spelling) -> None:
     s.end(s("Cast", s("Equal", columns, edge), to=s.element() if element is None else int(element)))
 
 
-def _dropout(s: Spelling) -> None:
+def _dropout(s: Decomposition) -> None:
     """Dropout where nothing is trained: the data, and a mask that is true everywhere."""
     if s.input(2) and bool(s.known(2).reshape(-1)[0]):
         raise NoDefinitionError("training")
@@ -49,7 +49,7 @@ def _dropout(s: Spelling) -> None:
         s.end(s("Identity", s.const(np.ones(s.shape(), bool))), 1)
 
 
-def _compress(s: Spelling) -> None:
+def _compress(s: Decomposition) -> None:
     """The slices along an axis, or the elements, at which a condition holds."""
     axis = s.attribute("axis")
     data = s.x if axis is not None else s("Reshape", s.x, s.ints(-1))
@@ -61,7 +61,7 @@ def _compress(s: Spelling) -> None:
     s.end(s("Gather", data, indices, axis=0 if axis is None else int(axis)))
 
 
-def _max_unpool(s: Spelling) -> None:
+def _max_unpool(s: Decomposition) -> None:
     """Values put at the places in the flat result that their indices say, among zeros."""
     shape = s.shape()
     if s.input(2):
@@ -78,7 +78,7 @@ def _max_unpool(s: Spelling) -> None:
     s.end(s("Reshape", flat, s.ints(*sizes)))
 
 
-def _affine_grid(s: Spelling) -> None:
+def _affine_grid(s: Decomposition) -> None:
     """The positions of a result's elements in the data, between -1 and 1, moved by one affine map for each batch."""
     sizes = [int(size) for size in s.known(1).reshape(-1)]
     space, align = sizes[2:], bool(s.attribute("align_corners", 0))
@@ -91,7 +91,7 @@ def _affine_grid(s: Spelling) -> None:
     s.end(s("Reshape", moved, s.ints(sizes[0], *space, len(space))))
 
 
-def _group_normalization(s: Spelling) -> None:
+def _group_normalization(s: Decomposition) -> None:
     """GroupNormalization of opset 18, whose scales and biases are those of groups: repeated for their channels."""
     groups, channels = int(s.attribute("num_groups", 0)), s.shape()[1]
     if s.version >= 21 or s.attribute("stash_type", 1) != 1 or groups < 1 or channels % groups:
@@ -101,7 +101,7 @@ def _group_normalization(s: Spelling) -> None:
     s.end(s("GroupNormalization", s.x, *factors, num_groups=groups, epsilon=float(s.attribute("epsilon", 1e-5))))
 
 
-def _skip_layer_normalization(s: Spelling) -> None:
+def _skip_layer_normalization(s: Decomposition) -> None:
     """onnxruntime's SkipLayerNormalization and its form without a mean: of x + skip + bias, which may be given out too."""
     if any(s.op.outputs[1:3]):
         raise NoDefinitionError("statistics as outputs")
@@ -117,7 +117,7 @@ def _skip_layer_normalization(s: Spelling) -> None:
     s.end(value)
 
 
-def _early_layer_normalization(s: Spelling) -> None:
+def _early_layer_normalization(s: Decomposition) -> None:
     """LayerNormalization as onnxruntime had it before opset 17, and SimplifiedLayerNormalization, which has no mean."""
     simple = s.op["op_type"] == "SimplifiedLayerNormalization"
     if any(s.op.outputs[1:]) or (s.version >= 17 and not simple and not s.op["domain"]):
@@ -127,7 +127,7 @@ def _early_layer_normalization(s: Spelling) -> None:
     s.end(s(kind, s.x, s.input(1), *beta, axis=int(s.attribute("axis", -1)), epsilon=float(s.attribute("epsilon", 1e-5))))
 
 
-def _expand_dims(s: Spelling) -> None:
+def _expand_dims(s: Decomposition) -> None:
     """onnxruntime's ExpandDims: an Unsqueeze at one axis."""
     s.end(s("Unsqueeze", s.x, s.ints(int(s.known(1).reshape(-1)[0]))))
 
@@ -135,7 +135,7 @@ def _expand_dims(s: Spelling) -> None:
 def _early(kind: str, *names: str) -> Definition:
     """An operator that onnxruntime had before ONNX took it over as it is, with those attributes."""
 
-    def define(s: Spelling) -> None:
+    def define(s: Decomposition) -> None:
         s.end(s(kind, *(s.input(index) for index in range(len(s.op.inputs))), **{name: s.attribute(name) for name in names}))
 
     return define

@@ -82,7 +82,7 @@ def _result(body: Graph, index: int, stacked: tuple[int, int | str] | None = Non
     return replace(tensor, shape=(*shape[:place], length, *shape[place:]))
 
 
-def _read_body(r: Reading, numbers: Sequence[Tensor], carried: list[Tensor], behind: Sequence[Tensor], first: int) -> Inner:
+def _read_body(r: Reading, numbers: Sequence[Tensor], carried: list[Tensor], following: Sequence[Tensor], first: int) -> Inner:
     """The body of a loop; sizes of carried values that a turn changes are open in it.
 
     Args:
@@ -96,7 +96,7 @@ def _read_body(r: Reading, numbers: Sequence[Tensor], carried: list[Tensor], beh
     shapes: list[Shape | None] = [None if r.draft.depth >= _READ_AGAIN else tensor.shape for tensor in carried]
     while True:
         taken = [replace(tensor, data=None, shape=shape) for tensor, shape in zip(carried, shapes, strict=True)]
-        inner = read_function(r, "body", [*numbers, *taken, *behind])
+        inner = read_function(r, "body", [*numbers, *taken, *following])
         given = [inner.graph[name] for name in inner.graph.outputs[first : first + len(taken)]]
         if len(given) < len(taken):
             raise r.invalid(f"its body gives {len(inner.graph.outputs)} values, fewer than it carries", rule="counts-differ")

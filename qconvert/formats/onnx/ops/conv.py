@@ -176,7 +176,7 @@ def transposed_weights(r: Reading, weights: Array | None, group: int) -> str:
 
     A Transpose turns those that are computed, also from constants: what follows finds out.
     """
-    source = r.behind_dequantize(1)
+    source = r.after_dequantize(1)
     if weights is not None and source is None:
         return r.variant(1, "OIHW", swapped_weights(weights, group), None)
     if source is None or source.data is None or source.quantization is None:

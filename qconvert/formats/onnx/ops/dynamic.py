@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.arithmetic import scale_and_zero_point
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
-from qconvert.formats.onnx.spelled import turned_name
+from qconvert.formats.onnx.decomposed import turned_name
 from qconvert.graph import Array, Op, Quantization
 from qconvert.operators import is_dynamic, range_axes
 

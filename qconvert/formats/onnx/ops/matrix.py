@@ -97,7 +97,7 @@ def _data(r: Reading) -> str:
 
 def _is_computed(r: Reading, index: int) -> bool:
     """Whether an input is neither a constant nor one after a DequantizeLinear."""
-    return r.constant(index) is None and r.behind_dequantize(index) is None
+    return r.constant(index) is None and r.after_dequantize(index) is None
 
 
 def _is_vector(r: Reading) -> bool:
@@ -106,7 +106,7 @@ def _is_vector(r: Reading) -> bool:
         return False
     shape, weights = r.tensor(2).shape, r.tensor(1).shape
     outputs = None if weights is None or len(weights) != 2 else weights[0 if r.attribute("transB", 0) else 1]
-    source = r.behind_dequantize(2)
+    source = r.after_dequantize(2)
     constant = r.constant(2) is not None or (source is not None and source.data is not None)
     known = shape is not None and all(isinstance(size, int) for size in shape)
     count = math.prod(int(size) for size in shape) if known and shape is not None else None
@@ -128,7 +128,7 @@ def _takes(r: Reading, index: int, factor: float) -> bool:
     """Whether a constant takes a factor without rounding: in the scale of a quantized one, or as a power of two."""
     if factor == 1.0:
         return True
-    source = r.behind_dequantize(index)
+    source = r.after_dequantize(index)
     if source is not None:
         return source.data is not None and source.quantization is not None and factor > 0
     return r.constant(index) is not None and math.frexp(abs(factor))[0] == 0.5
@@ -138,7 +138,7 @@ def _scaled(r: Reading, index: int, factor: float) -> str:
     """Input `index` times a factor, in the constant itself if that takes it."""
     if factor == 1.0:
         return r.input(index)
-    source, data, key = r.behind_dequantize(index), r.constant(index), f"times {factor:g}"
+    source, data, key = r.after_dequantize(index), r.constant(index), f"times {factor:g}"
     if not _takes(r, index, factor):
         dtype = r.tensor(index).dtype
         operands = [r.input(index), r.const(np.asarray(factor, numpy_dtype(dtype)), key)]
@@ -159,7 +159,7 @@ def _rows_of_outputs(r: Reading, alpha: float) -> str:
     """Input 1 times a factor that it takes, as O,I: as it is with transB, else transposed, before the DequantizeLinear if there is one."""
     if r.attribute("transB", 0):
         return _scaled(r, 1, alpha)
-    source, data = r.behind_dequantize(1), r.constant(1)
+    source, data = r.after_dequantize(1), r.constant(1)
     key = "transposed" if alpha == 1.0 else f"transposed times {alpha:g}"
     if source is not None and source.data is not None and source.quantization is not None:
         turned = r.turned(source, key, source.data.swapaxes(0, 1), _times(source.quantization, alpha).transposed((1, 0)))

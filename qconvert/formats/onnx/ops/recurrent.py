@@ -7,10 +7,10 @@ from typing import Any
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.ops.decomposed_gates import write_decomposed_gates
+from qconvert.formats.onnx.ops.decomposed_lstm import runs_in_float, write_decomposed_lstm
 from qconvert.formats.onnx.ops.quantized_lstm import READERS as QUANTIZED
 from qconvert.formats.onnx.ops.quantized_lstm import named_outputs, quantized_lstm_reason, write_quantized_lstm
-from qconvert.formats.onnx.ops.spelled_gates import write_spelled_gates
-from qconvert.formats.onnx.ops.spelled_lstm import runs_in_float, write_spelled_lstm
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
 from qconvert.operators import KINDS, is_dynamic
@@ -73,10 +73,10 @@ def write_recurrence(op: Op, b: Builder) -> None:
         write_quantized_lstm(op, b)
         return
     if op.kind == "LSTM" and runs_in_float(op):
-        write_spelled_lstm(op, b)
+        write_decomposed_lstm(op, b)
         return
     if is_dynamic(op):
-        write_spelled_gates(op, b)
+        write_decomposed_gates(op, b)
         return
     stated: dict[str, Any] = {name: value for name, value in op.attributes.items() if value not in ((), 0, 0.0, "", "forward")}
     lists = {name: list(value) for name, value in stated.items() if isinstance(value, tuple)}

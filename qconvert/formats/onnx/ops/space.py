@@ -75,15 +75,15 @@ def _computed_sizes(r: Reading, shape: Shape, scales: Array | None) -> str:
         if factors[:2] != [1, 1] or any(not 1 <= factor < _FAR or not factor.is_integer() for factor in factors):
             raise NotCoveredError(f"factors {factors} for shape {shape}")
         whole = r.emit("Shape", [r.input(0)], [r.intermediate("shape", "int64")], dtype="int64", integers=True)[0]
-        own = _behind_channels(r, whole, count)
+        own = _after_channels(r, whole, count)
         by = r.const(np.array([int(factor) for factor in factors[2:]], np.int64), "factors")
         return r.emit("Mul", [own, by], [r.intermediate("sizes", "int64")], dtype="int64")[0]
     if not r.has(3) or not r.keeps_sizes(3, 2):
         raise NotCoveredError("sizes or factors that are computed at run time")
-    return _behind_channels(r, r.input(3), count)
+    return _after_channels(r, r.input(3), count)
 
 
-def _behind_channels(r: Reading, sizes: str, count: int) -> str:
+def _after_channels(r: Reading, sizes: str, count: int) -> str:
     """The sizes after batch and channels."""
     bounds = [r.const(np.array([value], np.int64), "bound") for value in (2, 2 + count, 0)]
     return r.emit("Slice", [sizes, *bounds], [r.intermediate("spatial", "int64")], dtype="int64")[0]

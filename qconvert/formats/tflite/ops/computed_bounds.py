@@ -101,10 +101,10 @@ def after(r: Reading, begins: Sequence[Bound], hint: str) -> list[Bound]:
     if all(isinstance(begin, int) for begin in begins):
         return [FAR if begin == -1 else begin + 1 for begin in begins if isinstance(begin, int)]
     name, shape = computed(r, begins, hint), (len(begins),)
-    behind = r.emit("Add", [name, r.shape_const([1], "one")], [r.intermediate(f"{hint}_behind", "int64", shape)])[0]
+    following = r.emit("Add", [name, r.shape_const([1], "one")], [r.intermediate(f"{hint}_after", "int64", shape)])[0]
     last = r.emit("Equal", [name, r.shape_const([-1], "last")], [r.intermediate(f"{hint}_last", "bool", shape)])[0]
     far = r.const(np.array(_FAR_COMPUTED, np.int64), "far")
-    ends = r.emit("Where", [last, far, behind], [r.intermediate(f"{hint}_ends", "int64", shape)])[0]
+    ends = r.emit("Where", [last, far, following], [r.intermediate(f"{hint}_ends", "int64", shape)])[0]
     return [(ends, i) for i in range(len(begins))]
 
 

@@ -72,8 +72,8 @@ def _places(op: Op, w: Writing, position: int = 1) -> str:
     whole = _from_the_front(op, w, w.index(op, position), axis)
     w.emit("RESHAPE", [whole, w.ints([*shape, 1], f"{along}/shape")], [along], "ReshapeOptions")
     sides = [(quantization[..., :axis], "front"), (quantization[..., axis + 1 :], "behind")]
-    before, behind = ([w.const(part, f"{op.outputs[0]}/{hint}")] if part.shape[-1] else [] for part, hint in sides)
-    parts = [*before, along, *behind]
+    before, following = ([w.const(part, f"{op.outputs[0]}/{hint}")] if part.shape[-1] else [] for part, hint in sides)
+    parts = [*before, along, *following]
     return _joined(w, op, parts, (*shape, len(shape))) if len(parts) > 1 else along
 
 

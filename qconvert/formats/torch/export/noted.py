@@ -62,13 +62,13 @@ def with_noted(program: Program, stored: Mapping[str, Any], notes: Notes | None)
         stored: the archive's tensors, by their names in the model.
         notes: those next to the program.
     """
-    if notes is None or not notes.spelled:
+    if notes is None or not notes.decomposed:
         return program
     held = _held(program, stored, notes)
     replaced: dict[int, Call] = {}
     gone: set[int] = set()
     order = {id(call): place for place, call in enumerate(program.nodes)}
-    for item in notes.spelled:
+    for item in notes.decomposed:
         calls = _results(held, item)
         if calls and _is_written_so(held, item):
             last = max(calls, key=lambda call: order[id(call)])

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.quantizing import (
+    decomposed_dequantize,
+    decomposed_quantize,
     dequantized,
     float32,
     narrowed,
     on_quantization,
     sound,
-    spelled_dequantize,
-    spelled_quantize,
     stated_limits,
     storage,
     whole,
@@ -129,7 +129,7 @@ def read_quantize(c: Call) -> Ref:
         return on_quantization(c, c.name("input"), dtype, narrowed(c, quantization, dtype, low, high), ROUNDED, exact)
     _require_rows(c, counts)
     point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""
-    return spelled_quantize(c, c.name("input"), _per_block(c, c.name("scale"), counts), point, (low, high), dtype)
+    return decomposed_quantize(c, c.name("input"), _per_block(c, c.name("scale"), counts), point, (low, high), dtype)
 
 
 def read_dequantize(c: Call) -> Ref:
@@ -143,7 +143,7 @@ def read_dequantize(c: Call) -> Ref:
         return dequantized(c, Ref(c.labelled(tensor, quantization)))
     _require_rows(c, counts)
     point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""
-    return spelled_dequantize(c, tensor.name, _per_block(c, c.name("scale"), counts), point)
+    return decomposed_dequantize(c, tensor.name, _per_block(c, c.name("scale"), counts), point)
 
 
 _LIMITS = "f? quant_min=None, f? quant_max=None"

@@ -163,9 +163,9 @@ def read_tensor_product(c: Call) -> Ref:
         axes = [c.axis(axis, rank) for axis in c.integers(key)]
         rest = [axis for axis in range(rank) if axis not in axes]
         sides.append((name, axes, rest, [size_of(c, name, axis) for axis in rest]))
-    (left, summed, kept, rows), (right, others, behind, columns) = sides
+    (left, summed, kept, rows), (right, others, following, columns) = sides
     a = c.emit("Transpose", [left], perm=(*kept, *summed), hint="left").name
-    b = c.emit("Transpose", [right], perm=(*others, *behind), hint="right").name
+    b = c.emit("Transpose", [right], perm=(*others, *following), hint="right").name
     count = math.prod(c.whole(size_of(c, left, axis), "dims_self") for axis in summed)
     product = c.emit("MatMul", [reshaped(c, a, [-1, count], hint="a_").name, reshaped(c, b, [count, -1], hint="b_").name], hint="product")
     return reshaped(c, product.name, [*rows, *columns])

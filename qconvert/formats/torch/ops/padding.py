@@ -23,8 +23,8 @@ def padded(c: Call, pads: Sequence[Any], mode: str, value: float | None) -> Ref:
     if all(isinstance(pad, int) and pad == 0 for pad in pads):
         return Ref(name)
     before = [0] * (rank - len(pads) // 2) + list(pads[::2])[::-1]
-    behind = [0] * (rank - len(pads) // 2) + list(pads[1::2])[::-1]
-    inputs = [name, sizes_tensor(c, [*before, *behind], "pads")]
+    following = [0] * (rank - len(pads) // 2) + list(pads[1::2])[::-1]
+    inputs = [name, sizes_tensor(c, [*before, *following], "pads")]
     filler = c.filler(value, name, "padding") if mode == "constant" and value else ""  # without one it is real zero
     inputs += [filler] if filler else []
     return c.emit("Pad", inputs) if mode == "constant" else c.emit("Pad", inputs, mode=mode)

@@ -9,14 +9,14 @@ import numpy as np
 
 from qconvert.formats.torch.dtypes import QUANTIZED
 from qconvert.formats.torch.quantizing import (
+    decomposed_dequantize,
+    decomposed_quantize,
     dequantized,
     float32,
     narrowed,
     on_quantization,
     quantization_along,
     sound,
-    spelled_dequantize,
-    spelled_quantize,
     whole,
 )
 from qconvert.formats.torch.reading import Call, Operator
@@ -112,7 +112,7 @@ def read_decomposed_quantize(c: Call) -> Ref:
     dtype = c.dtype("dtype") or "int8"
     low, high = c.integer("quant_min"), c.integer("quant_max")
     if _is_computed(c):
-        return spelled_quantize(c, c.name("input"), c.name("scale"), c.name("zero_point"), (low, high), dtype)
+        return decomposed_quantize(c, c.name("input"), c.name("scale"), c.name("zero_point"), (low, high), dtype)
     quantization, exact = _stated_quantization(c, dtype)
     return on_quantization(c, c.name("input"), dtype, narrowed(c, quantization, dtype, low, high), ROUNDED, exact)
 
@@ -124,7 +124,7 @@ def read_decomposed_dequantize(c: Call) -> Ref:
     """
     tensor = c.operand("input")
     if _is_computed(c):
-        return spelled_dequantize(c, tensor.name, c.name("scale"), c.name("zero_point"))
+        return decomposed_dequantize(c, tensor.name, c.name("scale"), c.name("zero_point"))
     quantization, _ = _stated_quantization(c, tensor.dtype)
     if c.known(tensor.name) is not None:
         quantization = narrowed(c, quantization, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
@@ -168,12 +168,12 @@ def read_group_dequantize(c: Call) -> Ref:
 def read_token_quantize(c: Call) -> Ref:
     """quantized_decomposed::quantize_per_token: a scale for each row, computed at run time."""
     limits = c.integer("quant_min"), c.integer("quant_max")
-    return spelled_quantize(c, c.name("input"), c.name("scales"), c.name("zero_points"), limits, c.dtype("dtype") or "int8", SHIFTED)
+    return decomposed_quantize(c, c.name("input"), c.name("scales"), c.name("zero_points"), limits, c.dtype("dtype") or "int8", SHIFTED)
 
 
 def read_token_dequantize(c: Call) -> Ref:
     """quantized_decomposed::dequantize_per_token."""
-    return spelled_dequantize(c, c.name("input"), c.name("scales"), c.name("zero_points"))
+    return decomposed_dequantize(c, c.name("input"), c.name("scales"), c.name("zero_points"))
 
 
 _LIMITS = "i quant_min, i quant_max, i dtype"

@@ -137,10 +137,10 @@ def _masked(c: Call, axis: int, mask: str, rank: int, adds: bool) -> Ref:
     """Elements where a mask is true: all the same, or each its own in their order."""
     name, count = c.name("self"), c.lookup(mask).rank or 0
     values = _values(c, "values")
-    behind = rank - axis - count
-    if (c.lookup(values).rank or 0) <= behind or c.lookup(values).static_shape == (1,):
-        if behind:
-            mask = reshaped(c, mask, [*(size_of(c, mask, each) for each in range(count)), *[1] * behind], hint="mask_").name
+    following = rank - axis - count
+    if (c.lookup(values).rank or 0) <= following or c.lookup(values).static_shape == (1,):
+        if following:
+            mask = reshaped(c, mask, [*(size_of(c, mask, each) for each in range(count)), *[1] * following], hint="mask_").name
         total = c.emit("Add", [name, values], hint="total").name if adds else values
         return c.emit("Where", [mask, total, name])
     if axis:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder
+from qconvert.formats.onnx.ops.decomposed_recurrence import BIAS, FLOAT32, HIDDEN, LENGTHS, Recurrence, require_plain
 from qconvert.formats.onnx.ops.rescaling import Emitter
 from qconvert.formats.onnx.ops.scan_body import ScanBody, zero_states
-from qconvert.formats.onnx.ops.spelled_recurrence import BIAS, FLOAT32, HIDDEN, LENGTHS, Recurrence, require_plain
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
 from qconvert.operators.recurrent import NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names
 
-__all__ = ["runs_in_float", "write_spelled_lstm"]
+__all__ = ["runs_in_float", "write_decomposed_lstm"]
 
 #: Inputs of an LSTM that GRU and RNN lack.
 _CELL, _PEEPHOLES = 6, 7
@@ -32,7 +32,7 @@ def runs_in_float(op: Op) -> bool:
     return foreign or is_dynamic(op) or bool(op["cell_clip"]) or any(op.has(index) for index in (PROJECTION, NORM))
 
 
-def write_spelled_lstm(op: Op, b: Builder) -> None:
+def write_decomposed_lstm(op: Op, b: Builder) -> None:
     """A Scan over the steps, or the one step itself."""
     what = "a limited cell, a projection, a normalization, rounded data or an activation of TFLite"
     require_plain(op, b, what)

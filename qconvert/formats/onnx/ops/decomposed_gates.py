@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from qconvert.formats.onnx.builder import Builder
+from qconvert.formats.onnx.ops.decomposed_recurrence import BIAS, FLOAT32, HIDDEN, LENGTHS, Recurrence, require_plain
 from qconvert.formats.onnx.ops.rescaling import Emitter
 from qconvert.formats.onnx.ops.scan_body import ScanBody, zero_states
-from qconvert.formats.onnx.ops.spelled_recurrence import BIAS, FLOAT32, HIDDEN, LENGTHS, Recurrence, require_plain
 from qconvert.graph import Op
 from qconvert.operators.cells import GATES
 from qconvert.operators.recurrent import activation_names
 
-__all__ = ["write_spelled_gates"]
+__all__ = ["write_decomposed_gates"]
 
 _CURVES = ("Sigmoid", "Tanh", "Relu")
 
 
-def write_spelled_gates(op: Op, b: Builder) -> None:
+def write_decomposed_gates(op: Op, b: Builder) -> None:
     """A Scan over the steps."""
     require_plain(op, b, "data that it rounds when it runs")
     if op["direction"] == "bidirectional" or not set(activation_names(op)) <= set(_CURVES):

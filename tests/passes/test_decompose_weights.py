@@ -1,4 +1,4 @@
-"""spell_weights: integer weights become real once, when onnxruntime loads a file, and are read as the Dequantize that they were."""
+"""decompose_weights: integer weights become real once, when onnxruntime loads a file, and are read as the Dequantize that they were."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def weighted(dtype: str, q: Quantization) -> Graph:
     return Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
 
 
-def spelled(graph: Graph) -> Graph:
-    return applied(graph, "spell_weights")[0]
+def decomposed(graph: Graph) -> Graph:
+    return applied(graph, "decompose_weights")[0]
 
 
 def absorbed(graph: Graph) -> Graph:
@@ -55,7 +55,7 @@ GRIDS = {
 @pytest.mark.parametrize("name", GRIDS)
 def test_the_values_stay_and_the_operator_comes_back(name: str) -> None:
     graph = weighted(name.split()[0], GRIDS[name])
-    changed = spelled(graph)
+    changed = decomposed(graph)
     shifted = [] if GRIDS[name].is_symmetric else ["Sub"]
     assert [op.kind for op in changed.ops] == ["Cast", *shifted, "Mul", "Mul"]
     assert_equal(graph, changed, {"x": np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)})
@@ -101,8 +101,8 @@ def test_what_keeps_its_dequantize() -> None:
                          outputs=("y", "s"))  # fmt: skip
     fed = replace(graph, inputs=("x", "w")).evolve(tensors=[replace(graph["w"], data=None)])
     for case in (twice, fed, graph.evolve(outputs=("y", "r"))):
-        assert spelled(case) is case
-    assert BUILTIN["spell_weights"].run(graph, None, form="qonnx") == (graph, ())
+        assert decomposed(case) is case
+    assert BUILTIN["decompose_weights"].run(graph, None, form="qonnx") == (graph, ())
 
 
 def altered(graph: Graph, kind: str, value: Any) -> Graph:
@@ -126,13 +126,13 @@ def altered(graph: Graph, kind: str, value: Any) -> Graph:
     ],
 )
 def test_what_is_no_quantization_stays_as_it_is(kind: str, value: Any) -> None:
-    graph = altered(spelled(weighted("int8", GRIDS["int8 shifted"])), kind, value)
+    graph = altered(decomposed(weighted("int8", GRIDS["int8 shifted"])), kind, value)
     assert [op.kind for op in absorbed(graph).ops] == ["Cast", "Sub", "Mul", "Mul"]
 
 
 def test_other_orders_mean_something_else() -> None:
     """A number minus the integers, and a value that others read, stay; what follows the product stays after it."""
-    graph = spelled(weighted("int8", GRIDS["int8 shifted"]))
+    graph = decomposed(weighted("int8", GRIDS["int8 shifted"]))
     cast, minus, times, last = graph.ops
     turned = graph.evolve(ops=[cast, replace(minus, inputs=minus.inputs[::-1]), times, last])
     seen = graph.evolve(outputs=("y", minus.outputs[0]))

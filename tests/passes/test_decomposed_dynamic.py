@@ -15,7 +15,7 @@ from qconvert.operators import is_dynamic
 _WEIGHTS = Quantization.per_axis([0.01, 0.02, 0.03], 0)
 
 
-def spelled(low: int = 0, changed: Mapping[str, object] | None = None, *, rank: int = 2) -> Graph:
+def decomposed(low: int = 0, changed: Mapping[str, object] | None = None, *, rank: int = 2) -> Graph:
     """x -> 255 steps from its smallest value to its largest, and back -> Gemm with integer weights; `changed` replaces single numbers."""
     numbers = {"zero": 0.0, "zero_2": 0.0, "count": 255.0, "eps": 2.0**-12, "one": 1.0, "low": low, "high": low + 255.0, **(changed or {})}
     axes = tuple(numbers.pop("axes", tuple(range(rank))))  # type: ignore[call-overload]
@@ -42,7 +42,7 @@ def spelled(low: int = 0, changed: Mapping[str, object] | None = None, *, rank: 
 @pytest.mark.parametrize("low", [0, -128])
 @pytest.mark.parametrize("rank", [2, 3])
 def test_rounding_in_front_of_a_product_is_part_of_it(low: int, rank: int) -> None:
-    graph = spelled(low, rank=rank)
+    graph = decomposed(low, rank=rank)
     changed, notes = applied(graph, "fuse_dynamic")
     assert [op.kind for op in changed.ops] == [*(["Reshape"] if rank == 3 else []), "Gemm"]
     assert notes == ("1 products of dynamically quantized data are one operator each",)
@@ -58,12 +58,12 @@ def test_rounding_in_front_of_a_product_is_part_of_it(low: int, rank: int) -> No
     ids=lambda change: next(iter(change)),
 )  # fmt: skip
 def test_what_is_rounded_otherwise_stays(change: Mapping[str, object]) -> None:
-    graph = spelled(changed=change)
+    graph = decomposed(changed=change)
     assert applied(graph, "fuse_dynamic")[0] is graph
 
 
 def test_what_others_read_stays() -> None:
-    graph = spelled()
+    graph = decomposed()
     graph = graph.evolve(outputs=("y", "stored"))
     changed, _ = applied(graph, "fuse_dynamic")
     kinds = [op.kind for op in changed.ops]
@@ -71,7 +71,7 @@ def test_what_others_read_stays() -> None:
 
 
 def test_weights_that_no_kernel_takes_keep_it() -> None:
-    graph = spelled()
+    graph = decomposed()
     blocks = Quantization(np.full((3, 5), 0.01, np.float32), np.zeros((3, 5), np.int64), 1, 1)
     plain = graph.evolve(tensors=[constant("w", random_integers((3, 5), "int8"), blocks)])
     assert applied(plain, "fuse_dynamic")[0] is plain

@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.graph import Graph, Op
 
-__all__ = ["SpelledRounding"]
+__all__ = ["DecomposedRounding"]
 
 _LIMITS = ((0.0, 255.0), (-128.0, 127.0))
 
@@ -21,7 +21,7 @@ class _OtherwiseError(Exception):
     """What was found is something else."""
 
 
-class SpelledRounding:
+class DecomposedRounding:
     """Finds the data of what was rounded so.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""spell_weights: integer weights of operators in float are written as Cast, Sub and Mul, which onnxruntime computes once.
+"""decompose_weights: integer weights of operators in float are written as Cast, Sub and Mul, which onnxruntime computes once.
 
 onnxruntime folds operators on constants when it loads a model, but leaves every DequantizeLinear alone for the sake of QDQ patterns
 (constant_folding.cc), and so computes all weights again with each run: five times the latency of a MobileNet v2 (measured). The
@@ -30,8 +30,8 @@ def run(graph: Graph, target: Target | None, *, form: str = "") -> tuple[Graph, 
     rewriter = Rewriter(graph)
     count = 0
     for op in rewriter:
-        if _is_spelled(rewriter, op):
-            rewriter.replace(op, *_spelled(rewriter, op))
+        if _is_decomposed(rewriter, op):
+            rewriter.replace(op, *_decomposed(rewriter, op))
             count += 1
     if not count:
         return graph, ()
@@ -39,7 +39,7 @@ def run(graph: Graph, target: Target | None, *, form: str = "") -> tuple[Graph, 
     return rewriter.finish(), (f"{count} {noun} converted to float by Cast and Mul, once, when onnxruntime loads the file",)
 
 
-def _is_spelled(rewriter: Rewriter, op: Op) -> bool:
+def _is_decomposed(rewriter: Rewriter, op: Op) -> bool:
     if op.kind != "Dequantize":
         return False
     graph, readers = rewriter.graph, rewriter.readers
@@ -52,7 +52,7 @@ def _is_spelled(rewriter: Rewriter, op: Op) -> bool:
     return len(readers[tensor.name]) == 1 and tensor.name not in graph.public and result.name not in graph.public
 
 
-def _spelled(rewriter: Rewriter, op: Op) -> Iterator[Op]:
+def _decomposed(rewriter: Rewriter, op: Op) -> Iterator[Op]:
     """Yield Cast, Sub if there are zero points, and Mul."""
     weights, result = rewriter[op.inputs[0]], rewriter[op.outputs[0]]
     quantization = weights.quantization

@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 
-__all__ = ["Definition", "NoDefinitionError", "Spelling"]
+__all__ = ["Decomposition", "Definition", "NoDefinitionError"]
 
 Operand = str | int | float | Array
 
@@ -22,7 +22,7 @@ class NoDefinitionError(Exception):
     """A form of an operator that its definition does not cover: the node stays as it is."""
 
 
-class Spelling:
+class Decomposition:
     """The nodes that stand for one node; each call adds one and gives its result's name.
 
     Attributes:
@@ -157,4 +157,4 @@ def _value(attribute: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-Definition = Callable[[Spelling], None]
+Definition = Callable[[Decomposition], None]

@@ -1,11 +1,11 @@
-"""spell_activations: what saturation stands for becomes a Relu or a Clip of its own. Exact.
+"""decompose_activations: what saturation stands for becomes a Relu or a Clip of its own. Exact.
 
 An activation that a quantization implies is no operator, and a fused one is an attribute: both are lost for a program that gets float
 values and scales next to them. So where the quantization of a result begins at real zero, or its operator has an activation, a Relu or a
 Clip stands after it, with the same quantization. The operator's result gets another name; what the operator computed keeps its own, after
 the activation.
 
-Kinds that the target does not fuse activations into (spelled_bounds) get a Clip up to the largest value of the quantization, which no
+Kinds that the target does not fuse activations into (decomposed_bounds) get a Clip up to the largest value of the quantization, which no
 runtime takes for a Relu. So does an operator whose upper bound lies within its quantization: integer kernels that fuse a Relu6 may know its
 lower bound alone (MNN's).
 """
@@ -34,7 +34,7 @@ _RELU: Bounds = (0.0, None)
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Puts a Relu or a Clip after every operator of float values whose quantized result has an activation, or a quantization that implies
     one."""
-    bounded = target.kernels.spelled_bounds if target is not None else ()
+    bounded = target.kernels.decomposed_bounds if target is not None else ()
     rewriter = Rewriter(graph)
     count = 0
     for op in rewriter:
@@ -68,7 +68,7 @@ def _bounds(graph: Graph, op: Op, readers: Mapping[str, Sequence[Op]]) -> Bounds
     bounds = ACTIVATIONS[str(op["activation"])]
     if result.quantization is None or not result.quantization.is_per_tensor or "int" not in result.dtype:
         return bounds if op["activation"] else None
-    if bounds == (None, None) and _may_be_negative(graph, op) and not _limited_behind(readers.get(result.name, ())):
+    if bounds == (None, None) and _may_be_negative(graph, op) and not _limited_after(readers.get(result.name, ())):
         lowest, _ = affine_range(result.quantization, result.dtype)
         return _RELU if float(lowest.reshape(-1)[0]) == 0 else None
     return bounds if op["activation"] else None
@@ -79,7 +79,7 @@ def _may_be_negative(graph: Graph, op: Op) -> bool:
     return op.kind not in ("MaxPool", "AveragePool", "GlobalAveragePool")
 
 
-def _limited_behind(readers: Sequence[Op]) -> bool:
+def _limited_after(readers: Sequence[Op]) -> bool:
     """Whether nothing but a Relu or a Clip reads it: the model writes it itself."""
     return bool(readers) and all(kind_of(op).clips for op in readers)
 

@@ -17,11 +17,11 @@ from qconvert.plugins import Change, Format, Target, format_named, named_changes
 from qconvert.plugins.options import taken
 from qconvert.rules.validation import validate
 
-__all__ = ["Beside", "target_beside"]
+__all__ = ["ScalesFile", "target_with_scales"]
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ScalesFile:
     """A file of scales next to a model.
 
     Attributes:
@@ -35,7 +35,7 @@ class Beside:
     writer: Format
 
     @classmethod
-    def of(cls, writer: Format, options: Mapping[str, Any]) -> Beside | None:
+    def of(cls, writer: Format, options: Mapping[str, Any]) -> ScalesFile | None:
         """What the options of a writer of models ask for; None if the model has its scales itself.
 
         Raises:
@@ -94,7 +94,7 @@ class Beside:
             yield real
 
 
-def target_beside(target: Target | None, writer: Format, beside: Beside | None) -> Target | None:
+def target_with_scales(target: Target | None, writer: Format, scales: ScalesFile | None) -> Target | None:
     """The target of a conversion whose scales stand in a file compared with the model, or in the model.
 
     Raises:
@@ -102,7 +102,7 @@ def target_beside(target: Target | None, writer: Format, beside: Beside | None) 
     """
     if target is None:
         return None
-    if beside is not None:
+    if scales is not None:
         return target_named(target.with_scales) if target.with_scales else target
     if target.needs_scales:
         flags = " or ".join(f"--{option.name.replace('_', '-')} FILE" for option in writer.write_options if option.scales)

@@ -9,7 +9,7 @@ from qconvert.formats.reading.decomposed import restored
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import is_dynamic
 
-__all__ = ["is_spelled_out", "turned_name", "with_spelled"]
+__all__ = ["is_decomposed", "turned_name", "with_decomposed"]
 
 
 #: Nodes around an operator that say how values are stored, or nothing.
@@ -28,7 +28,7 @@ _RECOGNIZED = frozenset(
 _NEVER_ALONE = frozenset(("Sum",))
 
 
-def is_spelled_out(op: Op, nodes: Sequence[str]) -> bool:
+def is_decomposed(op: Op, nodes: Sequence[str]) -> bool:
     """Whether the nodes, by their operators, that were written for `op` are others than the one that ONNX has for it."""
     if is_dynamic(op):  # DynamicQuantizeLinear and an integer product are found without a note (passes/fuse_dynamic.py)
         return op["arithmetic"] != "dynamic_tensor" or op.kind in ("ConvTranspose", "GRU", "RNN") or "Scan" in nodes
@@ -39,7 +39,7 @@ def is_spelled_out(op: Op, nodes: Sequence[str]) -> bool:
     return op.kind in _NEVER_ALONE or (not recognized and core != [op.kind])
 
 
-def with_spelled(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
+def with_decomposed(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
     """The graph with the operators that its metadata note in place of the nodes that they are decomposed into; see restored()."""
     return restored(graph, rewritten, _stored_elsewhere, on_noted_quantizations)
 
