@@ -51,7 +51,8 @@ def sample_graphs() -> dict[str, Graph]:
 
 
 def random_inputs(graph: Graph, seed: int = _SEED) -> dict[str, Array]:
-    """Stored values for a graph's inputs: all of its type's for integers, from a normal distribution for real numbers. Open sizes are 2."""
+    """Stored values for a graph's inputs: all of its type's for integers, from a normal distribution for real numbers. Dynamic dimensions
+    are 2."""
     rng = np.random.default_rng(seed)
     found = {}
     for name in graph.inputs:

@@ -20,7 +20,7 @@ class Case:
             "int8", "fp8", "float", "blocks" if weights of few bits are taken in the product, or "unnamed" if no layer names it.
         says: a part of the error, or of the warning.
         capability: that it is built for.
-        bounds: of open sizes.
+        bounds: of dynamic dimensions.
     """
 
     name: str

@@ -287,6 +287,6 @@ PLACEMENT = (
         Case(kind, _edge(kind), "int8")
         for kind in ("int8 input", "uint8 input", "int64 input", "input of rank 0", "int8 output", "uint8 output")
     ),
-    Case("open sizes without bounds", _dynamic, "builder", _NO_PROFILE),
-    Case("open sizes", _dynamic, "int8", bounds={"x": ((1, 8, 8, 8), (2, 8, 8, 8), (4, 8, 16, 8))}),
+    Case("dynamic dimensions without bounds", _dynamic, "builder", _NO_PROFILE),
+    Case("dynamic dimensions", _dynamic, "int8", bounds={"x": ((1, 8, 8, 8), (2, 8, 8, 8), (4, 8, 16, 8))}),
 )

@@ -23,7 +23,7 @@ from qconvert.operators import KINDS, _known
 from qconvert.operators.common import unless_along
 from qconvert.operators.formulas import formula as formulas
 from qconvert.operators.formulas.recurrent import unrolled_lstm
-from qconvert.passes.quantizations.reach import reached
+from qconvert.passes.quantizations.hulls import reached
 from qconvert.plugin import ALONG_AXIS, UNLESS_ALONG, Formula, Kind, Value, apply, has, hookimpl, integer, kind, lowers, registered
 from qconvert.plugins import operators
 

@@ -1,4 +1,4 @@
-"""Small .tflite models with open sizes, an operator a line, and what both runtimes make of them at several sizes.
+"""Small .tflite models with dynamic dimensions, an operator a line, and what both runtimes make of them at several sizes.
 
 net = Net(x=(-1, 8, 3))
 whole = net.shape("x")

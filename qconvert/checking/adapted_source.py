@@ -117,7 +117,7 @@ def _of_same(original: Side, graph: Graph, old: Mapping[str, str], copy: Side, s
 
 
 def _resizable(original: Side, folder: Path) -> Side:
-    """The .onnx file with open sizes, since onnxruntime holds those that it states against what it gets."""
+    """The .onnx file with dynamic dimensions, since onnxruntime holds those that it states against what it gets."""
     from qconvert.formats.onnx.open_sizes import with_open_sizes
 
     path = with_open_sizes(original.path, folder / "open")

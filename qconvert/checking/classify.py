@@ -2,10 +2,10 @@
 
 With the same inputs, source and result approximate one real number r, in steps of the output's scale. A kernel whose arithmetic is
 off by at most e gives an integer within 1/2 + e of r. So a difference is explained exactly if both integers lie within their
-kernels' reach of r; then r is near a tie, or the kernels are coarse. The share of elements whose r lies that near to a tie is the
+kernels' tolerance of r; then r is near a tie, or the kernels are coarse. The share of elements whose r lies that near to a tie is the
 predicted rate: an upper bound for the share that differs. Whatever lies outside is unexplained, and is a fault.
 
-How far kernels reach is in their rows (kernels/).
+The tolerances of kernels are in their rows (kernels/).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def classify(
         result: what the result gave for the same inputs, in the source's storage type and layout.
         exact: the real-valued result, or None where integers are only moved or compared.
         kernels: the source's and the result's, as in plugins.kernels_named().
-        further: what further roundings add to the result's reach, in steps, of all or of each element; see _MUCH.
-        summed: what kernels sum before the activation cuts it off, on which their reach depends; `exact` if not given.
+        further: what further roundings add to the result's tolerance, in steps, of all or of each element; see _MUCH.
+        summed: what kernels sum before the activation cuts it off, on which their tolerance depends; `exact` if not given.
     """
     tensor = graph[op.outputs[0]]
     difference = np.abs(source.astype(np.int64) - result.astype(np.int64))
@@ -61,17 +61,17 @@ def classify(
     sums = steps if summed is None or summed.shape != steps.shape else summed / scale
     runtimes = [run_by(side) for side in kernels]
     allowed = [runtime.rows(name).tolerance(graph, op, sums) for runtime, name in runtimes]
-    (reach_source, coarse_source), (reach_result, coarse_result) = allowed
-    reach_result, often = reach_result + further, float(np.max(further, initial=0.0)) > _MUCH
+    (source_tolerance, coarse_source), (result_tolerance, coarse_result) = allowed
+    result_tolerance, often = result_tolerance + further, float(np.max(further, initial=0.0)) > _MUCH
     position = np.clip(steps + zero_point, low, high)
     undefined = np.isnan(position)  # what integer NaN becomes, nothing says
     if undefined.any() and (differing & undefined).any():
         return Finding(KERNELS, "each runtime converts NaN to another integer", equal, largest, 1.0, 0)
-    missed_source = np.abs(source - position) > 0.5 + reach_source
-    missed_result = np.abs(result - position) > 0.5 + reach_result
+    missed_source = np.abs(source - position) > 0.5 + source_tolerance
+    missed_result = np.abs(result - position) > 0.5 + result_tolerance
     with np.errstate(invalid="ignore"):  # log(0) is infinite
         from_tie = np.abs(np.abs(steps - np.floor(steps)) - 0.5)
-    predicted = float((from_tie <= reach_source + reach_result).mean()) if steps.size else 0.0
+    predicted = float((from_tie <= source_tolerance + result_tolerance).mean()) if steps.size else 0.0
     unexplained = int((differing & (missed_source | missed_result)).sum())
     if unexplained:
         side = "the source's kernel is outside its known arithmetic" if not (differing & missed_result).any() else "the result is wrong"

@@ -1,4 +1,4 @@
-"""What the roundings that a result has beyond the source's add to the reach of its kernels (see classify.py)."""
+"""What the roundings that a result has beyond the source's add to the tolerance of its kernels (see classify.py)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from qconvert.graph import Graph, Op, integer_range
 from qconvert.operators import kind_of
 from qconvert.rewriting.cutting import computable
 
-__all__ = ["further_reach", "is_storage"]
+__all__ = ["further_tolerance", "is_storage"]
 
 
-def further_reach(graph: Graph, other: Graph, shared: set[str], declared: Collection[str]) -> dict[str, float]:
+def further_tolerance(graph: Graph, other: Graph, shared: set[str], declared: Collection[str]) -> dict[str, float]:
     """For the outputs of the source's operators, in steps of their scale; those that the result rounds as often are absent.
 
     A rounding that the conversion did not declare adds nothing: whatever it costs is the result's fault.
@@ -35,7 +35,7 @@ def further_reach(graph: Graph, other: Graph, shared: set[str], declared: Collec
 
 
 def _roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collection[str]) -> Iterator[tuple[str, float]]:
-    """For each output of an island that rounds on its way, what that adds to the kernel's reach, in steps of the output's scale.
+    """For each output of an island that rounds on its way, what that adds to the kernel's tolerance, in steps of the output's scale.
 
     A rounding before the last one is off by half a step of its own scale; a Requantize multiplies with 8 fractional bits at least
     (see classify.py), which counts where it stands for a part of another operator.
@@ -73,7 +73,7 @@ def is_storage(graph: Graph, op: Op) -> bool:
 
 
 def _rounded_bias(graph: Graph, op: Op) -> float:
-    """What a float bias rounded to int32 adds to the reach, in steps: half of input scale * weight scale."""
+    """What a float bias rounded to int32 adds to the tolerance, in steps: half of input scale * weight scale."""
     result = graph[op.outputs[0]].quantization if op.outputs else None
     if not kind_of(op).has_weights or result is None or len(op.inputs) < 3 or not op.inputs[2] or graph[op.inputs[2]].dtype != "float32":
         return 0.0

@@ -36,7 +36,7 @@ def other_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[
     writers, others = graph.producers(), other.producers()
     found = {}
     for name in writers.keys() & others.keys():
-        own, its = _Reach.of(graph, writers, name), _Reach.of(other, others, name)
+        own, its = _Ends.of(graph, writers, name), _Ends.of(other, others, name)
         alike = own.kind and own.kind == its.kind and not (own.names | its.names).intersection(declared)
         alike = alike and bool(own.step) == bool(its.step)  # else one has it elsewhere, as in a file next to
         if alike and not all(_near(max(own.step, its.step), *ends) for ends in zip(own.limits, its.limits, strict=True)):
@@ -59,11 +59,11 @@ def limits_of(graph: Graph, writers: Mapping[str, Op], name: str) -> Limits:
         writers: the operator that computes each of its tensors.
         name: of the tensor.
     """
-    return _Reach.of(graph, writers, name).limits
+    return _Ends.of(graph, writers, name).limits
 
 
 @dataclass(frozen=True, slots=True)
-class _Reach:
+class _Ends:
     """Between which values a tensor lies.
 
     Attributes:
@@ -79,7 +79,7 @@ class _Reach:
     step: float
 
     @classmethod
-    def of(cls, graph: Graph, writers: Mapping[str, Op], name: str) -> _Reach:
+    def of(cls, graph: Graph, writers: Mapping[str, Op], name: str) -> _Ends:
         low, high, names = -inf, inf, {name}
         while True:
             op = writers.get(name)

@@ -55,7 +55,7 @@ class Judge:
         writers: the operator that computes each of its tensors.
         other, others: likewise the result's.
         sides: the source's file and the result's.
-        further: what further roundings add to the result's reach, by the tensor; see classify.classify().
+        further: what further roundings add to the result's tolerance, by the tensor; see classify.classify().
         cuts: names of the tensors at which both sides are cut; the result computes all others again.
         settled: these, and the source's tensors that follow from them with nothing rounded.
         fixed: the source's tensors that constants alone say; the result may hold one as a constant, which the conversion computed.

@@ -20,7 +20,7 @@ from qconvert.checking.coverage import judged_within, left_out
 from qconvert.checking.exchange import SAME_CODES, Exchange, turned
 from qconvert.checking.findings import CLASSES, OUT_OF_MEMORY, OUT_OF_TIME, OVERFLOW, Finding, by_kernels, joined
 from qconvert.checking.full_ranges import over_full_ranges
-from qconvert.checking.further_roundings import further_reach
+from qconvert.checking.further_roundings import further_tolerance
 from qconvert.checking.known_tensors import completed, moved, of_inputs, settled, varying
 from qconvert.checking.memory import MOST, Room, first_fitting, nbytes, sizes_of
 from qconvert.checking.operator_finding import UNKNOWN, Judge, name_changed
@@ -148,7 +148,7 @@ class _Comparison:
         fixed = graph.tensors.keys() - varying(graph)
         # An output with which the result's pieces are not fed, as nothing in its file reads it, cuts nothing: they begin further up.
         unread = shared.intersection(graph.outputs) - {*pieces.fed}
-        further = further_reach(graph, other, shared, declared)
+        further = further_tolerance(graph, other, shared, declared)
         cuts = (shared - unread) | fixed  # what is fixed is the same on both sides
         sure = settled(graph, cuts)
         restated = Requantized.of(graph, other, declared)

@@ -51,7 +51,7 @@ def random_inputs(
         graph: the source.
         samples: how many sets.
         seed: of the random numbers.
-        sizes: a number for each name of a size that is known only when the model runs; without, the likeliest (see sizes.py).
+        sizes: a number for each name of a size that is known only when the model runs; without, the most likely (see sizes.py).
         largest: bound of plain integers that no operator bounds. Below its default it holds for bounded ones too.
 
     Returns: for each sample, stored values by input name.

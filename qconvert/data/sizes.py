@@ -32,7 +32,7 @@ _MOST = 4
 
 
 def sizes_to_try(graph: Graph) -> list[dict[str, int]]:
-    """Numbers for the names of sizes, the likeliest first: what the graph's constants and inner sizes demand, what its strides suggest, 1
+    """Numbers for the names of sizes, the most likely first: what the graph's constants and inner sizes demand, what its strides suggest, 1
     elsewhere, then growing; without names {}.
 
     A name is the same number in all inputs. The first size of an input, most often a batch, is 2 at most.

@@ -9,7 +9,7 @@ from qconvert.errors import OptionError
 
 __all__ = ["Bounds", "stated_bounds"]
 
-#: The smallest, the likeliest and the largest sizes of an input.
+#: The smallest, the most likely and the largest sizes of an input.
 Bounds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 _FORM = "Write NAME:1x3x224x224, or three of them: NAME:1x3x64x64,1x3x224x224,1x3x512x512 (min, opt, max)."
 

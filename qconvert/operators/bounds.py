@@ -1,6 +1,6 @@
 """Between which float values the results of an operator lie, and which values it takes.
 
-Rules say what is sure for a real-valued function, before an activation; passes/quantizations/reach.py takes them through a graph.
+Rules say what is sure for a real-valued function, before an activation; passes/quantizations/hulls.py takes them through a graph.
 """
 
 from __future__ import annotations

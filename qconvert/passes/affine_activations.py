@@ -2,7 +2,7 @@
 exact.
 
 The reverse of symmetric_activations. What a tensor reaches at all is fixed by a Relu or another activation, by functions such as Sigmoid,
-and by the operators and constants before it (passes/quantizations/reach.py); tensors that operators move integers between reach it
+and by the operators and constants before it (passes/quantizations/hulls.py); tensors that operators move integers between reach it
 together. The new quantization holds that range and zero. Where each old step can be two or three new ones, and this wastes no more than a
 twentieth of the quantization, it is: then no code loses anything. Where the whole quantization is reached, as that of a graph's input is,
 nothing changes.
@@ -15,7 +15,7 @@ from dataclasses import replace
 from qconvert.graph import Graph, Quantization, Tensor, integer_range
 from qconvert.passes.quantizations.activations import requantize_activations
 from qconvert.passes.quantizations.fitting import fitting_quantization, middle
-from qconvert.passes.quantizations.reach import Interval, hulls
+from qconvert.passes.quantizations.hulls import Interval, hulls
 from qconvert.passes.store_activations import separate_roles
 from qconvert.plugins import Change, Target
 

@@ -3,7 +3,7 @@
 onnxruntime's reduce_range leaves weights from -64 to 64, PyTorch's activations from 0 to 127; `reduce` says which of both, or both. Weights
 use -64 to 63 around the middle of their type: channels that fit stay as they are, the others get the scale with the smallest mean square
 error, one for each channel. Activations get 0 to 127, or -64 to 63 of signed ones, for the range that they have, and never leave it: an
-activation, or a Clip where none says it, limits them. Those that reach no more than that already stay (passes/quantizations/reach.py).
+activation, or a Clip where none says it, limits them. Those that reach no more than that already stay (passes/quantizations/hulls.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qconvert.operators import kind_of
 from qconvert.passes.linear import WeightUse
 from qconvert.passes.quantizations.activations import Choice, requantize_activations
 from qconvert.passes.quantizations.fitting import least_loss_ratio
-from qconvert.passes.quantizations.reach import Interval, hulls
+from qconvert.passes.quantizations.hulls import Interval, hulls
 from qconvert.passes.quantizations.weights import Channel, Rescaled, is_scalable, requantize_weights, scaled, told_weights
 from qconvert.passes.store_activations import separate_roles
 from qconvert.plugins import Change, Target

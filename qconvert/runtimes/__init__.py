@@ -1,4 +1,4 @@
-"""Runtimes: what runs model files. A runtime is one file, and next to it the reach of its kernels; here they are registered."""
+"""Runtimes: what runs model files. A runtime is one file, and next to it the tolerance of its kernels; here they are registered."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ __all__ = ["bounds", "trtexec"]
 
 #: Batches of an input whose first size is open: the fewest, those that the engine is made for, the most.
 _BATCHES = (1, 4, 16)
-#: What is tried for other open sizes, at most.
+#: What is tried for other dynamic dimensions, at most.
 _LARGEST = 224
 
 Shape = tuple[int, ...]

@@ -17,7 +17,7 @@ from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import Graph, Op, Quantization, Tensor, check, convert, load, save
 from qconvert.checking.classify import classify
-from qconvert.checking.further_roundings import further_reach
+from qconvert.checking.further_roundings import further_tolerance
 from qconvert.errors import InvalidModelError
 from qconvert.rules.changed_values import changed_values
 
@@ -190,7 +190,7 @@ def test_two_roundings_explain_one_step_more() -> None:
     graph = Graph("g", {name: tensors[name] for name in ("x", "y")}, (average,), ("x",), ("y",))
     ops = (replace(average, outputs=("m",)), Op("Requantize", ("m",), ("y",)))
     other = Graph("g", tensors, ops, ("x",), ("y",))
-    further = further_reach(graph, other, {"x", "y"}, {"m"})
+    further = further_tolerance(graph, other, {"x", "y"}, {"m"})
     assert further == {"y": 1.5}
     source, result, exact = np.array([1], np.int8), np.array([2], np.int8), np.array([0.9])
     found = classify(graph, average, source, result, exact, ("onnxruntime", "litert"), further["y"])
@@ -209,9 +209,9 @@ def test_a_storage_only_conversion_is_no_rounding() -> None:
     }
     graph = Graph("g", {name: tensors[name] for name in "xy"}, (Op("Sigmoid", ("x",), ("y",)),), ("x",), ("y",))
     other = Graph("g", tensors, (Op("Requantize", ("x",), ("m",)), Op("Sigmoid", ("m",), ("y",))), ("x",), ("y",))
-    assert further_reach(graph, other, {"x", "y"}, {"m"}) == {}
+    assert further_tolerance(graph, other, {"x", "y"}, {"m"}) == {}
     moved = other.evolve(tensors=[Tensor("m", "uint8", (4,), None, Quantization.per_tensor(0.5, 124))])
-    assert further_reach(graph, moved, {"x", "y"}, {"m"}) == {"y": 0.5}
+    assert further_tolerance(graph, moved, {"x", "y"}, {"m"}) == {"y": 0.5}
 
 
 @pytest.mark.onnxruntime

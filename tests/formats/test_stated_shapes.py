@@ -31,7 +31,7 @@ def _types_of(name: str) -> list[str]:
 
 
 @pytest.mark.litert
-@pytest.mark.parametrize("name", sorted(CASES.keys() - {"RANGE"}))  # whose own case has no inputs, and an open size
+@pytest.mark.parametrize("name", sorted(CASES.keys() - {"RANGE"}))  # whose own case has no inputs, and a dynamic dimension
 def test_reading_has_the_shapes_that_litert_computes(tmp_path: Path, name: str) -> None:
     """An axis more, and one element more along the last axis."""
     for dtype in _types_of(name):

@@ -1,4 +1,4 @@
-"""PyTorch's operators of open sizes and three dimensions in LiteRT, which has other forms for them."""
+"""PyTorch's operators of dynamic dimensions and three dimensions in LiteRT, which has other forms for them."""
 
 from __future__ import annotations
 

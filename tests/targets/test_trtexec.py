@@ -1,4 +1,4 @@
-"""The command line of trtexec: flags by version, bounds of open sizes, names."""
+"""The command line of trtexec: flags by version, bounds of dynamic dimensions, names."""
 
 from __future__ import annotations
 

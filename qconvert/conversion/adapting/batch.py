@@ -27,8 +27,8 @@ def with_batch(graph: Graph, number: int) -> Graph:
     """The graph for so many samples in each run.
 
     Args:
-        graph: whose inputs have samples along their first axis, or along that whose open size is called "batch"; inputs without axes are
-            left alone.
+        graph: whose inputs have samples along their first axis, or along that whose dynamic dimension is called "batch"; inputs without
+            axes are left alone.
         number: of samples, at least 1.
 
     Raises:
@@ -116,5 +116,5 @@ def _is_own(shape: Shape, place: Place, old: int) -> bool:
 
 
 def _is_called_batch(size: Size) -> bool:
-    """Whether an open size is the number of samples by its name, wherever it stands."""
+    """Whether a dynamic dimension is the number of samples by its name, wherever it stands."""
     return isinstance(size, str) and size.lower().startswith("batch")

@@ -24,7 +24,7 @@ from qconvert.plugins import operators
 
 __all__ = ["build", "live", "write"]
 
-#: How many choices of numbers for open sizes are tried that operators demand.
+#: How many choices of numbers for dynamic dimensions are tried that operators demand.
 _DEMANDED = 3
 
 #: Sizes that stand for those that are known only at run time while PyTorch looks at the program; 0 and 1 would be taken for constants.

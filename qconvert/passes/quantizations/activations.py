@@ -13,7 +13,7 @@ from qconvert.operators import kind_of
 from qconvert.passes.absorb.clips import fuse_clips
 from qconvert.passes.costs import activation_cost, tensor_cost
 from qconvert.passes.linear import with_biases
-from qconvert.passes.quantizations.reach import Interval, reached
+from qconvert.passes.quantizations.hulls import Interval, reached
 from qconvert.passes.store_activations import changed_edges, separate_roles, weight_inputs
 from qconvert.passes.stored_types import needs_storage, replace_quantizations
 from qconvert.plugins import Change, Cost, at_worst

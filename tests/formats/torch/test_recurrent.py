@@ -292,7 +292,7 @@ def test_fast_numerics_make_the_node_of_onnxruntime(tmp_path: Path) -> None:
 
 def test_a_projection_is_spelled_out(tmp_path: Path) -> None:
     module, x = Alone(_LAYERS["lstm_projected_both_ways"]()).eval(), torch.randn(9, 3, 5)
-    path = saved(tmp_path / "a", module, (x,), "frozen")  # of open sizes
+    path = saved(tmp_path / "a", module, (x,), "frozen")  # of dynamic dimensions
     convert(path, tmp_path / "a.onnx")
     session = ort.InferenceSession(tmp_path / "a.onnx")
     (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})

@@ -48,7 +48,8 @@ class _Axis:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the sizes alone say where each element lies in the data; open sizes do where a whole factor gave the one wanted."""
+        """Whether the sizes alone say where each element lies in the data; dynamic dimensions do where a whole factor gave the one
+        wanted."""
         if self.factor is None or not (isinstance(self.size, int) and isinstance(self.wanted, int)):
             return self.factor is None or self.is_multiple
         return self.wanted == self.size * self.factor

@@ -19,7 +19,7 @@ _BEHIND = 4
 
 
 def found_names(builder: ModuleBuilder, made: Modules, content: bytes) -> dict[str, Any]:
-    """The notes that give tensors, operators and open sizes of an archive their names again, and inputs their shapes and types."""
+    """The notes that give tensors, operators and dynamic dimensions of an archive their names again, and inputs their shapes and types."""
     graph = builder.graph
     inputs, sizes = _stated(builder, made)
     read, variables = read_named(Archive(memoryview(content)), graph.name, GivenInputs(inputs))
@@ -46,7 +46,7 @@ def found_names(builder: ModuleBuilder, made: Modules, content: bytes) -> dict[s
 
 
 def _stated(builder: ModuleBuilder, made: Modules) -> tuple[str, dict[str, str]]:
-    """Inputs as --input-shape states them, and the names of open sizes in it -> those of the graph."""
+    """Inputs as --input-shape states them, and the names of dynamic dimensions in it -> those of the graph."""
     graph, sizes, parts = builder.graph, dict[str, str](), []
     arguments = [str(made.made[node].target) for node in builder.nodes if node.is_input]
     for argument, name in zip(arguments, graph.inputs, strict=True):

@@ -87,7 +87,7 @@ class Probe(Draft):
 
 
 def guessed(inputs: Sequence[Input], run: Callable[[Draft, Guesses], object]) -> Iterator[Guesses]:
-    """Shapes and types for inputs without a shape, the likeliest first.
+    """Shapes and types for inputs without a shape, the most likely first.
 
     Args:
         inputs: those without a shape.
@@ -111,7 +111,7 @@ def guessed(inputs: Sequence[Input], run: Callable[[Draft, Guesses], object]) ->
 
 
 def _shape(name: str, found: tuple[str, int, int, int], rank: int, index: int) -> tuple[Shape, str]:
-    """The shape of one input; open sizes have names, which further inputs begin with their own."""
+    """The shape of one input; dynamic dimensions have names, which further inputs begin with their own."""
     kind, weights, channels, axis = found
     own = f"{name}_" if index else ""
     if kind == "Gather":
