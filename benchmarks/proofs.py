@@ -2,8 +2,8 @@
 
     python benchmarks/proofs.py [MODEL ...] [--target ort-x86] [--markdown docs/measured/kernels.md]
 
-ONNX files are converted to TFLite, others to ONNX. Without MODEL they are the .tflite and .onnx files of fixtures/. Seconds are processor
-time of the proof alone, with both files read.
+ONNX files are converted to TFLite, others to ONNX. Without MODEL they are the .tflite, .onnx and PyTorch files of fixtures/. Seconds are
+processor time of the proof alone, with both files read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def row(source: Path, suffix: str, target: str, folder: Path) -> tuple[list[str]
     counts = Counter(item.class_ for item in found.operators)
     others = Counter(item.operator.partition(" ")[0] for item in found.operators if item.class_ not in EQUAL_CLASSES)
     words = ", ".join(f"{count} {kind}" for kind, count in others.items())
-    cells = [source.stem, str(len(found.operators)), *(str(counts[name] or "") for name in CLASSES)]
+    name = f"{source.parent.name}/{source.stem}" if source.parent.parent.name == "torch" else source.stem
+    cells = [name, str(len(found.operators)), *(str(counts[name] or "") for name in CLASSES)]
     return [*cells, found.claim.removeprefix("proved equal "), words, f"{seconds:.2f}"], counts
 
 
@@ -60,15 +61,25 @@ def section(title: str, models: Sequence[Path], suffix: str, target: str) -> Sec
     )
 
 
+def _fixtures() -> list[Path]:
+    patterns = ("*.tflite", "onnx/*.onnx", "torch/*/*.pt", "torch/*/*.pt2")
+    return [path for pattern in patterns for path in sorted(FIXTURES.glob(pattern)) if not path.name.startswith("refused")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", type=Path, default=[*sorted(FIXTURES.glob("*.tflite")), *sorted(FIXTURES.glob("onnx/*.onnx"))])
+    parser.add_argument("models", nargs="*", type=Path, default=_fixtures())
     parser.add_argument("--target", default="ort-x86", help="of what is converted to ONNX")
     parser.add_argument("--markdown", type=Path, help="the page to update")
     given = parser.parse_args()
     to_tflite = [model for model in given.models if model.suffix == ".onnx"]
-    to_onnx = [model for model in given.models if model.suffix != ".onnx"]
-    sections = [("Proofs", to_onnx, ".onnx", given.target), ("Proofs of ONNX files as TFLite", to_tflite, ".tflite", "")]
+    of_torch = [model for model in given.models if model.suffix in (".pt", ".pt2")]
+    to_onnx = [model for model in given.models if model not in to_tflite and model not in of_torch]
+    sections = [
+        ("Proofs", to_onnx, ".onnx", given.target),
+        ("Proofs of ONNX files as TFLite", to_tflite, ".tflite", ""),
+        ("Proofs of PyTorch files as ONNX", of_torch, ".onnx", given.target),
+    ]
     for title, models, suffix, target in sections:
         if models:
             publish(section(title, models, suffix, target), given.markdown, "python benchmarks/proofs.py", 200)

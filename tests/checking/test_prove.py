@@ -211,7 +211,18 @@ def test_onnxruntime_rounds_float_biases_and_computes_convolutions_of_int8_in_fl
     (item,) = [item for item in found.proof.operators if item.output.startswith("y")]
     assert found.passed and item.class_.startswith(class_), item
     plain = prove(source, tmp_path / "result.tflite", kernels=["onnxruntime:unoptimized", "litert:default"])
-    assert ("?", "input 2 has other values") in [(item.class_, item.why) for item in plain.operators]
+    assert ("A", "its bias is rounded, by at most 0.25 steps of the result") in [(item.class_, item.why) for item in plain.operators]
+
+
+def test_another_float_bias_is_none_that_is_rounded(tmp_path: Path) -> None:
+    """0.3 is 2.4 steps: 2 and 3 are as near as a rounding or one step more."""
+    convert(_convolution(tmp_path / "a.onnx", "uint8", 0.3, 0.0, 0.0), tmp_path / "a.tflite")
+    convert(_convolution(tmp_path / "b.onnx", "uint8", 0.375, 0.0, 0.0), tmp_path / "b.tflite")
+    kernels = ["onnxruntime:unoptimized", "litert:default"]
+    found = [
+        [item.why for item in prove(tmp_path / "a.onnx", tmp_path / name, kernels=kernels).operators] for name in ("a.tflite", "b.tflite")
+    ]
+    assert any("is rounded" in why for why in found[0]) and any(why == "input 2 has other values" for why in found[1])
 
 
 def _two_layers(path: Path, *between: Op, activation: str = "", readers: str = "x") -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import scale_and_zero_point
+from qconvert.arithmetic import dequantize, scale_and_zero_point
 from qconvert.checking.limits import limits_of
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.elements import Elements, activated, clipped, moved, stepped
@@ -53,12 +53,14 @@ class Pair:
         source, result: both, in the form that comparisons know.
         moves: whether they move or choose stored integers, and compute none.
         other: in words, which codes of their data are other ones in the result; "" if none is.
+        lost: how far their biases are apart at most, in steps of the result, where one is the other's rounded.
     """
 
     source: Op
     result: Op
     moves: bool = False
     other: str = ""
+    lost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,7 @@ class Trace:
 
     def _pair(self, reader: _Reader, result: Op, perm: Sequence[int], other: str = "") -> None:
         source = reader.op
-        self.pairs.append(Pair(source, result, self._chooses(source), other))
+        self.pairs.append(Pair(source, result, self._chooses(source), other, self._lost(source, result)))
         for before, after in zip(source.inputs, result.inputs, strict=True):
             if before in reader.own and after in self.elements:
                 self._take(reader.own[before], self.elements[after])
@@ -285,6 +287,24 @@ class Trace:
                     found = Elements.of(self.source[before], offset, turned)
                     limits = activated_range(self.result, result) if self._is_clipped_sum(result, self.result) else None
                     self.elements[after] = found if limits is None else activated(self.result[after], limits, found)
+
+    def _lost(self, source: Op, result: Op) -> float:
+        """See Pair.lost."""
+        if not kind_of(result).sums_products or not (source.has(2) and result.has(2)):
+            return 0.0
+        biases, quantization = (self.source[source.inputs[2]], self.result[result.inputs[2]]), self.result[result.outputs[0]].quantization
+        if any(item.data is None for item in biases) or quantization is None or not _constants_differ(*biases, ()):
+            return 0.0
+        return float(np.abs(np.subtract(*map(_real, biases))).max(initial=0) / quantization.scale.min())
+
+    def _is_rounded(self, source: Op, result: Op) -> bool:
+        """Whether the bias of one of two products is that of the other, rounded to the scale of the accumulator."""
+        biases = self.source[source.inputs[2]], self.result[result.inputs[2]]
+        scales = [self.result[name].quantization for name in result.inputs[:2]]
+        if {item.is_quantized for item in biases} != {True, False} or biases[0].shape != biases[1].shape or None in scales:
+            return False
+        step = scales[0].scale * scales[1].scale  # type: ignore[union-attr]
+        return bool((np.abs(np.subtract(*map(_real, biases))) <= (0.5 + _CLOSE) * step).all())
 
     def _chooses(self, op: Op) -> bool:
         """Whether an operator of the source moves or chooses stored integers: all its data and results have one quantization."""
@@ -375,6 +395,8 @@ class Trace:
             if layout.per_axis == index:
                 each = before.data.reshape(-1, len(perm))[:, perm].reshape(-1)
                 return "" if np.array_equal(each, after.data.reshape(-1)) else f"has other {layout.word}"
+            if index == 2 and kind_of(result).sums_products and self._is_rounded(source, result):
+                return ""
             return _constants_differ(before, after, perm if broadcasts else ())
         own, given = reader.own.get(before.name), self.elements.get(after.name)
         if own is None or given is None:
@@ -504,6 +526,12 @@ def _constants_differ(before: Tensor, after: Tensor, perm: Sequence[int]) -> str
         if not alike or not (np.array_equal(a, b, equal_nan=a.dtype.kind == "f") or (word == "scales" and bool(np.all(a == b)))):
             return f"has other {word}"
     return ""
+
+
+def _real(tensor: Tensor) -> Array:
+    """The float64 values of a constant."""
+    assert tensor.data is not None
+    return tensor.data.astype(np.float64) if tensor.quantization is None else dequantize(tensor.data, tensor.quantization)
 
 
 def _meant(tensor: Tensor) -> tuple[Array, Array]:

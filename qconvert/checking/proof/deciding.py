@@ -81,7 +81,7 @@ class Computed:
     def tolerance(self) -> float | None:
         """How far its integers may be from the exact value before they are rounded; None where no row is about it."""
         tensor = self.graph[self.op.outputs[0]]
-        if self.row is None or not self.row.kinds or tensor.dtype not in ("int8", "uint8"):
+        if self.row is None or not (self.row.kinds or self.row.tolerance) or tensor.dtype not in ("int8", "uint8"):
             return None
         if tensor.quantization is None or not tensor.quantization.is_per_tensor:
             return None
@@ -117,7 +117,7 @@ def decided(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
         return found("E0", "identical parameters") if _is_exact(trace.result, pair.result) else found("?", why=_REALS)
     if rule == "convert" and not trace.result[pair.result.inputs[0]].is_quantized:
         return found("?", why=ROUNDS_INPUTS)
-    return _of_kernels(found, own, other)
+    return _of_kernels(found, own, other, pair.lost)
 
 
 def decided_clip(name: str, side: Computed, codes: Array) -> Proved:
@@ -138,12 +138,14 @@ def decided_clip(name: str, side: Computed, codes: Array) -> Proved:
     return _of_codes(found, codes, values, [side.graph[side.op.outputs[0]].dtype] * 2)
 
 
-def _of_kernels(found: Found, own: Computed, other: Computed) -> Proved:
-    """The class of an operator with a quantized result, by what its kernels give."""
+def _of_kernels(found: Found, own: Computed, other: Computed, lost: float) -> Proved:
+    """The class of an operator with a quantized result, by what its kernels give; `lost` is Pair.lost."""
     if own.row is None or other.row is None:
         return found("?", why="no kernel is known for it")
     if other.form and not other.has_forms:
         return found("?", why=f"its form has the integers of {other.form} in another set of kernels")
+    if lost:
+        return _within_tolerances(found, own, other, lost, "source")
     if (own.form or other.form) and own.known_as == other.known_as:
         return found("E1", "form of the kernel")
     if own.requantizer is not None and other.requantizer is not None:
@@ -151,10 +153,15 @@ def _of_kernels(found: Found, own: Computed, other: Computed) -> Proved:
     values = own.for_all_codes(), other.for_all_codes()
     if values[0] is not None and values[1] is not None:
         return _of_codes(found, values[0], values[1], [side.graph[side.op.outputs[0]].dtype for side in (own, other)])
+    return _within_tolerances(found, own, other, 0.0, "source" if own.requantizer is None and values[0] is None else "result")
+
+
+def _within_tolerances(found: Found, own: Computed, other: Computed, lost: float, unknown: str) -> Proved:
+    """The class of an operator whose integers are not compared one by one; of the `unknown` side they are not known."""
     allowed = own.tolerance(), other.tolerance()
-    if allowed[0] is not None and allowed[1] is not None and allowed[0] + allowed[1] < 1:
-        return found("A", "tolerances", "its integers differ by at most one")
-    unknown = "source" if own.requantizer is None and values[0] is None else "result"
+    if allowed[0] is not None and allowed[1] is not None and allowed[0] + allowed[1] + lost < 1:
+        why = f"its bias is rounded, by at most {lost:.2g} steps of the result" if lost else "its integers differ by at most one"
+        return found("A", "tolerances", why)
     return found("?", why=f"the integers of the {unknown}'s kernel are not known for all inputs")
 
 
