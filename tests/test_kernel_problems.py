@@ -15,7 +15,7 @@ CASES = {
     "litert:reference": (("tflite", ("int8", "int16")), ("tflite-uint8", ("uint8",))),
     "tflite-micro:reference": (("tflite-micro", ("int8", "int16")),),
     "onnxruntime:optimized": (("ort-x86", ("uint8", "int16")), ("ort-arm", ("int8",))),
-    "onnxruntime:unoptimized": (("ort-x86", ("uint8",)),),
+    "onnxruntime:unoptimized": (("ort-x86", ("uint8",)), ("ort-arm", ("int8",))),
     "torch:rebuilt": (("torch", ("int8", "int16")),),
     "mnn:cpu": (("mnn", ("int8",)),),
 }

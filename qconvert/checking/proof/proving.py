@@ -18,6 +18,7 @@ from qconvert.checking.proof.running import integers_by_running
 from qconvert.checking.restated import restated
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.graph import Graph, Op, Tensor
+from qconvert.kernels import Kernels
 from qconvert.kernels.products import rounded_bias
 from qconvert.operators import kind_of
 from qconvert.plugins import runtimes
@@ -86,13 +87,13 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
 
 def _compared(side: Side, graph: Graph) -> Graph:
     """A side's graph in the form of comparisons, with the biases that its kernels add where they round those of the file."""
-    graph, rows = restated(graph), side.runtime.rows(side.kernels)
+    graph = restated(graph)
     tensors: dict[str, Tensor] = {}
 
     def rounding(op: Op) -> Op:
         if not kind_of(op).sums_products or not op.has(2) or not graph[op.outputs[0]].is_quantized or graph[op.inputs[2]].is_quantized:
             return op
-        row = rows.of(graph, op)
+        row = _rows(side, op.outputs[0]).of(graph, op)
         bias = rounded_bias(graph, op) if row is not None and row.rounds_bias else None
         if bias is None:
             return op
@@ -102,6 +103,17 @@ def _compared(side: Side, graph: Graph) -> Graph:
 
     ops = [rounding(op) for op in graph.ops]
     return graph.evolve(tensors=tensors.values(), ops=ops) if tensors else graph
+
+
+def _rows(side: Side, name: str) -> Kernels:
+    """The kernels that compute a tensor of a side.
+
+    Of kernels that the runtime takes in the place of the chosen ones it is not known which variant of theirs runs, and so no integers.
+    """
+    chosen = side.kernels_of(name)
+    runtime, _, kernels = chosen.partition(":")
+    rows = (side.runtime if runtime == side.runtime.name else runtimes()[runtime]).rows(kernels)
+    return rows if chosen == side.choice else replace(rows, given=tuple(replace(row, reference=None) for row in rows.rows))
 
 
 class _Read:
@@ -118,16 +130,9 @@ class _Read:
         return decided_clip(op.source or op.kind, self.computed(op), exact.codes)
 
     def computed(self, op: Op) -> Computed:
-        """An operator in the form of comparisons as the side computes it: as it was read, if it was, and its kernels.
-
-        Of kernels that the runtime takes in the place of the chosen ones it is not known which variant of theirs runs, and so no integers.
-        """
+        """An operator in the form of comparisons as the side computes it: as it was read, if it was, and its kernels."""
         side, name = self._side, next(filter(None, op.outputs), "")
-        chosen = side.kernels_of(name)
-        runtime, _, kernels = chosen.partition(":")
-        rows = (side.runtime if runtime == side.runtime.name else runtimes()[runtime]).rows(kernels)
-        if chosen != side.choice:
-            rows = replace(rows, given=tuple(replace(row, reference=None) for row in rows.rows))
+        rows = _rows(side, name)
         read = self._producers.get(name) or self._as_read(op)
         alike = read is not None and (read.inputs[:1] == op.inputs[:1] or (kind_of(read).sums_products and read.kind != op.kind))
         graph, found = (side.graph, read) if alike and read is not None else (self._restated, op)
