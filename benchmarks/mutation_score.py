@@ -72,6 +72,8 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "coral_lstm_mnist_int8.tflite": ("onnx", {}),
 }
 SAMPLES = 2
+#: Clips of one tensor.
+_CLIPS = 5
 Way = Callable[[Graph, Graph, np.random.Generator], "Mutant | None"]
 
 
@@ -236,7 +238,7 @@ def mutants(graph: Graph, source: Graph, rng: np.random.Generator) -> Iterator[M
 
 
 def clips(graph: Graph, source: Graph, feeds: Sequence[Mapping[str, Array]], rng: np.random.Generator) -> Iterator[Mutant]:
-    """For each tensor of bytes, in random order, a Clip after it whose bounds it does not reach.
+    """For each tensor of bytes, in random order, several Clips after it whose bounds it does not reach.
 
     Args:
         graph, source, rng: as of mutants().
@@ -247,7 +249,7 @@ def clips(graph: Graph, source: Graph, feeds: Sequence[Mapping[str, Array]], rng
         return
     ran = _run(replace(graph, outputs=tuple(dict.fromkeys((*graph.outputs, *names)))), feeds)
     writers = graph.producers()
-    for name in rng.permutation(names).tolist():
+    for name in (name for _ in range(_CLIPS) for name in rng.permutation(names).tolist()):
         tensor, values = graph[name], np.concatenate([found[name].reshape(-1) for found in ran])
         quantization = tensor.quantization
         assert quantization is not None

@@ -53,6 +53,7 @@ class Pair:
         source, result: both, in the form that comparisons know.
         moves: whether they move or choose stored integers, and compute none.
         other: in words, which codes of their data are other ones in the result; "" if none is.
+        is_fault: whether these are other ones whatever comes after them: data that are only chosen among may be clipped later.
         lost: how far their biases are apart at most, in steps of the result, where one is the other's rounded.
     """
 
@@ -60,6 +61,7 @@ class Pair:
     result: Op
     moves: bool = False
     other: str = ""
+    is_fault: bool = False
     lost: float = 0.0
 
 
@@ -92,6 +94,7 @@ class Trace:
     clips: tuple[list[Op], list[Op]] = field(default_factory=lambda: ([], []))
     ends: dict[str, str] = field(default_factory=dict)
     _own: dict[str, Elements] = field(default_factory=dict)
+    _doubtful: dict[str, str] = field(default_factory=dict)  # roots whose codes may be other ones, unless they are clipped later
     _clipping: list[Op] = field(default_factory=list)  # operators of the result that only clip codes
     _through: dict[str, Elements] = field(default_factory=dict)  # the same, where operators that clip codes are no roots
     _readers: dict[tuple[Any, ...], list[_Reader]] = field(default_factory=dict)
@@ -129,10 +132,10 @@ class Trace:
             if given is None or own is None or self.source[name].shape != self.result[other].shape:
                 return words
             if own.is_turned(given, range(self.source[name].rank or 0)):
-                words = self._other_codes(own, given)
-                if not words:
+                words, doubt = self._other_codes(own, given), self._doubtful.get(given.root, "")
+                if not words or doubt:
                     self._take(own, given)
-                    return ""
+                    return NOT_TRACED if words else doubt
         return words
 
     def states_differ(self) -> Iterator[str]:
@@ -201,7 +204,7 @@ class Trace:
             if turned is None:
                 why, likely = reason, likely or next(self._orders(other, op), ())
             elif not (words := self._data_differ(other, op)):
-                self._pair(other, op, turned)
+                self._pair(other, op, turned, self._doubts(op))
                 return
             else:
                 apart.append((other, turned, words))
@@ -209,12 +212,12 @@ class Trace:
             self.elements.update(zip(op.outputs, found, strict=True))
             self._clipping.append(op)
             return
-        if apart and self._ends_clips(op):
+        if apart:
             reader, turned, words = apart[0]
-            self._pair(reader, op, turned, words)
+            self._pair(reader, op, turned, words, is_sure=not self._doubts(op))
             return
-        self.strange.append((op, apart[0][2] if apart else why))
-        self._go_on_after(op, likely or (apart[0][1] if apart else ()))
+        self.strange.append((op, why))
+        self._go_on_after(op, likely)
 
     def _ends_clips(self, op: Op) -> bool:
         """Whether what is clipped after an operator of the result is not what is clipped before it."""
@@ -222,6 +225,12 @@ class Trace:
         if kind.rule == "convert":
             return op.outputs[0] in self.result.outputs
         return kind.rule == "real" and not kind.chooses and not kind.clips
+
+    def _doubts(self, op: Op) -> str:
+        """Which codes of what an operator of the result reads may be other ones than in the source, in words."""
+        return next(
+            (self._doubtful[known.root] for name in op.inputs if (known := self.elements.get(name)) and known.root in self._doubtful), ""
+        )
 
     def _data_differ(self, other: _Reader, op: Op) -> str:
         """In words, which codes of an operator's data are other ones than those of the source's; "" if none is."""
@@ -273,9 +282,12 @@ class Trace:
             if perm is not None and self._own[name].root == name:
                 self.elements[name] = replace(Elements.of(before, offset, perm), codes=self._own[name].codes)
 
-    def _pair(self, reader: _Reader, result: Op, perm: Sequence[int], other: str = "") -> None:
+    def _pair(self, reader: _Reader, result: Op, perm: Sequence[int], other: str = "", is_sure: bool = True) -> None:
         source = reader.op
-        self.pairs.append(Pair(source, result, self._chooses(source), other, self._lost(source, result)))
+        ends = self._ends_clips(result)
+        self.pairs.append(Pair(source, result, self._chooses(source), other, ends and is_sure, self._lost(source, result)))
+        if other and not ends:
+            self._doubtful.update((name, other) for name in source.outputs if name)
         for before, after in zip(source.inputs, result.inputs, strict=True):
             if before in reader.own and after in self.elements:
                 self._take(reader.own[before], self.elements[after])

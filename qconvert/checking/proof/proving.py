@@ -71,13 +71,17 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
         for pair, item in zip(trace.pairs, found, strict=True)
         if item.why == ROUNDS_INPUTS and trace.elements[pair.result.inputs[0]].root in trace.source.inputs
     ]
-    found += [Proved(op.source or op.kind, next(filter(None, op.outputs), ""), "?", "", why) for op, why in trace.strange]
+    found += [Proved(op.source or op.kind, other.output(op), "?", "", why) for op, why in trace.strange]
     for ops, side in zip(trace.clips, (own, other), strict=True):
         clips = [side.decided_clip(op) for op in ops]
         found += clips if side is other else [item for item in clips if item.class_ not in EQUAL_CLASSES]
     ends = {name: f"output {name!r} {words}" for name, words in trace.ends.items()}
     problems = (*border.problems, *trace.states_differ(), *ends.values())
-    faults = [f"{item.operator} ({item.output!r}): {pair.other}" for pair, item in zip(trace.pairs, found, strict=False) if pair.other]
+    faults = [
+        f"{item.operator} ({item.output!r}): {pair.other}"
+        for pair, item in zip(trace.pairs, found, strict=False)
+        if pair.other and pair.is_fault
+    ]
     faults += [text for name, text in ends.items() if trace.ends[name] != NOT_TRACED]
     unequal = [item for item in found if item.class_ not in EQUAL_CLASSES]
     lost = tuple(op.source or op.kind for op in trace.lost)
@@ -128,6 +132,12 @@ class _Read:
         exact = clipped(self._restated, op, Elements.of(self._restated[op.inputs[0]]))
         assert exact is not None and exact.codes is not None
         return decided_clip(op.source or op.kind, self.computed(op), exact.codes)
+
+    def output(self, op: Op) -> str:
+        """The first result of an operator, by its name in the file."""
+        name = next(filter(None, op.outputs), "")
+        read = None if name in self._producers else self._as_read(op)
+        return name if read is None else read.outputs[0]
 
     def computed(self, op: Op) -> Computed:
         """An operator in the form of comparisons as the side computes it: as it was read, if it was, and its kernels."""
