@@ -16,19 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, scale_and_zero_point
 from qconvert.checking.limits import limits_of
 from qconvert.checking.outputs import Border
-from qconvert.checking.proof.elements import Elements, activated, clipped, moved, stepped
+from qconvert.checking.proof.constants import BYTES, constants_differ, float_values, is_rounded_bias, stored_offset
+from qconvert.checking.proof.elements import Elements, activated, clips_of, traced
+from qconvert.checking.proof.sizes import layouts, sized
 from qconvert.checking.restated import restated
-from qconvert.data.sizes import sizes_to_try
-from qconvert.errors import InvalidGraphError
 from qconvert.evaluate.curves import codes_of
-from qconvert.graph import Array, Graph, Op, Tensor, equal_data
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.kernels.kernel import activated_range
 from qconvert.operators import kind_of
 from qconvert.operators.layout import Suits, permutation
-from qconvert.operators.shapes import infer
 from qconvert.rules.differences import attribute_differences
 
 __all__ = ["NOT_TRACED", "Pair", "Trace"]
@@ -42,7 +40,6 @@ NOT_TRACED = "is not traced to the source's"
 _CLOSE = 1e-3
 #: Gives the form of a graph in which it is compared.
 Form = Callable[[Graph], Graph]
-_SIBLINGS = ({"int8", "uint8"}, {"int16", "uint16"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +100,7 @@ class Trace:
     @classmethod
     def of(cls, border: Border, forms: tuple[Form, Form] = (restated, restated)) -> Trace:
         """Follow a result from its inputs to its outputs, after both graphs are brought to the form of comparisons."""
-        source, result = _sized(border)
+        source, result = sized(border)
         trace = cls(forms[0](source), forms[1](result))
         trace._read_source()
         for name, other in border.inputs.items():
@@ -144,11 +141,11 @@ class Trace:
             before, after = self.source.states.get(name), self.result.states.get(name)
             if before is None or after is None:
                 yield f"the state {name!r} is on one side alone"
-            elif before.shape != after.shape or _offset(before, after) is None:
+            elif before.shape != after.shape or stored_offset(before, after) is None:
                 yield f"the state {name!r} is stored otherwise"
             elif (before.data is None) != (after.data is None):
                 yield f"the state {name!r} has a first value on one side alone"
-            elif before.data is not None and after.data is not None and (words := _constants_differ(before, after, ())):
+            elif before.data is not None and after.data is not None and (words := constants_differ(before, after, ())):
                 yield f"the state {name!r} {words}"
 
     def _read_source(self) -> None:
@@ -158,9 +155,9 @@ class Trace:
             self._own[name] = self._through[name] = Elements.of(self.source[name])
         for op in self.source.ops:
             for known in (self._own, self._through):
-                found = _traced(self.source, op, known)
+                found = traced(self.source, op, known)
                 if found is None and known is self._through:
-                    found = _clips(self.source, op, known)
+                    found = clips_of(self.source, op, known)
                 roots = [self._activated(op, name, Elements.of(self.source[name])) for name in op.outputs if name]
                 known.update(zip(filter(None, op.outputs), roots if found is None else found, strict=True))
                 key = _reads(self.source, op, known)
@@ -174,23 +171,23 @@ class Trace:
     def _is_clipped_sum(self, op: Op, graph: Graph) -> bool:
         """Whether an operator sums products to bytes, which its activation may clip."""
         result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
-        if result is None or result.quantization is None or not result.quantization.is_per_tensor or result.dtype not in _SIBLINGS[0]:
+        if result is None or result.quantization is None or not result.quantization.is_per_tensor or result.dtype not in BYTES:
             return False
         return kind_of(op).sums_products and "activation" in kind_of(op).attributes
 
     def _start(self, name: str, other: str, is_turned: bool) -> None:
         """An input of the result, which may be stored as the other type, or turned."""
         before, after = self.source[name], self.result[other]
-        if before.rank != after.rank or (offset := _offset(before, after)) is None:
+        if before.rank != after.rank or (offset := stored_offset(before, after)) is None:
             return
         perm = tuple(range(before.rank or 0))
         if is_turned or (before.shape != after.shape and before.rank is not None):
-            perm = next((p for p in _layouts(before.rank or 0) if _shape(before, p) == after.shape), perm)
+            perm = next((p for p in layouts(before.rank or 0) if _shape(before, p) == after.shape), perm)
         if _shape(before, perm) == after.shape:
             self.elements[other] = Elements.of(before, offset, perm)
 
     def _follow(self, op: Op) -> None:
-        found = _traced(self.result, op, self.elements)
+        found = traced(self.result, op, self.elements)
         if found is not None:
             self.elements.update(zip(filter(None, op.outputs), found, strict=True))
             return
@@ -208,7 +205,7 @@ class Trace:
                 return
             else:
                 apart.append((other, turned, words))
-        if (found := _clips(self.result, op, self.elements)) is not None:
+        if (found := clips_of(self.result, op, self.elements)) is not None:
             self.elements.update(zip(op.outputs, found, strict=True))
             self._clipping.append(op)
             return
@@ -275,9 +272,9 @@ class Trace:
         """
         for name in filter(None, op.outputs):
             before, after = self.source.tensors.get(name), self.result[name]
-            if before is None or name not in self._own or (offset := _offset(before, after)) is None or before.rank != after.rank:
+            if before is None or name not in self._own or (offset := stored_offset(before, after)) is None or before.rank != after.rank:
                 continue
-            orders = [likely, tuple(range(before.rank or 0)), *_layouts(before.rank or 0)]
+            orders = [likely, tuple(range(before.rank or 0)), *layouts(before.rank or 0)]
             perm = next((order for order in orders if len(order) == before.rank and _shape(before, order) == after.shape), None)
             if perm is not None and self._own[name].root == name:
                 self.elements[name] = replace(Elements.of(before, offset, perm), codes=self._own[name].codes)
@@ -293,7 +290,7 @@ class Trace:
                 self._take(reader.own[before], self.elements[after])
         for before, after in zip(source.outputs, result.outputs, strict=True):
             if after and before:
-                offset, turned = _offset(self.source[before], self.result[after]), _of_result(source, before, perm, self.source)
+                offset, turned = stored_offset(self.source[before], self.result[after]), _of_result(source, before, perm, self.source)
                 assert offset is not None
                 if turned is not None:
                     found = Elements.of(self.source[before], offset, turned)
@@ -302,21 +299,17 @@ class Trace:
 
     def _lost(self, source: Op, result: Op) -> float:
         """See Pair.lost."""
-        if not kind_of(result).sums_products or not (source.has(2) and result.has(2)):
+        quantization = self.result[result.outputs[0]].quantization if kind_of(result).sums_products else None
+        if quantization is None or not (source.has(2) and result.has(2)):
             return 0.0
-        biases, quantization = (self.source[source.inputs[2]], self.result[result.inputs[2]]), self.result[result.outputs[0]].quantization
-        if any(item.data is None for item in biases) or quantization is None or not _constants_differ(*biases, ()):
-            return 0.0
-        return float(np.abs(np.subtract(*map(_real, biases))).max(initial=0) / quantization.scale.min())
-
-    def _is_rounded(self, source: Op, result: Op) -> bool:
-        """Whether the bias of one of two products is that of the other, rounded to the scale of the accumulator."""
         biases = self.source[source.inputs[2]], self.result[result.inputs[2]]
-        scales = [self.result[name].quantization for name in result.inputs[:2]]
-        if {item.is_quantized for item in biases} != {True, False} or biases[0].shape != biases[1].shape or None in scales:
-            return False
-        step = scales[0].scale * scales[1].scale  # type: ignore[union-attr]
-        return bool((np.abs(np.subtract(*map(_real, biases))) <= (0.5 + _CLOSE) * step).all())
+        if any(item.data is None for item in biases) or not constants_differ(*biases, ()):
+            return 0.0
+        return float(np.abs(np.subtract(*map(float_values, biases))).max(initial=0) / quantization.scale.min())
+
+    def _scales(self, op: Op) -> list[Quantization | None]:
+        """The quantizations of data and weights of a product of the result."""
+        return [self.result[name].quantization for name in op.inputs[:2]]
 
     def _chooses(self, op: Op) -> bool:
         """Whether an operator of the source moves or chooses stored integers: all its data and results have one quantization."""
@@ -372,7 +365,7 @@ class Trace:
             if perm.index(axes[0]) != axes[1]:
                 return f"axis {axes[0]} -> {axes[1]}"
         for before, after in zip(source.outputs, result.outputs, strict=True):
-            if before and after and _offset(self.source[before], self.result[after]) is None:
+            if before and after and stored_offset(self.source[before], self.result[after]) is None:
                 return "its result has another quantization"
             if before and after and not self._has_shape(source, before, after, perm):
                 return "its result has another shape"
@@ -407,9 +400,9 @@ class Trace:
             if layout.per_axis == index:
                 each = before.data.reshape(-1, len(perm))[:, perm].reshape(-1)
                 return "" if np.array_equal(each, after.data.reshape(-1)) else f"has other {layout.word}"
-            if index == 2 and kind_of(result).sums_products and self._is_rounded(source, result):
+            if index == 2 and kind_of(result).sums_products and is_rounded_bias(before, after, self._scales(result)):
                 return ""
-            return _constants_differ(before, after, perm if broadcasts else ())
+            return constants_differ(before, after, perm if broadcasts else ())
         own, given = reader.own.get(before.name), self.elements.get(after.name)
         if own is None or given is None:
             return "is constant on one side alone"
@@ -427,72 +420,6 @@ class Trace:
         return "" if np.array_equal(*points) else "has another zero point"
 
 
-def _sized(border: Border) -> tuple[Graph, Graph]:
-    """Both graphs with one number for each size of an input that is known only at run time."""
-    tried = sizes_to_try(border.graph)
-    for numbers in (*tried[1:], tried[0]):  # the first one has batches of 1, whose axis may stand anywhere
-        try:
-            return _with_numbers(border, numbers)
-        except InvalidGraphError:
-            continue
-    return border.graph, border.other
-
-
-def _with_numbers(border: Border, numbers: Mapping[str, int]) -> tuple[Graph, Graph]:
-    """Both graphs with numbers for the names of the source's sizes. Raises InvalidGraphError if operators do not take them."""
-    source = _with_sizes(border.graph, numbers)
-    given: dict[str, int] = {}
-    for name, other in border.inputs.items():
-        sizes, wanted = source[name].static_shape, border.other[other].shape
-        if sizes is not None and wanted is not None and len(sizes) == len(wanted):
-            turned = _turned_sizes(sizes, wanted, name in border.turned)
-            given.update((size, turned[axis]) for axis, size in enumerate(wanted) if isinstance(size, str))
-    return source, _with_sizes(border.other, given)
-
-
-def _turned_sizes(sizes: tuple[int, ...], wanted: tuple[int | str, ...], is_turned: bool) -> tuple[int, ...]:
-    """Sizes of the source's input in the order of the result's."""
-    orders = [*([] if is_turned else [tuple(range(len(sizes)))]), *_layouts(len(sizes))]
-    found = (tuple(sizes[axis] for axis in perm) for perm in orders)
-    return next((item for item in found if all(isinstance(b, str) or a == b for a, b in zip(item, wanted, strict=True))), sizes)
-
-
-def _with_sizes(graph: Graph, numbers: Mapping[str, int]) -> Graph:
-    """The graph with numbers for names of sizes; what follows from them is inferred."""
-    if not numbers:
-        return graph
-
-    def sized(tensor: Tensor) -> Tensor:
-        assert tensor.shape is not None
-        shape = tuple(numbers.get(size, size) if isinstance(size, str) else size for size in tensor.shape)
-        known = tensor.name in graph.inputs or all(isinstance(size, int) for size in shape)
-        return replace(tensor, shape=shape if known else None)
-
-    return infer(
-        graph.evolve(
-            tensors=[sized(tensor) for tensor in graph.tensors.values() if tensor.shape is not None and tensor.static_shape is None]
-        )
-    )
-
-
-def _traced(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
-    """The outputs of an operator that moves elements of a tensor whose own are known."""
-    if not op.inputs or op.inputs[0] not in known or any(name in known for name in op.inputs[1:] if name):
-        return None
-    given = known[op.inputs[0]]
-    if (offset := stepped(graph, op)) is not None:
-        return [replace(given, offset=given.offset + offset)]
-    return moved(graph, op, given)
-
-
-def _clips(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
-    """The output of an operator that only clips the codes of a tensor whose elements are known."""
-    if not op.inputs or op.inputs[0] not in known:
-        return None
-    found = clipped(graph, op, known[op.inputs[0]])
-    return None if found is None else [found]
-
-
 def _reads(graph: Graph, op: Op, known: Mapping[str, Elements]) -> tuple[Any, ...]:
     """What an operator is found by: its kind, and the roots of its operands; () if one is not known."""
     roots = []
@@ -504,69 +431,8 @@ def _reads(graph: Graph, op: Op, known: Mapping[str, Elements]) -> tuple[Any, ..
     return op.kind, tuple(roots)
 
 
-def _offset(before: Tensor, after: Tensor) -> int | None:
-    """What is added to stored integers of one tensor to give the other, of the same float values; None if the quantizations differ
-    otherwise."""
-    a, b = before.quantization, after.quantization
-    if a is None or b is None:
-        return 0 if a is b and before.dtype == after.dtype else None
-    if a.axis != b.axis or a.block_size != b.block_size or not np.array_equal(a.scale, b.scale):
-        return None
-    offsets = np.unique(b.zero_point - a.zero_point)
-    if offsets.size != 1:
-        return None
-    if before.dtype == after.dtype:
-        return 0 if not offsets[0] else None
-    bits = 128 if {before.dtype, after.dtype} == _SIBLINGS[0] else 2**15 if {before.dtype, after.dtype} == _SIBLINGS[1] else 0
-    offset = int(offsets[0])
-    return offset if bits and offset == (bits if after.dtype.startswith("u") else -bits) else None
-
-
-def _constants_differ(before: Tensor, after: Tensor, perm: Sequence[int]) -> str:
-    """In words, how constants differ in what they mean; "" if they do not. Constants next to data may be turned with these."""
-    if not perm and before.shares_quantization(after) and equal_data(before.data, after.data):
-        return ""
-    for word, a, b in zip(("values", "scales"), _meant(before), _meant(after), strict=True):
-        if perm and max(a.ndim, b.ndim) > len(perm):
-            return f"has other {word}"
-        if perm and a.ndim and b.ndim:
-            a, b = (side.reshape((1,) * (len(perm) - side.ndim) + side.shape) for side in (a, b))
-            a = a.transpose(perm)
-        elif a.size == b.size == 1:
-            a, b = a.reshape(()), b.reshape(())
-        alike = a.shape == b.shape or word == "scales"
-        if not alike or not (np.array_equal(a, b, equal_nan=a.dtype.kind == "f") or (word == "scales" and bool(np.all(a == b)))):
-            return f"has other {word}"
-    return ""
-
-
-def _real(tensor: Tensor) -> Array:
-    """The float64 values of a constant."""
-    assert tensor.data is not None
-    return tensor.data.astype(np.float64) if tensor.quantization is None else dequantize(tensor.data, tensor.quantization)
-
-
-def _meant(tensor: Tensor) -> tuple[Array, Array]:
-    """A constant's integers from the zero point, and its scales, which broadcast against them; or plain values and 0."""
-    assert tensor.data is not None
-    if tensor.quantization is None:
-        return tensor.data, np.zeros(())
-    scale, point = scale_and_zero_point(tensor.quantization, tensor.data.shape)
-    if "int" not in tensor.dtype:
-        return tensor.data, np.asarray(scale)
-    wide = {1: np.int16, 2: np.int32}.get(tensor.data.dtype.itemsize, np.int64)
-    return tensor.data.astype(wide) - point.astype(wide), np.asarray(scale)
-
-
 def _shape(tensor: Tensor, perm: Sequence[int]) -> Any:
     return None if tensor.shape is None else tuple(tensor.shape[axis] for axis in perm)
-
-
-def _layouts(rank: int) -> Iterator[tuple[int, ...]]:
-    """Orders of axes that an input may have: its own, and those of the two layouts."""
-    if rank > 2:
-        yield permutation("channels_first", rank)
-        yield permutation("channels_last", rank)
 
 
 def _of_result(op: Op, name: str, perm: Sequence[int], graph: Graph) -> tuple[int, ...] | None:

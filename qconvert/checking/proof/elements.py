@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
@@ -15,7 +15,7 @@ from qconvert.graph import Array, Graph, Op, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.operators.layout import ELEMENTWISE, Suits
 
-__all__ = ["Elements", "activated", "clipped", "moved", "stepped"]
+__all__ = ["Elements", "activated", "clipped", "clips_of", "traced"]
 
 #: The most elements of a tensor whose places are listed one by one.
 _MOST_LISTED = 2**25
@@ -81,7 +81,25 @@ class Elements:
         return next((perm for perm in fitting if np.array_equal(mine.transpose(perm), theirs)), None)
 
 
-def moved(graph: Graph, op: Op, given: Elements) -> list[Elements] | None:
+def traced(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
+    """The outputs of an operator that moves elements of a tensor whose own are known."""
+    if not op.inputs or op.inputs[0] not in known or any(name in known for name in op.inputs[1:] if name):
+        return None
+    given = known[op.inputs[0]]
+    if (offset := _stepped(graph, op)) is not None:
+        return [replace(given, offset=given.offset + offset)]
+    return _moved(graph, op, given)
+
+
+def clips_of(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
+    """The output of an operator that only clips the codes of a tensor whose elements are known."""
+    if not op.inputs or op.inputs[0] not in known:
+        return None
+    found = clipped(graph, op, known[op.inputs[0]])
+    return None if found is None else [found]
+
+
+def _moved(graph: Graph, op: Op, given: Elements) -> list[Elements] | None:
     """The outputs of an operator that moves the elements of its one computed input, whatever these are; None if it is no such operator.
 
     Args:
@@ -139,7 +157,7 @@ def _run(graph: Graph, op: Op, values: Array) -> list[Array] | None:
         return None
 
 
-def stepped(graph: Graph, op: Op) -> int | None:
+def _stepped(graph: Graph, op: Op) -> int | None:
     """What an operator adds to stored integers that it brings to a quantization of the same scale, as of int8 to uint8; None if it does
     more."""
     if kind_of(op).rule != "convert":
