@@ -19,8 +19,8 @@ import numpy as np
 from qconvert.checking.limits import limits_of
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.constants import BYTES, constants_differ, float_values, is_rounded_bias, stored_offset
-from qconvert.checking.proof.elements import Elements, activated, clips_of, traced
-from qconvert.checking.proof.sizes import layouts, sized
+from qconvert.checking.proof.elements import Elements, apply_activation, follow_clip, follow_elements
+from qconvert.checking.proof.sizes import fix_sizes, list_layouts
 from qconvert.checking.restated import restated
 from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
@@ -100,7 +100,7 @@ class Trace:
     @classmethod
     def of(cls, border: Border, forms: tuple[Form, Form] = (restated, restated)) -> Trace:
         """Follow a result from its inputs to its outputs, after both graphs are brought to the form of comparisons."""
-        source, result = sized(border)
+        source, result = fix_sizes(border)
         trace = cls(forms[0](source), forms[1](result))
         trace._read_source()
         for name, other in border.inputs.items():
@@ -155,18 +155,20 @@ class Trace:
             self._own[name] = self._through[name] = Elements.of(self.source[name])
         for op in self.source.ops:
             for known in (self._own, self._through):
-                found = traced(self.source, op, known)
+                found = follow_elements(self.source, op, known)
                 if found is None and known is self._through:
-                    found = clips_of(self.source, op, known)
-                roots = [self._activated(op, name, Elements.of(self.source[name])) for name in op.outputs if name]
+                    found = follow_clip(self.source, op, known)
+                roots = [self._with_activation(op, name, Elements.of(self.source[name])) for name in op.outputs if name]
                 known.update(zip(filter(None, op.outputs), roots if found is None else found, strict=True))
                 key = _reads(self.source, op, known)
                 if found is None and (known is self._own or key != _reads(self.source, op, self._own)):
                     self._readers.setdefault(key, []).append(_Reader(op, known))
 
-    def _activated(self, op: Op, name: str, root: Elements) -> Elements:
+    def _with_activation(self, op: Op, name: str, root: Elements) -> Elements:
         """The result of an operator of the source, whose root it is: of sums of products before their activation."""
-        return activated(self.source[name], activated_range(self.source, op), root) if self._is_clipped_sum(op, self.source) else root
+        if not self._is_clipped_sum(op, self.source):
+            return root
+        return apply_activation(self.source[name], activated_range(self.source, op), root)
 
     def _is_clipped_sum(self, op: Op, graph: Graph) -> bool:
         """Whether an operator sums products to bytes, which its activation may clip."""
@@ -182,12 +184,12 @@ class Trace:
             return
         perm = tuple(range(before.rank or 0))
         if is_turned or (before.shape != after.shape and before.rank is not None):
-            perm = next((p for p in layouts(before.rank or 0) if _shape(before, p) == after.shape), perm)
+            perm = next((p for p in list_layouts(before.rank or 0) if _shape(before, p) == after.shape), perm)
         if _shape(before, perm) == after.shape:
             self.elements[other] = Elements.of(before, offset, perm)
 
     def _follow(self, op: Op) -> None:
-        found = traced(self.result, op, self.elements)
+        found = follow_elements(self.result, op, self.elements)
         if found is not None:
             self.elements.update(zip(filter(None, op.outputs), found, strict=True))
             return
@@ -197,7 +199,7 @@ class Trace:
         likely: tuple[int, ...] = ()
         apart: list[tuple[_Reader, tuple[int, ...], str]] = []
         for other in candidates:
-            turned, reason = self._turned(other, op)
+            turned, reason = self._find_turn(other, op)
             if turned is None:
                 why, likely = reason, likely or next(self._orders(other, op), ())
             elif not (words := self._data_differ(other, op)):
@@ -205,7 +207,7 @@ class Trace:
                 return
             else:
                 apart.append((other, turned, words))
-        if (found := clips_of(self.result, op, self.elements)) is not None:
+        if (found := follow_clip(self.result, op, self.elements)) is not None:
             self.elements.update(zip(op.outputs, found, strict=True))
             self._clipping.append(op)
             return
@@ -274,7 +276,7 @@ class Trace:
             before, after = self.source.tensors.get(name), self.result[name]
             if before is None or name not in self._own or (offset := stored_offset(before, after)) is None or before.rank != after.rank:
                 continue
-            orders = [likely, tuple(range(before.rank or 0)), *layouts(before.rank or 0)]
+            orders = [likely, tuple(range(before.rank or 0)), *list_layouts(before.rank or 0)]
             perm = next((order for order in orders if len(order) == before.rank and _shape(before, order) == after.shape), None)
             if perm is not None and self._own[name].root == name:
                 self.elements[name] = replace(Elements.of(before, offset, perm), codes=self._own[name].codes)
@@ -295,7 +297,7 @@ class Trace:
                 if turned is not None:
                     found = Elements.of(self.source[before], offset, turned)
                     limits = activated_range(self.result, result) if self._is_clipped_sum(result, self.result) else None
-                    self.elements[after] = found if limits is None else activated(self.result[after], limits, found)
+                    self.elements[after] = found if limits is None else apply_activation(self.result[after], limits, found)
 
     def _lost(self, source: Op, result: Op) -> float:
         """See Pair.lost."""
@@ -321,7 +323,7 @@ class Trace:
             return False
         return all(self.source[name].shares_quantization(result) for name in kind.data(op))
 
-    def _turned(self, reader: _Reader, result: Op) -> tuple[tuple[int, ...] | None, str]:
+    def _find_turn(self, reader: _Reader, result: Op) -> tuple[tuple[int, ...] | None, str]:
         """The transposition of the source's results that gives the result's, if the operators are one; else None, and why not."""
         source = reader.op
         if len(source.inputs) != len(result.inputs) or len(source.outputs) != len(result.outputs):

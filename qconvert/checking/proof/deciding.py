@@ -16,7 +16,7 @@ from qconvert.kernels.products import Requantizer
 from qconvert.kernels.proofs import compare_products, integers_for_all
 from qconvert.operators import kind_of
 
-__all__ = ["ROUNDS_INPUTS", "Computed", "decided", "decided_clip"]
+__all__ = ["ROUNDS_INPUTS", "Computed", "decide", "decide_clip"]
 
 #: Rules of kinds of which nothing is proved, and why.
 _UNKNOWN = {
@@ -91,7 +91,7 @@ class Computed:
         return float(self.kernels.tolerance(self.graph, self.op, steps)[0].max(initial=0))
 
 
-def decided(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
+def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     """The class of an operator of the result.
 
     Args:
@@ -120,7 +120,7 @@ def decided(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     return _of_kernels(found, own, other, pair.lost)
 
 
-def decided_clip(name: str, side: Computed, codes: Array) -> Proved:
+def decide_clip(name: str, side: Computed, codes: Array) -> Proved:
     """The class of an operator of one side that is to clip the codes of its data and does nothing else.
 
     Args:

@@ -15,7 +15,7 @@ from qconvert.graph import Array, Graph, Op, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.operators.layout import ELEMENTWISE, Suits
 
-__all__ = ["Elements", "activated", "clipped", "clips_of", "traced"]
+__all__ = ["Elements", "apply_activation", "clip_elements", "follow_clip", "follow_elements"]
 
 #: The most elements of a tensor whose places are listed one by one.
 _MOST_LISTED = 2**25
@@ -50,7 +50,7 @@ class Elements:
         """A tensor as its own root, or as a transposition of it."""
         return cls(tensor.name, tensor.static_shape, tuple(range(tensor.rank or 0)) if perm is None else tuple(perm), None, offset)
 
-    def listed(self) -> Array | None:
+    def list_places(self) -> Array | None:
         """For each element its place in the root; None where sizes are not known or too large."""
         if self.places is not None:
             return self.places
@@ -65,7 +65,7 @@ class Elements:
         if self.perm is not None and other.perm is not None and self.shape == other.shape and len(perm) == len(self.perm):
             if tuple(self.perm[axis] for axis in perm) == other.perm:
                 return True
-        mine, theirs = self.listed(), other.listed()
+        mine, theirs = self.list_places(), other.list_places()
         return mine is not None and theirs is not None and mine.ndim == len(perm) and np.array_equal(mine.transpose(perm), theirs)
 
     def turned_into(self, other: Elements) -> tuple[int, ...] | None:
@@ -74,32 +74,32 @@ class Elements:
             return None
         if self.perm is not None and other.perm is not None and self.shape == other.shape and len(self.perm) == len(other.perm):
             return tuple(self.perm.index(axis) for axis in other.perm)
-        mine, theirs = self.listed(), other.listed()
+        mine, theirs = self.list_places(), other.list_places()
         if mine is None or theirs is None or mine.ndim != theirs.ndim or mine.ndim > _MOST_AXES:
             return None
         fitting = (perm for perm in permutations(range(mine.ndim)) if mine.transpose(perm).shape == theirs.shape)
         return next((perm for perm in fitting if np.array_equal(mine.transpose(perm), theirs)), None)
 
 
-def traced(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
+def follow_elements(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
     """The outputs of an operator that moves elements of a tensor whose own are known."""
     if not op.inputs or op.inputs[0] not in known or any(name in known for name in op.inputs[1:] if name):
         return None
     given = known[op.inputs[0]]
-    if (offset := _stepped(graph, op)) is not None:
+    if (offset := _find_offset(graph, op)) is not None:
         return [replace(given, offset=given.offset + offset)]
-    return _moved(graph, op, given)
+    return _move_elements(graph, op, given)
 
 
-def clips_of(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
+def follow_clip(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
     """The output of an operator that only clips the codes of a tensor whose elements are known."""
     if not op.inputs or op.inputs[0] not in known:
         return None
-    found = clipped(graph, op, known[op.inputs[0]])
+    found = clip_elements(graph, op, known[op.inputs[0]])
     return None if found is None else [found]
 
 
-def _moved(graph: Graph, op: Op, given: Elements) -> list[Elements] | None:
+def _move_elements(graph: Graph, op: Op, given: Elements) -> list[Elements] | None:
     """The outputs of an operator that moves the elements of its one computed input, whatever these are; None if it is no such operator.
 
     Args:
@@ -118,7 +118,7 @@ def _moved(graph: Graph, op: Op, given: Elements) -> list[Elements] | None:
         return [replace(given, perm=tuple(given.perm[axis] for axis in op["perm"]))]
     if kind.keeps_order and given.perm == tuple(range(len(given.perm or ()))) and given.places is None:
         return [replace(given, shape=results[0].static_shape, perm=tuple(range(results[0].rank or 0)))]
-    listed = given.listed()
+    listed = given.list_places()
     if listed is None or any(graph.constant(name) is None for name in op.inputs[1:] if name):
         return None
     # What chooses by value, computes, or fills gaps gives other elements for other values, or none of them.
@@ -157,7 +157,7 @@ def _run(graph: Graph, op: Op, values: Array) -> list[Array] | None:
         return None
 
 
-def _stepped(graph: Graph, op: Op) -> int | None:
+def _find_offset(graph: Graph, op: Op) -> int | None:
     """What an operator adds to stored integers that it brings to a quantization of the same scale, as of int8 to uint8; None if it does
     more."""
     if kind_of(op).rule != "convert":
@@ -172,7 +172,7 @@ def _stepped(graph: Graph, op: Op) -> int | None:
     return offset if offset == (int(result.dtype == "uint8") - int(given.dtype == "uint8")) * 128 else None
 
 
-def clipped(graph: Graph, op: Op, given: Elements) -> Elements | None:
+def clip_elements(graph: Graph, op: Op, given: Elements) -> Elements | None:
     """The result of an operator that makes codes of the codes of one tensor, with the same quantization, such as a Clip or Relu; None of
     others.
 
@@ -194,7 +194,7 @@ def clipped(graph: Graph, op: Op, given: Elements) -> Elements | None:
     return replace(given, codes=_after(given, found.reshape(codes.shape), codes), by=(*given.by, op))
 
 
-def activated(tensor: Tensor, limits: tuple[int, int], given: Elements) -> Elements:
+def apply_activation(tensor: Tensor, limits: tuple[int, int], given: Elements) -> Elements:
     """A result, of which an activation leaves the codes within limits."""
     if not _has_codes(tensor) or limits == integer_range(tensor.dtype):
         return given

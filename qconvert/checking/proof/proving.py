@@ -12,8 +12,8 @@ from qconvert.checking.checked_file import Side, sides_of
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
 from qconvert.checking.proof.correspondence import NOT_TRACED, Trace
-from qconvert.checking.proof.deciding import ROUNDS_INPUTS, Computed, decided, decided_clip
-from qconvert.checking.proof.elements import Elements, clipped
+from qconvert.checking.proof.deciding import ROUNDS_INPUTS, Computed, decide, decide_clip
+from qconvert.checking.proof.elements import Elements, clip_elements
 from qconvert.checking.proof.running import integers_by_running
 from qconvert.checking.restated import restated
 from qconvert.conversion.in_memory import Model, as_file
@@ -65,7 +65,7 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
     border = Border.of(source.graph, result.graph)
     trace = Trace.of(border, (partial(_compared, source), partial(_compared, result)))
     own, other = _Read(source, trace.source), _Read(result, trace.result)
-    found = [decided(pair, trace, own.computed(pair.source), other.computed(pair.result)) for pair in trace.pairs]
+    found = [decide(pair, trace, own.computed(pair.source), other.computed(pair.result)) for pair in trace.pairs]
     starts = [
         item
         for pair, item in zip(trace.pairs, found, strict=True)
@@ -73,7 +73,7 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
     ]
     found += [Proved(op.source or op.kind, other.output(op), "?", "", why) for op, why in trace.strange]
     for ops, side in zip(trace.clips, (own, other), strict=True):
-        clips = [side.decided_clip(op) for op in ops]
+        clips = [side.decide_clip(op) for op in ops]
         found += clips if side is other else [item for item in clips if item.class_ not in EQUAL_CLASSES]
     ends = {name: f"output {name!r} {words}" for name, words in trace.ends.items()}
     problems = (*border.problems, *trace.states_differ(), *ends.values())
@@ -127,11 +127,11 @@ class _Read:
         self._side, self._restated, self._producers = side, restated, side.graph.producers()
         self._readers = restated.consumers()
 
-    def decided_clip(self, op: Op) -> Proved:
+    def decide_clip(self, op: Op) -> Proved:
         """The class of an operator of this side that clips codes and is paired with none."""
-        exact = clipped(self._restated, op, Elements.of(self._restated[op.inputs[0]]))
+        exact = clip_elements(self._restated, op, Elements.of(self._restated[op.inputs[0]]))
         assert exact is not None and exact.codes is not None
-        return decided_clip(op.source or op.kind, self.computed(op), exact.codes)
+        return decide_clip(op.source or op.kind, self.computed(op), exact.codes)
 
     def output(self, op: Op) -> str:
         """The first result of an operator, by its name in the file."""

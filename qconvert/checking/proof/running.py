@@ -32,7 +32,7 @@ def integers_by_running(side: Side, graph: Graph, op: Op) -> Array | None:
         side: whose format and runtime are taken.
         graph, op: the operator.
     """
-    tried = _tried(graph, op)
+    tried = _codes_to_try(graph, op)
     if tried is None:
         return None
     given, axis, shape = tried
@@ -49,7 +49,7 @@ def integers_by_running(side: Side, graph: Graph, op: Op) -> Array | None:
             save(alone, path, side.format.name)
             model = side.runtime.open(replace(side.file, path=path, options={}))
             runs = [
-                next(iter(model.run(dict(zip(model.inputs, [_placed(item, first) for item in given], strict=True))).values()))
+                next(iter(model.run(dict(zip(model.inputs, [_place_codes(item, first) for item in given], strict=True))).values()))
                 for first in (0, _MOVED)
             ]
     except (QConvertError, ValueError):
@@ -60,7 +60,7 @@ def integers_by_running(side: Side, graph: Graph, op: Op) -> Array | None:
     return found[0].reshape(shape)
 
 
-def _tried(graph: Graph, op: Op) -> tuple[list[Array], int | None, tuple[int, ...]] | None:
+def _codes_to_try(graph: Graph, op: Op) -> tuple[list[Array], int | None, tuple[int, ...]] | None:
     """The stored operands of which the results are all that an operator can give, its axis there, and the shape of the results; None where
     these are too many.
 
@@ -97,6 +97,6 @@ def _is_of_bytes(graph: Graph, op: Op) -> bool:
     return all(t.dtype in ("int8", "uint8") and t.quantization is not None and t.quantization.is_per_tensor for t in tensors)
 
 
-def _placed(codes: Array, first: int) -> Array:
+def _place_codes(codes: Array, first: int) -> Array:
     """The codes from a place on, and some of them again where there is room."""
     return np.concatenate([codes[:first], codes, codes[: _MOVED - first]])

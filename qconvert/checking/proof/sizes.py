@@ -12,10 +12,10 @@ from qconvert.graph import Graph, Tensor
 from qconvert.operators.layout import permutation
 from qconvert.operators.shapes import infer
 
-__all__ = ["layouts", "sized"]
+__all__ = ["fix_sizes", "list_layouts"]
 
 
-def sized(border: Border) -> tuple[Graph, Graph]:
+def fix_sizes(border: Border) -> tuple[Graph, Graph]:
     """Both graphs with one number for each size of an input that is known only at run time."""
     tried = sizes_to_try(border.graph)
     for numbers in (*tried[1:], tried[0]):  # the first one has batches of 1, whose axis may stand anywhere
@@ -40,7 +40,7 @@ def _with_numbers(border: Border, numbers: Mapping[str, int]) -> tuple[Graph, Gr
 
 def _turned_sizes(sizes: tuple[int, ...], wanted: tuple[int | str, ...], is_turned: bool) -> tuple[int, ...]:
     """Sizes of the source's input in the order of the result's."""
-    orders = [*([] if is_turned else [tuple(range(len(sizes)))]), *layouts(len(sizes))]
+    orders = [*([] if is_turned else [tuple(range(len(sizes)))]), *list_layouts(len(sizes))]
     found = (tuple(sizes[axis] for axis in perm) for perm in orders)
     return next((item for item in found if all(isinstance(b, str) or a == b for a, b in zip(item, wanted, strict=True))), sizes)
 
@@ -50,7 +50,7 @@ def _with_sizes(graph: Graph, numbers: Mapping[str, int]) -> Graph:
     if not numbers:
         return graph
 
-    def sized(tensor: Tensor) -> Tensor:
+    def fix_sizes(tensor: Tensor) -> Tensor:
         assert tensor.shape is not None
         shape = tuple(numbers.get(size, size) if isinstance(size, str) else size for size in tensor.shape)
         known = tensor.name in graph.inputs or all(isinstance(size, int) for size in shape)
@@ -58,12 +58,12 @@ def _with_sizes(graph: Graph, numbers: Mapping[str, int]) -> Graph:
 
     return infer(
         graph.evolve(
-            tensors=[sized(tensor) for tensor in graph.tensors.values() if tensor.shape is not None and tensor.static_shape is None]
+            tensors=[fix_sizes(tensor) for tensor in graph.tensors.values() if tensor.shape is not None and tensor.static_shape is None]
         )
     )
 
 
-def layouts(rank: int) -> Iterator[tuple[int, ...]]:
+def list_layouts(rank: int) -> Iterator[tuple[int, ...]]:
     """Orders of axes that an input may have: its own, and those of the two layouts."""
     if rank > 2:
         yield permutation("channels_first", rank)
