@@ -93,7 +93,7 @@ def write(name: str, cases: Mapping[str, str]) -> None:
             texts[case]["program"] = _program(module, arguments)
         for index, output in enumerate(result if isinstance(result, tuple) else (result,)):
             if output.is_quantized:
-                found[f"{case}/{index}/grid"] = np.array([output.q_scale(), output.q_zero_point()])
+                found[f"{case}/{index}/quantization"] = np.array([output.q_scale(), output.q_zero_point()])
                 output = output.int_repr()
             found[f"{case}/{index}"] = output.detach().numpy()
     found["texts"] = np.frombuffer(json.dumps(texts).encode(), np.uint8)

@@ -59,14 +59,14 @@ class Results:
         """
         given = dict(zip(graph.inputs, (self._inputs[name] for name in self._texts[case]["inputs"]), strict=True))
         results = list(evaluate(graph, given).values())
-        assert len(results) == sum(key.startswith(f"{case}/") and not key.endswith("grid") for key in self._values)
+        assert len(results) == sum(key.startswith(f"{case}/") and not key.endswith("/quantization") for key in self._values)
         for index, (name, result) in enumerate(zip(graph.outputs, results, strict=True)):
             wanted = self._values[f"{case}/{index}"]
             assert result.shape == wanted.shape and result.dtype == wanted.dtype and graph[name].static_shape in (None, wanted.shape)
-            if f"{case}/{index}/grid" in self._values:
-                grid = graph[name].quantization
-                scale, zero_point = self._values[f"{case}/{index}/grid"]
-                assert grid is not None and grid.scale[0] == np.float32(scale) and grid.zero_point[0] == zero_point
+            if f"{case}/{index}/quantization" in self._values:
+                quantization = graph[name].quantization
+                scale, zero_point = self._values[f"{case}/{index}/quantization"]
+                assert quantization is not None and quantization.scale[0] == np.float32(scale) and quantization.zero_point[0] == zero_point
                 differences = np.abs(result.astype(np.int64) - wanted.astype(np.int64))
                 assert differences.max(initial=0) <= steps and np.mean(differences > 0) < 0.02, f"{np.mean(differences > 0):.3%} differ"
             else:

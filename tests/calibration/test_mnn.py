@@ -121,7 +121,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     onnx.save(model, folder / "model.onnx")
     child(folder, CONVERT)
-    y, x = np.mquantization[:32, :32]
+    y, x = np.mgrid[:32, :32]
     images = []
     for _ in range(IMAGES):
         centers, colours = rng.uniform(0, 32, (4, 2)), rng.uniform(0, 255, (4, 3))

@@ -18,12 +18,12 @@ pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert, pytest.mark.torch]
 @pytest.mark.parametrize(
     ("model", "wanted", "seed"),
     [
-        ("tflm_seanet_conv_int16x8.tflite", 8, 1),
-        ("tiny_ad_toycar_int8.tflite", 8, 2),
-        ("onnx/torch_fx_fbgemm_attention.onnx", 6, 3),
-        ("onnx/modelopt_ptq_vision.onnx", 6, 4),
-        ("torch/vision/fx_fbgemm_frozen.pt", 6, 5),
-        ("torch/small/pt2e_xnnpack_batch.pt2", 6, 6),
+        ("tflm_seanet_conv_int16x8.tflite", 4, 1),
+        ("tiny_ad_toycar_int8.tflite", 4, 2),
+        ("onnx/torch_fx_fbgemm_attention.onnx", 4, 3),
+        ("onnx/modelopt_ptq_vision.onnx", 4, 4),
+        ("torch/vision/fx_fbgemm_frozen.pt", 2, 5),
+        ("torch/small/pt2e_xnnpack_batch.pt2", 3, 6),
     ],
 )
 def test_every_mutant_is_caught_and_named(model: str, wanted: int, seed: int, tmp_path: Path) -> None:

@@ -166,15 +166,15 @@ def test_a_planted_fault_is_never_proved_equal(plant: Callable[[onnx.ModelProto]
 @pytest.mark.torch
 @pytest.mark.parametrize(("model", "seed"), [("tiny_kws_dscnn_int8.tflite", 1), ("coral_lstm_mnist_int8.tflite", 2)])
 def test_no_random_change_is_proved_equal(model: str, seed: int, tmp_path: Path) -> None:
-    found = score(model, 25, seed, tmp_path, by_proof=True)
-    assert found.missed == [] and found.caught == 25
+    found = score(model, 15, seed, tmp_path, by_proof=True)
+    assert found.missed == [] and found.caught == 15
     assert all("WriteState" in text for text in found.unnamed), "which has no tensor by which it could be named"
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "model",
-    ["tiny_ad_toycar_int8.tflite", "onnx/torch_fx_fbgemm_attention.onnx", "torch/upward/fx_fbgemm_frozen.pt", "tiny_wakeword_int8.tflite"],
+    ["tiny_ad_toycar_int8.tflite", "onnx/torch_fx_fbgemm_attention.onnx", "onnx/brevitas_int8.onnx", "tiny_wakeword_int8.tflite"],
 )
 def test_a_bound_that_no_input_reaches_fails_the_default_check(model: str, tmp_path: Path) -> None:
     found = score(model, 6, 5, tmp_path, bare=True, unreached=True)
