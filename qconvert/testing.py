@@ -39,7 +39,7 @@ _SEED = 20260101
 
 
 def sample_graphs() -> dict[str, Graph]:
-    """Small graphs of what real models are made of, by name: int8 and uint8 layers, moves, pairs of Q and DQ, real numbers."""
+    """Small graphs of what real models are made of, by name: int8 and uint8 layers, data movement, pairs of Q and DQ, real numbers."""
     return {
         "convolutions": _convolutions("int8"),
         "convolutions_uint8": _convolutions("uint8"),

@@ -46,7 +46,7 @@ def other_attributes(graph: Graph, other: Graph) -> dict[str, str]:
 
 
 def rounding_of(op: Op) -> str:
-    """How an operator of dynamic range rounds its real data: its arithmetic; "" of others."""
+    """How an operator of dynamic range rounds its real data: its arithmetic; "" otherwise."""
     return str(op["arithmetic"]) if is_dynamic(op) else ""
 
 

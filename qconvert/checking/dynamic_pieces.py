@@ -23,7 +23,7 @@ _SHARE = 1e-5
 
 
 def sums_of_functions(graph: Graph, op: Op, index: int, values: Mapping[str, Array], like: Array) -> list[Sum]:
-    """What functions give that round real data when they run, and what they give of the data as they are; nothing of others."""
+    """What functions give that round real data when they run, and what they give of the data as they are; nothing otherwise."""
     inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values.get(name) for name in op.inputs]
     if not _rounds_inside(graph, op) or any(name and value is None for name, value in zip(op.inputs, inputs, strict=True)):
         return []
@@ -42,7 +42,7 @@ def sums_of_functions(graph: Graph, op: Op, index: int, values: Mapping[str, Arr
 def sums_of_piece(
     graphs: tuple[Graph, Graph], writers: Mapping[str, Op], op: Op, index: int, values: Mapping[str, Array], like: Array
 ) -> list[Sum]:
-    """What an operator gives after several that round real data: as they say, and of the data as they are; nothing of others.
+    """What an operator gives after several that round real data: as they say, and of the data as they are; nothing otherwise.
 
     Two layers of an LSTM, or its two ways, are one piece where the result has nothing that could be compared between them.
 

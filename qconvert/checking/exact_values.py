@@ -64,7 +64,7 @@ def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, w
 
 
 def carried(graph: Graph, op: Op) -> Collection[int]:
-    """The inputs of an operator whose errors its result has as they are, or smaller: of moves, limits, and sums of real numbers."""
+    """The inputs of an operator whose errors its result has as they are, or smaller: of data movement, limits, and sums of real numbers."""
     if op.kind in ("Add", "Sub"):
         return () if any(graph[name].is_quantized for name in (*op.inputs, *op.outputs)) else range(2)
     single = kind_of(op).rule in ("move", "relabel") and kind_of(op).moved(op) == [op.inputs[0]]

@@ -1,6 +1,6 @@
 """Values over the whole range of each tensor at which a check cuts the source, and what the source's own kernels compute of them.
 
-The tensors of a run hardly reach the ends of their ranges, and those of a network that was calibrated well do not on purpose: what a
+The tensors of a run hardly come near the ends of their ranges, and those of a network that was calibrated well do not on purpose: what a
 result does there, such as a Clip that is missing or one too many, shows in no run. Between two cuts it does.
 """
 

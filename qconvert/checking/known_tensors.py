@@ -67,7 +67,7 @@ def moved(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
 def settled(graph: Graph, given: Iterable[str]) -> set[str]:
     """The tensors whose values are beyond doubt once those of `given` are known: every runtime would give the same for them.
 
-    These are what operators that round nothing make of them: moves, comparisons, sizes, and stored integers as real numbers.
+    These are what operators that round nothing make of them: data movement, comparisons, sizes, and stored integers as real numbers.
     """
     found = {*given, *(tensor.name for tensor in graph.constants())}
     for op in graph.ops:

@@ -119,7 +119,8 @@ def extreme_inputs(
     lower end, all at the upper one, each element at one of both, each input at one of both (twice), and flat at a value between.
 
     Quantized integers and bytes have the ends of their type, floats go beyond those of the Quantize that reads them, both within the
-    bounds that operators set (see bounds.py). Random inputs hardly reach these ends, nor does a sum of many random values reach its own.
+    bounds that operators set (see bounds.py). Random inputs hardly come near these bounds, nor does a sum of many random values reach its
+    own.
 
     Args:
         graph: the inputs' graph.

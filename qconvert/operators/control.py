@@ -55,7 +55,7 @@ _CONDITION = Port(dtype="bool")
 
 
 def calls(op: Op) -> Iterator[FunctionCall]:
-    """The functions that an operator of one of these kinds runs; of others, none."""
+    """The functions that an operator of one of these kinds runs; otherwise none."""
     if op.kind in _CALLS:
         yield from _CALLS[op.kind](op)
 

@@ -55,7 +55,8 @@ class _Fusing:
         self._moved: dict[str, str] = {}
 
     def _data_of(self, name: str) -> str:
-        """Return real data of which `name` are the rounded values, also after moves, which then follow the data; "" if there are none."""
+        """Return real data of which `name` are the rounded values, also after data movement, which then follow the data; "" if there are
+        none."""
         if name in self._moved:
             return self._moved[name]
         maker = self._rewriter.producers.get(name)

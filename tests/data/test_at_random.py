@@ -64,7 +64,7 @@ INDICES: dict[str, tuple[list[Any], Inputs, dict[str, Any], tuple[int, int]]] = 
     "another axis": ([node("Gather", "t i", "y", axis=1)], {"i": (INT32, [7])}, {"t": TABLE}, (0, 3)),
     "after a cast": ([node("Cast", "i", "c", to=INT64), node("Gather", "t c", "y")], {"i": (INT32, [7])}, {"t": SMALL}, (0, 4)),
     "after a cast of floats": ([node("Cast", "i", "c", to=INT64), node("Gather", "t c", "y")], {"i": (FLOAT, [7])}, {"t": SMALL}, (0, 4)),
-    "after moves": (
+    "after data movement": (
         [node("Unsqueeze", "i a", "u"), node("Transpose", "u", "v", perm=[1, 0]), node("Reshape", "v s", "w"), node("Gather", "t w", "y")],
         {"i": SIX}, {"a": np.array([0]), "s": np.array([2, 3]), "t": SMALL}, (0, 4),
     ),

@@ -267,7 +267,7 @@ def test_quotients_of_integers_are_rounded_down(dtype: str) -> None:
 
 
 def test_data_movement_keeps_integers() -> None:
-    """Softmax along another axis than the last one stays an operator on integers, between two moves of integers."""
+    """Softmax along another axis than the last one stays an operator on integers, between two movements of integers."""
     quantization = Quantization.per_tensor(0.05, 3)
     graph, _ = _graph("Softmax", {"axis": 1}, quantization)
     found = lower(graph, lambda tensors, op: "its axis is not the last one" if op.kind == "Softmax" and op["axis"] != -1 else "").graph

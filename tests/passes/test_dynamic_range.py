@@ -301,7 +301,7 @@ def test_a_round_trip_keeps_what_rounds_data(form: str, via: str, tmp_path: Path
 
 
 def attention_of_products(folder: Path, bias: float = 0.0) -> Path:
-    """Products with biases, one after the other and after moves, as an encoder has them; quantized dynamically."""
+    """Products with biases, one after the other and after data movement, as an encoder has them; quantized dynamically."""
     rng = np.random.default_rng(5)
     names = ("in", "query", "key", "out")
     constants = [numpy_helper.from_array(rng.normal(0, 0.2, (32, 32)).astype(np.float32), f"{name}.w") for name in names]

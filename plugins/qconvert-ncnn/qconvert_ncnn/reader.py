@@ -161,13 +161,13 @@ def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
 
 
 def _wanted(layers: Sequence[Layer], weights: Sequence[tuple[Array, ...]], notes: Notes) -> dict[str, float]:
-    """Blob -> the inverse scale of the quantization to which all that read it round it, some of them after moves."""
+    """Blob -> the inverse scale of the quantization to which all that read it round it, some of them after data movement."""
     asked: dict[str, set[float]] = {}
     found: dict[str, float] = {}
     for layer, own in zip(reversed(layers), reversed(weights), strict=True):
         for name in layer.outputs:
             quantizations = asked.get(name, {0.0})
-            # what has a quantization of its own is rounded again after moves
+            # what has a quantization of its own is rounded again after data movement
             if len(quantizations) == 1 and 0.0 not in quantizations and layer.kind != GRID:
                 found[name] = next(iter(quantizations))
         scale = bottom_scale(layer, own)

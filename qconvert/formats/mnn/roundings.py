@@ -28,7 +28,7 @@ _WHOLE = np.float32(12582912)
 _DTYPES = ("int2", "int4", "uint4", "int8", "uint8", "int16", "uint16")
 #: Kinds that MNN computes on integers where all their tensors have scales.
 _INTEGER = ("Add", "Sub", "Mul")
-#: Besides moves, the kinds through which MNN passes scales back, from a layer's data to what they were computed of.
+#: Besides data movement, the kinds through which MNN passes scales back, from a layer's data to what they were computed of.
 _PASSED_BACK = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "Resize")
 #: How far from a whole number of steps a bound may be that counts as one.
 _NEAR = 1e-4
@@ -191,7 +191,7 @@ def _integer(network: Graph, quantizations: Mapping[str, QParams], layers: Seque
 
 
 def _seen(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], integer: set[str]) -> set[str]:
-    """The tensors that an output is, or an operator reads that MNN runs in float, perhaps after moves. Layers round their data."""
+    """The tensors that an output is, or an operator reads that MNN runs in float, perhaps after data movement. Layers round their data."""
     own = {(layer.data.name, layer.weights) for layer in layers}
     found = set(network.outputs)
     for op in reversed(network.ops):

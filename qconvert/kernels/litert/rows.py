@@ -2,7 +2,7 @@
 
 Rules of quantization: the TFLite 8-bit quantization specification (tensorflow/lite/g3doc/performance/quantization_spec.md), and what the
 kernels demand beyond it (kernels/activations.cc, l2norm.cc). Which builtin operators take which types and ranks was measured besides
-(targets/kernel_table_tflite.py); moves of integers that are not named have a kernel for all types.
+(targets/kernel_table_tflite.py); movements of integers that are not named have a kernel for all types.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ __all__ = ["carry_on"]
 def carry_on(graph: Graph, quantizations: MutableMapping[str, QParams]) -> list[str]:
     """Gives tensors without a quantization that of their neighbours, until nothing changes; returns their names.
 
-    Forwards, results of operators whose data all have one quantization; backwards, the data of moves and of Concat, such as the result of a
-    layer that is only moved.
+    Forwards, results of operators whose data all have one quantization; backwards, the data of data movement and of Concat, such as the
+    result of a layer that is only moved.
     """
     given: list[str] = []
     before = -1
