@@ -31,8 +31,8 @@ import numpy as np
 
 from qconvert import check, convert, load, prove, save
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.limits import limits_of
 from qconvert.checking.proof.classes import EQUAL_CLASSES
+from qconvert.checking.value_ranges import limits_of
 from qconvert.conversion import run_passes
 from qconvert.conversion.read_options import load_pair
 from qconvert.data import random_inputs

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.checking.known_tensors import completed
-from qconvert.checking.limits import limits_of
+from qconvert.checking.known_tensors import complete_values
+from qconvert.checking.value_ranges import limits_of
 from qconvert.data import extreme_inputs, random_inputs
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
@@ -120,7 +120,7 @@ def _values(again: Graph, parts: Collection[Cut]) -> Iterator[Mapping[str, Array
     names = list(dict.fromkeys(name for part in parts for name in part.graph.inputs))
     sizes = {size: _SIZE for name in names for size in again[name].shape or () if isinstance(size, str)}
     shapeless = [again[name] for name in names if again[name].shape is None]
-    known = completed(again, random_inputs(again, 1, 0)[0]) if shapeless else {}
+    known = complete_values(again, random_inputs(again, 1, 0)[0]) if shapeless else {}
     again = again.evolve(tensors=[replace(tensor, shape=known[tensor.name].shape) for tensor in shapeless if tensor.name in known])
     writers = again.producers()
     within = {name: limits_of(again, writers, name) for name in names}

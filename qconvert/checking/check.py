@@ -14,18 +14,18 @@ from qconvert.checking import verdicts
 from qconvert.checking.adapted_source import adapted_source
 from qconvert.checking.attributes import other_attributes
 from qconvert.checking.checked_file import Side, ran_by, sides_of
+from qconvert.checking.connections import find_moved_edges, find_vanished
 from qconvert.checking.custom import Around, around_custom
-from qconvert.checking.edges import moved_edges, vanished
 from qconvert.checking.findings import BEYOND_BOUNDS, CheckReport, Finding, OutputComparison
 from qconvert.checking.known_tensors import fixed_outputs
-from qconvert.checking.limits import other_limits
 from qconvert.checking.memory import MOST, Room, nbytes
 from qconvert.checking.outputs import Border
 from qconvert.checking.real_lstms import drift_costs
-from qconvert.checking.remade import remade
+from qconvert.checking.repeated_conversion import repeat_conversion
 from qconvert.checking.requantized import costly_constants
 from qconvert.checking.sequences import STEPS, Sequences, drift, state_problems
-from qconvert.checking.unread import Unread, unread
+from qconvert.checking.stand_in import StandIn, find_stand_in
+from qconvert.checking.value_ranges import other_limits
 from qconvert.checking.with_encodings import LEAST_OF_FLOAT, against_float, is_quantized_of_float, lacks_encodings, quantized_source
 from qconvert.conversion.in_memory import Model, as_file, called
 from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_of_other_sizes, load_inputs, zero_inputs
@@ -155,7 +155,7 @@ def _checked(
                 sides = quantized_source(*named, scales, Path(folder), kernels), named[1]
             elif copy is not None:
                 sides = copy.side, named[1]
-            stand = unread(*sides) if sides[1].format.read is None else Unread(sides[1])
+            stand = find_stand_in(*sides) if sides[1].format.read is None else StandIn(sides[1])
             sides = sides[0], stand.side
             whole = next((side.runtime for side in sides if side.runtime.whole), None)
             if whole is not None and per_op:
@@ -274,7 +274,7 @@ class _Check:
         if lacking and not quick:
             self.unjudged.append(lacking)
         elif not quick:
-            again = remade(*self.files, self.encodings)
+            again = repeat_conversion(*self.files, self.encodings)
             self.notes += again.notes
             self.lossy = again.lossy
             if not (data or self.steps or any(side.runtime.whole for side in self.sides)):  # only operators explain what differs there
@@ -346,7 +346,7 @@ class _Check:
                 found = border.matched_outputs(source.run(feed), result.run(given))
             except QConvertError:
                 continue  # an input need not be legal
-            if feed is not zero and any(border.compared(name, [(a, b)]).differs for name, a, b in found):
+            if feed is not zero and any(border.compare_output(name, [(a, b)]).differs for name, a, b in found):
                 self.further.append(feed)
             for name, a, b in found:
                 if a.dtype.kind == b.dtype.kind == "f" and a.shape == b.shape and not np.array_equal(np.isnan(a), np.isnan(b)):
@@ -374,7 +374,7 @@ class _Check:
         if self.steps:
             self.drifts = {name: text for name, found in pairs.items() if (text := drift(border, name, found, self.steps))}
             self.notes += self.drifts.values()
-        return tuple(border.compared(name, found) for name, found in pairs.items())
+        return tuple(border.compare_output(name, found) for name, found in pairs.items())
 
     def _open(self) -> tuple[LoadedModel, LoadedModel]:
         """Both models; without optimizations, if the user did not ask for any and the source is refused with them."""
@@ -423,7 +423,7 @@ class _Check:
         equal = not any(item.differs for item in outputs) and not self.further
         fixed = fixed_outputs(graph)
         dull = verdicts.hardly_vary(outputs, fixed)
-        structure = {**vanished(graph, border.other, declared), **moved_edges(graph, border.other)}
+        structure = {**find_vanished(graph, border.other, declared), **find_moved_edges(graph, border.other)}
         if equal and not changed and not structure and not dull and not per_op:
             if same:
                 return

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qconvert.checking.partners import Form
 from qconvert.checking.splitting import Splitting
+from qconvert.checking.tensor_correspondence import Form
 from qconvert.graph import Array, Graph, Tensor, integer_range
 from qconvert.graph.metadata import turned_between
 from qconvert.operators.layout import permutation
 
-__all__ = ["SAME_CODES", "Exchange", "turned"]
+__all__ = ["SAME_CODES", "Exchange", "find_turned"]
 
 LAYOUTS = ("channels_first", "channels_last")
 
@@ -71,7 +71,7 @@ class Exchange:
         return next((turn for turn in turns if _fits([own[axis] for axis in turn], other)), None)
 
 
-def turned(graph: Graph, other: Graph, source: str, result: str) -> dict[str, str]:
+def find_turned(graph: Graph, other: Graph, source: str, result: str) -> dict[str, str]:
     """The result's layout of each tensor that two files have in different ones, as their metadata say: a conversion notes there whatever
     it transposed without the shape's showing it, from the first file of a chain on.
 

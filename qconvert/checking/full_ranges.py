@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from qconvert.checking.checked_file import Side, model_file
-from qconvert.checking.edges import representatives
-from qconvert.checking.limits import limits_of
+from qconvert.checking.connections import find_representatives
+from qconvert.checking.value_ranges import limits_of
 from qconvert.conversion.canonical_pieces import computed_names
 from qconvert.conversion.saving import save
 from qconvert.data import extreme_inputs
@@ -45,7 +45,7 @@ def over_full_ranges(
         known: all its tensors in a run.
     """
     graph = source.graph
-    writers, twins = graph.producers(), representatives(graph, shared)
+    writers, twins = graph.producers(), find_representatives(graph, shared)
     # What an operator only moves or converts is computed, so that tensors with the same values keep these; so is what the result
     # computes for itself.
     free = {name for name in shared if name not in writers or kind_of(writers[name]).rule not in _PASSING}

@@ -9,10 +9,19 @@ from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
 from qconvert.operators import KINDS, kind_of
 
-__all__ = ["asks_for_sizes", "completed", "fixed_outputs", "moved", "of_inputs", "settled", "takes_no_values", "varying"]
+__all__ = [
+    "asks_for_sizes",
+    "complete_values",
+    "find_settled",
+    "find_varying",
+    "fixed_outputs",
+    "follow_moves",
+    "of_inputs",
+    "takes_no_values",
+]
 
 
-def completed(graph: Graph, values: Mapping[str, Array], states: MutableMapping[str, Array] | None = None) -> dict[str, Array]:
+def complete_values(graph: Graph, values: Mapping[str, Array], states: MutableMapping[str, Array] | None = None) -> dict[str, Array]:
     """`values` with every tensor that the evaluator can work out from them, such as those that the reader added; the rest are absent.
 
     Args:
@@ -48,7 +57,7 @@ def _pass_state(graph: Graph, op: Op, found: dict[str, Array], states: MutableMa
         states[str(op["state"])] = found[op.inputs[0]]
 
 
-def moved(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+def follow_moves(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     """`values` with the tensors that are only moved from them, such as rows that a runtime does not give out by themselves."""
     found = dict(values)
     for op in graph.ops:
@@ -64,7 +73,7 @@ def moved(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     return found
 
 
-def settled(graph: Graph, given: Iterable[str]) -> set[str]:
+def find_settled(graph: Graph, given: Iterable[str]) -> set[str]:
     """The tensors whose values are beyond doubt once those of `given` are known: every runtime would give the same for them.
 
     These are what operators that round nothing make of them: data movement, comparisons, sizes, and stored integers as real numbers.
@@ -109,7 +118,7 @@ def fixed_outputs(graph: Graph) -> set[str]:
     return fixed.intersection(graph.outputs)
 
 
-def varying(graph: Graph) -> set[str]:
+def find_varying(graph: Graph) -> set[str]:
     """Names of the tensors that depend on the graph's inputs; runtimes give out nothing that is constant."""
     fixed = {tensor.name for tensor in graph.constants()}
     for op in graph.ops:
@@ -121,5 +130,5 @@ def varying(graph: Graph) -> set[str]:
 def of_inputs(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     """Without the tensors that do not depend on the graph's inputs: a runtime that folds them may leave what it gives out unwritten, as
     XNNPACK does with weights of float16 after a DEQUANTIZE."""
-    kept = varying(graph)
+    kept = find_varying(graph)
     return {name: value for name, value in values.items() if name in kept}

@@ -10,11 +10,11 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.attributes import declared_roundings, rounding_of
 from qconvert.checking.checked_file import Side
-from qconvert.checking.choices import is_free_choice
 from qconvert.checking.classify import Sum, classify, classify_sums
 from qconvert.checking.dynamic_pieces import sums_of_functions, sums_of_piece
 from qconvert.checking.exact_values import carried, exact_value, rounded_otherwise, sum_bound
 from qconvert.checking.findings import CLASSES, OVERFLOW, Finding
+from qconvert.checking.free_choices import is_free_choice
 from qconvert.checking.overflows import overflowed
 from qconvert.checking.unsure_steps import unsure_steps
 from qconvert.errors import QConvertError

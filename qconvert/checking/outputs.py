@@ -17,7 +17,7 @@ from qconvert.graph import Array, Graph, Tensor, in_bytes, integer_range, numpy_
 from qconvert.graph.metadata import turned_between
 from qconvert.plugins import LoadedModel
 
-__all__ = ["Border", "compared"]
+__all__ = ["Border", "compare_output"]
 
 _TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 #: Of a step: a float value that is nearer to a multiple of a scale than this is that multiple.
@@ -78,9 +78,9 @@ class Border:
             found.append((name, a, b.reshape(a.shape) if b.size == a.size else b))
         return found
 
-    def compared(self, name: str, pairs: Sequence[tuple[Array, Array]]) -> OutputComparison:
-        """Statistics of an output over all runs; see compared()."""
-        return compared(self.graph[name], self.other[self.outputs[name]], pairs, name in self.requantized)
+    def compare_output(self, name: str, pairs: Sequence[tuple[Array, Array]]) -> OutputComparison:
+        """Statistics of an output over all runs; see compare_output()."""
+        return compare_output(self.graph[name], self.other[self.outputs[name]], pairs, name in self.requantized)
 
 
 def _paired(what: str, names: Sequence[str], others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -137,7 +137,7 @@ def _fits(actual: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
     return all(not isinstance(size, int) or size in (0, own) for own, size in zip(actual, wanted, strict=True))
 
 
-def compared(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Array]], requantized: bool = False) -> OutputComparison:
+def compare_output(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Array]], requantized: bool = False) -> OutputComparison:
     """Statistics over all runs: in steps of the source's scale, of the coarser one where the quantizations differ, or of the range of
     floats.
 

@@ -150,7 +150,7 @@ def _measured(
         given = running.run(feed) if running.model is None else running.model.run(border.matched_inputs(feed, running.model))
         for name, a, b in border.matched_outputs(wanted, given):
             pairs.setdefault(name, []).append((a, b))
-    outputs = [border.compared(name, found) for name, found in pairs.items()]
+    outputs = [border.compare_output(name, found) for name, found in pairs.items()]
     sqnr = min((item.sqnr_db for item in outputs if item.sqnr_db is not None), default=None)
     top1 = min((item.same_top1 for item in outputs if item.same_top1 is not None), default=None)
     return replace(said, sqnr_db=sqnr, same_top1=top1, ran=running.by)

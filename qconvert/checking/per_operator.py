@@ -17,20 +17,20 @@ import numpy as np
 
 from qconvert.checking.checked_file import Side
 from qconvert.checking.coverage import judged_within, left_out
-from qconvert.checking.exchange import SAME_CODES, Exchange, turned
+from qconvert.checking.exchange import SAME_CODES, Exchange, find_turned
 from qconvert.checking.findings import CLASSES, OUT_OF_MEMORY, OUT_OF_TIME, OVERFLOW, Finding, by_kernels, joined
 from qconvert.checking.full_ranges import over_full_ranges
 from qconvert.checking.further_roundings import further_tolerance
-from qconvert.checking.known_tensors import completed, moved, of_inputs, settled, varying
+from qconvert.checking.known_tensors import complete_values, find_settled, find_varying, follow_moves, of_inputs
 from qconvert.checking.memory import MOST, Room, first_fitting, nbytes, sizes_of
 from qconvert.checking.operator_finding import UNKNOWN, Judge, name_changed
 from qconvert.checking.outputs import Border
-from qconvert.checking.partners import Form, forms_of, partners, renamed
 from qconvert.checking.reading_errors import reading_errors
 from qconvert.checking.real_lstms import on_real_values
 from qconvert.checking.requantized import Requantized
 from qconvert.checking.sequences import restart
 from qconvert.checking.splitting import OtherKernels, Splitting
+from qconvert.checking.tensor_correspondence import Form, forms_of, match_tensors, rename_tensors
 from qconvert.conversion.canonical_pieces import canonical_pieces, computed_names
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.evaluate import evaluate
@@ -68,15 +68,15 @@ class _Source:
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Stored values by name, of all tensors that are beyond doubt: those that its runtime computed, and what follows from them."""
         if self.inside is None:
-            return completed(self.graph, feed, self.states)
+            return complete_values(self.graph, feed, self.states)
         measured = self.inside.values({name: feed[name] for name in self.graph.inputs})
         if not self.graph.states:
             restart(self.inside)  # which gives back what its process holds of the run
         if self.inside.cuts:
             return measured
         measured = of_inputs(self.graph, measured)
-        found = completed(self.graph, measured, self.states)
-        sure = settled(self.graph, measured.keys() | feed.keys() | (_read(self.graph) & found.keys()))
+        found = complete_values(self.graph, measured, self.states)
+        sure = find_settled(self.graph, measured.keys() | feed.keys() | (_read(self.graph) & found.keys()))
         return {name: value for name, value in found.items() if name in sure}
 
     def computed(self, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -145,12 +145,12 @@ class _Comparison:
         """
         graph, other = (side.graph for side in sides)
         writers, computing = graph.producers(), other.producers()
-        fixed = graph.tensors.keys() - varying(graph)
+        fixed = graph.tensors.keys() - find_varying(graph)
         # An output with which the result's pieces are not fed, as nothing in its file reads it, cuts nothing: they begin further up.
         unread = shared.intersection(graph.outputs) - {*pieces.fed}
         further = further_tolerance(graph, other, shared, declared)
         cuts = (shared - unread) | fixed  # what is fixed is the same on both sides
-        sure = settled(graph, cuts)
+        sure = find_settled(graph, cuts)
         restated = Requantized.of(graph, other, declared)
         judge = Judge(graph, writers, other, computing, sides, further, cuts, sure, fixed)
         judge_restated = Judge(restated.graph, writers, other, computing, (sides[1], sides[1]), further, cuts, sure)
@@ -164,7 +164,7 @@ class _Comparison:
         graph, restated = self.left.graph, self.restated
         compute = self.pieces.parts if references is None else self.pieces.parts_taken
         references = self.left.computed(values) if references is None else references
-        run = _Run(values, restated.values(values), moved(graph, values))
+        run = _Run(values, restated.values(values), follow_moves(graph, values))
         last = {name: position for position, op in enumerate(graph.ops) for name in op.inputs}
         for part in compute(self._fed(run)):
             results = self._exchanged(part, references)
@@ -189,7 +189,7 @@ class _Comparison:
     ) -> bool:
         """Whether a difference is in the result's graph as it is evaluated, not only in how a runtime computes it, or in pieces that
         compute for themselves what the source is fed with."""
-        run = _Run(values, self.restated.values(values), moved(self.left.graph, values))
+        run = _Run(values, self.restated.values(values), follow_moves(self.left.graph, values))
         writer = self.left.graph.producers()[name]
         try:
             part = cut(other, shared, frozenset([name]))
@@ -311,7 +311,7 @@ def check_operators(
     inner, notes = _inside(source, graph)
     left = _Source(source, inner)
     first = left.values(feeds[0])
-    names = partners(graph, result.graph, declared)
+    names = match_tensors(graph, result.graph, declared)
     probed = graph.evolve(tensors=[result.graph[own] for own in names.values()], outputs=(*graph.outputs, *names.values()))
     inside, said = _inside(result, probed)
     forms = _forms(graph, result, inside, names, first, border.matched_inputs(feeds[0], model), model)
@@ -319,7 +319,7 @@ def check_operators(
         restart(inside)
     names = {name: own for name, own in names.items() if name in forms}
     unnamed = result
-    result, inside = renamed(result, inside, names)
+    result, inside = rename_tensors(result, inside, names)
     declared = declared | {name for name, own in names.items() if own in declared}
     other = result.graph
     shared = _shared(graph, other, first.keys(), inside, forms, declared)
@@ -334,13 +334,13 @@ def check_operators(
             "source and result have no tensor names in common", where="comparison of operators", rule="no-common-tensors"
         )
     layouts = source.runtime.layout, result.runtime.layout
-    change = Exchange(pieces, turned(graph, other, *layouts), layouts[1], forms)
+    change = Exchange(pieces, find_turned(graph, other, *layouts), layouts[1], forms)
 
     def pieces_by(place: int, kernels: str, name: str) -> Splitting:
         side, own, inner_graph = ((source, left.inside, graph), (unnamed, inside, probed))[place]
         side = side.run_by(kernels)
         opened = side.inside(inner_graph) if own is not None and own.cuts else None
-        side, opened = renamed(side, opened, names) if place else (side, opened)
+        side, opened = rename_tensors(side, opened, names) if place else (side, opened)
         return _pieces(side, opened, shared, sizes, at_once, {name})
 
     others = OtherKernels(pieces_by)
@@ -476,12 +476,12 @@ def _shared(
     def is_comparable(name: str) -> bool:
         return _comparable(graph[name], other[name], name in forms, name in declared)
 
-    names = varying(graph).intersection(known)
+    names = find_varying(graph).intersection(known)
     if inside is not None and inside.cuts:
         return {name for name in names & inside.names if name not in other.tensors or is_comparable(name)}
     if inside is not None:
-        names &= settled(other, {*inside.names, *other.inputs, *_read(other)})
-    return {name for name in names & varying(other) if is_comparable(name)}
+        names &= find_settled(other, {*inside.names, *other.inputs, *_read(other)})
+    return {name for name in names & find_varying(other) if is_comparable(name)}
 
 
 def _pieces(

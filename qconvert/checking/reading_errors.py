@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.checking.checked_file import Side
 from qconvert.checking.findings import Finding
-from qconvert.checking.known_tensors import completed, of_inputs
+from qconvert.checking.known_tensors import complete_values, of_inputs
 from qconvert.checking.splitting import Splitting
 from qconvert.graph import Array, Tensor
 from qconvert.plugins import Inside
@@ -31,7 +31,7 @@ def reading_errors(side: Side, inside: Inside, pieces: Splitting, feed: Mapping[
         feed: stored inputs of the file, in its order.
     """
     own = of_inputs(side.graph, inside.values(feed))
-    known = completed(side.graph, own)
+    known = complete_values(side.graph, own)
     if not all(name in known for name in pieces.fed):
         return {}
     found: dict[str, Finding] = {}

@@ -334,8 +334,8 @@ def _within(old: Tensor, new: Tensor) -> Quantization | None:
 def _is_near(ideal: Array, found: Array, step: float) -> bool:
     """Whether a result that several kernels computed, one after the other, is near to what it should be, as a whole and in each element.
 
-    Where no tensor between has a counterpart (partners.py), its rounding to a declared quantization may fall to either side of a tie, by
-    one step of it, which what reads it carries on.
+    Where no tensor between has a counterpart (tensor_correspondence.py), its rounding to a declared quantization may fall to either side of
+    a tie, by one step of it, which what reads it carries on.
     """
     off = sqnr(ideal, found)
     return off is None or (off >= _LEAST_TOGETHER and float(np.abs(ideal - found).max(initial=0)) <= MOST_STEPS * step)

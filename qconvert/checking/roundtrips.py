@@ -12,9 +12,9 @@ from typing import Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.checking.check import check
+from qconvert.checking.comparison_form import to_comparison_form
 from qconvert.checking.findings import CheckReport
-from qconvert.checking.plain import plain
-from qconvert.checking.restated import restated
+from qconvert.checking.plain_form import to_plain_form
 from qconvert.checking.roundtrip_report import Kept, Leg, RoundtripReport
 from qconvert.conversion import load, normalize, save
 from qconvert.conversion.declared import Declared
@@ -74,8 +74,8 @@ def roundtrip(
 ) -> RoundtripReport:
     """Converts a model to another format and back, and compares structure, integers, scales and outputs after each conversion.
 
-    Files are written with plain operators (checking/plain.py), so that graphs can be compared; what that changes is reported. Where the
-    model's own format cannot be written, or cannot hold what came back, each file is only read back. Outputs come from random inputs,
+    Files are written with plain operators (checking/plain_form.py), so that graphs can be compared; what that changes is reported. Where
+    the model's own format cannot be written, or cannot hold what came back, each file is only read back. Outputs come from random inputs,
     with onnxruntime's optimizations disabled. They must be equal; where the model and the file compute otherwise (QDQ and QOperator,
     LiteRT and onnxruntime), they may differ by 1 LSB (of a float output: 1/255 of its range), or by what roundings of single operators,
     each explained and of at most 1 LSB, add up to.
@@ -177,7 +177,7 @@ def _own_rounding(graph: Graph) -> int:
 def _fitted(graph: Graph, station: _Form, *observers: Observer) -> tuple[Graph, tuple[Change, ...]]:
     """The graph as it is written in a form, with plain operators, and what was changed for that."""
     graph, changes = normalize(graph, target_named(station.target) if station.target else None, observers=observers, numerics="fast")
-    graph, notes = plain(graph)
+    graph, notes = to_plain_form(graph)
     return graph, (*changes, *named_changes(notes, by="plain"))
 
 
@@ -188,10 +188,10 @@ def _expected(graph: Graph, station: _Form) -> Graph:
 
 def _comparable(reference: Graph, graph: Graph, there: _Form) -> tuple[Graph, Graph]:
     """What was to be written and what was read, in one form."""
-    graph, _ = plain(graph)  # a reader says how its format's kernels round
+    graph, _ = to_plain_form(graph)  # a reader says how its format's kernels round
     if there.format.name != "tflite":
         return reference, graph
-    return plain(restated(reference))[0], plain(restated(graph))[0]
+    return to_plain_form(to_comparison_form(reference))[0], to_plain_form(to_comparison_form(graph))[0]
 
 
 def _file_name(model: Path, number: int, station: _Form) -> str:

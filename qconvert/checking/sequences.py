@@ -61,11 +61,11 @@ def drift(border: Border, name: str, pairs: Sequence[tuple[Array, Array]], steps
         steps: of a sequence.
     """
     differing = [index for index, (a, b) in enumerate(pairs) if a.shape != b.shape or not np.array_equal(a, b)]
-    sizes = {index: found.largest for index in differing if (found := border.compared(name, [pairs[index]])).differs}
+    sizes = {index: found.largest for index in differing if (found := border.compare_output(name, [pairs[index]])).differs}
     if not sizes:
         return ""
     first, most = min(sizes, key=lambda index: index % steps), max(sizes, key=lambda index: sizes[index])
-    unit = border.compared(name, pairs).unit
+    unit = border.compare_output(name, pairs).unit
     late = [index for index in sizes if index % steps >= steps - steps // 5]
     grows = f"; {len(late)} of them among the last {steps // 5} of a sequence" if steps >= 10 else ""
     return (

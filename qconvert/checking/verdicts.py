@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding, OutputComparison
-from qconvert.checking.limits import ends_of
+from qconvert.checking.value_ranges import ends_of
 from qconvert.conversion.losses import LIMIT
 from qconvert.errors import OptionError
 from qconvert.graph import Graph

@@ -77,7 +77,7 @@ def against_float(
         expected, found = (item.run(side.matched_inputs(feed, item)) for item, side in zip(models, entering, strict=True))
         for name, a, b in border.matched_outputs(expected, found):
             pairs.setdefault(name, []).append((a, b))
-    return tuple(border.compared(name, found) for name, found in pairs.items())
+    return tuple(border.compare_output(name, found) for name, found in pairs.items())
 
 
 def lacks_encodings(source: Side, result: Side) -> str:

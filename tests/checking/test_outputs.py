@@ -9,20 +9,20 @@ import pytest
 
 from qconvert import Graph, Op, Tensor, check, save
 from qconvert.checking.classify import Sum, classify_sums
-from qconvert.checking.outputs import compared
+from qconvert.checking.outputs import compare_output
 
 
 def test_integers_that_are_one_float64_differ() -> None:
     large = np.array([2**53, 7], np.int64)
     tensor = Tensor("y", "int64", (2,))
-    found = compared(tensor, tensor, [(large, large + np.array([1, 0]))])
+    found = compare_output(tensor, tensor, [(large, large + np.array([1, 0]))])
     assert (found.differs, found.equal, found.largest) == (True, 0.5, 1.0)
-    assert not compared(tensor, tensor, [(large, large)]).differs
+    assert not compare_output(tensor, tensor, [(large, large)]).differs
 
 
 def test_an_output_that_is_empty_in_every_run_says_nothing() -> None:
     nothing = np.zeros((0, 4), np.float32)
-    found = compared(Tensor("y", "float32", ("n", 4)), Tensor("y", "float32", ("n", 4)), [(nothing, nothing)] * 2)
+    found = compare_output(Tensor("y", "float32", ("n", 4)), Tensor("y", "float32", ("n", 4)), [(nothing, nothing)] * 2)
     assert (found.differs, found.varied) == (False, 0.0)
 
 

@@ -12,9 +12,9 @@ import pytest
 from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import Graph, Op, Runtime, Tensor, check, convert, load, save
-from qconvert.checking.choices import is_free_choice
 from qconvert.checking.findings import OUT_OF_TIME, Finding, joined
-from qconvert.checking.known_tensors import completed
+from qconvert.checking.free_choices import is_free_choice
+from qconvert.checking.known_tensors import complete_values
 from qconvert.checking.splitting import Splitting
 from qconvert.errors import RuntimeRefusedError
 from qconvert.evaluate import evaluate
@@ -97,10 +97,10 @@ def test_tensors_that_the_reader_adds(suffix: str, kernels: str, tmp_path: Path)
 def test_the_evaluator_completes_what_a_runtime_gives(tmp_path: Path) -> None:
     graph = load(relabelling(tmp_path / "m.tflite"))
     stored = np.arange(64, dtype=np.int8).reshape(1, 4, 4, 4)
-    found = completed(graph, {"x": stored, "r": stored, "y": np.zeros((4, 16), np.int8)})
+    found = complete_values(graph, {"x": stored, "r": stored, "y": np.zeros((4, 16), np.int8)})
     assert np.array_equal(found["m/moved"], stored.reshape(4, 16)) and np.array_equal(found["m"], stored.reshape(4, 16))
     assert not found["y"].any()  # what the runtime gives is not computed again
-    assert "m" not in completed(graph, {})
+    assert "m" not in complete_values(graph, {})
 
 
 class Evaluator:

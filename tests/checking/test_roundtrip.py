@@ -14,7 +14,7 @@ from refusals import refused
 from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import Graph, Op, Quantization, Tensor, convert, diff, load, roundtrip
-from qconvert.checking.plain import plain
+from qconvert.checking.plain_form import to_plain_form
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.rules.validation import validate
 
@@ -141,10 +141,10 @@ def test_plain_drops_activations_that_the_quantization_implies(activation: str, 
     quantization = Quantization.per_tensor(scale, zero_point)
     tensors = {name: Tensor(name, "int8", (2,), quantization=quantization) for name in "xy"}
     op = Op("Add", ("x", "x"), ("y",), {"activation": activation, "arithmetic": "xnnpack"})
-    graph, notes = plain(Graph("made", tensors, (op,), ("x",), ("y",)))
+    graph, notes = to_plain_form(Graph("made", tensors, (op,), ("x",), ("y",)))
     assert (graph.ops[0]["activation"], graph.ops[0]["arithmetic"]) == (plainer, "")
     assert len(notes) == 1 + (plainer != activation)
-    assert plain(graph) == (graph, ())
+    assert to_plain_form(graph) == (graph, ())
 
 
 def test_plain_gives_one_scale_along_an_axis_to_the_whole_tensor() -> None:
@@ -156,7 +156,7 @@ def test_plain_gives_one_scale_along_an_axis_to_the_whole_tensor() -> None:
         "w": Tensor("w", "float32", (1, 2)),
     }
     ops = (Op("Dequantize", ("x",), ("y",)), Op("Dequantize", ("z",), ("w",)))
-    graph, (note,) = plain(Graph("made", tensors, ops, ("x", "z"), ("y", "w")))
+    graph, (note,) = to_plain_form(Graph("made", tensors, ops, ("x", "z"), ("y", "w")))
     validate(graph)
     assert graph["x"].quantization == Quantization.per_tensor(0.5, 3)
     assert graph["z"] == tensors["z"]

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.checking.limits import limits_of
+from qconvert.checking.comparison_form import to_comparison_form
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.constants import BYTES, constants_differ, float_values, is_rounded_bias, stored_offset
 from qconvert.checking.proof.elements import Elements, apply_activation, follow_clip, follow_elements
 from qconvert.checking.proof.sizes import fix_sizes, list_layouts
-from qconvert.checking.restated import restated
+from qconvert.checking.value_ranges import limits_of
 from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.kernels.kernel import activated_range
@@ -98,7 +98,7 @@ class Trace:
     _writers: Mapping[str, Op] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, border: Border, forms: tuple[Form, Form] = (restated, restated)) -> Trace:
+    def of(cls, border: Border, forms: tuple[Form, Form] = (to_comparison_form, to_comparison_form)) -> Trace:
         """Follow a result from its inputs to its outputs, after both graphs are brought to the form of comparisons."""
         source, result = fix_sizes(border)
         trace = cls(forms[0](source), forms[1](result))

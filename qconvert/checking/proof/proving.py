@@ -9,13 +9,13 @@ from typing import Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.checking.checked_file import Side, sides_of
+from qconvert.checking.comparison_form import to_comparison_form
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
 from qconvert.checking.proof.correspondence import NOT_TRACED, Trace
 from qconvert.checking.proof.deciding import ROUNDS_INPUTS, Computed, decide, decide_clip
 from qconvert.checking.proof.elements import Elements, clip_elements
 from qconvert.checking.proof.running import integers_by_running
-from qconvert.checking.restated import restated
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.kernels import Kernels
@@ -91,7 +91,7 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
 
 def _compared(side: Side, graph: Graph) -> Graph:
     """A side's graph in the form of comparisons, with the biases that its kernels add where they round those of the file."""
-    graph = restated(graph)
+    graph = to_comparison_form(graph)
     tensors: dict[str, Tensor] = {}
 
     def rounding(op: Op) -> Op:

@@ -18,7 +18,7 @@ from qconvert.graph.metadata import OPTIONS, PROVENANCE, SOURCE_METADATA, VERSIO
 from qconvert.operators import kind_of
 from qconvert.plugins import pass_named
 
-__all__ = ["Unread", "unread"]
+__all__ = ["StandIn", "find_stand_in"]
 
 #: What the source says of the conversion that made it, which is not the one that is checked.
 _EARLIER = (VERSION, OPTIONS, SOURCE_METADATA + PROVENANCE)
@@ -27,7 +27,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class StandIn:
     """What stands for a file whose operators are not read.
 
     Attributes:
@@ -41,7 +41,7 @@ class Unread:
     notes: tuple[str, ...] = ()
 
 
-def unread(source: Side, result: Side) -> Unread:
+def find_stand_in(source: Side, result: Side) -> StandIn:
     """The graph for a result, and where its file has other integers and scales.
 
     Args:
@@ -62,7 +62,7 @@ def unread(source: Side, result: Side) -> Unread:
     encodings = _encodings(result)
     if encodings is None:
         none = f"{words}; the file has no scales, its layers are float"
-        return Unread(result.standing_for(graph, _moved(graph, _real(graph, Encodings({})))), {}, (none,))
+        return StandIn(result.standing_for(graph, _moved(graph, _real(graph, Encodings({})))), {}, (none,))
     altered, layers = dict(_altered(graph, encodings)), _layers(graph, encodings)
     missing = [name for name, given in layers.items() if not given]
     said = f"{words}; the scales and integers of {len(layers) - len(missing)} layers are read and compared"
@@ -77,7 +77,7 @@ def unread(source: Side, result: Side) -> Unread:
         notes.append(
             f"floats of {listed}, which {result.path.name} does not quantize, are compared after quantization with the source's scale"
         )
-    return Unread(result.standing_for(graph, _moved(graph, real)), altered, tuple(notes))
+    return StandIn(result.standing_for(graph, _moved(graph, real)), altered, tuple(notes))
 
 
 def _encodings(result: Side) -> Encodings | None:

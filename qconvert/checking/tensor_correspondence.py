@@ -18,14 +18,14 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.checking.checked_file import Side
-from qconvert.checking.edges import same_steps
+from qconvert.checking.connections import same_steps
 from qconvert.graph import Array, Graph, Op, Tensor, in_bytes
 from qconvert.graph.metadata import DYNAMIC_RANGE
 from qconvert.operators import kind_of
 from qconvert.plugins import Inside, Pieces
 from qconvert.rules.changed_values import paired_inputs
 
-__all__ = ["Form", "forms_of", "partners", "renamed"]
+__all__ = ["Form", "forms_of", "match_tensors", "rename_tensors"]
 
 _Value = TypeVar("_Value")
 
@@ -53,7 +53,7 @@ class Form:
         return value.reshape([like.shape[axis] for axis in self.order]).transpose(np.argsort(self.order))
 
 
-def partners(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
+def match_tensors(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
     """Activations of `graph` that `other` has under another name, and that name: what the same operators read, one after the other.
 
     Args:
@@ -125,7 +125,7 @@ def forms_of(
 
     Args:
         graph, other: the canonical graphs of source and result.
-        names: see partners().
+        names: see match_tensors().
         values, found: stored values of one run, of the source and of the result.
     """
     forms = {}
@@ -170,7 +170,7 @@ def _real(tensor: Tensor, value: Array) -> Array:
     return dequantize(value, tensor.quantization).astype(np.float64)
 
 
-def renamed(side: Side, inside: Inside | None, names: Mapping[str, str]) -> tuple[Side, Inside | None]:
+def rename_tensors(side: Side, inside: Inside | None, names: Mapping[str, str]) -> tuple[Side, Inside | None]:
     """The side, and the inside of its file, with tensors called as in the source; `names` are of the source: of the file."""
     if not names:
         return side, inside

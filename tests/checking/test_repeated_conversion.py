@@ -15,7 +15,7 @@ from onnx import helper
 
 from qconvert import check, convert, load, save
 from qconvert.checking.checked_file import sides_of
-from qconvert.checking.remade import Remade, remade
+from qconvert.checking.repeated_conversion import RepeatedConversion, repeat_conversion
 from qconvert.graph import Graph
 from qconvert.graph.metadata import OPTIONS, TRANSPOSED, origin
 
@@ -24,8 +24,8 @@ WAKEWORD, ATTENTION = FIXTURES / "tiny_wakeword_int8.tflite", FIXTURES / "onnx" 
 CLASSIFIER = FIXTURES / "torch/classifier/eager_fbgemm_frozen.pt"
 
 
-def again(source: Path, result: Path) -> Remade:
-    return remade(*sides_of(source, result, (), {})[0])
+def again(source: Path, result: Path) -> RepeatedConversion:
+    return repeat_conversion(*sides_of(source, result, (), {})[0])
 
 
 def altered(source: Path, result: Path, change: Callable[[Graph], Graph], **options: Any) -> Path:
@@ -184,7 +184,7 @@ def test_options_are_those_of_the_first_time(suffix: str, options: dict[str, Any
     assert OPTIONS in origin(graph.metadata)
     if suffix == "qgraph":
         return  # nothing runs it
-    assert again(source, result) == Remade(same=True)
+    assert again(source, result) == RepeatedConversion(same=True)
     save(
         graph.evolve(metadata={**graph.metadata, "note": "written once more"}),
         result,
@@ -221,7 +221,7 @@ def test_what_was_worked_on_since_is_compared_by_operators(tmp_path: Path) -> No
     nodes.insert(place + 1, helper.make_node("Neg", ["negative"], ["positive"], name="positive"))
     nodes[place + 2].input[0] = "positive"
     onnx.save(model, result)
-    assert again(source, result) == Remade({}, rebuilt=True)
+    assert again(source, result) == RepeatedConversion({}, rebuilt=True)
     report = check(source, result, samples=1)
     assert (report.verdict, len(report.operators) > 5) == ("passed", True)
 

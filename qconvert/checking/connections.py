@@ -9,16 +9,16 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.dtypes import Array, integer_range
-from qconvert.checking.known_tensors import asks_for_sizes, takes_no_values, varying
-from qconvert.checking.limits import within_limits
+from qconvert.checking.known_tensors import asks_for_sizes, find_varying, takes_no_values
+from qconvert.checking.value_ranges import within_limits
 from qconvert.evaluate.curves import Lookup, codes_of, curve_reals, curve_roots, curve_values, curve_way, lookup_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 
-__all__ = ["moved_edges", "representatives", "same_steps", "vanished"]
+__all__ = ["find_moved_edges", "find_representatives", "find_vanished", "same_steps"]
 
 
-def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
+def find_moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
     """The tensors that the result computes from others than the source does, by name, in words.
 
     Args:
@@ -26,7 +26,7 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
     """
     shared = {name for name, tensor in graph.tensors.items() if name in other.tensors and not tensor.is_constant}
     shared = {name for name in shared if not other[name].is_constant}
-    first = representatives(graph, shared)
+    first = find_representatives(graph, shared)
     roots = {
         name: root
         for name, root in _roots(graph, first).items()
@@ -34,7 +34,7 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
     }
     # Of an operator that a graph has twice either result may stand for both; a conversion that decomposes one may make it a third time.
     before = [_origins(graph, shared, one) for one in (first, {})]
-    after = [_past_siblings(graph, _origins(other, shared, one)) for one in (representatives(other, shared), {})]
+    after = [_past_siblings(graph, _origins(other, shared, one)) for one in (find_representatives(other, shared), {})]
     found = {}
     for name in before[0].keys() & after[0].keys():
         olds, news = ([_values_before(name, origins, roots) for origins in way] for way in (before, after))
@@ -63,7 +63,7 @@ def _values_before(name: str, origins: Mapping[str, frozenset[str]], roots: Mapp
     return {roots[item] for item in found if item in roots}
 
 
-def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
+def find_vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
     """Quantized results of the source's operators that the result has under no name, in words: an operator, or its rounding, is left out.
 
     What only moves, converts or clips integers with one quantization may be gone, since its values are still there; and so may what is read
@@ -74,9 +74,9 @@ def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
         declared: names of tensors that have another quantization in the result, as the conversion declared.
     """
-    tabled, depends = _in_tables(graph, other, declared), varying(graph)
+    tabled, depends = _in_tables(graph, other, declared), find_varying(graph)
     writers, readers = {op.source for op in other.ops if op.source}, graph.consumers()
-    seen, first = _seen_after(graph, other), representatives(graph, other.tensors)
+    seen, first = _seen_after(graph, other), find_representatives(graph, other.tensors)
     roots = _roots(graph, first)
     rounded = [name for op in other.ops for name in op.outputs if name and other[name].is_quantized]
     found = {}
@@ -169,8 +169,8 @@ def _rounds(graph: Graph, op: Op) -> bool:
 
 def _seen_after(graph: Graph, other: Graph) -> set[str]:
     """The tensors of the source whose integers are seen under a name that the result has too, where an operator computes them: all of
-    them, in another type or layout, of which what else reads them is computed in the result (moved_edges() sees that it is); or what each
-    of their readers clips or moves of them with the same quantization, or gives as float values."""
+    them, in another type or layout, of which what else reads them is computed in the result (find_moved_edges() sees that it is); or what
+    each of their readers clips or moves of them with the same quantization, or gives as float values."""
     readers, own, writers = graph.consumers(), graph.producers(), other.producers()
     found, whole = set[str](), set[str]()
     for name in reversed([name for op in graph.ops for name in op.outputs if name]):
@@ -272,7 +272,7 @@ def _roots(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]:
+def find_representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]:
     """Each computed tensor with the first `preferred` one, else the first, that an operator of the same kind computes from the same
     operands onto the same steps."""
     equals: dict[object, str] = {}

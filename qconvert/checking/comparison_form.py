@@ -16,12 +16,12 @@ from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization, fuse_pad, matmul_to_gemm
 from qconvert.plugins import Target
 
-__all__ = ["restated"]
+__all__ = ["to_comparison_form"]
 
 _NO_TARGET = Target("", "", "no target")
 
 
-def restated(graph: Graph) -> Graph:
+def to_comparison_form(graph: Graph) -> Graph:
     """The graph with quantized operators wherever they can be, padding in convolutions, reductions for global pooling, and equal
     forms of what has several: axes, sizes of a Reshape, sizes known only at run time, and values that only get another name."""
     graph = _without_identities(_without_names_of_sizes(graph))

@@ -22,14 +22,14 @@ from qconvert.plugins import Format, pass_named
 from qconvert.rules.differences import attribute_differences, tensor_differences
 from qconvert.version import __version__
 
-__all__ = ["Remade", "remade"]
+__all__ = ["RepeatedConversion", "repeat_conversion"]
 
 #: Passes of targets that do nothing unless an option asks for another model than the exact one.
 _ASKED = ("real_recurrence",)
 
 
 @dataclass(frozen=True, slots=True)
-class Remade:
+class RepeatedConversion:
     """What a result has that the conversion it says it comes from does not give.
 
     Attributes:
@@ -48,7 +48,7 @@ class Remade:
     lossy: tuple[str, ...] = ()
 
 
-def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
+def repeat_conversion(source: Side, result: Side, encodings: Path | None = None) -> RepeatedConversion:
     """Makes the conversion that a result's metadata name, with their target, passes and options, and compares.
 
     Args:
@@ -60,19 +60,19 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
     """
     said = origin(result.graph.metadata)
     if OPTIONS not in said:
-        return Remade()
+        return RepeatedConversion()
     if said.get(VERSION) != __version__:
-        return Remade(
+        return RepeatedConversion(
             notes=(f"{result.path.name} was written by qconvert {said.get(VERSION)}; {__version__} does not repeat its conversion",)
         )
     if said.get(SOURCE_SHA256) != file_digest(source.path):
-        return Remade(notes=(f"the metadata of {result.path.name} name another source file than {source.path.name}",))
+        return RepeatedConversion(notes=(f"the metadata of {result.path.name} name another source file than {source.path.name}",))
     files = {option.name: source.file.options[option.name] for option in source.format.read_options if option.is_file}
     graph = files.get("graph")
     if said.get(f"{BESIDE}graph_sha256") != (file_digest(Path(graph)) if graph else None):
-        return Remade(notes=(f"the metadata of {result.path.name} name another graph",))
+        return RepeatedConversion(notes=(f"the metadata of {result.path.name} name another graph",))
     if said.get(f"{BESIDE}encodings_sha256") != (file_digest(encodings) if encodings else None):
-        return Remade(notes=(f"the metadata of {result.path.name} name other encodings",))
+        return RepeatedConversion(notes=(f"the metadata of {result.path.name} name other encodings",))
     if encodings is not None:
         files["encodings"] = str(encodings)
     try:
@@ -93,14 +93,16 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
             lossy = tuple(name for name in given["passes"] if not pass_named(name).exact)
             lossy += tuple(dict.fromkeys(item.by for item in report.changes if item.by in _ASKED and not item.exact))
             if not companions and file_digest(again) == file_digest(result.path):
-                return Remade(same=True, lossy=lossy)
+                return RepeatedConversion(same=True, lossy=lossy)
             altered, rebuilt = _compared(load(again, result.format.name, **result.file.options), result.graph)
             read = [as_read(path, result.format, result.file.options) for path in (again, result.path)]
             others = altered_operators(*read)
             altered = {**altered, **{name: f"differs from what the conversion makes: {text}" for name, text in (others or {}).items()}}
-            return Remade(altered, rebuilt, not altered and not rebuilt and others == {}, lossy=() if altered or rebuilt else lossy)
+            return RepeatedConversion(
+                altered, rebuilt, not altered and not rebuilt and others == {}, lossy=() if altered or rebuilt else lossy
+            )
     except (QConvertError, ValueError, TypeError, KeyError, AttributeError):
-        return Remade(notes=(f"the conversion that the metadata of {result.path.name} name cannot be repeated",))
+        return RepeatedConversion(notes=(f"the conversion that the metadata of {result.path.name} name cannot be repeated",))
 
 
 def _scales_options(said: Mapping[str, object], format: Format, folder: Path) -> dict[str, str]:

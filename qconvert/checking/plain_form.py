@@ -14,10 +14,10 @@ from qconvert.graph.activations import ACTIVATIONS, simplest_activation
 from qconvert.operators import is_dynamic
 from qconvert.passes import remove_dead_code
 
-__all__ = ["plain"]
+__all__ = ["to_plain_form"]
 
 
-def plain(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+def to_plain_form(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """The graph whose operators all round to the nearest integer, ties to even, and, in words, what that changed."""
     kept = [_identity(graph, op) for op in graph.ops]
     if named := sum(new is not old for new, old in zip(kept, graph.ops, strict=True)):
