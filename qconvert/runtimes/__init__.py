@@ -38,7 +38,7 @@ RUNTIMES = (
         "onnxruntime", ("onnx",), "onnxruntime's CPU execution provider", "onnxruntime",
         open=_from("onnxruntime", "open_model"), rows=kernels_of("onnxruntime"), kernels=("optimized", "unoptimized"),
         layout="channels_first", inside=_from("onnx_inside", "OnnxInside"), watch=_from("onnx_inside", "watch"),
-        layers=_from("onnx_layers", "layers"), around=_from("onnx_around", "around"),
+        layers=_from("onnx_layers", "layers"), taken_by=_from("onnx_layers", "kept_in_float"), around=_from("onnx_around", "around"),
         package="onnxruntime",
     ),
     Runtime(

@@ -1,17 +1,21 @@
-"""What onnxruntime makes of a model: the operators of the graph that it saves after optimizing."""
+"""What onnxruntime makes of a model: the operators of the graph that it saves after optimizing, and which of them stay in float."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qconvert.files.temporary import temporary_folder
+from qconvert.formats.onnx.container import unverified_proto
 from qconvert.plugins import Layer, ModelFile
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-__all__ = ["layers"]
+__all__ = ["kept_in_float", "layers"]
 
+_X86 = ("x86_64", "amd64", "i386", "i686")
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
 #: Operators of the file that become part of the one before, or are moved.
 _FUSED = ("QuantizeLinear", "Transpose", "Identity", "Cast", "Relu", "Clip")
 #: Operators whose result is stored as their data are.
@@ -70,6 +74,40 @@ def layers(file: ModelFile) -> tuple[Layer, ...]:
         integer = None if real.op_type in _CONVERT else _is_integer(real) or _reads(real, integers)
         found.append(Layer(_kind(real), names, integer))
     return tuple(found)
+
+
+def kept_in_float(file: ModelFile) -> dict[str, str]:
+    """See Runtime.taken_by: the results of products between DequantizeLinear and QuantizeLinear for which no kernel of integers is taken.
+
+    Those are products before a Relu or Clip of floats, unless the quantization implies it (kernels/onnxruntime.py), and on x86 CPUs
+    convolutions and MatMul of int8 data (QDQIsInt8Allowed in qdq_selectors.cc), but for a MatMul that its addition makes a Gemm.
+    """
+    from onnx import TensorProto
+
+    if file.kernels != "optimized":
+        return {}
+    graph = unverified_proto(file.path).graph
+    writers = {name: node for node in graph.node for name in node.output}
+    types = {item.name: item.data_type for item in graph.initializer}
+    types.update((node.output[0], item.t.data_type) for node in graph.node if node.op_type == "Constant" for item in node.attribute)
+    found = {}
+    for node in graph.node:
+        if node.op_type != "QuantizeLinear":
+            continue
+        maker, clips, joined = writers.get(node.input[0]), False, False
+        while maker is not None and maker.op_type in ("Relu", "Clip"):
+            maker, clips = writers.get(maker.input[0]), True
+        if maker is not None and maker.op_type == "Add":
+            joined = True
+            maker = next((writers[name] for name in maker.input if name in writers and writers[name].op_type == "MatMul"), None)
+        if maker is None or maker.op_type not in _PRODUCTS:
+            continue
+        data = writers.get(maker.input[0])
+        point = data.input[2] if data is not None and data.op_type == "DequantizeLinear" and len(data.input) > 2 else ""
+        is_signed = bool(point) and types.get(point, TensorProto.INT8) == TensorProto.INT8 and platform.machine().lower() in _X86
+        if clips or (is_signed and maker.op_type != "Gemm" and not joined):
+            found[node.output[0]] = "in_float"
+    return found
 
 
 def _became(model: Any, writers: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -112,12 +112,16 @@ def _compared(side: Side, graph: Graph) -> Graph:
 def _rows(side: Side, name: str) -> Kernels:
     """The kernels that compute a tensor of a side.
 
-    Of kernels that the runtime takes in the place of the chosen ones it is not known which variant of theirs runs, and so no integers.
+    Of a set that a user may choose, and that the runtime takes in the place of the chosen one, it is not known which variant of its kernels
+    runs, and so no integers.
     """
     chosen = side.kernels_of(name)
     runtime, _, kernels = chosen.partition(":")
-    rows = (side.runtime if runtime == side.runtime.name else runtimes()[runtime]).rows(kernels)
-    return rows if chosen == side.choice else replace(rows, given=tuple(replace(row, reference=None) for row in rows.rows))
+    own = runtime == side.runtime.name
+    rows = (side.runtime if own else runtimes()[runtime]).rows(kernels)
+    if chosen == side.choice or (own and kernels not in side.runtime.kernels):
+        return rows
+    return replace(rows, given=tuple(replace(row, reference=None) for row in rows.rows))
 
 
 class _Read:
@@ -142,7 +146,7 @@ class _Read:
     def computed(self, op: Op) -> Computed:
         """An operator in the form of comparisons as the side computes it: as it was read, if it was, and its kernels."""
         side, name = self._side, next(filter(None, op.outputs), "")
-        rows = _rows(side, name)
+        rows = _rows(side, self.output(op))
         read = self._producers.get(name) or self._as_read(op)
         alike = read is not None and (read.inputs[:1] == op.inputs[:1] or (kind_of(read).sums_products and read.kind != op.kind))
         graph, found = (side.graph, read) if alike and read is not None else (self._restated, op)
