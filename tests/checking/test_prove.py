@@ -214,6 +214,21 @@ def test_onnxruntime_rounds_float_biases_and_computes_convolutions_of_int8_in_fl
     assert ("A", "its bias is rounded, by at most 0.25 steps of the result") in [(item.class_, item.why) for item in plain.operators]
 
 
+def test_a_product_before_a_relu_that_no_quantization_implies_stays_in_float(tmp_path: Path) -> None:
+    """onnxruntime makes a FusedConv of it, whose zero point is 128 here; with a Clip of integers after it, it is a QLinearConv."""
+    plain, relu = _convolution(tmp_path / "plain.onnx", "uint8", 0.0, 0.0, 0.0), tmp_path / "relu.onnx"
+    model = onnx.load(plain)
+    _inserted(model, "Relu", _real(model, "Conv", 0))
+    onnx.save(model, relu)
+    found = {}
+    for source in (plain, relu):
+        convert(source, tmp_path / "result.tflite", force=True)
+        convert(tmp_path / "result.tflite", tmp_path / "again.onnx", force=True)
+        pairs = (source, tmp_path / "result.tflite"), (tmp_path / "result.tflite", tmp_path / "again.onnx")
+        found[source.stem] = [next(item.class_ for item in prove(*pair).operators if item.output.startswith("y")) for pair in pairs]
+    assert found == {"plain": ["E0", "E0"], "relu": ["A", "E0"]}
+
+
 def test_another_float_bias_is_none_that_is_rounded(tmp_path: Path) -> None:
     """0.3 is 2.4 steps: 2 and 3 are as near as a rounding or one step more."""
     convert(_convolution(tmp_path / "a.onnx", "uint8", 0.3, 0.0, 0.0), tmp_path / "a.tflite")

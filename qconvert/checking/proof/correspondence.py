@@ -158,11 +158,38 @@ class Trace:
                 found = follow_elements(self.source, op, known)
                 if found is None and known is self._through:
                     found = follow_clip(self.source, op, known)
-                roots = [self._with_activation(op, name, Elements.of(self.source[name])) for name in op.outputs if name]
-                known.update(zip(filter(None, op.outputs), roots if found is None else found, strict=True))
-                key = _reads(self.source, op, known)
-                if found is None and (known is self._own or key != _reads(self.source, op, self._own)):
-                    self._readers.setdefault(key, []).append(_Reader(op, known))
+                if found is None:
+                    found = self._computed(op, known)
+                known.update(zip(filter(None, op.outputs), found, strict=True))
+
+    def _computed(self, op: Op, known: dict[str, Elements]) -> list[Elements]:
+        """The results of an operator of the source, as roots; those of its twin where it has one, else it becomes a reader."""
+        key, names = _reads(self.source, op, known), [name for name in op.outputs if name]
+        readers = self._readers.setdefault(key, [])
+        twin = next((reader.op for reader in readers if reader.own is known and self._is_twin(reader.op, op, known)), None)
+        if twin is not None:
+            return [known[name] for name in twin.outputs if name]
+        if known is self._own or key != _reads(self.source, op, self._own):
+            readers.append(_Reader(op, known))
+        return [self._with_activation(op, name, Elements.of(self.source[name])) for name in names]
+
+    def _is_twin(self, op: Op, other: Op, known: Mapping[str, Elements]) -> bool:
+        """Whether two operators of the source compute the same of the same data."""
+        if kind_of(op).rule in ("state", "control", "opaque") or op.attributes != other.attributes or len(op.inputs) != len(other.inputs):
+            return False
+        if not any(name in known for name in op.inputs):
+            return False  # such as random numbers
+        pairs = list(zip(op.outputs, other.outputs, strict=True)) if len(op.outputs) == len(other.outputs) else [("", "?")]
+        if not all(bool(a) == bool(b) and (not a or _is_alike(self.source[a], self.source[b])) for a, b in pairs):
+            return False
+        return all(bool(a) == bool(b) and (not a or self._is_same(a, b, known)) for a, b in zip(op.inputs, other.inputs, strict=True))
+
+    def _is_same(self, name: str, other: str, known: Mapping[str, Elements]) -> bool:
+        """Whether two tensors of the source have the same elements, or are equal constants."""
+        a, b = self.source[name], self.source[other]
+        if a.data is not None or b.data is not None:
+            return a.data is not None and b.data is not None and not constants_differ(a, b, ())
+        return name == other or (_is_alike(a, b) and name in known and known[name].is_same(known[other], a.rank or 0))
 
     def _with_activation(self, op: Op, name: str, root: Elements) -> Elements:
         """The result of an operator of the source, whose root it is: of sums of products before their activation."""
@@ -205,8 +232,10 @@ class Trace:
             elif not (words := self._data_differ(other, op)):
                 self._pair(other, op, turned, self._doubts(op))
                 return
-            else:
+            elif self._is_meant(other.op, op):
                 apart.append((other, turned, words))
+            else:
+                why = words
         if (found := follow_clip(self.result, op, self.elements)) is not None:
             self.elements.update(zip(op.outputs, found, strict=True))
             self._clipping.append(op)
@@ -224,6 +253,11 @@ class Trace:
         if kind.rule == "convert":
             return op.outputs[0] in self.result.outputs
         return kind.rule == "real" and not kind.chooses and not kind.clips
+
+    def _is_meant(self, source: Op, result: Op) -> bool:
+        """Whether two operators are one although codes of their data differ: by their names, or products by their weights."""
+        named = any(a and (b == a or b.startswith(f"{a}/")) for a, b in zip(source.outputs[:1], result.outputs[:1], strict=False))
+        return named or (kind_of(result).sums_products and self.result[result.inputs[1]].data is not None)
 
     def _doubts(self, op: Op) -> str:
         """Which codes of what an operator of the result reads may be other ones than in the source, in words."""
@@ -435,6 +469,10 @@ def _reads(graph: Graph, op: Op, known: Mapping[str, Elements]) -> tuple[Any, ..
 
 def _shape(tensor: Tensor, perm: Sequence[int]) -> Any:
     return None if tensor.shape is None else tuple(tensor.shape[axis] for axis in perm)
+
+
+def _is_alike(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.shares_quantization(b)
 
 
 def _of_result(op: Op, name: str, perm: Sequence[int], graph: Graph) -> tuple[int, ...] | None:

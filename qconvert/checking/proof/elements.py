@@ -68,6 +68,13 @@ class Elements:
         mine, theirs = self.list_places(), other.list_places()
         return mine is not None and theirs is not None and mine.ndim == len(perm) and np.array_equal(mine.transpose(perm), theirs)
 
+    def is_same(self, other: Elements, rank: int) -> bool:
+        """Whether others are the same codes of the same elements, in the same order."""
+        alike = self.codes is other.codes or (
+            self.codes is not None and other.codes is not None and np.array_equal(self.codes, other.codes)
+        )
+        return alike and self.offset == other.offset and self.is_turned(other, range(rank))
+
     def turned_into(self, other: Elements) -> tuple[int, ...] | None:
         """A transposition of these elements that gives others of the same root; None if there is none."""
         if self.root != other.root:
