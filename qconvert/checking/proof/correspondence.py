@@ -18,12 +18,11 @@ import numpy as np
 
 from qconvert.checking.comparison_form import to_comparison_form
 from qconvert.checking.outputs import Border
-from qconvert.checking.proof.constants import BYTES, constants_differ, float_values, is_rounded_bias, stored_offset
+from qconvert.checking.proof.codes import is_clipped_sum, name_other_codes
+from qconvert.checking.proof.constants import constants_differ, float_values, is_rounded_bias, stored_offset
 from qconvert.checking.proof.elements import Elements, apply_activation, follow_clip, follow_elements
 from qconvert.checking.proof.sizes import fix_sizes, list_layouts
-from qconvert.checking.value_ranges import limits_of
-from qconvert.evaluate.curves import codes_of
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.kernels.kernel import activated_range
 from qconvert.operators import kind_of
 from qconvert.operators.layout import Suits, permutation
@@ -36,8 +35,6 @@ _HOW = ("arithmetic", "data_format", "activation", "axis")
 _NO_SUCH = "the source has no such operator on what it reads"
 #: Of an output that is not one of the source's tensors.
 NOT_TRACED = "is not traced to the source's"
-#: What a bound may be off the middle between two codes by rounding alone, in steps.
-_CLOSE = 1e-3
 #: Gives the form of a graph in which it is compared.
 Form = Callable[[Graph], Graph]
 
@@ -129,7 +126,7 @@ class Trace:
             if given is None or own is None or self.source[name].shape != self.result[other].shape:
                 return words
             if own.is_turned(given, range(self.source[name].rank or 0)):
-                words, doubt = self._other_codes(own, given), self._doubtful.get(given.root, "")
+                words, doubt = name_other_codes(self.source, self._writers, own, given), self._doubtful.get(given.root, "")
                 if not words or doubt:
                     self._take(own, given)
                     return NOT_TRACED if words else doubt
@@ -193,16 +190,9 @@ class Trace:
 
     def _with_activation(self, op: Op, name: str, root: Elements) -> Elements:
         """The result of an operator of the source, whose root it is: of sums of products before their activation."""
-        if not self._is_clipped_sum(op, self.source):
+        if not is_clipped_sum(op, self.source):
             return root
         return apply_activation(self.source[name], activated_range(self.source, op), root)
-
-    def _is_clipped_sum(self, op: Op, graph: Graph) -> bool:
-        """Whether an operator sums products to bytes, which its activation may clip."""
-        result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
-        if result is None or result.quantization is None or not result.quantization.is_per_tensor or result.dtype not in BYTES:
-            return False
-        return kind_of(op).sums_products and "activation" in kind_of(op).attributes
 
     def _start(self, name: str, other: str, is_turned: bool) -> None:
         """An input of the result, which may be stored as the other type, or turned."""
@@ -268,33 +258,8 @@ class Trace:
     def _data_differ(self, other: _Reader, op: Op) -> str:
         """In words, which codes of an operator's data are other ones than those of the source's; "" if none is."""
         sides = [(other.own.get(name), self.elements.get(its)) for name, its in zip(other.op.inputs, op.inputs, strict=True)]
-        found = (self._other_codes(own, given) for own, given in sides if own is not None and given is not None)
+        found = (name_other_codes(self.source, self._writers, own, given) for own, given in sides if own is not None and given is not None)
         return next(filter(None, found), "")
-
-    def _other_codes(self, own: Elements, given: Elements) -> str:
-        """In words, which codes of their root make other ones in the result, of those that it can have; "" if none does."""
-        if own.codes is None and given.codes is None:
-            return ""
-        tensor = self.source[own.root]
-        codes = codes_of(tensor.dtype).astype(np.int64)
-        a, b = (codes if side.codes is None else side.codes for side in (own, given))
-        differ = np.flatnonzero((a != b) & self._can_be(own.root, codes))
-        if not differ.size:
-            return ""
-        code = codes[differ[0]]
-        at = f"code {code} of {own.root!r}" if differ.size == 1 else f"{differ.size} codes of {own.root!r}, such as {code}"
-        by = ", ".join(f"{op.kind} {op.outputs[0]!r}" for side in (own, given) for op in side.by[-1:])
-        return f"{at}: {a[differ[0]]} in the source, {b[differ[0]]} in the result{f' ({by})' if by else ''}"
-
-    def _can_be(self, name: str, codes: Array) -> Array:
-        """Which codes a tensor of the source can have before an activation."""
-        writer, quantization = self._writers.get(name), self.source[name].quantization
-        assert quantization is not None
-        if writer is not None and self._is_clipped_sum(writer, self.source):
-            return np.ones(codes.size, bool)
-        low, high = limits_of(self.source, self._writers, name)
-        steps = [(end / float(quantization.scale[0])) + int(quantization.zero_point[0]) for end in (low, high)]
-        return (codes > steps[0] - 0.5 - _CLOSE) & (codes < steps[1] + 0.5 + _CLOSE)
 
     def _take(self, own: Elements, given: Elements) -> None:
         """Remember operators that clip the elements of a tensor on either side."""
@@ -330,7 +295,7 @@ class Trace:
                 assert offset is not None
                 if turned is not None:
                     found = Elements.of(self.source[before], offset, turned)
-                    limits = activated_range(self.result, result) if self._is_clipped_sum(result, self.result) else None
+                    limits = activated_range(self.result, result) if is_clipped_sum(result, self.result) else None
                     self.elements[after] = found if limits is None else apply_activation(self.result[after], limits, found)
 
     def _lost(self, source: Op, result: Op) -> float:
@@ -405,7 +370,7 @@ class Trace:
                 return "its result has another quantization"
             if before and after and not self._has_shape(source, before, after, perm):
                 return "its result has another shape"
-        if self._is_clipped_sum(source, self.source) and self._is_clipped_sum(result, self.result):
+        if is_clipped_sum(source, self.source) and is_clipped_sum(result, self.result):
             return ""
         return "" if self._limits(source, self.source) == self._limits(result, self.result) else "its activation leaves another range"
 
