@@ -15,7 +15,7 @@ __all__ = [
     "find_settled",
     "find_varying",
     "fixed_outputs",
-    "follow_moves",
+    "follow_movement",
     "of_inputs",
     "takes_no_values",
 ]
@@ -57,7 +57,7 @@ def _pass_state(graph: Graph, op: Op, found: dict[str, Array], states: MutableMa
         states[str(op["state"])] = found[op.inputs[0]]
 
 
-def follow_moves(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+def follow_movement(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     """`values` with the tensors that are only moved from them, such as rows that a runtime does not give out by themselves."""
     found = dict(values)
     for op in graph.ops:

@@ -21,7 +21,7 @@ from qconvert.checking.exchange import SAME_CODES, Exchange, find_turned
 from qconvert.checking.findings import CLASSES, OUT_OF_MEMORY, OUT_OF_TIME, OVERFLOW, Finding, by_kernels, joined
 from qconvert.checking.full_ranges import over_full_ranges
 from qconvert.checking.further_roundings import further_tolerance
-from qconvert.checking.known_tensors import complete_values, find_settled, find_varying, follow_moves, of_inputs
+from qconvert.checking.known_tensors import complete_values, find_settled, find_varying, follow_movement, of_inputs
 from qconvert.checking.memory import MOST, Room, first_fitting, nbytes, sizes_of
 from qconvert.checking.operator_finding import UNKNOWN, Judge, name_changed
 from qconvert.checking.outputs import Border
@@ -164,7 +164,7 @@ class _Comparison:
         graph, restated = self.left.graph, self.restated
         compute = self.pieces.parts if references is None else self.pieces.parts_taken
         references = self.left.computed(values) if references is None else references
-        run = _Run(values, restated.values(values), follow_moves(graph, values))
+        run = _Run(values, restated.values(values), follow_movement(graph, values))
         last = {name: position for position, op in enumerate(graph.ops) for name in op.inputs}
         for part in compute(self._fed(run)):
             results = self._exchanged(part, references)
@@ -189,7 +189,7 @@ class _Comparison:
     ) -> bool:
         """Whether a difference is in the result's graph as it is evaluated, not only in how a runtime computes it, or in pieces that
         compute for themselves what the source is fed with."""
-        run = _Run(values, self.restated.values(values), follow_moves(self.left.graph, values))
+        run = _Run(values, self.restated.values(values), follow_movement(self.left.graph, values))
         writer = self.left.graph.producers()[name]
         try:
             part = cut(other, shared, frozenset([name]))
