@@ -17,7 +17,7 @@ import numpy as np
 
 from qconvert.arithmetic import onnxruntime_add, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
-from qconvert.kernels.kernel import Integers, Kernel
+from qconvert.kernels.kernel import Integers, Kernel, activated_range
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
 from qconvert.operators import reduced_count
@@ -186,7 +186,6 @@ def _float(graph: Graph, op: Op, exact: Array) -> Found:
 
 #: MlasRequantizeOutput (qlinearconv.cc, qlinear_matmul.cc, quant_gemm.cc): a float32 multiplies, ties to even.
 _PRODUCTS = Requantizer("single_float32", "float32")
-_PLAIN_PRODUCTS = Requantizer("single_float32", "float32", activates=False)
 _OF_BYTES = (
     Kernel(("Conv",), _BYTES, real=("bias",), rounds_bias=True, tolerance=_product, reference=_PRODUCTS),
     Kernel(("Gemm",), _BYTES, real=("bias", "result"), rounds_bias=True, tolerance=_product, reference=_PRODUCTS),
@@ -207,10 +206,18 @@ def _unless_optimized(row: Kernel) -> Kernel:
     return replace(row, reference=_softmax_overflow if row.reference is _softmax_integers else None, rounds_bias=False)
 
 
-def _in_float(row: Kernel) -> Kernel:
-    """A row of products that stay in float (runtimes/onnx_layers.py), unless the quantization implies the Relu or Clip after them: for 1 of
-    138,240 elements, at a tie, the result was another one."""
-    return replace(row, reference=_PLAIN_PRODUCTS) if row.reference is _PRODUCTS else row
+def _cuts(graph: Graph, op: Op) -> str:
+    result = graph[op.outputs[0]]
+    cuts = result.is_quantized and activated_range(graph, op) != integer_range(result.dtype)
+    return "a Relu or Clip that the quantization does not imply" if cuts else ""
+
+
+def _in_float(row: Kernel) -> tuple[Kernel, ...]:
+    """A row of products that stay in float (runtimes/onnx_layers.py), unless the quantization implies the Relu or Clip after those of
+    uint8: for 1 of 138,240 elements, at a tie, the result was another one."""
+    if row.reference is not _PRODUCTS:
+        return (row,)
+    return replace(row, types=("uint8",), lacks=_cuts), replace(row, reference=None)
 
 
 ROWS = (
@@ -224,5 +231,5 @@ ROWS = (
     *(replace(row.on_reals(), types=()) for row in _OF_BYTES),
     Kernel(runs="reals", tolerance=_float),
 )
-IN_FLOAT = tuple(map(_in_float, ROWS))
+IN_FLOAT = tuple(found for row in ROWS for found in _in_float(row))
 UNOPTIMIZED = tuple(map(_unless_optimized, ROWS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,12 +37,10 @@ class Requantizer:
     Attributes:
         rounding: a name of arithmetic.REQUANTIZERS.
         precision: in which the kernel computes the multiplier; see arithmetic.effective_scale().
-        activates: whether the kernel takes an activation, and signed data; else only an activation that the result's quantization implies.
     """
 
     rounding: str
     precision: str = "float64"
-    activates: bool = field(default=True, compare=False)
 
     def __call__(self, graph: Graph, op: Op, stored: Sequence[Array | None]) -> Integers | None:
         """The integers for stored inputs; None where data are missing or real, or the accumulator leaves int32."""

@@ -12,7 +12,6 @@ from qconvert.checking.proof.classes import Proved
 from qconvert.checking.proof.correspondence import Pair, Trace
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels import Kernel, Kernels
-from qconvert.kernels.kernel import activated_range
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.proofs import compare_products, integers_for_all
 from qconvert.operators import kind_of
@@ -70,11 +69,7 @@ class Computed:
     def requantizer(self) -> Requantizer | None:
         """How it rounds a sum of products; None if that is not known."""
         found = self.row.reference if self.row is not None and not self.form else None
-        if not isinstance(found, Requantizer):
-            return None
-        dtype = self.graph[self.op.outputs[0]].dtype
-        is_plain = dtype != "int8" and activated_range(self.graph, self.op) == integer_range(dtype)
-        return found if found.activates or is_plain else None
+        return found if isinstance(found, Requantizer) else None
 
     def for_all_codes(self) -> Array | None:
         """Its integers for all codes of its operands, by what its form says, by the reference of its kernel, or by running it."""
